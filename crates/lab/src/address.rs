@@ -1,10 +1,10 @@
 //! The addresses of a cluster.
 //!
-//! With the userspace dataplane every cluster takes one block `127.N.0.0/16` for itself, so that
-//! several can run side by side on one machine. Nodes are `127.N.0.1` onwards, Services come from
-//! `127.N.240.0/20`, and pods from what lies between. With the kernel dataplane every cluster has
-//! a network of its own, and the same addresses: nodes are `10.0.0.1` onwards, node N's pods are
-//! in `10.244.N.0/24`, and Services in `10.96.0.0/16`.
+//! With the userspace dataplane every cluster takes one block `127.N.0.0/16` for itself, so that several can run side
+//! by side on one machine. Nodes are `127.N.0.1` onwards, Services come from `127.N.240.0/20`, and pods have the
+//! addresses in between. With the kernel dataplane every cluster has a network of its own, and all clusters use the
+//! same addresses: nodes are `10.0.0.1` onwards, node N's pods are in `10.244.N.0/24`, and Services in
+//! `10.96.0.0/16`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -37,7 +37,7 @@ enum Plan {
     Loopback {
         second_octet: u8,
         next_pod: Mutex<u16>,
-        /// Held, never accepted from: it keeps other clusters off this block.
+        /// Held, but never accepted from: it keeps other clusters off this block.
         _claim: TcpListener,
     },
     Private {
@@ -47,17 +47,17 @@ enum Plan {
 
 #[derive(Debug, Default)]
 struct PrivatePods {
-    /// The address that was given last, by node.
+    /// Last address given to a pod, by node.
     last: BTreeMap<u8, u8>,
     in_use: BTreeSet<Ipv4Addr>,
 }
 
 impl AddressBlock {
-    /// Takes the first free block of loopback addresses, trying from `start` (any number) on.
+    /// Takes the first free block of loopback addresses, trying from `start` (any number) upwards.
     ///
     /// # Errors
     ///
-    /// The last block's error when none is free.
+    /// The last block's error if none is free.
     pub(crate) fn claim(start: usize) -> io::Result<Self> {
         let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
         for n in 0..BLOCKS.len() {
@@ -74,17 +74,17 @@ impl AddressBlock {
         Err(failure)
     }
 
-    /// The addresses of a private network.
+    /// Returns the addresses of a private network.
     pub(crate) fn private() -> Self {
         Self(Plan::Private { pods: Mutex::default() })
     }
 
-    /// The address of node `index` (from 0).
+    /// Returns the address of node `index` (from 0).
     pub(crate) fn node(&self, index: u8) -> Ipv4Addr {
         self.among_nodes(index.saturating_add(1))
     }
 
-    /// The control plane's address: that of the API server and of DNS, as pods see them.
+    /// Returns the control plane's address, at which pods reach the API server and DNS.
     pub(crate) fn control_plane(&self) -> Ipv4Addr {
         self.among_nodes(CONTROL_PLANE)
     }
@@ -96,9 +96,9 @@ impl AddressBlock {
         }
     }
 
-    /// An address for a new pod of node `index` (from 0); `None` when all are in use. Addresses are
-    /// handed out in turn: one that a pod had is not used again before some 61,000 others were
-    /// (on a private network: before the other 252 of its node).
+    /// Returns an address for a new pod of node `index` (from 0), or `None` if all are in use. Addresses are handed
+    /// out in turn: a pod's address is not used again before some 61,000 others have been (on a private network:
+    /// before the other 252 of its node).
     pub(crate) fn next_pod(&self, index: u8) -> Option<Ipv4Addr> {
         match &self.0 {
             Plan::Loopback { second_octet, next_pod, .. } => {
@@ -138,7 +138,7 @@ impl AddressBlock {
         }
     }
 
-    /// All addresses that a Service may have, in order.
+    /// Returns all addresses that a Service may have, in order.
     pub(crate) fn services(&self) -> impl Iterator<Item = Ipv4Addr> + use<> {
         let (high, (first, last)) = match self.0 {
             Plan::Loopback { second_octet, .. } => ([127, second_octet], SERVICES),
@@ -148,7 +148,7 @@ impl AddressBlock {
     }
 }
 
-/// The network address of the pods of node `index` (from 0) of a private network: a /24.
+/// Returns the network address of the pods of node `index` (from 0) of a private network: a /24.
 pub(crate) fn node_pods(index: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 244, index.saturating_add(1), 0)
 }

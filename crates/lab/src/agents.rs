@@ -1,5 +1,4 @@
-//! What can be done to a node agent from outside: a stop, a restart, the node's shutdown, and the end
-//! of a container's process.
+//! Commands to node agents from outside: stop, restart, node shutdown, and killing a container's process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -15,29 +14,27 @@ type Kill = Box<dyn Fn() + Send + Sync>;
 #[derive(Clone, Default)]
 pub(crate) struct Agents {
     senders: Arc<Mutex<HashMap<String, mpsc::UnboundedSender<Command>>>>,
-    /// How to kill what runs, by pod UID and container.
+    /// Functions that kill running containers, by pod UID and container name.
     running: Arc<Mutex<HashMap<(String, String), Kill>>>,
 }
 
-/// What a node agent is to do.
+/// Command to a node agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// End and start again, while containers live on. A pod that is being terminated starts
-    /// over, with its whole grace period. A node that was shut down is booted.
+    /// End and start again, while containers live on. The termination of a pod starts over, with its whole grace
+    /// period. A node that was shut down boots.
     Restart,
-    /// End, while containers live on, until it is told to restart. It hears of nothing else
-    /// meanwhile.
+    /// End, while containers live on, until a restart. The agent obeys no other command meanwhile.
     Stop,
-    /// Shut the node down: its pods end within this time, or within their own grace period if
-    /// that is shorter, without being deleted. When the last has ended the node is off, until it is
-    /// told to restart.
+    /// Shut the node down: its pods end within this time, or within their own grace period if that is shorter,
+    /// without being deleted. When the last has ended the node is off until a restart.
     Shutdown {
-        /// Of all pods.
+        /// Grace period of all pods.
         grace_seconds: i64,
     },
 }
 
-/// A container whose process runs, as long as this lives.
+/// A container whose process runs, until this is dropped.
 pub(crate) struct Running {
     agents: Agents,
     key: (String, String),
@@ -49,13 +46,13 @@ impl Drop for Running {
     }
 }
 
-/// There is no node agent of that name.
+/// No node agent has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no node agent runs for node {0:?}")]
 pub(crate) struct UnknownNode(pub(crate) String);
 
 impl Agents {
-    /// Tells a node's agent to do something; does not wait until that is done.
+    /// Sends a node's agent a command; does not wait until it is done.
     ///
     /// # Errors
     ///
@@ -66,15 +63,15 @@ impl Agents {
         sent.and_then(Result::ok).ok_or_else(|| UnknownNode(node.to_owned()))
     }
 
-    /// Kills the process of a pod's container, if one runs; the agent notices that by itself.
-    /// Returns whether there was one.
+    /// Kills the process of a pod's container, if one runs; the agent notices that by itself. Returns true if there
+    /// was one.
     pub(crate) fn kill(&self, pod_uid: &str, container: &str) -> bool {
         let running = lock(&self.running);
         let found = running.get(&(pod_uid.to_owned(), container.to_owned()));
         found.inspect(|kill| kill()).is_some()
     }
 
-    /// Notes that a container's process runs; it can be killed as long as the returned value lives.
+    /// Registers a container's running process; it can be killed until the returned value is dropped.
     pub(crate) fn runs(
         &self,
         pod_uid: &str,
@@ -87,7 +84,7 @@ impl Agents {
         Running { agents: self.clone(), key }
     }
 
-    /// The commands to a node's agent from now on.
+    /// Returns a receiver of the commands to a node's agent from now on.
     pub(crate) fn commands_of(&self, node: &str) -> mpsc::UnboundedReceiver<Command> {
         let (sender, receiver) = mpsc::unbounded_channel();
         lock(&self.senders).insert(node.to_owned(), sender);

@@ -1,13 +1,13 @@
-//! The Kubernetes API over HTTPS on loopback, for those who hold a token.
+//! The Kubernetes API over HTTPS on loopback, for clients with a token.
 //!
-//! HTTP/1.1 and JSON only. Here a request becomes a call of the [registry](super::registry) and
-//! its result an answer; the semantics are the registry's. Paths are read in `route`, users are authorized in `auth`
-//! by [RBAC](super::rbac), verbs on objects are served in `objects`, watches in `watch`, pods' own ports in `proxy`,
-//! their logs in `log`.
+//! HTTP/1.1 and JSON only. This module turns a request into a call of the [registry](super::registry) and its result
+//! into an answer; the registry has the semantics. `route` reads paths, `auth` authorizes users by
+//! [RBAC](super::rbac), `objects` serves verbs on objects, `watch` watches, `proxy` pods' own ports, `log` their
+//! logs.
 //!
-//! A client that is slow costs little and is cut off: it has `HEAD_TIMEOUT` for a TLS
-//! handshake and for the head of each request, and an answer that it does not read for
-//! `STALL_TIMEOUT` ends. Idle connections make room for new ones (`places`).
+//! A slow client costs little and is cut off: it has `HEAD_TIMEOUT` for a TLS handshake and for the head of each
+//! request, and the connection ends if it does not read an answer for `STALL_TIMEOUT`. Idle connections make room for
+//! new ones (`places`).
 
 mod auth;
 mod body;
@@ -58,14 +58,14 @@ use route::{Route, Subresource};
 pub(crate) use server::Server;
 pub(crate) use tls::{Identity, IdentityError};
 
-/// How long a client may take for the TLS handshake, and for the head of each request.
+/// Time limit for a client's TLS handshake, and for the head of each request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a connection may be kept without a request (kube-apiserver: `IdleTimeout` in
+/// Time for which a connection without a request is kept (kube-apiserver: `IdleTimeout` in
 /// staging/src/k8s.io/apiserver/pkg/server/secure_serving.go).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
-/// How long a client may leave an answer unread before its connection ends.
+/// Time for which a client may leave an answer unread before its connection ends.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Connections at a time; when none of them is idle, more wait.
+/// Maximum number of connections; if none of them is idle, further ones wait.
 const MAX_CONNECTIONS: usize = 512;
 
 /// Serves the API on `listener` until the cluster ends.

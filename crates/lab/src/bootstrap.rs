@@ -16,11 +16,11 @@ use super::well_known::SERVICE_NAME;
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
-/// The place of the DNS Service's address among all, so that it is 10.96.0.10 where it can be.
+/// Position of the DNS Service's address among all, so that it is 10.96.0.10 where possible.
 const DNS_SERVICE_ADDRESS: usize = 9;
 
-/// Creates them, and returns the names of the nodes.
-/// `proxy_mode` is kube-proxy's word for the dataplane; pods reach the API server at `server`.
+/// Creates these objects, and returns the names of the nodes. `proxy_mode` is kube-proxy's word for the dataplane;
+/// pods reach the API server at `server`.
 pub(super) fn create_objects(
     registry: &Registry,
     config: &Config,
@@ -38,7 +38,7 @@ pub(super) fn create_objects(
     }
     roles::create(registry)?;
     create_kubernetes_service(registry, server)?;
-    // Where clients look up how Services are proxied; kubeadm puts kube-proxy's settings there.
+    // Clients look up here how Services are proxied; kubeadm puts kube-proxy's settings there.
     let settings = format!(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: {proxy_mode}\nminSyncPeriod: {}\n",
         super::duration::to_text(config.service_proxy.min_sync_period),
@@ -58,12 +58,12 @@ pub(super) fn create_objects(
     Ok(nodes)
 }
 
-/// The name of node `index` (from 0).
+/// Returns the name of node `index` (from 0).
 pub(super) fn node_name(index: u8) -> String {
     format!("node-{}", u32::from(index) + 1)
 }
 
-/// The Service by which pods reach the API server.
+/// Creates the Service by which pods reach the API server.
 fn create_kubernetes_service(registry: &Registry, server: SocketAddr) -> Result<(), Status> {
     // On loopback a port below 1024 may not be free to listen on.
     let port = if server.ip().is_loopback() { server.port() } else { 443 };
@@ -104,20 +104,20 @@ pub(super) fn announce_dns(registry: &Registry, server: SocketAddr) -> Result<()
     service.create(registry)
 }
 
-/// A Service of the cluster's own, which routes to `target`.
+/// A Service of the cluster's own, routed to `target`.
 struct OwnService<'a> {
     namespace: &'a str,
     name: &'a str,
     labels: Value,
     address: Option<Ipv4Addr>,
-    /// Names and protocols; all of them have the same number.
+    /// Names and protocols of the ports; all of them have the same number.
     ports: &'a [(&'a str, &'a str)],
     port: u16,
     target: SocketAddr,
 }
 
 impl OwnService<'_> {
-    /// Creates the Service and its slice.
+    /// Creates the Service and its EndpointSlice.
     fn create(self, registry: &Registry) -> Result<(), Status> {
         let Self { namespace, name, labels, address, ports, port, target } = self;
         let ports_at = |port: u16| -> Vec<Value> {
@@ -180,7 +180,8 @@ fn node_object(name: &str, address: &str) -> Value {
     })
 }
 
-/// What this machine has. Nothing but the number of pods is shared out among them.
+/// Returns the capacity of a node: this machine's. CPU and memory are not divided between pods; only the number of
+/// pods is limited.
 fn resources() -> Value {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -189,14 +190,14 @@ fn resources() -> Value {
     json!({"cpu": cpus.to_string(), "memory": format!("{memory}Ki"), "pods": "1000"})
 }
 
-/// What this machine calls its system.
+/// Returns this machine's name for its operating system.
 fn os_image() -> String {
     let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     let name = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
     name.map_or_else(|| "Linux".to_owned(), |name| name.trim_matches(['"', '\'']).to_owned())
 }
 
-/// The first line of a file; empty without one.
+/// Returns the first line of a file; empty if there is no such file.
 fn first_line(path: &str) -> String {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.lines().next().unwrap_or_default().to_owned()

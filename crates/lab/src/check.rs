@@ -1,4 +1,4 @@
-//! Whether the kernel dataplane works here, found out by using all of it.
+//! Tests if the kernel dataplane works here, by using all of it.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -12,12 +12,11 @@ use super::service_proxy::rules;
 /// The subcommand of `rolldrop cluster` that runs [`run`].
 pub const COMMAND: &str = "check-kernel";
 
-/// Tries the kernel dataplane in a process of its own: one that entered namespaces cannot leave
-/// them.
+/// Tries the kernel dataplane in a process of its own, since a process that entered namespaces cannot leave them.
 ///
 /// # Errors
 ///
-/// Why it does not work.
+/// The reason why it does not work.
 pub fn check() -> Result<(), KernelError> {
     let tried = |error: std::io::Error| KernelError::Tried(error.to_string());
     let program = std::env::current_exe().map_err(tried)?;
@@ -36,7 +35,7 @@ pub fn check() -> Result<(), KernelError> {
 ///
 /// # Errors
 ///
-/// The first part that does not work.
+/// The error of the first part that does not work.
 pub fn run(scratch: &Path) -> Result<(), KernelError> {
     let nft = Tool::find("nft")?;
     Tool::find("ip")?;

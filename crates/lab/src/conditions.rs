@@ -1,27 +1,27 @@
-//! Lists of conditions, as statuses hold them, and the times in them.
+//! Lists of conditions in statuses, and their times.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::value::list;
 
-/// One of an object's `status.conditions`, or null.
+/// Returns one of an object's `status.conditions`, or null.
 pub(super) fn of<'a>(object: &'a Value, condition_type: &str) -> &'a Value {
     find(list(&object["status"]["conditions"]), condition_type).unwrap_or(&Value::Null)
 }
 
-/// The condition of a type.
+/// Finds the condition of a type.
 pub(super) fn find<'a>(conditions: &'a [Value], condition_type: &str) -> Option<&'a Value> {
     conditions.iter().find(|condition| condition["type"] == condition_type)
 }
 
-/// Takes the condition of a type away.
+/// Removes the condition of a type.
 pub(super) fn remove(conditions: &mut Vec<Value>, condition_type: &str) {
     conditions.retain(|condition| condition["type"] != condition_type);
 }
 
-/// Puts a condition, with its own `status`, in the place of the object's one of its type: since
-/// `now`, or since that one if its status was the same.
+/// Replaces the object's condition of the same type by `condition`, which has its `status`. The transition time is
+/// `now`, or that of the old condition if its status was the same.
 pub(super) fn put(object: &mut Value, condition: Value, now: &str) {
     let mut conditions = list(&object["status"]["conditions"]).to_vec();
     put_in(&mut conditions, condition, now);
@@ -40,7 +40,7 @@ pub(super) fn put_in(conditions: &mut Vec<Value>, mut condition: Value, now: &st
     }
 }
 
-/// Says on a pod that something is about to end it. The generation is omitted where Kubernetes omits it.
+/// Marks a pod as about to be disrupted. The generation is omitted where Kubernetes omits it.
 pub(super) fn disruption_target(
     pod: &mut Value,
     reason: &str,
@@ -61,7 +61,7 @@ pub(super) fn disruption_target(
     put(pod, condition, now);
 }
 
-/// A written time in Unix seconds.
+/// Converts a time in text to Unix seconds.
 pub(super) fn unix_seconds(time: &Value) -> Option<i64> {
     time.as_str()?.parse::<Timestamp>().ok().map(Timestamp::as_second)
 }

@@ -11,10 +11,10 @@ use super::consumer::Consumer;
 use super::duration;
 use super::latency::Latencies;
 
-/// The most nodes that an embedded cluster may have.
+/// Maximum number of nodes of an embedded cluster.
 pub const MAX_NODES: u32 = 200;
 
-/// The most changes per second of background churn.
+/// Maximum background churn, in changes per second.
 const MAX_CHURN: f64 = 1000.0;
 
 /// The parameters of an embedded cluster, all with defaults.
@@ -23,11 +23,11 @@ const MAX_CHURN: f64 = 1000.0;
 pub struct Config {
     /// Number of nodes, at least 1. Each has its own agent and its own Service proxy.
     pub nodes: u32,
-    /// How connections reach pods.
+    /// Dataplane that connects clients to pods.
     pub dataplane: DataplaneChoice,
-    /// What images say, by the last component of their names, without tag or digest.
+    /// Configuration of images, by the last component of their names, without tag or digest.
     pub images: BTreeMap<String, Image>,
-    /// What becomes of a connection to an address whose pod is gone, with the kernel dataplane.
+    /// Fate of a connection to an address whose pod is gone, with the kernel dataplane.
     pub gone_address: GoneAddress,
     /// The Service proxy's own settings.
     pub service_proxy: ServiceProxy,
@@ -35,17 +35,17 @@ pub struct Config {
     pub api_server: ApiServer,
     /// The controllers' own settings.
     pub controllers: Controllers,
-    /// Changes of an unrelated EndpointSlice per second, at random. Each makes the Service proxies
-    /// sync, as on a busy cluster; 0 for none.
+    /// Changes of an unrelated EndpointSlice per second, at random. Each makes the Service proxies sync, as on a busy
+    /// cluster; 0 for none.
     pub background_churn: f64,
     /// The cluster's DNS.
     pub dns: Dns,
     /// Delays of the model.
     pub latencies: Latencies,
-    /// The share (0 to 1) of probes whose first tick finds no container yet, so that the first
-    /// probe comes a period later. Measured: 15 of 90 starts (`reference/timings.csv`, hops
-    /// "process start" and "first probe" of the cases F and the replacements of A and C; 11 of
-    /// the 15 came 1.00 to 1.02 s after the process, the other four 0.59 to 0.96 s).
+    /// Share (0 to 1) of probes whose first tick finds no container yet, so that the first probe comes a period
+    /// later. Measured: 15 of 90 starts (`reference/timings.csv`, hops "process start" and "first probe" of the cases
+    /// F and the replacements of A and C; 11 of the 15 came 1.00 to 1.02 s after the process, the other four 0.59 to
+    /// 0.96 s).
     pub first_probe_missed: f64,
 }
 
@@ -68,7 +68,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Checks what the types cannot.
+    /// Checks what the types cannot express.
     ///
     /// # Errors
     ///
@@ -109,13 +109,13 @@ pub enum ConfigError {
     /// A signal that cannot be sent.
     #[error("images.{0}.stopSignal: there is no signal {1:?}; one is SIGQUIT")]
     Signal(String, String),
-    /// A share that is none.
+    /// A share outside 0..=1.
     #[error("firstProbeMissed: {0} is outside 0..=1")]
     FirstProbeMissed(f64),
-    /// A rate that is none, or that would keep the cluster from its work.
+    /// A rate that is negative, not a number, or so high that it would keep the cluster from its work.
     #[error("backgroundChurn: {0} is outside 0..={MAX_CHURN} changes per second")]
     BackgroundChurn(f64),
-    /// A link of a node that there is not.
+    /// A link of a node that does not exist.
     #[error("latencies.link.{0}: there is no such node; `nodes` is {1}")]
     NoSuchNode(Consumer, u32),
     /// A link that the userspace dataplane does not have.
@@ -123,22 +123,21 @@ pub enum ConfigError {
         "latencies.link.{0}: links of pods have a delay on the kernel dataplane only; name a node, such as node-1"
     )]
     LinkOfPods(Consumer),
-    /// A repetition without end.
+    /// A repeated action with a period of zero.
     #[error("{0}: it must be longer than 0")]
     NoPause(&'static str),
 }
 
-/// What the configuration of an image says. There are no images here, so only this configuration counts.
+/// Configuration of an image. The cluster has no images, so only this configuration counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Image {
-    /// Its STOPSIGNAL, such as `SIGQUIT`: what asks its containers to end that name no other.
+    /// The image's STOPSIGNAL, such as `SIGQUIT`, for containers that name no stop signal themselves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_signal: Option<String>,
 }
 
-/// The signal of that name, in Linux' or in Kubernetes' words. Real-time signals are not among those
-/// that can be sent.
+/// Returns the signal of that name, in Linux' or in Kubernetes' notation. Real-time signals cannot be sent.
 pub fn signal(name: &str) -> Option<Signal> {
     Signal::from_str(match name {
         "SIGCLD" => "SIGCHLD",
@@ -149,11 +148,11 @@ pub fn signal(name: &str) -> Option<Signal> {
     .ok()
 }
 
-/// Which dataplane to use.
+/// Choice of a dataplane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DataplaneChoice {
-    /// `kernel` where it works, else `userspace`.
+    /// `kernel` if it works, otherwise `userspace`.
     #[default]
     Auto,
     /// Network namespaces and nftables rules.
@@ -162,11 +161,11 @@ pub enum DataplaneChoice {
     Userspace,
 }
 
-/// What becomes of a connection to an address whose pod is gone.
+/// Fate of a connection to an address whose pod is gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GoneAddress {
-    /// Packets vanish, so it stalls, as was measured on a real cluster.
+    /// Packets vanish, so the connection stalls, as measured on a real cluster.
     #[default]
     Drop,
     /// The host is unreachable.
@@ -177,7 +176,7 @@ pub enum GoneAddress {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServiceProxy {
-    /// Least time from the end of one sync to the start of the next.
+    /// Minimum time from the end of one sync to the start of the next.
     #[serde(with = "duration")]
     pub min_sync_period: Duration,
 }
@@ -192,7 +191,7 @@ impl Default for ServiceProxy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Dns {
-    /// How long clients may keep an answer, in whole seconds.
+    /// Time for which clients may keep an answer, in whole seconds.
     #[serde(with = "duration")]
     pub ttl: Duration,
 }
@@ -205,7 +204,7 @@ impl Default for Dns {
 }
 
 impl Dns {
-    /// The time in seconds, as answers carry it.
+    /// Returns the time in seconds, as answers carry it.
     pub fn ttl_seconds(&self) -> u32 {
         u32::try_from(self.ttl.as_secs()).unwrap_or(u32::MAX)
     }
@@ -215,7 +214,7 @@ impl Dns {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct ApiServer {
-    /// How often a watch that allows bookmarks gets one; not zero.
+    /// Interval of bookmarks on a watch that allows them; not zero.
     #[serde(with = "duration")]
     pub bookmark_period: Duration,
 }
@@ -233,11 +232,11 @@ impl Default for ApiServer {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Controllers {
-    /// Calls that one controller may make in a second.
+    /// Calls per second that one controller may make.
     pub kube_api_qps: u32,
     /// Calls that one controller may make at once.
     pub kube_api_burst: u32,
-    /// Job: the pause after a pod has failed, doubling with each failure in a row.
+    /// Job: pause after a pod has failed, doubling with each failure in a row.
     #[serde(with = "duration")]
     pub job_pod_failure_back_off: Duration,
 }

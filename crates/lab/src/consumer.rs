@@ -5,11 +5,11 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A consumer of endpoints, as a link is named by it.
+/// A consumer of endpoints: the key of a link.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Consumer {
-    /// `node-1`: what connects from that node, by its Service proxy or directly. Numbers count from 1.
+    /// `node-1`: clients on that node, by its Service proxy or directly. Numbers count from 1.
     Node(u32),
     /// `app=gateway`: pods with that label.
     Pods {

@@ -1,9 +1,7 @@
-//! The control plane's loops: each follows a few resources and drives the objects towards
-//! what their specifications say.
+//! The control plane's loops: each follows a few resources and brings the objects closer to their specifications.
 //!
-//! They run in one process with the store, so a controller keeps no cache of its own: an
-//! event only says where to look. What takes a real cluster time is taken here by named
-//! [latencies](super::latency::Latencies).
+//! They run in one process with the store, so a controller keeps no cache of its own: an event only says where to
+//! look. Named [latencies](super::latency::Latencies) stand for the time that a real cluster takes.
 
 mod availability;
 mod churn;

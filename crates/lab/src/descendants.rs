@@ -1,7 +1,7 @@
-//! The certainty that no process is left behind.
+//! Makes sure that no process is left behind.
 //!
-//! A process that is a child subreaper inherits its orphaned descendants, so all that it has
-//! ever started, and all that those have started, can be found below it in `/proc` and killed.
+//! A process that is a child subreaper inherits its orphaned descendants, so everything that it has ever started, and
+//! everything that those have started, can be found below it in `/proc` and killed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
-/// How long killing may take: a process in an uninterruptible wait is not worth more.
+/// Time limit for killing: a process in an uninterruptible wait is not worth more.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PERIOD: Duration = Duration::from_millis(2);
 const MARK: &str = "ROLLDROP_CLUSTER_PID";
@@ -22,11 +22,11 @@ const MARK: &str = "ROLLDROP_CLUSTER_PID";
 pub struct KillDescendants(());
 
 impl KillDescendants {
-    /// Makes this process the one that inherits orphans among its descendants.
+    /// Makes this process inherit the orphans among its descendants.
     ///
     /// # Errors
     ///
-    /// The operating system's, if it does not allow that.
+    /// The operating system's error, if it does not allow that.
     pub fn on_drop() -> io::Result<Self> {
         adopt_orphans()?;
         Ok(Self(()))
@@ -43,22 +43,20 @@ impl Drop for KillDescendants {
 ///
 /// # Errors
 ///
-/// The operating system's, if it does not allow that.
+/// The operating system's error, if it does not allow that.
 pub fn adopt_orphans() -> io::Result<()> {
     set_child_subreaper(true).map_err(io::Error::from)
 }
 
-/// The variable in the environment of every pod's processes, and its value: the pid of the
-/// cluster's process. It distinguishes them from others if that process is killed, also when they
-/// have left its session.
+/// Returns the variable in the environment of every pod's processes, and its value: the pid of the cluster's process.
+/// It distinguishes them from others if that process is killed, even when they have left its session.
 pub fn mark() -> (&'static str, String) {
     (MARK, std::process::id().to_string())
 }
 
-/// Kills those descendants of this process that were started by the cluster whose process was
-/// `cluster` (the leader of its session), and everything below them. They are recognised by their
-/// session or by the [`mark`]; one that has left the session, cleared its environment and lost
-/// its parent is not found.
+/// Kills those descendants of this process that the cluster whose process was `cluster` (the leader of its session)
+/// has started, and everything below them. It recognises them by their session or by the [`mark`]; it does not find
+/// one that has left the session, cleared its environment and lost its parent.
 pub fn kill_cluster(cluster: i32) {
     let marked = format!("{MARK}={cluster}");
     kill_all(|processes, pid| {
@@ -77,19 +75,19 @@ pub fn kill_cluster(cluster: i32) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Member {
     pid: i32,
-    /// When it started, in clock ticks since the machine did.
+    /// Time at which it started, in clock ticks since boot.
     start_ticks: u64,
 }
 
-/// What runs below a process now, at any depth.
+/// Returns the processes that run below a process now, at any depth.
 pub fn below(pid: i32) -> BTreeSet<Member> {
     let processes = processes();
     let member = |pid: i32| processes.get(&pid).map(|p| Member { pid, start_ticks: p.start_ticks });
     descendants(&processes, pid).into_iter().filter_map(member).collect()
 }
 
-/// Kills every process that was started with this `NAME=value` in its environment, or is one
-/// of `members`, until none is left. Blocks for as long as that takes.
+/// Kills every process that was started with this `NAME=value` in its environment, or is one of `members`, until none
+/// is left. Blocks until then.
 pub fn kill_marked(variable: &str, members: &BTreeSet<Member>) {
     let own = Pid::this().as_raw();
     until_none(|processes| {
@@ -101,10 +99,10 @@ pub fn kill_marked(variable: &str, members: &BTreeSet<Member>) {
                 continue;
             }
             found = true;
-            // It may be gone by now, which is as good.
+            // It may be gone by now, which is fine.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-            // An adopted orphan has nobody else to reap it. What this process started itself leads
-            // a group in its own session, and somebody waits for that.
+            // Nobody else reaps an adopted orphan. A process that this process started itself leads a group in its
+            // own session, and somebody waits for that.
             if process.parent == own && process.group != pid {
                 let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
             }
@@ -126,13 +124,13 @@ fn until_none(sweep: impl Fn(&BTreeMap<i32, Process>) -> bool) {
     }
 }
 
-/// When a process started, in clock ticks since the machine did.
+/// Returns the time at which a process started, in clock ticks since boot.
 pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(parse_stat(&stat)?.start_ticks)
 }
 
-/// Whether a process was started with this `NAME=value`. One that is gone was not.
+/// Returns true if a process was started with this `NAME=value`; false if it is gone.
 fn has_in_environment(pid: i32, variable: &str) -> bool {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     environment.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
@@ -144,17 +142,17 @@ struct Process {
     group: i32,
     session: i32,
     start_ticks: u64,
-    /// It has ended, and waits to be reaped.
+    /// True if it has ended and waits to be reaped.
     dead: bool,
 }
 
-/// Kills the descendants that `is_doomed` names, until none is left.
+/// Kills the descendants for which `is_doomed` is true, until none is left.
 fn kill_all(is_doomed: impl Fn(&BTreeMap<i32, Process>, i32) -> bool) {
     until_none(|processes| {
         let mut doomed = descendants(processes, Pid::this().as_raw());
         doomed.retain(|pid| is_doomed(processes, *pid));
         for pid in doomed.iter().copied().map(Pid::from_raw) {
-            // It may be gone by now, which is as good.
+            // It may be gone by now, which is fine.
             let _ = kill(pid, Signal::SIGKILL);
             // Ours if it is a child, direct or adopted; a grandchild becomes one.
             let _ = waitpid(pid, Some(WaitPidFlag::WNOHANG));
@@ -186,9 +184,8 @@ fn processes() -> BTreeMap<i32, Process> {
     processes
 }
 
-/// Reads `/proc/PID/stat`: pid, (name), state, parent, process group, session, ..., and as its
-/// 22nd field the start time. The name may hold anything, so what matters begins after the last
-/// parenthesis.
+/// Parses `/proc/PID/stat`: pid, (name), state, parent, process group, session, ..., and as its 22nd field the start
+/// time. The name may contain anything, so parsing begins after the last parenthesis.
 fn parse_stat(stat: &str) -> Option<Process> {
     let (_, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();

@@ -1,9 +1,8 @@
 //! The cluster's DNS server: names of Services and of the endpoints of headless ones.
 //!
-//! It answers for `cluster.local` alone, over UDP and TCP, at the control plane's address, and is
-//! the endpoint of the Service `kube-system/kube-dns`. Like CoreDNS it follows the API and answers
-//! from what it has seen; what it sees comes after a delay (`dnsPropagation`). What names mean is in
-//! [`records`], the DNS's own form in [`mod@answer`].
+//! It answers for `cluster.local` alone, over UDP and TCP, at the control plane's address, and is the endpoint of the
+//! Service `kube-system/kube-dns`. Like CoreDNS it watches the API and answers from what it has seen, with a delay
+//! (`dnsPropagation`). [`records`] resolves names, [`mod@answer`] encodes and decodes messages.
 
 mod answer;
 mod records;
@@ -31,12 +30,12 @@ use records::Records;
 
 /// The port of DNS.
 const PORT: u16 = 53;
-/// How long a TCP connection may be idle (CoreDNS's default).
+/// Time for which a TCP connection may be idle (CoreDNS's default).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many TCP connections are served at a time.
+/// Maximum number of TCP connections served at a time.
 const MAX_CONNECTIONS: usize = 64;
 
-/// The text of a `resolv.conf` with which names are looked up at `server` as by a pod of `namespace`.
+/// Returns the text of a `resolv.conf` for lookups at `server` as by a pod of `namespace`.
 pub(super) fn resolv_conf(namespace: &str, server: impl fmt::Display) -> String {
     format!(
         "search {namespace}.svc.cluster.local svc.cluster.local cluster.local\n\
@@ -53,8 +52,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Opens port 53 of `ip`, or, where that is not allowed or taken, any port that is free for
-    /// both UDP and TCP.
+    /// Opens port 53 of `ip` or, if that is not allowed or taken, any port that is free for both UDP and TCP.
     pub(super) async fn bind(ip: Ipv4Addr) -> io::Result<Self> {
         if let Ok(server) = Self::bind_port(ip, PORT).await {
             return Ok(server);
@@ -101,11 +99,11 @@ impl Server {
     }
 }
 
-/// What the answers are made from.
+/// Data that the server answers from.
 #[derive(Debug, Default)]
 struct Zone {
     records: Records,
-    /// Rises with every change.
+    /// Increases with every change.
     serial: u32,
 }
 
@@ -122,7 +120,7 @@ impl Settings {
     }
 }
 
-/// Answers whatever comes, of a zone with one Service.
+/// Answers any input, in a zone with one Service.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(question: &[u8]) {
     use serde_json::json;
@@ -145,11 +143,11 @@ pub(crate) fn fuzz(question: &[u8]) {
     }
 }
 
-/// Follows the API, a little late.
+/// Follows the API, with a small delay.
 async fn keep_up(shared: Shared, zone: Arc<RwLock<Zone>>) {
     let followed = [Resource::Namespaces, Resource::Services, Resource::EndpointSlices];
     let mut events = follow(&shared.registry, &followed);
-    // Changes that are not seen yet; one does not overtake another.
+    // Changes that are not visible yet; one does not overtake another.
     let mut coming: VecDeque<(Instant, (Resource, WatchEvent))> = VecDeque::new();
     loop {
         let next = coming.front().map(|(at, _)| *at);
@@ -187,7 +185,7 @@ impl Zone {
 async fn serve_udp(socket: UdpSocket, settings: Settings) {
     let mut question = [0; 4096];
     loop {
-        // An error here is one of an earlier answer, whose client has gone.
+        // An error here comes from an earlier answer whose client has gone.
         let Ok((length, client)) = socket.recv_from(&mut question).await else { continue };
         if let Some(answer) = settings.answer(&question[..length], Transport::Udp)
             && let Err(error) = socket.send_to(&answer, client).await
@@ -227,7 +225,7 @@ async fn serve_tcp(listener: TcpListener, settings: Settings) {
     }
 }
 
-/// Questions and answers, each after its length in two bytes.
+/// Serves questions on a TCP connection; each message follows its length in two bytes.
 async fn serve_connection(mut stream: TcpStream, settings: &Settings) -> io::Result<()> {
     loop {
         let length = timeout(IDLE_TIMEOUT, stream.read_u16()).await??;

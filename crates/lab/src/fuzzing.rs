@@ -1,4 +1,4 @@
-//! Fuzz targets: what clients of the API, of DNS and apps that are probed may send.
+//! Fuzz targets: input from clients of the API, clients of DNS, and probed apps.
 
 use crate::api;
 use crate::resource::Resource;

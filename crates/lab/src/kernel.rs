@@ -1,14 +1,14 @@
 //! The kernel dataplane: private namespaces of the kernel for a cluster, its nodes and its pods.
 //!
-//! [`enter`] takes this process, while it has one thread, into a user namespace (where it is
-//! not privileged already) and a network namespace of its own, and starts the first process
-//! (`init`) of a PID namespace that all containers run in: they are gone with it. What the
-//! process is in then is the cluster's [`Fabric`]: the network between the nodes, where the
-//! control plane lives. Every node has a network namespace below it, and every pod one below
-//! its node's (`links`), with a host name of its own; a container starts in its pod's, in a mount namespace of its own
-//! (`mounts`), and as the first process of a PID namespace (`first`). `join` takes a command from outside into a node or a pod.
+//! [`enter`] takes this process, while it has one thread, into a user namespace (if it is not already privileged) and
+//! a network namespace of its own, and starts the first process (`init`) of a PID namespace in which all containers
+//! run: they end with it. The network namespace that the process is in then is the cluster's [`Fabric`]: the network
+//! between the nodes, where the control plane lives. Every node has a network namespace below it, and every pod one
+//! below its node's (`links`), with a host name of its own; a container starts in its pod's, in a mount namespace of
+//! its own (`mounts`), and as the first process of a PID namespace (`first`). `join` takes a command from outside
+//! into a node or a pod.
 //!
-//! Nothing here knows of Services: their rules are the Service proxy's.
+//! This module knows nothing of Services: the Service proxy sets their rules.
 
 mod delay;
 mod entry;
@@ -43,13 +43,13 @@ pub use mounts::Bind;
 use namespace::Namespace;
 pub(super) use tool::Tool;
 
-/// The network of a cluster, and all that its pods need.
+/// The network of a cluster, and everything else that its pods need.
 #[derive(Debug)]
 pub struct Fabric {
     entered: Entered,
     nodes: Vec<Node>,
     ip: Tool,
-    /// Of the links between consumers and pods, if some have one.
+    /// Delays of the links between consumers and pods, if some have one.
     delays: Option<Arc<Delays>>,
     /// Links to the namespaces, by the names of nodes and pods.
     names: PathBuf,
@@ -63,12 +63,12 @@ struct Node {
 }
 
 impl Fabric {
-    /// Makes the network of these nodes around the control plane's address. Links to the
-    /// namespaces go to the directory `names`.
+    /// Makes the network of these nodes around the control plane's address. Links to the namespaces go to the
+    /// directory `names`.
     ///
     /// # Errors
     ///
-    /// What the kernel, `ip` or `nft` refuses.
+    /// The kernel, `ip` or `nft` refuses a part of it.
     pub fn build(
         entered: Entered,
         control_plane: Ipv4Addr,
@@ -102,12 +102,12 @@ impl Fabric {
         Ok(Self { entered, nodes, ip, delays: None, names })
     }
 
-    /// Has links to pods delay what they carry.
+    /// Makes links to pods delay their packets.
     pub fn delay_links(&mut self, delays: Delays) {
         self.delays = Some(Arc::new(delays));
     }
 
-    /// Says how commands that come from outside look names up: the text of a `resolv.conf`.
+    /// Sets the name resolution of commands that come from outside: the text of a `resolv.conf`.
     ///
     /// # Errors
     ///
@@ -131,17 +131,17 @@ impl Fabric {
     ///
     /// # Errors
     ///
-    /// Those of `work`; there is no such node.
+    /// Those of `work`, or there is no such node.
     pub fn on_node<T: Send>(&self, index: u8, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         self.node(index)?.net.run(work)
     }
 
-    /// Makes the namespaces of a pod (`namespace/name`) of node `index` (from 0). `own_delay` is that of its links to
-    /// other pods.
+    /// Makes the namespaces of a pod (`namespace/name`) of node `index` (from 0). `own_delay` is the delay of its
+    /// links to other pods.
     ///
     /// # Errors
     ///
-    /// What the kernel or `ip` refuses.
+    /// The kernel or `ip` refuses a part of it.
     pub fn pod(
         self: &Arc<Self>,
         index: u8,
@@ -178,7 +178,7 @@ impl Fabric {
         Ok(PodNetwork { fabric, index, address, own, _delayed: delayed, names })
     }
 
-    /// Where files for containers can be made: they are in memory, and gone with the cluster.
+    /// Returns the directory for files that containers mount: they are in memory, and gone with the cluster.
     pub fn store(&self) -> Store {
         let below = mounts::STORE.trim_start_matches('/');
         Store { made_at: self.entered.root().join(below), known_as: PathBuf::from(mounts::STORE) }
@@ -191,7 +191,7 @@ impl Fabric {
     }
 }
 
-/// A directory for what containers are to have mounted.
+/// A directory for files that containers mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
     /// Its path for this process.
@@ -200,7 +200,7 @@ pub struct Store {
     pub known_as: PathBuf,
 }
 
-/// Puts a link to a namespace at `path`, in place of what is there.
+/// Puts a link to a namespace at `path`, replacing any link there.
 fn link(namespace: &Namespace, path: &Path) -> io::Result<()> {
     if let Err(error) = fs::remove_file(path)
         && error.kind() != io::ErrorKind::NotFound
@@ -216,20 +216,20 @@ pub struct PodNetwork {
     fabric: Arc<Fabric>,
     index: u8,
     address: Ipv4Addr,
-    /// Of its network and its host name.
+    /// Its network and UTS (host name) namespaces.
     own: Arc<[Namespace; 2]>,
-    /// Passes packets to it and from it, where links have a delay.
+    /// Passes packets to and from the pod, if links have a delay.
     _delayed: Option<delay::Link>,
     names: PathBuf,
 }
 
 impl PodNetwork {
-    /// A place for a container: the pod's network and host name, a mount namespace of its own with `binds`, and, unless its pod shares
-    /// them, process ids of its own.
+    /// Returns a place for a container: the pod's network and host name, a mount namespace of its own with `binds`,
+    /// and, unless its pod shares them, process ids of its own.
     ///
     /// # Errors
     ///
-    /// What cannot be mounted.
+    /// A mount fails.
     pub fn place(&self, binds: &[Bind], pids: Pids) -> io::Result<Place> {
         let mounts = mounts::container(self.fabric.entered.mounts(), binds)?;
         link(&mounts, &self.names.join("mnt"))?;
@@ -243,7 +243,7 @@ impl PodNetwork {
     ///
     /// # Errors
     ///
-    /// What `ip` refuses.
+    /// `ip` refuses it.
     pub fn remove(&self) -> io::Result<()> {
         if let Some(delays) = &self.fabric.delays {
             delays.remove(self.address);
@@ -261,17 +261,17 @@ impl Drop for PodNetwork {
     }
 }
 
-/// Whose process ids a container has.
+/// Process ids that a container sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pids {
-    /// Its own: what it starts with is process 1.
+    /// Its own: the program that it starts is process 1.
     #[default]
     Own,
-    /// Those of others: `shareProcessNamespace`, or `hostPID`.
+    /// Those of other containers, too: `shareProcessNamespace`, or `hostPID`.
     Shared,
 }
 
-/// Where a container's processes start.
+/// Namespaces in which a container's processes start.
 #[derive(Debug)]
 pub struct Place {
     fabric: Arc<Fabric>,
@@ -284,7 +284,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Starts the container's first process there. It returns with its output.
+    /// Starts the container's first process there, and returns it.
     ///
     /// # Errors
     ///
@@ -295,7 +295,7 @@ impl Place {
         let started = self.spawn(command);
         let pid = birth.process()?;
         let child = started.inspect_err(|_| {
-            // It could not become the program.
+            // The process could not become the program.
             let _ = pid.map(|pid| waitpid(pid, None));
         })?;
         let pid = pid.ok_or_else(|| io::Error::other("the container's first process has no id"))?;
@@ -327,10 +327,10 @@ impl Place {
     }
 }
 
-/// In the same directory: how commands from outside look names up in the cluster.
+/// File in the directory of links: name resolution for commands from outside.
 const RESOLV_CONF: &str = "resolv.conf";
 
-/// The directory of links to namespaces within a cluster's log directory.
+/// Returns the directory of links to namespaces within a cluster's log directory.
 pub fn names_dir(log_dir: &Path) -> PathBuf {
     log_dir.join("namespaces")
 }

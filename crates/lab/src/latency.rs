@@ -1,9 +1,8 @@
-//! The delays of the model: every hop that costs a real cluster time, by name.
+//! The delays of the model: every hop that takes time on a real cluster, by name.
 //!
-//! A [`Latency`] is a distribution given by four points, [`Latencies`] names one
-//! per hop, and a [`Sampler`] draws from them. The defaults were measured on a
-//! real Kubernetes v1.36.2; each field says between which two observations. They
-//! are never tuned to make a scenario come out one way or the other.
+//! A [`Latency`] is a distribution given by four points, [`Latencies`] names one per hop, and a [`Sampler`] draws
+//! from them. The defaults were measured on a real Kubernetes v1.36.2, between the two observations that each field
+//! names. They are never tuned to make a scenario come out one way or the other.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,12 +36,12 @@ impl Latency {
     /// No delay at all.
     pub const ZERO: Self = Self::constant(Duration::ZERO);
 
-    /// Always the same delay.
+    /// Returns a constant delay.
     pub const fn constant(delay: Duration) -> Self {
         Self { min: delay, median: delay, p95: delay, max: delay }
     }
 
-    /// The distribution through four points, in microseconds.
+    /// Makes the distribution through four points, in microseconds.
     const fn from_micros([min, median, p95, max]: [u64; 4]) -> Self {
         Self {
             min: Duration::from_micros(min),
@@ -52,17 +51,17 @@ impl Latency {
         }
     }
 
-    /// The shortest delay.
+    /// Returns the shortest delay.
     pub const fn min(&self) -> Duration {
         self.min
     }
 
-    /// The longest delay.
+    /// Returns the longest delay.
     pub const fn max(&self) -> Duration {
         self.max
     }
 
-    /// The delay that a share `quantile` (0 to 1) of all draws does not exceed.
+    /// Returns the delay that a share `quantile` (0 to 1) of all draws does not exceed.
     pub fn quantile(&self, quantile: f64) -> Duration {
         let (from, to, share) = if quantile < 0.5 {
             (self.min, self.median, quantile / 0.5)
@@ -134,7 +133,8 @@ macro_rules! latencies {
         #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
         pub struct Latencies {
             $($(#[doc = $doc])+ pub $field: Latency,)+
-            /// One way between a consumer and the pods that it connects to. What is not named has none.
+            /// One-way delays between a consumer and the pods that it connects to. Consumers without an entry have
+            /// none.
             pub link: BTreeMap<Consumer, Latency>,
         }
 
@@ -148,12 +148,12 @@ macro_rules! latencies {
             /// No delay anywhere, for tests of logic.
             pub const ZERO: Self = Self { $($field: Latency::ZERO,)+ link: BTreeMap::new() };
 
-            /// Every delay of a hop by its name in a scenario file.
+            /// Returns every delay of a hop with its name in a scenario file.
             pub fn named(&self) -> Vec<(&'static str, Latency)> {
                 vec![$(($text, self.$field),)+]
             }
 
-            /// What each delay is, and where its default comes from, by its name.
+            /// Returns the description of each delay, with the source of its default, by its name.
             pub fn descriptions() -> Vec<(&'static str, &'static str)> {
                 vec![$(($text, concat!($($doc),+).trim_ascii_start()),)+]
             }
@@ -247,24 +247,24 @@ latencies! {
 }
 
 impl Latencies {
-    /// That of what connects from node `index` (from 0).
+    /// Returns the delay of clients that connect from node `index` (from 0).
     pub(crate) fn link_of_node(&self, index: u8) -> Latency {
         self.link.get(&Consumer::Node(u32::from(index) + 1)).copied().unwrap_or(Latency::ZERO)
     }
 
-    /// That of a pod with these labels (an object, or null), as a consumer.
+    /// Returns the delay of a pod with these labels (an object, or null), as a consumer.
     pub(crate) fn link_of_pod(&self, labels: &Value) -> Option<Latency> {
         self.link.iter().find(|(consumer, _)| consumer.is_pod_with(labels)).map(|(_, delay)| *delay)
     }
 
-    /// A consumer that is in pods.
+    /// Returns a link whose consumer is in pods, if there is one.
     pub(crate) fn link_of_pods(&self) -> Option<&Consumer> {
         self.link.keys().find(|consumer| matches!(consumer, Consumer::Pods { .. }))
     }
 }
 
-/// What a timer of tokio's is late on the average: its end is rounded up to a whole millisecond,
-/// and so is the time for which the kernel is asked to wait.
+/// Average lateness of a tokio timer: its end is rounded up to a whole millisecond, and so is the time for which the
+/// kernel is asked to wait.
 const TIMER_IS_LATE: Duration = Duration::from_millis(1);
 
 /// Draws delays. Clones share one random number generator.
@@ -274,28 +274,28 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler that differs from run to run.
+    /// Returns a sampler that differs from run to run.
     pub(crate) fn random() -> Self {
         Self::seeded(rand::random())
     }
 
-    /// A sampler that always draws the same sequence.
+    /// Returns a sampler that always draws the same sequence.
     pub(crate) fn seeded(seed: u64) -> Self {
         Self { rng: Arc::new(Mutex::new(StdRng::seed_from_u64(seed))) }
     }
 
-    /// Draws one delay, for a timer: less than it by what timers are late.
+    /// Draws one delay for a timer, shortened by the lateness of timers.
     pub(crate) fn sample(&self, latency: &Latency) -> Duration {
         let drawn = latency.quantile(lock(&self.rng).random());
         drawn.saturating_sub(TIMER_IS_LATE)
     }
 
-    /// Draws whether something happens that does so in this share (0 to 1) of all cases.
+    /// Draws true in this share (0 to 1) of all cases.
     pub(crate) fn happens(&self, share: f64) -> bool {
         lock(&self.rng).random::<f64>() < share
     }
 
-    /// Draws the time to the next of events that come at random, so many per second.
+    /// Draws the time until the next event, if events come at random at this rate per second.
     pub(crate) fn interval(&self, per_second: f64) -> Duration {
         let uniform: f64 = lock(&self.rng).random();
         Duration::from_secs_f64(-(1.0 - uniform).ln() / per_second)
@@ -338,7 +338,7 @@ mod tests {
     fn every_name_is_the_one_that_serde_reads() {
         let json = serde_json::to_value(Latencies::default()).unwrap();
         let named = Latencies::default().named();
-        // Links are not one of the hops.
+        // `link` is not a hop.
         assert_eq!(json.as_object().unwrap().len(), named.len() + 1);
         for (name, latency) in named {
             assert_eq!(json[name], serde_json::to_value(latency).unwrap(), "{name}");

@@ -1,13 +1,13 @@
 //! The embedded cluster: a Kubernetes API with real processes as pods.
 //!
-//! Everything runs in one process: `store` keeps the objects, `registry` gives them
-//! Kubernetes' semantics, `api` serves them over HTTP, `controllers` drive them, and
-//! per node an agent (`node`) runs pods and a Service proxy (`service_proxy`) routes to
-//! them, on one of two dataplanes (`network`). It shares no code with what measures it, except the clock.
+//! Everything runs in one process: `store` keeps the objects, `registry` gives them Kubernetes' semantics, `api`
+//! serves them over HTTP, `controllers` drive them, and per node an agent (`node`) runs pods and a Service proxy
+//! (`service_proxy`) routes to them, on one of two dataplanes (`network`). It shares no code with the parts that
+//! measure it, except the clock.
 //!
-//! `shared` is what all of them work with. `api`, `controllers`, `node`, `service_proxy` and `dns` stand side by side above
-//! it: they meet in the registry, and none uses another's state (a node also asks `dns` for the text of a
-//! `resolv.conf`). What passes between the API server and a node besides, `agents`, `tokens` and `logs`, lies below both.
+//! All of them use `shared`. `api`, `controllers`, `node`, `service_proxy` and `dns` are side by side above it: they
+//! meet in the registry, and none uses another's state (a node also asks `dns` for the text of a `resolv.conf`).
+//! `agents`, `tokens` and `logs`, which connect the API server and a node besides, are below both.
 
 mod address;
 mod agents;
@@ -70,12 +70,12 @@ use rolldrop_record::Clock;
 use shared::Shared;
 use tokens::Tokens;
 
-/// Where pods reach the API server on a private network, behind the Service `kubernetes`.
+/// Port at which pods reach the API server on a private network, behind the Service `kubernetes`.
 const API_PORT: u16 = 6443;
-/// The extension of a kubeconfig that says where an embedded cluster is on this machine.
+/// Extension of a kubeconfig with the location of an embedded cluster on this machine.
 pub const EXTENSION: &str = "rolldrop.dev/cluster";
 
-/// An embedded cluster could not start, or not go on.
+/// An embedded cluster could not start, or could not continue.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbeddedError {
     /// A parameter cannot be honoured.
@@ -110,7 +110,7 @@ pub enum EmbeddedError {
     /// The Service proxies failed.
     #[error(transparent)]
     ServiceProxy(#[from] service_proxy::ServiceProxyError),
-    /// The first process of the containers' PID namespace was killed, and they with it.
+    /// Somebody killed the first process of the containers' PID namespace, and all containers with it.
     #[error("all containers were killed from outside")]
     Containers(#[source] Option<io::Error>),
     /// A part of the cluster panicked; its message is in the log.
@@ -118,12 +118,12 @@ pub enum EmbeddedError {
     Ended,
 }
 
-/// Where an embedded cluster lives.
+/// Environment of an embedded cluster on this machine.
 #[derive(Debug)]
 pub struct Options {
-    /// Where logs of pods and of Service proxies go; made if need be.
+    /// Directory for logs of pods and of Service proxies; created if missing.
     pub log_dir: PathBuf,
-    /// Where the API server listens for clients outside, on loopback.
+    /// Listener of the API server for clients outside, on loopback.
     pub listener: std::net::TcpListener,
     /// The namespaces that this process is in, if the cluster is to use the kernel dataplane.
     pub entered: Option<kernel::Entered>,
@@ -148,7 +148,7 @@ impl Embedded {
     ///
     /// # Errors
     ///
-    /// A parameter that cannot be honoured, or what the machine refuses.
+    /// A parameter cannot be honoured, or the machine refuses something.
     pub async fn start(config: Config, options: Options) -> Result<Self, EmbeddedError> {
         config.validate()?;
         std::fs::create_dir_all(&options.log_dir)
@@ -209,17 +209,17 @@ impl Embedded {
         Ok(Self { server, dns: dns_address, identity, token, whereabouts, stop, tasks })
     }
 
-    /// The API server's URL.
+    /// Returns the API server's URL.
     pub fn server(&self) -> String {
         format!("https://{}", self.server)
     }
 
-    /// The address of the cluster's DNS server, for UDP and TCP.
+    /// Returns the address of the cluster's DNS server, for UDP and TCP.
     pub fn dns(&self) -> SocketAddr {
         self.dns
     }
 
-    /// A kubeconfig for this cluster. JSON is YAML, too.
+    /// Returns a kubeconfig for this cluster, in JSON, which is also YAML.
     pub fn kubeconfig(&self) -> String {
         let authority = BASE64_STANDARD.encode(&**self.identity.authority_pem());
         let cluster = json!({
@@ -256,7 +256,7 @@ impl Embedded {
     }
 }
 
-/// How the API server and the nodes reach each other.
+/// Parts by which the API server and the nodes reach each other.
 struct Access {
     agents: Agents,
     tokens: Tokens,
@@ -325,8 +325,7 @@ fn run(
     tasks
 }
 
-/// Where else than on loopback the API server is reached: by the nodes, and by pods at the
-/// address of the Service `kubernetes`.
+/// Returns the addresses besides loopback at which nodes reach the API server, and pods by the Service `kubernetes`.
 fn server_addresses(registry: &Registry, nodes: usize) -> Vec<IpAddr> {
     let nodes = (0..=u8::MAX).take(nodes).map(|index| registry.node_address(index));
     let inside = [Some(registry.control_plane_address()), registry.kubernetes_service_address()];

@@ -1,9 +1,9 @@
-//! The log files of containers: where they are, what is in them, and how they stay small.
+//! The log files of containers: their location, format and rotation.
 //!
-//! The agent reads what a container's processes write and puts it into a file line by line, as a
-//! container runtime does: `TIME STREAM TAG TEXT`, where the tag `F` ends a line and `P` says that
-//! it goes on in the next entry. A file that has grown too large is renamed and a new one begun,
-//! so that no line is lost and none is in two files.
+//! The agent reads the output of a container's processes and writes it to a file line by line, as a container runtime
+//! does: `TIME STREAM TAG TEXT`, where the tag `F` ends a line and `P` means that the line continues in the next
+//! entry. A file that has grown too large is renamed and a new one begun, so that no line is lost and none is in two
+//! files.
 //!
 //! Source: the format is that of the container runtime interface (kubernetes/kubernetes,
 //! `staging/src/k8s.io/cri-client/pkg/logs`).
@@ -20,25 +20,25 @@ use tokio::process::{ChildStderr, ChildStdout};
 
 use rolldrop_record::Clock;
 
-/// A log larger than this is put aside (the kubelet's `containerLogMaxSize`).
+/// Maximum size of a log before it is rotated (the kubelet's `containerLogMaxSize`).
 const MAX_BYTES: u64 = 10 * 1024 * 1024;
-/// Files of one container's run, the current one included (the kubelet's `containerLogMaxFiles`).
+/// Maximum number of files of one container's run, including the current one (the kubelet's `containerLogMaxFiles`).
 const MAX_FILES: usize = 5;
-/// A longer line is divided (containerd's `max_container_log_line_size`).
+/// Maximum length of a line; a longer one is split (containerd's `max_container_log_line_size`).
 const MAX_TEXT_BYTES: usize = 16 * 1024;
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// Where the log files of a pod's containers are: see [`container_log`].
+/// Returns the directory of the log files of a pod's containers (see [`container_log`]).
 pub(crate) fn pod_log_dir(log_dir: &Path, namespace: &str, name: &str, uid: &str) -> PathBuf {
     log_dir.join("pods").join(format!("{namespace}_{name}_{uid}"))
 }
 
-/// What a container's current run has written, stdout and stderr together.
+/// Returns the log file of a container's current run, stdout and stderr together.
 pub(crate) fn container_log(pod_log_dir: &Path, container: &str) -> PathBuf {
     pod_log_dir.join(format!("{container}.log"))
 }
 
-/// What the run before wrote.
+/// Returns the log file of the previous run.
 pub(crate) fn previous_container_log(pod_log_dir: &Path, container: &str) -> PathBuf {
     pod_log_dir.join(format!("{container}.previous.log"))
 }
@@ -46,16 +46,16 @@ pub(crate) fn previous_container_log(pod_log_dir: &Path, container: &str) -> Pat
 /// One entry of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogEntry<'a> {
-    /// When it was read, in RFC 3339.
+    /// Time at which it was read, in RFC 3339.
     pub time: &'a str,
-    /// Whether the line ends with it.
+    /// True if it ends the line.
     pub ends_line: bool,
-    /// The text, without an end of line.
+    /// Text, without the end of line.
     pub text: &'a [u8],
 }
 
 impl<'a> LogEntry<'a> {
-    /// Reads an entry, given without its end of line. `None`: it is none.
+    /// Parses an entry, given without its end of line; `None` if it is not one.
     pub(crate) fn parse(entry: &'a [u8]) -> Option<Self> {
         let mut parts = entry.splitn(4, |byte| *byte == b' ');
         let (time, _stream, tag, text) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -63,8 +63,8 @@ impl<'a> LogEntry<'a> {
     }
 }
 
-/// The log that comes after the file with this inode number, in a container's run whose current
-/// log is at `path`: the current one, or one that was put aside. `None` if there is none.
+/// Returns the log that follows the file with this inode number, in a container's run whose current log is at `path`:
+/// the current one, or a rotated one. `None` if there is none.
 pub(crate) fn next_log(path: &Path, inode: u64) -> Option<PathBuf> {
     let mut files = set_aside(path).into_iter().map(|(_, file)| file).chain([path.to_owned()]);
     let is_it = |file: &PathBuf| fs::metadata(file).is_ok_and(|found| found.ino() == inode);
@@ -72,7 +72,7 @@ pub(crate) fn next_log(path: &Path, inode: u64) -> Option<PathBuf> {
     files.next()
 }
 
-/// The logs that were put aside, the oldest first: `app.log.1`, `app.log.2`, …
+/// Returns the rotated logs, the oldest first: `app.log.1`, `app.log.2`, …
 fn set_aside(path: &Path) -> Vec<(u64, PathBuf)> {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
         return Vec::new();
@@ -96,7 +96,7 @@ pub(crate) struct LogFile {
 }
 
 impl LogFile {
-    /// Begins a run: the log of the one before becomes the previous one, older ones go.
+    /// Begins a run: the log of the previous run becomes the previous log, and older ones are deleted.
     ///
     /// # Errors
     ///
@@ -120,7 +120,7 @@ impl LogFile {
         Ok(())
     }
 
-    /// Begins a new file, and keeps as many old ones as may be.
+    /// Rotates the log: begins a new file, and deletes the oldest ones beyond the limit.
     fn put_aside(&mut self) -> io::Result<()> {
         let old = set_aside(&self.path);
         let number = old.last().map_or(1, |(number, _)| number + 1);
@@ -135,7 +135,7 @@ impl LogFile {
     }
 }
 
-/// Records what a process and its descendants write.
+/// Records the output of a process and its descendants.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     log: LogFile,
@@ -148,8 +148,7 @@ impl Recorder {
         Self { log, stdout: Stream::new("stdout", stdout), stderr: Stream::new("stderr", stderr) }
     }
 
-    /// Waits for something to be written and records it; returns whether more may come. Safe
-    /// to cancel.
+    /// Waits for output and records it; returns true if more may come. Safe to cancel.
     pub(crate) async fn step(&mut self) -> bool {
         let clock = self.log.clock;
         let entries = tokio::select! {
@@ -161,8 +160,7 @@ impl Recorder {
         true
     }
 
-    /// Records what has been written up to now, without waiting for more: whoever could write
-    /// has ended.
+    /// Records the output up to now, without waiting for more: all processes that could write have ended.
     pub(crate) fn finish(mut self) {
         let clock = self.log.clock;
         for entries in [self.stdout.rest(clock), self.stderr.rest(clock)] {
@@ -170,7 +168,7 @@ impl Recorder {
         }
     }
 
-    /// Files of this machine are written at once, so that nothing is lost when `step` is cancelled.
+    /// Writes without an await, so that nothing is lost when `step` is cancelled.
     fn write(&mut self, entries: &[u8]) {
         if let Err(error) = self.log.write(entries) {
             tracing::warn!(%error, log = %self.log.path.display(), "a part of a log is lost");
@@ -184,7 +182,7 @@ struct Stream<T> {
     name: &'static str,
     /// `None` once it has ended.
     source: Option<T>,
-    /// The beginning of a line that has not ended.
+    /// Beginning of a line that has not ended.
     line: Vec<u8>,
 }
 
@@ -193,7 +191,7 @@ impl<T: AsyncRead + AsFd + Unpin> Stream<T> {
         Self { name, source, line: Vec::new() }
     }
 
-    /// The entries of what comes next.
+    /// Returns the entries of the next output.
     async fn next(&mut self, clock: Clock) -> Vec<u8> {
         let mut entries = Vec::new();
         let Some(source) = &mut self.source else { return entries };
@@ -208,7 +206,7 @@ impl<T: AsyncRead + AsFd + Unpin> Stream<T> {
         entries
     }
 
-    /// The entries of what is there already.
+    /// Returns the entries of the output that is already there.
     fn rest(&mut self, clock: Clock) -> Vec<u8> {
         let mut entries = Vec::new();
         if let Some(source) = self.source.take() {
@@ -234,7 +232,7 @@ impl<T: AsyncRead + AsFd + Unpin> Stream<T> {
         }
     }
 
-    /// A last line needs no end.
+    /// Ends the last line, which needs no end of line.
     fn end(&mut self, clock: Clock, entries: &mut Vec<u8>) {
         if !self.line.is_empty() {
             self.entry(&time_of(clock), "F", entries);
@@ -248,8 +246,7 @@ impl<T: AsyncRead + AsFd + Unpin> Stream<T> {
     }
 }
 
-/// Reads what can be read of a pipe without waiting. It is one of the runtime's, so that reading
-/// never blocks.
+/// Reads what is available from a pipe without waiting. The pipe belongs to the runtime, so reading never blocks.
 pub(crate) fn read_available(source: &impl AsFd, mut take: impl FnMut(&[u8])) {
     let mut chunk = [0; CHUNK_BYTES];
     while let Ok(read @ 1..) = nix::unistd::read(source, &mut chunk) {

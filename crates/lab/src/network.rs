@@ -1,8 +1,8 @@
-//! Where pods live: the one seam between the two dataplanes and all that runs pods.
+//! Pods' networks: the one seam between the two dataplanes and the code that runs pods.
 //!
-//! A [`Sandbox`] is a pod's place, as a container runtime has it: its address, and on the kernel
-//! dataplane its namespaces. On the userspace dataplane it is an address of loopback and nothing
-//! else: the pod's processes share the machine's network and files.
+//! A [`Sandbox`] is a pod's place, as a container runtime has it: its address, and on the kernel dataplane its
+//! namespaces. On the userspace dataplane it is an address of loopback and nothing else: the pod's processes share
+//! the machine's network and files.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -18,7 +18,7 @@ use super::latency::Latency;
 use super::registry::Registry;
 use super::sync::lock;
 
-/// How connections reach pods.
+/// Dataplane: the way in which connections reach pods.
 #[derive(Clone, Debug)]
 pub(crate) enum Network {
     /// Loopback addresses, and TCP proxies for Services.
@@ -28,7 +28,7 @@ pub(crate) enum Network {
 }
 
 impl Network {
-    /// Where files for containers can be made; none where nothing can be mounted.
+    /// Returns the directory for files that containers mount; `None` if nothing can be mounted.
     pub(crate) fn store(&self) -> Option<Store> {
         match self {
             Self::Userspace => None,
@@ -36,7 +36,7 @@ impl Network {
         }
     }
 
-    /// The proxy mode, as a kube-proxy's configuration calls it.
+    /// Returns the proxy mode, in the terms of kube-proxy's configuration.
     pub(crate) fn proxy_mode(&self) -> &'static str {
         match self {
             Self::Userspace => "userspace",
@@ -54,15 +54,16 @@ pub(crate) struct Sandbox {
     /// `namespace/name`.
     pod: String,
     host_name: String,
-    /// Of its links to other pods, as a consumer.
+    /// Delay of its links to other pods, as a consumer.
     own_delay: Option<Latency>,
     address: OnceLock<Ipv4Addr>,
-    /// On the kernel dataplane, while it is there.
+    /// Namespaces on the kernel dataplane, while they exist.
     namespaces: Mutex<Option<Arc<PodNetwork>>>,
 }
 
 impl Sandbox {
-    /// A place for the pod `pod` (`namespace/name`), which calls its host `host_name`, of node `node_index` (from 0), yet to be made.
+    /// Describes a place for the pod `pod` (`namespace/name`) with the host name `host_name`, on node `node_index`
+    /// (from 0). [`Sandbox::prepare`] makes it.
     pub(crate) fn new(
         network: Network,
         registry: Registry,
@@ -74,7 +75,7 @@ impl Sandbox {
         Self { network, registry, node_index, pod, host_name, own_delay, address, namespaces }
     }
 
-    /// The pod's address, once it has one.
+    /// Returns the pod's address, once it has one.
     pub(crate) fn address(&self) -> Option<Ipv4Addr> {
         self.address.get().copied()
     }
@@ -83,7 +84,7 @@ impl Sandbox {
     ///
     /// # Errors
     ///
-    /// No address is free, or what the system refuses. It may be tried again.
+    /// No address is free, or the system refuses something. The caller may try again.
     pub(crate) async fn prepare(&self) -> io::Result<()> {
         let taken = || io::Error::other("all addresses of the node's pods are in use");
         let address = match self.address() {
@@ -103,12 +104,12 @@ impl Sandbox {
         Ok(())
     }
 
-    /// A place for a container of the pod, with these files mounted and these process ids (on the
-    /// kernel dataplane; elsewhere a container sees the machine's files and processes as they are).
+    /// Makes a place for a container of the pod, with these files mounted and these process ids (on the kernel
+    /// dataplane; elsewhere a container sees the machine's files and processes unchanged).
     ///
     /// # Errors
     ///
-    /// What cannot be mounted.
+    /// A mount fails.
     pub(crate) fn place(&self, binds: &[Bind], pids: Pids) -> io::Result<Placement> {
         match &self.network {
             Network::Userspace => Ok(Placement { place: None, pids }),
@@ -138,21 +139,21 @@ impl Drop for Sandbox {
     }
 }
 
-/// Where the processes of one container start. Clones mean the same place.
+/// Place where the processes of one container start. Clones mean the same place.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Placement {
-    /// `None` is the machine itself.
+    /// `None` for the machine itself.
     place: Option<Arc<Place>>,
     pids: Pids,
 }
 
 impl Placement {
-    /// Whether it is the machine itself, where nothing but this process ends what was started.
+    /// Returns true if it is the machine itself, where only this process ends the processes that it has started.
     pub(crate) fn is_the_machine(&self) -> bool {
         self.place.is_none()
     }
 
-    /// Returns true if what starts there is to be process 1, and is none to the kernel.
+    /// Returns true if the container's first process should be process 1, but is not for the kernel.
     pub(crate) fn stands_for_process_1(&self) -> bool {
         self.is_the_machine() && self.pids == Pids::Own
     }
@@ -185,7 +186,7 @@ impl Placement {
     }
 }
 
-/// The id of a process; `None` once it has been waited for.
+/// Returns the id of a process; `None` once it has been waited for.
 pub(crate) fn pid_of(child: &Child) -> Option<Pid> {
     child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw)
 }
@@ -201,14 +202,14 @@ pub(crate) struct Running {
 /// A container's first process.
 #[derive(Debug)]
 pub(crate) enum FirstProcess {
-    /// One of several in its PID namespace.
+    /// One of several processes in its PID namespace.
     Child(Child),
-    /// Process 1 of its own.
+    /// Process 1 of its own PID namespace.
     First(First),
 }
 
 impl FirstProcess {
-    /// Its id; `None` once it has ended.
+    /// Returns its id; `None` once it has ended.
     pub(crate) fn pid(&self) -> Option<Pid> {
         match self {
             Self::Child(child) => pid_of(child),

@@ -1,12 +1,10 @@
-//! The node agent: a kubelet's job with processes of this machine.
+//! The node agent: it does a kubelet's job with processes of this machine.
 //!
-//! One agent per node follows the pods that are bound to it and runs a worker for each
-//! (`pod`): containers are child processes in process groups of their own, started,
-//! probed and restarted by `container`, ended by `ending` and `stop` in the order and with the
-//! arithmetic of Kubernetes (`grace`). It speaks to the rest of the cluster only through
-//! the registry, as a kubelet speaks to the API server, and says there whether the node is ready
-//! (`readiness`); `agents` reaches it from outside.
-//! Images and resource limits do not exist here.
+//! One agent per node follows the pods that are bound to it and runs a worker for each (`pod`). Containers are child
+//! processes in process groups of their own. `container` starts, probes and restarts them; `ending` and `stop` end
+//! them in the order and with the arithmetic of Kubernetes (`grace`). The agent talks to the rest of the cluster only
+//! through the registry, as a kubelet talks to the API server, and reports there if the node is ready (`readiness`);
+//! `agents` reaches it from outside. It knows no images and no resource limits.
 
 mod action;
 mod container;
@@ -56,7 +54,7 @@ use mode::Mode;
 use pod::{PodWorker, Seen};
 use status::Verdict;
 
-/// Runs the pods of one node until the cluster stops; no process of theirs is left then.
+/// Runs the pods of one node until the cluster stops; none of their processes is left then.
 pub(crate) async fn run(shared: Shared, node: NodeInfo) {
     let mut commands = node.agents.commands_of(&node.name);
     let mut agent = Agent {
@@ -80,23 +78,23 @@ struct Agent {
     shared: Shared,
     node: Arc<NodeInfo>,
     selection: Selection,
-    /// The pods with a worker, by uid.
+    /// Pods with a worker, by uid.
     pods: HashMap<String, watch::Sender<Seen>>,
     mode: watch::Sender<Mode>,
 }
 
-/// Why an agent no longer follows its pods.
+/// Reason why an agent no longer follows its pods.
 enum Pause {
-    /// It fell behind, and lists them again.
+    /// Its watch fell behind; it lists the pods again.
     Behind,
-    /// It ends, to start again at once.
+    /// It ends, and starts again at once.
     Restart,
-    /// It ends, or the node is off, until it is told to restart.
+    /// It ends, or the node is off, until a restart.
     Stop,
 }
 
 impl Agent {
-    /// Hands the pods' changes to their workers. Never returns.
+    /// Passes the pods' changes to their workers. Never returns.
     async fn follow(
         &mut self,
         workers: &mut JoinSet<String>,
@@ -117,7 +115,7 @@ impl Agent {
         }
     }
 
-    /// Hands the pods' changes to their workers, as long as nothing keeps it from that.
+    /// Passes the pods' changes to their workers, until there is a reason to pause.
     async fn serve(
         &mut self,
         watch: &mut Watch,
@@ -147,7 +145,7 @@ impl Agent {
         }
     }
 
-    /// Ends, and starts again after a while. Nothing is noticed meanwhile; processes live on.
+    /// Ends, and starts again after a while. Meanwhile it notices nothing; processes live on.
     async fn stay_down(&self, until: impl Future<Output = ()>) {
         self.mode.send_modify(|mode| (mode.down, mode.restarts) = (true, mode.restarts + 1));
         until.await;
@@ -171,13 +169,13 @@ impl Agent {
         }
     }
 
-    /// Whether the node was shut down, and its last pod has ended.
+    /// Returns true if the node was shut down and its last pod has ended.
     fn is_off(&self) -> bool {
         let over = |seen: &watch::Sender<Seen>| is_terminal(&seen.borrow().object);
         self.mode.borrow().shutdown_grace.is_some() && self.pods.values().all(over)
     }
 
-    /// Pods that vanished while no watch was open.
+    /// Marks pods that vanished while no watch was open.
     fn forget_missing(&self) {
         let list = self.shared.registry.list(Resource::Pods, None, &self.selection);
         for (uid, seen) in &self.pods {
@@ -205,7 +203,7 @@ impl Agent {
         let pod = match Pod::deserialize(&*object) {
             Ok(pod) => pod,
             Err(error) => {
-                // The registry has checked its shape, so this is a fault of ours.
+                // The registry has checked its shape, so this is a bug of ours.
                 tracing::error!(%error, uid, "a pod cannot be read");
                 return;
             }
@@ -221,7 +219,7 @@ impl Agent {
         });
     }
 
-    /// Refuses a pod that came while the node shuts down.
+    /// Rejects a pod that came while the node shuts down.
     fn reject(&self, pod: &Value) {
         let verdict = Verdict::NotAdmitted;
         let registry = &self.shared.registry;
@@ -238,7 +236,7 @@ impl Agent {
     }
 }
 
-/// Waits until the agent is told to start again.
+/// Waits for a restart command.
 async fn restart_command(commands: &mut mpsc::UnboundedReceiver<Command>) {
     while commands.recv().await.is_some_and(|command| command != Command::Restart) {}
 }

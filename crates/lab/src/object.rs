@@ -1,4 +1,4 @@
-//! What all kinds of object have in common: names, owners, and how far a pod's life is.
+//! Properties that all kinds of object have: names, owners, and the stage of a pod's life.
 
 use serde_json::{Value, json};
 
@@ -17,23 +17,23 @@ pub(crate) fn uid(object: &Value) -> &str {
     text(&object["metadata"]["uid"])
 }
 
-/// The owner that controls an object, as an owner reference.
+/// Returns the owner that controls an object, as an owner reference.
 pub(crate) fn controller_of(object: &Value) -> Option<&Value> {
     list(&object["metadata"]["ownerReferences"]).iter().find(|reference| reference["controller"] == true)
 }
 
-/// The key of the controlling owner, if it is of this resource.
+/// Returns the key of the controlling owner, if it is of this resource.
 pub(crate) fn controller_key(object: &Value, resource: Resource) -> Option<Key> {
     let owner = controller_of(object).filter(|owner| owner["kind"] == resource.kind())?;
     Some((key(object).0, owner["name"].as_str()?.to_owned()))
 }
 
-/// Whether `owner` controls `object`.
+/// Returns true if `owner` controls `object`.
 pub(crate) fn is_controlled_by(object: &Value, owner: &Value) -> bool {
     controller_of(object).is_some_and(|reference| reference["uid"] == owner["metadata"]["uid"])
 }
 
-/// The owner reference that makes `owner` the controller.
+/// Returns the owner reference that makes `owner` the controller.
 pub(crate) fn controller_reference(owner: &Value) -> Value {
     json!({
         "apiVersion": owner["apiVersion"],
@@ -49,12 +49,12 @@ pub(crate) fn is_being_deleted(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string()
 }
 
-/// Whether a pod has ended for good.
+/// Returns true if a pod has ended for good.
 pub(crate) fn is_terminal(pod: &Value) -> bool {
     matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
 }
 
-/// Whether a pod counts: it has not ended, and is not being deleted.
+/// Returns true if a pod counts: it has not ended, and is not being deleted.
 pub(crate) fn is_active(pod: &Value) -> bool {
     !is_being_deleted(pod) && !is_terminal(pod)
 }
@@ -65,12 +65,12 @@ pub(crate) fn is_ready(pod: &Value) -> bool {
 
 const CONTAINER_LISTS: [&str; 2] = ["initContainers", "containers"];
 
-/// The containers of a pod's specification, init containers included.
+/// Returns the containers of a pod's specification, init containers included.
 pub(crate) fn containers(spec: &Value) -> impl Iterator<Item = &Value> {
     CONTAINER_LISTS.into_iter().flat_map(move |name| list(&spec[name]))
 }
 
-/// The containers of a pod's specification, init containers included, to be changed.
+/// Returns the containers of a pod's specification, init containers included, for changes.
 pub(crate) fn containers_mut(spec: &mut Value) -> impl Iterator<Item = &mut Value> {
     let fields = spec.as_object_mut().into_iter().flatten();
     let lists = fields.filter(|(name, _)| CONTAINER_LISTS.contains(&name.as_str()));

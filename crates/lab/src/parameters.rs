@@ -1,5 +1,4 @@
-//! All parameters of an embedded cluster with their defaults and where these come from, for help
-//! and documentation.
+//! All parameters of an embedded cluster with their defaults and the sources of these, for help and documentation.
 
 use super::Config;
 use super::duration::to_text;
@@ -10,13 +9,13 @@ use super::latency::Latencies;
 pub struct Parameter {
     /// Its path in the configuration.
     pub name: String,
-    /// Its default, as it is written there.
+    /// Its default, as written there.
     pub default: String,
-    /// What it is, and the source of its default.
+    /// Description, with the source of its default.
     pub about: String,
 }
 
-/// Every parameter, section by section; the delays come last.
+/// Returns every parameter, section by section; the delays come last.
 pub fn all() -> Vec<Parameter> {
     let config = Config::default();
     let Config { api_server, controllers, .. } = &config;
@@ -91,7 +90,7 @@ pub fn all() -> Vec<Parameter> {
     settings.chain(delays).collect()
 }
 
-/// A choice as it is written in a configuration.
+/// Formats a choice as a configuration has it.
 fn written(choice: impl serde::Serialize) -> String {
     let written = serde_json::to_value(choice).unwrap_or_default();
     written.as_str().unwrap_or_default().to_owned()
@@ -103,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// The paths of all values that are no objects; a latency is one value.
+    /// Collects the paths of all values that are not objects; a latency is one value.
     fn paths(value: &Value, path: &str, found: &mut Vec<String>) {
         match value.as_object() {
             Some(map) if !map.is_empty() && !path.starts_with("latencies.") => {

@@ -1,8 +1,9 @@
-//! Role-based access control: which roles are bound to a user, and whether one of their rules allows a request.
+//! Role-based access control: finds the roles that are bound to a user, and decides if one of their rules allows a
+//! request.
 //!
 //! It follows v1.36 (plugin/pkg/auth/authorizer/rbac/rbac.go, pkg/registry/rbac/validation/rule.go and
-//! pkg/apis/rbac/v1/evaluation_helpers.go). It does not aggregate ClusterRoles, and does not check that whoever writes
-//! a role has the rights that the role gives.
+//! pkg/apis/rbac/v1/evaluation_helpers.go). It does not aggregate ClusterRoles, and does not check that a user who
+//! writes a role has the rights that the role gives.
 
 use std::sync::Arc;
 
@@ -15,23 +16,23 @@ use super::status::Status;
 use super::tokens::User;
 use super::value::{list, text};
 
-/// What a user wants to do.
+/// Action that a user asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) verb: String,
     pub(crate) target: Target,
 }
 
-/// What a user wants to do something with.
+/// Target of an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// Objects, or a part of them.
+    /// Objects, or a subresource of them.
     Resource(ResourceTarget),
     /// A path that names no resource, such as `/version`.
     Path(String),
 }
 
-/// Objects by their place in the API. What is empty is not given.
+/// Objects by their place in the API. Empty fields are not given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ResourceTarget {
     pub(crate) group: String,
@@ -43,7 +44,7 @@ pub(crate) struct ResourceTarget {
 }
 
 impl ResourceTarget {
-    /// The resource with its subresource, as rules name it: `pods/log`.
+    /// Returns the resource with its subresource, as rules name it: `pods/log`.
     fn combined(&self) -> String {
         match self.subresource.as_str() {
             "" => self.resource.clone(),
@@ -53,7 +54,7 @@ impl ResourceTarget {
 }
 
 impl Attributes {
-    /// 403, in the words of a real API server.
+    /// Returns a 403, in the words of a real API server.
     pub(crate) fn refuse(&self, user: &User, reason: &str) -> Status {
         let (user, verb) = (user.name(), &self.verb);
         let because = if reason.is_empty() { String::new() } else { format!(": {reason}") };
@@ -78,13 +79,13 @@ impl Attributes {
     }
 }
 
-/// Whether a user may do something.
+/// Decision on a user's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
     Allowed,
     /// No rule allows it.
     Denied {
-        /// Which roles could not be looked at; empty if there are none.
+        /// Bound roles that do not exist; empty if all do.
         reason: String,
     },
 }
@@ -109,12 +110,12 @@ pub(crate) fn decide(registry: &Registry, user: &User, attributes: &Attributes) 
 #[derive(Debug)]
 pub(crate) struct BoundRoles {
     roles: Vec<Arc<Value>>,
-    /// Why others are not among them.
+    /// Errors about bound roles that do not exist.
     missing: Vec<String>,
 }
 
 impl BoundRoles {
-    /// Those of ClusterRoleBindings, and those of the namespace's RoleBindings, unless it is empty.
+    /// Finds the roles of ClusterRoleBindings, and those of the namespace's RoleBindings, unless it is empty.
     pub(crate) fn of(registry: &Registry, user: &User, namespace: &str) -> Self {
         let everywhere = registry.list(Resource::ClusterRoleBindings, None, &Selection::all()).items;
         let here = match namespace {
@@ -148,12 +149,12 @@ impl BoundRoles {
         }
     }
 
-    /// The rules of all of them.
+    /// Returns the rules of all of them.
     pub(crate) fn rules(&self) -> impl Iterator<Item = &Value> {
         self.roles.iter().flat_map(|role| list(&role["rules"]))
     }
 
-    /// Which roles do not exist though they are bound; empty if all do.
+    /// Names the roles that are bound but do not exist; empty if all do.
     pub(crate) fn reason(&self) -> String {
         match &self.missing[..] {
             [] => String::new(),
@@ -163,7 +164,7 @@ impl BoundRoles {
     }
 }
 
-/// Whether a binding names the user, or a group of theirs.
+/// Returns true if a binding names the user, or one of the user's groups.
 fn is_bound(binding: &Value, user: &User) -> bool {
     let groups = user.groups();
     list(&binding["subjects"]).iter().any(|subject| {
@@ -184,7 +185,7 @@ fn is_bound(binding: &Value, user: &User) -> bool {
     })
 }
 
-/// Whether one rule of a role allows what `attributes` say.
+/// Returns true if one rule of a role allows the action.
 fn allows(rule: &Value, attributes: &Attributes) -> bool {
     let has = |field: &str, wanted: &str| {
         list(&rule[field]).iter().any(|value| *value == *wanted || *value == *"*")
@@ -201,13 +202,13 @@ fn allows(rule: &Value, attributes: &Attributes) -> bool {
     is_allowed && has("verbs", &attributes.verb)
 }
 
-/// `*`, `pods`, `pods/log` or `*/log`. A resource does not include its subresources.
+/// Matches `*`, `pods`, `pods/log` or `*/log`. A resource does not include its subresources.
 fn matches_resource(pattern: &str, target: &ResourceTarget) -> bool {
     let of_any = || !target.subresource.is_empty() && pattern.strip_prefix("*/") == Some(&target.subresource);
     pattern == "*" || pattern == target.combined() || of_any()
 }
 
-/// A path, or the beginning of one before a `*`.
+/// Matches a path, or the beginning of one before a `*`.
 fn matches_url(pattern: &str, path: &str) -> bool {
     pattern == path || pattern.ends_with('*') && path.starts_with(pattern.trim_end_matches('*'))
 }

@@ -1,5 +1,5 @@
-//! What a node's agent says of its node. There are no Leases and no heartbeats: a node that said it is
-//! ready is, until it says otherwise.
+//! Readiness of a node, as its agent reports it. There are no Leases and no heartbeats: a node that reported to be
+//! ready is, until it reports otherwise.
 //!
 //! Source: kubernetes/kubernetes, `pkg/kubelet/nodestatus/setters.go`.
 
@@ -10,12 +10,12 @@ use crate::registry::{EventType, Part, Registry};
 use crate::resource::Resource;
 use crate::status::Status;
 
-/// What a node says of itself.
+/// Report of a node about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readiness {
-    /// It runs pods.
+    /// The node runs pods.
     Ready,
-    /// It takes no more pods.
+    /// The node takes no more pods.
     ShuttingDown,
 }
 
@@ -36,7 +36,7 @@ impl Readiness {
         })
     }
 
-    /// Writes it into the node's status, and records an event if that has changed.
+    /// Writes the conditions into the node's status, and records an event if `Ready` has changed.
     pub(crate) fn post(self, registry: &Registry, node: &str) -> Result<(), Status> {
         let now = registry.now();
         let mut before = Value::Null;

@@ -1,9 +1,7 @@
-//! Kubernetes' semantics on top of the [`Store`]: what the HTTP handlers, the controllers
-//! and the node agents all work with.
+//! Kubernetes' semantics on top of the [`Store`], for the HTTP handlers, the controllers and the node agents.
 //!
-//! It knows names, defaults, generations, optimistic concurrency, selectors, graceful
-//! deletion and addresses of Services. It knows nothing of HTTP and takes no time: delays
-//! are the business of whoever calls.
+//! It knows names, defaults, generations, optimistic concurrency, selectors, graceful deletion and addresses of
+//! Services. It knows nothing of HTTP and takes no time: delays are up to the caller.
 
 mod admission;
 mod defaults;
@@ -52,13 +50,13 @@ struct Inner {
     store: Store,
     clock: Clock,
     addresses: AddressBlock,
-    /// Held from choosing a Service's address until the Service is stored.
+    /// Held while choosing a Service's address, until the Service is stored.
     service_addresses: Mutex<()>,
-    /// The name of the event that says what has this hash.
+    /// Name of the event whose content has this hash.
     events: Mutex<HashMap<u64, String>>,
 }
 
-/// Which part of an object a write may change.
+/// Part of an object that a write may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// Everything but the status.
@@ -72,41 +70,41 @@ pub(crate) enum Part {
 pub(crate) struct List {
     /// The objects, in order of namespace and name.
     pub items: Vec<Arc<Value>>,
-    /// The version at which the list is true; a watch goes on from it.
+    /// Version at which the list is true; a watch continues from it.
     pub version: u64,
 }
 
-/// Where a watch begins.
+/// Start of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WatchFrom {
-    /// With one `Added` for every object that exists now.
+    /// One `Added` for every object that exists now.
     Existing,
-    /// After this version.
+    /// The changes after this version.
     Version(u64),
 }
 
-/// What happened to an object, from the point of view of a watch's selection.
+/// Kind of change of an object, from the point of view of a watch's selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WatchEventType {
-    /// It came to exist, or to be selected.
+    /// It was created, or is now selected.
     Added,
     /// It changed.
     Modified,
-    /// It ceased to exist, or to be selected.
+    /// It was removed, or is no longer selected.
     Deleted,
 }
 
 /// One event of a watch.
 #[derive(Clone, Debug)]
 pub(crate) struct WatchEvent {
-    /// What happened.
+    /// Kind of change.
     pub event_type: WatchEventType,
-    /// The object after it, or its last state.
+    /// Object after the change, or its last state.
     pub object: Arc<Value>,
 }
 
 impl Registry {
-    /// An empty cluster.
+    /// Makes an empty cluster.
     pub(crate) fn new(clock: Clock, addresses: AddressBlock) -> Self {
         let inner = Inner {
             store: Store::default(),
@@ -118,7 +116,7 @@ impl Registry {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Now, as objects write it: RFC 3339 in whole seconds.
+    /// Returns the current time as objects have it: RFC 3339 in whole seconds.
     pub(crate) fn now(&self) -> String {
         rfc3339(self.now_seconds())
     }
@@ -127,27 +125,27 @@ impl Registry {
         self.inner.clock.now().unix_ns().div_euclid(1_000_000_000)
     }
 
-    /// The address of node `index` (from 0).
+    /// Returns the address of node `index` (from 0).
     pub(crate) fn node_address(&self, index: u8) -> Ipv4Addr {
         self.inner.addresses.node(index)
     }
 
-    /// The control plane's address, as pods see it.
+    /// Returns the control plane's address, as pods see it.
     pub(crate) fn control_plane_address(&self) -> Ipv4Addr {
         self.inner.addresses.control_plane()
     }
 
-    /// The address of the Service `kubernetes`.
+    /// Returns the address of the Service `kubernetes`.
     pub(crate) fn kubernetes_service_address(&self) -> Option<Ipv4Addr> {
         self.inner.addresses.services().next()
     }
 
-    /// All addresses that a Service may have, in order.
+    /// Returns all addresses that a Service may have, in order.
     pub(crate) fn service_addresses(&self) -> impl Iterator<Item = Ipv4Addr> + use<> {
         self.inner.addresses.services()
     }
 
-    /// An address for a new pod of a node (see [`AddressBlock::next_pod`]).
+    /// Returns an address for a new pod of a node (see [`AddressBlock::next_pod`]).
     pub(crate) fn next_pod_address(&self, node_index: u8) -> Option<Ipv4Addr> {
         self.inner.addresses.next_pod(node_index)
     }
@@ -157,32 +155,32 @@ impl Registry {
         self.inner.addresses.release_pod(ip);
     }
 
-    /// One object. The namespace of cluster-wide resources is empty.
+    /// Returns one object. The namespace of cluster-wide resources is empty.
     ///
     /// # Errors
     ///
-    /// 404 when there is none.
+    /// 404 if it does not exist.
     pub(crate) fn get(&self, resource: Resource, namespace: &str, name: &str) -> Result<Arc<Value>, Status> {
         self.inner.store.get(resource, namespace, name).ok_or_else(|| Status::not_found(resource, name))
     }
 
-    /// The objects of a resource in one namespace or in all, as far as they are selected.
+    /// Returns the selected objects of a resource in one namespace or in all.
     pub(crate) fn list(&self, resource: Resource, namespace: Option<&str>, selection: &Selection) -> List {
         let (mut items, version) = self.inner.store.list(resource, namespace);
         items.retain(|object| selection.matches(object));
         List { items, version }
     }
 
-    /// The objects, of whatever kind, whose `ownerReferences` name this uid.
+    /// Returns the objects of any kind whose `ownerReferences` name this uid.
     pub(crate) fn dependents(&self, owner: &str) -> Vec<(Resource, Arc<Value>)> {
         self.inner.store.dependents(owner)
     }
 
-    /// Follows a resource in one namespace or in all, as far as it is selected.
+    /// Follows the selected objects of a resource in one namespace or in all.
     ///
     /// # Errors
     ///
-    /// 410 when the history does not reach back to the given version.
+    /// 410 if the history does not reach back to the given version.
     pub(crate) fn watch(
         &self,
         resource: Resource,
@@ -201,12 +199,11 @@ impl Registry {
         Ok(Watch { existing, changes, namespace: namespace.map(str::to_owned), selection })
     }
 
-    /// Binds a pod to a node, as the scheduler does. A pod that is bound or being deleted stays
-    /// as it is.
+    /// Binds a pod to a node, as the scheduler does. A pod that is bound or being deleted stays as it is.
     ///
     /// # Errors
     ///
-    /// 404 when the pod is gone.
+    /// 404 if the pod is gone.
     pub(crate) fn bind(&self, namespace: &str, name: &str, node: &str) -> Result<Arc<Value>, Status> {
         let now = self.now();
         let bound = self.inner.store.modify(Resource::Pods, namespace, name, |current| {
@@ -231,7 +228,7 @@ fn copy_or_remove(from: &Value, to: &mut Value, field: &str) {
     }
 }
 
-/// Takes a field out of an object; no harm if it is not there.
+/// Removes a field from an object, if it is there.
 fn remove(object: &mut Value, field: &str) {
     if let Some(map) = object.as_object_mut() {
         map.remove(field);
@@ -242,7 +239,7 @@ fn rfc3339(unix_seconds: i64) -> String {
     Timestamp::from_second(unix_seconds).map(|time| time.to_string()).unwrap_or_default()
 }
 
-/// A number in the letters and digits of generated names: none that could spell a word.
+/// Formats a number in the letters and digits of generated names, which cannot spell a word.
 pub(super) fn in_name_characters(mut number: u64, length: usize) -> String {
     const CHARACTERS: [char; 27] = [
         'b', 'c', 'd', 'f', 'g', 'h', 'j', 'k', 'l', 'm', 'n', 'p', 'q', 'r', 's', 't', 'v', 'w', 'x', 'z',
@@ -278,11 +275,11 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// The next event, waiting for it if need be.
+    /// Returns the next event, waiting for it if necessary.
     ///
     /// # Errors
     ///
-    /// 410 when the watch has fallen behind the history; list again.
+    /// 410 if the watch has fallen behind the history; list again.
     pub(crate) async fn next(&mut self) -> Result<WatchEvent, Status> {
         if let Some(object) = self.existing.pop_front() {
             return Ok(WatchEvent { event_type: WatchEventType::Added, object });
@@ -295,8 +292,8 @@ impl Watch {
         }
     }
 
-    /// The version up to which this watch has seen everything: a later watch may begin there.
-    /// `None` while there is something to read.
+    /// Returns the version up to which this watch has seen everything: a later watch may begin there. `None` while
+    /// there is something to read.
     pub(crate) fn caught_up(&mut self) -> Option<u64> {
         if self.existing.is_empty() { self.changes.caught_up() } else { None }
     }
@@ -313,7 +310,7 @@ impl Watch {
             (false, true) => (WatchEventType::Added, object),
             (true, true) => (WatchEventType::Modified, object),
             (true, false) if removed => (WatchEventType::Deleted, object),
-            // No longer selected: the last state that was, at the version of the change.
+            // No longer selected: the last selected state, at the version of the change.
             (true, false) => {
                 let mut last = before.as_deref().cloned().unwrap_or_default();
                 last["metadata"]["resourceVersion"] = json!(version.to_string());

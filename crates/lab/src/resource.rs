@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// What a kind of object is called.
+/// Names of a kind of object.
 struct Names {
     api_version: &'static str,
     kind: &'static str,
@@ -10,7 +10,8 @@ struct Names {
     short: &'static [&'static str],
 }
 
-/// Defines [`Resource`]: one line for each kind, with its `apiVersion`, its kind, its name in paths and its short names.
+/// Defines [`Resource`]: one line for each kind, with its `apiVersion`, its kind, its name in paths and its short
+/// names.
 macro_rules! resources {
     ($($resource:ident: $api_version:literal $kind:literal $plural:literal [$($short:literal)?];)+) => {
         /// A kind of object, by its place in the API.
@@ -68,27 +69,27 @@ resources! {
 use Resource::*;
 
 impl Resource {
-    /// The API group; empty for the core group. Every version here is `v1`.
+    /// Returns the API group; empty for the core group. Every version here is `v1`.
     pub fn group(self) -> &'static str {
         self.api_version().split_once('/').map_or("", |(group, _)| group)
     }
 
-    /// The kind, such as `Pod`.
+    /// Returns the kind, such as `Pod`.
     pub const fn kind(self) -> &'static str {
         self.names().kind
     }
 
-    /// The name in paths, such as `pods`.
+    /// Returns the name in paths, such as `pods`.
     pub const fn plural(self) -> &'static str {
         self.names().plural
     }
 
-    /// Short names that kubectl accepts.
+    /// Returns the short names that kubectl accepts.
     pub const fn short_names(self) -> &'static [&'static str] {
         self.names().short
     }
 
-    /// The groups of resources that kubectl shows together: `kubectl get all`.
+    /// Returns the categories of resources that kubectl shows together, as for `kubectl get all`.
     pub const fn categories(self) -> &'static [&'static str] {
         match self {
             Pods | Services | Deployments | ReplicaSets | StatefulSets | DaemonSets | Jobs => &["all"],
@@ -96,12 +97,12 @@ impl Resource {
         }
     }
 
-    /// The `apiVersion` of its objects.
+    /// Returns the `apiVersion` of its objects.
     pub const fn api_version(self) -> &'static str {
         self.names().api_version
     }
 
-    /// The plural with its group, as error messages name it: `deployments.apps`.
+    /// Returns the plural with its group, as error messages have it: `deployments.apps`.
     pub fn qualified(self) -> String {
         match self.group() {
             "" => self.plural().to_owned(),
@@ -109,12 +110,12 @@ impl Resource {
         }
     }
 
-    /// Whether its objects live in namespaces.
+    /// Returns true if its objects live in namespaces.
     pub const fn namespaced(self) -> bool {
         !matches!(self, Namespaces | Nodes | IngressClasses | ClusterRoles | ClusterRoleBindings)
     }
 
-    /// Whether it has a `status` subresource, which plain updates leave alone.
+    /// Returns true if it has a `status` subresource, which plain updates leave alone.
     pub const fn has_status(self) -> bool {
         matches!(
             self,
@@ -133,12 +134,12 @@ impl Resource {
         )
     }
 
-    /// Whether it has a `scale` subresource.
+    /// Returns true if it has a `scale` subresource.
     pub const fn has_scale(self) -> bool {
         matches!(self, Deployments | ReplicaSets | StatefulSets)
     }
 
-    /// Whether `metadata.generation` counts the changes of its specification.
+    /// Returns true if `metadata.generation` counts the changes of its specification.
     pub const fn has_generation(self) -> bool {
         matches!(
             self,
@@ -154,12 +155,12 @@ impl Resource {
         )
     }
 
-    /// The resource at `group` and `plural`.
+    /// Returns the resource at `group` and `plural`.
     pub fn find(group: &str, plural: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|resource| resource.group() == group && resource.plural() == plural)
     }
 
-    /// The resource whose `apiVersion` and `kind` an object or an owner reference has.
+    /// Returns the resource with the `apiVersion` and `kind` of an object or an owner reference.
     pub fn of_reference(reference: &Value) -> Option<Self> {
         let is_it = |resource: &Self| {
             reference["apiVersion"] == resource.api_version() && reference["kind"] == resource.kind()

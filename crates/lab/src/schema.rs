@@ -1,8 +1,7 @@
 //! The fields that objects of the served kinds have, and how their lists and maps merge.
 //!
-//! One table, taken from Kubernetes' own types by `scripts/api-schema.py`, is what strict
-//! decoding, patches and protobuf go by. It says nothing of which
-//! values are right: that is the registry's to check.
+//! Strict decoding, patches and protobuf use one table, which `scripts/api-schema.py` takes from Kubernetes' own types.
+//! It does not define which values are valid: the registry checks them.
 //!
 //! In `schema.txt` a line without indentation begins a type, an indented one names a field, its
 //! kind and its flags. `[T]` is a list and `{T}` a map. The flags:
@@ -34,7 +33,7 @@ pub(crate) enum Kind {
     Bool,
     /// A whole number of 32 or 64 bits.
     Integer {
-        /// How many.
+        /// Number of bits.
         bits: u32,
     },
     /// A number with a unit.
@@ -47,7 +46,7 @@ pub(crate) enum Kind {
     MicroTime,
     /// Base64.
     Bytes,
-    /// Whatever it is.
+    /// Any value.
     Any,
     /// Another structure of the schema.
     Structure(usize),
@@ -60,18 +59,17 @@ pub(crate) enum Kind {
 /// A field of a structure.
 #[derive(Clone, Debug)]
 pub(crate) struct Field {
-    /// What it holds.
+    /// Kind of its value.
     pub kind: Kind,
-    /// For lists that strategic merge patches unite: the field that tells elements apart, empty
-    /// for plain values.
+    /// For lists that strategic merge patches unite: the field that identifies elements, empty for plain values.
     pub merge_key: Option<&'static str>,
-    /// Left out when empty, zero or false.
+    /// True if it is left out when empty, zero or false.
     pub omits_zero: bool,
-    /// A structure that is always there, if only empty.
+    /// True if it is a structure that is always there, even if empty.
     pub is_value: bool,
-    /// Written as null when it is not set.
+    /// True if it is written as null when it is not set.
     pub shows_null: bool,
-    /// The path of its numbers in protobuf: one, or two where protobuf has a message in between.
+    /// Path of its numbers in protobuf: one, or two if protobuf has a message in between.
     pub protobuf: Vec<u32>,
 }
 
@@ -80,7 +78,7 @@ pub(crate) struct Field {
 pub(crate) struct Structure {
     /// Its name in Kubernetes' sources.
     pub name: &'static str,
-    /// By name.
+    /// Fields by name.
     pub fields: BTreeMap<&'static str, Field>,
 }
 
@@ -92,22 +90,22 @@ struct Schema {
 
 static SCHEMA: LazyLock<Schema> = LazyLock::new(|| parse(include_str!("schema.txt")));
 
-/// The structure of a resource's objects.
+/// Returns the structure of a resource's objects.
 pub(crate) fn of(resource: Resource) -> &'static Structure {
     structure(SCHEMA.roots[resource.kind()])
 }
 
-/// The structure of a kind of object, whether or not it is a resource's.
+/// Returns the structure of a kind of object, even if it is not a resource's.
 pub(crate) fn named(kind: &str) -> Option<&'static Structure> {
     SCHEMA.roots.get(kind).map(|index| structure(*index))
 }
 
-/// The structure that a [`Kind::Structure`] stands for.
+/// Returns the structure that a [`Kind::Structure`] refers to.
 pub(crate) fn structure(index: usize) -> &'static Structure {
     &SCHEMA.structures[index]
 }
 
-/// Reads the table, which is part of this program: what is wrong with it the first test finds.
+/// Parses the table, which is part of this program: the first test finds any mistake in it.
 fn parse(text: &'static str) -> Schema {
     let is_head = |line: &&str| !line.starts_with(' ');
     let heads = text.lines().filter(is_head).map(|line| line.split(' ').next().unwrap_or_default());

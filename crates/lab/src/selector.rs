@@ -6,7 +6,7 @@ use super::resource::Resource;
 use super::status::Status;
 use super::value::{list, text};
 
-/// What a list or watch asks for.
+/// Selection of objects for a list or watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selection {
     labels: LabelSelector,
@@ -14,41 +14,41 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// Everything.
+    /// Selects everything.
     pub(crate) fn all() -> Self {
         Self::default()
     }
 
-    /// Objects whose labels match.
+    /// Selects objects whose labels match.
     pub(crate) fn labels(labels: LabelSelector) -> Self {
         Self { labels, fields: Vec::new() }
     }
 
-    /// Objects with this value at a dotted path, such as `spec.nodeName`.
+    /// Selects objects with this value at a dotted path, such as `spec.nodeName`.
     pub(crate) fn field(path: &str, value: &str) -> Self {
         let requirement = FieldRequirement { path: path.to_owned(), value: value.to_owned(), equal: true };
         Self { labels: LabelSelector::default(), fields: vec![requirement] }
     }
 
-    /// Reads the query parameters `labelSelector` and `fieldSelector` of a request for `resource`.
+    /// Parses the query parameters `labelSelector` and `fieldSelector` of a request for `resource`.
     ///
     /// # Errors
     ///
-    /// 400 for what is not a selector, and for a field that cannot be selected by.
+    /// 400 for an invalid selector, and for a field that cannot be selected by.
     pub(crate) fn parse(resource: Resource, labels: &str, fields: &str) -> Result<Self, Status> {
         let fields = fields.split(',').filter(|term| !term.trim().is_empty());
         let fields = fields.map(|term| FieldRequirement::parse(resource, term));
         Ok(Self { labels: LabelSelector::parse(labels)?, fields: fields.collect::<Result<_, _>>()? })
     }
 
-    /// Whether `object` is selected.
+    /// Returns true if `object` is selected.
     pub(crate) fn matches(&self, object: &Value) -> bool {
         (self.labels.requirements.is_empty() || self.labels.matches(&object["metadata"]["labels"]))
             && self.fields.iter().all(|field| field.matches(object))
     }
 }
 
-/// The name that a `fieldSelector` asks for; none if it leaves the name open.
+/// Returns the name that a `fieldSelector` asks for; `None` if it leaves the name open.
 pub(crate) fn required_name(fields: &str) -> Option<&str> {
     fields
         .split(',')
@@ -77,19 +77,18 @@ enum Operator {
 }
 
 impl LabelSelector {
-    /// Reads the textual form: `a=b,c!=d,e in (f,g),h,!i`.
+    /// Parses the textual form: `a=b,c!=d,e in (f,g),h,!i`.
     ///
     /// # Errors
     ///
-    /// 400 for what is not a selector.
+    /// 400 for an invalid selector.
     pub(crate) fn parse(text: &str) -> Result<Self, Status> {
         let terms = split_outside_parentheses(text);
         let requirements = terms.into_iter().filter(|term| !term.is_empty()).map(LabelRequirement::parse);
         Ok(Self { requirements: requirements.collect::<Result<_, _>>()? })
     }
 
-    /// Reads a Service's `spec.selector`: a map of labels. `None` when there is none, which
-    /// selects nothing.
+    /// Reads a Service's `spec.selector`: a map of labels. `None` if there is none, which selects nothing.
     pub(crate) fn from_map(map: &Value) -> Option<Self> {
         let map = map.as_object().filter(|map| !map.is_empty())?;
         let requirements = map.iter().map(|(key, value)| LabelRequirement {
@@ -110,7 +109,7 @@ impl LabelSelector {
                 "NotIn" => Operator::NotIn(values),
                 "Exists" => Operator::Exists,
                 "DoesNotExist" => Operator::DoesNotExist,
-                // Nothing matches what is not known.
+                // An unknown operator matches nothing.
                 _ => Operator::In(Vec::new()),
             };
             let key = text(&expression["key"]).to_owned();
@@ -119,12 +118,12 @@ impl LabelSelector {
         all
     }
 
-    /// Whether this is the empty selector, which matches everything.
+    /// Returns true if this is the empty selector, which matches everything.
     pub(crate) fn is_empty(&self) -> bool {
         self.requirements.is_empty()
     }
 
-    /// Whether `labels` (an object, or null) match.
+    /// Returns true if `labels` (an object, or null) match.
     pub(crate) fn matches(&self, labels: &Value) -> bool {
         self.requirements.iter().all(|requirement| {
             let value = labels.get(&requirement.key).and_then(Value::as_str);
@@ -166,7 +165,7 @@ impl LabelRequirement {
     }
 }
 
-/// The two sides of `a=b`, `a==b` or `a!=b`, and whether they are to be equal.
+/// Splits `a=b`, `a==b` or `a!=b` into its two sides, with true if they should be equal.
 fn split_equality(term: &str) -> Option<(&str, &str, bool)> {
     let unequal = term.split_once("!=").map(|(left, right)| (left, right, false));
     let equal = || term.split_once("==").or_else(|| term.split_once('='));
@@ -223,8 +222,8 @@ impl FieldRequirement {
     }
 }
 
-/// The fields that objects of a resource can be selected by, beside name and namespace
-/// (Kubernetes pkg/apis/core/v1/conversion.go and its like).
+/// Returns the fields by which objects of a resource can be selected, besides name and namespace (Kubernetes
+/// pkg/apis/core/v1/conversion.go and its like).
 fn selectable(resource: Resource) -> &'static [&'static str] {
     match resource {
         Resource::Pods => &[
@@ -259,7 +258,7 @@ fn selectable(resource: Resource) -> &'static [&'static str] {
     }
 }
 
-/// What a selectable field is where the object says nothing of it.
+/// Returns the value of a selectable field that an object leaves out.
 fn zero(path: &str) -> &'static str {
     match path {
         "spec.hostNetwork" | "spec.unschedulable" => "false",

@@ -1,11 +1,10 @@
 //! The Service proxy of every node.
 //!
-//! Each node has its own table of Service ports and endpoints (`table`), synced with
-//! kube-proxy's own timing (`runner`) and the measured delay of a sync. What puts a table into
-//! effect is the dataplane's: TCP proxies on loopback addresses (`userspace`), or nftables rules
-//! in the node's network namespace (`kernel`, `rules`, `nft`). On both, every node's own address has
-//! the node ports of Services by that node's table. What took effect when is in
-//! `service-proxy.jsonl` (`truth`).
+//! Each node has its own table of Service ports and endpoints (`table`), synced with kube-proxy's own timing
+//! (`runner`) and the measured delay of a sync. The dataplane puts a table into effect: TCP proxies on loopback
+//! addresses (`userspace`), or nftables rules in the node's network namespace (`kernel`, `rules`, `nft`). On both,
+//! every node's own address has the node ports of Services by that node's table. `service-proxy.jsonl` (`truth`)
+//! records the changes and the time at which each took effect.
 //!
 //! It routes to endpoints as EndpointSlices show them and knows nothing of pods.
 
@@ -38,7 +37,7 @@ use runner::{Due, Throttle};
 use table::Table;
 use truth::TruthLog;
 
-/// The log's name in the cluster's log directory.
+/// Name of the log in the cluster's log directory.
 pub(crate) const LOG_FILE: &str = "service-proxy.jsonl";
 
 /// The Service proxies could not run.
@@ -93,11 +92,11 @@ pub(crate) async fn run(shared: Shared, nodes: Vec<String>) -> Result<(), Servic
 struct NodeProxy {
     node: ProxiedNode,
     dataplane: Dataplane,
-    /// What the last sync was for.
+    /// Table of the last sync.
     table: Table,
 }
 
-/// What puts a table into effect.
+/// Mechanism that puts a table into effect.
 enum Dataplane {
     Userspace(userspace::Listeners),
     Kernel(kernel::Rules),
@@ -124,8 +123,8 @@ impl NodeProxy {
         );
     }
 
-    /// One sync: takes the objects as they are now; the result is in effect when the
-    /// measured duration of a sync has passed.
+    /// Runs one sync: takes the objects as they are now, and completes when the measured duration of a sync has
+    /// passed, with the result in effect.
     async fn sync(&mut self, due: Due) -> Synced {
         let shared = &self.node.shared;
         let table = compute(shared, &self.node.name);
@@ -143,7 +142,7 @@ impl NodeProxy {
                 Synced::Yes
             }
             Dataplane::Kernel(rules) => {
-                // The measured duration holds what programming the kernel takes.
+                // The measured duration includes programming the kernel.
                 sleep(duration.saturating_sub(rules.usual_duration())).await;
                 rules.apply(&self.node, table).await
             }
@@ -151,14 +150,14 @@ impl NodeProxy {
     }
 }
 
-/// The table of a node for the objects as they are now.
+/// Computes the table of a node for the objects as they are now.
 fn compute(shared: &Shared, node: &str) -> Table {
     let services = objects(shared, Resource::Services);
     let slices = objects(shared, Resource::EndpointSlices);
     table::compute(&services, &slices, node)
 }
 
-/// Announces every change of a resource, whatever it changes. Never returns.
+/// Announces every change of a resource. Never returns.
 async fn announce(shared: &Shared, resource: Resource, changes: &Notify) {
     loop {
         let watch = shared.registry.watch(resource, None, Selection::all(), WatchFrom::Existing);
@@ -167,13 +166,13 @@ async fn announce(shared: &Shared, resource: Resource, changes: &Notify) {
                 changes.notify_one();
             }
         }
-        // The watch fell behind the history. What it missed is a change, too.
+        // The watch fell behind the history. A missed change is a change, too.
         changes.notify_one();
         tokio::task::yield_now().await;
     }
 }
 
-/// All objects of a resource. One that cannot be read is no Service or slice to route by.
+/// Returns all objects of a resource, except those that cannot be decoded, since the proxy cannot route by them.
 fn objects<T: DeserializeOwned>(shared: &Shared, resource: Resource) -> Vec<T> {
     let list = shared.registry.list(resource, None, &Selection::all());
     list.items.iter().filter_map(|object| T::deserialize(&**object).ok()).collect()

@@ -1,4 +1,4 @@
-//! What the tasks of a cluster work with. It lies below all of them: API server, controllers, node agents, Service
+//! State that the tasks of a cluster share. It is below all of them: API server, controllers, node agents, Service
 //! proxies and DNS use it, and none of them uses another's state.
 
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::resource::Resource;
 use super::status::Status;
 use rolldrop_record::Clock;
 
-/// What every task of a cluster works with. Clones share it all.
+/// State that every task of a cluster uses. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared {
     pub(crate) registry: Registry,
@@ -22,7 +22,7 @@ pub(crate) struct Shared {
     pub(crate) sampler: Sampler,
     pub(crate) clock: Clock,
     pub(crate) network: Network,
-    /// Where logs of pods and of Service proxies go.
+    /// Directory for logs of pods and of Service proxies.
     pub(crate) log_dir: Arc<PathBuf>,
     /// Cancelled when the cluster ends.
     pub(crate) stop: CancellationToken,

@@ -72,7 +72,7 @@ impl Status {
         status
     }
 
-    /// Whether it is [`Status::namespace_terminating`].
+    /// Returns true if it is [`Status::namespace_terminating`].
     pub fn is_about_a_terminating_namespace(&self) -> bool {
         self.details["causes"][0]["reason"] == "NamespaceTerminating"
     }
@@ -97,7 +97,7 @@ impl Status {
         )
     }
 
-    /// 406: only JSON is spoken here.
+    /// 406: the API offers only JSON.
     pub fn not_acceptable() -> Self {
         let message = "only the following media types are accepted: application/json";
         Self::new(406, "NotAcceptable", message.to_owned())
@@ -115,8 +115,8 @@ impl Status {
         Self::new(409, "Conflict", message).about(resource, name)
     }
 
-    /// 409: a deletion was meant for another object, or for another state of it. Kubernetes names the
-    /// kind here, not the resource.
+    /// 409: a deletion was meant for another object, or for another state of it. Kubernetes names the kind here, not
+    /// the resource.
     pub fn precondition_failed(resource: Resource, name: &str, why: &str) -> Self {
         let kind = qualified_kind(resource.group(), resource.kind());
         let message = format!("Operation cannot be fulfilled on {kind} {name:?}: {why}");
@@ -159,7 +159,7 @@ impl Status {
         Self::invalid_kind("meta.k8s.io", kind, "", causes)
     }
 
-    /// 422: fields are wrong of an object that is no resource's own.
+    /// 422: fields are wrong in an object of a kind without a resource.
     pub fn invalid_kind(group: &str, kind: &str, name: &str, causes: &[FieldError]) -> Self {
         let list = causes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let list = if causes.len() > 1 { format!("[{list}]") } else { list };
@@ -189,7 +189,7 @@ impl Status {
         Self::new(422, "Invalid", format!("{message}: {why}"))
     }
 
-    /// 429: not now, for this cause; to be tried again after so many seconds, if that is known.
+    /// 429: not now, for this cause; the client may try again after this many seconds, if known.
     pub fn too_many_requests(
         message: &str,
         cause: &str,
@@ -204,7 +204,7 @@ impl Status {
         status
     }
 
-    /// After how many seconds to try again, if that is known.
+    /// Returns the seconds after which to try again, if known.
     pub fn retry_after_seconds(&self) -> Option<u64> {
         self.details["retryAfterSeconds"].as_u64()
     }
@@ -224,8 +224,7 @@ impl Status {
         Self::new(504, "Timeout", format!("Timeout: {message}"))
     }
 
-    /// 504: the state that is asked for has not come yet. A real API server waits a little before it
-    /// says so.
+    /// 504: the requested state has not come yet. A real API server waits a little before this answer.
     pub fn too_large_version(wanted: u64, current: u64) -> Self {
         let mut status = Self::timeout(&format!("Too large resource version: {wanted}, current: {current}"));
         let cause = json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
@@ -238,17 +237,17 @@ impl Status {
         Self::new(503, "ServiceUnavailable", message.into())
     }
 
-    /// The HTTP status code.
+    /// Returns the HTTP status code.
     pub fn code(&self) -> u16 {
         self.code
     }
 
-    /// The machine-readable reason, such as `NotFound`.
+    /// Returns the machine-readable reason, such as `NotFound`.
     pub fn reason(&self) -> &'static str {
         self.reason
     }
 
-    /// The object that goes over the wire.
+    /// Returns the object that goes over the wire.
     pub fn to_json(&self) -> Value {
         json!({
             "kind": "Status",
@@ -263,7 +262,7 @@ impl Status {
     }
 }
 
-/// A kind, with the group that it belongs to.
+/// Formats a kind with its group.
 fn qualified_kind(group: &str, kind: &str) -> String {
     if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") }
 }
@@ -288,7 +287,7 @@ impl FieldError {
         Self { reason: "FieldValueInvalid", field: field.into(), message: format!("{value}: {why}") }
     }
 
-    /// The field has a value that is none of the known ones.
+    /// The field has a value that is not among the supported ones.
     pub fn unsupported(field: impl Into<String>, value: &Value, why: &str) -> Self {
         Self { reason: "FieldValueNotSupported", field: field.into(), message: format!("{value}: {why}") }
     }
@@ -313,7 +312,7 @@ impl FieldError {
         Self { reason: "FieldValueForbidden", field: field.into(), message: why.to_owned() }
     }
 
-    /// What is wrong, in words.
+    /// Describes the mistake in words.
     fn body(&self) -> String {
         let problem = match self.reason {
             "FieldValueRequired" => "Required value",

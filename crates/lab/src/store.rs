@@ -1,8 +1,8 @@
 //! Objects, their one rising version, and the history that watchers read.
 //!
-//! The store knows nothing of Kubernetes' rules ([`super::registry`] does). A watcher
-//! is a cursor into the history that all watchers of a resource share, so one that
-//! never reads costs nothing; one that falls out of the history gets an error.
+//! The store knows nothing of Kubernetes' rules ([`super::registry`] does). A watcher is a cursor into the history
+//! that all watchers of a resource share, so one that never reads costs nothing; one that falls out of the history
+//! gets an error.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
@@ -16,10 +16,10 @@ use super::resource::Resource;
 use super::sync::lock;
 use super::value::list;
 
-/// Changes remembered per resource.
+/// Maximum number of changes remembered per resource.
 const HISTORY: usize = 8192;
-/// How much the remembered changes of all resources may weigh (see [`weight`]). As values they
-/// take a few times as much.
+/// Maximum weight of the remembered changes of all resources (see [`weight`]). As values they take a few times as
+/// much memory.
 const HISTORY_BYTES: usize = 16 * 1024 * 1024;
 
 /// All objects of a cluster. Clones share them.
@@ -39,9 +39,9 @@ struct Inner {
 struct State {
     version: u64,
     tables: BTreeMap<Resource, Table>,
-    /// The objects whose `ownerReferences` name an object, by its uid.
+    /// Objects whose `ownerReferences` name an object, by its uid.
     dependents: HashMap<String, BTreeSet<(Resource, Key)>>,
-    /// What all remembered changes weigh.
+    /// Weight of all remembered changes, in bytes.
     history_bytes: usize,
 }
 
@@ -49,25 +49,25 @@ struct State {
 struct Table {
     objects: BTreeMap<Key, Arc<Value>>,
     history: VecDeque<Change>,
-    /// The version of the newest change that the history has lost.
+    /// Version of the newest change that has left the history.
     forgotten: u64,
 }
 
 /// One change of one object.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
-    /// The version that the change made.
+    /// Version that the change made.
     pub version: u64,
-    /// The object as it was before; `None` when it was created.
+    /// Object before the change; `None` if it was created.
     pub before: Option<Arc<Value>>,
-    /// The object after the change; when it was removed, its last state with the removal's version.
+    /// Object after the change; if it was removed, its last state with the removal's version.
     pub object: Arc<Value>,
-    /// Whether the change removed the object.
+    /// True if the change removed the object.
     pub removed: bool,
     bytes: usize,
 }
 
-/// What a call of [`Store::modify`] makes of an object.
+/// Step of [`Store::modify`] on an object.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// Leave it as it is.
@@ -84,9 +84,9 @@ pub(crate) enum Step {
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) objects: Vec<Arc<Value>>,
-    /// How many objects follow, whether they are selected or not.
+    /// Number of objects that follow, selected or not.
     pub(super) following: usize,
-    /// The version at which the list is true.
+    /// Version at which the list is true.
     pub(super) version: u64,
 }
 
@@ -96,13 +96,13 @@ impl Part {
     }
 }
 
-/// A watch begins before what the history still holds, or has fallen behind it.
+/// The error of a watch that begins before the history, or has fallen behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too old resource version: {version} ({oldest})")]
 pub(crate) struct Gone {
-    /// Where the watch stood.
+    /// Version of the watch.
     pub version: u64,
-    /// The oldest version from which a watch can go on.
+    /// Oldest version from which a watch can continue.
     pub oldest: u64,
 }
 
@@ -111,18 +111,18 @@ impl Store {
         lock(&self.inner.state)
     }
 
-    /// The version of the newest change.
+    /// Returns the version of the newest change.
     pub(crate) fn version(&self) -> u64 {
         self.lock().version
     }
 
-    /// One object.
+    /// Returns one object.
     pub(crate) fn get(&self, resource: Resource, namespace: &str, name: &str) -> Option<Arc<Value>> {
         self.lock().tables.get(&resource)?.objects.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
-    /// All objects of a resource, or those of one namespace, in order of namespace and name,
-    /// with the version at which the list is true.
+    /// Returns all objects of a resource, or those of one namespace, in order of namespace and name, with the version
+    /// at which the list is true.
     pub(crate) fn list(&self, resource: Resource, namespace: Option<&str>) -> (Vec<Arc<Value>>, u64) {
         let state = self.lock();
         let objects = state.tables.get(&resource).map_or_else(Vec::new, |table| match namespace {
@@ -139,7 +139,7 @@ impl Store {
         (objects, state.version)
     }
 
-    /// The objects, of whatever kind, whose `ownerReferences` name this uid.
+    /// Returns the objects of any kind whose `ownerReferences` name this uid.
     pub(crate) fn dependents(&self, owner: &str) -> Vec<(Resource, Arc<Value>)> {
         let state = self.lock();
         let keys = state.dependents.get(owner).into_iter().flatten();
@@ -149,13 +149,13 @@ impl Store {
         keys.filter_map(object).collect()
     }
 
-    /// Of what [`Store::list`] returned when the newest change was `version` (now, if that is none): the first `most`
-    /// objects after `start` that are selected, and how many objects follow them, selected or not. No more are
-    /// looked at than that takes. `is_selected` must not call the store.
+    /// Returns a page of the list that [`Store::list`] returned at `version` (now, if it is `None`): the first `most`
+    /// selected objects after `start`, and the number of objects that follow them, selected or not. It looks at no
+    /// more objects than necessary. `is_selected` must not call the store.
     ///
     /// # Errors
     ///
-    /// [`Gone`] when the history no longer reaches back that far.
+    /// [`Gone`] if the history no longer reaches back that far.
     pub(super) fn page_at(
         &self,
         resource: Resource,
@@ -171,7 +171,7 @@ impl Store {
         if version < table.forgotten {
             return Err(Gone { version, oldest: table.forgotten });
         }
-        // What has changed since, as it was then.
+        // Objects that have changed since, as they were then.
         let mut then: BTreeMap<Key, Option<&Arc<Value>>> = BTreeMap::new();
         for change in table.history.iter().rev().take_while(|change| change.version > version) {
             then.insert(key(&change.object), change.before.as_ref());
@@ -197,7 +197,7 @@ impl Store {
         Ok(Part { objects, following, version })
     }
 
-    /// Stores a new object; returns `None` when the name is taken.
+    /// Stores a new object; returns `None` if the name is taken.
     pub(crate) fn create(
         &self,
         resource: Resource,
@@ -215,14 +215,14 @@ impl Store {
         Some(object)
     }
 
-    /// Changes one object as `change` decides, with nothing in between. `None` when there is no
-    /// such object; otherwise the object as it is now (or as it was last, when removed).
+    /// Changes one object atomically, as `change` decides. Returns `None` if there is no such object; otherwise the
+    /// object as it is now (or its last state, if removed).
     ///
     /// `change` runs under the store's lock: it must not call the store.
     ///
     /// # Errors
     ///
-    /// What `change` returns; nothing has changed then.
+    /// The error that `change` returns; then nothing has changed.
     pub(crate) fn modify<E>(
         &self,
         resource: Resource,
@@ -253,7 +253,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Gone`] when the history no longer reaches back that far.
+    /// [`Gone`] if the history no longer reaches back that far.
     pub(crate) fn watch(&self, resource: Resource, version: u64) -> Result<Watch, Gone> {
         let watch =
             Watch { store: self.clone(), resource, version, announced: self.inner.version.subscribe() };
@@ -303,7 +303,7 @@ impl State {
         object
     }
 
-    /// Notes whose dependent an object is no longer, and whose it is now.
+    /// Updates the index of dependents from an object's former and new owners.
     fn index(&mut self, resource: Resource, key: &Key, before: Option<&Value>, after: Option<&Value>) {
         for owner in before.into_iter().flat_map(owner_uids) {
             if let Some(dependents) = self.dependents.get_mut(owner) {
@@ -325,7 +325,7 @@ impl State {
         if table.history.len() > HISTORY {
             self.history_bytes -= table.forget_oldest();
         }
-        // What is too much goes in order of age, whatever it is about; the newest always stays.
+        // Surplus changes leave in order of age, across all resources; the newest always stays.
         while self.history_bytes > HISTORY_BYTES {
             let age = |table: &&mut Table| table.history.front().map_or(u64::MAX, |change| change.version);
             match self.tables.values_mut().min_by_key(age) {
@@ -337,7 +337,7 @@ impl State {
 }
 
 impl Table {
-    /// Forgets the oldest change, and returns what it weighed.
+    /// Forgets the oldest change, and returns its weight.
     fn forget_oldest(&mut self) -> usize {
         let Some(oldest) = self.history.pop_front() else { return 0 };
         self.forgotten = oldest.version;
@@ -345,7 +345,7 @@ impl Table {
     }
 }
 
-/// About how many bytes a value takes as JSON.
+/// Returns about how many bytes a value takes as JSON.
 pub(super) fn weight(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 5,
@@ -368,17 +368,17 @@ fn set_version(object: &mut Value, version: u64) {
 pub(crate) struct Watch {
     store: Store,
     resource: Resource,
-    /// The newest version that has been handed out.
+    /// Newest version that has been handed out.
     version: u64,
     announced: watch::Receiver<u64>,
 }
 
 impl Watch {
-    /// The next change, waiting for it if need be. Safe to cancel.
+    /// Returns the next change, waiting for it if necessary. Safe to cancel.
     ///
     /// # Errors
     ///
-    /// [`Gone`] when the history has moved on past this watch.
+    /// [`Gone`] if the history has moved on past this watch.
     pub(crate) async fn next(&mut self) -> Result<Change, Gone> {
         loop {
             self.announced.mark_unchanged();
@@ -386,13 +386,13 @@ impl Watch {
                 self.version = change.version;
                 return Ok(change);
             }
-            // Fails only when the store is gone, which `self.store` prevents.
+            // Fails only if the store is gone, which `self.store` prevents.
             let _ = self.announced.changed().await;
         }
     }
 
-    /// The version up to which this watch has handed out everything, or `None` while there is more.
-    /// Moves the watch there, so that it does not fall behind a history of others' changes.
+    /// Returns the version up to which this watch has handed out everything, or `None` while there is more. Moves the
+    /// watch there, so that other objects' changes do not push it out of the history.
     pub(crate) fn caught_up(&mut self) -> Option<u64> {
         let version = self.store.version();
         match self.next_change() {

@@ -1,4 +1,4 @@
-//! Locks whose holders may panic: what they guard is whole between any two steps.
+//! Locks whose holders may panic: the guarded data is consistent between any two steps.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! The embedded cluster through its HTTP API, by the client that the rest of the program uses.
+//! Tests the embedded cluster through its HTTP API, with the client that the rest of the program uses.
 
 use std::net::Ipv4Addr;
 use std::pin::pin;
@@ -21,7 +21,7 @@ use latency::Latencies;
 /// Long enough for a machine that is busy with other tests.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Runs until SIGTERM, for which process 1 needs a handler.
+/// Script that runs until SIGTERM, for which process 1 needs a handler.
 const IDLE: &str = "trap 'exit 0' TERM; sleep 1000 & wait";
 
 struct Fixture {
@@ -30,7 +30,7 @@ struct Fixture {
     _dir: tempfile::TempDir,
 }
 
-/// A cluster without delays, and a client for it.
+/// Starts a cluster without delays, and a client for it.
 async fn start() -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
@@ -48,7 +48,7 @@ async fn start() -> Fixture {
 async fn client_config(cluster: &Embedded) -> ClientConfig {
     let kubeconfig = serde_json::from_str(&cluster.kubeconfig()).unwrap();
     let mut config = ClientConfig::from_custom_kubeconfig(kubeconfig, &Default::default()).await.unwrap();
-    // Answers are looked at as they come.
+    // The tests look at answers as they come.
     config.default_retry = false;
     config
 }
@@ -61,7 +61,7 @@ fn object<T: serde::de::DeserializeOwned>(value: serde_json::Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
-/// A pod that does nothing, for as long as it may.
+/// Makes a pod that does nothing until it is ended.
 fn idle_pod(name: &str) -> Pod {
     object(json!({
         "metadata": {"name": name, "labels": {"app": name}},
@@ -214,7 +214,7 @@ async fn a_pods_port_streams_through_the_api_server() {
     pods.create(&PostParams::default(), &idle_pod("idle")).await.unwrap();
     let pod = wait_for(&pods, "idle", "the pod runs", is_running).await;
     let ip: Ipv4Addr = pod.status.unwrap().pod_ip.unwrap().parse().unwrap();
-    // The test speaks for the pod: its address is on loopback.
+    // The test acts as the pod: its address is on loopback.
     let listener = TcpListener::bind((ip, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let path = format!("/api/v1/namespaces/default/pods/idle:{port}/proxy/rows/a?from=1");

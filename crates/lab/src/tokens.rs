@@ -1,7 +1,7 @@
-//! Who may use the API: bearer tokens and whom they stand for.
+//! Users of the API: bearer tokens and the users that they authenticate.
 //!
-//! What they may do is decided by [RBAC](super::rbac). A token is kept as its digest alone, so neither a look into
-//! memory nor the time that a comparison takes tells anything about it.
+//! [RBAC](super::rbac) decides what users may do. Only a token's digest is kept, so neither a look into memory nor
+//! the time of a comparison reveals anything about it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -18,12 +18,12 @@ pub(crate) struct Tokens {
     holders: Arc<Mutex<HashMap<Digest, User>>>,
 }
 
-/// Whom a token stands for.
+/// User that a token authenticates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum User {
     /// The user of the kubeconfig.
     Admin,
-    /// A service account: a pod's, as a rule.
+    /// A service account, usually a pod's.
     ServiceAccount {
         /// Its namespace.
         namespace: String,
@@ -44,12 +44,12 @@ impl Tokens {
         self.issue_for(User::ServiceAccount { namespace, name })
     }
 
-    /// Ends a token's validity.
+    /// Revokes a token.
     pub(crate) fn revoke(&self, token: &str) {
         lock(&self.holders).remove(&digest_of(token));
     }
 
-    /// Whom `token` stands for, if it is valid.
+    /// Returns the user of `token`, if it is valid.
     pub(crate) fn user(&self, token: &str) -> Option<User> {
         lock(&self.holders).get(&digest_of(token)).cloned()
     }
@@ -69,7 +69,7 @@ fn digest_of(token: &str) -> Digest {
 }
 
 impl User {
-    /// The name, as `kubectl auth whoami` shows it.
+    /// Returns the name, as `kubectl auth whoami` shows it.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Admin => "kubernetes-admin".to_owned(),
@@ -79,7 +79,7 @@ impl User {
         }
     }
 
-    /// The groups.
+    /// Returns the groups.
     pub(crate) fn groups(&self) -> Vec<String> {
         let own = match self {
             Self::Admin => vec!["system:masters".to_owned()],

@@ -1,9 +1,9 @@
-//! What the cluster says it is.
+//! Version and architecture that the cluster reports.
 
 /// The version of the API server and of the node agents.
 pub(crate) const GIT_VERSION: &str = "v1.36.2+rolldrop";
 
-/// This machine's architecture, as Go calls it.
+/// Returns this machine's architecture, in Go's terms.
 pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -1,4 +1,4 @@
-//! Who sends a request, and whether they may: authentication by token, authorization by RBAC.
+//! Authentication of requests by token, and authorization by RBAC.
 
 use http::{Method, Request, header};
 use hyper::body::Incoming;
@@ -14,7 +14,8 @@ use super::query::Query;
 use super::route::{Route, Subresource};
 use super::server::Server;
 
-/// Whom the request's bearer token stands for. A service account's is worth nothing without it.
+/// Returns the user of the request's bearer token, or `None` if it is missing or invalid. A token of a service
+/// account that no longer exists is invalid.
 pub(super) fn authenticate(request: &Request<Incoming>, server: &Server) -> Option<User> {
     let authorization = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = authorization.split_once(' ')?;
@@ -47,7 +48,7 @@ pub(super) fn authorize<B>(
         && PatchKind::from_content_type(&content_type(request)) == Some(PatchKind::Apply)
         && registry.get(*resource, namespace, name).is_err()
     {
-        // Applied, it comes to exist.
+        // A server-side apply creates the object.
         attributes.verb = "create".to_owned();
         require(registry, user, &attributes)?;
     }
@@ -61,8 +62,8 @@ fn require(registry: &Registry, user: &User, attributes: &Attributes) -> Result<
     }
 }
 
-/// What a request wants to do, in the words of RBAC
-/// (Kubernetes staging/src/k8s.io/apiserver/pkg/endpoints/request/requestinfo.go).
+/// Returns what a request wants to do, in RBAC's terms (Kubernetes
+/// staging/src/k8s.io/apiserver/pkg/endpoints/request/requestinfo.go).
 fn attributes_of(method: &Method, path: &str, query: &Query, route: &Route) -> Attributes {
     let verb = match *method {
         Method::POST => "create",
@@ -93,7 +94,7 @@ fn attributes_of(method: &Method, path: &str, query: &Query, route: &Route) -> A
         }
         Route::Object { resource, namespace, name, subresource } => {
             let verb = if verb == "get" && query.is_set("watch") { "watch" } else { verb };
-            // A namespace lies in itself.
+            // A namespace is in itself.
             let namespace = if *resource == Resource::Namespaces { name } else { namespace };
             let mut target = target(*resource, namespace, name);
             target.subresource = subresource.name().to_owned();
@@ -120,8 +121,8 @@ fn target(resource: Resource, namespace: &str, name: &str) -> ResourceTarget {
 mod tests {
     use super::*;
 
-    /// What RBAC is asked, in one line: the verb, then the path, or `GROUP/RESOURCE[/SUBRESOURCE]`, the namespace and
-    /// the name.
+    /// Formats the attributes of a request as one line: the verb, then the path, or `GROUP/RESOURCE[/SUBRESOURCE]`,
+    /// the namespace and the name.
     fn asked(method: Method, uri: &str) -> String {
         let uri: http::Uri = uri.parse().unwrap();
         let route = Route::of(uri.path()).unwrap();

@@ -1,4 +1,4 @@
-//! Reading the bodies of requests, up to a size and within a time.
+//! Reads the bodies of requests, up to a size and within a time.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use super::query::Query;
 
 /// The largest request body, as in Kubernetes.
 const MAX_BODY_BYTES: usize = 3 * 1024 * 1024;
-/// How much more is read of a body that is refused for its size.
+/// Maximum number of further bytes read from a body that is refused for its size.
 const MAX_DISCARDED_BYTES: usize = 64 * 1024 * 1024;
-/// How long a body may take to arrive.
+/// Time limit for a body to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The types of object that are read.
+/// Accepted content types of objects.
 const OBJECT_TYPES: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
 /// Reads an object of the kind `top`.
@@ -37,7 +37,7 @@ pub(super) async fn read_object(request: Request<Incoming>, top: &Structure) -> 
     })
 }
 
-/// Reads an object of whatever kind.
+/// Reads an object of any kind.
 pub(super) async fn read_any(request: Request<Incoming>) -> Result<Value, Status> {
     let format = format_of(&request)?;
     let body = read(request).await?;
@@ -62,7 +62,7 @@ pub(super) async fn read_patch(request: Request<Incoming>) -> Result<Patch, Stat
     Ok(Patch { kind, body })
 }
 
-/// Reads how to delete. Options come in the body or, for simple clients, as query parameters.
+/// Reads delete options. They come in the body or, for simple clients, as query parameters.
 pub(super) async fn read_delete_options(
     request: Request<Incoming>,
     query: &Query,
@@ -94,7 +94,7 @@ pub(super) async fn read_delete_options(
     Ok(options)
 }
 
-/// How an object is written.
+/// Serialisation format of an object in a request.
 #[derive(Clone, Copy)]
 pub(super) enum Format {
     Json,
@@ -126,7 +126,7 @@ fn format_of(request: &Request<Incoming>) -> Result<Format, Status> {
     }
 }
 
-/// The `Content-Type`, without its parameters.
+/// Returns the `Content-Type`, without its parameters.
 pub(super) fn content_type<B>(request: &Request<B>) -> String {
     let value = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     value.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
@@ -137,7 +137,7 @@ async fn read(request: Request<Incoming>) -> Result<Bytes, Status> {
     let body = async {
         let collected = Limited::new(&mut body, MAX_BODY_BYTES).collect().await;
         if collected.is_err() {
-            // A client that still sends when the connection closes may never see the answer.
+            // A client that is still sending when the connection closes may never see the answer.
             let mut rest = Limited::new(&mut body, MAX_DISCARDED_BYTES);
             while let Some(Ok(_)) = rest.frame().await {}
         }

@@ -1,4 +1,4 @@
-//! What the API says about itself: versions, groups and resources, and as much of OpenAPI as clients ask before they write.
+//! Discovery: versions, groups and resources, and as much of OpenAPI as clients ask for before they write.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -12,10 +12,10 @@ use super::route::{Document, groups};
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const PROXY_VERBS: [&str; 5] = ["create", "delete", "get", "patch", "update"];
 
-/// How client-go asks for OpenAPI v2, and nothing else.
+/// The only content type for which client-go asks for OpenAPI v2.
 const SWAGGER_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 
-/// The answer to a GET of `document` from a client that accepts `accept`.
+/// Answers a GET of `document` from a client that accepts `accept`.
 pub(super) fn answer(document: Document, accept: &str) -> Answer {
     let value = match document {
         Document::Version => version(),
@@ -77,7 +77,7 @@ struct Entry {
     subresource: &'static str,
     singular: String,
     namespaced: bool,
-    /// Group and version of the kind, where these are not the resource's own.
+    /// Group and version of the kind, if they differ from the resource's.
     kind_of: Option<(&'static str, &'static str)>,
     kind: &'static str,
     verbs: &'static [&'static str],
@@ -180,8 +180,8 @@ fn api_path(group: &str) -> String {
     if group.is_empty() { "api/v1".to_owned() } else { format!("apis/{group}/v1") }
 }
 
-/// OpenAPI v2 that defines no kind. kubectl reads it before it applies a List, and leaves the checks to
-/// the server where a kind is not in it.
+/// Returns an OpenAPI v2 document that defines no kind. kubectl reads it before it applies a List; it leaves the
+/// checks of kinds without a definition to the server.
 fn swagger() -> Value {
     json!({
         "swagger": "2.0",
@@ -191,8 +191,8 @@ fn swagger() -> Value {
     })
 }
 
-/// The same as an `openapi.v2.Document` (google/gnostic, OpenAPIv2.proto): `swagger` is field 1, `info`
-/// field 2 with `title` 1 and `version` 2, `paths` field 8, `definitions` field 9.
+/// Returns the same as an `openapi.v2.Document` (google/gnostic, OpenAPIv2.proto): `swagger` is field 1, `info` field
+/// 2 with `title` 1 and `version` 2, `paths` field 8, `definitions` field 9.
 fn swagger_in_protobuf() -> Answer {
     let field = |number: u8, content: &[u8]| {
         let length = u8::try_from(content.len()).unwrap_or(u8::MAX);
@@ -200,7 +200,7 @@ fn swagger_in_protobuf() -> Answer {
     };
     let info = [field(1, b"Kubernetes"), field(2, GIT_VERSION.as_bytes())].concat();
     let document = [field(1, b"2.0"), field(2, &info), field(8, b""), field(9, b"")].concat();
-    // Not as it is asked for: Go takes no `@` in the type of an answer.
+    // Not the requested content type: Go takes no `@` in the type of an answer.
     respond::bytes_of(StatusCode::OK, "application/com.github.proto-openapi.spec.v2.v1.0+protobuf", document)
 }
 
@@ -213,9 +213,8 @@ fn openapi_index() -> Value {
     json!({"paths": paths})
 }
 
-/// What kubectl looks for before it writes: which kinds can be patched, and that
-/// `fieldValidation` and `dryRun` are honoured. There are no schemas: kubectl then merges by
-/// its own built-in types.
+/// Returns what kubectl looks up before it writes: the kinds that can be patched, and that the server honours
+/// `fieldValidation` and `dryRun`. It has no schemas, so kubectl merges by its own built-in types.
 fn openapi(group: &str) -> Value {
     let parameter = |name: &str| json!({"name": name, "in": "query", "schema": {"type": "string"}});
     let parameters = ["dryRun", "fieldManager", "fieldValidation", "force"].map(parameter);

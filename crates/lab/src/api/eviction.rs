@@ -1,8 +1,8 @@
 //! The `eviction` subresource of pods.
 //!
-//! What may be evicted is decided in the [registry](super::super::registry); here are the order
-//! of the steps, as watchers of a real cluster see them (the condition `DisruptionTarget` first,
-//! then the deletion), and the time between them.
+//! The [registry](super::super::registry) decides whether a pod may be evicted. This module has the order of the
+//! steps, as watchers of a real cluster see them (the condition `DisruptionTarget` first, then the deletion), and the
+//! time between them.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use super::super::status::Status;
 use super::query::Query;
 use super::respond::{self, Answer};
 
-/// How often, and after which time, an eviction that somebody else's write came between is tried
-/// again (`EvictionsRetry` in pkg/registry/core/pod/storage/eviction.go).
+/// Number of attempts at an eviction that concurrent writes interrupt, and the pause between them (`EvictionsRetry`
+/// in pkg/registry/core/pod/storage/eviction.go).
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Evicts a pod, if it may be.
+/// Evicts a pod, if its budgets allow it.
 pub(super) async fn answer(
     request: Request<Incoming>,
     shared: &Shared,
@@ -81,8 +81,8 @@ async fn evict(
         }
         let marked = registry.mark_for_eviction(namespace, name, &options);
         let marked = match marked {
-            // A pod that has not started may be tried again; one that counted as unhealthy may have
-            // become healthy, which is for the client to try again.
+            // An eviction of a pod that has not started may be retried here; one that counted as unhealthy may have
+            // become healthy, so retrying is up to the client.
             Err(status) if relies_on_state && status.code() == 409 => {
                 let pending = pod["status"]["phase"] == "Pending";
                 if pending && attempt < ATTEMPTS {
@@ -96,7 +96,7 @@ async fn evict(
         if let Some(version) =
             options.preconditions.as_mut().and_then(|wanted| wanted.resource_version.as_mut())
         {
-            // Marking it was our own change.
+            // The change of version came from our own mark.
             *version = marked["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
         }
         return if relies_on_state {

@@ -1,4 +1,4 @@
-//! What becomes of fields that are unknown: `fieldValidation`.
+//! Handling of unknown fields: `fieldValidation`.
 
 use http::{HeaderValue, header};
 use serde_json::{Value, json};
@@ -8,19 +8,19 @@ use super::super::status::{FieldError, Status};
 use super::query::Query;
 use super::respond::Answer;
 
-/// What a client wants to become of them.
+/// Treatment of unknown fields that a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FieldValidation {
-    /// Nothing is said of them.
+    /// Ignore them silently.
     Ignore,
-    /// A warning each.
+    /// Return a warning for each.
     Warn,
-    /// The request is refused.
+    /// Refuse the request.
     Strict,
 }
 
 impl FieldValidation {
-    /// What the query asks for; `options` is the kind of options that it stands for.
+    /// Reads the query parameter; `options` is the kind of options that errors name.
     pub(super) fn of(query: &Query, options: &str) -> Result<Self, Status> {
         match query.get("fieldValidation") {
             "" | "Warn" => Ok(Self::Warn),
@@ -34,7 +34,7 @@ impl FieldValidation {
         }
     }
 
-    /// Judges an object of the kind `top` as it was sent.
+    /// Checks an object of the kind `top`, as sent, for unknown fields.
     pub(super) fn judge_object(self, top: &Structure, object: &Value) -> Result<Warnings, Status> {
         let kind = top.name;
         let wrong = unknown(top, object).collect();
@@ -44,7 +44,7 @@ impl FieldValidation {
         })
     }
 
-    /// Judges what a patch has made of an object, before what is unknown is dropped.
+    /// Checks an object after a patch for unknown fields, before they are dropped.
     pub(super) fn judge_patched(self, top: &Structure, patched: &Value) -> Result<Warnings, Status> {
         let wrong = unknown(top, patched).collect();
         self.judge(wrong, |list| {
@@ -61,17 +61,17 @@ impl FieldValidation {
     }
 }
 
-/// What a client is warned of.
+/// Warnings to a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Warnings(Vec<String>);
 
 impl Warnings {
-    /// Adds more.
+    /// Adds more warnings.
     pub(super) fn extend(&mut self, more: Vec<String>) {
         self.0.extend(more);
     }
 
-    /// Adds them to an answer.
+    /// Adds the warnings to an answer, as headers.
     pub(super) fn add_to(self, mut answer: Answer) -> Answer {
         for text in self.0 {
             let printable = text.replace(|c: char| c.is_control(), " ");

@@ -1,4 +1,4 @@
-//! Entries of fuzz targets (`crate::fuzzing`): what clients of the API may send.
+//! Entry points of fuzz targets (`crate::fuzzing`): input that clients of the API may send.
 
 use std::sync::LazyLock;
 
@@ -11,7 +11,7 @@ use super::body::Format;
 use super::query::Query;
 use super::route::Route;
 
-/// Bodies in each format, and patches. The first byte says which.
+/// Bodies in each format, and patches. The first byte selects the kind.
 pub(crate) fn body(input: &[u8]) {
     let Some((kind, body)) = input.split_first() else { return };
     let format = match kind % 4 {

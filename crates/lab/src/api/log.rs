@@ -1,4 +1,4 @@
-//! The pods' `log` subresource: what a container wrote.
+//! The `log` subresource of pods: the output of a container.
 
 use std::io::SeekFrom;
 use std::os::unix::fs::MetadataExt;
@@ -24,7 +24,7 @@ use super::super::value::{self, list, number};
 use super::query::Query;
 use super::respond::{self, Answer, BodyError};
 
-/// How often a follower looks for more. Only followers cost anything.
+/// Interval at which a follower looks for more. Only requests that follow cost anything.
 const FOLLOW_PERIOD: Duration = Duration::from_millis(200);
 const CHUNK_BYTES: usize = 64 * 1024;
 
@@ -61,7 +61,7 @@ pub(super) async fn answer(
                     format!("container {container:?} in pod {name:?} is waiting to start: {reason}");
                 return Err(Status::bad_request(message));
             }
-            // It is about to write.
+            // The container is about to write.
             _ => {}
         }
     }
@@ -90,12 +90,12 @@ pub(super) async fn answer(
     Ok(respond::streaming(StatusCode::OK, "text/plain", body))
 }
 
-/// What of a log is wanted, and how (`PodLogOptions`).
+/// Selection and format of a log (`PodLogOptions`).
 struct Options {
     tail_lines: Option<usize>,
-    /// How many bytes may still be sent.
+    /// Number of bytes that may still be sent.
     limit_bytes: usize,
-    /// Nothing older than this.
+    /// Time before which entries are omitted.
     since: Option<Timestamp>,
     timestamps: bool,
 }
@@ -172,7 +172,7 @@ fn choose_container(pod: &Value, wanted: &str) -> Result<String, Status> {
         .ok_or_else(|| Status::bad_request(format!("container {wanted} is not valid for pod {pod_name}")))
 }
 
-/// What the pod's status says of a container.
+/// Returns a container's entry in the pod's status, or null if it has none.
 fn status_of<'a>(pod: &'a Value, container: &str) -> &'a Value {
     let lists = ["containerStatuses", "initContainerStatuses"];
     let mut all = lists.iter().flat_map(|name| list(&pod["status"][name]));
@@ -183,7 +183,7 @@ fn state_of<'a>(pod: &'a Value, container: &str) -> &'a Value {
     &status_of(pod, container)["state"]
 }
 
-/// Where the last `lines` lines begin. A line may have several entries.
+/// Returns the offset at which the last `lines` lines begin. A line may have several entries.
 async fn tail_start(path: &PathBuf, lines: usize) -> u64 {
     let log = tokio::fs::read(path).await.unwrap_or_default();
     let (mut starts, mut position, mut is_start) = (Vec::new(), 0, true);
@@ -207,11 +207,11 @@ fn restarts_of(pod: &Value, container: &str) -> i64 {
 struct Reader {
     file: Option<File>,
     path: PathBuf,
-    /// Where to begin in the first file.
+    /// Offset in the first file at which to begin.
     position: u64,
-    /// What was read of an entry that is not whole yet.
+    /// Bytes read of an entry that is still incomplete.
     entries: BytesMut,
-    /// The last entry has not ended its line.
+    /// True if the last entry has not ended its line.
     within_line: bool,
     options: Options,
     follow: bool,
@@ -224,10 +224,10 @@ struct Reader {
 }
 
 impl Reader {
-    /// The next piece of the log; a follower waits for it until the container has ended.
+    /// Returns the next piece of the log; a follower waits for it until the container has ended.
     async fn next_chunk(&mut self) -> Option<Bytes> {
         loop {
-            // Asked before reading, so that nothing is missed that was written until then.
+            // Checked before reading, so that nothing written until then is missed.
             let ended = !self.follow || self.run_has_ended();
             let next_file = self.file_after_this().await;
             if self.options.limit_bytes == 0 {
@@ -256,13 +256,13 @@ impl Reader {
         }
     }
 
-    /// The file that a follower goes on with once the one that it reads was put aside.
+    /// Returns the file with which a follower continues after the one that it reads was rotated.
     async fn file_after_this(&self) -> Option<File> {
         let inode = self.file.as_ref().filter(|_| self.follow)?.metadata().await.ok()?.ino();
         File::open(next_log(&self.path, inode)?).await.ok()
     }
 
-    /// Reads on, and returns whether there was anything.
+    /// Reads on, and returns true if there was anything.
     async fn read(&mut self) -> bool {
         let file = match &mut self.file {
             Some(file) => file,
@@ -278,7 +278,7 @@ impl Reader {
         matches!(file.read_buf(&mut self.entries).await, Ok(1..))
     }
 
-    /// The entries that are whole, as they are wanted.
+    /// Takes the complete entries, in the requested format.
     fn shown(&mut self) -> Bytes {
         let mut shown = Vec::new();
         while let Some(end) = self.entries.iter().position(|byte| *byte == b'\n') {

@@ -1,5 +1,5 @@
-//! Fields of an object that the embedded cluster acts on. What a client sets beyond them is stored, and named: by a
-//! warning in the answer, as an API server warns, and by an event on the object.
+//! Fields of an object that the embedded cluster acts on. Other fields that a client sets are stored, and reported:
+//! by a warning in the answer, as an API server warns, and by an event on the object.
 //!
 //! The table denies by default: a field that is not in it is not modelled.
 
@@ -14,9 +14,9 @@ use super::super::resource::Resource;
 use super::super::schema::{self, Kind, Structure};
 use super::super::shared::Shared;
 
-/// The fields of each structure that are modelled. `field*` is so with all that is in it, and `field=A|B` with these
-/// values only; of other structures the fields in them have a line of their own. An object's metadata is, and its
-/// status is nobody's wish.
+/// The modelled fields of each structure. `field*` includes all fields below it, `field=A|B` only these values; for
+/// other structures the fields below have a line of their own. Metadata always counts as modelled, and no client sets
+/// the status.
 const MODELLED: &str = "
 Pod spec
 Service spec
@@ -57,7 +57,7 @@ ServiceSpec sessionAffinityConfig* type=ClusterIP|ExternalName|NodePort
 ServicePort appProtocol name nodePort port protocol=TCP|UDP targetPort
 ";
 
-/// Consequences for those that people use most, by structure and field.
+/// Consequences of the most used fields that are not modelled, by structure and field.
 const CONSEQUENCES: [(&str, &str); 27] = [
     ("Affinity.podAffinity", SPREAD),
     ("Affinity.podAntiAffinity", SPREAD),
@@ -87,7 +87,7 @@ const CONSEQUENCES: [(&str, &str); 27] = [
     ("StatefulSetPersistentVolumeClaimRetentionPolicy.whenDeleted", "claims stay when their set goes"),
     ("StatefulSetPersistentVolumeClaimRetentionPolicy.whenScaled", "claims stay when their pods go"),
 ];
-/// Fields that only the kernel dataplane acts on, and what that means elsewhere.
+/// Fields that only the kernel dataplane acts on, and the consequence elsewhere.
 const KERNEL_ONLY: [(&str, &str); 2] = [
     ("PodSpec.hostAliases", "these names are not known in the pod on the userspace dataplane"),
     (
@@ -101,7 +101,7 @@ const USER: &str = "its processes run as the user of the embedded cluster";
 const OUTSIDE: &str = "nothing outside of the cluster leads to it but node ports";
 const NOTHING: &str = "nothing acts on it";
 
-/// Fields of a structure: all of each, some values of it, or what the table says of its own structure.
+/// Fields of a structure: all of each, some values, or as the table defines for its own structure.
 type Fields = BTreeMap<&'static str, Extent>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,7 +124,7 @@ static TABLE: LazyLock<BTreeMap<&'static str, Fields>> = LazyLock::new(|| {
     table
 });
 
-/// Names on `object` the fields that a client has set and that are not modelled, unless they were there `before`.
+/// Reports on `object` the fields that a client has set and that are not modelled, unless they were there `before`.
 /// Returns a sentence for each.
 pub(super) fn record(
     shared: &Shared,
@@ -158,7 +158,8 @@ pub(super) fn record(
     said
 }
 
-/// The paths of the fields of `object` that are not modelled, and what that means. Nor are those of `not_here`.
+/// Returns the paths of the fields of `object` that are not modelled, with their consequences. Fields in `not_here`
+/// count as not modelled, too.
 fn not_modelled(
     resource: Resource,
     object: &Value,
@@ -166,7 +167,7 @@ fn not_modelled(
 ) -> BTreeMap<String, &'static str> {
     let top = schema::of(resource);
     let mut search = Search { not_here, found: BTreeMap::new() };
-    // Others are the cluster's own, or are for programs that read them.
+    // Kinds that the table lacks are the cluster's own, or are for programs that read them.
     if TABLE.contains_key(top.name)
         && let Some(map) = object.as_object()
     {
@@ -180,7 +181,7 @@ fn not_modelled(
 
 /// A search for fields that are not modelled.
 struct Search {
-    /// Those that are not on this dataplane, and what that means.
+    /// Fields that this dataplane does not model, and the consequence.
     not_here: &'static [(&'static str, &'static str)],
     found: BTreeMap<String, &'static str>,
 }

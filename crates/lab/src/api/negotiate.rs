@@ -1,13 +1,13 @@
-//! What a client accepts: the representations that its `Accept` header asks for.
+//! Content negotiation: the representations that a client's `Accept` header asks for.
 
 use http::{Request, header};
 
 use super::super::status::Status;
 
-/// How a client wants to see objects.
+/// Representation of objects that a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum View {
-    /// As they are.
+    /// Complete objects.
     Whole,
     /// Their metadata alone: `PartialObjectMetadata`.
     Metadata,
@@ -15,12 +15,12 @@ pub(super) enum View {
     Table,
 }
 
-/// The first representation in the request's `Accept` header that this API has. Those of types
-/// that it does not speak (protobuf, say) are passed over.
+/// Returns the first representation in the request's `Accept` header that this API has. It skips those of unsupported
+/// content types (such as protobuf).
 ///
 /// # Errors
 ///
-/// 406 when there is none.
+/// 406 if there is none.
 pub(super) fn view<B>(request: &Request<B>) -> Result<View, Status> {
     let accept = accept(request);
     if accept.is_empty() {
@@ -42,7 +42,7 @@ pub(super) fn view<B>(request: &Request<B>) -> Result<View, Status> {
     ranges(accept).find_map(known).ok_or_else(Status::not_acceptable)
 }
 
-/// The `Accept` header; empty when there is none.
+/// Returns the `Accept` header; empty if there is none.
 pub(super) fn accept<B>(request: &Request<B>) -> &str {
     request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
@@ -64,7 +64,7 @@ impl<'a> Range<'a> {
         matches!(self.media_type, "application/json" | "application/*" | "*/*")
     }
 
-    /// A parameter's value; empty when it is not given.
+    /// Returns a parameter's value; empty if it is not given.
     fn parameter(&self, name: &str) -> &'a str {
         let parameters = self.parameters.split(';').filter_map(|parameter| parameter.split_once('='));
         parameters

@@ -1,10 +1,10 @@
-//! The nodes' `proxy` subresource: what can be asked of a node's agent.
+//! The nodes' `proxy` subresource: commands to a node's agent.
 //!
-//! This is the embedded cluster's own: `POST /api/v1/nodes/NAME/proxy/restart` restarts the
-//! agent, starts it if it was stopped, and boots a node that was shut down; `.../proxy/stop` stops
-//! the agent alone; `.../proxy/shutdown?grace=SECONDS` shuts the node down;
-//! `.../proxy/kill/NAMESPACE/POD/CONTAINER` kills a container's process. Each takes POST alone (405),
-//! so that who asks otherwise learns that it is there.
+//! It is the embedded cluster's own: `POST /api/v1/nodes/NAME/proxy/restart` restarts the agent, starts it if it was
+//! stopped, and boots a node that was shut down; `.../proxy/stop` stops the agent alone;
+//! `.../proxy/shutdown?grace=SECONDS` shuts the node down; `.../proxy/kill/NAMESPACE/POD/CONTAINER` kills a
+//! container's process. Each accepts only POST; other methods get 405, so that the client learns that the path
+//! exists.
 
 use http::{Method, Request, StatusCode};
 use serde_json::Value;
@@ -17,7 +17,7 @@ use super::query::Query;
 use super::respond::{self, Answer};
 use super::server::Server;
 
-/// The grace of a shutdown that does not say, in seconds.
+/// Grace period of a shutdown that names none, in seconds.
 const SHUTDOWN_GRACE_S: i64 = 30;
 
 /// Passes a command on to the agent of `node`.

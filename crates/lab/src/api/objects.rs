@@ -76,11 +76,11 @@ pub(super) async fn collection(
                 let (namespace, name) = key(&object);
                 match delete(shared, resource, &namespace, &name, &options).await {
                     Ok(deleted) => items.push(deleted.object().clone()),
-                    // Somebody else was quicker.
+                    // Somebody else deleted it first.
                     Err(status) if status.code() == 404 => {}
                     Err(status) => return Err(status),
                 }
-                // There may be thousands, and others wait.
+                // There may be thousands of objects, and other tasks wait.
                 tokio::task::yield_now().await;
             }
             Ok(presentation.list(shared, resource, &json!({}), &items))
@@ -89,7 +89,7 @@ pub(super) async fn collection(
     }
 }
 
-/// Serves a request for one object or a part of it.
+/// Serves a request for one object or one of its subresources.
 pub(super) async fn object(
     request: Request<Incoming>,
     server: &Arc<Server>,
@@ -174,7 +174,7 @@ async fn delete(
     shared.registry.delete(resource, namespace, name, options)
 }
 
-/// The answer is the object for pods, Services and what still exists, and a success for all else.
+/// Answers a deletion: with the object for pods, Services and anything that still exists, otherwise with a success.
 fn respond_deleted(resource: Resource, deleted: &Deleted) -> Answer {
     let object = deleted.object();
     if matches!(deleted, Deleted::Terminating(_)) || matches!(resource, Resource::Pods | Resource::Services) {
@@ -191,7 +191,8 @@ fn respond_deleted(resource: Resource, deleted: &Deleted) -> Answer {
     respond::success(StatusCode::OK, details)
 }
 
-/// Which part of which list is asked for. A version without more is a lower bound.
+/// Reads from the query the part of a list that the client asks for. A version without `resourceVersionMatch` is a
+/// lower bound.
 fn page_request(query: &Query) -> Result<PageRequest, Status> {
     let number = |name: &str| match query.get(name) {
         "" => Ok(0),

@@ -15,15 +15,15 @@ use super::query::Query;
 use super::respond::{self, Answer};
 use super::table::{Include, metadata_of, table};
 
-/// The form that one request's answer takes.
+/// Form of one request's answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Presentation {
     view: View,
     include: Include,
 }
 
-/// A list as it goes over the wire. Objects are written by their `Display`: that is compiled, and optimised, in
-/// serde_json, and thousands of objects may be listed.
+/// Serialises a list for the wire. It writes objects by their `Display`, which is compiled and optimised in
+/// serde_json: a list may have thousands of objects.
 fn list_of<'a>(
     kind: &str,
     version: &str,
@@ -36,7 +36,7 @@ fn list_of<'a>(
         if number > 0 {
             text.push(',');
         }
-        // A text takes everything.
+        // Writing to a string cannot fail.
         let _ = write!(text, "{item}");
     }
     text.push_str("]}");
@@ -44,11 +44,11 @@ fn list_of<'a>(
 }
 
 impl Presentation {
-    /// What `request` asks for.
+    /// Returns the form that `request` asks for.
     ///
     /// # Errors
     ///
-    /// 406 for a form that there is not, 400 for an unknown `includeObject`.
+    /// 406 for an unsupported form, 400 for an unknown `includeObject`.
     pub(super) fn of<B>(request: &Request<B>, query: &Query) -> Result<Self, Status> {
         let include = match query.get("includeObject") {
             "" | "Metadata" => Include::Metadata,
@@ -59,12 +59,12 @@ impl Presentation {
         Ok(Self { view: negotiate::view(request)?, include })
     }
 
-    /// Whether objects are shown as they are.
+    /// Returns true if objects are shown unchanged.
     pub(super) fn is_whole(self) -> bool {
         self.view == View::Whole
     }
 
-    /// One object, and a table's columns with it.
+    /// Presents one object; a table includes its columns.
     pub(super) fn object(
         self,
         code: StatusCode,
@@ -78,7 +78,7 @@ impl Presentation {
         }
     }
 
-    /// A list with its metadata.
+    /// Presents a list with its metadata.
     pub(super) fn list(
         self,
         shared: &Shared,
@@ -105,7 +105,7 @@ impl Presentation {
         }
     }
 
-    /// An object in a watch event. The first event of a watch carries a table's columns.
+    /// Presents an object in a watch event. The first event of a watch carries a table's columns.
     pub(super) fn event_object(
         self,
         shared: &Shared,
@@ -124,7 +124,7 @@ impl Presentation {
         }
     }
 
-    /// A bookmark with this metadata.
+    /// Presents a bookmark with this metadata.
     pub(super) fn bookmark(self, resource: Resource, metadata: Value) -> Value {
         let (kind, api_version) = match self.view {
             View::Whole => (resource.kind(), resource.api_version()),
@@ -140,7 +140,7 @@ impl Presentation {
     }
 }
 
-/// Now, in whole seconds, as the API shows times.
+/// Returns the current time in whole seconds, as the API shows times.
 pub(super) fn now(shared: &Shared) -> Timestamp {
     let seconds = shared.clock.now().unix_ns().div_euclid(1_000_000_000);
     Timestamp::from_second(seconds).unwrap_or_default()

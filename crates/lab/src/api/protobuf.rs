@@ -1,8 +1,8 @@
-//! Objects in protobuf, as kubectl's typed clients send them (`kubectl create deployment`,
-//! `drain`), read into the JSON that everybody else sends.
+//! Decoding of objects in protobuf, as kubectl's typed clients send them (`kubectl create deployment`, `drain`), into
+//! the JSON that all other clients send.
 //!
-//! Reading only: answers are JSON, which these clients accept, too. Field numbers come from the
-//! [`schema`]; what it does not know is left out, as in Kubernetes.
+//! Decoding only: answers are JSON, which these clients accept, too. Field numbers come from the [`schema`]; unknown
+//! fields are dropped, as in Kubernetes.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -11,10 +11,10 @@ use serde_json::{Map, Value, json};
 
 use super::super::schema::{self, Field, Kind, Structure};
 
-/// What every object in protobuf begins with.
+/// First bytes of every object in protobuf.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// Why bytes are no object.
+/// Reason why bytes could not be decoded as an object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum DecodeError {
     #[error("the body does not begin as an object in protobuf does")]
@@ -73,7 +73,7 @@ fn read_structure(
         let found = structure.fields.iter().find(|(_, field)| field.protobuf.starts_with(&here));
         match (found, data) {
             (Some((name, field)), data) if field.protobuf == here => read_field(name, field, data, object)?,
-            // A message whose fields JSON has in the object around it.
+            // A message whose fields JSON has in the enclosing object.
             (Some(_), Data::Bytes(inner)) => read_structure(inner, structure, &here, object)?,
             _ => {}
         }
@@ -140,7 +140,7 @@ fn read_value(name: &str, kind: &Kind, data: Data<'_>) -> Result<Value, DecodeEr
         Kind::Quantity => {
             json!(first_field(data.bytes(name)?)?.map_or(Ok(String::new()), |data| data.text(name))?)
         }
-        // 1 says which of the two it is: 2 is a number, 3 a text.
+        // 1 selects which of the two it is: 2 is a number, 3 a text.
         Kind::IntOrString => {
             let (mut is_text, mut number, mut text) = (false, 0, String::new());
             let mut fields = Reader(data.bytes(name)?);
@@ -154,7 +154,7 @@ fn read_value(name: &str, kind: &Kind, data: Data<'_>) -> Result<Value, DecodeEr
             }
             if is_text { json!(text) } else { json!(number) }
         }
-        // 1 is seconds, 2 nanoseconds; no time at all is empty.
+        // 1 is seconds, 2 nanoseconds; an empty message is no time.
         Kind::Time | Kind::MicroTime => {
             let (mut seconds, mut nanoseconds) = (None, 0);
             let mut fields = Reader(data.bytes(name)?);
@@ -191,7 +191,7 @@ fn first_field(bytes: &[u8]) -> Result<Option<Data<'_>>, DecodeError> {
     Ok(None)
 }
 
-/// What a field holds, as far as the encoding itself says.
+/// Value of a field, as far as the encoding itself shows it.
 #[derive(Clone, Copy)]
 enum Data<'a> {
     Number(u64),
@@ -219,7 +219,7 @@ impl<'a> Data<'a> {
     }
 }
 
-/// Reads one field after the other.
+/// Reads one field after another.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -1,5 +1,4 @@
-//! The `proxy` subresource of pods: an HTTP request to a port of a pod, through the
-//! API server.
+//! The `proxy` subresource of pods: an HTTP request to a port of a pod, through the API server.
 //!
 //! Both bodies stream, so either may last as long as the pod does.
 
@@ -35,11 +34,11 @@ const NOT_FORWARDED: [HeaderName; 9] = [
     header::UPGRADE,
 ];
 
-/// Where a port of a pod is.
+/// Returns the address of a port of a pod.
 ///
 /// # Errors
 ///
-/// 404 without the pod, 400 without the port, 503 when the pod has no address yet.
+/// 404 without the pod, 400 without the port, 503 if the pod has no address yet.
 pub(super) fn of_pod(
     shared: &Shared,
     namespace: &str,
@@ -82,7 +81,7 @@ pub(super) async fn forward(
         sender.send_request(Request::from_parts(parts, body)).await.map_err(|error| unreachable(&error))?;
     let (mut parts, body) = answer.into_parts();
     remove_hop_by_hop(&mut parts.headers);
-    // The connection lives as long as the body that comes out of it.
+    // The connection lives as long as its response body.
     let body = body.map_err(BodyError::from).map_frame(move |frame| {
         let _ = &connection;
         frame
@@ -90,7 +89,7 @@ pub(super) async fn forward(
     Ok(Answer::from_parts(parts, body.boxed_unsync()))
 }
 
-/// Removes what goes no further than one connection (RFC 9110, section 7.6.1).
+/// Removes headers that apply to one connection only (RFC 9110, section 7.6.1).
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -104,7 +103,7 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// A port by number or name; without either the pod's first one, or 80.
+/// Finds a port by number or name; without either the pod's first one, or 80.
 fn resolve_port(pod: &Value, port: Option<&str>) -> Result<u16, Status> {
     let lists = ["containers", "initContainers"].into_iter();
     let mut ports =

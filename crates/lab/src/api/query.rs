@@ -14,17 +14,17 @@ impl Query {
         Self(url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()).into_owned().collect())
     }
 
-    /// The value of a parameter; empty when it is not given.
+    /// Returns the value of a parameter; empty if it is not given.
     pub(super) fn get(&self, name: &str) -> &str {
         self.0.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
     }
 
-    /// Whether a parameter is given and says yes.
+    /// Returns true if a parameter is given and is empty, `1` or `true`.
     pub(super) fn is_set(&self, name: &str) -> bool {
         self.0.iter().any(|(key, value)| key == name && matches!(value.as_str(), "" | "1" | "true"))
     }
 
-    /// Whether a write is stored.
+    /// Returns whether to store a write, by `dryRun`.
     pub(super) fn effect(&self) -> Result<Effect, Status> {
         match self.get("dryRun") {
             "" => Ok(Effect::Stored),

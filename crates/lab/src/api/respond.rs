@@ -1,4 +1,4 @@
-//! Building answers.
+//! Builds answers.
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
@@ -11,20 +11,20 @@ use super::super::status::Status;
 /// An answer whose body may be a stream.
 pub(super) type Answer = Response<UnsyncBoxBody<Bytes, BodyError>>;
 
-/// Why a body ended early: the reader learns only that it did.
+/// Reason why a body ended early: the client learns only that it did.
 pub(super) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// An answer in JSON.
+/// Builds an answer in JSON.
 pub(super) fn json(code: StatusCode, value: &Value) -> Answer {
     json_text(code, value.to_string())
 }
 
-/// The same of what is written already.
+/// Builds an answer from JSON text.
 pub(super) fn json_text(code: StatusCode, text: String) -> Answer {
     bytes_of(code, "application/json", text)
 }
 
-/// An answer that says what went wrong.
+/// Builds an answer that reports an error.
 pub(super) fn status(status: &Status) -> Answer {
     let code = StatusCode::from_u16(status.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut answer = json(code, &status.to_json());
@@ -34,7 +34,7 @@ pub(super) fn status(status: &Status) -> Answer {
     answer
 }
 
-/// An answer that says that something was done, and to what.
+/// Builds an answer that reports a success, with details of the object.
 pub(super) fn success(code: StatusCode, details: Value) -> Answer {
     let mut status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
     if !details.is_null() {
@@ -46,12 +46,12 @@ pub(super) fn success(code: StatusCode, details: Value) -> Answer {
     self::json(code, &status)
 }
 
-/// A plain answer.
+/// Builds an answer in plain text.
 pub(super) fn text(text: impl Into<Bytes>) -> Answer {
     bytes_of(StatusCode::OK, "text/plain; charset=utf-8", text)
 }
 
-/// The answer for a path that names no kind of object.
+/// Builds the answer for a path that names no kind of object.
 pub(super) fn unknown_path() -> Answer {
     bytes_of(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", "404 page not found\n")
 }
@@ -60,13 +60,13 @@ pub(super) fn set_content_type(answer: &mut Answer, content_type: &'static str) 
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
 }
 
-/// A whole body of some type.
+/// Builds an answer with a complete body of a content type.
 pub(super) fn bytes_of(code: StatusCode, content_type: &'static str, bytes: impl Into<Bytes>) -> Answer {
     let body = Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync();
     streaming(code, content_type, body)
 }
 
-/// An answer with any body.
+/// Builds an answer with any body.
 pub(super) fn streaming(
     code: StatusCode,
     content_type: &'static str,

@@ -1,4 +1,4 @@
-//! Reviews: what a client may ask about itself.
+//! Reviews: questions that a client may ask about itself.
 
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
@@ -12,14 +12,14 @@ use super::super::value::{list, text};
 use super::body::read_any;
 use super::respond::{self, Answer};
 
-/// What can be asked. Reviews are created, answered, and never stored.
+/// Kind of review. Reviews are created and answered, and never stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Review {
-    /// May I do this?
+    /// Asks whether the user may do something.
     Access,
-    /// What may I do?
+    /// Asks for the user's permissions.
     Rules,
-    /// Who am I?
+    /// Asks who the user is.
     Subject,
 }
 
@@ -49,13 +49,13 @@ impl Review {
         }
     }
 
-    /// The review at `group` and `plural`.
+    /// Returns the review at `group` and `plural`.
     pub(super) fn find(group: &str, plural: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|review| review.group() == group && review.plural() == plural)
     }
 }
 
-/// Serves `user`'s review.
+/// Answers `user`'s review.
 pub(super) async fn answer(
     request: Request<Incoming>,
     registry: &Registry,

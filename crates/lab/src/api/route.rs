@@ -4,16 +4,16 @@ use super::super::resource::Resource;
 use super::review::Review;
 use super::unsupported::Unsupported;
 
-/// What a path names.
+/// Target of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Route {
-    /// Something that never changes.
+    /// A document that never changes.
     Document(Document),
-    /// A question about oneself.
+    /// A question about the user itself.
     Review(Review),
     /// All objects of a resource, in one namespace or in all.
     Collection { resource: Resource, namespace: Option<String> },
-    /// One object, or a part of it.
+    /// One object, or one of its subresources.
     Object { resource: Resource, namespace: String, name: String, subresource: Subresource },
 }
 
@@ -40,20 +40,20 @@ pub(super) enum Document {
     OpenApiOf(&'static str),
 }
 
-/// A part of an object with its own path.
+/// A subresource: a part of an object with its own path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Subresource {
     /// The object itself.
     None,
     Status,
     Scale,
-    /// A pod's end, with the consent of its PodDisruptionBudget.
+    /// Eviction of a pod, with the consent of its PodDisruptionBudget.
     Eviction,
     /// A pod's output.
     Log,
-    /// Something about a pod that there is not here.
+    /// A subresource of pods that this API does not support.
     Unsupported(Unsupported),
-    /// A port of a pod, or a node's agent: where to, and the path there with its leading slash.
+    /// A port of a pod, or a node's agent: the target, and the path there with its leading slash.
     Proxy {
         port: Option<String>,
         path: String,
@@ -61,7 +61,7 @@ pub(super) enum Subresource {
 }
 
 impl Subresource {
-    /// Its name in paths; empty for the object itself.
+    /// Returns its name in paths; empty for the object itself.
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::None => "",
@@ -76,7 +76,7 @@ impl Subresource {
 }
 
 impl Route {
-    /// Reads a path; `None` when it names nothing.
+    /// Parses a path; `None` if it names nothing.
     pub(super) fn of(path: &str) -> Option<Self> {
         let whole = path.strip_prefix('/')?;
         let document = match whole.trim_end_matches('/') {
@@ -127,7 +127,7 @@ impl Route {
             return None;
         }
         let name = name.replace("%3A", ":").replace("%3a", ":");
-        // What has ports has no colon in its name; a role may.
+        // Names of objects with ports have no colon; a role's may.
         let has_ports = matches!(resource, Resource::Pods | Resource::Nodes);
         let (name, port) = match name.split_once(':') {
             Some((name, port)) if has_ports => (name.to_owned(), Some(port.to_owned())),
@@ -155,7 +155,7 @@ impl Route {
     }
 }
 
-/// All API groups but the core group.
+/// Returns all API groups but the core group.
 pub(super) fn groups() -> Vec<&'static str> {
     let all =
         Resource::ALL.into_iter().map(Resource::group).chain(Review::ALL.into_iter().map(Review::group));

@@ -19,7 +19,7 @@ const KIND: &str = "Scale";
 const GROUP: &str = "autoscaling";
 const API_VERSION: &str = "autoscaling/v1";
 
-/// What a client wants the scale to be.
+/// Scale that a client asks for.
 enum Wish {
     Replaced(Value),
     Patched(Patch),
@@ -69,8 +69,8 @@ pub(super) async fn answer(
     Ok(warnings.add_to(show(&scaled)))
 }
 
-/// Sets the replicas of `object`, and names it as `scale` does, so that one that is meant for
-/// another object or an older state is refused.
+/// Sets the replicas of `object`, and its name, uid and version as in `scale`, so that a scale for another object or
+/// an older state is refused.
 fn set_scale(object: &mut Value, top: &Structure, scale: &Value) -> Result<(), Status> {
     check_shape_of(top, API_VERSION, scale)?;
     let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);

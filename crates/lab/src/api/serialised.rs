@@ -1,4 +1,4 @@
-//! The JSON of objects, made once for all watchers.
+//! Serialised JSON of objects, shared by all watchers.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::super::sync::lock;
 
-/// The JSON of the objects that watchers were sent last. Clones share it.
+/// JSON of the objects last sent to watchers. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Serialised {
     recent: Arc<Mutex<Recent>>,
@@ -16,13 +16,13 @@ pub(super) struct Serialised {
 
 #[derive(Debug, Default)]
 struct Recent {
-    /// By the object's address, which is its own as long as it is kept here.
+    /// JSON by the object's address. No other object has that address while the object is kept here.
     texts: HashMap<usize, (Arc<Value>, Bytes)>,
     order: VecDeque<usize>,
 }
 
 impl Serialised {
-    /// How many objects are kept: watchers that keep up are closer together than that.
+    /// Number of objects to keep. Watchers that keep up are fewer events apart than that.
     const KEPT: usize = 256;
 
     pub(super) fn of(&self, object: &Arc<Value>) -> Bytes {

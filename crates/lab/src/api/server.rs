@@ -1,5 +1,5 @@
-//! What the API server works with, and nobody else: who may use it, how it reaches the node agents, and what it has
-//! serialised.
+//! State of the API server that no other part uses: its users' tokens, its access to the node agents, and its cache
+//! of serialised objects.
 
 use super::super::agents::Agents;
 use super::super::shared::Shared;

@@ -1,5 +1,5 @@
-//! Objects as rows of a `Table`: what `kubectl get` shows. Columns and cells are those of
-//! Kubernetes' own printers.
+//! Objects as rows of a `Table`, as `kubectl get` shows them. Columns and cells are those of Kubernetes' own
+//! printers.
 
 mod age;
 mod cells;
@@ -13,18 +13,18 @@ use super::super::resource::Resource;
 pub(super) use cells::selector;
 use pod::Row;
 
-/// What each row says about its object beside the cells.
+/// Object that each row includes besides its cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Include {
-    /// Nothing.
+    /// None.
     Nothing,
     /// Its metadata.
     Metadata,
-    /// All of it.
+    /// The complete object.
     Object,
 }
 
-/// A table of `objects`, with or without the definitions of its columns.
+/// Builds a table of `objects`, with or without the definitions of its columns.
 pub(super) fn table<'a>(
     resource: Resource,
     objects: impl IntoIterator<Item = &'a Value>,
@@ -56,7 +56,7 @@ pub(super) fn table<'a>(
     })
 }
 
-/// The metadata of an object as an object of its own.
+/// Returns the metadata of an object as an object of its own.
 pub(super) fn metadata_of(object: &Value) -> Value {
     json!({
         "kind": "PartialObjectMetadata",

@@ -12,7 +12,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::rustls::{self, ServerConfig};
 
-/// The names under which pods reach the API server, and this machine does.
+/// Names by which pods and this machine reach the API server.
 const NAMES: [&str; 6] = [
     "kubernetes",
     "kubernetes.default",
@@ -23,7 +23,7 @@ const NAMES: [&str; 6] = [
     "127.0.0.1",
 ];
 
-/// The API server's side of TLS, and what clients need to trust it. Clones share the certificate.
+/// The API server's side of TLS, and the certificate by which clients trust it. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Identity {
     pub(super) acceptor: TlsAcceptor,
@@ -42,12 +42,12 @@ pub enum IdentityError {
 }
 
 impl Identity {
-    /// An authority and a certificate that is valid on loopback, for the API server's names in
-    /// the cluster, and for `addresses`.
+    /// Makes an authority and a certificate that is valid on loopback, for the API server's names in the cluster, and
+    /// for `addresses`.
     ///
     /// # Errors
     ///
-    /// When the random source fails.
+    /// The random source fails.
     pub(crate) fn new(addresses: &[IpAddr]) -> Result<Self, IdentityError> {
         let mut authority = CertificateParams::new([])?;
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -75,7 +75,7 @@ impl Identity {
         Ok(Self { acceptor: Arc::new(config).into(), authority_pem: authority_pem.into() })
     }
 
-    /// The authority's certificate: what clients and pods are given as `ca.crt`.
+    /// Returns the authority's certificate, which clients and pods get as `ca.crt`.
     pub(crate) fn authority_pem(&self) -> &Arc<str> {
         &self.authority_pem
     }

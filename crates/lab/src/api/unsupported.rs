@@ -1,5 +1,5 @@
-//! What a real cluster does with a running container and this one does not: entering it, passing its
-//! ports on, adding to it. The answer says so, and what to do in its place.
+//! Subresources of running containers that a real cluster serves and this one does not: entering a container,
+//! forwarding its ports, adding one. The answer says so, and names an alternative.
 
 use super::super::network::Network;
 use super::super::resource::Resource;
@@ -20,7 +20,7 @@ impl Unsupported {
     const ALL: [Self; 5] =
         [Self::Attach, Self::EphemeralContainers, Self::Exec, Self::PortForward, Self::Resize];
 
-    /// Its name in paths.
+    /// Returns its name in paths.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Attach => "attach",
@@ -31,12 +31,12 @@ impl Unsupported {
         }
     }
 
-    /// The one of that name.
+    /// Finds a subresource by its name.
     pub(super) fn find(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unsupported| unsupported.name() == name)
     }
 
-    /// Why there is none for the pod `name`.
+    /// Returns the answer for the pod `name`: why the subresource is not available, and the alternative.
     pub(super) fn answer(self, shared: &Shared, namespace: &str, name: &str) -> Status {
         if let Err(status) = shared.registry.get(Resource::Pods, namespace, name) {
             return status;

@@ -1,8 +1,7 @@
-//! Watches: one JSON object a line, each sent as soon as it happens.
+//! Watches: one JSON object per line, each sent as soon as it happens.
 //!
-//! An object that many watchers see is serialised once (`serialised`). Events that are there
-//! already go out together. A watcher that does not read holds one chunk of them and a place in
-//! the history, no more.
+//! An object that many watchers see is serialised once (`serialised`). Events that are already there are sent
+//! together. A watcher that does not read holds one chunk of them and a place in the history, no more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,12 +23,12 @@ use super::query::Query;
 use super::respond::{self, Answer, BodyError};
 use super::server::Server;
 
-/// How long a watch lasts that does not say; clients come back from where they were.
+/// Duration of a watch that names none; clients come back and continue from the version that they had.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(45 * 60);
-/// Events are sent together up to this size.
+/// Maximum size of events sent together.
 const CHUNK_BYTES: usize = 32 * 1024;
 
-/// Begins a watch.
+/// Starts a watch.
 pub(super) fn answer(
     server: &Arc<Server>,
     query: &Query,
@@ -81,15 +80,15 @@ struct Feed {
     resource: Resource,
     ends_at: Instant,
     next_bookmark: Option<Instant>,
-    /// Whether the bookmark that ends the initial events is still to be sent.
+    /// True if the bookmark that ends the initial events is still to be sent.
     initial_events_pending: bool,
-    /// Whether nothing has been sent yet.
+    /// True if nothing has been sent yet.
     is_first: bool,
     server: Arc<Server>,
 }
 
 impl Feed {
-    /// The next lines, and the feed unless they are the last.
+    /// Returns the next lines, and the feed unless they are the last.
     async fn next_chunk(mut self) -> Option<(Bytes, Option<Self>)> {
         loop {
             if self.initial_events_pending
@@ -117,7 +116,7 @@ impl Feed {
         }
     }
 
-    /// An event and those that wait behind it, one a line.
+    /// Serialises an event and those that wait behind it, one per line.
     fn lines(mut self, event: Result<WatchEvent, Status>) -> (Bytes, Option<Self>) {
         let mut chunk = Vec::new();
         let mut next = Some(event);

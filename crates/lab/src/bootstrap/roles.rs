@@ -1,7 +1,8 @@
-//! The roles that a cluster has from the start, and to whom they are bound.
+//! The roles that a cluster has from the start, and their bindings.
 //!
-//! They are those of v1.36 that users meet (plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go), as far as this
-//! cluster has the resources. `admin`, `edit` and `view` have their rules themselves: nothing is aggregated here.
+//! They are those of v1.36 that users meet (plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go), as far as
+//! this cluster has the resources. `admin`, `edit` and `view` contain their rules themselves: this cluster aggregates
+//! no roles.
 
 use serde_json::{Value, json};
 
@@ -11,10 +12,10 @@ use crate::status::Status;
 
 const READ: [&str; 3] = ["get", "list", "watch"];
 const WRITE: [&str; 5] = ["create", "delete", "deletecollection", "patch", "update"];
-/// What reaches into a pod; only who may write there may read there.
+/// Subresources that reach into a pod; reading them takes the right to write them.
 const INTO_PODS: [&str; 4] = ["pods/attach", "pods/exec", "pods/portforward", "pods/proxy"];
 
-/// Creates them.
+/// Creates the roles and their bindings.
 pub(super) fn create(registry: &Registry) -> Result<(), Status> {
     let everyone = "system:authenticated";
     let bound = [
@@ -56,7 +57,7 @@ fn cluster_admin() -> Vec<Value> {
     vec![rule(&["*"], "*", &["*"]), json!({"verbs": ["*"], "nonResourceURLs": ["*"]})]
 }
 
-/// What clients ask before they know anything.
+/// Returns the rules for documents that clients read first, such as discovery.
 fn discovery() -> Vec<Value> {
     let paths = [
         "/api",
@@ -74,7 +75,7 @@ fn discovery() -> Vec<Value> {
     vec![json!({"verbs": ["get"], "nonResourceURLs": paths})]
 }
 
-/// What one may ask about oneself.
+/// Returns the rules for questions of users about themselves.
 fn basic_user() -> Vec<Value> {
     vec![
         rule(&["create"], "authorization.k8s.io", &["selfsubjectaccessreviews", "selfsubjectrulesreviews"]),
@@ -122,7 +123,7 @@ fn view() -> Vec<Value> {
     ]
 }
 
-/// What `edit` has beside `view`.
+/// Returns the rules of `edit` beyond those of `view`.
 fn edit() -> Vec<Value> {
     let core =
         ["configmaps", "events", "persistentvolumeclaims", "pods", "secrets", "serviceaccounts", "services"];
@@ -149,7 +150,7 @@ fn edit() -> Vec<Value> {
     ]
 }
 
-/// What `admin` has beside `edit`.
+/// Returns the rules of `admin` beyond those of `edit`.
 fn admin() -> Vec<Value> {
     let all = [&READ[..], &WRITE].concat();
     vec![rule(&all, Resource::Roles.group(), &["rolebindings", "roles"])]

@@ -1,4 +1,4 @@
-//! Since when a pod counts: it is ready, and has been for as long as its workload asks
+//! Availability of pods: a pod is available once it has been ready for as long as its workload requires
 //! (`IsPodAvailable` in pkg/api/v1/pod/util.go).
 
 use std::time::Duration;
@@ -13,16 +13,16 @@ use crate::value::number;
 /// Availability of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Availability {
-    /// It is not even ready.
+    /// Not ready.
     NotReady,
-    /// It is ready, and will be available after this many seconds.
+    /// Ready, and available after this many seconds.
     In(i64),
-    /// It is.
+    /// Available.
     Available,
 }
 
 impl Availability {
-    /// That of a pod at a time in Unix seconds.
+    /// Returns the availability of a pod at a time in Unix seconds.
     pub(super) fn of(pod: &Value, min_ready_seconds: i64, now: i64) -> Self {
         if !is_ready(pod) {
             return Self::NotReady;
@@ -39,7 +39,7 @@ impl Availability {
     }
 }
 
-/// The pods of one workload, judged at one time.
+/// Judges the pods of one workload at one time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judge {
     min_ready_seconds: i64,
@@ -47,7 +47,7 @@ pub(super) struct Judge {
 }
 
 impl Judge {
-    /// For the pods of a workload, at a written time.
+    /// Makes a judge for the pods of a workload, at a time in text.
     pub(super) fn new(workload: &Value, now: &str) -> Self {
         Self {
             min_ready_seconds: number(&workload["spec"]["minReadySeconds"]),
@@ -63,7 +63,7 @@ impl Judge {
         self.availability(pod).is_available()
     }
 
-    /// After which time one more of these pods will be available.
+    /// Returns the time until one more of these pods will be available.
     pub(super) fn next<'a>(self, pods: impl IntoIterator<Item = &'a Value>) -> Option<Duration> {
         let left = pods.into_iter().filter_map(|pod| match self.availability(pod) {
             Availability::In(seconds) => u64::try_from(seconds).ok(),

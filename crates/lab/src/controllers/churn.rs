@@ -1,8 +1,7 @@
-//! Changes of an EndpointSlice that has nothing to do with anybody, as on a busy cluster.
+//! Changes an EndpointSlice that no Service uses, as other workloads do on a busy cluster.
 //!
-//! Every change of a slice makes the Service proxies sync, and a sync uses up the next second; so on
-//! a busy cluster even an isolated deletion waits. The changes come at random, as often as
-//! `backgroundChurn` says; none by default.
+//! Every change of a slice makes the Service proxies sync, and a sync uses up the next second; so on a busy cluster
+//! even an isolated deletion waits. The changes come at random, at the rate `backgroundChurn`; none by default.
 
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ pub(super) async fn run(shared: Shared) {
         return std::future::pending().await;
     }
     let registry = &shared.registry;
-    // No Service has this name: the slice belongs to nobody, and nothing routes by it.
+    // No Service has this name: the slice belongs to nobody, and no proxy routes by it.
     let slice = json!({
         "metadata": {"name": NAME, "labels": {SERVICE_NAME: NAME}},
         "addressType": "IPv4",

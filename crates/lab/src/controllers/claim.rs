@@ -1,7 +1,7 @@
-//! Which objects belong to a controlling owner: those that its selector matches.
+//! Claims objects for a controlling owner: those that its selector matches.
 //!
-//! As `ControllerRefManager` (pkg/controller/controller_ref_manager.go) does: what matches and has
-//! no controller is adopted; what is controlled but no longer matches is let go.
+//! As `ControllerRefManager` (pkg/controller/controller_ref_manager.go) does, it adopts matching objects without a
+//! controller, and releases controlled ones that no longer match.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::selector::{LabelSelector, Selection};
 use crate::status::Status;
 use crate::value::list;
 
-/// The objects of `resource` that belong to `owner`, as they are now. What is not `considered` stays
-/// as it is.
+/// Adopts and releases objects of `resource` for `owner`, and returns those that belong to it now. Objects that are
+/// not `considered` stay as they are.
 pub(super) fn claim(
     registry: &Registry,
     owner: &Value,
@@ -49,7 +49,7 @@ pub(super) fn claim(
     Ok(claimed)
 }
 
-/// The owners of this resource that may adopt an object without a controller.
+/// Returns the owners of this resource that may adopt an object without a controller.
 pub(super) fn adopters(registry: &Registry, resource: Resource, object: &Value) -> Vec<Key> {
     let namespace = key(object).0;
     let owners = registry.list(resource, Some(&namespace), &Selection::all()).items;
@@ -59,7 +59,7 @@ pub(super) fn adopters(registry: &Registry, resource: Resource, object: &Value) 
     owners.iter().filter(selects).map(|owner| key(owner)).collect()
 }
 
-/// The owners of this resource that a change of one of them, or of a pod, concerns.
+/// Returns the owners of this resource that a change of one of them, or of a pod, concerns.
 pub(super) fn owners_concerned(
     registry: &Registry,
     owners: Resource,
@@ -76,7 +76,7 @@ pub(super) fn owners_concerned(
     }
 }
 
-/// Whether the owner, as it is by now, still takes on objects.
+/// Returns true if the owner, in its current state, still adopts objects.
 fn may_adopt(registry: &Registry, owner: &Value) -> bool {
     let Some(resource) = Resource::of_reference(owner) else { return false };
     let (namespace, name) = key(owner);
@@ -86,7 +86,7 @@ fn may_adopt(registry: &Registry, owner: &Value) -> bool {
     })
 }
 
-/// Changes the owner references of an object; `None` when it is gone.
+/// Changes the owner references of an object; returns `None` if it is gone.
 fn change_owners(
     registry: &Registry,
     resource: Resource,

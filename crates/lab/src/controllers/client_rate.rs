@@ -1,4 +1,4 @@
-//! How fast a controller may call the API server.
+//! Rate limit of a controller's calls to the API server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,25 +8,24 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::Config;
 
-/// A token bucket, as client-go has one per client (`rest.Config` with `QPS` and `Burst`). Clones
-/// share it.
+/// A token bucket, as client-go has one per client (`rest.Config` with `QPS` and `Burst`). Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct ClientRate {
-    /// From one call to the next, once the burst is used up.
+    /// Time from one call to the next, once the burst is used up.
     interval: Duration,
-    /// How far ahead of its due time a call may go out.
+    /// Time by which a call may go out before it is due.
     credit: Duration,
-    /// When the bucket is full again.
+    /// Time at which the bucket is full again.
     full_at: Arc<Mutex<Instant>>,
 }
 
 impl ClientRate {
-    /// The rate of one controller's client.
+    /// Returns the rate limit of one controller's client.
     pub(super) fn of(config: &Config) -> Self {
         Self::new(config.controllers.kube_api_qps, config.controllers.kube_api_burst)
     }
 
-    /// `qps` calls a second in the long run, `burst` of them at once.
+    /// Allows `qps` calls per second in the long run, `burst` of them at once.
     fn new(qps: u32, burst: u32) -> Self {
         let interval = Duration::from_secs(1) / qps.max(1);
         let credit = interval * burst.saturating_sub(1);

@@ -1,7 +1,7 @@
-//! Runs DaemonSets: one pod on each node that suits, replaced node by node.
+//! Runs DaemonSets: one pod on each suitable node, replaced node by node.
 //!
-//! After pkg/controller/daemon. What comes next is decided in [`steps`], which nodes suit in [`place`]. A pod that fails
-//! again and again is replaced with the pauses of the work queue only.
+//! After pkg/controller/daemon. [`steps`] decides the next steps, [`place`] which nodes are suitable. A pod that
+//! fails repeatedly is replaced with the pauses of the work queue only.
 
 mod place;
 mod steps;
@@ -44,7 +44,7 @@ pub(super) async fn run(shared: Shared) {
     .await;
 }
 
-/// Does what there is to do, and returns after which time to look again.
+/// Takes the next steps, and returns the time until the next look.
 async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
     let registry = &control.shared.registry;
     let Ok(set) = registry.get(Resource::DaemonSets, namespace, name) else { return Ok(None) };
@@ -82,7 +82,7 @@ fn own_pods(shared: &Shared, set: &Value) -> Result<Vec<Arc<Value>>, Status> {
     claim(&shared.registry, set, Resource::Pods, &selector, |_| true)
 }
 
-/// The pods by the node that they are on or meant for, but for those that have ended and are being deleted.
+/// Groups the pods by the node that they are on or meant for, without those that have ended and are being deleted.
 fn by_node(pods: Vec<Arc<Value>>) -> BTreeMap<String, Vec<Arc<Value>>> {
     let mut nodes: BTreeMap<String, Vec<_>> = BTreeMap::new();
     for pod in pods.into_iter().filter(|pod| !(is_being_deleted(pod) && is_terminal(pod))) {
@@ -110,7 +110,7 @@ async fn take(control: &PodControl, set: &Value, hash: &str, mut steps: Steps) -
     control.delete(set, &steps.delete).await
 }
 
-/// The status of the set with these pods (`updateDaemonSetStatus`).
+/// Returns the status of the set with these pods (`updateDaemonSetStatus`).
 fn status_of(
     set: &Value,
     places: &Places,

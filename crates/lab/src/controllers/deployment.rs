@@ -1,9 +1,9 @@
 //! Rolls a Deployment's template out through its ReplicaSets.
 //!
-//! The steps are those of pkg/controller/deployment: the new ReplicaSet is scaled up first, then old ones
-//! down. A change of `spec.replicas` during a rollout is met by the same steps, without the proportions of
-//! sync.go. Terminating pods are not counted. The arithmetic is in [`sizes`], revisions and templates
-//! in [`mod@revision`], conditions in [`status`].
+//! The steps are those of pkg/controller/deployment: it scales the new ReplicaSet up first, then old ones down. A
+//! change of `spec.replicas` during a rollout takes the same steps, without the proportions of sync.go. Terminating
+//! pods do not count. The arithmetic is in [`sizes`], revisions and templates in [`mod@revision`], conditions in
+//! [`status`].
 
 mod revision;
 pub(super) mod sizes;
@@ -40,7 +40,7 @@ pub(super) async fn run(shared: Shared) {
                 None if gone => None,
                 None => return adopters(&shared.registry, Resource::Deployments, &event.object),
             },
-            // Recreate waits for old pods to end; all else shows in the ReplicaSets.
+            // Recreate waits for old pods to end; everything else shows in the ReplicaSets.
             _ if gone || is_terminal(&event.object) => deployment_of_pod(&shared, &event.object),
             _ => None,
         };
@@ -92,7 +92,7 @@ struct Rollout<'a> {
     deployment: Arc<Value>,
     /// The ReplicaSet of the present template; the oldest, if there are several.
     new: Option<Arc<Value>>,
-    /// The others, oldest first.
+    /// The other ReplicaSets, oldest first.
     old: Vec<Arc<Value>>,
     /// The time of this step.
     now: String,
@@ -129,8 +129,8 @@ impl<'a> Rollout<'a> {
         self.old.iter().map(|replica_set| revision(replica_set)).max().unwrap_or(0)
     }
 
-    /// Numbers the ReplicaSet of the present template, if there is one, as the newest revision, and
-    /// keeps it in step with the Deployment.
+    /// Numbers the ReplicaSet of the present template, if there is one, as the newest revision, and copies the
+    /// Deployment's settings to it.
     fn sync_revision(&mut self) -> Result<(), Status> {
         let Some(new) = self.new.clone() else { return Ok(()) };
         let newest = self.newest_old_revision() + 1;
@@ -163,7 +163,7 @@ impl<'a> Rollout<'a> {
         Ok(())
     }
 
-    /// Makes the ReplicaSet of the present template, unless there is one.
+    /// Creates the ReplicaSet of the present template, unless it exists.
     fn ensure_new(&mut self) -> Result<Arc<Value>, Status> {
         if let Some(new) = &self.new {
             return Ok(Arc::clone(new));
@@ -197,8 +197,8 @@ impl<'a> Rollout<'a> {
         Ok(created)
     }
 
-    /// A paused rollout follows `spec.replicas` with its newest ReplicaSet that has pods. Where others have
-    /// pods, too, the surge may stay.
+    /// Scales the newest ReplicaSet with pods to `spec.replicas` while the rollout is paused. If others have pods,
+    /// too, the surge may stay.
     fn scale_paused(&mut self) -> Result<(), Status> {
         let all = self.all();
         let mut active = all.iter().rev().filter(|replica_set| replicas(replica_set) > 0).peekable();
@@ -212,7 +212,7 @@ impl<'a> Rollout<'a> {
         self.scale(newest, (replicas(newest) + change).max(0))
     }
 
-    /// One step of a rolling update. Returns whether it scaled something, so that more will follow.
+    /// Takes one step of a rolling update. Returns true if it scaled something, so that more will follow.
     fn roll(&mut self) -> Result<bool, Status> {
         let new = self.ensure_new()?;
         let Limits { max_surge, max_unavailable } = self.limits();
@@ -234,7 +234,7 @@ impl<'a> Rollout<'a> {
         Ok(scaled)
     }
 
-    /// All old pods first have to end, then the new ones start. Returns whether more is to follow.
+    /// Waits until all old pods have ended, then starts the new ones. Returns true if more will follow.
     fn recreate(&mut self) -> Result<bool, Status> {
         let mut scaled = false;
         for old in self.old.clone() {
@@ -264,7 +264,7 @@ impl<'a> Rollout<'a> {
         pods.iter().any(|pod| !is_terminal(pod) && is_old(pod))
     }
 
-    /// Gives a ReplicaSet a size.
+    /// Scales a ReplicaSet.
     fn scale(&mut self, replica_set: &Value, target: i64) -> Result<(), Status> {
         let (namespace, name) = key(replica_set);
         let registry = &self.shared.registry;
@@ -317,14 +317,14 @@ impl<'a> Rollout<'a> {
         draft
     }
 
-    /// Stores the counts alone, where no progress is to be expected.
+    /// Stores the counts alone, while no progress is expected.
     fn store_counts(&mut self) -> Outcome {
         let (all, new) = (self.all(), self.new.clone());
         self.store(|draft| draft.count(&all, new.as_deref()))?;
         Ok(None)
     }
 
-    /// Changes the status as it stands.
+    /// Changes the current status.
     fn store(&mut self, change: impl FnOnce(&mut Draft<'_>)) -> Result<(), Status> {
         let mut draft = Draft::of(&self.deployment, &self.now);
         change(&mut draft);

@@ -1,9 +1,8 @@
-//! Keeps the status of PodDisruptionBudgets: how many pods are healthy, how many have to be, and
-//! how many may be disrupted.
+//! Keeps the status of PodDisruptionBudgets: the number of healthy pods, the required number, and the number that may
+//! be disrupted.
 //!
-//! After pkg/controller/disruption. The [eviction](crate::registry) takes from
-//! what is written here; a pod that it has approved counts as gone until it is, or until its time
-//! for that is over.
+//! After pkg/controller/disruption. The [eviction](crate::registry) takes from the numbers that this controller
+//! writes; a pod whose eviction it has approved counts as gone until it is, or until its time to be deleted is over.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +25,7 @@ use crate::value::{number, text};
 
 const COMPONENT: &str = "controllermanager";
 
-/// How long an approved eviction may take to become a deletion (`DeletionTimeout`).
+/// Time within which an approved eviction must become a deletion (`DeletionTimeout`).
 const DELETION_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(super) async fn run(shared: Shared) {
@@ -38,7 +37,7 @@ pub(super) async fn run(shared: Shared) {
             let gone = event.event_type == WatchEventType::Deleted;
             return if gone { Vec::new() } else { vec![key(&event.object)] };
         }
-        // Its labels or its owner's size may have been others before: any budget may be concerned.
+        // Its labels or its owner's size may have been different before: any budget may be concerned.
         let namespace = key(&event.object).0;
         let budgets =
             shared.registry.list(Resource::PodDisruptionBudgets, Some(&namespace), &Selection::all());
@@ -68,7 +67,7 @@ fn reconcile(shared: &Shared, (namespace, name): &Key) -> Outcome {
     }
     let timeout = DELETION_TIMEOUT;
     for pod in pods.iter().filter(|pod| is_overdue(&budget, pod, timeout, &now)) {
-        // The namespace twice, as there.
+        // The namespace twice, as in Kubernetes.
         let message = format!("Pod was expected by PDB {namespace}/{namespace} to be deleted but it wasn't");
         registry.record_event(pod, EventType::Warning, "NotDeleted", &message, COMPONENT);
     }
@@ -86,14 +85,14 @@ fn reconcile(shared: &Shared, (namespace, name): &Key) -> Outcome {
     Ok(again)
 }
 
-/// How many pods there should be, and how many of them healthy.
+/// Number of pods expected, and how many of them must be healthy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Demand {
     expected: i64,
     healthy: i64,
 }
 
-/// `getExpectedPodCount`: percentages are rounded up.
+/// Computes the demand (`getExpectedPodCount`); percentages are rounded up.
 fn demand(registry: &Registry, budget: &Value, pods: &[Arc<Value>]) -> Result<Demand, String> {
     let (min_available, max_unavailable) =
         (&budget["spec"]["minAvailable"], &budget["spec"]["maxUnavailable"]);
@@ -109,7 +108,8 @@ fn demand(registry: &Registry, budget: &Value, pods: &[Arc<Value>]) -> Result<De
     Ok(Demand { expected, healthy: amount(min_available, expected, Round::Up) })
 }
 
-/// How many pods the controllers of these pods ask for together. Pods without one are not counted.
+/// Returns the number of pods that the controllers of these pods ask for together. Pods without a controller do not
+/// count.
 fn expected_scale(registry: &Registry, pods: &[Arc<Value>]) -> Result<i64, String> {
     let mut scales = BTreeMap::new();
     for pod in pods {
@@ -125,7 +125,8 @@ fn expected_scale(registry: &Registry, pods: &[Arc<Value>]) -> Result<i64, Strin
     Ok(scales.values().sum())
 }
 
-/// The topmost controller with a scale of its own: a Deployment, or a ReplicaSet without one.
+/// Returns the uid and the scale of the topmost controller that has a scale: a Deployment, or a ReplicaSet without
+/// one.
 fn scale_of(registry: &Registry, namespace: &str, owner: &Value) -> Option<(String, i64)> {
     let resource = Resource::of_reference(owner).filter(|resource| resource.has_scale())?;
     let object = registry.get(resource, namespace, text(&owner["name"])).ok()?;
@@ -138,7 +139,7 @@ fn scale_of(registry: &Registry, namespace: &str, owner: &Value) -> Option<(Stri
     Some((uid(&object).to_owned(), number(&object["spec"]["replicas"])))
 }
 
-/// Writes the counts, and returns when an approved eviction without a deletion expires.
+/// Writes the counts; returns the time until the next approved eviction without a deletion expires.
 fn fill_status(
     budget: &mut Value,
     pods: &[Arc<Value>],
@@ -178,20 +179,20 @@ fn fill_status(
     again
 }
 
-/// Whether an eviction of the pod was approved, and the pod was not deleted in time.
+/// Returns true if an eviction of the pod was approved, and the pod was not deleted in time.
 fn is_overdue(budget: &Value, pod: &Value, timeout: Duration, now: &str) -> bool {
     let approved = &budget["status"]["disruptedPods"][&key(pod).1];
     let now_seconds = unix_seconds(&json!(now)).unwrap_or(0);
     approved.is_string() && !is_being_deleted(pod) && time_left(approved, timeout, now_seconds).is_none()
 }
 
-/// What is left of a time that began at a written point; `None` when it is over.
+/// Returns the remainder of a duration that began at `since`; `None` if it is over.
 fn time_left(since: &Value, time: Duration, now_seconds: i64) -> Option<Duration> {
     let passed = u64::try_from(now_seconds - unix_seconds(since)?).unwrap_or(0);
     time.checked_sub(Duration::from_secs(passed)).filter(|left| !left.is_zero())
 }
 
-/// Allows nothing while it is not known what there should be.
+/// Allows no disruption while the expected number of pods is unknown.
 fn fail_safe(budget: &mut Value, why: &str, now: &str) {
     budget["status"]["disruptionsAllowed"] = json!(0);
     let condition = json!({
@@ -236,7 +237,7 @@ mod tests {
         bench
     }
 
-    /// Allowed, healthy, desired, expected.
+    /// Returns the counts: allowed, healthy, desired, expected.
     fn counts(bench: &Bench) -> [i64; 4] {
         let status = bench.get(Resource::PodDisruptionBudgets, "web")["status"].clone();
         ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"]

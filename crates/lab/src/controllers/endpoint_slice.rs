@@ -1,10 +1,9 @@
-//! Shows in EndpointSlices (and in the legacy [Endpoints](super::endpoints)) which pods back a
-//! Service.
+//! Keeps EndpointSlices (and the legacy [Endpoints](super::endpoints)): the pods that back a Service.
 //!
-//! Pods are seen through a [`view`] that takes its time; from then on every slice that is written
-//! shows their state. Conditions follow staging/src/k8s.io/endpointslice/utils.go: a terminating
-//! pod stays, as `terminating`, until it is terminal or gone. All endpoints
-//! with the same ports are in one slice. Services without a selector are left alone.
+//! It sees pods through a [`view`] that has a delay; from then on every slice that it writes shows their state.
+//! Conditions follow staging/src/k8s.io/endpointslice/utils.go: a terminating pod stays, as `terminating`, until it
+//! is terminal or gone. All endpoints with the same ports are in one slice. Services without a selector are left
+//! alone.
 
 mod view;
 
@@ -58,7 +57,7 @@ pub(super) async fn run(shared: Shared) {
     .await;
 }
 
-/// The Services whose slices may have to change, as soon as that is visible.
+/// Returns the Services whose slices may have to change, as soon as that is visible.
 fn changed_services(shared: Shared, view: Arc<Mutex<View>>) -> BoxStream<'static, Vec<Key>> {
     let events = follow(&shared.registry, &[Resource::Services, Resource::Pods]);
     let start = (shared, view, events, Queue::new());
@@ -79,7 +78,7 @@ fn changed_services(shared: Shared, view: Arc<Mutex<View>>) -> BoxStream<'static
     .boxed()
 }
 
-/// Takes note of an event, and returns the Services that it concerns at once.
+/// Records an event, and returns the Services that it concerns at once.
 fn observe(
     shared: &Shared,
     view: &Mutex<View>,
@@ -101,7 +100,7 @@ fn observe(
     vec![object_key]
 }
 
-/// The Services of a namespace that select a pod in any of these states.
+/// Returns the Services of a namespace that select a pod in any of these states.
 fn selecting(shared: &Shared, namespace: &str, states: &[Arc<Value>]) -> Vec<Key> {
     let mut services = BTreeSet::new();
     for service in shared.registry.list(Resource::Services, Some(namespace), &Selection::all()).items {
@@ -113,7 +112,7 @@ fn selecting(shared: &Shared, namespace: &str, states: &[Arc<Value>]) -> Vec<Key
     services.into_iter().collect()
 }
 
-/// Writes the slices of one Service as far as they differ from what they should be.
+/// Writes the slices of one Service that differ from the wanted ones.
 async fn sync(
     shared: &Shared,
     view: &Mutex<View>,
@@ -130,7 +129,7 @@ async fn sync(
     let mut pods = lock(view).pods_in(namespace);
     pods.retain(|pod| selector.matches(&pod["metadata"]["labels"]));
     let groups = endpoints_by_ports(&service, pods.iter().map(Arc::as_ref));
-    // Two controllers in Kubernetes, each with a client of its own.
+    // In Kubernetes these are two controllers, each with a client of its own.
     let (legacy, slices) = futures::join!(
         endpoints::write(shared, legacy_rate, &service, groups.values()),
         write_slices(shared, rate, &service, &groups),
@@ -141,7 +140,7 @@ async fn sync(
     Err(Status::internal(message))
 }
 
-/// Puts before a failure what it is that failed.
+/// Prefixes an error with the action that failed.
 fn failed(to: &str, service: &Value) -> impl Fn(Status) -> Status {
     let (namespace, name) = key(service);
     let what = format!("failed to {to} EndpointSlice for Service {namespace}/{name}");
@@ -187,7 +186,7 @@ async fn write_slices(
                 rate.permit().await;
                 let slice = new_slice(service, &labels, ports, endpoints);
                 match shared.registry.create(Resource::EndpointSlices, &namespace, slice) {
-                    // There is nothing to be done any more.
+                    // There is nothing left to do.
                     Err(status) if status.is_about_a_terminating_namespace() => return Ok(()),
                     created => created.map_err(failed("create", service))?,
                 };
@@ -219,7 +218,7 @@ async fn write_slices(
     Ok(())
 }
 
-/// The endpoints that are wanted: first those that were there before, in their order, then the others.
+/// Orders the wanted endpoints: first those that were there before, in their order, then the others.
 fn in_the_order_of(before: &[Value], wanted: &[Value]) -> Vec<Value> {
     let is_same = |a: &Value, b: &Value| {
         a["targetRef"]["uid"] == b["targetRef"]["uid"] && a["addresses"] == b["addresses"]
@@ -242,7 +241,7 @@ fn new_slice(service: &Value, labels: &Value, ports: &Value, endpoints: Vec<Valu
     })
 }
 
-/// The labels of a Service's slices: its own, and those by which slices are found.
+/// Returns the labels of a Service's slices: the Service's own, and those by which slices are found.
 fn labels(service: &Value, own: Value) -> Value {
     let mut labels = own;
     for (name, value) in service["metadata"]["labels"].as_object().into_iter().flatten() {
@@ -256,8 +255,8 @@ fn labels(service: &Value, own: Value) -> Value {
     labels
 }
 
-/// Endpoints grouped by the ports that the Service's target ports mean in their pods. There is
-/// always one group, if only an empty one.
+/// Groups endpoints by the ports that the Service's target ports have in their pods. There is always one group, if
+/// only an empty one.
 fn endpoints_by_ports<'a>(service: &Value, pods: impl Iterator<Item = &'a Value>) -> BTreeMap<String, Group> {
     let mut groups: BTreeMap<String, Group> = BTreeMap::new();
     for pod in pods {
@@ -272,7 +271,7 @@ fn endpoints_by_ports<'a>(service: &Value, pods: impl Iterator<Item = &'a Value>
     groups
 }
 
-/// A pod's entry in a slice, if it is to have one.
+/// Returns a pod's entry in a slice, if it should have one.
 fn endpoint(pod: &Value, service: &Value) -> Option<Value> {
     let ip = pod["status"]["podIP"].as_str().filter(|ip| !ip.is_empty() && !is_terminal(pod))?;
     let publish_not_ready = service["spec"]["publishNotReadyAddresses"] == true;
@@ -292,7 +291,7 @@ fn endpoint(pod: &Value, service: &Value) -> Option<Value> {
     if pod["spec"]["nodeName"].is_string() {
         endpoint["nodeName"] = pod["spec"]["nodeName"].clone();
     }
-    // By this name DNS finds the pod: HOSTNAME.SERVICE.
+    // DNS finds the pod by this name: HOSTNAME.SERVICE.
     let has_name = pod["spec"]["hostname"].as_str().is_some_and(|name| !name.is_empty());
     if has_name && pod["spec"]["subdomain"] == service["metadata"]["name"] {
         endpoint["hostname"] = pod["spec"]["hostname"].clone();
@@ -300,7 +299,7 @@ fn endpoint(pod: &Value, service: &Value) -> Option<Value> {
     Some(endpoint)
 }
 
-/// A Service's ports as they are in a pod; a named target port that the pod does not have is omitted.
+/// Returns a Service's ports as they are in a pod; a named target port that the pod does not have is omitted.
 fn ports(service: &Value, pod: &Value) -> Value {
     let mut ports = Vec::new();
     for port in service["spec"]["ports"].as_array().into_iter().flatten() {
@@ -321,7 +320,7 @@ fn ports(service: &Value, pod: &Value) -> Value {
     Value::Array(ports)
 }
 
-/// A named port of a pod's containers, native sidecars included.
+/// Returns a named port of a pod's containers, native sidecars included.
 fn container_port(pod: &Value, name: &str, protocol: &Value) -> Option<Value> {
     let inits = list(&pod["spec"]["initContainers"]).iter();
     let sidecars = inits.filter(|container| container["restartPolicy"] == "Always");

@@ -1,7 +1,7 @@
-//! Deletes what has lost all its owners.
+//! Deletes objects that have lost all their owners.
 //!
-//! After pkg/controller/garbagecollector, in the background only: dependents are deleted once their owner
-//! is gone. A deletion in the foreground is one in the background here.
+//! After pkg/controller/garbagecollector, in the background only: dependents are deleted once their owner is gone. A
+//! deletion in the foreground is one in the background here.
 
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -34,8 +34,8 @@ fn references(object: &Value) -> &[Value] {
     list(&object["metadata"]["ownerReferences"])
 }
 
-/// Whether the owner that a reference names is gone. One of a kind that this cluster does not have counts
-/// as there.
+/// Returns true if the owner that a reference names is gone. An owner of a kind that this cluster does not have
+/// counts as present.
 fn is_gone(registry: &Registry, object: &Value, reference: &Value) -> bool {
     let Some(kind) = Resource::of_reference(reference) else { return false };
     let home = if kind.namespaced() { key(object).0 } else { String::new() };
@@ -43,7 +43,7 @@ fn is_gone(registry: &Registry, object: &Value, reference: &Value) -> bool {
     !owner.is_ok_and(|owner| owner["metadata"]["uid"] == reference["uid"])
 }
 
-/// Deletes a dependent whose owners are all gone; of some that are, it loses the reference.
+/// Deletes a dependent whose owners are all gone; if only some are gone, removes the references to these.
 fn collect(registry: &Registry, resource: Resource, object: &Value) {
     if references(object).is_empty() || is_being_deleted(object) {
         return;
@@ -81,7 +81,7 @@ mod tests {
 
     const MAPS: Resource = Resource::ConfigMaps;
 
-    /// A config map that belongs to others.
+    /// Creates a ConfigMap with these owners.
     fn map(bench: &Bench, name: &str, owners: &[&str]) {
         let reference = |owner: &&str| {
             let uid = bench.get(MAPS, owner)["metadata"]["uid"].clone();

@@ -1,7 +1,7 @@
 //! The ControllerRevisions of a StatefulSet or DaemonSet: one for each template that it has had.
 //!
-//! After pkg/controller/history and `constructHistory` (pkg/controller/daemon/update.go). A template that comes back gets
-//! its old revision with a new number.
+//! After pkg/controller/history and `constructHistory` (pkg/controller/daemon/update.go). A template that comes back
+//! gets its old revision with a new number.
 
 use std::sync::Arc;
 
@@ -16,20 +16,20 @@ use crate::selector::LabelSelector;
 use crate::status::Status;
 use crate::value::{number, text};
 
-/// The label of pods that names their revision (`ControllerRevisionHashLabelKey`).
+/// Label of pods that names their revision (`ControllerRevisionHashLabelKey`).
 pub(super) const REVISION_LABEL: &str = "controller-revision-hash";
 
 /// The revisions of a workload's template so far.
 pub(super) struct History {
     /// The revision of the present template.
     pub(super) update: Arc<Value>,
-    /// The others, oldest first.
+    /// The other revisions, oldest first.
     pub(super) old: Vec<Arc<Value>>,
 }
 
 impl History {
-    /// The history of `owner`, in which its present template has the newest revision. `mark` makes the value of the label
-    /// that the revision's own pods have, from its name and the hash in it.
+    /// Returns the history of `owner`, with its present template as the newest revision. `mark` makes the value of
+    /// the revision's own label from its name and the hash in the name.
     pub(super) fn of(
         registry: &Registry,
         owner: &Value,
@@ -58,7 +58,7 @@ impl History {
         Ok(Self { update, old })
     }
 
-    /// The old revision of that name.
+    /// Finds the old revision of that name.
     pub(super) fn find(&self, name: &str) -> Option<&Arc<Value>> {
         self.old.iter().find(|revision| key(revision).1 == name)
     }
@@ -81,12 +81,12 @@ impl History {
     }
 }
 
-/// The revision that the label of a pod, or of a revision, names.
+/// Returns the revision that the label of a pod, or of a revision, names.
 pub(super) fn revision_of(object: &Value) -> &str {
     text(&object["metadata"]["labels"][REVISION_LABEL])
 }
 
-/// The template that a revision holds.
+/// Returns the template that a revision holds.
 pub(super) fn template_of(revision: &Value) -> Value {
     let mut template = revision["data"]["spec"]["template"].clone();
     if let Some(fields) = template.as_object_mut() {
@@ -95,7 +95,7 @@ pub(super) fn template_of(revision: &Value) -> Value {
     template
 }
 
-/// A revision of the owner's present template: a patch that brings it back, as `kubectl rollout undo` sends it.
+/// Makes a revision of the owner's present template: a patch that brings it back, as `kubectl rollout undo` sends it.
 fn new_revision(owner: &Value, number: i64, mark: impl Fn(&str, &str) -> String) -> Value {
     let mut template = owner["spec"]["template"].clone();
     let hash = template::hash(&template);

@@ -35,7 +35,7 @@ use verdict::{End, Verdict};
 
 const COMPONENT: &str = "job-controller";
 
-/// The longest pause after a failure (`MaxJobPodFailureBackOff`).
+/// Maximum pause after a failure (`MaxJobPodFailureBackOff`).
 const MAX_POD_FAILURE_BACK_OFF: Duration = Duration::from_secs(600);
 
 /// Ledgers by the Jobs' uids.
@@ -58,7 +58,7 @@ pub(super) async fn run(shared: Shared) {
         if gone {
             let owner = controller_of(&event.object).and_then(|owner| owner["uid"].as_str());
             let uid = owner.unwrap_or_default().to_owned();
-            // A Job that is gone does not count any more.
+            // A Job that is gone no longer counts.
             let found = shared.registry.get(Resource::Jobs, &job.0, &job.1);
             if found.is_ok_and(|job| object::uid(&job) == uid) {
                 lock(&ledgers).entry(uid).or_default().keep(Arc::clone(&event.object));
@@ -94,7 +94,7 @@ async fn reconcile(control: &PodControl, ledgers: &Ledgers, (namespace, name): &
     outcome
 }
 
-/// When a Job ended, in Unix seconds; `None` when it has not.
+/// Returns the time at which a Job ended, in Unix seconds; `None` if it has not.
 fn finished_at(job: &Value) -> Option<i64> {
     let ends = ["Complete", "Failed"].map(|end| condition(job, end));
     let end = ends.into_iter().find(|end| end["status"] == "True")?;
@@ -116,13 +116,13 @@ fn expire(shared: &Shared, job: &Value, finished: i64) -> Outcome {
     }
 }
 
-/// One look at one Job.
+/// State of one look at one Job.
 struct Sync<'a> {
     control: &'a PodControl,
     job: &'a Value,
     ledger: &'a mut Ledger,
     pods: Vec<Arc<Value>>,
-    /// The status to come.
+    /// The new status.
     status: Value,
     succeeded: i64,
     failed: i64,
@@ -178,7 +178,7 @@ impl<'a> Sync<'a> {
         self.write()?;
         if let Some((event_type, reason, message)) = finished {
             self.control.record(self.job, event_type, &reason, &message);
-            // Its lifetime begins.
+            // Its time to live begins.
             again = Some(Duration::ZERO);
         }
         managed.map(|()| again)
@@ -192,7 +192,7 @@ impl<'a> Sync<'a> {
         self.pods.iter().filter(|pod| is_being_deleted(pod) && !is_terminal(pod)).count()
     }
 
-    /// Looks at the pods again; one that is gone counts in its last state.
+    /// Reads the pods again; one that is gone counts in its last state.
     fn reload_pods(&mut self) {
         for pod in std::mem::take(&mut self.pods) {
             let (namespace, name) = key(&pod);
@@ -204,8 +204,8 @@ impl<'a> Sync<'a> {
         self.count_finished();
     }
 
-    /// Counts each pod that is over, once. A pod that is being deleted counts as failed, unless it has
-    /// succeeded, or the Job replaces only pods that have failed.
+    /// Counts each finished pod once. A pod that is being deleted counts as failed, unless it has succeeded, or the
+    /// Job replaces only pods that have failed.
     fn count_finished(&mut self) {
         let waits_for_end = self.job["spec"]["podReplacementPolicy"] == "Failed";
         let gone: Vec<_> = self.ledger.gone().cloned().collect();
@@ -235,7 +235,7 @@ impl<'a> Sync<'a> {
         self.failed += i64::try_from(failed).unwrap_or(i64::MAX);
     }
 
-    /// The seconds that the Job may still be active.
+    /// Returns the seconds that the Job may still be active.
     fn deadline_in(&self) -> Option<i64> {
         let limit = self.spec("activeDeadlineSeconds")?;
         let started = unix_seconds(&self.status["startTime"])?;
@@ -252,7 +252,7 @@ impl<'a> Sync<'a> {
         Some(Verdict::new(End::Failed, "DeadlineExceeded", "Job was active longer than specified deadline"))
     }
 
-    /// With restarts in place, these count (`pastBackoffLimitOnFailure`).
+    /// Returns true if restarts in place exceed `limit` (`pastBackoffLimitOnFailure`).
     fn restarts_exceed(&self, limit: i64) -> bool {
         if self.job["spec"]["template"]["spec"]["restartPolicy"] != "OnFailure" {
             return false;
@@ -276,7 +276,7 @@ impl<'a> Sync<'a> {
         is_met.then(|| Verdict::new(End::Complete, "CompletionsReached", message))
     }
 
-    /// Writes the verdict down, and the end with its event when no pod is left.
+    /// Records the verdict, and the end with its event once no pod is left.
     fn conclude(&mut self, verdict: &Verdict) -> Option<(EventType, String, String)> {
         let (certain, end) = verdict.end.conditions();
         self.set_condition(certain, &verdict.reason, &verdict.message);
@@ -337,7 +337,7 @@ impl<'a> Sync<'a> {
         Ok(())
     }
 
-    /// Creates pods as far as some are missing, and returns after which time the next may be created.
+    /// Creates missing pods, and returns the time until the next may be created.
     async fn manage(&mut self) -> Result<Option<Duration>, Status> {
         let active = self.active();
         let parallelism = self.spec("parallelism").unwrap_or(1);

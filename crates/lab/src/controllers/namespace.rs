@@ -11,7 +11,7 @@ use crate::resource::Resource;
 use crate::selector::Selection;
 use crate::shared::Shared;
 
-/// What owns pods goes before them, so that nothing makes new ones.
+/// Resources that own pods. They are deleted before pods, so that nothing creates new ones.
 const MAKERS: [Resource; 5] = [
     Resource::Deployments,
     Resource::ReplicaSets,
@@ -20,7 +20,7 @@ const MAKERS: [Resource; 5] = [
     Resource::Jobs,
 ];
 
-/// Everything that lives in namespaces, in the order in which it goes.
+/// Returns all resources that live in namespaces, in the order of their deletion.
 fn contents() -> impl Iterator<Item = Resource> {
     let others =
         Resource::ALL.into_iter().filter(|resource| resource.namespaced() && !MAKERS.contains(resource));
@@ -28,7 +28,7 @@ fn contents() -> impl Iterator<Item = Resource> {
 }
 
 pub(super) async fn run(shared: Shared) {
-    // Only pods take their time; everything else goes at once.
+    // Only pods take time to go; everything else goes at once.
     let mut events = follow(&shared.registry, &[Resource::Namespaces, Resource::Pods]);
     let mut queue = Queue::new();
     loop {

@@ -1,8 +1,8 @@
-//! What every namespace has: the service account `default`, and the certificate by which pods know
-//! the API server.
+//! Keeps the contents of every namespace: the service account `default`, and the certificate by which pods trust the
+//! API server.
 //!
-//! After pkg/controller/serviceaccount and the root CA publisher in pkg/controller/certificates:
-//! what is deleted or changed comes back.
+//! After pkg/controller/serviceaccount and the root CA publisher in pkg/controller/certificates: deleted or changed
+//! objects are restored.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
-//! Keeps new pods off nodes that are cordoned or not ready, and evicts pods from nodes with a taint
-//! `NoExecute` that they do not tolerate.
+//! Keeps new pods off nodes that are cordoned or not ready, and evicts pods from nodes with a taint `NoExecute` that
+//! they do not tolerate.
 //!
-//! After pkg/controller/nodelifecycle and pkg/controller/tainteviction. A node's own word counts: nobody
-//! watches whether its agent is alive. A toleration with `tolerationSeconds` counts as one without. An
-//! eviction by a taint is an ordinary deletion, and no PodDisruptionBudget is asked.
+//! After pkg/controller/nodelifecycle and pkg/controller/tainteviction. The node's own status counts: nobody checks
+//! that its agent is alive. A toleration with `tolerationSeconds` counts as one without. An eviction by a taint is an
+//! ordinary deletion, which no PodDisruptionBudget limits.
 
 use serde_json::{Value, json};
 
@@ -17,9 +17,9 @@ use crate::resource::Resource;
 use crate::selector::Selection;
 use crate::shared::Shared;
 
-/// The node says that it is not ready.
+/// Taint of a node that reports not to be ready.
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
-/// The node is cordoned.
+/// Taint of a cordoned node.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
 pub(super) async fn run(shared: Shared) {
@@ -40,7 +40,7 @@ pub(super) async fn run(shared: Shared) {
     );
 }
 
-/// Keeps the taints `NoSchedule` of a node as its state is. Nothing is written where nothing changes.
+/// Updates the `NoSchedule` taints of a node to its state. Writes only changes.
 fn taint(registry: &Registry, name: &str) -> Outcome {
     let now = registry.now();
     let tainted = registry.modify(Resource::Nodes, "", name, Part::Main, |node| {

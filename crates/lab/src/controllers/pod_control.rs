@@ -1,7 +1,7 @@
-//! Creates and deletes the pods of a workload, and says so in events.
+//! Creates and deletes the pods of a workload, and records events about it.
 //!
-//! After `RealPodControl` (pkg/controller/controller_utils.go) and `slowStartBatch` (pkg/controller/replicaset): pods are
-//! created in batches of 1, 2, 4, …, so that a mistake in the template is refused once and not a hundred times.
+//! After `RealPodControl` (pkg/controller/controller_utils.go) and `slowStartBatch` (pkg/controller/replicaset): pods
+//! are created in batches of 1, 2, 4, …, so that a mistake in the template is refused once and not a hundred times.
 
 use std::sync::Arc;
 
@@ -16,10 +16,11 @@ use crate::shared::Shared;
 use crate::status::Status;
 use crate::value::text;
 
-/// The most pods that one look at an object creates or deletes (`BurstReplicas`, `MaxPodCreateDeletePerSync`).
+/// Maximum number of pods that one look at an object creates or deletes (`BurstReplicas`,
+/// `MaxPodCreateDeletePerSync`).
 pub(super) const BURST: usize = 500;
 
-/// Words of events for a pod that was created or deleted.
+/// Wording of events about a created or deleted pod.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wording {
     /// As `RealPodControl` does.
@@ -28,12 +29,12 @@ pub(super) enum Wording {
     StatefulSets,
 }
 
-/// What one controller creates and deletes pods with.
+/// Access of one controller to the pods that it creates and deletes.
 #[derive(Clone)]
 pub(super) struct PodControl {
     pub(super) shared: Shared,
     pub(super) rate: ClientRate,
-    /// What events name as their source.
+    /// Name of the controller, the source of its events.
     pub(super) component: &'static str,
     wording: Wording,
 }
@@ -52,7 +53,7 @@ impl PodControl {
         Self { wording, ..self }
     }
 
-    /// Says what was done to a pod, or failed.
+    /// Records an event that an act on a pod succeeded or failed.
     fn say(&self, owner: &Value, act: Act, pod: &str, failure: Option<&Status>) {
         let (event_type, result) = if failure.is_some() {
             (EventType::Warning, "Failed")
@@ -152,7 +153,7 @@ enum Act {
     Delete,
 }
 
-/// A pod of the owner's template, whose name begins with `prefix`.
+/// Makes a pod of the owner's template, whose name begins with `prefix`.
 pub(super) fn of_template(owner: &Value, prefix: &str) -> Value {
     let template = &owner["spec"]["template"];
     let mut pod = json!({"metadata": template["metadata"], "spec": template["spec"]});

@@ -1,11 +1,11 @@
-//! Work that is due: now, or at some later time.
+//! Work that is due now or at some later time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::time::{Duration, Instant, sleep_until};
 
-/// Pieces of work, each with the time when it is due. A piece that is added again is due at the
-/// earlier of both times.
+/// Pieces of work, each with the time when it is due. A piece that is added again is due at the earlier of both
+/// times.
 #[derive(Debug)]
 pub(super) struct Queue<K> {
     due: BTreeSet<(Instant, K)>,

@@ -1,7 +1,7 @@
 //! Keeps as many pods as a ReplicaSet asks for.
 //!
-//! Terminating pods do not count, so a deleted pod is replaced at once. Which pods are deleted first when there are too
-//! many is in [`rank`].
+//! Terminating pods do not count, so a deleted pod is replaced at once. [`rank`] decides which surplus pods are
+//! deleted first.
 
 mod rank;
 
@@ -39,7 +39,7 @@ pub(super) async fn run(shared: Shared) {
     .await;
 }
 
-/// Does what there is to do, and returns after which time to look again.
+/// Takes the next steps, and returns the time until the next look.
 async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
     let registry = &control.shared.registry;
     let Ok(replica_set) = registry.get(Resource::ReplicaSets, namespace, name) else { return Ok(None) };
@@ -63,7 +63,7 @@ async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
     managed.map(|()| again)
 }
 
-/// Creates or deletes pods, as far as their number is not right.
+/// Creates or deletes pods until their number is right.
 async fn manage(control: &PodControl, replica_set: &Value, pods: Vec<Arc<Value>>) -> Result<(), Status> {
     let wanted = usize::try_from(number(&replica_set["spec"]["replicas"])).unwrap_or(0);
     let missing = wanted.saturating_sub(pods.len()).min(BURST);
@@ -80,7 +80,7 @@ async fn manage(control: &PodControl, replica_set: &Value, pods: Vec<Arc<Value>>
     control.delete(replica_set, &rank::least_worth(pods, &related, now, excess)).await
 }
 
-/// The active pods of all ReplicaSets that have the same controller.
+/// Returns the active pods of all ReplicaSets that have the same controller.
 fn related_pods(shared: &Shared, replica_set: &Value) -> Vec<Arc<Value>> {
     let namespace = key(replica_set).0;
     let mut family = shared.registry.list(Resource::ReplicaSets, Some(&namespace), &Selection::all()).items;
@@ -94,8 +94,8 @@ fn related_pods(shared: &Shared, replica_set: &Value) -> Vec<Arc<Value>> {
     pods
 }
 
-/// The status that a ReplicaSet with these pods has (`calculateStatus`), and after which time one
-/// more pod will count as available.
+/// Returns the status of a ReplicaSet with these pods (`calculateStatus`), and the time until one more pod will count
+/// as available.
 fn status_of(
     replica_set: &Value,
     pods: &[Arc<Value>],

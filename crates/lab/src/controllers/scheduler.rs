@@ -1,8 +1,8 @@
 //! Binds pods to nodes.
 //!
-//! Where a pod may go and where it goes best is decided in [`fit`]. A pod for which there is no
-//! node says so in its condition and in an event, and is tried again when nodes change or pods go,
-//! but not more often than the scheduler's back-off allows (pkg/scheduler/backend/queue).
+//! [`fit`] decides which nodes a pod fits on, and which of them is best. A pod that fits on no node has a condition
+//! and an event that say why. The scheduler tries it again when nodes change or pods go, but not more often than its
+//! back-off allows (pkg/scheduler/backend/queue).
 
 mod fit;
 
@@ -27,7 +27,7 @@ use crate::shared::Shared;
 
 const COMPONENT: &str = "default-scheduler";
 
-/// The pause after a pod fitted nowhere, doubling, and the longest (`DefaultPodInitialBackoffDuration`,
+/// First and longest pause after a pod fitted nowhere; it doubles in between (`DefaultPodInitialBackoffDuration`,
 /// `DefaultPodMaxBackoffDuration` in pkg/scheduler/backend/queue).
 const POD_BACK_OFF: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(10) };
 
@@ -58,7 +58,7 @@ pub(super) async fn run(shared: Shared) {
     }
 }
 
-/// Pods for which there was no node, each with the number of attempts and the time of the last.
+/// Pods that fitted on no node, each with the number of attempts and the time of the last.
 #[derive(Debug, Default)]
 struct Waiting(BTreeMap<Key, (u32, Instant)>);
 
@@ -69,7 +69,7 @@ impl Waiting {
         *last = Instant::now();
     }
 
-    /// All of them, each with the time until it may be tried again.
+    /// Returns all of them, each with the time until it may be tried again.
     fn all(&self) -> Vec<(Key, Duration)> {
         let delay = |(attempts, last): &(u32, Instant)| {
             (*last + POD_BACK_OFF.after(*attempts)).saturating_duration_since(Instant::now())

@@ -1,7 +1,7 @@
-//! Runs StatefulSets: numbered pods with names that last, which are replaced in order.
+//! Runs StatefulSets: numbered pods with stable names, replaced in order.
 //!
-//! After pkg/controller/statefulset. What comes next is decided in [`steps`], names and claims are in [`pods`].
-//! The claims of a pod outlive it, whatever `persistentVolumeClaimRetentionPolicy` says.
+//! After pkg/controller/statefulset. [`steps`] decides the next steps; names and claims are in [`pods`]. The claims
+//! of a pod outlive it, regardless of `persistentVolumeClaimRetentionPolicy`.
 
 mod pods;
 mod steps;
@@ -38,7 +38,7 @@ pub(super) async fn run(shared: Shared) {
     .await;
 }
 
-/// Does what there is to do, and returns after which time to look again.
+/// Takes the next steps, and returns the time until the next look.
 async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
     let registry = &control.shared.registry;
     let Ok(set) = registry.get(Resource::StatefulSets, namespace, name) else { return Ok(None) };
@@ -66,12 +66,12 @@ fn own_pods(shared: &Shared, set: &Value) -> Result<Vec<Arc<Value>>, Status> {
     claim(&shared.registry, set, Resource::Pods, &selector, is_member)
 }
 
-/// One look at one StatefulSet.
+/// State of one look at one StatefulSet.
 struct Look<'a> {
     control: &'a PodControl,
     set: &'a Value,
     history: History,
-    /// The names of the revisions of `status`.
+    /// Names of the current and the update revision in the status.
     current: String,
     update: String,
 }
@@ -139,7 +139,7 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// The status of the set with these pods (`updateStatus`, `completeRollingUpdate`).
+    /// Returns the status of the set with these pods (`updateStatus`, `completeRollingUpdate`).
     fn status(&self, set: &Value, pods: &[Arc<Value>], judge: Judge) -> Value {
         let count = |counts: &dyn Fn(&Value) -> bool| pods.iter().filter(|pod| counts(pod)).count();
         let of_revision =

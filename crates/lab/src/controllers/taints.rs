@@ -2,24 +2,24 @@
 
 use serde_json::Value;
 
-/// What a taint does to pods that do not tolerate it.
+/// Effect of a taint: pods that do not tolerate it are not scheduled to the node.
 pub(super) const NO_SCHEDULE: &str = "NoSchedule";
-/// The same, and those that run there are evicted.
+/// Effect of a taint: as [`NO_SCHEDULE`], and running pods that do not tolerate it are evicted.
 pub(super) const NO_EXECUTE: &str = "NoExecute";
 
-/// The taints of a node that have one of these effects.
+/// Returns the taints of a node that have one of these effects.
 pub(super) fn of<'a>(node: &'a Value, effects: &'a [&str]) -> impl Iterator<Item = &'a Value> {
     let taints = node["spec"]["taints"].as_array().into_iter().flatten();
     taints.filter(|taint| effects.iter().any(|effect| taint["effect"] == *effect))
 }
 
-/// The tolerations of a pod that fit a taint (`ToleratesTaint` in core/v1/toleration.go).
+/// Returns the tolerations of a pod that match a taint (`ToleratesTaint` in core/v1/toleration.go).
 pub(super) fn tolerations<'a>(pod: &'a Value, taint: &'a Value) -> impl Iterator<Item = &'a Value> {
     let tolerations = pod["spec"]["tolerations"].as_array().into_iter().flatten();
     tolerations.filter(|toleration| fits(toleration, taint))
 }
 
-/// Whether a pod tolerates a taint, for some time at least.
+/// Returns true if a pod tolerates a taint, at least for some time.
 pub(super) fn is_tolerated(pod: &Value, taint: &Value) -> bool {
     tolerations(pod, taint).next().is_some()
 }

@@ -1,4 +1,4 @@
-//! Pod templates: which are the same, and a short name for each.
+//! Pod templates: compares them, and gives each a short name.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -11,16 +11,16 @@ pub(super) fn is_same(one: &Value, other: &Value) -> bool {
     significant(one) == significant(other)
 }
 
-/// A short name for a pod template: equal templates have equal ones, whatever order their fields
-/// were written in (`serde_json` sorts them).
+/// Returns a short name for a pod template. Equal templates have equal names, regardless of the order of their fields
+/// (`serde_json` sorts them).
 pub(super) fn hash(template: &Value) -> String {
     let mut hasher = DefaultHasher::new();
     significant(template).to_string().hash(&mut hasher);
     in_name_characters(hasher.finish(), 10)
 }
 
-/// A template without what says nothing: nulls, empty lists, and a creation time, which clients
-/// write as null or as the template of an older object had it.
+/// Returns a template without insignificant parts: nulls, empty lists, and a creation time, which clients write as
+/// null or copy from the template of an older object.
 fn significant(value: &Value) -> Value {
     match value {
         Value::Object(map) => {

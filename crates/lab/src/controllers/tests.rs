@@ -1,3 +1,3 @@
-//! What the tests of several controllers share.
+//! Helpers that the tests of several controllers share.
 
 pub(super) mod bench;

@@ -1,8 +1,8 @@
-//! The loop that most controllers have in common: events name objects, and workers bring these
-//! objects closer to what they should be.
+//! The loop that most controllers share: events name objects, and workers bring these objects closer to their
+//! specifications.
 //!
-//! It is client-go's work queue (util/workqueue): an object is never worked on twice at a time,
-//! what comes in between is worked on afterwards, and failures are retried with a growing delay.
+//! It is client-go's work queue (util/workqueue): an object is never worked on twice at a time, events that come
+//! meanwhile cause another pass afterwards, and failures are retried with a growing delay.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,8 +13,8 @@ use futures::stream::{BoxStream, FuturesUnordered};
 use super::queue::Queue;
 use crate::status::Status;
 
-/// How many objects of one controller are worked on at a time. Kubernetes' default
-/// (`ConcurrentDeploymentSyncs` and its like in pkg/controller/*/config/v1alpha1/defaults.go).
+/// Number of objects of one controller that are worked on at a time. Kubernetes' default (`ConcurrentDeploymentSyncs`
+/// and its like in pkg/controller/*/config/v1alpha1/defaults.go).
 const WORKERS: usize = 5;
 
 /// The first and the longest delay after a failure (`DefaultTypedControllerRateLimiter` in
@@ -25,25 +25,25 @@ pub(super) const BACK_OFF: BackOff =
 /// A delay that doubles with every failure in a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BackOff {
-    /// After the first failure.
+    /// Delay after the first failure.
     pub(super) first: Duration,
-    /// At most.
+    /// Maximum delay.
     pub(super) longest: Duration,
 }
 
 impl BackOff {
-    /// The delay after this many failures in a row.
+    /// Returns the delay after this many failures in a row.
     pub(super) fn after(self, failures: u32) -> Duration {
         let factor = 2_u32.saturating_pow(failures.saturating_sub(1));
         self.first.saturating_mul(factor).min(self.longest)
     }
 }
 
-/// The result of one look at an object: the time after which to look again, if no event comes
-/// sooner, or why it failed.
+/// Result of one look at an object: the time until the next look, if no event comes sooner, or the reason for a
+/// failure.
 pub(super) type Outcome = Result<Option<Duration>, Status>;
 
-/// Works on the objects that events name, for ever.
+/// Works on the objects that events name, forever.
 pub(super) async fn run<E, K, W>(
     mut events: BoxStream<'static, E>,
     back_off: BackOff,

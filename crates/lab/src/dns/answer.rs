@@ -1,4 +1,4 @@
-//! Questions and answers in the DNS's own form. Pure.
+//! Messages of the DNS protocol: decodes questions, encodes answers. Pure.
 
 use std::str::FromStr;
 
@@ -9,18 +9,18 @@ use rand::seq::SliceRandom;
 
 use super::records::{Meaning, Records, ZONE};
 
-/// The most bytes of an answer over UDP, whatever the client says it can take: what is safe from
-/// fragmentation (CoreDNS's plugin `bufsize`).
+/// Maximum number of bytes of an answer over UDP, regardless of the client's limit: it avoids fragmentation
+/// (CoreDNS's plugin `bufsize`).
 const MAX_UDP_BYTES: u16 = 1232;
 
-/// How an answer travels.
+/// Transport of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
     Udp,
     Tcp,
 }
 
-/// The answer to a question; `None` for bytes that are no question.
+/// Answers a question; `None` if the bytes are not a question.
 pub(super) fn answer(
     question: &[u8],
     records: &Records,
@@ -60,7 +60,7 @@ pub(super) fn answer(
 fn fill(response: &mut Message, query: &Query, records: &Records, ttl_seconds: u32, serial: u32) {
     let text = query.name().to_ascii().to_ascii_lowercase();
     let labels: Vec<_> = text.trim_end_matches('.').split('.').collect();
-    // There is no other name server to ask: what is not the cluster's is refused.
+    // There is no other name server to ask: the server refuses names outside the cluster's domain.
     let Some(labels) = labels.strip_suffix(&ZONE[..]).filter(|_| query.query_class() == DNSClass::IN) else {
         response.metadata.response_code = ResponseCode::Refused;
         return;
@@ -75,7 +75,7 @@ fn fill(response: &mut Message, query: &Query, records: &Records, ttl_seconds: u
             }
         }
         Meaning::Found(mut addresses) => {
-            // As CoreDNS's plugin `loadbalance`: clients take the first.
+            // As CoreDNS's plugin `loadbalance` does: clients take the first.
             addresses.shuffle(&mut rand::rng());
             for address in addresses.into_iter().filter(|_| query.query_type() == RecordType::A) {
                 response.add_answer(record(query.name(), RData::A(A(address))));
@@ -89,7 +89,7 @@ fn fill(response: &mut Message, query: &Query, records: &Records, ttl_seconds: u
     }
 }
 
-/// Says for how long an absence may be remembered.
+/// Returns the SOA record, which limits how long clients may cache that a record does not exist.
 fn start_of_authority(ttl_seconds: u32, serial: u32) -> Option<Record> {
     let zone = ZONE.join(".");
     let name = |text: String| Name::from_str(&text).ok();
@@ -165,7 +165,7 @@ mod tests {
         let records = Records::default();
         assert_eq!(answer(b"", &records, 5, 1, Transport::Udp), None);
         assert_eq!(answer(&[0xFF; 40], &records, 5, 1, Transport::Udp), None);
-        // An answer is no question: two servers must not talk to each other for ever.
+        // An answer is not a question: two servers must not talk to each other forever.
         let response = Message::new(1, MessageType::Response, OpCode::Query).to_vec().unwrap();
         assert_eq!(answer(&response, &records, 5, 1, Transport::Udp), None);
     }

@@ -1,8 +1,8 @@
-//! What the names of the cluster mean. Pure: objects in, records out.
+//! Resolves the names of the cluster. Pure: objects in, records out.
 //!
-//! After the specification of DNS for Services and pods (kubernetes/dns, docs/specification.md,
-//! schema 1.1.0) and CoreDNS's plugin `kubernetes`, which leaves it open to the slices which
-//! endpoints are ready: one that is not is not named, unless its Service publishes it.
+//! After the specification of DNS for Services and pods (kubernetes/dns, docs/specification.md, schema 1.1.0) and
+//! CoreDNS's plugin `kubernetes`, which takes readiness from the EndpointSlices: it does not publish an endpoint that
+//! is not ready, unless its Service asks for that.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -17,7 +17,7 @@ use crate::well_known::SERVICE_NAME;
 /// The domain of all names of the cluster.
 pub(super) const ZONE: [&str; 2] = ["cluster", "local"];
 
-/// The objects that names are made of.
+/// Objects that names come from.
 #[derive(Debug, Default)]
 pub(super) struct Records {
     pub(super) namespaces: BTreeMap<Key, Arc<Value>>,
@@ -25,7 +25,7 @@ pub(super) struct Records {
     pub(super) slices: BTreeMap<Key, Arc<Value>>,
 }
 
-/// What a name stands for.
+/// Result of resolving a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
     /// No such name, nor one below it.
@@ -45,8 +45,7 @@ struct Question<'a> {
 }
 
 impl Records {
-    /// The meaning of a name below [`ZONE`], given by its other labels in lower case, from left to
-    /// right.
+    /// Resolves a name below [`ZONE`], given by its other labels in lower case, from left to right.
     pub(super) fn meaning(&self, labels: &[&str]) -> Meaning {
         let question = match labels {
             [] | ["svc"] => return Meaning::Found(Vec::new()),

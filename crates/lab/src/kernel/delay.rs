@@ -1,8 +1,8 @@
 //! Links of pods with a delay: two TUN devices in place of the two ends of a veth, and a task that passes each packet
-//! on when the delay of the link to its peer has passed.
+//! on after the delay of the link to its peer.
 //!
-//! Which delay that is goes by the peer's address, so that one consumer may be far from a pod and another near. Packets
-//! of one peer stay in order. The kernel's own way (netem) is in few kernels, and knows no peers.
+//! The delay depends on the peer's address, so that one consumer may be far from a pod and another near. Packets of
+//! one peer stay in order. The kernel's own way (netem) is missing from many kernels, and cannot distinguish peers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -22,12 +22,12 @@ use tokio::time::{Instant, sleep_until};
 use crate::latency::{Latency, Sampler};
 use crate::sync::lock;
 
-/// Packets that may be under way in one direction; a link drops more.
+/// Maximum number of packets under way in one direction; a link drops more.
 const MAX_UNDER_WAY: usize = 10_000;
 /// The longest packet (RFC 791).
 const MAX_PACKET: usize = 65_535;
 
-/// The delays of links, one way, by the address of the consumer at their other end.
+/// One-way delays of links, by the address of the consumer at their other end.
 #[derive(Debug)]
 pub struct Delays {
     by_peer: Mutex<HashMap<Ipv4Addr, Latency>>,
@@ -35,7 +35,7 @@ pub struct Delays {
 }
 
 impl Delays {
-    /// Those of nodes, by their addresses.
+    /// Starts with the delays of nodes, by their addresses.
     pub(crate) fn new(nodes: impl IntoIterator<Item = (Ipv4Addr, Latency)>, sampler: Sampler) -> Self {
         Self { by_peer: Mutex::new(nodes.into_iter().collect()), sampler }
     }
@@ -58,7 +58,7 @@ impl Delays {
 ///
 /// # Errors
 ///
-/// There is no `/dev/net/tun`, or what the system refuses.
+/// There is no `/dev/net/tun`, or the system refuses the device.
 #[expect(unsafe_code, reason = "no crate in use here wraps this call")]
 pub(super) fn tun(name: &str) -> io::Result<File> {
     let path = "/dev/net/tun";
@@ -84,14 +84,14 @@ pub(super) fn tun(name: &str) -> io::Result<File> {
     }
 }
 
-/// Passes packets between the two ends of a pod's link, until it is dropped. Then both devices are gone.
+/// Passes packets between the two ends of a pod's link. Both devices are gone when this is dropped.
 #[derive(Debug)]
 pub(super) struct Link {
     _passing: JoinSet<()>,
 }
 
 impl Link {
-    /// Must be called where tokio runs.
+    /// Passes packets between two devices. Must be called in a tokio runtime.
     ///
     /// # Errors
     ///
@@ -126,14 +126,14 @@ async fn pass(
             read = from.async_io(Interest::READABLE, |mut device| device.read(&mut buffer)) => {
                 let Ok(length) = read else { return };
                 let packet = &buffer[..length];
-                // Other than IPv4 there is nothing that anybody here waits for.
+                // Nobody here waits for anything but IPv4.
                 if let Some(peer) = peer(packet) {
                     under_way.send(packet, peer, Instant::now() + delays.sample(peer));
                 }
             }
             () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                 for packet in under_way.arrived(Instant::now()) {
-                    // What cannot be delivered is lost, as on any link.
+                    // A packet that cannot be delivered is lost, as on any link.
                     let _ = to.get_ref().write(&packet);
                 }
             }
@@ -149,19 +149,19 @@ fn destination(packet: &[u8]) -> Option<Ipv4Addr> {
     address_at(packet, 16)
 }
 
-/// An address in the header of an IPv4 packet (RFC 791).
+/// Returns an address in the header of an IPv4 packet (RFC 791).
 fn address_at(packet: &[u8], at: usize) -> Option<Ipv4Addr> {
     let is_version_4 = packet.first()? >> 4 == 4;
     let address: [u8; 4] = packet.get(at..at + 4)?.try_into().ok()?;
     is_version_4.then(|| address.into())
 }
 
-/// Packets by when they arrive.
+/// Packets under way, by the time at which they arrive.
 #[derive(Debug, Default)]
 struct UnderWay {
     packets: BTreeMap<(Instant, u64), Vec<u8>>,
     sent: u64,
-    /// When the last packet of a peer arrives.
+    /// Time at which the last packet of a peer arrives.
     last: HashMap<Ipv4Addr, Instant>,
 }
 

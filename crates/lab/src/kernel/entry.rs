@@ -1,10 +1,9 @@
 //! The way into private namespaces.
 //!
-//! The process itself gets a network namespace, and a user namespace where it is not privileged
-//! without one. It stays in its PID and mount namespaces: it has to see the whole machine, and a
-//! process whose children are to live in another PID namespace may not start threads. Those of
-//! the containers belong to the first process of the new PID namespace, which ends, and takes all
-//! of them along, as soon as the pipe from this process closes.
+//! The process itself gets a network namespace, and a user namespace if it lacks the privilege. It stays in its PID
+//! and mount namespaces: it has to see the whole machine, and a process whose children are to live in another PID
+//! namespace may not start threads. The containers' PID and mount namespaces belong to the first process of the new
+//! PID namespace. It ends, and all containers with it, as soon as the pipe from this process closes.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader};
@@ -29,10 +28,10 @@ pub enum KernelError {
         /// Its name.
         name: &'static str,
     },
-    /// Namespaces are refused.
+    /// The system refuses namespaces.
     #[error("this system refuses {what}")]
     Refused {
-        /// What was asked for.
+        /// The refused request.
         what: &'static str,
         /// The cause.
         source: io::Error,
@@ -40,7 +39,7 @@ pub enum KernelError {
     /// The first process of the PID namespace did not come up.
     #[error("cannot start the containers' first process: {why}")]
     Init {
-        /// What it said.
+        /// Its message.
         why: String,
     },
     /// Links and routes cannot be made.
@@ -55,12 +54,12 @@ pub enum KernelError {
         /// The cause.
         source: io::Error,
     },
-    /// Trying it out failed.
+    /// The trial of the dataplane failed.
     #[error("{0}")]
     Tried(String),
 }
 
-/// This process is in private namespaces. When this is dropped, all containers end.
+/// The private namespaces that this process is in. When this is dropped, all containers end.
 #[derive(Debug)]
 pub struct Entered {
     pids: Namespace,
@@ -72,12 +71,12 @@ pub struct Entered {
     sign_of_life: OwnedFd,
 }
 
-/// Takes this process, which must have no second thread yet, into namespaces of its own. If
-/// the process is killed, the files `leftovers` are removed in its place.
+/// Takes this process, which must have no second thread yet, into namespaces of its own. If the process is killed,
+/// the containers' first process removes the files `leftovers` in its place.
 ///
 /// # Errors
 ///
-/// What the system refuses. The process may be in some of the namespaces then.
+/// The system refuses a namespace. The process may already be in some of the others.
 pub fn enter(leftovers: &[PathBuf]) -> Result<Entered, KernelError> {
     let (uid, gid) = (Uid::effective(), Gid::effective());
     match unshare(CloneFlags::CLONE_NEWNET) {
@@ -114,7 +113,7 @@ impl Entered {
         let silent = || KernelError::Init { why: "it has no standard output".to_owned() };
         let mut stdout = BufReader::new(init.stdout.take().ok_or_else(silent)?);
         let mut said = String::new();
-        // What it failed to say is empty.
+        // If it fails to say something, the text is empty.
         let _ = stdout.read_line(&mut said);
         let said = said.trim();
         if said != init::READY {
@@ -135,22 +134,22 @@ impl Entered {
         })
     }
 
-    /// A pipe that closes when all containers end, whoever ends them.
+    /// Returns a pipe that closes when all containers end, whoever ends them.
     pub(super) fn sign_of_life(&self) -> io::Result<OwnedFd> {
         self.sign_of_life.try_clone()
     }
 
-    /// The PID namespace of all containers.
+    /// Returns the PID namespace of all containers.
     pub(super) fn pids(&self) -> &Namespace {
         &self.pids
     }
 
-    /// The root directory of that namespace, as seen from here.
+    /// Returns the root directory of that namespace, as seen from here.
     pub(super) fn root(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root", self.init.id()))
     }
 
-    /// The mount namespace that those of containers are copied from.
+    /// Returns the mount namespace that containers' mount namespaces are copied from.
     pub(super) fn mounts(&self) -> &Namespace {
         &self.mounts
     }
@@ -159,8 +158,8 @@ impl Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         drop(self.lifeline.take());
-        // It ends when every process of its namespace has been reaped. Those that this process
-        // has started are its own to reap, and nobody else does so any more.
+        // It ends when every process of its namespace has been reaped. This process must reap those that it has
+        // started itself; nobody else does so any more.
         loop {
             match waitpid(None, None) {
                 Ok(status)

@@ -1,9 +1,9 @@
-//! A container's first process: process 1 of a PID namespace of its own, as a container runtime starts it. A signal for
-//! which it has no handler is not delivered to it, and its end is that of all others in there.
+//! A container's first process: process 1 of a PID namespace of its own, as a container runtime starts it. The kernel
+//! does not deliver it a signal for which it has no handler, and ends all other processes in there when it ends.
 //!
-//! The new namespace lies below that of all containers, so only a process in there can make it. A child of this process
-//! joins that, makes the new one, starts the first process as a sibling of its own, and ends. The kernel says which one
-//! that is, as this process numbers it: it names the sender of what comes through a socket.
+//! The new namespace lies below the PID namespace of all containers, so only a process in there can make it. A child
+//! of this process joins that, makes the new one, starts the first process as its own sibling, and ends. The kernel
+//! tells the sibling's id, as this process numbers it: it names the sender of data on a socket.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -25,17 +25,17 @@ use tokio::process::Command;
 
 use super::mounts;
 
-/// A first process that was started. One that is dropped before its end is reaped when it ends.
+/// A first process that was started. If this is dropped before the process ends, the process is reaped when it does.
 #[derive(Debug)]
 pub struct First {
     pid: Pid,
-    /// Readable once it has ended.
+    /// Becomes readable once it has ended.
     end: AsyncFd<OwnedFd>,
     is_reaped: bool,
 }
 
 impl First {
-    /// Its id, as this process sees it.
+    /// Returns its id, as this process sees it.
     pub(crate) fn pid(&self) -> Pid {
         self.pid
     }
@@ -69,14 +69,15 @@ fn exit_status(status: WaitStatus) -> io::Result<ExitStatus> {
     }
 }
 
-/// Socket through which a first process says that it is there.
+/// Socket through which a first process announces itself.
 pub(super) struct Birth {
     heard: OwnedFd,
     said: OwnedFd,
 }
 
 impl Birth {
-    /// Makes the process that `command` starts next a first process, if it is started in the PID namespace of all containers.
+    /// Makes the process that `command` starts next a first process, if it is started in the PID namespace of all
+    /// containers.
     #[expect(unsafe_code, reason = "there is no safe way to run a system call between fork and exec")]
     pub(super) fn of(command: &mut Command) -> io::Result<Self> {
         let (heard, said) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
@@ -90,7 +91,7 @@ impl Birth {
         Ok(Self { heard, said })
     }
 
-    /// The process, once the command has started, or failed to; `None` if there was none.
+    /// Returns the process, once the command has started, or failed to; `None` if there was none.
     pub(super) fn process(self) -> io::Result<Option<Pid>> {
         drop(self.said);
         let (mut byte, mut space) = ([0; 1], nix::cmsg_space!(libc::ucred));
@@ -109,12 +110,13 @@ impl Birth {
 pub(super) fn watched(pid: Pid) -> io::Result<First> {
     let raw = rustix::process::Pid::from_raw(pid.as_raw()).ok_or(Errno::ESRCH)?;
     let descriptor = pidfd_open(raw, PidfdFlags::NONBLOCK)?;
-    // SAFETY: it owns the descriptor, whose number stays the same, and which nothing else closes.
+    // It owns the descriptor, whose number stays the same, and which nothing else closes.
     let end = unsafe { AsyncFd::register(descriptor) }?;
     Ok(First { pid, end, is_reaped: false })
 }
 
-/// Ends this process, a child between fork and exec, and goes on as the first process of a new PID namespace, a sibling.
+/// Ends this process, a child between fork and exec, and continues as the first process of a new PID namespace, a
+/// sibling.
 #[expect(unsafe_code, reason = "no library knows fork with CLONE_PARENT")]
 fn become_first(socket: RawFd) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWPID)?;
@@ -123,11 +125,11 @@ fn become_first(socket: RawFd) -> io::Result<()> {
     match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
         -1 => return Err(io::Error::last_os_error()),
         0 => {}
-        // SAFETY: nothing of this copy of the process is to run any more.
+        // SAFETY: nothing may run in this copy of the process any more.
         _ => unsafe { libc::_exit(0) },
     }
     setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
-    // If refused, all containers' processes are seen.
+    // If refused, the container sees the processes of all containers.
     let _ = mounts::show_own_processes();
     // SAFETY: the descriptor is open: the parent waits for the exec.
     let socket = unsafe { std::os::fd::BorrowedFd::borrow_raw(socket) };

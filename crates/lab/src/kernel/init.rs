@@ -1,9 +1,8 @@
 //! The first process of the containers' PID namespace.
 //!
-//! When it ends, for whatever reason, the kernel kills every other process in there. It ends as
-//! soon as its standard input closes, that is when the cluster's process ends, whatever the reason;
-//! and it removes the files that the cluster's process could not remove if it was killed.
-//! Until then it takes in orphans.
+//! The kernel kills every other process in the namespace as soon as this one ends. It ends as soon as its standard
+//! input closes, that is when the cluster's process ends, for any reason. If that process was killed, this one
+//! removes the files that it could not remove. Until then it adopts orphans.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -21,7 +20,7 @@ use super::mounts;
 
 /// The subcommand of `rolldrop cluster` that runs this.
 pub const COMMAND: &str = "init";
-/// What it says when the containers can start.
+/// Text that it prints when the containers can start.
 pub(super) const READY: &str = "ready";
 
 /// Runs the first process to its end, and removes `leftovers`.
@@ -43,13 +42,13 @@ pub fn run(leftovers: &[PathBuf]) -> io::Result<()> {
     ready?;
 
     take_in_orphans()?;
-    // Nothing writes any more.
+    // No process writes any more.
     let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
     leftovers.iter().for_each(|path| remove(path));
     Ok(())
 }
 
-/// Reaps whatever ends, until standard input closes.
+/// Reaps orphans that end, until standard input closes.
 fn take_in_orphans() -> io::Result<()> {
     let mut children = SigSet::empty();
     children.add(Signal::SIGCHLD);

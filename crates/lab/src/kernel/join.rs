@@ -1,4 +1,4 @@
-//! From outside into a node or a pod of a running cluster.
+//! Enters a node or a pod of a running cluster from outside.
 
 use std::fs::{self, File};
 use std::io;
@@ -20,28 +20,28 @@ use serde::{Deserialize, Serialize};
 use super::{RESOLV_CONF, names_dir};
 use crate::descendants::start_ticks;
 
-/// What a kubeconfig says of an embedded cluster, for those on the same machine.
+/// Location of an embedded cluster in its kubeconfig, for programs on the same machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Whereabouts {
     /// The cluster's process.
     pub pid: u32,
-    /// When that process started, in ticks since the machine did: another may get its number.
+    /// Time at which that process started, in clock ticks since boot: another process may get its pid.
     pub started: u64,
-    /// Where links to the namespaces are; none with the userspace dataplane.
+    /// Directory of links to the namespaces; `None` with the userspace dataplane.
     pub namespaces: Option<PathBuf>,
 }
 
-/// Where in a cluster.
+/// Place in a cluster where a command runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Spot {
-    /// A node, by its name; the first one without.
+    /// A node, by its name; the first one if `None`.
     Node(Option<String>),
     /// A pod, by `namespace/name`.
     Pod(String),
 }
 
-/// A command cannot be run there.
+/// A command cannot be run in the cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// The cluster's process has ended.
@@ -50,15 +50,15 @@ pub enum JoinError {
     /// There is no such node or pod.
     #[error("there is no {what}; there are {}", known.join(", "))]
     NoSuch {
-        /// What was asked for.
+        /// The place asked for.
         what: String,
-        /// What there is.
+        /// Names of the existing nodes or pods.
         known: Vec<String>,
     },
-    /// The system refuses it.
+    /// The system refuses to enter it.
     #[error("cannot enter {what}: does the cluster belong to another user?")]
     Refused {
-        /// What was to be entered.
+        /// The place to enter.
         what: String,
         /// The cause.
         source: io::Error,
@@ -74,7 +74,7 @@ pub enum JoinError {
 }
 
 impl Whereabouts {
-    /// Those of a cluster in this process; `log_dir` if it uses the kernel dataplane.
+    /// Returns the location of a cluster in this process; `log_dir` if it uses the kernel dataplane.
     pub fn of_this_process(log_dir: Option<&Path>) -> Self {
         let pid = std::process::id();
         let namespaces =
@@ -82,8 +82,8 @@ impl Whereabouts {
         Self { pid, started: start_ticks(pid).unwrap_or(0), namespaces }
     }
 
-    /// Runs a command in the cluster: at a node in place of this process, in a pod as a child
-    /// whose exit status is returned. This process must have one thread.
+    /// Runs a command in the cluster: at a node in place of this process, in a pod as a child whose exit status it
+    /// returns. This process must have one thread.
     ///
     /// # Errors
     ///
@@ -123,7 +123,7 @@ impl Whereabouts {
         }
     }
 
-    /// Takes this process into namespaces, and first into the user namespace that they belong to.
+    /// Takes this process into namespaces, and first into the user namespace that owns them.
     fn enter(&self, what: &str, all: &Path, links: &[(PathBuf, CloneFlags)]) -> Result<(), JoinError> {
         let refused = |source| JoinError::Refused { what: what.to_owned(), source };
         let mut namespaces = Vec::new();
@@ -156,7 +156,7 @@ fn look_names_up_as(file: &Path) -> nix::Result<()> {
     mount(Some(file), "/etc/resolv.conf", NOTHING, MsFlags::MS_BIND, NOTHING)
 }
 
-/// Runs a command to its end; signals to this process are passed on to the command.
+/// Runs a command to its end; passes signals to this process on to the command.
 fn run_and_pass_signals_on(command: &mut Command) -> io::Result<ExitStatus> {
     let mut signals = SigSet::empty();
     for signal in [
@@ -170,7 +170,7 @@ fn run_and_pass_signals_on(command: &mut Command) -> io::Result<ExitStatus> {
     ] {
         signals.add(signal);
     }
-    // The command itself starts with none blocked.
+    // The command itself starts with no signal blocked.
     signals.thread_block()?;
     let arrivals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)?;
     end_with_this_process(command);
@@ -187,7 +187,7 @@ fn run_and_pass_signals_on(command: &mut Command) -> io::Result<ExitStatus> {
         };
         let signal = i32::try_from(arrived.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok());
         match signal {
-            // What the kernel sends, for a key, it sends to the whole group: the command has it.
+            // The kernel sends signals of keys to the whole group: the command gets them anyway.
             Some(signal) if signal != Signal::SIGCHLD && arrived.ssi_code != SI_KERNEL => {
                 kill(pid, signal)?;
             }
@@ -196,7 +196,7 @@ fn run_and_pass_signals_on(command: &mut Command) -> io::Result<ExitStatus> {
     }
 }
 
-/// Makes the kernel kill a command when this process ends, whatever the reason.
+/// Makes the kernel kill a command when this process ends, for any reason.
 #[expect(unsafe_code, reason = "there is no safe way to run a system call between fork and exec")]
 fn end_with_this_process(command: &mut Command) {
     let end = || set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from);
@@ -206,7 +206,7 @@ fn end_with_this_process(command: &mut Command) {
     }
 }
 
-/// Names of the links below a directory: `NODE`, or `NAMESPACE/POD`.
+/// Returns the names of the links below a directory: `NODE`, or `NAMESPACE/POD`.
 fn names_below(dir: &Path) -> Vec<String> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {

@@ -1,20 +1,19 @@
-//! How the namespaces are connected: point-to-point links and routes, as scripts for `ip -batch`.
+//! Connections between the namespaces: point-to-point links and routes, as scripts for `ip -batch`.
 //!
-//! Every hop is routed; there is no bridge. A node and a pod each have one interface `eth0`, and
-//! reach everything by the other end of that link. So all traffic of a pod passes its node's
-//! netfilter. What is for a pod that does not exist falls to the wider route of its node's pods,
-//! which leads nowhere: to an interface whose other end is down.
+//! Every hop is routed; there is no bridge. A node and a pod each have one interface `eth0`, and reach everything by
+//! the other end of that link. So all traffic of a pod passes its node's netfilter. Packets to a pod that does not
+//! exist take the wider route of its node's pods, which leads nowhere: to an interface whose other end is down.
 
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-/// On the node's end of every pod's link, as Calico has it. The links of nodes must have another
-/// gateway: a node answers no ARP request that comes from an address of its own.
+/// Address of the node's end of every pod's link, as Calico has it. The links of nodes must have another gateway: a
+/// node answers no ARP request that comes from an address of its own.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 
-/// A pod's end of its link.
+/// Name of a pod's end of its link.
 pub(super) const IN_POD: &str = "eth0";
 
 /// The next hop to pods that do not exist, behind an interface whose other end is down.
@@ -33,15 +32,15 @@ pub struct NodePlan {
 
 /// Two scripts for the two ends of a link.
 pub(super) struct Scripts {
-    /// In the namespace that the new one is attached to.
+    /// Script for the existing namespace.
     pub(super) outside: String,
-    /// In the new namespace.
+    /// Script for the new namespace.
     pub(super) inside: String,
 }
 
-/// Lets this thread's network namespace send every ICMP error, so that a client that measures sees
-/// each refusal. By default a peer in another namespace gets six at once and one a second from
-/// then on, and what it tries between stalls.
+/// Lets this thread's network namespace send every ICMP error, so that a measuring client sees each refusal. By
+/// default a peer in another namespace gets six at once and one per second from then on, and attempts in between
+/// stall.
 pub(super) fn send_all_icmp_errors() -> io::Result<()> {
     fs::write("/proc/sys/net/ipv4/icmp_ratemask", "0")
 }
@@ -53,8 +52,7 @@ pub(super) fn forward_packets() -> io::Result<()> {
         // Interfaces take the default when they are made.
         ("conf/default/rp_filter", "0"),
         ("conf/all/rp_filter", "0"),
-        // A packet may leave by the interface that it came in by: a pod that connects to itself
-        // by its Service.
+        // A packet may leave by the interface that it came in by: a pod that connects to itself by its Service.
         ("conf/default/send_redirects", "0"),
         ("conf/all/send_redirects", "0"),
         ("conf/lo/rp_filter", "0"),
@@ -67,7 +65,7 @@ pub(super) fn forward_packets() -> io::Result<()> {
     Ok(())
 }
 
-/// The fabric itself.
+/// Returns the script that sets up the fabric itself.
 pub(super) fn fabric(control_plane: Ipv4Addr) -> String {
     format!(
         "link set lo up\n\
@@ -75,7 +73,7 @@ pub(super) fn fabric(control_plane: Ipv4Addr) -> String {
     )
 }
 
-/// Node `number`, whose namespace is at the path `net`.
+/// Returns the scripts for node `number`, whose namespace is at the path `net`.
 pub(super) fn node(number: u32, plan: &NodePlan, control_plane: Ipv4Addr, net: &Path) -> Scripts {
     let NodePlan { address, pods, .. } = plan;
     let net = net.display();
@@ -99,8 +97,8 @@ pub(super) fn node(number: u32, plan: &NodePlan, control_plane: Ipv4Addr, net: &
     Scripts { outside, inside }
 }
 
-/// A script for `nft`, for a node that tells senders when a pod's address is gone. It goes by the
-/// route: the interface that a rule sees of a local packet is that of before its translation.
+/// Returns a script for `nft`, for a node that tells senders when a pod's address is gone. It matches the route: the
+/// interface that a rule sees of a local packet is the one before its translation.
 pub(super) fn gone_is_unreachable() -> String {
     let chain = |hook| {
         format!(
@@ -113,12 +111,12 @@ pub(super) fn gone_is_unreachable() -> String {
     format!("table ip gone {{\n{}{}}}\n", chain("forward"), chain("output"))
 }
 
-/// The two ends of a pod's link; the pod's namespace is at the path `net`.
+/// Returns the script for the two ends of a pod's link; the pod's namespace is at the path `net`.
 pub(super) fn pod_ends(pod: Ipv4Addr, net: &Path) -> String {
     format!("link add {} type veth peer name {IN_POD} netns {}\n", pod_link(pod), net.display())
 }
 
-/// A pod of the node with the address `node`. The ends of its link are there.
+/// Returns the scripts for a pod of the node with the address `node`. The ends of its link must exist.
 pub(super) fn pod(node: Ipv4Addr, pod: Ipv4Addr) -> Scripts {
     let link = pod_link(pod);
     let outside = format!(
@@ -135,8 +133,8 @@ pub(super) fn pod(node: Ipv4Addr, pod: Ipv4Addr) -> Scripts {
     Scripts { outside, inside }
 }
 
-/// Takes a pod's link away, and with it the address. The route goes first: what is sent while the
-/// link vanishes goes where everything goes afterwards.
+/// Returns the script that removes a pod's link, and its address with it. The route goes first, so that packets sent
+/// while the link vanishes already take the route that all take afterwards.
 pub(super) fn remove_pod(pod: Ipv4Addr) -> String {
     let link = pod_link(pod);
     format!(
@@ -145,7 +143,7 @@ pub(super) fn remove_pod(pod: Ipv4Addr) -> String {
     )
 }
 
-/// The node's end of a pod's link.
+/// Returns the name of the node's end of a pod's link.
 pub(super) fn pod_link(pod: Ipv4Addr) -> String {
     format!("pod{}", pod.octets()[3])
 }

@@ -1,10 +1,9 @@
 //! The mount namespaces of containers.
 //!
-//! A container sees the machine's files as they are, but for `/proc`, which shows the containers'
-//! processes, and for what its manifest mounts. The root directory is one of the cluster's own
-//! that holds the machine's directories, so that mounts can be made at paths that the machine
-//! does not have; a directory of the machine that lacks a mount's path is covered by one of the
-//! container's own that holds the same entries.
+//! A container sees the machine's files unchanged, except for `/proc`, which shows the containers' processes, and for
+//! its manifest's mounts. The root directory is the cluster's own and holds the machine's directories, so that mounts
+//! can be made at paths that the machine does not have. If a directory of the machine lacks a mount's path, one of
+//! the container's own with the same entries covers it.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -19,22 +18,22 @@ use nix::unistd::pivot_root;
 
 use super::namespace::{Namespace, on_thread, own_namespaces};
 
-/// Where a new root directory is put together.
+/// Directory where a new root directory is assembled.
 const STAGE: &str = "/tmp";
-/// The machine's root directory, while a new one is put together.
+/// The machine's root directory, while a new one is assembled.
 const MACHINE: &str = "/.machine";
 
-/// Where the files are made that containers mount.
+/// Directory of the files that containers mount.
 pub(super) const STORE: &str = "/.volumes";
 
-/// Something of the machine that a container has at a path of its own.
+/// A file or directory of the machine that a container has at a path of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bind {
     /// A file or a directory.
     pub source: PathBuf,
-    /// An absolute path in the container, of whose directories none need exist.
+    /// Absolute path in the container; its directories need not exist.
     pub target: PathBuf,
-    /// Whether writing there fails.
+    /// True if the container may not write there.
     pub read_only: bool,
 }
 
@@ -57,21 +56,21 @@ pub(super) fn private_root() -> io::Result<()> {
     }
     fs::create_dir("/proc")?;
     if show_own_processes().is_err() {
-        // The machine's own serves as well, with the process ids of the machine.
+        // The machine's own works as well, but shows the process ids of the machine.
         bind(&Path::new(MACHINE).join("proc"), Path::new("/proc"))?;
     }
     umount2(MACHINE, MntFlags::MNT_DETACH)?;
     fs::remove_dir(MACHINE)
 }
 
-/// Mounts a `/proc` that shows this process's PID namespace. It is refused where parts of the machine's own are hidden, as in a
-/// container.
+/// Mounts a `/proc` that shows this process's PID namespace. The kernel refuses this where parts of the machine's own
+/// are hidden, as in a container.
 pub(super) fn show_own_processes() -> nix::Result<()> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("proc"), "/proc", Some("proc"), flags, NOTHING)
 }
 
-/// A mount namespace for a container: a copy of `base` with `binds`.
+/// Makes a mount namespace for a container: a copy of `base` with `binds`.
 pub(super) fn container(base: &Namespace, binds: &[Bind]) -> io::Result<Namespace> {
     let own = own_namespaces;
     on_thread(|| {
@@ -90,7 +89,7 @@ pub(super) fn container(base: &Namespace, binds: &[Bind]) -> io::Result<Namespac
     })
 }
 
-/// Covers the directory of all pods' volumes: what a container mounts of it, it has elsewhere.
+/// Covers the directory of all pods' volumes: a container has its mounts of it elsewhere.
 fn hide_store() -> io::Result<()> {
     let store = Path::new(STORE);
     if !store.exists() {
@@ -104,7 +103,7 @@ const NOTHING: Option<&str> = None;
 
 /// The file tree of the container that is being made.
 struct Tree {
-    /// The file systems that entries can be added to.
+    /// File systems to which entries can be added.
     own_devices: HashSet<u64>,
 }
 
@@ -125,7 +124,7 @@ impl Tree {
         }
         bind(source, target)?;
         if *read_only {
-            // Flags that the file system has been given must be kept; those of access times are, where none is named.
+            // Flags set on the file system must be kept; the kernel keeps those of access times if none is named.
             let flags = statvfs(target)?.flags();
             let mut remount = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
             for (set, keep) in [

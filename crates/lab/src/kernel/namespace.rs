@@ -9,7 +9,7 @@ use nix::fcntl::{OFlag, openat};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::Mode;
 
-/// A namespace. It lives as long as this, or as a process in it.
+/// A namespace. It lives until this is dropped and no process is in it any more.
 #[derive(Debug)]
 pub(super) struct Namespace {
     file: File,
@@ -17,12 +17,12 @@ pub(super) struct Namespace {
 }
 
 impl Namespace {
-    /// The one that a link in `/proc/PID/ns` leads to.
+    /// Opens the namespace that a link in `/proc/PID/ns` leads to.
     pub(super) fn open(path: &Path, kind: CloneFlags) -> io::Result<Self> {
         Ok(Self { file: File::open(path)?, kind })
     }
 
-    /// A new one, called `name` in `/proc/PID/ns`.
+    /// Makes a new one, called `name` in `/proc/PID/ns`.
     pub(super) fn new(kind: CloneFlags, name: &str) -> io::Result<Self> {
         on_thread(|| {
             unshare(kind)?;
@@ -30,13 +30,13 @@ impl Namespace {
         })
     }
 
-    /// The one that this thread is in; `own` is [`own_namespaces`].
+    /// Opens the one that this thread is in; `own` is [`own_namespaces`].
     pub(super) fn of_this_thread(own: &File, kind: CloneFlags, name: &str) -> io::Result<Self> {
         let file = openat(own, name, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
         Ok(Self { file: file.into(), kind })
     }
 
-    /// A path that leads to it while this process holds it.
+    /// Returns a path that leads to it while this process holds it.
     pub(super) fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()))
     }
@@ -59,12 +59,12 @@ impl Namespace {
     }
 }
 
-/// This thread's namespaces, as a directory that is found from any mount namespace.
+/// Opens this thread's namespaces, as a directory that can be reached from any mount namespace.
 pub(super) fn own_namespaces() -> io::Result<File> {
     File::open("/proc/thread-self/ns")
 }
 
-/// Runs `work` on a thread of its own, which takes the namespaces that it joins along.
+/// Runs `work` on a thread of its own, so that the namespaces that it joins apply to that thread alone.
 pub(super) fn on_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("namespace".to_owned()).spawn_scoped(scope, work)?;

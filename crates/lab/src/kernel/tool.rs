@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use super::KernelError;
 
-/// Where such programs are, although the path of an ordinary user may not say so.
+/// Directories of such programs, which may be missing from an ordinary user's `PATH`.
 const SYSTEM_DIRS: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 
 /// A program of the host.
@@ -14,7 +14,7 @@ const SYSTEM_DIRS: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 pub(crate) struct Tool(PathBuf);
 
 impl Tool {
-    /// Finds it by its name.
+    /// Finds a program by its name.
     pub(crate) fn find(name: &'static str) -> Result<Self, KernelError> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let mut dirs = std::env::split_paths(&path).chain(SYSTEM_DIRS.map(PathBuf::from));
@@ -22,7 +22,7 @@ impl Tool {
         found.map(Self).ok_or(KernelError::NoTool { name })
     }
 
-    /// A command that starts it.
+    /// Returns a command that starts it.
     pub(crate) fn command(&self) -> Command {
         Command::new(&self.0)
     }
@@ -31,7 +31,7 @@ impl Tool {
     ///
     /// # Errors
     ///
-    /// It cannot be started, or says that it failed.
+    /// It cannot be started, or it fails.
     pub(crate) fn run(&self, args: &[&str], input: &str) -> io::Result<()> {
         let mut command = self.command();
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());

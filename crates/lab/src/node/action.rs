@@ -1,8 +1,7 @@
-//! What probes and lifecycle hooks do: an HTTP request, a gRPC call, a connection, a command, a
-//! pause.
+//! Actions of probes and lifecycle hooks: an HTTP request, a gRPC call, a connection, a command, a pause.
 //!
-//! Source: kubernetes/kubernetes, `pkg/kubelet/prober/prober.go`, `pkg/kubelet/lifecycle/handlers.go`
-//! and `pkg/probe`.
+//! Source: kubernetes/kubernetes, `pkg/kubelet/prober/prober.go`, `pkg/kubelet/lifecycle/handlers.go` and
+//! `pkg/probe`.
 
 use std::time::Duration;
 
@@ -18,13 +17,13 @@ use super::launch::Places;
 use super::outside::Outside;
 use super::process::Launch;
 
-/// As whom probes ask.
+/// User agent of probes.
 const PROBE_AGENT: &str = "kube-probe/1.36";
-/// The pause before a gRPC probe dials a server again that was not there (`BaseDelay` of
+/// Pause before a gRPC probe dials a server again that was not there (`BaseDelay` of
 /// google.golang.org/grpc/backoff.DefaultConfig).
 const GRPC_DIAL_BACK_OFF: Duration = Duration::from_secs(1);
 
-/// Something that a kubelet does to a container.
+/// An action of a kubelet on a container.
 #[derive(Clone, Debug)]
 pub(super) enum Action {
     HttpGet(HttpGet),
@@ -34,27 +33,27 @@ pub(super) enum Action {
     Sleep(Duration),
 }
 
-/// What an action that was done has shown.
+/// Result of an action that was performed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Success,
-    /// As good as success, but not what one would want.
+    /// Counts as success, but with a warning.
     Warning(String),
     Failure(String),
 }
 
-/// An action could not be done at all. A kubelet counts that neither for nor against a probe.
+/// An action could not be performed at all. A kubelet counts that neither for nor against a probe.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotDone {
     #[error("{0}")]
     Failed(String),
-    /// It would have reached beyond the pod, and so was refused.
+    /// Refused, since it would have reached beyond the pod.
     #[error("refused: {0}")]
     Refused(#[from] Outside),
 }
 
 impl NotDone {
-    /// The event's message for a hook of that name. Reasons that may hold a secret are not in it.
+    /// Returns the event's message for a hook of that name. It leaves out reasons that may hold a secret.
     pub(super) fn hook_message(&self, failed: &str) -> String {
         match self {
             Self::Failed(_) => failed.to_owned(),
@@ -68,12 +67,12 @@ impl NotDone {
 pub(super) struct Target {
     pub(super) pod_ip: String,
     pub(super) ports: Vec<ContainerPort>,
-    /// How the container was started: commands run in its surroundings.
+    /// Launch of the container: commands run in its environment.
     pub(super) launch: Launch,
 }
 
 impl Action {
-    /// What a probe does.
+    /// Returns the action of a probe.
     pub(super) fn of_probe(probe: &Probe, target: &Target) -> Result<Self, NotDone> {
         if let Some(get) = &probe.http_get {
             http_get(get, target, PROBE_AGENT)
@@ -88,7 +87,7 @@ impl Action {
         }
     }
 
-    /// What a lifecycle hook does.
+    /// Returns the action of a lifecycle hook.
     pub(super) fn of_hook(hook: &LifecycleHandler, target: &Target) -> Result<Self, NotDone> {
         if let Some(exec) = &hook.exec {
             exec_command(exec, target)
@@ -102,14 +101,14 @@ impl Action {
         }
     }
 
-    /// Does it as a probe that may take `longest`.
+    /// Performs the action as a probe that may take `longest`.
     ///
     /// # Errors
     ///
-    /// It could not be done.
+    /// It could not be performed.
     pub(super) async fn probe(&self, longest: Duration) -> Result<Outcome, NotDone> {
         if let Self::GrpcCheck(check) = self {
-            // It says itself what took too long.
+            // It reports itself what took too long.
             return Ok(check.run(longest).await.map_or_else(Outcome::Failure, |()| Outcome::Success));
         }
         let done = tokio::time::timeout(longest, self.probe_to_the_end()).await;
@@ -160,11 +159,11 @@ impl Action {
         }
     }
 
-    /// Does it as a lifecycle hook, for as long as it takes. Any HTTP answer is a success.
+    /// Performs the action as a lifecycle hook, without a time limit. Any HTTP answer is a success.
     ///
     /// # Errors
     ///
-    /// Why it failed.
+    /// The reason why it failed.
     pub(super) async fn run_hook(&self) -> Result<(), String> {
         match self {
             Self::HttpGet(get) => get.run_once().await.map(drop),

@@ -1,10 +1,10 @@
-//! One container: started, probed, restarted, until it is told to stop.
+//! One container: started, probed and restarted until it is told to stop.
 //!
-//! It does not end its process for the pod's termination ([`super::stop`] does, for all
-//! containers of a pod together); it only stops restarting it.
+//! It does not end its process for the pod's termination ([`super::stop`] does, for all containers of a pod
+//! together); it only stops restarting it.
 //!
-//! Source: kubernetes/kubernetes, `pkg/kubelet/kuberuntime/kuberuntime_manager.go` (`SyncPod`,
-//! `doBackOff`) and `kuberuntime_container.go` (`startContainer`).
+//! Source: kubernetes/kubernetes, `pkg/kubelet/kuberuntime/kuberuntime_manager.go` (`SyncPod`, `doBackOff`) and
+//! `kuberuntime_container.go` (`startContainer`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +23,13 @@ use super::stop::stop;
 use super::view::{Ended, Handle, Kind, Order, Restart, Running, State, View};
 use crate::registry::NOT_MODELLED;
 
-/// The pause before a container's second restart, doubling, and the longest; the first restart comes at
+/// First and longest pause before a container's second restart; it doubles in between. The first restart comes at
 /// once (`initialCrashLoopBackOff`, `MaxCrashLoopBackOff` in pkg/kubelet).
 const INITIAL_CRASH_LOOP_BACK_OFF: Duration = Duration::from_secs(10);
 const MAX_CRASH_LOOP_BACK_OFF: Duration = Duration::from_secs(300);
-/// A container that ran this long is restarted at once again (`HasExpiredFunc` of `crashLoopBackOff`).
+/// Minimum run time after which a container is restarted at once again (`HasExpiredFunc` of `crashLoopBackOff`).
 const CRASH_LOOP_BACK_OFF_EXPIRY: Duration = Duration::from_secs(600);
-/// The pause after a container's configuration could not be made (`backOffPeriod` in pkg/kubelet).
+/// Pause after a container's configuration could not be made (`backOffPeriod` in pkg/kubelet).
 const BACK_OFF_PERIOD: Duration = Duration::from_secs(10);
 
 /// Drives one container.
@@ -41,11 +41,11 @@ pub(super) struct Supervisor {
     view: watch::Sender<View>,
     /// `None` until it has started once.
     restarts: Option<u32>,
-    /// How the run before ended.
+    /// End of the previous run.
     previous: Option<Ended>,
 }
 
-/// What ends a run that does not end by itself.
+/// Reason to end a run that does not end by itself.
 struct Kill {
     message: String,
     grace_seconds: i64,
@@ -57,9 +57,9 @@ struct Probes<'a> {
     target: &'a Target,
     process_started: Instant,
     findings: mpsc::UnboundedSender<(ProbeKind, Finding)>,
-    /// Those that stop with the pod's termination.
+    /// Probes that stop with the pod's termination.
     health: JoinSet<()>,
-    /// That which goes on.
+    /// The readiness probe, which continues.
     readiness: JoinSet<()>,
 }
 
@@ -74,8 +74,8 @@ impl Supervisor {
         (Self { context, spec, restart, order, view, restarts: None, previous: None }, handle)
     }
 
-    /// Runs the container when it is ordered to, again and again as its restart policy says.
-    /// Drop it to end everything at once.
+    /// Runs the container when the pod orders it, again and again as its restart policy says. Drop this to end
+    /// everything at once.
     pub(super) async fn run(mut self) {
         // The pod holds the other end as long as this runs.
         let _ = self.order.wait_for(|order| *order != Order::Hold).await;
@@ -129,7 +129,7 @@ impl Supervisor {
         self.context.until_up().await;
     }
 
-    /// The end of a process is noticed at `instant`, if the agent is up.
+    /// Waits until the agent notices the end of a process: at `instant`, or later if it is down then.
     async fn noticed(&self, instant: Option<Instant>) {
         at(instant).await;
         self.context.until_up().await;
@@ -151,7 +151,7 @@ impl Supervisor {
         });
     }
 
-    /// Says that an end is none that process 1 has.
+    /// Records that process 1 of a container could not have ended like this.
     fn note_unlike_process_1(&self, target: &Target, exit: Exit) {
         if let Some(signal) = exit.by_default_action()
             && target.launch.placement.stands_for_process_1()
@@ -171,8 +171,7 @@ impl Supervisor {
         std::future::pending().await
     }
 
-    /// Says that the next start has to wait. One that comes at once leaves the container shown
-    /// as it ended.
+    /// Shows that the next start has to wait. If it does not, the container still shows how it ended.
     fn show_back_off(&self, back_off: Duration) {
         if back_off.is_zero() {
             return;
@@ -186,8 +185,7 @@ impl Supervisor {
         self.publish_state(waiting, (false, false));
     }
 
-    /// Accompanies one run of the container to its end; never returns once the pod is being
-    /// stopped.
+    /// Supervises one run of the container to its end; never returns once the pod is being stopped.
     #[expect(
         clippy::too_many_lines,
         reason = "all that can happen to a container in one place, with what it does to the others"
@@ -235,8 +233,8 @@ impl Supervisor {
                     let end = end_of(exit);
                     self.view.send_modify(|view| view.ended = Some(end.clone()));
                     ended = Some(end);
-                    // The readiness probe goes on until the end has been noticed, and in a pod's
-                    // termination until the terminal status is written.
+                    // The readiness probe continues until the end has been noticed, and in a pod's termination until
+                    // the terminal status is written.
                     seen_at = Some(Instant::now() + self.context.sample(|l| l.process_exit_to_seen));
                 }
                 () = self.noticed(seen_at), if !stopping => break None,
@@ -326,8 +324,7 @@ impl Supervisor {
         }
     }
 
-    /// Runs the postStart hook; the container shows as running when it has ended, and not
-    /// sooner than the kubelet sees it.
+    /// Runs the postStart hook; the container shows as running when it has ended, and not before the kubelet sees it.
     ///
     /// # Errors
     ///
@@ -348,7 +345,7 @@ impl Supervisor {
 }
 
 impl Probes<'_> {
-    /// Starts the first probes; returns whether the container counts as started.
+    /// Starts the first probes; returns true if the container counts as started.
     fn start(&mut self) -> bool {
         let context = Arc::clone(&self.supervisor.context);
         let first_tick = || {
@@ -401,7 +398,7 @@ impl Probes<'_> {
     }
 }
 
-/// A back-off as Go writes it.
+/// Formats a back-off as Go does.
 fn in_go(back_off: Duration) -> String {
     match (back_off.as_secs() / 60, back_off.as_secs() % 60) {
         (0, seconds) => format!("{seconds}s"),
@@ -409,7 +406,7 @@ fn in_go(back_off: Duration) -> String {
     }
 }
 
-/// Waits for an instant; for none, forever.
+/// Waits for an instant; forever if there is none.
 async fn at(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,

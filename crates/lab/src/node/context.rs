@@ -1,4 +1,4 @@
-//! What the parts of a pod share: its manifest, its surroundings, and how to speak of it.
+//! State shared by the parts of a pod: its manifest, its environment, and the wording of messages about it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -38,7 +38,7 @@ use crate::shared::Shared;
 use crate::sync::lock;
 use crate::well_known::ROOT_CA;
 
-/// What the parts of a pod share.
+/// State that the parts of a pod share.
 pub(super) struct PodContext {
     pub(super) shared: Shared,
     pub(super) node: Arc<NodeInfo>,
@@ -48,19 +48,19 @@ pub(super) struct PodContext {
     /// The pod as it was bound.
     pod: Pod,
     object: Arc<Value>,
-    /// Where the pod lives.
+    /// Network of the pod.
     pub(super) sandbox: Sandbox,
     pub(super) host_ip: String,
     log_dir: PathBuf,
-    /// Those that are made for it; none where nothing can be mounted.
+    /// Volumes made for it; empty where nothing can be mounted.
     volumes: OnceLock<Made>,
-    /// The pod's token, once it was asked for.
+    /// The pod's token, once requested.
     token: OnceLock<String>,
-    /// A container's view has changed.
+    /// Signals that a container's view has changed.
     pub(super) changed: Notify,
     /// Hooks that outlast their container.
     beside: Mutex<JoinSet<()>>,
-    /// What the agent is doing.
+    /// Mode of the node agent.
     pub(super) mode: watch::Receiver<Mode>,
 }
 
@@ -97,12 +97,12 @@ impl PodContext {
         }
     }
 
-    /// Waits until the agent is there to act.
+    /// Waits until the agent is up.
     pub(super) async fn until_up(&self) {
         until_up(&self.mode).await;
     }
 
-    /// The pod's address; empty while it has none.
+    /// Returns the pod's address; empty while it has none.
     pub(super) fn pod_ip(&self) -> String {
         self.sandbox.address().map(|address| address.to_string()).unwrap_or_default()
     }
@@ -128,12 +128,12 @@ impl PodContext {
         self.spec()?.restart_policy.as_deref()
     }
 
-    /// The grace period when no deletion says another.
+    /// Returns the pod's own grace period in seconds, for when no deletion sets another.
     pub(super) fn grace_period_seconds(&self) -> i64 {
         self.spec().and_then(|spec| spec.termination_grace_period_seconds).unwrap_or(30)
     }
 
-    /// The pod as messages of a kubelet name it.
+    /// Returns the pod's name as a kubelet's messages have it.
     pub(super) fn full_name(&self) -> String {
         format!("{}_{}({})", self.name, self.namespace, self.uid)
     }
@@ -143,7 +143,7 @@ impl PodContext {
         self.shared.sampler.sample(&latency(&self.shared.config.latencies))
     }
 
-    /// Waits as long as the model says.
+    /// Waits for a delay of the model.
     pub(super) async fn delay(&self, latency: impl Fn(&Latencies) -> Latency) {
         sleep(self.sample(latency)).await;
     }
@@ -176,7 +176,7 @@ impl PodContext {
     ///
     /// # Errors
     ///
-    /// The first that cannot be made. It may be tried again.
+    /// The first that cannot be made. The caller may try again.
     pub(super) fn make_volumes(&self) -> Result<(), VolumeError> {
         let make = |store: &Store| {
             self.with_surroundings(|around| volumes::make(&self.pod, store, around, &|| self.token()))
@@ -191,7 +191,7 @@ impl PodContext {
             return Ok(());
         }
         volumes::need_no_mount(&self.pod)?;
-        // The service account's files are there, if elsewhere.
+        // The service account's files exist, but elsewhere.
         if let Some(dir) = self.service_account_dir() {
             let parent = self.unmounted_volumes();
             make(&Store { made_at: parent.clone(), known_as: parent })?;
@@ -201,21 +201,21 @@ impl PodContext {
         Ok(())
     }
 
-    /// Where volumes are made that cannot be mounted.
+    /// Returns the directory of volumes that cannot be mounted.
     fn unmounted_volumes(&self) -> PathBuf {
         let dir = self.log_dir.join("volumes");
-        // Containers need not start where this process did.
+        // Containers may start in another directory than this process did.
         std::path::absolute(&dir).unwrap_or(dir)
     }
 
-    /// Where the files of the pod's service account are, if it has one and they cannot be mounted.
+    /// Returns the directory of the files of the pod's service account, if it has one and they cannot be mounted.
     fn service_account_dir(&self) -> Option<PathBuf> {
         let volume = service_account::volume(&self.pod).filter(|_| self.store().is_none())?;
         Some(self.unmounted_volumes().join(volume))
     }
 
-    /// Where names are looked up: in the cluster's DNS, unless the pod's `dnsPolicy` says as the
-    /// machine does, or nothing can be mounted.
+    /// Returns the mount of the `resolv.conf` that points to the cluster's DNS; `None` if the pod's `dnsPolicy` is
+    /// `Default`, or nothing can be mounted.
     ///
     /// # Errors
     ///
@@ -230,7 +230,7 @@ impl PodContext {
         in_etc(&store, "resolv.conf", &dns::resolv_conf(&self.namespace, server)).map(Some)
     }
 
-    /// The names that a container knows without asking, if these can be mounted and it mounts no others.
+    /// Returns the mount of `/etc/hosts`; `None` if nothing can be mounted, or the container mounts one itself.
     ///
     /// # Errors
     ///
@@ -244,7 +244,7 @@ impl PodContext {
         in_etc(&store, "hosts", &hosts::text(&self.pod, &self.pod_ip())).map(Some)
     }
 
-    /// Where the pod's volumes are made.
+    /// Returns the directory in which the pod's volumes are made.
     fn store(&self) -> Option<Store> {
         let Store { made_at, known_as } = self.shared.network.store()?;
         Some(Store { made_at: made_at.join(&self.uid), known_as: known_as.join(&self.uid) })
@@ -255,7 +255,7 @@ impl PodContext {
         lock(&self.beside).spawn(hook);
     }
 
-    /// Takes away what the pod had of its own: volumes, the token, and what still runs beside it.
+    /// Removes everything that the pod had of its own: volumes, the token, and hooks that still run beside it.
     pub(super) async fn clean_up(&self) {
         let mut beside = mem::take(&mut *lock(&self.beside));
         beside.shutdown().await;
@@ -274,7 +274,7 @@ impl PodContext {
         self.token.get_or_init(issue).clone()
     }
 
-    /// Ends the validity of the pod's token.
+    /// Revokes the pod's token.
     pub(super) fn revoke_token(&self) {
         if let Some(token) = self.token.get() {
             self.node.tokens.revoke(token);
@@ -334,14 +334,14 @@ impl PodContext {
         if is_shared { Pids::Shared } else { Pids::Own }
     }
 
-    /// The data of a ConfigMap or Secret in the pod's namespace.
+    /// Returns the data of a ConfigMap or Secret in the pod's namespace.
     fn data(&self, kind: KeySource, name: &str) -> Option<Data> {
         let resource = match kind {
             KeySource::ConfigMap => Resource::ConfigMaps,
             KeySource::Secret => Resource::Secrets,
         };
         let Ok(object) = self.shared.registry.get(resource, &self.namespace, name) else {
-            // The one that every namespace has.
+            // The ConfigMap that every namespace has.
             let is_root_ca = kind == KeySource::ConfigMap && name == ROOT_CA;
             let ca = || self.node.authority.as_bytes().to_vec();
             return is_root_ca.then(|| Data::from([("ca.crt".to_owned(), ca())]));
@@ -363,8 +363,8 @@ impl PodContext {
         Some(data)
     }
 
-    /// The variables of the Services that exist now: those of the pod's namespace, unless it
-    /// wants none, and in any case that of the API server.
+    /// Returns the variables of the Services that exist now: those of the pod's namespace, unless it wants none, and
+    /// in any case that of the API server.
     fn service_variables(&self) -> BTreeMap<String, String> {
         let registry = &self.shared.registry;
         let mut variables = BTreeMap::new();
@@ -399,7 +399,7 @@ impl Drop for PodContext {
 
 /// Writes a file that is mounted in `/etc`.
 fn in_etc(store: &Store, name: &str, text: &str) -> io::Result<Bind> {
-    // No volume's name, since it has a dot.
+    // Not the name of any volume, since it has a dot.
     let file = format!("etc.{name}");
     std::fs::create_dir_all(&store.made_at)?;
     std::fs::write(store.made_at.join(&file), text)?;

@@ -1,4 +1,4 @@
-//! The end of a pod's containers: which of them when, and what is said of how they ended.
+//! Ends a pod's containers in their order, and reports how they ended.
 //!
 //! Source: kubernetes/kubernetes, `pkg/kubelet/kuberuntime/kuberuntime_termination_order.go`.
 
@@ -11,9 +11,9 @@ use super::grace::Grace;
 use super::stop::stop;
 use super::view::{Ended, Handle, Kind, State};
 
-/// Ends what runs: main containers all at once; each sidecar after all main containers and
-/// the sidecars that were started after it. Answers how each container ended, in their
-/// order; `None` for one whose end was shown before.
+/// Ends the running containers: main containers all at once; each sidecar after all main containers and the sidecars
+/// that were started after it. Returns how each container ended, in their order; `None` for one whose end was shown
+/// before.
 pub(super) async fn end_containers(
     context: &Arc<PodContext>,
     containers: &[Handle],

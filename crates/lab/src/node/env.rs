@@ -13,26 +13,26 @@ use super::expand::expand;
 use super::quantity;
 use crate::well_known::DEFAULT_ACCOUNT;
 
-/// Names of pods may be longer than a host's.
+/// Maximum length of a host name; names of pods may be longer.
 const LONGEST_HOST_NAME: usize = 63;
 
 /// A ConfigMap's or Secret's data.
 pub(super) type Data = BTreeMap<String, Vec<u8>>;
 
-/// What an environment, or a volume, draws on besides the container's manifest.
+/// Data besides the container's manifest from which its environment, or a volume, is made.
 pub(super) struct Surroundings<'a> {
     pub(super) pod: &'a Pod,
     pub(super) pod_ip: &'a str,
     pub(super) host_ip: &'a str,
-    /// The data of a ConfigMap or Secret in the pod's namespace; `None` when there is none.
+    /// Returns the data of a ConfigMap or Secret in the pod's namespace; `None` if it does not exist.
     pub(super) data: &'a dyn Fn(KeySource, &str) -> Option<Data>,
-    /// Variables that the cluster gives: those of Services, and how to reach the API server.
+    /// Variables that the cluster sets: those of Services, and the location of the API server.
     pub(super) given: &'a BTreeMap<String, String>,
-    /// What the node has to give: the limits of a container that names none.
+    /// Allocatable resources of the node: the limits of a container that sets none.
     pub(super) allocatable: &'a BTreeMap<String, Quantity>,
 }
 
-/// Where a value may be kept.
+/// Kind of object that may hold a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeySource {
     ConfigMap,
@@ -48,7 +48,7 @@ impl KeySource {
     }
 }
 
-/// Why there is no value.
+/// Reason why there is no value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum EnvError {
     #[error("{} {name:?} not found", .kind.kind().to_lowercase())]
@@ -63,12 +63,11 @@ pub(super) enum EnvError {
     Source(String),
 }
 
-/// The variables that the manifest names, each able to refer to those before it, and those that
-/// the cluster gives.
+/// Returns the variables of the manifest, each able to refer to those before it, and those that the cluster sets.
 ///
 /// # Errors
 ///
-/// A value that has to be there is not.
+/// A required value is missing.
 pub(super) fn environment(
     container: &Container,
     around: &Surroundings<'_>,
@@ -103,7 +102,7 @@ pub(super) fn environment(
 }
 
 fn text(bytes: Vec<u8>) -> String {
-    // A NUL would end it, and keep the container from starting.
+    // A NUL would end the value, and keep the container from starting.
     String::from_utf8_lossy(&bytes).replace('\0', "")
 }
 
@@ -157,11 +156,11 @@ fn value_from(
     }
 }
 
-/// A field of the pod, as the downward API gives it.
+/// Returns a field of the pod, as the downward API gives it.
 ///
 /// # Errors
 ///
-/// It is not among those that it gives.
+/// The downward API does not give it.
 pub(super) fn field_value(path: &str, around: &Surroundings<'_>) -> Result<String, EnvError> {
     let metadata = &around.pod.metadata;
     let spec = around.pod.spec.as_ref();
@@ -191,13 +190,13 @@ pub(super) fn field_value(path: &str, around: &Surroundings<'_>) -> Result<Strin
     })
 }
 
-/// The service account that a pod runs as.
+/// Returns the service account that a pod runs as.
 pub(super) fn service_account(pod: &Pod) -> &str {
     let name = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref());
     name.filter(|name| !name.is_empty()).unwrap_or(DEFAULT_ACCOUNT)
 }
 
-/// What a pod's containers believe their host to be called (`truncatePodHostnameIfNeeded`).
+/// Returns the host name of a pod's containers (`truncatePodHostnameIfNeeded`).
 pub(super) fn host_name(pod: &Pod) -> String {
     let spec = pod.spec.as_ref();
     let of_node = spec.filter(|spec| spec.host_network == Some(true)).and_then(|spec| spec.node_name.clone());
@@ -209,7 +208,7 @@ pub(super) fn host_name(pod: &Pod) -> String {
     }
 }
 
-/// A resource of a container, in units of the divisor, rounded up.
+/// Returns a resource of a container, in units of the divisor, rounded up.
 ///
 /// # Errors
 ///
@@ -243,7 +242,7 @@ pub(super) fn resource_value(
     };
     let value = match quantity {
         Some(quantity) => quantity::parse(&quantity.0).ok_or_else(unsupported)?,
-        // A container that requests nothing.
+        // The container requests nothing.
         None if list == "requests" => 0.0,
         None => return Err(unsupported()),
     };
@@ -251,7 +250,7 @@ pub(super) fn resource_value(
     Ok(quantity::whole_units(value, divisor.filter(|divisor| *divisor > 0.0).unwrap_or(1.0)))
 }
 
-/// The variables that tell of a Service, or nothing for one without an address.
+/// Returns the variables for a Service; none for one without an address.
 pub(super) fn service_variables(service: &Value) -> Vec<(String, String)> {
     let ip = service["spec"]["clusterIP"].as_str().unwrap_or_default();
     let ports = service["spec"]["ports"].as_array().map(Vec::as_slice).unwrap_or_default();

@@ -2,8 +2,8 @@
 //!
 //! Source: kubernetes/kubernetes, `third_party/forked/golang/expansion/expand.go`.
 
-/// Replaces `$(NAME)` by what `lookup` knows; what it does not know stays as it is, and
-/// `$$` is a literal `$`.
+/// Replaces `$(NAME)` by the value that `lookup` returns; leaves unknown names unchanged, and turns `$$` into a
+/// literal `$`.
 pub(super) fn expand(text: &str, lookup: impl Fn(&str) -> Option<String>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,41 +1,39 @@
 //! The kubelet's arithmetic of the grace period. Pure.
 //!
-//! Source: kubernetes/kubernetes, `pkg/kubelet/kuberuntime/kuberuntime_container.go`
-//! (`killContainer`) and `kuberuntime_termination_order.go`. The grace period is a
-//! number of whole seconds from which each wait is deducted, cut to whole seconds; so
-//! the end can come up to a second late for every wait.
+//! Source: kubernetes/kubernetes, `pkg/kubelet/kuberuntime/kuberuntime_container.go` (`killContainer`) and
+//! `kuberuntime_termination_order.go`. The grace period is a number of whole seconds; each wait is deducted from it,
+//! truncated to whole seconds. So the end can come up to a second late for every wait.
 
 use std::time::Duration;
 
-/// The least time between stop signal and SIGKILL (`minimumGracePeriodInSeconds` in
-/// pkg/kubelet/kuberuntime).
+/// Minimum time between stop signal and SIGKILL (`minimumGracePeriodInSeconds` in pkg/kubelet/kuberuntime).
 const MINIMUM_GRACE_PERIOD_SECONDS: u64 = 2;
 
-/// What is left of a container's grace period.
+/// Remaining grace period of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grace {
     seconds: u64,
 }
 
 impl Grace {
-    /// The grace period that a deletion asks for. A forced one (0) gets 1 second.
+    /// Starts with the grace period of a deletion. A forced one (0) gets 1 second.
     pub(super) fn new(seconds: i64) -> Self {
         Self { seconds: u64::try_from(seconds).unwrap_or(0).max(1) }
     }
 
-    /// The longest that a preStop hook, or the wait for other containers, may take.
-    /// `None` when nothing is left: there is no wait at all then.
+    /// Returns the longest time that a preStop hook, or the wait for other containers, may take. `None` if nothing is
+    /// left: then there is no wait at all.
     pub(super) fn longest_wait(self) -> Option<Duration> {
         (self.seconds > 0).then(|| Duration::from_secs(self.seconds))
     }
 
-    /// What is left after a wait.
+    /// Returns the grace period remaining after a wait.
     #[must_use]
     pub(super) fn after(self, waited: Duration) -> Self {
         Self { seconds: self.seconds.saturating_sub(waited.as_secs()) }
     }
 
-    /// From the stop signal to SIGKILL, of which a container gets a minimum in any case.
+    /// Returns the time from the stop signal to SIGKILL, which has a minimum.
     pub(super) fn stop_to_kill(self) -> Duration {
         Duration::from_secs(self.seconds.max(MINIMUM_GRACE_PERIOD_SECONDS))
     }
@@ -45,8 +43,8 @@ impl Grace {
 mod tests {
     use super::*;
 
-    /// When the stop signal and SIGKILL come, in ms from the start of the kill, for a
-    /// grace period, a hook that takes `hook_ms`, and a wait for others of `turn_ms`.
+    /// Returns the times of the stop signal and of SIGKILL, in ms from the start of the kill, for a grace period, a
+    /// hook that takes `hook_ms`, and a wait for other containers of `turn_ms`.
     fn times(grace: i64, hook_ms: u64, turn_ms: u64) -> (u128, u128) {
         let mut grace = Grace::new(grace);
         let mut at = Duration::ZERO;

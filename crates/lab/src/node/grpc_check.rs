@@ -1,12 +1,10 @@
-//! The client of gRPC probes: one call of `grpc.health.v1.Health/Check`, on a connection of its
-//! own.
+//! The client of gRPC probes: one call of `grpc.health.v1.Health/Check`, on a connection of its own.
 //!
-//! HTTP/2 is the `h2` crate's. The two messages, of one field each, are ours: a gRPC library would bring its
-//! own client and code generation for 60 lines. Errors are worded as a kubelet does, since people search for
-//! them.
+//! The `h2` crate does HTTP/2. The two messages, of one field each, are ours: a gRPC library would bring its own
+//! client and code generation for 60 lines. Errors have a kubelet's wording, since people search for it.
 //!
-//! Source: kubernetes/kubernetes, `pkg/probe/grpc/grpc.go`; the protocol over HTTP/2 is that of
-//! grpc/grpc, `doc/PROTOCOL-HTTP2.md`.
+//! Source: kubernetes/kubernetes, `pkg/probe/grpc/grpc.go`; the protocol over HTTP/2 is that of grpc/grpc,
+//! `doc/PROTOCOL-HTTP2.md`.
 
 use std::time::Duration;
 
@@ -19,21 +17,21 @@ use tokio::time::{Instant, sleep, timeout_at};
 /// Key of the answer's only field: number 1, a varint.
 const STATUS_FIELD: u8 = 1 << 3;
 
-/// The longest answer that is read: a message of one number is far shorter.
+/// Maximum length of an answer: a message of one number is far shorter.
 const MAX_ANSWER_BYTES: usize = 4096;
 
-/// Asks a server how a service of it is.
+/// A health check of one service of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GrpcCheck {
     pub(super) address: String,
-    /// Empty: the server as a whole.
+    /// Name of the service; empty for the server as a whole.
     pub(super) service: String,
     pub(super) agent: &'static str,
-    /// The pause before a server that was not there is dialled again.
+    /// Pause before dialling a server again that was not there.
     pub(super) back_off: Duration,
 }
 
-/// Why a call failed, as gRPC says it.
+/// Status of a failed call, in gRPC's terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct CallStatus {
     code: u32,
@@ -51,7 +49,7 @@ impl GrpcCheck {
     ///
     /// # Errors
     ///
-    /// Why the service does not count as healthy.
+    /// The reason why the service does not count as healthy.
     pub(super) async fn run(&self, longest: Duration) -> Result<(), String> {
         let deadline = Instant::now() + longest;
         let (mut requests, connection) = timeout_at(deadline, self.dial()).await.map_err(|_| {
@@ -86,7 +84,7 @@ impl GrpcCheck {
         }
     }
 
-    /// Connects, as often as it takes: a server counts once it has shown that it speaks HTTP/2.
+    /// Connects, with as many attempts as it takes: a server counts once it has shown that it speaks HTTP/2.
     async fn dial(&self) -> (SendRequest<Bytes>, h2::client::Connection<TcpStream>) {
         loop {
             if let Ok(stream) = TcpStream::connect(&self.address).await
@@ -129,14 +127,14 @@ impl GrpcCheck {
         let mut message = BytesMut::new();
         while let Some(chunk) = body.data().await {
             let chunk = chunk.map_err(broken)?;
-            // Closed flow control would only slow a server down that says too much.
+            // Flow control would only slow down a server that sends too much.
             let _ = body.flow_control().release_capacity(chunk.len());
             if message.len() + chunk.len() > MAX_ANSWER_BYTES {
                 return Err(internal("received message larger than max"));
             }
             message.extend_from_slice(&chunk);
         }
-        // An answer without a message has its status at the head.
+        // An answer without a message has its status in the headers.
         let trailers = body.trailers().await.map_err(broken)?.unwrap_or(head.headers);
         check_status(&trailers)?;
         unframed(message.freeze())
@@ -162,13 +160,13 @@ fn check_status(trailers: &HeaderMap) -> Result<(), CallStatus> {
     }
 }
 
-/// Reads a probed app's answer.
+/// Decodes a probed app's answer.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(body: &[u8]) {
     let _ = unframed(Bytes::copy_from_slice(body)).and_then(serving_number);
 }
 
-/// `HealthCheckRequest { string service = 1; }`
+/// Encodes `HealthCheckRequest { string service = 1; }`.
 fn request_message(service: &str) -> Vec<u8> {
     let mut message = Vec::new();
     if !service.is_empty() {
@@ -184,7 +182,7 @@ fn request_message(service: &str) -> Vec<u8> {
     message
 }
 
-/// `HealthCheckResponse { ServingStatus status = 1; }`, whose other fields are ignored; without it the status is 0.
+/// Decodes `HealthCheckResponse { ServingStatus status = 1; }`, ignoring other fields; without it the status is 0.
 fn serving_number(message: Bytes) -> Option<u64> {
     match message[..] {
         [] => Some(0),
@@ -193,7 +191,7 @@ fn serving_number(message: Bytes) -> Option<u64> {
     }
 }
 
-/// A message as it is sent: not compressed, its length before it.
+/// Frames a message for sending: not compressed, with its length before it.
 fn framed(message: &[u8]) -> Bytes {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     [&[0], &length.to_be_bytes()[..], message].concat().into()
@@ -226,7 +224,7 @@ fn code_name(code: u32) -> String {
     }
 }
 
-/// A time limit as Go writes it.
+/// Formats a time limit as Go does.
 fn seconds(duration: Duration) -> String {
     format!("{}s", duration.as_secs())
 }
@@ -251,7 +249,7 @@ mod tests {
         }
     }
 
-    /// A server that gives every call the same answer: its body, then its trailers.
+    /// Serves every call with the same answer: its body, then its trailers.
     async fn serve(
         status: u16,
         body: &'static [u8],

@@ -1,4 +1,4 @@
-//! The names of hosts that a pod's containers know without asking: their `/etc/hosts`. Pure.
+//! The `/etc/hosts` of a pod's containers. Pure.
 //!
 //! Source: kubernetes/kubernetes, `pkg/kubelet/kubelet_pods.go` (`managedHostsFileContent`).
 
@@ -18,13 +18,13 @@ fe00::1\tip6-allnodes
 fe00::2\tip6-allrouters
 ";
 
-/// The text of the file of a pod with this address.
+/// Returns the text of the file for a pod with this address.
 pub(super) fn text(pod: &Pod, address: &str) -> String {
     let (spec, own, mut text) = (pod.spec.as_ref(), host_name(pod), OF_ALL.to_owned());
     let subdomain = spec.and_then(|spec| spec.subdomain.as_deref()).filter(|name| !name.is_empty());
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let full = subdomain.map(|name| format!("{own}.{name}.{namespace}.svc.cluster.local\t"));
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(text, "{address}\t{}{own}", full.unwrap_or_default());
     let aliases = spec.and_then(|spec| spec.host_aliases.as_deref()).unwrap_or_default();
     if !aliases.is_empty() {

@@ -1,7 +1,7 @@
 //! The HTTP client of probes and hooks: one GET, on a connection of its own.
 //!
-//! As a kubelet's it asks an HTTPS server for no certificate that it could check, follows
-//! redirects within the same host, and words its errors as Go does, since people search for them.
+//! Like a kubelet's it does not verify an HTTPS server's certificate, follows redirects within the same host, and
+//! words its errors as Go does, since people search for them.
 
 use std::io;
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ use tokio_rustls::rustls::crypto::{WebPkiSupportedAlgorithms, ring};
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error as TlsError, SignatureScheme};
 
-/// Redirects that are followed before one is the answer (Go's `http.Client`).
+/// Maximum number of redirects to follow (Go's `http.Client`).
 const MAX_REDIRECTS: u32 = 10;
 
 /// A request.
@@ -29,14 +29,14 @@ pub(super) struct HttpGet {
     pub(super) scheme: Scheme,
     pub(super) host: String,
     pub(super) port: u16,
-    /// With the query.
+    /// Path with the query.
     pub(super) path: String,
     pub(super) headers: Vec<(String, String)>,
-    /// The user agent, unless the headers name one.
+    /// User agent, unless the headers name one.
     pub(super) agent: String,
 }
 
-/// How the server is spoken to.
+/// Scheme of the URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scheme {
     Http,
@@ -51,7 +51,7 @@ pub(super) struct Answer {
 }
 
 impl HttpGet {
-    /// What is asked for.
+    /// Returns the URL.
     pub(super) fn url(&self) -> String {
         let scheme = match self.scheme {
             Scheme::Http => "http",
@@ -60,11 +60,11 @@ impl HttpGet {
         format!("{scheme}://{}{}", authority(&self.host, self.port), self.path)
     }
 
-    /// Asks, and follows redirects to the same host.
+    /// Sends the request, and follows redirects to the same host.
     ///
     /// # Errors
     ///
-    /// Why there was no answer.
+    /// The reason why there was no answer.
     pub(super) async fn run(&self) -> Result<Answer, String> {
         let mut get = self.clone();
         for _ in 0..MAX_REDIRECTS {
@@ -78,11 +78,11 @@ impl HttpGet {
         Err(format!("Get \"{}\": stopped after {MAX_REDIRECTS} redirects", get.url()))
     }
 
-    /// Asks once.
+    /// Sends the request once.
     ///
     /// # Errors
     ///
-    /// Why there was no answer.
+    /// The reason why there was no answer.
     pub(super) async fn run_once(&self) -> Result<Answer, String> {
         self.ask().await.map_err(|why| format!("Get \"{}\": {why}", self.url()))
     }
@@ -141,7 +141,7 @@ impl HttpGet {
         request.body(Empty::new())
     }
 
-    /// Where a redirect leads; `None` when that is another host.
+    /// Returns the request after a redirect; `None` if that leads to another host.
     fn redirected(&self, location: &str) -> Option<Self> {
         if location.starts_with('/') && !location.starts_with("//") {
             return Some(Self { path: location.to_owned(), ..self.clone() });
@@ -160,7 +160,7 @@ impl HttpGet {
     }
 }
 
-/// `host:port`, an IPv6 address in brackets.
+/// Formats `host:port`, with an IPv6 address in brackets.
 pub(super) fn authority(host: &str, port: u16) -> String {
     match host.parse() {
         Ok(IpAddr::V6(ip)) => format!("[{ip}]:{port}"),
@@ -168,7 +168,7 @@ pub(super) fn authority(host: &str, port: u16) -> String {
     }
 }
 
-/// Why a connection was not made, in Go's words.
+/// Describes why a connection was not made, in Go's words.
 pub(super) fn network_error(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "connect: connection refused".to_owned(),
@@ -180,7 +180,7 @@ pub(super) fn network_error(error: &io::Error) -> String {
     }
 }
 
-/// Why there was no answer on a connection, in Go's words.
+/// Describes why there was no answer on a connection, in Go's words.
 fn in_words(error: &hyper::Error) -> String {
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(at) = cause {
@@ -203,7 +203,7 @@ fn unverifying() -> Result<ClientConfig, String> {
     Ok(config.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth())
 }
 
-/// Takes any certificate: a probe has nothing to check it against.
+/// Accepts any certificate: a probe has nothing to verify it against.
 #[derive(Debug)]
 struct Unverifying(WebPkiSupportedAlgorithms);
 

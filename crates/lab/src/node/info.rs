@@ -1,4 +1,4 @@
-//! What an agent knows of its node, and of the cluster around it.
+//! An agent's information about its node and the cluster.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -7,21 +7,21 @@ use std::sync::Arc;
 use crate::agents::Agents;
 use crate::tokens::Tokens;
 
-/// What events name as their source.
+/// Name of the component, the source of its events.
 pub(super) const COMPONENT: &str = "kubelet";
 
-/// What an agent knows of its node.
+/// Information of an agent about its node.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeInfo {
     pub(crate) name: String,
-    /// Its place among the nodes, from 0.
+    /// Index among the nodes, from 0.
     pub(crate) index: u8,
     pub(crate) address: Ipv4Addr,
     /// The program that runs for the image `rolldrop`.
     pub(crate) own_binary: PathBuf,
-    /// Where the agent gets its commands, and where its containers can be killed.
+    /// Channel of the agent's commands, and registry of the containers that can be killed.
     pub(crate) agents: Agents,
-    /// Those of the pods' service accounts.
+    /// Tokens of the pods' service accounts.
     pub(crate) tokens: Tokens,
     /// The certificate of the API server's authority.
     pub(crate) authority: Arc<str>,

@@ -1,4 +1,4 @@
-//! From a container's manifest to a command that can be started.
+//! Turns a container's manifest into a command that can be started.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,16 @@ use super::process::Launch;
 use super::volumes::{self, Made, Mount, VolumeError, on_machine};
 use crate::network::Placement;
 
-/// Variables of the agent's own environment that every container gets: what programs of
-/// the host need to be found and to run.
+/// Variables of the agent's own environment that every container gets: programs of the host need them to be found and
+/// to run.
 const INHERITED: [&str; 6] = ["PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "NIX_LD"];
 
 /// The image that is this program.
 const OWN_IMAGE: &str = "rolldrop";
-/// Where that image has it.
+/// Path of the program in that image.
 const OWN_PROGRAM: &str = "/rolldrop";
 
-/// Why a container cannot be started.
+/// Reason why a container cannot be started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LaunchError {
     /// There is no image to take the command from.
@@ -39,7 +39,7 @@ pub(super) enum LaunchError {
     /// A variable's source cannot be read.
     #[error(transparent)]
     Env(#[from] EnvError),
-    /// A path within a volume cannot be.
+    /// A path within a volume is not usable.
     #[error(transparent)]
     Volume(#[from] VolumeError),
     /// Its mounts cannot be made.
@@ -48,13 +48,13 @@ pub(super) enum LaunchError {
     /// It would reach beyond the pod.
     #[error("exec: {program:?}: refused: {outside}")]
     Refused { program: String, outside: Outside },
-    /// The operating system refused.
+    /// The operating system refused to start it.
     #[error("exec: {program:?}: {why}")]
     Start { program: String, why: String },
 }
 
 impl LaunchError {
-    /// The reason that the container's status shows.
+    /// Returns the reason that the container's status shows.
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Self::NoCommand { .. } | Self::NoWorkingDir { .. } | Self::Place(_) | Self::Refused { .. } => {
@@ -65,17 +65,17 @@ impl LaunchError {
         }
     }
 
-    /// Whether what is missing may come to exist without a change of the pod.
+    /// Returns true if the missing object may be created without a change of the pod.
     pub(super) fn is_about_configuration(&self) -> bool {
         matches!(self, Self::Env(_))
     }
 }
 
-/// The launch of a container. `volumes` are those that it can mount, where anything can be mounted.
+/// Builds the launch of a container. `volumes` are those that it can mount; `None` where nothing can be mounted.
 ///
 /// # Errors
 ///
-/// Why there can be none.
+/// The reason why it cannot be launched.
 pub(super) fn launch(
     container: &Container,
     around: &Surroundings<'_>,
@@ -126,28 +126,28 @@ pub(super) fn launch(
     })
 }
 
-/// What an image is known by: the last component of its name, without tag or digest.
+/// Returns the last component of an image's name, without tag or digest.
 pub(super) fn image_name(image: &str) -> &str {
     let without_digest = image.split('@').next().unwrap_or_default();
     let last = without_digest.rsplit('/').next().unwrap_or_default();
     last.split(':').next().unwrap_or_default()
 }
 
-/// Where programs of a container are.
+/// Places where a container's programs are looked up.
 pub(super) struct Places<'a> {
     pub(super) working_dir: Option<&'a Path>,
     pub(super) path: Option<&'a String>,
     pub(super) mounts: &'a [Mount],
-    /// What the image has at [`OWN_PROGRAM`].
+    /// Path on this machine of the program that the image has at [`OWN_PROGRAM`].
     pub(super) own_program: Option<&'a Path>,
 }
 
 impl Places<'_> {
-    /// The path of a program.
+    /// Returns the path of a program.
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// It does not exist.
     pub(super) fn find_program(&self, word: &str) -> Result<PathBuf, LaunchError> {
         if let Some(program) = self.own_program.filter(|_| word == OWN_PROGRAM) {
             return Ok(program.to_owned());

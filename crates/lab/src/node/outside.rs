@@ -1,7 +1,7 @@
-//! Commands that would signal processes outside their pod, where the machine's processes are all there are: on the
-//! userspace dataplane. Process 1 is the machine's own there.
+//! Detects commands that would signal processes outside their pod, on the userspace dataplane, where containers see
+//! all of the machine's processes. Process 1 is the machine's own there.
 //!
-//! Only a command's words are read. What a program does by itself is not seen.
+//! It reads only a command's words. It does not see what a program does by itself.
 
 /// Processes beyond its pod that a command is aimed at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,7 +25,7 @@ pub(super) enum Outside {
 }
 
 impl Outside {
-    /// Finds processes beyond the pod that these words of a command are aimed at.
+    /// Finds processes beyond the pod that these words of a command would signal.
     pub(super) fn of<'a>(words: impl IntoIterator<Item = &'a String>) -> Option<Self> {
         // A word with spaces is a script; the others are one command.
         let (scripts, words): (Vec<&str>, Vec<&str>) =
@@ -64,7 +64,7 @@ impl Outside {
     }
 }
 
-/// The name of a program that is given by its path.
+/// Returns the name of a program that is given by its path.
 fn program(word: &str) -> &str {
     match word.rsplit_once('/') {
         Some((_, name)) => name,

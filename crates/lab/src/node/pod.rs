@@ -22,21 +22,20 @@ use super::view::{Ended, Handle, Kind, Order, State};
 use crate::registry::{DeleteOptions, Part};
 use crate::resource::Resource;
 
-/// The pause after a volume could not be made, doubling, and the longest (`initialDurationBeforeRetry`,
+/// First and longest pause after a volume could not be made; it doubles in between (`initialDurationBeforeRetry`,
 /// `maxDurationBeforeRetry` in pkg/util/goroutinemap/exponentialbackoff).
 const VOLUME_INITIAL_BACK_OFF: Duration = Duration::from_millis(500);
 const VOLUME_MAX_BACK_OFF: Duration = Duration::from_secs(122);
 /// The pause after a sandbox could not be made (`backOffOnTransientErrorPeriod` in pkg/kubelet).
 const BACK_OFF_ON_TRANSIENT_ERROR: Duration = Duration::from_secs(1);
-/// How often a pod's status is written again if somebody has changed it (`syncPeriod` in
-/// pkg/kubelet/status).
+/// Interval at which a pod's status is written again if somebody has changed it (`syncPeriod` in pkg/kubelet/status).
 const STATUS_SYNC_PERIOD: Duration = Duration::from_secs(10);
 
-/// The newest that the API server says of a pod.
+/// Newest state of a pod at the API server.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) object: Arc<Value>,
-    /// The object is gone.
+    /// True if the object is gone.
     pub(super) gone: bool,
 }
 
@@ -50,11 +49,11 @@ impl Seen {
     }
 }
 
-/// Why a pod ends.
+/// Reason why a pod ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
     Deleted,
-    /// No main container will run any more.
+    /// No main container will run again.
     Completed,
     NodeShutdown(i64),
 }
@@ -72,7 +71,7 @@ pub(super) struct PodWorker {
 }
 
 impl PodWorker {
-    /// Runs the pod to its end. Cancelled, it kills every process of the pod.
+    /// Runs the pod to its end. If cancelled, it kills every process of the pod.
     pub(super) async fn run(context: PodContext, seen: watch::Receiver<Seen>, stop: CancellationToken) {
         let context = Arc::new(context);
         let mut supervisors = JoinSet::new();
@@ -145,7 +144,7 @@ impl PodWorker {
         }
     }
 
-    /// From the binding until every main container has ended for good.
+    /// Runs from the binding until every main container has ended for good.
     async fn live(&mut self) {
         self.write_status();
         self.mount_volumes().await;
@@ -160,7 +159,7 @@ impl PodWorker {
         }
     }
 
-    /// Makes the pod's volumes, as often as it takes.
+    /// Makes the pod's volumes, with as many attempts as it takes.
     async fn mount_volumes(&self) {
         let mut wait = VOLUME_INITIAL_BACK_OFF;
         while let Err(error) = self.context.make_volumes() {
@@ -170,7 +169,7 @@ impl PodWorker {
         }
     }
 
-    /// Makes the pod's sandbox, as often as it takes; what that really takes is part of the
+    /// Makes the pod's sandbox, with as many attempts as it takes; the time that this really takes is part of the
     /// measured time.
     async fn prepare_sandbox(&self) {
         let measured = self.context.delay(|latencies| latencies.scheduled_to_sandbox);
@@ -184,15 +183,14 @@ impl PodWorker {
         tokio::join!(measured, prepared);
     }
 
-    /// Writes the status after every change, and now and then in case somebody else has written
-    /// another. Never returns.
+    /// Writes the status after every change, and at intervals in case somebody else has changed it. Never returns.
     async fn keep_status(&self) {
         let mut mode = self.context.mode.clone();
         loop {
             tokio::select! {
                 () = self.context.changed.notified() => {}
                 () = sleep(STATUS_SYNC_PERIOD) => {}
-                // An agent that starts writes at once.
+                // An agent writes at once when it starts.
                 _ = mode.changed() => {}
             }
             self.context.until_up().await;
@@ -200,8 +198,7 @@ impl PodWorker {
         }
     }
 
-    /// Ends all containers, and writes the terminal status. Should the node agent restart
-    /// meanwhile, it begins anew.
+    /// Ends all containers, and writes the terminal status. If the node agent restarts meanwhile, it begins again.
     async fn end(&mut self, why: Why) {
         let generation = self.seen.borrow().generation();
         for container in &self.containers {
@@ -216,7 +213,7 @@ impl PodWorker {
             let restarts = mode.borrow_and_update().restarts;
             tokio::select! {
                 exits = self.end_once(generation, self.grace(why)) => break exits,
-                // What was being waited for is forgotten.
+                // The agent forgets what it was waiting for.
                 _ = mode.wait_for(|mode| mode.restarts != restarts) => {}
             }
             self.context.until_up().await;
@@ -231,15 +228,15 @@ impl PodWorker {
         let own = self.context.grace_period_seconds();
         let seen = self.seen.borrow();
         Grace::new(match why {
-            // What the object says now: after a restart nothing else is known.
+            // The grace period that the object has now: after a restart nothing else is known.
             Why::Deleted => seen.object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0),
             Why::NodeShutdown(grace) => own.min(grace),
             Why::Completed => own,
         })
     }
 
-    /// What the status said of a container when its end began stays until all have ended and
-    /// the kubelet has looked, but for its readiness.
+    /// Ends all containers once. The status keeps each container's last state, except readiness, until all have ended
+    /// and the kubelet has looked.
     async fn end_once(&self, generation: i64, grace: Grace) -> Vec<Option<Ended>> {
         let observed = self.context.delay(|latencies| latencies.deletion_to_observed_generation);
         let ending = async {
@@ -270,8 +267,7 @@ impl PodWorker {
         self.write_status_with(&[]);
     }
 
-    /// Writes the status; `ends` says how the containers ended that the status does not yet
-    /// show as ended, in their order.
+    /// Writes the status; `ends` describes, in the containers' order, the ends that the status does not show yet.
     fn write_status_with(&self, ends: &[Option<Ended>]) {
         let registry = &self.context.shared.registry;
         let now = registry.now();
@@ -307,7 +303,7 @@ impl PodWorker {
     }
 }
 
-/// Starts the containers in their order and waits until no main container will run any more.
+/// Starts the containers in their order and waits until no main container will run again.
 async fn run_in_order(containers: &[Handle]) {
     for container in containers.iter().filter(|container| container.kind != Kind::Main) {
         container.order.send_replace(Order::Run);

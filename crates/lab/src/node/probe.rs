@@ -1,4 +1,4 @@
-//! Probes: when they run, and when their result counts.
+//! Probes: their timing, and the thresholds at which a result counts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 use super::action::{Action, NotDone, Outcome};
 use super::context::PodContext;
 
-/// What a probe is for.
+/// Purpose of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProbeKind {
     Startup,
@@ -18,23 +18,23 @@ pub(super) enum ProbeKind {
     Liveness,
 }
 
-/// What a probe has found.
+/// Result of one probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finding {
     Success,
     Failure,
 }
 
-/// When a probe runs for the first time.
+/// Time of the first probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FirstProbe {
-    /// After this time.
+    /// After this duration.
     After(Duration),
-    /// The tick after this time finds no container yet: a period later.
+    /// A period later than this, as the tick after it finds no container yet.
     Missed(Duration),
 }
 
-/// Counts results until enough of a kind came in a row.
+/// Counts results until enough equal ones came in a row.
 #[derive(Clone, Debug)]
 struct Threshold {
     success: u32,
@@ -56,7 +56,7 @@ impl Threshold {
         }
     }
 
-    /// Takes a result, and returns it if it counts.
+    /// Counts a result, and returns it if it takes effect.
     fn count(&mut self, finding: Finding) -> Option<Finding> {
         self.streak = if self.last == Some(finding) { self.streak.saturating_add(1) } else { 1 };
         self.last = Some(finding);
@@ -74,7 +74,7 @@ pub(super) struct Prober {
     pub(super) container: String,
     pub(super) kind: ProbeKind,
     pub(super) probe: Probe,
-    /// The error says why the probe never counts.
+    /// Action, or the reason why the probe never counts.
     pub(super) action: Result<Action, NotDone>,
     pub(super) process_started: Instant,
     pub(super) first: FirstProbe,
@@ -82,7 +82,7 @@ pub(super) struct Prober {
 }
 
 impl Prober {
-    /// Probes until dropped, and sends every change of what counts.
+    /// Probes until dropped, and sends every change of the effective result.
     pub(super) async fn run(self) {
         let seconds = |given: Option<i32>, default| {
             Duration::from_secs(
@@ -124,7 +124,8 @@ impl Prober {
         }
     }
 
-    /// Probes once, and records an event if that fails. `None`: the probe could not be made, which does not count.
+    /// Probes once, and records an event if that fails. Returns `None` if the probe could not be made, which does not
+    /// count.
     async fn once(&self, longest: Duration) -> Option<Finding> {
         let result = match &self.action {
             Ok(action) => action.probe(longest).await,

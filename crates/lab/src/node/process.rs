@@ -1,4 +1,4 @@
-//! One container's process: started, signalled, and waited for, with all that it starts.
+//! One container's process, and all that it starts: starts it, signals it, and waits for it.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -21,42 +21,41 @@ use crate::descendants::{self, Member};
 use crate::logs::{LogFile, Recorder, read_available};
 use crate::network::{FirstProcess, Placement, Running, pid_of};
 
-/// The variable in the environment of everything that runs in a container, and its value, tell
-/// what belongs to it.
+/// Environment variable of every process in a container. Its value identifies the container.
 const MARK: &str = "ROLLDROP_CONTAINER_ID";
-/// What is kept of a command's output, as much as a kubelet keeps of a probe's.
+/// Maximum number of bytes kept of a command's output, as much as a kubelet keeps of a probe's.
 const MAX_OUTPUT_BYTES: usize = 10 * 1024;
 
-/// What to run.
+/// Program to run, with its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Launch {
     pub(super) program: PathBuf,
     pub(super) args: Vec<String>,
-    /// The whole environment but for the marks: nothing is inherited.
+    /// The whole environment except for the marks: nothing is inherited.
     pub(super) env: Vec<(String, String)>,
-    /// `None` is the agent's own directory.
+    /// `None` for the agent's own directory.
     pub(super) working_dir: Option<PathBuf>,
     /// The container's id, new for each of its runs.
     pub(super) container_id: String,
-    /// Where it starts.
+    /// Place where it starts.
     pub(super) placement: Placement,
-    /// What is mounted there.
+    /// Mounts in that place.
     pub(super) mounts: Vec<Mount>,
-    /// This program, where the image has it.
+    /// This program, if the image is the one that has it.
     pub(super) own_program: Option<PathBuf>,
 }
 
-/// How a process ended.
+/// End of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Exit {
-    /// As a container runtime counts: 128 + the signal when one ended it.
+    /// Exit code as a container runtime counts it: 128 + the signal if one ended it.
     pub(super) code: i32,
     /// The signal that ended it.
     signal: Option<i32>,
 }
 
 impl Exit {
-    /// An end with this code.
+    /// Returns an end with this code.
     pub(super) const fn with(code: i32) -> Self {
         Self { code, signal: None }
     }
@@ -66,7 +65,8 @@ impl Exit {
         Self { code: status.code().or(signal.map(|signal| 128 + signal)).unwrap_or(255), signal }
     }
 
-    /// The signal whose default action ended it, which process 1 does not take: a handler gave it back to the system.
+    /// Returns the signal whose default action ended it. Process 1 does not get such a signal: a handler gave it back
+    /// to the system.
     pub(super) fn by_default_action(&self) -> Option<Signal> {
         const ASKING: [Signal; 6] = [
             Signal::SIGTERM,
@@ -128,8 +128,8 @@ impl Launch {
         Ok((Process { signals, exit, stop_signalled: Arc::default() }, keeper))
     }
 
-    /// Runs the program to its end; returns that and the beginning of what it wrote. If this is dropped
-    /// before, the program is killed.
+    /// Runs the program to its end; returns that and the beginning of its output. If this is dropped before, the
+    /// program is killed.
     ///
     /// # Errors
     ///
@@ -141,11 +141,11 @@ impl Launch {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let exit = tokio::select! {
             exit = child.wait() => exit?,
-            // They never end by themselves before.
+            // They never end by themselves.
             never = async { tokio::join!(read_some(&mut stdout, &mut out), read_some(&mut stderr, &mut err)).0 } => match never {},
         };
         drop(group);
-        // What it left running may hold the other end for as long as it likes.
+        // A process that it left running may hold the other end for any time.
         stdout.iter().for_each(|stdout| read_available(stdout, |chunk| keep_some(&mut out, chunk)));
         stderr.iter().for_each(|stderr| read_available(stderr, |chunk| keep_some(&mut err, chunk)));
         out.extend(err);
@@ -166,12 +166,12 @@ impl Launch {
     }
 }
 
-/// Makes the command's process the parent of its orphaned descendants, as a container's first
-/// process is: so they can be found below it as long as it lives. It also resets the signals that a
-/// shell makes its background jobs ignore, and nohup its command: programs inherit that.
+/// Makes the command's process the parent of its orphaned descendants, like a container's first process, so that they
+/// can be found below it until it ends. It also resets the signals that a shell makes its background jobs ignore, and
+/// nohup its command, since programs inherit that.
 ///
-/// On the machine itself it dies with this process, or precisely with the thread that starts it: that is one of the
-/// runtime's own workers, which live as long. The processes that it starts itself do not.
+/// On the machine itself it dies with this process, or precisely with the thread that starts it, which is one of the
+/// runtime's workers and lives as long. Its own children do not die with it.
 #[expect(unsafe_code, reason = "there is no safe way to run a system call between fork and exec")]
 fn begin_as_in_a_container(command: &mut Command, is_on_the_machine: bool) {
     let begin = move || {
@@ -208,8 +208,8 @@ fn keep_some(kept: &mut Vec<u8>, chunk: &[u8]) {
 }
 
 impl Process {
-    /// Sends the stop signal, unless that was done before: a runtime sends it once, however
-    /// often it is asked to stop a container.
+    /// Sends the stop signal, unless that was done before: a runtime sends it once, regardless of how often it is
+    /// asked to stop a container.
     pub(super) fn stop(&self, signal: Signal) {
         if !self.stop_signalled.swap(true, Ordering::Relaxed) {
             let _ = self.signals.send(signal);
@@ -224,23 +224,22 @@ impl Process {
     /// Waits for the end.
     pub(super) async fn exited(&self) -> Exit {
         let mut exit = self.exit.clone();
-        // The keeper was aborted with the cluster: nobody is left to hear of it.
+        // The keeper was aborted with the cluster: nobody is left to notice.
         match exit.wait_for(Option::is_some).await {
             Ok(exit) => (*exit).unwrap_or(Exit::with(137)),
             Err(_) => Exit::with(137),
         }
     }
 
-    /// Whether it has ended.
+    /// Returns true if it has ended.
     pub(super) fn has_exited(&self) -> bool {
         self.exit.borrow().is_some() || self.exit.has_changed().is_err()
     }
 }
 
 impl Keeper {
-    /// Delivers signals until the process has ended, and takes down with it all that it has
-    /// started, as the end of a container's first process does. Dropped before, it kills the
-    /// process and its group.
+    /// Delivers signals until the process has ended, and then kills everything that it has started, as the end of a
+    /// container's first process does. If dropped before, it kills the process and its group.
     pub(super) async fn run(mut self) {
         let mut members = BTreeSet::new();
         let mut recording = true;
@@ -248,7 +247,7 @@ impl Keeper {
             tokio::select! {
                 status = self.first.wait() => break status,
                 Some(signal) = self.signals.recv() => {
-                    // What it has started by now is found wherever it hides afterwards.
+                    // Processes that it has started by now are found wherever they hide afterwards.
                     members.extend(self.below().await);
                     self.signal(signal);
                 }
@@ -258,13 +257,14 @@ impl Keeper {
         drop(self.group);
         let mark = self.mark;
         let _ = tokio::task::spawn_blocking(move || descendants::kill_marked(&mark, &members)).await;
-        // All that was written is in the log before anybody hears of the end.
+        // All output is in the log before anybody learns of the end.
         self.recorder.finish();
         let exit = status.map_or(Exit::with(255), Exit::of);
         self.exit.send_replace(Some(exit));
     }
 
-    /// Signals the first process. One that only stands for process 1 does not get what it has no handler for.
+    /// Signals the first process. One that only stands in for process 1 does not get signals for which it has no
+    /// handler.
     fn signal(&self, signal: Signal) {
         let is_forced = matches!(signal, Signal::SIGKILL | Signal::SIGSTOP);
         if is_forced || !self.stands_for_process_1 || handles(self.group.0, signal) {
@@ -294,8 +294,8 @@ impl ProcessGroup {
         leader.map(Self).ok_or_else(|| io::Error::other("the process has no id"))
     }
 
-    /// SIGKILL goes to the whole group; any other signal to its leader alone, as a runtime
-    /// signals a container's first process alone.
+    /// Sends SIGKILL to the whole group, and any other signal to its leader alone, as a runtime signals only a
+    /// container's first process.
     fn signal(&self, signal: Signal) {
         // ESRCH: it has ended by itself.
         let _ = match signal {
@@ -399,12 +399,12 @@ mod tests {
     async fn the_output_of_a_command_is_bounded_and_need_not_end() {
         let (exit, output) = shell("yes | head -c 100000; echo end >&2").run().await.unwrap();
         assert_eq!((exit.code, output.len()), (0, MAX_OUTPUT_BYTES));
-        // What it left behind holds the pipe.
+        // A process that it left behind holds the pipe.
         let (exit, output) = shell("setsid sleep 30 & echo done; exit 4").run().await.unwrap();
         assert_eq!((exit.code, output.as_str()), (4, "done\n"));
     }
 
-    /// Whether a process runs; one that has ended but was not reaped does not.
+    /// Returns true if a process runs; false if it has ended but was not reaped.
     fn is_alive(pid: i32) -> bool {
         std::fs::read_to_string(format!("/proc/{pid}/stat"))
             .is_ok_and(|stat| !stat.rsplit(')').next().unwrap().trim_start().starts_with('Z'))

@@ -1,6 +1,6 @@
 //! Kubernetes' quantities (`250m`, `64Mi`), as far as the downward API needs them. Pure.
 
-/// Suffixes and what they multiply by. Longer ones come before their own beginnings.
+/// Suffixes and their factors. Longer ones come before their prefixes.
 const SUFFIXES: [(&str, f64); 14] = [
     ("Ki", 1024.0),
     ("Mi", 1_048_576.0),
@@ -18,14 +18,14 @@ const SUFFIXES: [(&str, f64); 14] = [
     ("E", 1e18),
 ];
 
-/// The number that a quantity means.
+/// Parses a quantity.
 pub(super) fn parse(text: &str) -> Option<f64> {
     let suffix = SUFFIXES.iter().find_map(|(suffix, factor)| Some((text.strip_suffix(suffix)?, factor)));
     let (number, factor) = suffix.unwrap_or((text, &1.0));
     number.parse::<f64>().ok().map(|number| number * factor)
 }
 
-/// How many units of `divisor` a value is, rounded up.
+/// Formats a value in whole units of `divisor`, rounded up.
 pub(super) fn whole_units(value: f64, divisor: f64) -> String {
     let units = value / divisor;
     // 0.25 / 0.001 is a little more than 250.

@@ -1,6 +1,6 @@
-//! How a pod's containers are told where the API server is, and who they are: by the files of the
-//! volume that admission has added to the pod. Where nothing can be mounted, variables say where
-//! these are, and a kubeconfig beside them is for clients that know no other place.
+//! Tells a pod's containers the location of the API server and their identity, by the files of the volume that
+//! admission has added to the pod. If nothing can be mounted, variables tell the location of these files, and a
+//! kubeconfig beside them serves clients that know no other place.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -13,17 +13,17 @@ use serde_json::json;
 
 use crate::well_known::TOKEN_VOLUME;
 
-/// The kubeconfig among its files.
+/// Name of the kubeconfig among the files.
 const KUBECONFIG: &str = "kubeconfig";
 
-/// The name of the volume that holds the pod's token, unless it is to have none.
+/// Returns the name of the volume that holds the pod's token, unless it should have none.
 pub(super) fn volume(pod: &Pod) -> Option<&str> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let mut names = volumes.filter(|volume| volume.projected.is_some()).map(|volume| volume.name.as_str());
     names.find(|name| name.starts_with(TOKEN_VOLUME))
 }
 
-/// The variables that say where its files are, when they are in `dir`.
+/// Returns the variables that tell the location of the files, if they are in `dir`.
 pub(super) fn variables(dir: &Path) -> [(String, String); 2] {
     [("ROLLDROP_SERVICE_ACCOUNT", dir.to_owned()), ("KUBECONFIG", dir.join(KUBECONFIG))]
         .map(|(name, path)| (name.to_owned(), path.display().to_string()))

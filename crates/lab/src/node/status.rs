@@ -6,18 +6,18 @@ use serde_json::{Value, json};
 use super::view::{Ended, Kind, State, View};
 use crate::conditions;
 
-/// Everything that a pod's status says.
+/// Everything that a pod's status shows.
 pub(super) struct Snapshot<'a> {
     pub(super) containers: Vec<ContainerSnapshot<'a>>,
     pub(super) sandbox: Sandbox,
     pub(super) pod_ip: &'a str,
     pub(super) host_ip: &'a str,
     pub(super) started_at: &'a str,
-    /// Whether containers that have ended may be started again.
+    /// Containers that may be restarted after they have ended.
     pub(super) restarts: RestartsOf,
-    /// Why the pod fails, whatever its containers did.
+    /// Reason why the pod fails, regardless of its containers.
     pub(super) verdict: Option<&'a Verdict>,
-    /// The generation of the pod that the agent has acted upon.
+    /// Generation of the pod that the agent has acted upon.
     pub(super) observed_generation: i64,
     pub(super) now: &'a str,
 }
@@ -34,25 +34,25 @@ pub(super) struct ContainerSnapshot<'a> {
 pub(super) enum Sandbox {
     Preparing,
     Ready,
-    /// Taken down: the pod is over.
+    /// Taken down, since the pod has ended.
     Gone,
 }
 
-/// Whether a pod whose containers have all ended is over.
+/// Containers that may still be restarted in a pod whose containers have all ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RestartsOf {
-    /// It is: their exit codes say how.
+    /// None: the pod has ended, and the exit codes decide its phase.
     Nothing,
-    /// It is not, unless they are marked as done.
+    /// Those that are not marked as done; with any such, the pod has not ended.
     Containers,
 }
 
-/// Why a kubelet itself ends a pod. It shows once all containers have ended.
+/// Reason why a kubelet itself ends a pod. It shows once all containers have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The node shuts down.
+    /// The node is shutting down.
     NodeShutdown,
-    /// It came to a node that shuts down.
+    /// The pod came to a node that is shutting down.
     NotAdmitted,
 }
 
@@ -92,8 +92,8 @@ impl Phase {
 }
 
 impl Snapshot<'_> {
-    /// Writes the status into the pod. What others keep in it (conditions of the scheduler, of
-    /// an eviction, of readiness gates) stays.
+    /// Writes the status into the pod. Other writers' parts (conditions of the scheduler, of an eviction, of
+    /// readiness gates) stay.
     pub(super) fn write_into(&self, pod: &mut Value) {
         let phase = self.phase();
         let closed_gates = closed_readiness_gates(pod);
@@ -143,7 +143,7 @@ impl Snapshot<'_> {
         self.containers.iter().filter(move |container| container.kind == kind)
     }
 
-    /// Source: kubernetes/kubernetes, `pkg/kubelet/kubelet_pods.go` (`getPhase`).
+    /// Computes the phase. Source: kubernetes/kubernetes, `pkg/kubelet/kubelet_pods.go` (`getPhase`).
     fn phase(&self) -> Phase {
         if self.verdict.is_some() && self.restarts == RestartsOf::Nothing {
             return Phase::Failed;
@@ -167,7 +167,7 @@ impl Snapshot<'_> {
         completed && (main_ran || self.of(Kind::Sidecar).all(|c| c.view.started))
     }
 
-    /// Source: kubernetes/kubernetes, `pkg/kubelet/status/generate.go`.
+    /// Computes the conditions. Source: kubernetes/kubernetes, `pkg/kubelet/status/generate.go`.
     fn conditions(
         &self,
         phase: Phase,
@@ -223,7 +223,7 @@ impl ContainerSnapshot<'_> {
         matches!(self.view.state, State::Waiting { .. }) && self.view.last.is_none()
     }
 
-    /// An init container that has completed counts as ready.
+    /// Returns true for an init container that has completed, which counts as ready.
     fn has_completed(&self) -> bool {
         self.kind == Kind::Init && matches!(&self.view.state, State::Terminated(ended) if ended.code == 0)
     }
@@ -267,7 +267,7 @@ impl ContainerSnapshot<'_> {
     }
 }
 
-/// A container's id with the name of what runs it.
+/// Returns a container's id, prefixed with the name of its runtime.
 fn full_id(id: &str) -> String {
     format!("processes://{id}")
 }
@@ -300,7 +300,7 @@ fn ended_json(ended: &Ended) -> Value {
     })
 }
 
-/// What keeps a pod whose containers are ready from being ready, in words.
+/// Describes the readiness gates that keep a pod with ready containers from being ready.
 fn closed_readiness_gates(pod: &Value) -> Vec<String> {
     let gates = pod["spec"]["readinessGates"].as_array().into_iter().flatten();
     let conditions = pod["status"]["conditions"].as_array();
@@ -389,7 +389,7 @@ mod tests {
             (vec![container("a", Main, ended(0)), container("b", Main, running)], Phase::Running),
             (vec![container("a", Main, ended(0)), container("b", Main, ended(0))], Phase::Succeeded),
             (vec![container("a", Main, ended(0)), container("b", Main, ended(143))], Phase::Failed),
-            // A sidecar's end says nothing of the pod's.
+            // A sidecar's end does not affect the pod's phase.
             (vec![container("s", Sidecar, ended(137)), container("a", Main, ended(0))], Phase::Succeeded),
             (vec![container("i", Init, running), container("a", Main, waiting)], Phase::Pending),
             (vec![container("i", Init, ended(1)), container("a", Main, waiting)], Phase::Failed),

@@ -19,8 +19,8 @@ use super::launch::image_name;
 use super::process::{Exit, Process};
 use crate::config::{Image, signal};
 
-/// Ends a container's process within the grace period. `turn` ends when the containers
-/// that must end before this one have. `message` is that of the event.
+/// Ends a container's process within the grace period. `turn` completes when the containers that must end before this
+/// one have ended. `message` is that of the event.
 pub(super) async fn stop(
     context: &Arc<PodContext>,
     container: &Container,
@@ -40,7 +40,7 @@ pub(super) async fn stop(
         context.delay(|latencies| latencies.kubelet_delete_to_pre_stop).await;
         let begin = Instant::now();
         let mut started = Hook::start(context, container, handler, target);
-        // A hook that outlasts the grace period runs on beside what follows.
+        // A hook that outlasts the grace period continues to run.
         if timeout(longest, started.wait(process)).await.is_err() {
             hook = Some(started);
         }
@@ -52,7 +52,7 @@ pub(super) async fn stop(
 
     if let Some(longest) = grace.longest_wait() {
         let begin = Instant::now();
-        // Whether the others have ended or the grace period has: it is this one's turn.
+        // The others have ended or the grace period has: it is this container's turn.
         let _ = timeout(longest, turn).await;
         grace = grace.after(begin.elapsed());
     }
@@ -74,7 +74,7 @@ pub(super) async fn stop(
     exit
 }
 
-/// The end of the process, while a hook runs on that may end before it.
+/// Waits for the end of the process, while a hook runs that may end before it.
 async fn beside(hook: &mut Option<Hook>, process: &Process) -> Exit {
     if let Some(running) = hook {
         tokio::select! {
@@ -85,7 +85,7 @@ async fn beside(hook: &mut Option<Hook>, process: &Process) -> Exit {
     process.exited().await
 }
 
-/// The signal that asks a container to end: its own `lifecycle.stopSignal`, or its image's, or SIGTERM.
+/// Returns the signal that asks a container to end: its own `lifecycle.stopSignal`, or its image's, or SIGTERM.
 fn stop_signal(container: &Container, images: &BTreeMap<String, Image>) -> Signal {
     let own = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.stop_signal.as_deref());
     let image = images.get(image_name(container.image.as_deref().unwrap_or_default()));
@@ -97,9 +97,9 @@ fn stop_signal(container: &Container, images: &BTreeMap<String, Image>) -> Signa
 struct Hook {
     context: Arc<PodContext>,
     container: String,
-    /// The event's, if it fails.
+    /// Message of the event if it fails.
     message: String,
-    /// A command ends with the container that it runs in.
+    /// True if it is a command, which ends with the container that it runs in.
     ends_with_container: bool,
     run: JoinSet<Result<(), String>>,
 }
@@ -133,7 +133,7 @@ impl Hook {
         Self { context, container, message, ends_with_container, run }
     }
 
-    /// Waits for its end, and says so if it failed.
+    /// Waits for its end, and records an event if it failed.
     async fn wait(&mut self, process: &Process) {
         let result = tokio::select! {
             result = self.run.join_next() => match result {

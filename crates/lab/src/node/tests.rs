@@ -21,7 +21,7 @@ use crate::registry::{DeleteOptions, Registry, Watch};
 use crate::tokens::Tokens;
 use rolldrop_record::Clock;
 
-/// How long a test waits for anything.
+/// Time limit for every wait of a test.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Node {
@@ -89,7 +89,7 @@ impl Node {
         self.shared.registry.delete(Resource::Pods, "default", "a", &options).unwrap();
     }
 
-    /// What a container has written, once it contains `text`.
+    /// Returns the output of a container, once it contains `text`.
     async fn log_with(&self, pods: &Pods, container: &str, text: &str) -> String {
         let path = pod_log_dir(self.dir.path(), "default", "a", &pods.uid).join(format!("{container}.log"));
         timeout(DEADLINE, async {
@@ -118,7 +118,7 @@ impl Node {
         list.items.into_iter().find(|event| event["reason"] == reason).unwrap()
     }
 
-    /// The first `n` different events with this reason.
+    /// Returns the first `n` different events with this reason.
     async fn events_until(&self, reason: &str, n: usize) -> Vec<Arc<Value>> {
         let all = Selection::all();
         let found = async {
@@ -146,7 +146,7 @@ struct Pods {
 }
 
 impl Pods {
-    /// The next state of the pod that fulfils the condition.
+    /// Returns the next state of the pod that fulfils the condition.
     async fn until(&mut self, what: &str, condition: impl Fn(&Value) -> bool) -> Arc<Value> {
         let found = timeout(DEADLINE, async {
             loop {
@@ -163,7 +163,7 @@ impl Pods {
         self.until("Ready", |pod| condition(pod, "Ready") == "True").await
     }
 
-    /// Every state until the pod is gone, in short.
+    /// Returns every state until the pod is gone, abbreviated.
     async fn states_until_gone(&mut self) -> Vec<String> {
         let mut states = Vec::new();
         timeout(DEADLINE, async {
@@ -195,7 +195,7 @@ fn condition<'a>(pod: &'a Value, kind: &str) -> &'a str {
     conditions.find(|c| c["type"] == kind).and_then(|c| c["status"].as_str()).unwrap_or("")
 }
 
-/// A container that runs a shell script; `wait` keeps it interruptible by traps.
+/// Makes a container that runs a shell script; `wait` keeps it interruptible by traps.
 fn shell(name: &str, script: &str) -> Value {
     json!({"name": name, "image": "host", "command": ["sh", "-c", script]})
 }
@@ -254,7 +254,7 @@ async fn what_ignores_the_signal_is_killed_after_the_least_grace() {
     node.delete(1);
     let over = pods.until("the terminal status", |pod| pod["status"]["phase"] == "Failed").await;
     assert_eq!(terminated(&over, 0).0, 137);
-    // Never sooner than 2 s; how much later depends on the machine.
+    // Never before 2 s; the delay beyond that depends on the machine.
     assert!(begin.elapsed() >= Duration::from_secs(2));
     node.stop().await;
 }
@@ -396,7 +396,7 @@ async fn a_missing_binary_shows_as_a_pod_that_never_starts() {
     assert!(message.contains("/no/such/server"), "{message}");
     assert_eq!(stuck["status"]["phase"], "Pending");
     assert!(node.events().contains(&"Failed".to_owned()));
-    // It can be deleted all the same.
+    // It can still be deleted.
     node.delete(30);
     assert_eq!(pods.states_until_gone().await.last().unwrap(), "deleted");
     node.stop().await;

@@ -1,4 +1,4 @@
-//! What a container and its pod know of each other: orders one way, a view the other.
+//! Communication between a container and its pod: orders one way, a view the other.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use super::action::Target;
 use super::process::Process;
 
-/// A container's place in its pod.
+/// Role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Runs to completion before the next one starts.
@@ -18,7 +18,7 @@ pub(super) enum Kind {
     Main,
 }
 
-/// When a container that has ended is started again.
+/// Condition for restarting a container that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Restart {
     Always,
@@ -27,7 +27,7 @@ pub(super) enum Restart {
 }
 
 impl Restart {
-    /// What applies to a container of a pod with this `restartPolicy`.
+    /// Returns the policy for a container of a pod with this `restartPolicy`.
     pub(super) fn of(pod_policy: Option<&str>, kind: Kind) -> Self {
         match (kind, pod_policy) {
             (Kind::Sidecar, _) => Self::Always,
@@ -46,17 +46,17 @@ impl Restart {
     }
 }
 
-/// What the pod tells its containers.
+/// Order from the pod to its containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Not yet.
+    /// Do not start yet.
     Hold,
     Run,
     /// Do not start anything any more.
     Stop,
 }
 
-/// What a container does, as its status shows it.
+/// State of a container, as its status shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Waiting { reason: String, message: String },
@@ -75,13 +75,13 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    /// The end, at that time, of a container that never ran.
+    /// Returns the end, at that time, of a container that never ran.
     pub(super) fn unknown(at: String) -> Self {
         Self { code: 137, container_id: None, started_at: at.clone(), finished_at: at }
     }
 }
 
-/// Everything that others need to know of a container.
+/// State of a container that others need to know.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     pub(super) state: State,
@@ -89,15 +89,15 @@ pub(super) struct View {
     pub(super) restarts: u32,
     pub(super) started: bool,
     pub(super) ready: bool,
-    /// Its first start is over, postStart hook included, however it went.
+    /// True if its first start is over, including the postStart hook, even if it failed.
     pub(super) settled: bool,
-    /// It has ended for good.
+    /// True if it has ended for good.
     pub(super) done: bool,
-    /// The process and what is needed to stop it, while it runs.
+    /// The process and the data needed to stop it, while it runs.
     pub(super) running: Option<Running>,
-    /// How the process of `running` has ended, if it has.
+    /// End of the process of `running`, if it has ended.
     pub(super) ended: Option<Ended>,
-    /// It will not start anything any more; `running` is final.
+    /// True if it will not start anything any more; `running` is final.
     pub(super) accepted_stop: bool,
 }
 
@@ -125,7 +125,7 @@ impl View {
     }
 }
 
-/// The pod's end of a container.
+/// The pod's handle on a container.
 pub(super) struct Handle {
     pub(super) spec: Arc<Container>,
     pub(super) kind: Kind,

@@ -1,9 +1,8 @@
-//! Volumes: what containers find as files.
+//! Volumes: files in containers.
 //!
-//! They are made as directories of the machine, for the dataplane to mount where the manifest
-//! says. Their contents are those of the time when the pod came to the node: a change of a
-//! ConfigMap or Secret does not reach a running pod. A claim's volume outlives the pod: a directory for each claim,
-//! whatever its class and size.
+//! They are directories of the machine, which the dataplane mounts where the manifest asks. Their contents date from
+//! when the pod came to the node: a change of a ConfigMap or Secret does not reach a running pod. A claim's volume
+//! outlives the pod: a directory for each claim, regardless of its class and size.
 //!
 //! Source: kubernetes/kubernetes, `pkg/volume/{configmap,secret,projected,downwardapi,emptydir,hostpath}`.
 
@@ -24,10 +23,10 @@ use super::service_account;
 use crate::network::{Bind, Store};
 
 const DEFAULT_MODE: i32 = 0o644;
-/// The folder of what claims hold, among the folders of the pods.
+/// Directory of the claims' contents, among the directories of the pods.
 const CLAIMS: &str = "claims";
 
-/// A volume cannot be made, or not be mounted.
+/// A volume cannot be made or mounted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("MountVolume.SetUp failed for volume \"{volume}\" : {why}")]
 pub(super) struct VolumeError {
@@ -36,12 +35,12 @@ pub(super) struct VolumeError {
 }
 
 impl VolumeError {
-    /// A volume's claim does not exist.
+    /// Returns the error that a volume's claim does not exist.
     fn of_claim(volume: &str, claim: &str) -> Self {
         Self { volume: volume.to_owned(), why: format!("persistentvolumeclaim {claim:?} not found") }
     }
 
-    /// The files of the pod's service account cannot be written.
+    /// Returns the error that the files of the pod's service account cannot be written.
     pub(super) fn of_service_account(pod: &Pod, why: &io::Error) -> Self {
         Self { volume: service_account::volume(pod).unwrap_or_default().to_owned(), why: why.to_string() }
     }
@@ -53,22 +52,22 @@ pub(super) type Made = BTreeMap<String, MadeVolume>;
 /// A volume that containers can mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MadeVolume {
-    /// Where it is for this process.
+    /// Its path for this process.
     made_at: PathBuf,
-    /// Where it is to those who mount it.
+    /// Its path as the source of a mount.
     source: PathBuf,
     read_only: bool,
 }
 
-/// What a container has at a path of its own.
+/// File or directory that a container has at a path of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mount {
     pub(super) bind: Bind,
-    /// Where that is for this process.
+    /// Its path for this process.
     made_at: PathBuf,
 }
 
-/// The path at which this process finds what a container has at `path`.
+/// Returns the path at which this process finds the container's `path`.
 pub(super) fn on_machine(path: &Path, mounts: &[Mount]) -> PathBuf {
     let covering = mounts.iter().filter_map(|mount| {
         let below = path.strip_prefix(&mount.bind.target).ok()?;
@@ -81,12 +80,11 @@ pub(super) fn on_machine(path: &Path, mounts: &[Mount]) -> PathBuf {
     }
 }
 
-/// Makes the volumes that containers of the pod mount, in `store`. `token` makes a service
-/// account token.
+/// Makes the volumes that containers of the pod mount, in `store`. `token` makes a service account token.
 ///
 /// # Errors
 ///
-/// The first that cannot be made. It may be tried again.
+/// The first that cannot be made. The caller may try again.
 pub(super) fn make(
     pod: &Pod,
     store: &Store,
@@ -110,7 +108,7 @@ pub(super) fn make(
 ///
 /// # Errors
 ///
-/// The first that does not. It may come yet.
+/// The first that does not. It may be created later.
 pub(super) fn need_claims(pod: &Pod, exists: impl Fn(&str) -> bool) -> Result<(), VolumeError> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let mut claims = volumes
@@ -120,8 +118,8 @@ pub(super) fn need_claims(pod: &Pod, exists: impl Fn(&str) -> bool) -> Result<()
         .map_or(Ok(()), |(volume, claim)| Err(VolumeError::of_claim(volume, claim)))
 }
 
-/// On a dataplane without mounts only what is there already can be mounted; the pod learns its token
-/// in another way.
+/// Checks that the pod needs no mounts, on a dataplane without them: only what is already there can be mounted, and
+/// the pod learns its token in another way.
 ///
 /// # Errors
 ///
@@ -159,11 +157,11 @@ fn mounted_volumes(pod: &Pod) -> Vec<&str> {
     mounts.map(|mount| mount.name.as_str()).collect()
 }
 
-/// What a container has mounted.
+/// Returns the mounts of a container.
 ///
 /// # Errors
 ///
-/// A path within a volume that cannot be.
+/// A path within a volume is not usable.
 pub(super) fn mounts(
     container: &Container,
     made: &Made,
@@ -240,7 +238,7 @@ impl Maker<'_> {
         } else {
             return Err("volumes of this kind do not exist in the embedded cluster".to_owned());
         };
-        // What a failed attempt has left must not stay.
+        // Remains of a failed attempt must not stay.
         let _ = fs::remove_dir_all(dir);
         fs::create_dir_all(dir).map_err(text)?;
         for (path, content, mode) in files {
@@ -255,11 +253,11 @@ impl Maker<'_> {
         Ok(made())
     }
 
-    /// The volume of a claim: a directory that outlives the pod, and follows it to other nodes.
+    /// Returns the volume of a claim: a directory that outlives the pod, and follows it to other nodes.
     fn claimed(&self, claim: &str, read_only: bool, store: &Store) -> Result<MadeVolume, String> {
         let namespace = self.around.pod.metadata.namespace.as_deref().unwrap_or_default();
         let below = Path::new(CLAIMS).join(namespace).join(within(claim)?);
-        // A pod's own volumes are in a folder beside.
+        // A pod's own volumes are in a directory beside it.
         let beside = |path: &Path| path.parent().unwrap_or(path).join(&below);
         let made_at = beside(&store.made_at);
         fs::create_dir_all(&made_at)
@@ -331,7 +329,7 @@ impl Maker<'_> {
     }
 }
 
-/// A path that stays within the volume.
+/// Returns a path that stays within the volume.
 fn within(path: &str) -> Result<PathBuf, String> {
     let path = Path::new(path);
     let stays = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));

@@ -1,4 +1,4 @@
-//! Rules against requests, as a table, and bindings against users.
+//! Tests rules against requests, as a table, and bindings against users.
 
 use rolldrop_record::Clock;
 use serde_json::json;
@@ -6,8 +6,8 @@ use serde_json::json;
 use super::*;
 use crate::address::AddressBlock;
 
-/// `VERB GROUP/RESOURCE[/SUBRESOURCE] [NAME]`, with a `/` before the resource also in the core group, in the
-/// namespace `shop`.
+/// Parses `VERB GROUP/RESOURCE[/SUBRESOURCE] [NAME]`, with a `/` before the resource also in the core group; the
+/// namespace is `shop`.
 fn asks(text: &str) -> Attributes {
     let mut words = text.split(' ');
     let verb = words.next().unwrap().to_owned();

@@ -1,5 +1,5 @@
-//! The admission plugins that every cluster runs and that look at other objects than the one that
-//! is created: what they fill in is nobody's.
+//! The admission plugins that every cluster runs and that look at other objects than the created one. No client owns
+//! the fields that they fill in.
 //!
 //! Source: kubernetes/kubernetes, `plugin/pkg/admission/serviceaccount` and
 //! `plugin/pkg/admission/network/defaultingressclass`.
@@ -14,11 +14,11 @@ use crate::status::Status;
 use crate::value::list;
 use crate::well_known::{DEFAULT_ACCOUNT, ROOT_CA, TOKEN_VOLUME};
 
-/// Where containers find it.
+/// Path of the service account's files in containers.
 const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 impl Registry {
-    /// Completes an object that is created.
+    /// Completes a new object.
     ///
     /// # Errors
     ///
@@ -47,7 +47,7 @@ impl Registry {
         let name = named.unwrap_or_else(|| DEFAULT_ACCOUNT.to_owned());
         let account = match self.get(Resource::ServiceAccounts, namespace, &name) {
             Ok(account) => account["automountServiceAccountToken"].clone(),
-            // It is about to be made; a real API server waits for it here.
+            // It is about to be created; a real API server waits for it here.
             Err(_) if name == DEFAULT_ACCOUNT => Value::Null,
             Err(_) => {
                 let pod = pod["metadata"]["name"].as_str().unwrap_or_default();
@@ -65,7 +65,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Gives an Ingress that names no class the default one, of several the newest.
+    /// Gives an Ingress that names no class the default one, or the newest of several.
     fn choose_ingress_class(&self, ingress: &mut Value) {
         let named_before = &ingress["metadata"]["annotations"]["kubernetes.io/ingress.class"];
         if ingress["spec"]["ingressClassName"].is_string() || named_before.is_string() {
@@ -75,7 +75,7 @@ impl Registry {
         let is_default = |class: &&std::sync::Arc<Value>| {
             class["metadata"]["annotations"]["ingressclass.kubernetes.io/is-default-class"] == "true"
         };
-        // They come in the order of their names, and the first of those that are as new is taken.
+        // They come in the order of their names, and the first of several equally new ones wins.
         let newest = classes.iter().filter(is_default).rev().max_by_key(|class| {
             class["metadata"]["creationTimestamp"].as_str().unwrap_or_default().to_owned()
         });

@@ -1,9 +1,8 @@
-//! What is filled in where an object says nothing.
+//! Fills in fields that an object leaves out.
 //!
-//! The values are those of Kubernetes. [`fill_defaults`] does what pkg/apis/*/v1/defaults.go do:
-//! these fields belong to whoever writes the object. [`prepare`] does what the strategies in
-//! pkg/registry do, and for pods the admission plugins that look at nothing else
-//! (DefaultTolerationSeconds, Priority): those fields are nobody's.
+//! The values are those of Kubernetes. [`fill_defaults`] does what pkg/apis/*/v1/defaults.go do: whoever writes the
+//! object owns these fields. [`prepare`] does what the strategies in pkg/registry do, and for pods the admission
+//! plugins that look at nothing else (DefaultTolerationSeconds, Priority): nobody owns those fields.
 
 use base64::Engine as _;
 use serde_json::{Value, json};
@@ -11,11 +10,11 @@ use serde_json::{Value, json};
 use super::{Resource, remove};
 use crate::object::{containers, containers_mut};
 
-/// How long pods stay on a node that is not ready or cannot be reached, unless they say otherwise
+/// Time for which pods stay on a node that is not ready or cannot be reached, unless they set another
 /// (kube-apiserver: `--default-not-ready-toleration-seconds`). It is stored, and nobody acts on it.
 const TOLERATION_SECONDS: u32 = 300;
 
-/// Fills in what every reader of the object fills in.
+/// Fills in the defaults that every reader of the object fills in.
 pub(super) fn fill_defaults(resource: Resource, object: &mut Value) {
     object["apiVersion"] = json!(resource.api_version());
     object["kind"] = json!(resource.kind());
@@ -88,14 +87,14 @@ pub(super) fn fill_defaults(resource: Resource, object: &mut Value) {
     }
 }
 
-/// Sets `object[field]` where there is nothing (or null).
+/// Sets `object[field]` if it is missing or null.
 fn default_to(object: &mut Value, field: &str, value: impl Into<Value>) {
     if object.get(field).is_none_or(Value::is_null) {
         object[field] = value.into();
     }
 }
 
-/// Sets what an object lacks, or has as null, at any depth.
+/// Sets fields that an object lacks, or has as null, at any depth.
 fn fill(object: &mut Value, defaults: Value) {
     if object.is_null() {
         *object = defaults;
@@ -117,7 +116,7 @@ fn elements<'a>(object: &'a mut Value, list: &str) -> impl Iterator<Item = &'a m
     object.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten()
 }
 
-/// A workload without labels of its own takes those of its template.
+/// Copies the labels of its template to a workload without labels of its own.
 fn labels_of_template(object: &mut Value) {
     let labels = object["spec"]["template"]["metadata"]["labels"].clone();
     if labels.is_object() {
@@ -136,7 +135,7 @@ fn default_secret(secret: &mut Value) {
     remove(secret, "stringData");
 }
 
-/// Users and groups are of the API group of roles, service accounts of none.
+/// Completes a binding's subjects: users and groups are of the API group of roles, service accounts of none.
 fn default_binding(binding: &mut Value) {
     let group = Resource::Roles.group();
     fill_part(binding, "roleRef", json!({"apiGroup": group}));
@@ -187,7 +186,7 @@ fn default_claim(claim: &mut Value) {
     default_to(claim, "status", json!({"phase": "Pending"}));
 }
 
-/// Binds a claim to a volume of its own, as a provisioner of storage would.
+/// Binds a claim to a volume of its own, as a storage provisioner would.
 fn bind_claim(claim: &mut Value) {
     let (spec, uid) = (&claim["spec"], claim["metadata"]["uid"].as_str().unwrap_or_default());
     let status = json!({
@@ -232,7 +231,7 @@ fn generate_job_selector(job: &mut Value) {
     fill(&mut job["spec"], json!({"selector": selector, "template": {"metadata": {"labels": labels}}}));
 }
 
-/// A container that limits a resource asks for as much of it.
+/// Makes a container request as much of a resource as it limits.
 fn default_requests(spec: &mut Value) {
     for container in containers_mut(spec) {
         let limits = container["resources"]["limits"].as_object().cloned().unwrap_or_default();
@@ -242,8 +241,7 @@ fn default_requests(spec: &mut Value) {
     }
 }
 
-/// Sets what the cluster itself decides of an object that is created or updated. Its name and uid
-/// are known.
+/// Sets the fields of a created or updated object that the cluster itself decides. Its name and uid are known.
 pub(super) fn prepare(resource: Resource, object: &mut Value) {
     match resource {
         Resource::Namespaces => default_to(object, "spec", json!({"finalizers": ["kubernetes"]})),
@@ -287,7 +285,7 @@ fn default_toleration(spec: &mut Value, key: &str) {
     }
 }
 
-/// How the pod would fare when memory runs short, by what its containers ask for.
+/// Returns the pod's class when memory runs short, by its containers' requests and limits.
 fn quality_of_service(spec: &Value) -> &'static str {
     let asks = |container: &Value, what: &str| {
         container["resources"][what].as_object().is_some_and(|map| !map.is_empty())
@@ -307,7 +305,7 @@ fn quality_of_service(spec: &Value) -> &'static str {
     }
 }
 
-/// What a pod and the template of one have in common.
+/// Fills in defaults that a pod and a pod template share.
 fn default_pod_spec(spec: &mut Value) {
     let defaults = json!({
         "restartPolicy": "Always",

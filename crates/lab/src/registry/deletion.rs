@@ -1,4 +1,4 @@
-//! Deleting objects, and the grace that pods get.
+//! Deletes objects, with a grace period for pods.
 //!
 //! The arithmetic of grace periods is that of the API server (`BeforeDelete` in
 //! staging/src/k8s.io/apiserver/pkg/registry/rest/delete.go, `CheckGracefulDelete` in
@@ -15,27 +15,27 @@ use super::{FieldError, Registry, Resource, Status, Step, remove, rfc3339};
 use crate::object::{is_being_deleted, is_terminal, key, uid};
 use crate::value::list;
 
-/// Namespaces that are always there.
+/// Namespaces that cannot be deleted.
 const IMMORTAL_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
-/// How to delete.
+/// Options of a deletion.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct DeleteOptions {
     /// Overrides the pod's own grace period.
     pub grace_period_seconds: Option<i64>,
-    /// What must hold for the deletion to happen.
+    /// Conditions for the deletion to happen.
     pub preconditions: Option<Preconditions>,
-    /// What becomes of dependents; in the background by default.
+    /// Treatment of dependents; in the background by default.
     pub propagation_policy: Option<Propagation>,
-    /// The older way to say `Orphan` (true) or `Background` (false).
+    /// Older way to ask for `Orphan` (true) or `Background` (false).
     pub orphan_dependents: Option<bool>,
     /// `All`: do everything but delete.
     pub dry_run: Vec<String>,
 }
 
 impl DeleteOptions {
-    /// With this grace period, and only if the object still is the one with this uid.
+    /// Returns options with this grace period, for the object with this uid only.
     pub(crate) fn new(grace_period_seconds: i64, uid: &str) -> Self {
         Self { grace_period_seconds: Some(grace_period_seconds), ..Self::of(uid) }
     }
@@ -44,29 +44,29 @@ impl DeleteOptions {
         self.propagation_policy == Some(Propagation::Orphan) || self.orphan_dependents == Some(true)
     }
 
-    /// Only if the object still is the one with this uid.
+    /// Returns options for the object with this uid only.
     pub(crate) fn of(uid: &str) -> Self {
         let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
         Self { preconditions: Some(preconditions), ..Self::default() }
     }
 }
 
-/// What must hold for a deletion to happen.
+/// Conditions for a deletion to happen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Preconditions {
-    /// The object's uid.
+    /// Required uid of the object.
     pub uid: Option<String>,
-    /// The object's version.
+    /// Required version of the object.
     pub resource_version: Option<String>,
 }
 
-/// What becomes of the dependents of a deleted object.
+/// Treatment of the dependents of a deleted object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) enum Propagation {
     /// They stay, without their owner.
     Orphan,
-    /// They are deleted after it; so they are here if it is to be in the foreground.
+    /// They are deleted after it, here even if the client asks for the foreground.
     #[serde(alias = "Foreground")]
     Background,
 }
@@ -76,14 +76,14 @@ pub(crate) enum Propagation {
 pub(crate) enum Deleted {
     /// The object still exists: it has a grace period, contents or finalizers.
     Terminating(Arc<Value>),
-    /// The object is marked, and nothing keeps it any more: [`Due::finish`] is next.
+    /// The object is marked, and nothing keeps it any more: call [`Due::finish`] next.
     Due(Due),
     /// The object is gone; this was its last state.
     Removed(Arc<Value>),
 }
 
 impl Deleted {
-    /// The object's newest state.
+    /// Returns the object's newest state.
     pub(crate) fn object(&self) -> &Arc<Value> {
         match self {
             Self::Terminating(object) | Self::Removed(object) => object,
@@ -92,8 +92,7 @@ impl Deleted {
     }
 }
 
-/// A pod that is marked, still there, and kept by nothing. It is removed by [`Due::finish`], or when this is
-/// dropped.
+/// A pod that is marked, still there, and kept by nothing. [`Due::finish`] removes it, or dropping this.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Due {
@@ -103,8 +102,8 @@ pub(crate) struct Due {
 }
 
 impl Due {
-    /// Removes the object and returns its last state. If another has removed it already, or if it has got a finalizer,
-    /// nothing happens.
+    /// Removes the object and returns its last state. Does nothing if another caller has removed it already, or if it
+    /// now has a finalizer.
     pub(crate) fn finish(self) -> Arc<Value> {
         self.remove().unwrap_or_else(|| Arc::clone(&self.object))
     }
@@ -128,13 +127,11 @@ impl Drop for Due {
 }
 
 impl Registry {
-    /// Deletes an object: at once, or by marking it as terminating where it has a grace period,
-    /// contents or finalizers.
+    /// Deletes an object: at once, or by marking it as terminating if it has a grace period, contents or finalizers.
     ///
     /// # Errors
     ///
-    /// 404 when there is none, 409 when a precondition does not hold, 403 for namespaces that
-    /// cannot be deleted.
+    /// 404 if it does not exist, 409 if a precondition does not hold, 403 for namespaces that cannot be deleted.
     pub(crate) fn delete(
         &self,
         resource: Resource,
@@ -148,8 +145,8 @@ impl Registry {
         })
     }
 
-    /// The first half of [`Registry::delete`], for those who let time pass before the second as
-    /// a real API server does: a pod whose grace period is over is marked, and still there.
+    /// Does the first half of [`Registry::delete`], for callers that let time pass before the second, as a real API
+    /// server does: a pod whose grace period is over is marked, and still there.
     ///
     /// # Errors
     ///
@@ -176,7 +173,7 @@ impl Registry {
             }
         };
         if options.orphans() && !is_dry_run {
-            // Before the owner goes, as its dependents would go with it; and marked as going, or its
+            // Before the owner is gone, as its dependents would be deleted with it; and after marking it, or its
             // controller would claim them again.
             let marked = self.inner.store.modify(resource, namespace, name, |current| {
                 check_preconditions(resource, name, current, options)?;
@@ -209,7 +206,7 @@ impl Registry {
             }
             let is_deleted = is_being_deleted(object) || outcome == Outcome::Removed;
             if resource == Resource::Pods && is_deleted && !is_being_deleted(current) {
-                // Within the change, so that no other one comes between.
+                // Within the change, so that no other one comes in between.
                 let t_ns = self.inner.clock.now().unix_ns();
                 tracing::debug!(
                     uid = current["metadata"]["uid"].as_str(),
@@ -232,7 +229,7 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// 404 when it is gone, 409 when it is not being deleted.
+    /// 404 if it is gone, 409 if it is not being deleted.
     pub(crate) fn remove_namespace(&self, name: &str) -> Result<(), Status> {
         let removed = self.inner.store.modify(Resource::Namespaces, "", name, |current| {
             if !is_being_deleted(current) {
@@ -262,7 +259,7 @@ impl Registry {
     }
 }
 
-/// What a deletion comes to.
+/// Outcome of a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Terminating,
@@ -270,12 +267,12 @@ enum Outcome {
     Removed,
 }
 
-/// Whether an object is kept until somebody has taken his mark off it.
+/// Returns true if finalizers keep an object.
 pub(super) fn has_finalizers(object: &Value) -> bool {
     !list(&object["metadata"]["finalizers"]).is_empty()
 }
 
-/// Whether an object is marked and nothing keeps it. Namespaces wait for their contents.
+/// Returns true if an object is marked and nothing keeps it. Namespaces wait for their contents.
 pub(super) fn is_due(resource: Resource, object: &Value) -> bool {
     resource != Resource::Namespaces
         && is_being_deleted(object)
@@ -283,7 +280,7 @@ pub(super) fn is_due(resource: Resource, object: &Value) -> bool {
         && !has_finalizers(object)
 }
 
-/// What a DELETE makes of an object at `now` (Unix seconds).
+/// Returns the change that a DELETE makes to an object at `now` (Unix seconds).
 fn delete_step(resource: Resource, current: &Value, requested_grace: Option<i64>, now: i64) -> Step {
     match resource {
         Resource::Pods => delete_pod(current, requested_grace, now),
@@ -294,7 +291,7 @@ fn delete_step(resource: Resource, current: &Value, requested_grace: Option<i64>
     }
 }
 
-/// An object that waits for nothing but its finalizers.
+/// Marks an object that waits for nothing but its finalizers.
 fn marked_for_deletion(current: &Value, now: i64) -> Value {
     let mut object = current.clone();
     object["metadata"]["deletionTimestamp"] = json!(rfc3339(now));
@@ -305,7 +302,7 @@ fn marked_for_deletion(current: &Value, now: i64) -> Value {
     object
 }
 
-/// Refuses what was meant for another object or another state of it.
+/// Refuses a deletion meant for another object or another state of it.
 pub(super) fn check_preconditions(
     resource: Resource,
     name: &str,
@@ -337,7 +334,7 @@ pub(super) fn check_preconditions(
     Ok(())
 }
 
-/// What a DELETE makes of a pod at `now` (Unix seconds).
+/// Returns the change that a DELETE makes to a pod at `now` (Unix seconds).
 fn delete_pod(pod: &Value, requested_grace: Option<i64>, now: i64) -> Step {
     // A negative grace period means the shortest one.
     let at_least_one = |grace: i64| if grace < 0 { 1 } else { grace };
@@ -349,7 +346,7 @@ fn delete_pod(pod: &Value, requested_grace: Option<i64>, now: i64) -> Step {
         let Some(shorter) = requested.filter(|requested| *requested < grace) else { return Step::Keep };
         let ended_at = deletion_timestamp.parse().map_or(now, |time: Timestamp| time.as_second());
         match ended_at - grace + shorter {
-            // That time is over: what is left is the shortest there is, unless it is forced.
+            // That time is over: the shortest grace period remains, unless the deletion is forced.
             over if over <= now => (shorter.min(1), now),
             ends_at => (shorter, ends_at),
         }
@@ -371,7 +368,7 @@ fn delete_pod(pod: &Value, requested_grace: Option<i64>, now: i64) -> Step {
     Step::Replace(pod)
 }
 
-/// What a DELETE makes of a namespace: its contents go first.
+/// Returns the change that a DELETE makes to a namespace: it is marked, and its contents go first.
 fn delete_namespace(namespace: &Value, now: i64) -> Step {
     if is_being_deleted(namespace) {
         return Step::Keep;
@@ -396,7 +393,7 @@ mod tests {
         })
     }
 
-    /// Grace period and end of the grace period, in Unix seconds.
+    /// Returns the grace period, and its end in Unix seconds.
     fn marks(pod: &Value) -> (i64, i64) {
         let end: Timestamp = pod["metadata"]["deletionTimestamp"].as_str().unwrap().parse().unwrap();
         (pod["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap(), end.as_second())

@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use super::{Part, Registry, Resource};
 use crate::sync::lock;
 
-/// Of how many events is remembered what they say, so that they are counted (`maxLruCacheEntries` in
-/// client-go's tools/record/events_cache.go).
+/// Maximum number of events whose content is remembered for counting (`maxLruCacheEntries` in client-go's
+/// tools/record/events_cache.go).
 const MAX_COUNTED: usize = 4096;
 
-/// The reason of events that name what a real cluster does and this one does not.
+/// Reason of events about features of a real cluster that this one does not model.
 pub(crate) const NOT_MODELLED: &str = "NotModelled";
 
-/// How an event is to be taken.
+/// Severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventType {
     /// Information.
@@ -23,7 +23,7 @@ pub(crate) enum EventType {
     Warning,
 }
 
-/// The part of an object that an event is about, and where it happened.
+/// Part of an object that an event is about, and its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ContainerSource<'a> {
     /// Such as `spec.containers{app}`.
@@ -33,8 +33,8 @@ pub(crate) struct ContainerSource<'a> {
 }
 
 impl Registry {
-    /// Records an event about an object. The same event again only raises its count. Events are
-    /// a help to users: one that cannot be recorded is let go.
+    /// Records an event about an object. The same event again only increases its count. Events only help users: one
+    /// that cannot be recorded is dropped.
     pub(crate) fn record_event(
         &self,
         about: &Value,
@@ -58,7 +58,7 @@ impl Registry {
     ) {
         let metadata = &about["metadata"];
         let object_name = metadata["name"].as_str().unwrap_or_default();
-        // Events about cluster-wide objects live in the default namespace.
+        // Events about cluster-wide objects are in the default namespace.
         let namespace = metadata["namespace"].as_str().unwrap_or("default");
         let mut hasher = DefaultHasher::new();
         let source = container.map(|container| (container.path.as_str(), container.node));
@@ -68,7 +68,7 @@ impl Registry {
         let what = hasher.finish();
 
         let now = self.now();
-        // Held until the event is stored: of two recorders of the same, the second counts.
+        // Held until the event is stored: if two callers record the same event, the second increases its count.
         let mut recorded = lock(&self.inner.events);
         if let Some(name) = recorded.get(&what) {
             let counted = self.modify(Resource::Events, namespace, name, Part::Main, |event| {

@@ -1,8 +1,7 @@
-//! Evictions: deleting a pod with the consent of its PodDisruptionBudget.
+//! Evictions: deletes a pod with the consent of its PodDisruptionBudget.
 //!
-//! The rules and the wording are those of pkg/registry/core/pod/storage/eviction.go. Taking from
-//! the budget, marking the pod and deleting it are three steps, between which a caller lets time
-//! pass.
+//! The rules and the wording are those of pkg/registry/core/pod/storage/eviction.go. Charging the budget, marking the
+//! pod and deleting it are three steps, between which a caller lets time pass.
 
 use serde_json::{Value, json};
 
@@ -11,28 +10,26 @@ use super::{DeleteOptions, Effect, Part, Registry, Resource, Status, Step};
 use crate::conditions;
 use crate::selector::{LabelSelector, Selection};
 
-/// How many evictions a budget may have outstanding (`MaxDisruptedPodSize`).
+/// Maximum number of outstanding evictions of a budget (`MaxDisruptedPodSize`).
 const MAX_DISRUPTED_PODS: usize = 2000;
 
 const WOULD_VIOLATE: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
 
-/// What an approved eviction relies on.
+/// Basis of an approved eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Approval {
-    /// Nothing: the budget, if there is one, has been charged.
+    /// The budget, if there is one, which has been charged.
     Paid,
-    /// The pod's state, which cost the budget nothing: it must not have changed when the pod is
-    /// deleted.
+    /// The pod's state, for which the budget was not charged: it must not have changed when the pod is deleted.
     Unchanged,
 }
 
 impl Registry {
-    /// Decides whether `pod` may be evicted now, and takes it from its budget.
+    /// Decides if `pod` may be evicted now, and charges its budget.
     ///
     /// # Errors
     ///
-    /// 429 when the budget does not allow it or is not up to date, 500 when several budgets cover
-    /// the pod.
+    /// 429 if the budget does not allow it or is not up to date, 500 if several budgets cover the pod.
     pub(crate) fn approve_eviction(&self, pod: &Value, effect: Effect) -> Result<Approval, Status> {
         let phase = pod["status"]["phase"].as_str().unwrap_or_default();
         let going = pod["metadata"]["deletionTimestamp"].is_string();
@@ -54,7 +51,7 @@ impl Registry {
         };
         let count = |field: &str| budget["status"][field].as_i64().unwrap_or(0);
         let ready = conditions::of(pod, "Ready")["status"] == "True";
-        // A pod that is not ready counts for nothing, so its end costs nothing.
+        // A pod that is not ready does not count as healthy, so its eviction costs nothing.
         let always = budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow";
         let desired = count("desiredHealthy");
         if !ready && (always || (count("currentHealthy") >= desired && desired > 0)) {
@@ -70,7 +67,7 @@ impl Registry {
         Ok(Approval::Paid)
     }
 
-    /// The budgets that cover a pod.
+    /// Returns the budgets that cover a pod.
     fn budgets_of(&self, pod: &Value) -> Vec<std::sync::Arc<Value>> {
         let namespace = pod["metadata"]["namespace"].as_str();
         let mut budgets = self.list(Resource::PodDisruptionBudgets, namespace, &Selection::all()).items;
@@ -78,11 +75,11 @@ impl Registry {
         budgets
     }
 
-    /// Says on a pod that it is about to be evicted, if it is as the preconditions ask for.
+    /// Marks a pod as about to be evicted, if the preconditions hold.
     ///
     /// # Errors
     ///
-    /// 404 when it is gone, 409 when a precondition does not hold.
+    /// 404 if it is gone, 409 if a precondition does not hold.
     pub(crate) fn mark_for_eviction(
         &self,
         namespace: &str,
@@ -101,13 +98,13 @@ impl Registry {
     }
 }
 
-/// Whether a PodDisruptionBudget covers a pod. An empty selector covers all pods, none none.
+/// Returns true if a PodDisruptionBudget covers a pod. An empty selector covers all pods, a missing one covers none.
 pub(crate) fn covers(budget: &Value, pod: &Value) -> bool {
     budget["spec"]["selector"].is_object()
         && LabelSelector::from_object(&budget["spec"]["selector"]).matches(&pod["metadata"]["labels"])
 }
 
-/// Takes one more disruption from a budget (`checkAndDecrement`).
+/// Charges a budget with one more disruption (`checkAndDecrement`).
 fn charge(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
     let name = budget["metadata"]["name"].as_str().unwrap_or_default();
     let status = &budget["status"];
@@ -144,13 +141,13 @@ fn charge(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
     Ok(())
 }
 
-/// 429, to be tried again soon: the budget is not up to date.
+/// Returns a 429 for an early retry: the budget is not up to date.
 pub(crate) fn still_processed(budget: &str) -> Status {
     let why = format!("The disruption budget {budget} is still being processed by the server.");
     Status::too_many_requests(WOULD_VIOLATE, "DisruptionBudget", &why, Some(10))
 }
 
-/// Says in a budget's condition whether it allows a disruption (`UpdateDisruptionAllowedCondition`).
+/// Sets the budget's condition that shows if it allows a disruption (`UpdateDisruptionAllowedCondition`).
 pub(crate) fn set_allowed_condition(budget: &mut Value, now: &str) {
     let allowed = budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0) > 0;
     let condition = json!({

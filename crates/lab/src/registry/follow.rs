@@ -7,7 +7,7 @@ use super::{Registry, Resource, Selection, Watch, WatchEvent, WatchFrom};
 /// An event, and the resource it is about.
 pub(crate) type Observed = (Resource, WatchEvent);
 
-/// Follows all objects of several resources for ever, beginning with those that exist. If a watch falls behind the
+/// Follows all objects of several resources forever, beginning with those that exist. If a watch falls behind the
 /// history, it begins again with those that exist then.
 pub(crate) fn follow(registry: &Registry, resources: &[Resource]) -> BoxStream<'static, Observed> {
     let feeds = resources.iter().map(|&resource| {

@@ -1,7 +1,7 @@
 //! Lists in pages, and lists of the past.
 //!
-//! All pages of a list show the state at which the first was made; the token for the next page
-//! says where it begins. When the history no longer reaches back there, the list begins again.
+//! All pages of a list show the state at which the first was made; the token for the next page tells where it begins.
+//! If the history no longer reaches back there, the client must begin the list again.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use super::{List, Registry, Resource, Selection, Status, expired};
 use crate::object::{self, Key};
 use crate::store::Part;
 
-/// Which part of which list.
+/// Part of a list that a client asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PageRequest {
-    /// The most objects of one page; 0 for all.
+    /// Maximum number of objects of one page; 0 for all.
     pub limit: usize,
-    /// The token that came with the page before; empty for the first.
+    /// Token that came with the page before; empty for the first.
     pub token: String,
-    /// List the state at this version, and no other.
+    /// Version whose state to list, and no other.
     pub exact_version: Option<u64>,
-    /// List no older state than this one.
+    /// Minimum version of the state to list.
     pub least_version: u64,
 }
 
@@ -31,20 +31,18 @@ pub(crate) struct PageRequest {
 pub(crate) struct Page {
     /// The objects of this page, and the version of the whole list.
     pub list: List,
-    /// The token for the next page, if there is one.
+    /// Token for the next page, if there is one.
     pub next: Option<String>,
-    /// How many objects follow, where that is known without looking at all.
+    /// Number of objects that follow, if it is known without looking at all objects.
     pub remaining: Option<usize>,
 }
 
 impl Registry {
-    /// One page of the objects of a resource in one namespace or in all, as far as they are
-    /// selected.
+    /// Returns one page of the selected objects of a resource in one namespace or in all.
     ///
     /// # Errors
     ///
-    /// 400 for a token that is none, 410 for a state that is no longer remembered, 504 for one that
-    /// has not come yet.
+    /// 400 for an invalid token, 410 for a state that is no longer remembered, 504 for one that has not come yet.
     pub(crate) fn list_page(
         &self,
         resource: Resource,
@@ -60,7 +58,8 @@ impl Registry {
         if wanted > current {
             return Err(Status::too_large_version(wanted, current));
         }
-        // Of a page no more objects are looked at than it takes; all are looked at when nobody waits for the store.
+        // A page looks at no more objects than it takes; an unlimited list selects after the store's lock is
+        // released.
         let is_page = page.limit > 0;
         let most = if is_page { page.limit } else { usize::MAX };
         let is_selected = |object: &Value| !is_page || selection.matches(object);
@@ -75,8 +74,8 @@ impl Registry {
     }
 }
 
-/// Where an object stands in a list. Its parts are compared one after the other, hence the
-/// character that is lower than all others in between.
+/// Returns the position of an object in a list. Its parts are compared one after the other, hence the separator that
+/// is lower than all other characters.
 fn key(object: &Arc<Value>) -> String {
     let (namespace, name) = object::key(object);
     format!("{namespace}\0{name}")

@@ -1,9 +1,8 @@
 //! The patches of the Kubernetes API.
 //!
-//! A server-side apply is merged into the object like a strategic merge patch: the embedded cluster keeps no
-//! owners of fields.
-//! JSON patches and merge patches are the `json-patch` crate's. Strategic merge is ours: no crate knows the merge keys
-//! of Kubernetes' lists.
+//! A server-side apply is merged into the object like a strategic merge patch: the embedded cluster keeps no owners
+//! of fields. The `json-patch` crate applies JSON patches and merge patches. Strategic merge is ours: no crate knows
+//! the merge keys of Kubernetes' lists.
 
 use serde_json::{Map, Value};
 
@@ -11,9 +10,9 @@ use super::{Status, remove};
 use crate::schema::{self, Field, Kind, Structure};
 use crate::store::weight;
 
-/// The most operations of one JSON patch, as in Kubernetes.
+/// Maximum number of operations of one JSON patch, as in Kubernetes.
 const MAX_OPERATIONS: usize = 10_000;
-/// How much the `copy` operations of one JSON patch may copy in all.
+/// Maximum number of bytes that the `copy` operations of one JSON patch may copy in all.
 const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
 
 /// The kinds of patch, by their content type.
@@ -30,7 +29,7 @@ pub(crate) enum PatchKind {
 }
 
 impl PatchKind {
-    /// The kind for a `Content-Type`, without its parameters.
+    /// Returns the kind for a `Content-Type`, without its parameters.
     pub(crate) fn from_content_type(content_type: &str) -> Option<Self> {
         match content_type {
             "application/json-patch+json" => Some(Self::Json),
@@ -45,19 +44,19 @@ impl PatchKind {
 /// A patch to be applied.
 #[derive(Clone, Debug)]
 pub(crate) struct Patch {
-    /// How to read `body`.
+    /// Format of `body`.
     pub kind: PatchKind,
     /// The patch.
     pub body: Value,
 }
 
 impl Patch {
-    /// The object that this patch makes of `current`, whose fields are those of `top`. A server-side
-    /// apply is merged like a strategic patch: the lab does not record who owns which field.
+    /// Applies this patch to `current`, whose fields are those of `top`, and returns the result. A server-side apply
+    /// is merged like a strategic patch: the lab does not record who owns which field.
     ///
     /// # Errors
     ///
-    /// 400 for a patch that is wrong in itself, 422 for one that does not fit `current`.
+    /// 400 for a malformed patch, 422 for one that does not fit `current`.
     pub(crate) fn apply(&self, top: &Structure, current: &Value) -> Result<Value, Status> {
         let mut object = current.clone();
         match self.kind {
@@ -96,8 +95,7 @@ fn apply_operations(body: &Value, object: &mut Value) -> Result<(), Status> {
     Ok(())
 }
 
-/// The kind of what `key` holds in a value of `structure`, which is `None` for maps and for what
-/// the schema does not know.
+/// Returns the field `key` of `structure`, which is `None` for maps and for values that the schema does not know.
 fn field_of<'a>(structure: Option<&'a Structure>, key: &str) -> Option<&'a Field> {
     structure?.fields.get(key)
 }
@@ -219,8 +217,7 @@ fn merge_list(field: Option<&Field>, current: &mut Value, patch: &[Value], path:
     Ok(())
 }
 
-/// Brings the elements that `order` names into that order; the others stay before the ones that
-/// they are before.
+/// Brings the elements that `order` names into that order; the others stay before the elements that follow them now.
 fn set_order(elements: &mut Value, order: &[Value], merge_key: &str) {
     let Some(list) = elements.as_array_mut() else { return };
     let key =
@@ -237,8 +234,8 @@ fn set_order(elements: &mut Value, order: &[Value], merge_key: &str) {
     list.extend(left.into_iter().flatten());
 }
 
-/// The elements of both lists, each once: those of `wanted` in their order, and those that are in
-/// `present` alone before whatever they were before.
+/// Returns the elements of both lists, each once: those of `wanted` in their order, and those that are in `present`
+/// alone before the elements that follow them there.
 fn interleave<T: PartialEq + Clone>(present: &[T], wanted: &[T]) -> Vec<T> {
     let mut all: Vec<T> = Vec::with_capacity(present.len() + wanted.len());
     let mut rest = present.iter().peekable();

@@ -1,7 +1,7 @@
 //! The addresses and node ports of Services.
 //!
-//! Each is given out once. What a Service asks for by itself it gets, if it is free and in the
-//! cluster's range (pkg/registry/core/service).
+//! Each is given out once. A Service gets the one that it asks for, if it is free and in the cluster's range
+//! (pkg/registry/core/service).
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use super::{FieldError, Registry, Resource, Status, copy_or_remove, remove};
 use crate::sync::lock;
 
-/// The ports that nodes give to Services (kube-apiserver's `--service-node-port-range`).
+/// Range of node ports of Services (kube-apiserver's `--service-node-port-range`).
 const NODE_PORTS: RangeInclusive<u64> = 30_000..=32_767;
 
-/// The right to choose addresses and ports, held until the Service is stored.
+/// Exclusive right to choose addresses and ports, held until the Service is stored.
 pub(super) struct Allocation<'a> {
     _turn: MutexGuard<'a, ()>,
     /// All other Services.
@@ -23,7 +23,7 @@ pub(super) struct Allocation<'a> {
 }
 
 impl Registry {
-    /// Waits for the right to choose for the Service of that name; `None` for anything else.
+    /// Waits for the right to choose for the Service of that name; returns `None` for any other resource.
     pub(super) fn begin_allocation(
         &self,
         resource: Resource,
@@ -41,8 +41,8 @@ impl Registry {
         Some(Allocation { _turn: turn, others })
     }
 
-    /// Gives a Service the address and the node ports that it needs and has not got yet, and
-    /// takes from it those that its type does not have.
+    /// Gives a Service the address and the node ports that it needs and does not have yet, and removes those that its
+    /// type does not have.
     pub(super) fn allocate_for_service(
         &self,
         name: &str,
@@ -100,7 +100,7 @@ impl Registry {
     }
 }
 
-/// Lets a changed Service keep the address and the node ports that it has, unless it names others.
+/// Keeps the address and the node ports of a changed Service, unless it names others.
 pub(super) fn keep_allocated(current: &Value, new: &mut Value) {
     let has_address = |spec: &Value| spec["type"] != "ExternalName";
     if !has_address(current) || !has_address(new) {

@@ -13,7 +13,7 @@ fn pod(name: &str) -> Value {
     })
 }
 
-/// A registry with the pod `a`, bound to a node and thus worth a grace period.
+/// Makes a registry with the pod `a`, which is bound to a node and thus gets a grace period.
 fn registry_with_pod() -> Registry {
     let registry = registry();
     registry.create(Resource::Pods, "default", pod("a")).unwrap();
@@ -312,7 +312,7 @@ fn a_repeated_event_is_counted() {
     let time = events[0]["metadata"]["name"].as_str().unwrap().strip_prefix("a.").unwrap();
     let seconds = i64::from_str_radix(time, 16).unwrap() / 1_000_000_000;
     assert!((registry.now_seconds() - seconds).abs() < 60);
-    // One that was deleted begins anew.
+    // An event that was deleted begins anew.
     let name = events[0]["metadata"]["name"].as_str().unwrap();
     registry.delete(Resource::Events, "default", name, &DeleteOptions::default()).unwrap();
     registry.record_event(&pod, EventType::Warning, "Unhealthy", "probe failed", "kubelet");

@@ -1,7 +1,7 @@
-//! Refusing what Kubernetes would refuse, field by field.
+//! Refuses objects that Kubernetes would refuse, field by field.
 //!
-//! Checks, paths and messages are those of pkg/apis/*/validation for what this cluster honours
-//! and people get wrong. Fields that it does not honour are kept as they are.
+//! Checks, paths and messages are those of pkg/apis/*/validation for the fields that this cluster honours and people
+//! get wrong. Fields that it does not honour are kept unchanged.
 
 mod container;
 mod errors;
@@ -18,7 +18,7 @@ use crate::schema::{self, Structure};
 use crate::status::Status;
 use errors::Errors;
 
-/// Refuses what is not an object of this resource: another kind, or fields of a wrong type.
+/// Refuses an object that is not of this resource: another kind, or fields of a wrong type.
 pub(super) fn check_shape(resource: Resource, object: &Value) -> Result<(), Status> {
     check_shape_of(schema::of(resource), resource.api_version(), object)
 }
@@ -27,7 +27,7 @@ pub(super) fn check_shape(resource: Resource, object: &Value) -> Result<(), Stat
 ///
 /// # Errors
 ///
-/// 400, in the words of a real server where it is about a type.
+/// 400, in the words of a real server if it is about a type.
 pub(crate) fn check_shape_of(top: &Structure, api_version: &str, object: &Value) -> Result<(), Status> {
     let kind = top.name;
     if !object.is_object() {

@@ -1,4 +1,4 @@
-//! Writing objects: what becomes of what a client or a controller wants, before it is stored.
+//! Writes objects: turns the wish of a client or a controller into the object to store.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use crate::schema;
 use crate::status::{FieldError, Status};
 use crate::store::Step;
 
-/// What becomes of the result of a write.
+/// Effect of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// It is stored.
+    /// The result is stored.
     #[default]
     Stored,
-    /// It is returned only.
+    /// The result is only returned.
     DryRun,
 }
 
@@ -29,8 +29,7 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// 400 and 422 for an object that is wrong, 403 and 404 for its namespace, 409 when the name
-    /// is taken.
+    /// 400 and 422 for an invalid object, 403 and 404 for its namespace, 409 if the name is taken.
     pub(crate) fn create(
         &self,
         resource: Resource,
@@ -119,7 +118,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Puts `object` in the place of the one of that name, but for its status.
+    /// Replaces the object of that name by `object`, except for its status.
     #[cfg(test)]
     pub(crate) fn update(
         &self,
@@ -131,12 +130,12 @@ impl Registry {
         self.write(resource, namespace, name, Part::Main, Effect::Stored, |_| Ok(object))
     }
 
-    /// Puts a part of `object` in the place of that of the one of that name, for a client.
+    /// Replaces a part of the object of that name by that of `object`, for a client.
     ///
     /// # Errors
     ///
-    /// 404 when there is none; 409 when `object` carries a resourceVersion or uid that is not the
-    /// current one; 400 and 422 when it is wrong, and 422 without a resourceVersion where one is required.
+    /// 404 if there is none; 409 if `object` carries a resourceVersion or uid that is not the current one; 400 and
+    /// 422 if it is invalid, and 422 without a resourceVersion if one is required.
     pub(crate) fn update_with(
         &self,
         resource: Resource,
@@ -146,7 +145,7 @@ impl Registry {
         object: Value,
         effect: Effect,
     ) -> Result<Arc<Value>, Status> {
-        // Those whose strategy in pkg/registry does not `AllowUnconditionalUpdate`.
+        // Resources whose strategy in pkg/registry does not `AllowUnconditionalUpdate`.
         let needs_version = matches!(resource, Resource::Leases | Resource::PodDisruptionBudgets);
         if needs_version && object["metadata"]["resourceVersion"].as_str().is_none_or(str::is_empty) {
             let why = "must be specified for an update";
@@ -156,12 +155,11 @@ impl Registry {
         self.write(resource, namespace, name, part, effect, |_| Ok(object))
     }
 
-    /// Changes one part of an object in place, with nothing in between. `change` runs under the
-    /// store's lock: it must not call the registry.
+    /// Changes one part of an object atomically. `change` runs under the store's lock: it must not call the registry.
     ///
     /// # Errors
     ///
-    /// 404 when there is no such object, 422 when the result is wrong.
+    /// 404 if there is no such object, 422 if the result is invalid.
     pub(crate) fn modify(
         &self,
         resource: Resource,
@@ -177,12 +175,12 @@ impl Registry {
         self.modify_with(resource, namespace, name, part, Effect::Stored, make)
     }
 
-    /// Changes one part of an object in place, with nothing in between, unless `change` refuses
-    /// what it finds. `change` runs under the store's lock: it must not call the registry.
+    /// Changes one part of an object atomically, unless `change` refuses its present state. `change` runs under the
+    /// store's lock: it must not call the registry.
     ///
     /// # Errors
     ///
-    /// 404 when there is no such object, 422 when the result is wrong, and what `change` returns.
+    /// 404 if there is no such object, 422 if the result is invalid, and the error that `change` returns.
     pub(crate) fn modify_with(
         &self,
         resource: Resource,
@@ -199,13 +197,13 @@ impl Registry {
         })
     }
 
-    /// Applies a patch to one part of an object, unless `judge` refuses what it makes of the object; `judge`
-    /// sees that with the fields that are unknown. A server-side apply creates what does not exist, and is
-    /// merged like a strategic patch: the lab does not record who owns which field.
+    /// Applies a patch to one part of an object, unless `judge` refuses the result, which it sees with its unknown
+    /// fields. A server-side apply creates a missing object, and is merged like a strategic patch: the lab does not
+    /// record who owns which field.
     ///
     /// # Errors
     ///
-    /// 404, 409, 422 as [`Registry::update_with`]; 400 for a patch that is wrong in itself, and what `judge` returns.
+    /// 404, 409, 422 as [`Registry::update_with`]; 400 for a malformed patch, and the error that `judge` returns.
     #[expect(clippy::too_many_arguments, reason = "an object's path takes three, and a patch has options")]
     pub(crate) fn patch(
         &self,
@@ -238,8 +236,8 @@ impl Registry {
         }
     }
 
-    /// The one way to change an object: builds the new state from the current one, keeps what the
-    /// caller may not change, fills in defaults, checks, and counts the generation.
+    /// Changes an object; all changes take this way. It builds the new state from the current one, keeps fields that
+    /// the caller may not change, fills in defaults, validates, and counts the generation.
     fn write(
         &self,
         resource: Resource,
@@ -305,7 +303,7 @@ fn step_to(resource: Resource, current: &Value, new: Value) -> Step {
     }
 }
 
-/// Refuses a write that was meant for another object or for an older state.
+/// Refuses a write meant for another object or for an older state.
 fn check_identity(resource: Resource, name: &str, current: &Value, made: &Value) -> Result<(), Status> {
     let metadata = &made["metadata"];
     let own_name = metadata["name"].as_str().unwrap_or(name);
@@ -339,7 +337,7 @@ fn check_identity(resource: Resource, name: &str, current: &Value, made: &Value)
     Ok(())
 }
 
-/// Carries over what no client may write.
+/// Copies the fields that no client may write.
 fn keep_system_fields(resource: Resource, current: &Value, new: &mut Value) {
     const KEPT: [&str; 9] = [
         "name",
@@ -367,7 +365,7 @@ fn keep_system_fields(resource: Resource, current: &Value, new: &mut Value) {
     }
 }
 
-/// Whether anything but metadata and status differs.
+/// Returns true if anything but metadata and status differs.
 fn differs_in_substance(a: &Value, b: &Value) -> bool {
     let substance = |value: &Value, other: &Value| {
         let fields = value.as_object().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! Objects against the schema: wrong types, unknown fields, and what a typed reader would not keep.
+//! Checks objects against the schema: wrong types, unknown fields, and values that a typed reader would not keep.
 
 use base64::Engine as _;
 use jiff::Timestamp;
@@ -10,7 +10,7 @@ use super::{Field, Kind, Structure, structure};
 ///
 /// # Errors
 ///
-/// What a Go program says that reads such an object.
+/// The message of a Go program that reads such an object.
 pub(crate) fn check(top: &Structure, object: &Value) -> Result<(), String> {
     match object {
         Value::Object(map) => check_fields(top, map, ""),
@@ -108,7 +108,7 @@ fn go_type(kind: &Kind) -> String {
     }
 }
 
-/// Whether `text` is a number with one of Kubernetes' units.
+/// Returns true if `text` is a number with one of Kubernetes' units.
 pub(crate) fn is_quantity(text: &str) -> bool {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let digits = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
@@ -122,7 +122,7 @@ pub(crate) fn is_quantity(text: &str) -> bool {
     is_number && is_unit
 }
 
-/// The paths of an object's fields that Kubernetes does not know.
+/// Returns the paths of an object's fields that Kubernetes does not know.
 pub(crate) fn unknown_fields(top: &Structure, object: &Value) -> Vec<String> {
     let mut found = Vec::new();
     if let Value::Object(map) = object {
@@ -158,8 +158,8 @@ fn find_unknown_in(kind: &Kind, value: &Value, path: &str, found: &mut Vec<Strin
     }
 }
 
-/// Takes out of an object what would be gone after a typed program has read and written it:
-/// unknown fields, nulls, and what is empty or zero where that says nothing.
+/// Removes from an object what a typed program would lose by reading and writing it: unknown fields, nulls, and
+/// insignificant empty or zero values.
 pub(crate) fn prune(top: &Structure, object: &mut Value) {
     if let Some(map) = object.as_object_mut() {
         prune_fields(top, map);

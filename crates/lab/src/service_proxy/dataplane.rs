@@ -1,9 +1,8 @@
 //! Carries connections: a listener per Service port, a TCP proxy per connection.
 //!
-//! The client sees what it would see of the pod: an end of stream is passed on as
-//! one, a reset as a reset, and a connection that cannot be passed on is reset,
-//! never answered. What differs from a kernel's rules: a refusal shows as a reset
-//! after the connection was made, and a vanished address never stalls a client.
+//! The client sees what it would see of the pod: an end of stream is passed on as one, a reset as a reset, and a
+//! connection that cannot be passed on is reset, never answered. It differs from a kernel's rules in two points: a
+//! refusal shows as a reset after the connection was made, and a vanished address never stalls a client.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,9 +22,9 @@ use super::truth::{Line, Routed, TruthLog};
 use crate::sync::lock;
 use rolldrop_record::clock::{Clock, Stamp};
 
-/// Connections that may wait in the accept queue.
+/// Maximum number of connections that wait in the accept queue.
 const BACKLOG: i32 = 4096;
-/// How long the kernel may try to reach a pod whose accept queue is full.
+/// Time for which the kernel may try to reach a pod whose accept queue is full.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One Service port as it is in effect now.
@@ -36,11 +35,11 @@ pub(super) struct InEffect(Mutex<Effect>);
 struct Effect {
     routes: Routes,
     affinity: Option<Duration>,
-    /// When a client was last sent to an endpoint, with session affinity.
+    /// Time at which a client was last sent to an endpoint, with session affinity.
     last: HashMap<(IpAddr, SocketAddr), Instant>,
 }
 
-/// Where a connection arrives.
+/// Side on which a connection arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     /// At the Service's own address.
@@ -50,7 +49,7 @@ pub(super) enum Side {
 }
 
 impl InEffect {
-    /// Puts new routes into effect. Returns the stamps just before and just after, if connections go elsewhere than before.
+    /// Puts new routes into effect. Returns the stamps just before and just after, if connections now go elsewhere.
     pub(super) fn swap(
         &self,
         clock: Clock,
@@ -62,7 +61,7 @@ impl InEffect {
         if is_routed_so && effect.affinity == affinity {
             return None;
         }
-        // An endpoint that goes takes its clients' affinity with it.
+        // An endpoint that is removed takes its clients' affinity with it.
         let all = || routes.internal.iter().chain(&*routes.external);
         effect.last.retain(|(_, address), at| {
             affinity.is_some_and(|timeout| at.elapsed() < timeout) && all().any(|one| one.address == *address)
@@ -159,7 +158,7 @@ impl PortProxy {
             }
             Err(error) => {
                 let result = match error.kind() {
-                    // Made, and reset before this task came to see it.
+                    // The connection was made, and reset before this task noticed.
                     io::ErrorKind::ConnectionReset => Routed::Connected,
                     io::ErrorKind::ConnectionRefused => Routed::Refused,
                     _ => Routed::Unreachable,
@@ -225,7 +224,7 @@ mod tests {
             route(&self.in_effect, &[("web-1", address)], None);
         }
 
-        /// Ends the proxy and answers the results that it logged.
+        /// Ends the proxy and returns the results that it logged.
         async fn results(mut self) -> Vec<String> {
             self.tasks.shutdown().await;
             self.writer.await.unwrap().unwrap();
@@ -241,7 +240,7 @@ mod tests {
         }
     }
 
-    /// A server that has closed an idle connection, and a request that was on its way to it.
+    /// Tests a server that has closed an idle connection, with a request on its way.
     #[tokio::test]
     async fn a_request_and_a_close_meet_on_a_link_with_a_delay() {
         let proxy = proxy_over(Latency::constant(Duration::from_millis(300))).await;
@@ -305,7 +304,7 @@ mod tests {
         let mut client = TcpStream::connect(proxy.address).await.unwrap();
         assert_eq!(client.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
 
-        // Where nobody ever listens.
+        // An address on which nobody ever listens.
         proxy.route_to("127.0.0.1:1".parse().unwrap());
         let mut client = TcpStream::connect(proxy.address).await.unwrap();
         assert_eq!(client.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
@@ -331,7 +330,7 @@ mod tests {
         };
         route(&in_effect, &pods, affinity);
 
-        // Each connection begins the timeout anew, and each client has a pod of its own.
+        // Each connection restarts the timeout, and each client has a pod of its own.
         let first = ask(1);
         for _ in 0..20 {
             advance(Duration::from_secs(9)).await;

@@ -14,24 +14,24 @@ use crate::address::node_pods;
 use crate::kernel::{Fabric, KernelError};
 use rolldrop_record::clock::Stamp;
 
-/// The rules of a node.
+/// The nftables rules of a node.
 #[derive(Debug)]
 pub(super) struct Rules {
     nft: Nft,
-    /// `None` before the first transaction, and after one that failed.
+    /// Table in effect; `None` before the first transaction, and after one that failed.
     in_effect: Option<Table>,
-    /// What the last transaction took.
+    /// Duration of the last transaction.
     took: Duration,
 }
 
 impl Rules {
-    /// Nothing yet, on node `index` (from 0).
+    /// Makes an empty set of rules, on node `index` (from 0).
     pub(super) fn new(fabric: Arc<Fabric>, index: u8) -> Result<Self, KernelError> {
         let nft = Nft::new(fabric, index)?;
         Ok(Self { nft, in_effect: None, took: Duration::ZERO })
     }
 
-    /// What programming the kernel takes, by the last time.
+    /// Returns the usual time to program the kernel: that of the last transaction.
     pub(super) fn usual_duration(&self) -> Duration {
         self.took
     }
@@ -65,14 +65,14 @@ impl Rules {
         if done.is_ok() && self.in_effect.is_none() {
             self.nft.stay().await;
             if self.nft.stays() {
-                // It is quicker than the process that this was.
+                // The next transaction is quicker than this one, which started a process.
                 self.took = Duration::ZERO;
             }
         }
         done
     }
 
-    /// Says what has changed, and when.
+    /// Logs the changed routes, and their time.
     fn report(&self, node: &ProxiedNode, before: &Table, at: [Stamp; 2]) {
         let nothing = Endpoints::default();
         let now = self.in_effect.iter().flatten();

@@ -1,9 +1,9 @@
-//! Transactions for `nft`: by a process that stays, where `nft` can, and else by one for each.
+//! Transactions for `nft`: by a process that stays, if `nft` supports that, and otherwise by one process for each.
 //!
-//! To start a process, and to load what it is linked with, takes tens of milliseconds on a busy
-//! machine, more than some of the measured delays that a transaction is to end. An interactive
-//! `nft` takes a transaction per line in less than one. It says nothing of a transaction that
-//! was committed, so a line that is no command follows each, and its complaint is the answer.
+//! Starting a process, and loading its libraries, takes tens of milliseconds on a busy machine, more than some of the
+//! measured delays at whose end a transaction must be done. An interactive `nft` takes a transaction per line in less
+//! than one. It prints nothing about a transaction that was committed, so an invalid command follows each, and the
+//! complaint about it is the answer.
 
 use std::io;
 use std::process::Stdio;
@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::kernel::{Fabric, KernelError, Tool};
 
-/// How long a transaction may take before the process counts as stuck.
+/// Time limit of a transaction, after which the process counts as stuck.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Runs transactions in the network namespace of one node.
@@ -24,14 +24,14 @@ const LIMIT: Duration = Duration::from_secs(10);
 pub(super) struct Nft {
     fabric: Arc<Fabric>,
     tool: Tool,
-    /// The node's place, from 0.
+    /// Index of the node, from 0.
     node: u8,
     interactive: Interactive,
 }
 
 #[derive(Debug)]
 enum Interactive {
-    /// It was not asked for yet, or has ended.
+    /// Not requested yet, or it has ended.
     NotRunning,
     Running(Box<Session>),
     /// This `nft` was built without it.
@@ -48,7 +48,7 @@ impl Nft {
     ///
     /// # Errors
     ///
-    /// It cannot be started, or what `nft` says of the script.
+    /// The process cannot be started, or `nft` refuses the script.
     pub(super) async fn run_script(&self, script: String) -> io::Result<()> {
         let (fabric, tool, node) = (Arc::clone(&self.fabric), self.tool.clone(), self.node);
         let run = move || fabric.on_node(node, || tool.run(&["-f", "-"], &script));
@@ -59,7 +59,7 @@ impl Nft {
     ///
     /// # Errors
     ///
-    /// What `nft` says of the script; the process does not answer.
+    /// `nft` refuses the script, or the process does not answer.
     pub(super) async fn run_lines(&mut self, script: String) -> io::Result<()> {
         let Interactive::Running(session) = &mut self.interactive else {
             return self.run_script(script).await;
@@ -84,7 +84,7 @@ impl Nft {
         }
     }
 
-    /// Whether the process that stays runs.
+    /// Returns true if the process that stays is running.
     pub(super) fn stays(&self) -> bool {
         matches!(self.interactive, Interactive::Running(_))
     }
@@ -93,7 +93,7 @@ impl Nft {
         let mut command = Command::from(self.tool.command());
         command
             .arg("--interactive")
-            // What a user typed there is not ours, nor does this belong among it.
+            // The history of commands that a user typed is not ours, and this must not get into it.
             .env("HOME", "/dev/null")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -144,10 +144,10 @@ impl Session {
     }
 }
 
-/// What was said of the commands before the one that is none, whose own error comes last.
+/// Returns the complaints about the commands before the final, invalid one, whose own error comes last.
 fn complaint(said: &[String]) -> Option<String> {
     let (_of_the_end, said) = said.split_last()?;
-    // Marks below what is wrong; those of the last end come first.
+    // Lines of marks point to the mistake; those of the previous end come first.
     let is_text = |line: &&str| !line.is_empty() && line.chars().any(|c| !matches!(c, '^' | '~' | ' '));
     let text: Vec<_> = said.iter().map(|line| line.trim()).filter(is_text).collect();
     (!text.is_empty()).then(|| text.join("; "))

@@ -1,4 +1,4 @@
-//! The node that a proxy works for, and what is reported there.
+//! The node that a proxy works for, and the proxy's reports about it.
 
 use super::table::{Routes, ServicePort};
 use super::truth::{Line, TruthLog};
@@ -11,22 +11,22 @@ use rolldrop_record::clock::Stamp;
 pub(super) struct ProxiedNode {
     pub(super) shared: Shared,
     pub(super) name: String,
-    /// Its place among the nodes, from 0.
+    /// Index among the nodes, from 0.
     pub(super) index: u8,
     pub(super) truth: TruthLog,
 }
 
-/// Whether a table is in effect.
+/// Result of a sync: yes if the table is in effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Synced {
     Yes,
-    /// It is to be tried again.
+    /// The proxy must try again.
     No,
 }
 
 impl ProxiedNode {
-    /// Writes down that these routes are in effect, from the second of these times on, and the former
-    /// ones were until the first.
+    /// Logs that these routes are in effect from the second of these times on, and the former ones were until the
+    /// first.
     pub(super) fn report(&self, port: &ServicePort, routes: &Routes, [swap_begin_ns, t_ns]: [Stamp; 2]) {
         let others_for_node_port = port.node_port.is_some() && port.internal != port.external;
         self.truth.write(&Line::Sync {

@@ -10,20 +10,20 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::latency::{Latency, Sampler};
 
-/// Pieces of a connection that may be under way in one direction.
+/// Maximum number of pieces of a connection under way in one direction.
 const MAX_UNDER_WAY: usize = 256;
-/// The size of a piece.
+/// Size of a piece.
 const PIECE_BYTES: usize = 16 << 10;
 
 /// The link of a node to pods.
 #[derive(Clone, Debug)]
 pub(super) struct Link {
-    /// One way.
+    /// One-way delay.
     pub(super) delay: Latency,
     pub(super) sampler: Sampler,
 }
 
-/// Something that arrives at the other end.
+/// Event that arrives at the other end.
 enum Arrival {
     Bytes(Vec<u8>),
     End,
@@ -31,7 +31,7 @@ enum Arrival {
 }
 
 impl Link {
-    /// Waits for as long as something is under way.
+    /// Waits for the delay of the link.
     pub(super) async fn cross(&self) {
         if self.delay != Latency::ZERO {
             sleep(self.sampler.sample(&self.delay)).await;
@@ -57,7 +57,7 @@ impl Link {
         }
     }
 
-    /// Carries one direction to its end.
+    /// Carries one direction until it ends.
     async fn carry(&self, from: ReadHalf<'_>, to: WriteHalf<'_>) -> io::Result<()> {
         let (sender, arrivals) = mpsc::channel(MAX_UNDER_WAY);
         tokio::join!(self.send(from, sender), self.deliver(arrivals, to)).1
@@ -73,7 +73,7 @@ impl Link {
                 Err(error) => Arrival::Reset(error),
             };
             let is_last = !matches!(arrival, Arrival::Bytes(_));
-            // In order, whatever delay each has drawn.
+            // In order, regardless of the delay that each has drawn.
             last = last.max(Instant::now() + self.sampler.sample(&self.delay));
             if under_way.send((last, arrival)).await.is_err() || is_last {
                 return;
@@ -94,7 +94,7 @@ impl Link {
                 Arrival::Reset(error) => return Err(error),
             };
             if let Err(error) = delivered {
-                // The other side learns of it when the reset has crossed the link.
+                // The other side sees the reset when it has crossed the link.
                 self.cross().await;
                 return Err(error);
             }

@@ -1,9 +1,7 @@
-//! When a sync may run: kube-proxy's `BoundedFrequencyRunner`
-//! (kubernetes/kubernetes, `pkg/proxy/runner`).
+//! Timing of syncs: kube-proxy's `BoundedFrequencyRunner` (kubernetes/kubernetes, `pkg/proxy/runner`).
 //!
-//! A change on an idle proxy syncs at once. After that no sync starts before the
-//! least period has passed since the last one completed, whether or not that one
-//! changed anything; the changes of the meantime are taken together.
+//! A change on an idle proxy syncs at once. After that no sync starts before the minimum period has passed since the
+//! last one completed, even if that one changed nothing; one sync takes all changes of the meantime together.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -11,16 +9,16 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-/// How a sync came about.
+/// Reason for a sync to start now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
-    /// By a change that it follows at once.
+    /// A change, which it follows at once.
     AtOnce,
-    /// Changes were there before it was allowed.
+    /// Changes that came before it was allowed.
     HeldBack,
 }
 
-/// Says when the next sync may start.
+/// Decides when the next sync may start.
 #[derive(Debug)]
 pub(super) struct Throttle {
     min_period: Duration,
@@ -28,7 +26,7 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    /// No sync starts sooner than `min_period` after the last one completed.
+    /// Makes a throttle under which no sync starts sooner than `min_period` after the last one completed.
     pub(super) fn new(min_period: Duration) -> Self {
         Self { min_period, not_before: None }
     }
@@ -48,7 +46,7 @@ impl Throttle {
         Due::AtOnce
     }
 
-    /// A sync has completed, whether or not it changed anything.
+    /// Records that a sync has completed, even if it changed nothing.
     pub(super) fn completed(&mut self) {
         self.not_before = Some(Instant::now() + self.min_period);
     }
@@ -62,12 +60,12 @@ mod tests {
 
     use super::*;
 
-    /// Milliseconds at which syncs of `sync_ms` started, for changes at `changes_ms`.
+    /// Returns the milliseconds at which syncs of `sync_ms` started, for changes at `changes_ms`.
     async fn starts(changes_ms: &[u64], sync_ms: u64) -> Vec<u128> {
         runs(changes_ms, sync_ms).await.into_iter().map(|(at, _)| at).collect()
     }
 
-    /// The same, and how each came about.
+    /// As [`starts`], with the reason for each.
     async fn runs(changes_ms: &[u64], sync_ms: u64) -> Vec<(u128, Due)> {
         let begin = Instant::now();
         let changes = Notify::new();

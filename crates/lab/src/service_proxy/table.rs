@@ -1,4 +1,4 @@
-//! What a proxy is to do, computed from Services and EndpointSlices. Pure.
+//! Routing tables of a proxy, computed from Services and EndpointSlices. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,18 +17,18 @@ use crate::well_known::SERVICE_NAME;
 pub(super) struct ServicePort {
     pub(super) address: SocketAddr,
     pub(super) protocol: Protocol,
-    /// The same port at every node's own address.
+    /// Its node port, at every node's own address.
     pub(super) node_port: Option<u16>,
-    /// Which endpoints connections to the Service's own address may go to.
+    /// Endpoints to which connections to the Service's own address may go.
     pub(super) internal: Policy,
-    /// Which endpoints connections to node ports may go to, from outside of the node and its pods.
+    /// Endpoints to which connections to node ports from outside of the node and its pods may go.
     pub(super) external: Policy,
     /// `namespace/name`.
     pub(super) service: Arc<str>,
 }
 
 impl ServicePort {
-    /// Where its connections go.
+    /// Returns the routes of its connections.
     pub(super) fn routes(&self, endpoints: &Endpoints) -> Routes {
         let by = |policy| match endpoints.way(policy) {
             Way::To(backends) => Arc::clone(backends),
@@ -45,10 +45,10 @@ impl ServicePort {
 /// A traffic policy of a Service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Policy {
-    /// Endpoints everywhere.
+    /// Endpoints of the whole cluster.
     #[default]
     Cluster,
-    /// Those of the node at which the connection arrives.
+    /// Endpoints of the node at which the connection arrives.
     Local,
 }
 
@@ -58,7 +58,7 @@ impl Policy {
     }
 }
 
-/// What a Service port carries.
+/// Transport protocol of a Service port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Protocol {
     Tcp,
@@ -74,48 +74,48 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// Where a connection may go.
+/// Endpoint to which a connection may go.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) struct Backend {
-    /// Name of the pod; its address when the endpoint names none.
+    /// Name of the pod, or its address if the endpoint names none.
     pub(super) pod: Arc<str>,
     pub(super) address: SocketAddr,
 }
 
-/// The endpoints of one Service port, as one node sees them. Ready ones; where there is none, those
-/// that still serve while terminating.
+/// The endpoints of one Service port, as one node sees them: the ready ones or, if there are none, those that still
+/// serve while terminating.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Endpoints {
-    /// In the whole cluster.
+    /// Endpoints of the whole cluster.
     pub(super) cluster: Arc<[Backend]>,
-    /// On the node itself, if a policy of the port asks for them.
+    /// Endpoints of the node itself, if a policy of the port asks for them.
     pub(super) local: Arc<[Backend]>,
-    /// How long a client stays with the endpoint of its last connection (`sessionAffinity: ClientIP`).
+    /// Time for which a client stays with the endpoint of its last connection (`sessionAffinity: ClientIP`).
     pub(super) affinity: Option<Duration>,
 }
 
-/// Where the connections to a Service port go: nowhere if they are rejected or dropped.
+/// Backends for the connections to a Service port; none if connections are rejected or dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Routes {
-    /// Those to the Service's own address.
+    /// Backends for connections to the Service's own address.
     pub(super) internal: Arc<[Backend]>,
-    /// Those to a node port from outside.
+    /// Backends for connections to a node port from outside.
     pub(super) external: Arc<[Backend]>,
 }
 
-/// What becomes of a new connection.
+/// Fate of a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way<'a> {
     /// It goes to one of these.
     To(&'a Arc<[Backend]>),
     /// There is no endpoint anywhere.
     Rejected,
-    /// There are endpoints, but none on this node, and only those may be used.
+    /// There are endpoints, but none on this node, and the policy allows no others.
     Dropped,
 }
 
 impl Endpoints {
-    /// After `CategorizeEndpoints` (kubernetes/kubernetes, `pkg/proxy/topology.go`).
+    /// Decides by a policy, after `CategorizeEndpoints` (kubernetes/kubernetes, `pkg/proxy/topology.go`).
     pub(super) fn way(&self, policy: Policy) -> Way<'_> {
         match policy {
             _ if self.cluster.is_empty() => Way::Rejected,
@@ -126,10 +126,10 @@ impl Endpoints {
     }
 }
 
-/// Every Service port, in order.
+/// All Service ports, in order.
 pub(super) type Table = BTreeMap<ServicePort, Endpoints>;
 
-/// The table of `node` for these objects.
+/// Computes the table of `node` for these objects.
 pub(super) fn compute(services: &[Service], slices: &[EndpointSlice], node: &str) -> Table {
     let mut table = Table::new();
     for service in services {
@@ -164,8 +164,8 @@ pub(super) fn compute(services: &[Service], slices: &[EndpointSlice], node: &str
     table
 }
 
-/// After `newBaseServiceInfo` (kubernetes/kubernetes, `pkg/proxy/serviceport.go`). The API server completes the
-/// timeout.
+/// Returns the session affinity's timeout, after `newBaseServiceInfo` (kubernetes/kubernetes,
+/// `pkg/proxy/serviceport.go`). The API server fills in a missing timeout.
 fn affinity(spec: &ServiceSpec) -> Option<Duration> {
     if spec.session_affinity.as_deref() != Some("ClientIP") {
         return None;
@@ -260,7 +260,7 @@ mod tests {
         .unwrap()
     }
 
-    /// A slice of `web` with endpoints (pod, ready, serving, terminating).
+    /// Makes a slice of `web` with endpoints (pod, ready, serving, terminating).
     fn slice(endpoints: &[(&str, bool, bool, bool)]) -> EndpointSlice {
         let endpoints: Vec<Value> = endpoints
             .iter()
@@ -292,7 +292,7 @@ mod tests {
         backends.iter().map(|backend| backend.pod.to_string()).collect()
     }
 
-    /// What becomes of connections from outside to a node port with the policy Local.
+    /// Returns the fate of connections from outside to a node port with the policy Local.
     fn local(slices: &[EndpointSlice], node: &str) -> String {
         let mut service = service("web", "127.64.240.1");
         let spec = service.spec.as_mut().unwrap();

@@ -1,4 +1,4 @@
-//! The proxies of two nodes against a real registry, with real connections.
+//! Tests the proxies of two nodes against a real registry, with real connections.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use rolldrop_record::Clock;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Sends its name to whoever connects.
+/// Sends its name to every client.
 async fn serve_name(name: &'static str, listener: TcpListener) {
     while let Ok((mut stream, _)) = listener.accept().await {
-        // A client that is gone already is none of its business.
+        // A client may be gone already.
         let _ = stream.write_all(name.as_bytes()).await;
     }
 }
@@ -63,7 +63,7 @@ impl Fixture {
         Self { shared, proxies, pods: JoinSet::new(), dir, service: SocketAddr::new(ip, 8080) }
     }
 
-    /// A pod that sends its name, and its endpoint.
+    /// Starts a pod that sends its name, and adds its endpoint.
     async fn pod(&mut self, name: &'static str) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -110,7 +110,7 @@ impl Fixture {
         answer
     }
 
-    /// Ends the proxies and answers their log.
+    /// Ends the proxies and returns their log.
     async fn log(self) -> Vec<Value> {
         self.shared.stop.cancel();
         timeout(DEADLINE, self.proxies).await.unwrap().unwrap().unwrap();

@@ -1,7 +1,7 @@
-//! The proxy's own account of what it did, apart from everything that measures.
+//! The proxy's own log of its routing, independent of everything that measures.
 //!
-//! `service-proxy.jsonl`: a line per change of a Service's endpoints that took
-//! effect, and one per connection. Tests hold measurements against it.
+//! `service-proxy.jsonl` has a line for each change of a Service's endpoints that took effect, and one for each
+//! connection. Tests compare measurements with it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,12 +19,12 @@ use rolldrop_record::clock::Stamp;
 
 const FLUSH_EVERY: Duration = Duration::from_millis(100);
 
-/// One line.
+/// One line of the log.
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(super) enum Line<'a> {
-    /// The endpoints of a Service port changed: until `swap_begin_ns` connections
-    /// went by the old table, from `t_ns` on they go by this one.
+    /// The endpoints of a Service port changed: until `swap_begin_ns` connections used the old table, from `t_ns` on
+    /// they use this one.
     Sync {
         t_ns: Stamp,
         swap_begin_ns: Stamp,
@@ -32,7 +32,7 @@ pub(super) enum Line<'a> {
         service: &'a str,
         port: u16,
         endpoints: &'a [Backend],
-        /// Those of its node port for connections from outside, where others.
+        /// Endpoints of its node port for connections from outside, if they differ.
         #[serde(skip_serializing_if = "Option::is_none")]
         node_port_endpoints: Option<&'a [Backend]>,
     },
@@ -40,7 +40,7 @@ pub(super) enum Line<'a> {
     Connection { t_ns: Stamp, service: &'a str, client: SocketAddr, pod: Option<&'a str>, result: Routed },
 }
 
-/// What became of a connection.
+/// Result of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Routed {
@@ -54,14 +54,14 @@ pub(super) enum Routed {
 #[derive(Clone, Debug)]
 pub(super) struct TruthLog(mpsc::UnboundedSender<Vec<u8>>);
 
-/// The end of the log that owns the file.
+/// Receiving end of the log, which owns the file.
 pub(super) struct Writer {
     lines: mpsc::UnboundedReceiver<Vec<u8>>,
     file: BufWriter<File>,
 }
 
 impl TruthLog {
-    /// Appends to the file at `path`. Nothing is written unless [`Writer::run`] runs.
+    /// Opens the file at `path` for appending. Nothing is written unless [`Writer::run`] runs.
     pub(super) async fn open(path: &Path) -> io::Result<(Self, Writer)> {
         let file = File::options().create(true).append(true).open(path).await?;
         let (sender, lines) = mpsc::unbounded_channel();

@@ -1,8 +1,8 @@
 //! Puts a node's table into effect with listeners on loopback addresses.
 //!
-//! The first node's proxy carries the connections to Services' own addresses; every node's
-//! carries those to node ports at its own address. Who connects cannot be told: whatever comes to a
-//! node port comes from outside.
+//! The first node's proxy carries the connections to Services' own addresses; every node's carries those to node
+//! ports at its own address. The proxy cannot tell who connects, so every connection to a node port counts as one
+//! from outside.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,7 +16,7 @@ use super::node::ProxiedNode;
 use super::relay::Link;
 use super::table::{Endpoints, Protocol, ServicePort, Table};
 
-/// What a node listens on.
+/// Listeners of a node.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     ports: BTreeMap<ServicePort, Port>,
@@ -27,14 +27,14 @@ pub(super) struct Listeners {
 #[derive(Debug, Default)]
 struct Port {
     in_effect: Arc<InEffect>,
-    /// By the address that they listen on.
+    /// Listeners by address.
     listeners: BTreeMap<SocketAddr, AbortHandle>,
 }
 
 impl Listeners {
     /// Puts a table into effect.
     pub(super) fn apply(&mut self, node: &ProxiedNode, mut table: Table) {
-        // A proxy of UDP would have to invent where a client's packets belong together.
+        // A proxy of UDP would have to guess which of a client's packets belong together.
         table.retain(|port, _| port.protocol == Protocol::Tcp);
         let gone: Vec<_> = self.ports.keys().filter(|port| !table.contains_key(*port)).cloned().collect();
         for key in gone {
@@ -66,8 +66,7 @@ impl Listeners {
         }
     }
 
-    /// Listens for a Service at an address, if nothing does yet. What fails is tried again with
-    /// every sync.
+    /// Listens for a Service at an address, unless something already does. A failure is retried with every sync.
     fn listen(&mut self, node: &ProxiedNode, key: &ServicePort, address: SocketAddr) {
         let Some(port) = self.ports.get_mut(key) else { return };
         if port.listeners.contains_key(&address) {

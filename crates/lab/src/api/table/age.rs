@@ -4,12 +4,12 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-/// The time since `stamp`, an RFC 3339 string.
+/// Formats the time since `stamp`, an RFC 3339 string.
 pub(super) fn since(stamp: &Value, now: Timestamp) -> String {
     seconds_between(stamp, now).map_or_else(|| "<unknown>".to_owned(), human)
 }
 
-/// The time from `start` until `end`, both RFC 3339 strings; empty when one is missing.
+/// Formats the time from `start` to `end`, both RFC 3339 strings; empty if one is missing.
 pub(super) fn between(start: &Value, end: &Value) -> String {
     let end: Option<Timestamp> = end.as_str().and_then(|end| end.parse().ok());
     end.and_then(|end| seconds_between(start, end)).map_or_else(String::new, human)
@@ -20,7 +20,7 @@ fn seconds_between(start: &Value, end: Timestamp) -> Option<i64> {
     Some(end.duration_since(start).as_secs())
 }
 
-/// `seconds`, coarser the more they are.
+/// Formats `seconds`, the coarser the longer the time.
 fn human(seconds: i64) -> String {
     const HOUR: i64 = 60;
     const DAY: i64 = 24;

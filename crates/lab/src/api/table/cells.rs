@@ -10,10 +10,10 @@ use crate::object::{controller_of, is_being_deleted};
 use crate::resource::Resource;
 use crate::value::{list, number, text};
 
-/// How many addresses and ports a cell names.
+/// Maximum number of addresses and ports that a cell names.
 const SHOWN: usize = 3;
 
-/// A string, or `fallback` when there is none or it is empty.
+/// Returns a string, or `fallback` if it is missing or empty.
 pub(super) fn or<'a>(value: &'a Value, fallback: &'a str) -> &'a str {
     match text(value) {
         "" => fallback,
@@ -21,7 +21,7 @@ pub(super) fn or<'a>(value: &'a Value, fallback: &'a str) -> &'a str {
     }
 }
 
-/// An `IntOrString`.
+/// Formats an `IntOrString`.
 fn amount(value: &Value) -> Option<String> {
     match value {
         Value::Number(number) => Some(number.to_string()),
@@ -30,7 +30,7 @@ fn amount(value: &Value) -> Option<String> {
     }
 }
 
-/// The cells of kinds without a table of their own.
+/// Returns the cells of kinds without a table of their own.
 pub(super) fn plain(object: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(object), since_creation(object, now)]
 }
@@ -134,7 +134,7 @@ pub(super) fn endpoint_slice(object: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-/// The first few, and how many more there are.
+/// Formats the first few, and the number of the others.
 fn some_of(all: &[String]) -> String {
     match all.len().checked_sub(SHOWN) {
         Some(more @ 1..) => format!("{} + {more} more...", all[..SHOWN].join(",")),
@@ -324,7 +324,7 @@ pub(super) fn role_binding(object: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-/// Containers, images and selector of a workload.
+/// Returns the containers, images and selector of a workload.
 fn template(spec: &Value) -> [Value; 3] {
     let containers = list(&spec["template"]["spec"]["containers"]);
     let all = |field: &str| containers.iter().map(|one| text(&one[field])).collect::<Vec<_>>().join(",");
@@ -333,7 +333,7 @@ fn template(spec: &Value) -> [Value; 3] {
     [json!(all("name")), json!(all("image")), json!(selector)]
 }
 
-/// A label selector, in the form that `kubectl get -l` takes; empty for one that selects all.
+/// Formats a label selector as `kubectl get -l` takes it; empty for one that selects all.
 pub(in super::super) fn selector(selector: &Value) -> String {
     let pairs = selector["matchLabels"].as_object().into_iter().flatten();
     let mut terms: Vec<_> = pairs.map(|(key, value)| format!("{key}={}", text(value))).collect();

@@ -1,8 +1,8 @@
 //! The columns of each kind's table, with the descriptions that Kubernetes gives them.
 //!
-//! Kinds that nobody lists have the columns of `*`. `columns.txt` is made by `scripts/api-columns.py`. A line without indentation names a kind, an
-//! indented one a column of its table: name, type, format, priority (0: always shown, 1: in wide
-//! output) and description, with `|` between. The descriptions are those of the Kubernetes
+//! Kinds without an entry have the columns of `*`. `scripts/api-columns.py` generates `columns.txt`. In it, a line
+//! without indentation names a kind; an indented one is a column of its table: name, type, format, priority (0:
+//! always shown, 1: in wide output) and description, separated by `|`. The descriptions are those of the Kubernetes
 //! authors, under the Apache License 2.0.
 
 use std::collections::BTreeMap;
@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 static COLUMNS: LazyLock<BTreeMap<&'static str, Value>> =
     LazyLock::new(|| parse(include_str!("columns.txt")));
 
-/// The definitions of the columns of a kind's table.
+/// Returns the definitions of the columns of a kind's table.
 pub(super) fn definitions(kind: &str) -> Value {
     COLUMNS.get(kind).or_else(|| COLUMNS.get("*")).cloned().unwrap_or_default()
 }
 
-/// Reads the table, which is part of this program: what is wrong with it the first test finds.
+/// Parses the table, which is part of this program: the first test finds any mistake in it.
 fn parse(text: &'static str) -> BTreeMap<&'static str, Value> {
     let mut kinds = BTreeMap::new();
     let mut kind = "";

@@ -1,5 +1,5 @@
-//! The cells of a pod: what is ready, its status in one word, and its restarts
-//! (Kubernetes pkg/printers/internalversion/printers.go, `printPod`).
+//! The cells of a pod: its ready containers, its status in one word, and its restarts (Kubernetes
+//! pkg/printers/internalversion/printers.go, `printPod`).
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -10,13 +10,13 @@ use crate::conditions;
 use crate::object::{is_being_deleted, is_terminal};
 use crate::value::{list, number, text};
 
-/// One row: its cells, and the conditions that say that no more is to be expected.
+/// One row: its cells, and the conditions that tell that the pod is finished.
 pub(super) struct Row {
     pub(super) cells: Vec<Value>,
     pub(super) completed: Option<Value>,
 }
 
-/// The row of `pod`.
+/// Builds the row of `pod`.
 pub(super) fn row(pod: &Value, now: Timestamp) -> Row {
     let summary = Summary::of(pod);
     let status = &pod["status"];
@@ -34,7 +34,7 @@ pub(super) fn row(pod: &Value, now: Timestamp) -> Row {
     Row { cells, completed: completion(pod) }
 }
 
-/// Why there is nothing more to expect of the pod.
+/// Returns the conditions of a row whose pod is finished, with the reason.
 fn completion(pod: &Value) -> Option<Value> {
     let message = match text(&pod["status"]["phase"]) {
         "Succeeded" => "The pod has completed successfully.",
@@ -64,7 +64,7 @@ struct Summary {
     total: usize,
     status: String,
     restarts: i64,
-    /// When the container that restarted last had ended.
+    /// Time at which the container that restarted last had ended.
     last_end: Option<Timestamp>,
 }
 
@@ -94,7 +94,7 @@ impl Summary {
         summary
     }
 
-    /// Counts the init containers, and returns whether one of them still holds the pod up.
+    /// Counts the init containers; returns true if one of them still holds the pod up.
     fn read_init_containers(&mut self, pod: &Value, sidecars: &mut Self) -> bool {
         let specs = list(&pod["spec"]["initContainers"]);
         for (index, container) in list(&pod["status"]["initContainerStatuses"]).iter().enumerate() {
@@ -144,7 +144,7 @@ impl Summary {
                 self.ready += 1;
             }
         }
-        // Some have completed, but the pod has not.
+        // Some containers have completed, but the pod has not.
         if self.status == "Completed" {
             if has_running && condition_is_true(pod, "Ready") {
                 self.status = "Running".to_owned();
@@ -176,7 +176,7 @@ fn is_sidecar(init_container: &Value) -> bool {
     init_container["restartPolicy"] == "Always"
 }
 
-/// How a container ended, in one word.
+/// Describes in one word how a container ended.
 fn end_of(terminated: &Value) -> String {
     match (text(&terminated["reason"]), number(&terminated["signal"])) {
         ("", 0) => format!("ExitCode:{}", number(&terminated["exitCode"])),

@@ -1,4 +1,4 @@
-//! Tables against those that a real API server made of the same objects.
+//! Compares tables with those that a real API server made of the same objects.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::columns::definitions;
 use super::row;
 use crate::resource::Resource;
 
-/// A table, and the answer that holds its objects whole.
+/// A recorded table, and the recording of its complete objects.
 const RECORDED: [(&str, &str, Resource); 8] = [
     ("table-pods", "pod-list", Resource::Pods),
     ("table-nodes", "node-list", Resource::Nodes),
@@ -21,9 +21,9 @@ const RECORDED: [(&str, &str, Resource); 8] = [
     ("table-pdbs", "pdb-get", Resource::PodDisruptionBudgets),
 ];
 
-/// When one looks; what depends on it is not compared.
+/// Time passed as now; columns that depend on it are not compared.
 const LOOKED_AT: Timestamp = Timestamp::UNIX_EPOCH;
-/// Columns that depend on when one looks.
+/// Columns that depend on the current time.
 const OF_THE_MOMENT: [&str; 3] = ["Age", "Last Seen", "First Seen"];
 
 fn recorded(file: &str) -> Value {
@@ -38,7 +38,7 @@ fn columns_are_those_of_a_real_server() {
     for (table, _, resource) in RECORDED.into_iter().chain([namespaces]) {
         let mut ours = definitions(resource.kind());
         for column in ours.as_array_mut().unwrap() {
-            // Left out of the recordings.
+            // The recordings omit it.
             column.as_object_mut().unwrap().remove("description");
         }
         assert_eq!(ours, recorded(table)["columnDefinitions"], "{table}");

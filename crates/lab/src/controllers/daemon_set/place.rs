@@ -1,5 +1,5 @@
-//! On which nodes a DaemonSet's pods belong, and what they have for that
-//! (`NodeShouldRunDaemonPod`, `AddOrUpdateDaemonPodTolerations`).
+//! Decides on which nodes a DaemonSet's pods belong, and makes pods for them (`NodeShouldRunDaemonPod`,
+//! `AddOrUpdateDaemonPodTolerations`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use crate::value::{list, text};
 /// The field by which a pod names the node that it is meant for.
 const NODE_NAME: &str = "metadata.name";
 
-/// The fate of a DaemonSet's pods on a node.
+/// Fate of a DaemonSet's pods on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// A pod is started there.
+    /// True if the node gets a pod.
     pub(super) starts: bool,
-    /// One that is there stays.
+    /// True if a pod that is there stays.
     pub(super) keeps: bool,
 }
 
-/// The nodes.
+/// Fate of a set's pods on each node.
 #[derive(Debug)]
 pub(super) struct Places(BTreeMap<String, Place>);
 
 impl Places {
-    /// Those for the pods of a set.
+    /// Judges all nodes for the pods of a set.
     pub(super) fn of(set: &Value, nodes: &[Arc<Value>]) -> Self {
         let place = |node: &Arc<Value>| {
             let name = key(node).1;
@@ -44,7 +44,7 @@ impl Places {
         self.0.iter().map(|(node, place)| (node.as_str(), *place))
     }
 
-    /// The nodes that should have a pod.
+    /// Returns the nodes that should have a pod.
     pub(super) fn wanted(&self) -> impl Iterator<Item = &str> {
         self.iter().filter(|(_, place)| place.starts).map(|(node, _)| node)
     }
@@ -75,7 +75,7 @@ fn place(pod: &Value, node: &Value) -> Place {
     Place { starts: tolerates(&[NO_SCHEDULE, NO_EXECUTE]), keeps: tolerates(&[NO_EXECUTE]) }
 }
 
-/// The pod of a set for a node: it goes there only, and stays where other pods would leave.
+/// Makes a set's pod for a node: it goes only there, and stays where other pods would leave.
 pub(super) fn new_pod(set: &Value, hash: &str, node: &str) -> Value {
     let mut pod = of_template(set, &format!("{}-", key(set).1));
     pod["metadata"]["labels"][REVISION_LABEL] = json!(hash);
@@ -110,7 +110,7 @@ pub(super) fn new_pod(set: &Value, hash: &str, node: &str) -> Value {
     pod
 }
 
-/// The node that a pod is on, or is meant for.
+/// Returns the node that a pod is on, or is meant for.
 pub(super) fn node_of(pod: &Value) -> &str {
     let spec = &pod["spec"];
     let bound = text(&spec["nodeName"]);

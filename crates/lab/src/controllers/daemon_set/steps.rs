@@ -14,14 +14,14 @@ use super::place::Places;
 use crate::object::{is_being_deleted, is_terminal, key};
 use crate::value::text;
 
-/// Things to do.
+/// Pods to create and delete.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Steps {
     /// Pods to delete.
     pub(super) delete: Vec<Arc<Value>>,
     /// Nodes that get a pod.
     pub(super) create: Vec<String>,
-    /// Pods that have ended by themselves, among those to delete.
+    /// Pods that have ended by themselves, a part of `delete`.
     pub(super) ended: Vec<Arc<Value>>,
 }
 
@@ -34,10 +34,10 @@ impl Steps {
 /// A DaemonSet, the nodes, and its pods by node.
 pub(super) struct Look<'a> {
     pub(super) set: &'a Value,
-    /// The nodes' names, each with what a pod of the set may do there.
+    /// The nodes' names, and the fate of the set's pods on each.
     pub(super) places: &'a Places,
     pub(super) pods: BTreeMap<String, Vec<Arc<Value>>>,
-    /// Tells the pods of the present template.
+    /// Returns true for pods of the present template.
     pub(super) is_new: &'a dyn Fn(&Value) -> bool,
     pub(super) judge: Judge,
 }
@@ -49,7 +49,8 @@ struct OnNode<'a> {
 }
 
 impl Look<'_> {
-    /// First each node gets or loses a pod; when there is nothing of that to do, the update goes on.
+    /// Returns the next steps: first each node gets or loses a pod; if there is nothing of that to do, the update
+    /// continues.
     pub(super) fn steps(&self) -> Steps {
         let steps = self.manage();
         if !steps.is_empty() || self.set["spec"]["updateStrategy"]["type"] != "RollingUpdate" {
@@ -62,7 +63,7 @@ impl Look<'_> {
         }
     }
 
-    /// `maxSurge` and `maxUnavailable` in pods; they are not both 0.
+    /// Returns `maxSurge` and `maxUnavailable` in pods; they are not both 0.
     fn limits(&self) -> (usize, usize) {
         let wanted = self.places.wanted().count();
         let rolling = &self.set["spec"]["updateStrategy"]["rollingUpdate"];
@@ -82,7 +83,7 @@ impl Look<'_> {
         self.pods.get(node).map_or(&[], Vec::as_slice)
     }
 
-    /// Gives each node that should have a pod one, and takes away what is too much.
+    /// Creates missing pods on nodes that should have one, and deletes surplus ones.
     fn manage(&self) -> Steps {
         let mut steps = Steps::default();
         for (node, place) in self.places.iter() {
@@ -106,8 +107,8 @@ impl Look<'_> {
         steps
     }
 
-    /// Of the pods of a node, the oldest first, those that may not stay. With a surge a new pod may be beside an old one
-    /// until it is available.
+    /// Returns those pods of a node, the oldest first, that may not stay. With a surge a new pod may be beside an old
+    /// one until it is available.
     fn too_many<'b>(&self, running: &[&'b Arc<Value>]) -> Vec<&'b Arc<Value>> {
         if running.len() <= 1 {
             return Vec::new();
@@ -124,7 +125,7 @@ impl Look<'_> {
         running.iter().copied().filter(|pod| !is_kept(pod)).collect()
     }
 
-    /// The pods of each node, as far as it has, or should have, any; `None` if one template has several.
+    /// Returns the pods of each node that has, or should have, any; `None` if one template has several.
     fn nodes(&self) -> impl Iterator<Item = (&str, Option<OnNode<'_>>)> {
         let wanted = self.places.wanted().filter(|node| !self.pods.contains_key(*node));
         let all = self.pods.keys().map(String::as_str).chain(wanted);
@@ -137,14 +138,14 @@ impl Look<'_> {
         })
     }
 
-    /// Deletes old pods, as many as may be missing; they are replaced when they are gone.
+    /// Deletes as many old pods as may be unavailable; they are replaced when they are gone.
     fn replace(&self, max_unavailable: usize) -> Steps {
         let (mut missing, mut delete, mut candidates) = (0, Vec::new(), Vec::new());
         for (_, of_node) in self.nodes() {
             match of_node {
                 Some(OnNode { new: Some(new), old: None }) => missing += usize::from(!self.is_available(new)),
                 Some(OnNode { new: None, old: Some(old) }) if self.is_available(old) => candidates.push(old),
-                // It is missing as it is.
+                // The old pod is not available anyway.
                 Some(OnNode { new: None, old: Some(old) }) => delete.push(Arc::clone(old)),
                 _ => missing += 1,
             }
@@ -154,7 +155,7 @@ impl Look<'_> {
         Steps { delete, ..Steps::default() }
     }
 
-    /// Creates new pods beside old ones, as many as may be too much, and deletes the old ones when they are available.
+    /// Creates new pods beside old ones, up to `max_surge`, and deletes the old ones when the new ones are available.
     fn surge(&self, max_surge: usize) -> Steps {
         let (mut surging, mut delete, mut create, mut candidates) = (0, Vec::new(), Vec::new(), Vec::new());
         for (node, of_node) in self.nodes() {
@@ -181,7 +182,7 @@ impl Look<'_> {
     }
 }
 
-/// The order in which pods came.
+/// Returns a key that orders pods by creation.
 pub(super) fn created(pod: &Value) -> (String, String) {
     (text(&pod["metadata"]["creationTimestamp"]).to_owned(), key(pod).1)
 }
@@ -193,7 +194,7 @@ mod tests {
     use super::super::place::Place;
     use super::*;
 
-    /// A pod: `old` or `new`, then `!` if it is not ready, `-` if it is being deleted, `x` if it has failed.
+    /// Makes a pod: `old` or `new`, then `!` if it is not ready, `-` if it is being deleted, `x` if it has failed.
     fn pod(mark: &str) -> Arc<Value> {
         let ready = if mark.contains('!') { "False" } else { "True" };
         Arc::new(json!({
@@ -210,7 +211,7 @@ mod tests {
 
     const EVERYWHERE: Place = Place { starts: true, keeps: true };
 
-    /// The steps as text: `+a` creates a pod on node `a`, `-old a` deletes that pod.
+    /// Returns the steps as text: `+a` creates a pod on node `a`, `-old a` deletes that pod.
     fn steps_at(strategy: &Value, nodes: &[(&str, Place, &[&str])]) -> Vec<String> {
         let set = json!({"spec": {"updateStrategy": strategy}});
         let places = nodes.iter().map(|(node, place, _)| ((*node).to_owned(), *place)).collect();

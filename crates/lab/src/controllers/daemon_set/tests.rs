@@ -40,7 +40,7 @@ fn set_version(bench: &Bench, version: &str) {
     });
 }
 
-/// The pods: node, command and, where it is being deleted, a mark.
+/// Returns the pods: node, command and a mark if it is being deleted.
 fn pods(bench: &Bench) -> Vec<String> {
     let pods = bench.list(Resource::Pods);
     let shown = |pod: &Arc<Value>| {
@@ -53,7 +53,7 @@ fn pods(bench: &Bench) -> Vec<String> {
     all
 }
 
-/// Starts the pods that are bound; lets none go.
+/// Starts the pods that are bound; removes none.
 fn start_pods(bench: &Bench) {
     for pod in bench.list(Resource::Pods) {
         if pod["spec"]["nodeName"].is_string() && pod["status"]["phase"] == "Pending" {

@@ -1,15 +1,15 @@
 //! The arithmetic of rollouts. Pure: numbers in, numbers out.
 //!
-//! It is that of pkg/controller/deployment (rolling.go, util/deployment_util.go).
+//! It follows pkg/controller/deployment (rolling.go, util/deployment_util.go).
 
 use serde_json::Value;
 
-/// How many pods a workload asks for.
+/// Returns the number of pods that a workload asks for.
 pub(super) fn replicas(object: &Value) -> i64 {
     object["spec"]["replicas"].as_i64().unwrap_or(0)
 }
 
-/// How many pods a ReplicaSet asks for, and how many of them are available.
+/// Number of pods that a ReplicaSet asks for, and of those available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Size {
     /// `spec.replicas`.
@@ -25,17 +25,17 @@ impl Size {
     }
 }
 
-/// How far a rollout may stray from the wanted number of pods.
+/// Limits within which a rollout may deviate from the wanted number of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// More than wanted.
+    /// Maximum number of pods above the wanted number.
     pub(super) max_surge: i64,
-    /// Fewer than wanted.
+    /// Maximum number of pods below the wanted number.
     pub(super) max_unavailable: i64,
 }
 
 impl Limits {
-    /// `maxSurge` and `maxUnavailable` in pods (`ResolveFenceposts`): one is rounded up, the other
+    /// Returns `maxSurge` and `maxUnavailable` in pods (`ResolveFenceposts`): the first is rounded up, the second
     /// down, and they are not both 0. A Deployment that does not roll has neither.
     pub(super) fn of(deployment: &Value) -> Self {
         let strategy = &deployment["spec"]["strategy"];
@@ -50,16 +50,16 @@ impl Limits {
     }
 }
 
-/// What becomes of a broken pod.
+/// Rounding of a percentage of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Round {
-    /// It counts as a whole one.
+    /// A fraction counts as a whole pod.
     Up,
-    /// It does not count.
+    /// A fraction does not count.
     Down,
 }
 
-/// A number of pods, given as such or as a percentage of `whole` (`GetScaledValueFromIntOrPercent`).
+/// Returns a number of pods, given as such or as a percentage of `whole` (`GetScaledValueFromIntOrPercent`).
 pub(in super::super) fn amount(value: &Value, whole: i64, round: Round) -> i64 {
     let Some(percentage) = value.as_str() else { return value.as_i64().unwrap_or(0) };
     let hundredths = whole * percentage.trim_end_matches('%').parse::<i64>().unwrap_or(0);
@@ -69,8 +69,8 @@ pub(in super::super) fn amount(value: &Value, whole: i64, round: Round) -> i64 {
     }
 }
 
-/// The size that the new ReplicaSet may have now (`NewRSNewReplicas`), where `total` counts the
-/// replicas of all ReplicaSets, the new one's included.
+/// Returns the size that the new ReplicaSet may have now (`NewRSNewReplicas`), where `total` is the number of
+/// replicas of all ReplicaSets, including the new one.
 pub(super) fn new_replicas(wanted: i64, max_surge: i64, total: i64, new: i64) -> i64 {
     if new >= wanted {
         return wanted;
@@ -79,8 +79,8 @@ pub(super) fn new_replicas(wanted: i64, max_surge: i64, total: i64, new: i64) ->
     new + room.min(wanted - new)
 }
 
-/// The sizes that the old ReplicaSets may be taken down to now (`reconcileOldReplicaSets`), oldest
-/// first: pods that are not available anyway go before those that are.
+/// Returns the sizes that the old ReplicaSets may be scaled down to now (`reconcileOldReplicaSets`), oldest first:
+/// unavailable pods go before available ones.
 pub(super) fn old_replicas(wanted: i64, max_unavailable: i64, new: Size, old: &[Size]) -> Vec<i64> {
     let mut targets: Vec<_> = old.iter().map(|size| size.replicas).collect();
     let min_available = wanted - max_unavailable;
@@ -95,7 +95,7 @@ pub(super) fn old_replicas(wanted: i64, max_unavailable: i64, new: Size, old: &[
         may_go -= unhealthy;
     }
     let available = old.iter().map(|size| size.available).sum::<i64>() + new.available;
-    // A status may lag behind the size that was asked for last, so both set a limit.
+    // A status may lag behind the last requested size, so both set a limit.
     let mut may_go = may_go.min(available - min_available).max(0);
     for target in &mut targets {
         let gone = (*target).min(may_go);
@@ -140,7 +140,7 @@ mod tests {
         // The new pod is not available yet: nothing may go.
         assert_eq!(old_replicas(3, 0, size(1, 0), &[size(3, 3)]), [3]);
         assert_eq!(old_replicas(3, 0, size(1, 1), &[size(3, 3)]), [2]);
-        // The status does not show yet that one is on its way out.
+        // The status does not show yet that one pod is terminating.
         assert_eq!(old_replicas(3, 0, size(1, 1), &[size(2, 3)]), [2]);
         // Terminating pods are not counted, so the next one starts at once.
         assert_eq!(new_replicas(3, 1, 3, 1), 2);
@@ -194,8 +194,8 @@ mod tests {
             prop_assert!(available_after >= available_before.min(wanted - max_unavailable));
         }
 
-        /// Step by step, with pods that become available in any order, every rollout ends, and
-        /// never strays beyond its limits.
+        /// Step by step, with pods that become available in any order, every rollout ends, and never exceeds its
+        /// limits.
         #[test]
         fn every_rollout_ends_within_its_limits(
             wanted in 1_i64..30,
@@ -213,7 +213,7 @@ mod tests {
                 prop_assert!(new.replicas + old.replicas <= wanted + max_surge);
                 prop_assert!(new.available + old.available >= wanted - max_unavailable);
                 let Some(more) = becomes_available.pop() else { return Err(TestCaseError::fail("does not end")) };
-                // At least one, every other time, so that it is the arithmetic that makes it end.
+                // At least one, every other time, so that the rollout ends by the arithmetic alone.
                 let more = more.max(i64::from(becomes_available.len() % 2 == 0));
                 new.available = (new.available + more).min(new.replicas);
             }

@@ -1,4 +1,4 @@
-//! A Deployment's status: its counts and conditions, and whether its rollout still makes progress.
+//! A Deployment's status: its counts and conditions, and the progress of its rollout.
 //!
 //! After pkg/controller/deployment (progress.go, `calculateStatus` in sync.go).
 
@@ -19,7 +19,7 @@ const NEW_REPLICA_SET_AVAILABLE: &str = "NewReplicaSetAvailable";
 const TIMED_OUT: &str = "ProgressDeadlineExceeded";
 const PAUSED: &str = "DeploymentPaused";
 
-/// A status in the making, of a Deployment as it is stored.
+/// A draft of a Deployment's new status.
 #[derive(Debug)]
 pub(super) struct Draft<'a> {
     deployment: &'a Value,
@@ -29,14 +29,14 @@ pub(super) struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    /// The status as it stands, to change single conditions of it.
+    /// Starts from the current status, to change single conditions.
     pub(super) fn of(deployment: &'a Value, now: &'a str) -> Self {
         let conditions = deployment["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let status = if deployment["status"].is_object() { deployment["status"].clone() } else { json!({}) };
         Self { deployment, status, conditions, now }
     }
 
-    /// Counts what the ReplicaSets say, and says whether enough pods are available.
+    /// Counts the replicas of the ReplicaSets, and sets the condition `Available`.
     pub(super) fn count(&mut self, all: &[Arc<Value>], new: Option<&Value>) {
         let sum = |field: &str| -> i64 { all.iter().map(|replica_set| count(replica_set, field)).sum() };
         let available = sum("availableReplicas");
@@ -96,7 +96,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Says that a rollout has begun with a new ReplicaSet, or with one that was there.
+    /// Notes in the conditions that a rollout has begun, with a new ReplicaSet or with an existing one.
     pub(super) fn note_replica_set(&mut self, name: &str, is_new: bool) {
         if deadline(self.deployment).is_none() {
             return;
@@ -110,14 +110,14 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Says that the new ReplicaSet cannot be created.
+    /// Notes in the conditions that the new ReplicaSet cannot be created.
     pub(super) fn note_creation_failure(&mut self, message: &str) {
         if deadline(self.deployment).is_some() {
             self.set(PROGRESSING, "False", "ReplicaSetCreateError", message);
         }
     }
 
-    /// Says that the rollout is paused or goes on, so that a pause is not taken for a lack of
+    /// Notes in the conditions that the rollout is paused or resumed, so that a pause does not count as a lack of
     /// progress (`checkPausedConditions`).
     pub(super) fn note_pause(&mut self) {
         if deadline(self.deployment).is_none() {
@@ -134,8 +134,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Whether all pods are of the new template and available, and no old one is left
-    /// (`DeploymentComplete`).
+    /// Returns true if all pods are of the new template and available, and no old one is left (`DeploymentComplete`).
     pub(super) fn is_complete(&self) -> bool {
         let wanted = replicas(self.deployment);
         let counts = ["updatedReplicas", "replicas", "availableReplicas"];
@@ -143,7 +142,7 @@ impl<'a> Draft<'a> {
             && self.status["observedGeneration"] == self.deployment["metadata"]["generation"]
     }
 
-    /// Whether this is a completed rollout, whose progress is no longer a question.
+    /// Returns true if the rollout was complete before, so that its progress no longer matters.
     fn was_complete(&self) -> bool {
         let count = |field: &str| self.status[field].as_i64().unwrap_or(0);
         count("replicas") == count("updatedReplicas")
@@ -160,7 +159,7 @@ impl<'a> Draft<'a> {
         rises("updatedReplicas") || old_fall || rises("readyReplicas") || rises("availableReplicas")
     }
 
-    /// How long the rollout may still go without progress; `None` when that is not in question.
+    /// Returns the seconds left in which the rollout must make progress; `None` if no deadline applies.
     fn seconds_left(&self) -> Option<i64> {
         let progress = find(&self.conditions, PROGRESSING)?;
         if [NEW_REPLICA_SET_AVAILABLE, TIMED_OUT].iter().any(|reason| progress["reason"] == *reason) {
@@ -171,17 +170,17 @@ impl<'a> Draft<'a> {
         Some(since + deadline(self.deployment)? - now)
     }
 
-    /// When to look again whether the rollout has run out of time.
+    /// Returns the time until the next check of the progress deadline.
     pub(super) fn look_again_in(&self) -> Option<Duration> {
         if self.is_complete() {
             return None;
         }
-        // A second more, for times are written in whole seconds.
+        // A second more, since times have whole seconds.
         let seconds = self.seconds_left()?.max(0) + 1;
         Some(Duration::from_secs(u64::try_from(seconds).ok()?))
     }
 
-    /// The status to store.
+    /// Returns the status to store.
     pub(super) fn finish(mut self) -> Value {
         self.status["conditions"] = json!(self.conditions);
         self.status
@@ -196,7 +195,7 @@ impl<'a> Draft<'a> {
         self.put(condition_type, status, reason, message);
     }
 
-    /// Sets the progress anew even if it is the same: its time counts.
+    /// Sets the progress condition anew even if it is the same: its time matters.
     fn refresh_progress(&mut self, reason: &str, message: &str) {
         self.put(PROGRESSING, "True", reason, message);
     }
@@ -216,7 +215,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// The rollout's time without progress, unless that is unlimited.
+/// Returns `progressDeadlineSeconds`, unless it is unlimited.
 fn deadline(deployment: &Value) -> Option<i64> {
     deployment["spec"]["progressDeadlineSeconds"].as_i64().filter(|seconds| *seconds != i64::from(i32::MAX))
 }

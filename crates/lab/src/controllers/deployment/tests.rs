@@ -54,7 +54,7 @@ async fn settle(bench: &Bench) {
     bench.holds("the rollout has settled", |bench| !bench.run_nodes() && is_settled(bench)).await;
 }
 
-/// The revisions of the ReplicaSets with the command of their template, and their sizes.
+/// Returns the revisions of the ReplicaSets with the command of their template, and their sizes.
 fn history(bench: &Bench) -> Vec<(i64, String, i64)> {
     let sets = bench.list(Resource::ReplicaSets);
     let entry = |set: &Arc<Value>| {
@@ -79,7 +79,7 @@ async fn a_rollout_ends_and_can_be_undone() {
     set_version(&bench, "v2");
     settle(&bench).await;
     assert_eq!(history(&bench), [entry(1, "v1", 0), entry(2, "v2", 4)]);
-    // What `kubectl rollout undo` does: the old template comes back, and so does its ReplicaSet.
+    // As `kubectl rollout undo` does: the old template comes back, and so does its ReplicaSet.
     set_version(&bench, "v1");
     settle(&bench).await;
     assert_eq!(history(&bench), [entry(2, "v2", 0), entry(3, "v1", 4)]);
@@ -99,8 +99,8 @@ async fn a_rollout_keeps_within_its_limits() {
         .holds("one by one", |bench| {
             let live = bench.live_pods();
             let ready = live.iter().filter(|pod| crate::object::is_ready(pod)).count();
-            // The limit is on what is asked for: the new ReplicaSet may be quicker to create a pod
-            // than the old one to delete one (Kubernetes' own test counts the same way).
+            // The limit applies to the requested sizes: the new ReplicaSet may be quicker to create a pod than the
+            // old one to delete one (Kubernetes' own test counts the same way).
             let asked_for: i64 = history(bench).iter().map(|(_, _, replicas)| replicas).sum();
             assert!(asked_for <= 4, "too many pods asked for: {asked_for}");
             assert!(ready >= 3, "too few ready pods: {ready}");

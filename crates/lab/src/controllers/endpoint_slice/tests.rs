@@ -89,7 +89,7 @@ fn running(name: &str) -> Value {
     })
 }
 
-/// The endpoints of all slices, by pod.
+/// Returns the endpoints of all slices, by pod.
 fn shown(bench: &Bench) -> BTreeMap<String, Value> {
     let slices = bench.list(Resource::EndpointSlices);
     let endpoints = slices.iter().flat_map(|slice| slice["endpoints"].as_array().unwrap().clone());

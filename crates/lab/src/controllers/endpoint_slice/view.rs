@@ -1,8 +1,8 @@
-//! The pods as the EndpointSlice controller sees them: each change becomes visible to it after the
-//! measured latency of its kind.
+//! The pods as the EndpointSlice controller sees them: each change becomes visible to it after the measured latency
+//! of its kind.
 //!
-//! Changes of one pod keep their order, and so do the deletions of a namespace's pods; those that
-//! come together are shown together. Otherwise one pod's slow change does not hold up another's.
+//! Changes of one pod keep their order, and so do the deletions of a namespace's pods; those that come together
+//! become visible together. Otherwise one pod's slow change does not hold up another's.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::latency::{Latencies, Latency};
 use crate::object::{Key, is_being_deleted, is_terminal};
 use crate::shared::Shared;
 
-/// Deletions so close to the first one are shown with it: of 30 that were measured in rollouts of six
-/// (timings.csv, D), 20 came out in one slice with another, which had been seen to be deleted 0.2 to
-/// 5.4 ms before or after.
+/// Maximum time after a first deletion within which others become visible together with it: of 30 that were measured
+/// in rollouts of six (timings.csv, D), 20 came out in one slice with another, which had been seen to be deleted 0.2
+/// to 5.4 ms before or after.
 const TOGETHER: Duration = Duration::from_micros(5_400);
 
-/// The pods that are visible, and what is about to become so.
+/// The visible pods, and changes that are about to become visible.
 #[derive(Debug, Default)]
 pub(super) struct View {
     pods: BTreeMap<Key, Arc<Value>>,
@@ -48,7 +48,7 @@ struct Coming {
 }
 
 impl View {
-    /// Takes note of a pod's new state (`None`: gone) and returns when its next change is visible.
+    /// Records a pod's new state (`None`: gone) and returns the time until its next change is visible.
     pub(super) fn observe(&mut self, pod: Key, state: Option<Arc<Value>>, shared: &Shared) -> Duration {
         let seen = self.pods.get(&pod);
         let coming = self.coming.entry(pod.clone()).or_default();
@@ -71,7 +71,7 @@ impl View {
         first.map_or(visible, |first| first.visible).saturating_duration_since(observed)
     }
 
-    /// Lets a deletion become visible with those that came just before, and not before earlier ones.
+    /// Makes a deletion visible together with those just before it, and not before earlier ones.
     fn show_together(&mut self, pod: Key, observed: Instant, visible: Instant) {
         self.deletions.retain(|_, last| last.visible > observed);
         let group = self.deletions.entry(pod.0.clone()).or_insert_with(|| Deletions {
@@ -94,7 +94,7 @@ impl View {
         }
     }
 
-    /// Makes all changes of a pod visible that are due, and returns the states that it went through.
+    /// Makes all due changes of a pod visible, and returns the states that it went through.
     pub(super) fn advance(&mut self, pod: &Key) -> Vec<Arc<Value>> {
         let mut states: Vec<_> = self.pods.get(pod).cloned().into_iter().collect();
         let now = Instant::now();
@@ -116,20 +116,20 @@ impl View {
         states
     }
 
-    /// When the next change of a pod becomes visible.
+    /// Returns the time until the next change of a pod becomes visible.
     pub(super) fn next_due(&self, pod: &Key) -> Option<Duration> {
         let first = self.coming.get(pod)?.front()?;
         Some(first.visible.saturating_duration_since(Instant::now()))
     }
 
-    /// The visible pods of a namespace.
+    /// Returns the visible pods of a namespace.
     pub(super) fn pods_in(&self, namespace: &str) -> Vec<Arc<Value>> {
         let in_namespace = self.pods.range((namespace.to_owned(), String::new())..);
         in_namespace.take_while(|((home, _), _)| home == namespace).map(|(_, pod)| Arc::clone(pod)).collect()
     }
 }
 
-/// The latency of the hop from a pod's change to the slice that shows it.
+/// Returns the latency of the hop from a pod's change to the slice that shows it.
 fn hop(before: Option<&Value>, after: Option<&Value>, latencies: &Latencies) -> Latency {
     let was = |fact: fn(&Value) -> bool| before.is_some_and(fact);
     let Some(after) = after else { return latencies.terminated_to_slice };

@@ -7,7 +7,7 @@ use serde_json::Value;
 /// The annotation and label that hold a pod's index.
 pub(super) const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-/// The index of a pod.
+/// Returns the index of a pod.
 pub(super) fn of(pod: &Value) -> Option<i64> {
     pod["metadata"]["annotations"][COMPLETION_INDEX].as_str()?.parse().ok()
 }
@@ -21,7 +21,7 @@ pub(super) fn parse(text: &str) -> BTreeSet<i64> {
     intervals.flatten().collect()
 }
 
-/// Writes indexes as intervals: two in a row with a comma, more with a dash.
+/// Formats indexes as intervals: two in a row with a comma, more with a dash.
 pub(super) fn write(indexes: &BTreeSet<i64>) -> String {
     let mut intervals: Vec<(i64, i64)> = Vec::new();
     for &index in indexes {

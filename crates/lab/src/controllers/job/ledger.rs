@@ -1,7 +1,7 @@
-//! Which pods of a Job have been counted, so that each counts once.
+//! Record of a Job's counted pods, so that each counts once.
 //!
-//! Kubernetes keeps finished pods by a finalizer until they are counted. Here the controller lives
-//! as long as the cluster and sees every pod's last state, so it remembers instead.
+//! Kubernetes keeps finished pods by a finalizer until they are counted. Here the controller lives as long as the
+//! cluster and sees every pod's last state, so it remembers them instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::time::{Duration, Instant};
 use super::super::worker::BackOff;
 use crate::object::uid;
 
-/// The pods of one Job that are over.
+/// The finished pods of one Job.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     counted: BTreeSet<String>,
@@ -31,24 +31,24 @@ impl Ledger {
         }
     }
 
-    /// The pods that are gone and not counted.
+    /// Returns the pods that are gone and not counted.
     pub(super) fn gone(&self) -> impl Iterator<Item = &Arc<Value>> {
         self.gone.values()
     }
 
-    /// Whether a pod is yet to be counted.
+    /// Returns true if a pod is not counted yet.
     pub(super) fn is_open(&self, pod: &Value) -> bool {
         !self.counted.contains(uid(pod))
     }
 
-    /// Never counts this pod (again).
+    /// Excludes this pod from being counted (again).
     pub(super) fn close(&mut self, pod: &Value) {
         let uid = uid(pod).to_owned();
         self.gone.remove(&uid);
         self.counted.insert(uid);
     }
 
-    /// Takes note of pods that have succeeded and failed since the last time.
+    /// Records the pods that have succeeded and failed since the last call.
     pub(super) fn note(&mut self, succeeded: usize, failed: usize) {
         if succeeded > 0 {
             self.failures = None;
@@ -60,7 +60,7 @@ impl Ledger {
         }
     }
 
-    /// How long to wait before the next pod is made.
+    /// Returns the time to wait before the next pod is created.
     pub(super) fn pause(&self, back_off: BackOff) -> Duration {
         let Some((failures, since)) = self.failures else { return Duration::ZERO };
         back_off.after(failures).saturating_sub(since.elapsed())

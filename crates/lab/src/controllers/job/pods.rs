@@ -7,7 +7,7 @@ use super::indexes::COMPLETION_INDEX;
 use crate::object::{containers_mut, key};
 use crate::value::list;
 
-/// A pod of a Job; one with an index knows it by annotation, label, environment and host name.
+/// Makes a pod of a Job; one with an index has it in an annotation, a label, its environment and its host name.
 pub(super) fn new(job: &Value, index: Option<i64>) -> Value {
     let (_, name) = key(job);
     let Some(index) = index else { return of_template(job, &format!("{name}-")) };

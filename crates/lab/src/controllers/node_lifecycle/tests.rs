@@ -1,4 +1,4 @@
-//! Nodes without agents: the test speaks for them.
+//! Nodes without agents: the test writes their status.
 
 use futures::FutureExt;
 
@@ -6,7 +6,7 @@ use super::super::tests::bench::Bench;
 use super::*;
 use crate::Config;
 
-/// A cluster of one ready node.
+/// Makes a cluster of one ready node.
 fn cluster() -> Bench {
     let bench = Bench::start_with(Config::default(), &[|shared| run(shared).boxed()]);
     bench.create(Resource::Nodes, json!({"metadata": {"name": "node-1"}}));
@@ -14,7 +14,7 @@ fn cluster() -> Bench {
     bench
 }
 
-/// The node says whether it is ready.
+/// Sets the node's condition `Ready`.
 fn say_ready(bench: &Bench, ready: &str) {
     let now = bench.registry().now();
     bench.modify(Resource::Nodes, "node-1", Part::Status, |node| {

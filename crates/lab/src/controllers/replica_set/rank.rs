@@ -1,4 +1,4 @@
-//! Which of too many pods go first (`ActivePodsWithRanks` in pkg/controller/controller_utils.go).
+//! Ranks pods for deletion when there are too many (`ActivePodsWithRanks` in pkg/controller/controller_utils.go).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,8 +12,8 @@ use crate::object::is_ready;
 
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-/// The `count` pods that matter least, at `now` (Unix seconds). `related` are the active pods of
-/// the whole family of ReplicaSets.
+/// Returns the `count` pods to delete first, at `now` (Unix seconds). `related` are the active pods of all
+/// ReplicaSets with the same controller.
 pub(super) fn least_worth(
     mut pods: Vec<Arc<Value>>,
     related: &[Arc<Value>],
@@ -35,10 +35,10 @@ fn node(pod: &Value) -> &str {
     pod["spec"]["nodeName"].as_str().unwrap_or_default()
 }
 
-/// Orders pods: those without a node first, then pending ones, those not ready, those that cost less
-/// to delete, those with more company on their node, those ready for a shorter time, those that
-/// restarted more often, and the younger ones. Ages count by their order of magnitude only
-/// (`LogarithmicScaleDown`), so among pods of about the same age the uid decides.
+/// Orders pods by deletion: those without a node first, then pending ones, those not ready, those with a lower
+/// deletion cost, those with more related pods on their node, those ready for a shorter time, those that restarted
+/// more often, and the younger ones. Ages count by their order of magnitude only (`LogarithmicScaleDown`), so among
+/// pods of about the same age the uid decides.
 fn worth(pod: &Value, on_its_node: usize, now: i64) -> impl Ord + use<> {
     let phase = match pod["status"]["phase"].as_str() {
         Some("Pending") => 0,
@@ -53,12 +53,12 @@ fn worth(pod: &Value, on_its_node: usize, now: i64) -> impl Ord + use<> {
     let restarts = statuses.map(|status| status["restartCount"].as_i64().unwrap_or(0)).max().unwrap_or(0);
     let uid = pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
     let age = magnitude(&pod["metadata"]["creationTimestamp"], now);
-    // Ready pods are told apart by their time of readiness alone, then by uid.
+    // Ready pods differ by their time of readiness alone, then by uid.
     let later = if ready { (Reverse(0), None) } else { (Reverse(restarts), Some(age)) };
     (!node(pod).is_empty(), phase, ready, cost, Reverse(on_its_node), ready_age, later, uid)
 }
 
-/// The binary order of magnitude of an age in nanoseconds; −1 for none.
+/// Returns the binary order of magnitude of an age in nanoseconds; −1 for none.
 fn magnitude(since: &Value, now: i64) -> i32 {
     let seconds = unix_seconds(since).map_or(0, |since| now - since);
     match u128::try_from(seconds) {

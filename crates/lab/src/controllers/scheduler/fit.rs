@@ -1,9 +1,9 @@
-//! Which nodes a pod fits on, which of them suits best, and why the others do not. Pure.
+//! Decides which nodes a pod fits on, which of them is best, and why the others do not fit. Pure.
 //!
-//! Rules and wording are those of the scheduler's filter plugins (pkg/scheduler/framework/plugins);
-//! they are asked in the order of its default profile, and the first that refuses a node gives the
-//! reason. There are no resources but the number of pods here, and the lab does not act on affinity to other
-//! pods or on topology spread: pods of one owner spread over the nodes by themselves.
+//! Rules and wording are those of the scheduler's filter plugins (pkg/scheduler/framework/plugins). They run in the
+//! order of its default profile, and the first that refuses a node gives the reason. The only limited resource is the
+//! number of pods, and the lab does not act on affinity to other pods or on topology spread: pods of one owner spread
+//! over the nodes by themselves.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use super::super::taints::{self, NO_EXECUTE, NO_SCHEDULE};
 use crate::object::{controller_of, is_being_deleted, is_terminal, key};
 use crate::selector::LabelSelector;
 
-/// Why a pod does not fit on a node.
+/// Reason why a pod does not fit on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
-    /// As it is counted in the message.
+    /// Reason as the message counts it.
     reason: &'static str,
-    /// Whether fewer pods on the nodes would help.
+    /// True if fewer pods on the nodes would help.
     resolvable: bool,
 }
 
@@ -31,10 +31,10 @@ const fn passing(reason: &'static str) -> Refusal {
     Refusal { reason, resolvable: true }
 }
 
-/// What is known about the cluster while one pod is placed.
+/// State of the cluster while one pod is placed.
 pub(super) struct Cluster<'a> {
     nodes: &'a [Arc<Value>],
-    /// Pods on nodes that have not ended.
+    /// Pods bound to a node that have not ended.
     pods: Vec<&'a Value>,
 }
 
@@ -44,7 +44,7 @@ impl<'a> Cluster<'a> {
         Self { nodes, pods: pods.iter().map(Arc::as_ref).filter(placed).collect() }
     }
 
-    /// The nodes that suit `pod` best, all equally well, or the message that says why there is none.
+    /// Returns the nodes that suit `pod` best, all equally well, or the message that says why there is none.
     pub(super) fn place(&self, pod: &Value) -> Result<Vec<String>, String> {
         if self.nodes.is_empty() {
             return Err("no nodes available to schedule pods".to_owned());
@@ -80,8 +80,8 @@ impl<'a> Cluster<'a> {
         None
     }
 
-    /// What speaks against a node that a pod fits on, the most important first: pods of the
-    /// same owner, other pods.
+    /// Returns the cost of placing a pod on a node where it fits: the number of pods of the same owner there, then
+    /// the number of all pods there.
     fn cost(&self, pod: &Value, node: &Value) -> (usize, usize) {
         let owner = controller_of(pod).map(|owner| &owner["uid"]);
         let on_node: Vec<_> =
@@ -100,7 +100,7 @@ fn taint(taint_key: &str) -> Value {
     serde_json::json!({"key": taint_key, "effect": NO_SCHEDULE})
 }
 
-/// Whether a node has what `nodeSelector` and the required node affinity ask for.
+/// Returns true if a node satisfies `nodeSelector` and the required node affinity.
 pub(in super::super) fn matches_affinity(pod: &Value, node: &Value) -> bool {
     let labels = &node["metadata"]["labels"];
     if !LabelSelector::from_map(&pod["spec"]["nodeSelector"]).is_none_or(|selector| selector.matches(labels))
@@ -109,7 +109,7 @@ pub(in super::super) fn matches_affinity(pod: &Value, node: &Value) -> bool {
     }
     let required = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
     let Some(terms) = required["nodeSelectorTerms"].as_array() else { return true };
-    // A term that asks for nothing matches nothing.
+    // An empty term matches nothing.
     let fields = serde_json::json!({"metadata.name": node["metadata"]["name"]});
     terms.iter().any(|term| {
         let by_label = LabelSelector::from_object(term);
@@ -119,7 +119,7 @@ pub(in super::super) fn matches_affinity(pod: &Value, node: &Value) -> bool {
     })
 }
 
-/// `FitError` (pkg/scheduler/framework/types.go), with what preemption adds to it.
+/// Formats the refusals as `FitError` (pkg/scheduler/framework/types.go), with what preemption adds to it.
 fn message(refusals: &[Refusal]) -> String {
     let nodes = refusals.len();
     let count = |reasons: &mut dyn Iterator<Item = &'static str>| {
@@ -233,7 +233,7 @@ mod tests {
             matches_affinity(&pod, &node)
         };
         assert!(named("node-1") && !named("node-2"));
-        // Not known here: the pod fits nowhere, rather than anywhere.
+        // An unknown operator: the pod fits nowhere, rather than anywhere.
         assert!(!matches("cpus", "Gt", json!(["4"])) && !matches("cpus", "Lt", json!(["10"])));
     }
 }

@@ -10,7 +10,7 @@ use crate::value::{list, number, text};
 const POD_NAME_LABEL: &str = "statefulset.kubernetes.io/pod-name";
 const POD_INDEX_LABEL: &str = "apps.kubernetes.io/pod-index";
 
-/// The number in the name of a pod of this set; `None` for any other pod.
+/// Returns the number in the name of a pod of this set; `None` for any other pod.
 pub(super) fn ordinal(set: &Value, pod: &Value) -> Option<i64> {
     let (name, pod) = (key(set).1, key(pod).1);
     let (parent, digits) = pod.rsplit_once('-')?;
@@ -18,12 +18,12 @@ pub(super) fn ordinal(set: &Value, pod: &Value) -> Option<i64> {
     (parent == name && is_number).then(|| digits.parse().ok())?
 }
 
-/// The first number.
+/// Returns the first number.
 pub(super) fn first_ordinal(set: &Value) -> i64 {
     number(&set["spec"]["ordinals"]["start"])
 }
 
-/// The pod of this number, of the set's template.
+/// Makes the pod of this number from the set's template.
 pub(super) fn new(set: &Value, revision: &str, ordinal: i64) -> Value {
     let (_, set_name) = key(set);
     let name = format!("{set_name}-{ordinal}");
@@ -40,7 +40,7 @@ pub(super) fn new(set: &Value, revision: &str, ordinal: i64) -> Value {
         let claim_name = claim_name(claim, &name);
         json!({"name": claim["metadata"]["name"], "persistentVolumeClaim": {"claimName": claim_name}})
     });
-    // A claim comes before a volume of the template that has the same name.
+    // A claim takes precedence over a volume of the template with the same name.
     let others = list(&pod["spec"]["volumes"]).iter();
     let others =
         others.filter(|volume| claims.iter().all(|claim| claim["metadata"]["name"] != volume["name"]));
@@ -51,7 +51,7 @@ pub(super) fn new(set: &Value, revision: &str, ordinal: i64) -> Value {
     pod
 }
 
-/// The claims of a pod of the set.
+/// Returns the claims of a pod of the set.
 pub(super) fn claims(set: &Value, pod: &str) -> Vec<Value> {
     let claim = |template: &Value| {
         let mut metadata = template["metadata"].clone();

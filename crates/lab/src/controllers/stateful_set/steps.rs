@@ -1,8 +1,9 @@
 //! The next steps of a StatefulSet's controller. Pure: objects in, steps out.
 //!
 //! The steps are those of `updateStatefulSet` (pkg/controller/statefulset/stateful_set_control.go) with the feature
-//! gate `MaxUnavailableStatefulSet`, which is on by default in v1.36: first each wanted pod, then those beyond the wanted
-//! number, then the update. With the policy `OrderedReady` the first pod that is not as it should be holds up all else.
+//! gate `MaxUnavailableStatefulSet`, which is on by default in v1.36: first each wanted pod, then those beyond the
+//! wanted number, then the update. With the policy `OrderedReady` the first pod that is not as it should be holds up
+//! everything else.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use super::pods::{first_ordinal, ordinal};
 use crate::object::{is_being_deleted, is_ready, is_terminal};
 use crate::value::number;
 
-/// One thing to do.
+/// One step.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
     /// Create the pod of this number, of the old or the new template.
@@ -28,13 +29,13 @@ pub(super) enum Step {
 /// The template of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Template {
-    /// That of `status.currentRevision`.
+    /// Template of `status.currentRevision`.
     Current,
-    /// That of the specification, `status.updateRevision`.
+    /// Template of the specification, `status.updateRevision`.
     Update,
 }
 
-/// The steps that come next for a set with these pods, whose present template has the revision `update`.
+/// Returns the next steps for a set with these pods, whose present template has the revision `update`.
 pub(super) fn next(set: &Value, update: &str, pods: &[Arc<Value>], judge: Judge) -> Vec<Step> {
     let look = Look::of(set, update, pods, judge);
     match set["spec"]["podManagementPolicy"] == "Parallel" {
@@ -48,7 +49,7 @@ struct Look<'a> {
     set: &'a Value,
     update: &'a str,
     judge: Judge,
-    /// The wanted numbers, each with its pod if there is one.
+    /// Wanted numbers, each with its pod if there is one.
     wanted: Vec<(i64, Option<&'a Arc<Value>>)>,
     /// Pods with other numbers, the highest first.
     condemned: Vec<&'a Arc<Value>>,
@@ -64,7 +65,7 @@ impl<'a> Look<'a> {
         Self { set, update, judge, wanted, condemned: by_ordinal.into_values().rev().collect() }
     }
 
-    /// The template for a new pod: below the partition the old one.
+    /// Returns the template for a new pod: the old one below the partition.
     fn template(&self, ordinal: i64) -> Template {
         let strategy = &self.set["spec"]["updateStrategy"];
         let is_old = strategy["type"] == "RollingUpdate"
@@ -76,7 +77,7 @@ impl<'a> Look<'a> {
         is_running(pod) && self.judge.is_available(pod)
     }
 
-    /// One thing at a time, and nothing while a pod before it is not available.
+    /// Creates and deletes pods one at a time, and none while an earlier pod is not available. Updates come last.
     fn in_order(&self) -> Vec<Step> {
         for (ordinal, pod) in &self.wanted {
             let Some(pod) = pod else { return vec![Step::Create(*ordinal, self.template(*ordinal))] };
@@ -118,7 +119,7 @@ impl<'a> Look<'a> {
         is_being_deleted(pod) || !self.is_available(pod)
     }
 
-    /// The pods to delete so that they come back with the new template, the highest first.
+    /// Returns steps that delete pods so that they come back with the new template, the highest first.
     fn updates(&self) -> Vec<Step> {
         let strategy = &self.set["spec"]["updateStrategy"];
         if strategy["type"] != "RollingUpdate" {
@@ -150,8 +151,8 @@ mod tests {
 
     use super::*;
 
-    /// A pod: its number, and a mark: `v1` or `v2`, then `!` if it is not ready, `-` if it is being deleted, `x` if it
-    /// has failed.
+    /// Makes a pod: its number, and a mark: `v1` or `v2`, then `!` if it is not ready, `-` if it is being deleted,
+    /// `x` if it has failed.
     fn pod(ordinal: i64, mark: &str) -> Arc<Value> {
         let ready = if mark.contains('!') { "False" } else { "True" };
         Arc::new(json!({
@@ -176,7 +177,7 @@ mod tests {
         set
     }
 
-    /// The steps as text: `+1` and `+1 old` create, `-1` deletes.
+    /// Returns the steps as text: `+1` and `+1 old` create, `-1` deletes.
     fn steps(spec: Value, marks: &[(i64, &str)]) -> Vec<String> {
         let set = set(spec);
         let pods: Vec<_> = marks.iter().map(|(number, mark)| pod(*number, mark)).collect();
@@ -196,7 +197,7 @@ mod tests {
         assert_eq!(steps(json!({}), &[(0, "v2")]), ["+1"]);
         assert_eq!(steps(json!({}), &[(0, "v2"), (2, "v2")]), ["+1"]);
         assert_eq!(steps(json!({"ordinals": {"start": 5}}), &[(5, "v2")]), ["+6"]);
-        // A name comes back only after its pod has gone.
+        // A name can be used again only after its pod has gone.
         assert_eq!(steps(json!({}), &[(0, "v2"), (1, "v2-"), (2, "v2")]), [""; 0]);
         assert_eq!(steps(json!({}), &[(0, "v2"), (1, "v2x"), (2, "v2")]), ["-1"]);
         assert_eq!(steps(json!({}), &[(0, "v2"), (1, "v2x-"), (2, "v2")]), [""; 0]);
@@ -208,7 +209,7 @@ mod tests {
         assert_eq!(steps(one.clone(), &[(0, "v2"), (1, "v2"), (2, "v2")]), ["-2"]);
         assert_eq!(steps(one.clone(), &[(0, "v2"), (1, "v2"), (2, "v2-")]), [""; 0]);
         assert_eq!(steps(one.clone(), &[(0, "v2!"), (1, "v2"), (2, "v2")]), [""; 0]);
-        // One that is not ready goes only if it is the first such.
+        // A pod that is not ready is deleted only if it is the first such.
         assert_eq!(steps(one.clone(), &[(0, "v2"), (1, "v2"), (2, "v2!")]), ["-2"]);
         assert_eq!(steps(one, &[(0, "v2"), (1, "v2!"), (2, "v2!")]), [""; 0]);
     }

@@ -1,5 +1,4 @@
-//! For tests: a cluster's objects and some of its controllers, without processes. The test speaks
-//! for the node agents.
+//! For tests: a cluster's objects and some of its controllers, without processes. The test acts as the node agents.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,19 +26,19 @@ pub(in super::super) const NAMESPACE: &str = "default";
 /// A controller to run.
 pub(in super::super) type Controller = fn(Shared) -> BoxFuture<'static, ()>;
 
-/// Objects, and controllers that end with it.
+/// A cluster's objects, and controllers that end when this is dropped.
 pub(in super::super) struct Bench {
     pub(in super::super) shared: Shared,
     _controllers: JoinSet<()>,
 }
 
 impl Bench {
-    /// No delays, and these controllers.
+    /// Starts these controllers, without delays.
     pub(in super::super) fn start(controllers: &[Controller]) -> Self {
         Self::start_with(Config::default(), controllers)
     }
 
-    /// This configuration, but no delays, and these controllers.
+    /// Starts these controllers with this configuration, but without delays.
     pub(in super::super) fn start_with(config: Config, controllers: &[Controller]) -> Self {
         let config = Config { latencies: Latencies::ZERO, ..config };
         let addresses = AddressBlock::claim(rand::random_range(0..128)).unwrap();
@@ -93,14 +92,14 @@ impl Bench {
         self.registry().modify(resource, namespace, name, part, change).unwrap();
     }
 
-    /// Pods that are not on their way out.
+    /// Returns the pods that are not being deleted.
     pub(in super::super) fn live_pods(&self) -> Vec<Arc<Value>> {
         let mut pods = self.list(Resource::Pods);
         pods.retain(|pod| !is_being_deleted(pod) && !is_terminal(pod));
         pods
     }
 
-    /// Waits until something is so, and answers what.
+    /// Waits until `found` returns something, and returns that.
     pub(in super::super) async fn until<T>(
         &self,
         what: &str,
@@ -124,8 +123,8 @@ impl Bench {
         self.until(what, |bench| holds(bench).then_some(())).await;
     }
 
-    /// Speaks for the node agents: binds and starts pods, and lets those go that are to end.
-    /// Answers whether there was anything to do.
+    /// Acts as the node agents: binds and starts pods, and removes those that are to end. Returns true if there was
+    /// anything to do.
     pub(in super::super) fn run_nodes(&self) -> bool {
         let mut busy = false;
         for pod in self.list(Resource::Pods) {
@@ -164,14 +163,14 @@ impl Bench {
         });
     }
 
-    /// Takes a pod away, as a node agent does at the end.
+    /// Removes a pod, as a node agent does at the end.
     pub(in super::super) fn end_pod(&self, name: &str) {
         let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
         let ended = self.registry().delete(Resource::Pods, NAMESPACE, name, &options);
         assert!(ended.is_ok() || ended.is_err_and(|status| status.code() == 404));
     }
 
-    /// The messages of all events for a reason.
+    /// Returns the messages of all events for a reason.
     pub(in super::super) fn events(&self, reason: &str) -> Vec<String> {
         let events = self.list(Resource::Events);
         let matching = events.iter().filter(|event| event["reason"] == reason);

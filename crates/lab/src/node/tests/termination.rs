@@ -1,8 +1,8 @@
-//! What a termination does to processes, seen from their logs, and what it says in the API.
+//! Effects of a termination on processes, as their logs show, and on the API.
 
 use super::*;
 
-/// A container that writes down every signal that asks it to end, and what comes of it.
+/// Makes a container that logs every stop signal and its effect.
 fn stubborn(name: &str) -> Value {
     shell(name, &format!("trap 'echo got-term' TERM; {SLEEP}"))
 }
@@ -19,7 +19,7 @@ async fn a_hook_runs_on_beside_the_stop_signal_until_its_container_ends() {
     node.log_with(&pods, "app", "up").await;
     node.delete(1);
     node.log_with(&pods, "app", "got-term").await;
-    // Not a word of the hook while it runs, and it does run on.
+    // No event about the hook while it runs, and it continues to run.
     assert!(!node.events().contains(&"FailedPreStopHook".to_owned()));
     let before = std::fs::read_to_string(&ticks).unwrap().len();
     timeout(DEADLINE, async {
@@ -170,7 +170,7 @@ async fn a_restarted_agent_begins_the_whole_grace_period_again() {
     node.stop().await;
 }
 
-/// The status of the node's condition `Ready`.
+/// Returns the status of the node's condition `Ready`.
 fn node_ready(node: &Node) -> String {
     let object = node.shared.registry.get(Resource::Nodes, "", "node-1").unwrap();
     condition(&object, "Ready").to_owned()
@@ -227,7 +227,7 @@ async fn a_stopped_agent_notices_nothing_until_it_is_started() {
     let pod = pods.until_ready().await;
     node.log_with(&pods, "app", "up").await;
     node.agents.command("node-1", Command::Stop).unwrap();
-    // Its command comes before this one, and it hears of none but a restart.
+    // The stop comes before this command, and a stopped agent obeys nothing but a restart.
     node.agents.command("node-1", Command::Shutdown { grace_seconds: 1 }).unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
     node.delete(30);

@@ -1,14 +1,14 @@
-//! Created objects against those that a real API server shows.
+//! Compares created objects with those of a real API server.
 
 use super::*;
 
-/// A recorded answer of a real API server.
+/// Reads a recorded answer of a real API server.
 pub(in crate::registry) fn recorded(file: &str) -> Value {
     let path = format!("{}/../../tests/reference/api/{file}.json", env!("CARGO_MANIFEST_DIR"));
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// What the user of the recorded cluster had applied.
+/// Returns the object that the user of the recorded cluster had applied.
 fn applied(object: &Value) -> Value {
     let annotation = &object["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"];
     serde_json::from_str(annotation.as_str().unwrap()).unwrap()
@@ -64,7 +64,7 @@ fn a_pod_is_completed_as_a_real_server_does() {
     let mut template = recorded("deployment-get")["response"]["spec"]["template"].take();
     template["metadata"]["name"] = json!("web-1");
     let pod = created(Resource::Pods, template);
-    // Given by the scheduler.
+    // Set by the scheduler.
     remove(&mut golden["spec"], "nodeName");
     // The volume's name ends at random.
     let name = pod["spec"]["volumes"][0]["name"].clone();

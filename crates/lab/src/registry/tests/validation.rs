@@ -1,8 +1,8 @@
-//! What people get wrong, and what they are told.
+//! Common mistakes, and the messages about them.
 
 use super::*;
 
-/// The causes of a refusal as `field: message`.
+/// Returns the causes of a refusal as `field: message`.
 fn complaints(resource: Resource, object: Value) -> Vec<String> {
     let refused = registry().create(resource, "default", object).unwrap_err();
     causes(&refused)
@@ -117,7 +117,7 @@ fn pods() {
     for (pod, complaint) in cases {
         assert_eq!(complaints(Resource::Pods, pod), [complaint]);
     }
-    // An exec sleep is not looked into, and a negative grace period means the shortest.
+    // The sleep of an exec is not checked, and a negative grace period means the shortest.
     let fine = pod_with(|spec| {
         spec["terminationGracePeriodSeconds"] = json!(-5);
         spec["containers"][0]["lifecycle"] = json!({"preStop": {"exec": {"command": ["sleep", "99"]}}});

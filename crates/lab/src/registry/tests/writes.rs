@@ -52,7 +52,7 @@ fn finalizers_keep_an_object_until_the_last_is_gone() {
     assert!(registry.get(maps, "default", "a").is_ok());
     keep(json!([])).unwrap();
     assert_eq!(registry.get(maps, "default", "a").unwrap_err().code(), 404);
-    // Taken off a living object they only change it.
+    // Removed from an object that is not being deleted, they only change it.
     registry.create(maps, "default", config_map(json!(["example.org/a"]))).unwrap();
     keep(json!([])).unwrap();
     assert!(registry.get(maps, "default", "a").is_ok());
@@ -81,7 +81,7 @@ fn a_marked_pod_goes_even_if_whoever_deletes_it_is_cut_off() {
         let begin = || registry.begin_delete(Resource::Pods, "default", "a", &options).unwrap();
         let Deleted::Due(due) = begin() else { panic!("not due") };
         assert!(registry.get(Resource::Pods, "default", "a").is_ok());
-        // Whoever comes in between is told the same.
+        // A caller in between gets the same result.
         let Deleted::Due(other) = begin() else { panic!("not due") };
         if is_cut_off {
             drop(due);

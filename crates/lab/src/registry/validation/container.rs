@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 use super::errors::{Errors, elements, is_blank};
 use super::metadata::check_label;
 
-/// Where a container is.
+/// Context of a container.
 pub(super) struct Place<'a> {
-    /// The specification of its pod.
+    /// Specification of its pod.
     pub(super) pod: &'a Value,
     pub(super) volumes: &'a BTreeMap<String, Value>,
     pub(super) is_init: bool,
@@ -121,7 +121,7 @@ fn validate_probe(probe: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-/// A probe's or hook's action. `grace` bounds a sleep.
+/// Validates a probe's or hook's action. `grace` limits a sleep.
 fn validate_handler(handler: &Value, path: &str, grace: Option<i64>, errors: &mut Errors) {
     let kinds = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
     let mut given = kinds.into_iter().filter(|kind| handler[*kind].is_object());

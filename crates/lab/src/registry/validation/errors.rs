@@ -46,7 +46,7 @@ impl Errors {
         self.push(FieldError::too_long(field, why));
     }
 
-    /// A number that may be omitted, but not be negative.
+    /// Checks that a number is missing or not negative.
     pub(super) fn check_not_negative(&mut self, holder: &Value, path: &str, name: &str) {
         if holder[name].as_i64().is_some_and(|number| number < 0) {
             self.invalid(&format!("{path}.{name}"), &holder[name], "must be greater than or equal to 0");
@@ -59,7 +59,7 @@ impl Errors {
         }
     }
 
-    /// A port by number or by name.
+    /// Checks a port, given by number or by name.
     pub(super) fn check_port(&mut self, port: &Value, field: &str) {
         match port.as_str() {
             Some(name) => self.check_port_name(name, field),
@@ -79,7 +79,7 @@ impl Errors {
         }
     }
 
-    /// A value that must be one of a few.
+    /// Checks that a value is one of a few.
     pub(super) fn check_one_of(&mut self, value: &Value, field: &str, supported: &[&str]) {
         if value.as_str().is_none_or(|value| !supported.contains(&value)) {
             self.unsupported(field, value, supported);

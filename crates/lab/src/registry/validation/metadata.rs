@@ -29,7 +29,7 @@ pub(super) fn validate(resource: Resource, current: Option<&Value>, object: &Val
             | Resource::ClusterRoleBindings => {}
             _ => check_subdomain(name, "metadata.name", errors),
         }
-        // Whatever the rules, a name is one segment of a path.
+        // Regardless of the rules, a name is one segment of a path.
         if name.contains(['/', '%']) || name == "." || name == ".." {
             errors.invalid(
                 "metadata.name",
@@ -67,7 +67,7 @@ fn is_label(label: &str) -> bool {
     label.chars().all(|c| edge(c) || c == '-') && label.starts_with(edge) && label.ends_with(edge)
 }
 
-/// The `matchExpressions` of a selector.
+/// Checks the `matchExpressions` of a selector.
 pub(super) fn check_selector(selector: &Value, field: &str, errors: &mut Errors) {
     for (n, expression) in elements(selector, "matchExpressions") {
         let path = format!("{field}.matchExpressions[{n}]");

@@ -53,7 +53,7 @@ fn validate_volumes(spec: &Value, path: &str, errors: &mut Errors) -> BTreeMap<S
     volumes
 }
 
-/// A pod's specification is fixed, except for the images and a few marks.
+/// Checks that an update changes nothing in a pod's specification, except for the images and a few marks.
 pub(super) fn validate_update(old: &Value, new: &Value, errors: &mut Errors) {
     if fixed_part(old) != fixed_part(new) {
         let why = "pod updates may not change fields other than `spec.containers[*].image`,\

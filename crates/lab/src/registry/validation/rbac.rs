@@ -87,7 +87,7 @@ fn validate_subject(resource: Resource, subject: &Value, path: &str, errors: &mu
     errors.check_one_of(&given(subject, "apiGroup"), &format!("{path}.apiGroup"), &[group]);
 }
 
-/// A text that is missing counts as empty.
+/// Returns a text; a missing one counts as empty.
 fn given(holder: &Value, field: &str) -> Value {
     json!(text(&holder[field]))
 }

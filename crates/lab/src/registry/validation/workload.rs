@@ -1,4 +1,4 @@
-//! Workloads, what they keep (revisions, claims), and PodDisruptionBudgets.
+//! Workloads, the objects that they keep (revisions, claims), and PodDisruptionBudgets.
 
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ fn validate_replicated(spec: &Value, old: Option<&Value>, what: &str, errors: &m
     check_selector_is_kept(spec, old, errors);
 }
 
-/// The fields of a StatefulSet that may change after its creation.
+/// Fields of a StatefulSet that may change after its creation.
 const CHANGEABLE_OF_STATEFUL_SETS: [&str; 7] = [
     "replicas",
     "ordinals",
@@ -46,7 +46,8 @@ const CHANGEABLE_OF_STATEFUL_SETS: [&str; 7] = [
     "minReadySeconds",
 ];
 
-/// The template is not looked at as a pod, as in Kubernetes: what is wrong with it shows when a pod is created.
+/// Validates a StatefulSet. As in Kubernetes it does not check the template as a pod: mistakes show when a pod is
+/// created.
 pub(super) fn validate_stateful_set(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
     let policies = ["OrderedReady", "Parallel"];
     errors.check_one_of(&spec["podManagementPolicy"], "spec.podManagementPolicy", &policies);
@@ -88,7 +89,7 @@ pub(super) fn validate_stateful_set(spec: &Value, old: Option<&Value>, errors: &
     }
 }
 
-/// The fields of a StatefulSet that may not change.
+/// Returns the fields of a StatefulSet that may not change.
 fn fixed_fields(spec: &Value) -> impl Iterator<Item = (&String, &Value)> {
     let fields = spec.as_object().into_iter().flatten();
     fields.filter(|(name, _)| !CHANGEABLE_OF_STATEFUL_SETS.contains(&name.as_str()))
@@ -126,7 +127,7 @@ pub(super) fn validate_daemon_set(spec: &Value, old: Option<&Value>, errors: &mu
     check_selector_is_kept(spec, old, errors);
 }
 
-/// Checks a revision. Its data is never changed: another one is made.
+/// Checks a revision. Its data never changes: another revision is created instead.
 pub(super) fn validate_revision(revision: &Value, old: Option<&Value>, errors: &mut Errors) {
     if old.is_some_and(|old| old["data"] != revision["data"]) {
         errors.invalid("data", &revision["data"], IMMUTABLE);
@@ -145,7 +146,7 @@ pub(super) fn validate_claim(spec: &Value, errors: &mut Errors) {
     }
 }
 
-/// The selector is there, selects some pods only, and those of the template.
+/// Checks that the selector exists, is not empty, and matches the template.
 fn check_whole_selector(spec: &Value, what: &str, errors: &mut Errors) {
     let selector = &spec["selector"];
     if selector.is_object() {
@@ -203,7 +204,7 @@ fn validate_strategy(strategy: &Value, errors: &mut Errors) {
     }
 }
 
-/// A non-negative number, or a percentage such as `25%`.
+/// Checks for a non-negative number, or a percentage such as `25%`.
 fn check_amount(value: &Value, field: &str, errors: &mut Errors) {
     if value.as_i64().is_some_and(|number| number < 0) {
         errors.invalid(field, value, "must be greater than or equal to 0");
@@ -215,7 +216,7 @@ fn check_amount(value: &Value, field: &str, errors: &mut Errors) {
     }
 }
 
-/// As [`check_amount`], and not more than all.
+/// As [`check_amount`], with at most 100%.
 fn check_share(value: &Value, field: &str, errors: &mut Errors) {
     check_amount(value, field, errors);
     if percentage(value).is_some_and(|percentage| percentage > 100) {
@@ -223,7 +224,7 @@ fn check_share(value: &Value, field: &str, errors: &mut Errors) {
     }
 }
 
-/// Returns true if a given amount is none.
+/// Returns true if a given amount is zero.
 fn is_zero(amount: &Value) -> bool {
     *amount == 0 || percentage(amount) == Some(0)
 }
