@@ -154,7 +154,7 @@ pub enum EventKind {
     },
     /// A pod as its own proxy's watch showed it; the event's source is the proxy.
     OwnPod(PodEvent),
-    /// A proxy ended, and so did its rows.
+    /// The rows of a proxy ended.
     ProxyEnded {
         /// Name of the pod.
         pod: String,

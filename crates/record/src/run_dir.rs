@@ -463,7 +463,7 @@ mod tests {
         Event::new(Stamp::from_unix_ns(n), "coordinator", EventKind::Warning { message: format!("w{n}") })
     }
 
-    /// A closed run, its run.json, and the lines of its log.
+    /// Makes a run with a closed log, and returns it with its run.json and the lines of its log.
     fn closed(dir: &Path) -> (RunDir, RunInfo, Vec<String>) {
         let run = RunDir::create(dir).unwrap();
         let mut log = run.event_log().unwrap();

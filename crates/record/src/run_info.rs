@@ -199,7 +199,7 @@ pub enum Balances {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum BalancesBecause {
-    /// The scenario or the command line says so.
+    /// The scenario or the command line states it.
     Stated,
     /// It is a Service, whose Service proxy routes connections.
     Service,

@@ -60,9 +60,9 @@ pub enum Spread {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProxyEvidence {
-    /// A ConfigMap of kube-proxy or of Cilium says so.
+    /// A ConfigMap of kube-proxy or of Cilium states it.
     ConfigMap,
-    /// The arguments of kube-proxy, or of the node agent that contains it, say so.
+    /// The arguments of kube-proxy, or of the node agent that contains it, state it.
     Arguments,
     /// kube-proxy reported it at `/proxyMode`.
     ProxyMode,
