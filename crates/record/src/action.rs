@@ -1,4 +1,4 @@
-//! The names of what disruptions do.
+//! Names of the actions of disruptions.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::names::named;
 
 named! {
-    /// What a disruption does.
+    /// Action of a disruption.
     pub enum ActionName else UnknownAction "unknown action {0:?}" {
         /// Deletes pods.
         DeletePod = "deletePod",
@@ -33,18 +33,18 @@ named! {
         RestartNodeAgent = "restartNodeAgent",
         /// Runs a program.
         Exec = "exec",
-        /// Waits for what others do.
+        /// Waits for the actions of others.
         Observe = "observe",
     }
 }
 
-/// Why a pod ended, as far as is known. In files it is a text.
+/// Cause of a pod's end, as far as it is known. In files it is a text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum EndCause {
-    /// By an action of the run.
+    /// An action of the run.
     ThisRun(ActionName),
-    /// By something else: what the cluster says of it.
+    /// Anything else, as described by the cluster.
     Other(String),
 }
 

@@ -1,21 +1,21 @@
-//! Why a request was dropped: the judgement of the analysis about a fact of the wire.
+//! Causes of dropped requests: the conclusion that the analysis draws from what happened on the wire.
 //!
-//! What each cause means, and what helps against it, is in `docs/outcomes.md`.
+//! `docs/outcomes.md` explains each cause and its remedy.
 
 use super::names::named;
 
 named! {
-    /// Why a request was dropped.
+    /// Cause of a dropped request.
     pub enum Cause else UnknownCause "unknown cause {0:?}" {
         /// A new connection was routed to a pod that no longer accepted any.
         RoutedToDeadPod = "routed_to_dead_pod",
-        /// The pod ended while it worked on the request.
+        /// The pod ended while it was processing the request.
         KilledInFlight = "killed_in_flight",
-        /// The server closed an idle connection as the client used it.
+        /// The server closed an idle connection just as the client used it.
         IdleCloseRace = "idle_close_race",
-        /// An HTTP/2 server that was closing the connection said that it had not processed the request.
+        /// An HTTP/2 server that was closing the connection reported that it had not processed the request.
         H2Unprocessed = "h2_unprocessed",
-        /// The connection stood in the accept queue of a listener that closed.
+        /// The connection was waiting in the accept queue of a listener that closed.
         AcceptQueueReset = "accept_queue_reset",
         /// A connection-tracking entry sent the connection to a pod that was gone, after the window.
         StaleFlow = "stale_flow",
@@ -23,17 +23,17 @@ named! {
         NoReadyEndpoint = "no_ready_endpoint",
         /// A starting pod got traffic before it could serve.
         NotReadyYet = "not_ready_yet",
-        /// A gateway answered with its own status, for no pod that was ending.
+        /// A gateway answered with its own status, with no pod terminating.
         GatewayError = "gateway_error",
-        /// A gateway answered 502, 503, 504 or nothing for a pod that was ending.
+        /// A gateway answered 502, 503, 504 or nothing for a pod that was terminating.
         GatewayToDeadPod = "gateway_to_dead_pod",
-        /// A gateway answered 502, 503 or 504 for want of a server, while ready pods existed.
+        /// A gateway answered 502, 503 or 504 because it had no server, while ready pods existed.
         GatewayNoServer = "gateway_no_server",
-        /// A pod that was ending answered with a gateway's status itself.
+        /// A terminating pod itself answered with a gateway's status.
         RefusedWhileEnding = "refused_while_ending",
-        /// The connection was refused in the instant of a Service proxy's own rule change.
+        /// The connection was refused at the moment the Service proxy replaced its own rules.
         RuleSwap = "rule_swap",
-        /// Timeouts with no termination near.
+        /// Requests timed out with no termination near.
         Overload = "overload",
         /// No cause fits.
         Unattributed = "unattributed",
@@ -41,8 +41,7 @@ named! {
 }
 
 impl Cause {
-    /// Whether requests are lost by it because the app stopped before its clients knew: a preStop
-    /// sleep saves them.
+    /// Returns true if the cause is an app that stops before its clients know. A preStop sleep prevents such losses.
     pub const fn is_helped_by_sleep(self) -> bool {
         matches!(self, Cause::RoutedToDeadPod | Cause::AcceptQueueReset | Cause::GatewayToDeadPod)
     }

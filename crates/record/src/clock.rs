@@ -1,9 +1,8 @@
 //! The only reader of the operating system's clocks.
 //!
-//! A process reads the wall clock once, anchors it to the monotonic clock, and
-//! from then on only adds elapsed monotonic time. So the stamps of one source
-//! never jump, even when the wall clock is stepped; two sources differ by an
-//! offset that the coordinator samples (see [`crate::event::EventKind::ClockSample`]).
+//! A process reads the wall clock once, anchors it to the monotonic clock, and from then on only adds elapsed
+//! monotonic time. The stamps of one source therefore never jump, even if the wall clock is stepped. Two sources
+//! differ by an offset that the coordinator samples (see [`crate::event::EventKind::ClockSample`]).
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -13,34 +12,33 @@ use serde::{Deserialize, Serialize};
 
 /// A point in time on one recorder's clock, in nanoseconds since the Unix epoch.
 ///
-/// Stamps of different sources may be compared only after the offset between
-/// their clocks has been taken out.
+/// Stamps of different sources may be compared only after correcting for the offset between their clocks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Stamp(i64);
 
 impl Stamp {
-    /// The stamp at `ns` nanoseconds since the Unix epoch.
+    /// Makes the stamp at `ns` nanoseconds since the Unix epoch.
     pub const fn from_unix_ns(ns: i64) -> Self {
         Self(ns)
     }
 
-    /// Nanoseconds since the Unix epoch.
+    /// Returns the nanoseconds since the Unix epoch.
     pub const fn unix_ns(self) -> i64 {
         self.0
     }
 
-    /// Nanoseconds from `earlier` to `self`; negative when `self` comes first. Saturates at 292 years.
+    /// Returns the nanoseconds from `earlier` to `self`; negative if `self` comes first. Saturates at 292 years.
     pub const fn ns_since(self, earlier: Stamp) -> i64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Seconds from `earlier` to `self`; negative when `self` comes first.
+    /// Returns the seconds from `earlier` to `self`; negative if `self` comes first.
     pub fn seconds_since(self, earlier: Stamp) -> f64 {
         self.ns_since(earlier) as f64 / 1e9
     }
 
-    /// The stamp moved by a signed number of nanoseconds.
+    /// Returns the stamp moved by a signed number of nanoseconds.
     #[must_use]
     pub const fn shifted_ns(self, ns: i64) -> Stamp {
         Stamp(self.0.saturating_add(ns))
@@ -69,7 +67,7 @@ impl fmt::Debug for Stamp {
     }
 }
 
-/// A duration in nanoseconds, saturating at the range of `i64` (292 years).
+/// Converts a duration to nanoseconds, saturating at the range of `i64` (292 years).
 fn duration_ns(d: Duration) -> i64 {
     i64::try_from(d.as_nanos()).unwrap_or(i64::MAX)
 }
@@ -92,12 +90,12 @@ impl Clock {
         Self { anchor, anchor_unix_ns: duration_ns(wall) }
     }
 
-    /// Now, on this clock.
+    /// Returns the current time on this clock.
     pub fn now(&self) -> Stamp {
         self.stamp(Instant::now())
     }
 
-    /// The stamp of a monotonic instant.
+    /// Converts a monotonic instant to a stamp.
     pub fn stamp(&self, at: Instant) -> Stamp {
         let elapsed = match at.checked_duration_since(self.anchor) {
             Some(after) => duration_ns(after),
@@ -106,8 +104,8 @@ impl Clock {
         Stamp(self.anchor_unix_ns + elapsed)
     }
 
-    /// The monotonic instant of a stamp, or `None` if it lies before the
-    /// range that the operating system's clock can express.
+    /// Converts a stamp to a monotonic instant; `None` if the instant is outside the range that the operating
+    /// system's clock can express.
     pub fn instant(&self, stamp: Stamp) -> Option<Instant> {
         let ns = stamp.0 - self.anchor_unix_ns;
         let distance = Duration::from_nanos(ns.unsigned_abs());
@@ -115,18 +113,18 @@ impl Clock {
     }
 }
 
-/// What is known about another source's clock at one time.
+/// Offset of another source's clock at one time, with its uncertainty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockOffset {
-    /// That clock minus ours, in nanoseconds.
+    /// The other clock minus ours, in nanoseconds.
     pub offset_ns: i64,
-    /// The true offset is within offset ± uncertainty, in nanoseconds.
+    /// Uncertainty in nanoseconds: the true offset is within offset ± uncertainty.
     pub uncertainty_ns: i64,
 }
 
 impl ClockOffset {
-    /// From a question sent and answered at these stamps of our clock, and the other clock's
-    /// reading in between (as NTP does, with one reading for both ends of its work).
+    /// Computes the offset from the times on our clock at which a question was sent and answered, and the reading of
+    /// the other clock in between (as NTP does, but with one reading for both ends of the other side's work).
     pub fn of_exchange(sent: Stamp, reading: Stamp, answered: Stamp) -> Self {
         let half = answered.ns_since(sent) / 2;
         Self { offset_ns: reading.ns_since(sent.shifted_ns(half)), uncertainty_ns: half + 1 }

@@ -1,7 +1,7 @@
-//! Everything that happens in a run and is not a request: `events.jsonl`.
+//! Everything that happens in a run apart from requests: `events.jsonl`.
 //!
-//! One JSON object a line. An event is stamped by the source that saw it, on
-//! its own clock; a reader skips kinds that it does not know.
+//! One JSON object per line. The source that saw an event stamps it on its own clock. Readers skip kinds that they do
+//! not know.
 
 use std::collections::BTreeMap;
 
@@ -13,35 +13,35 @@ use super::run_info::Rows;
 use super::service_proxy::ServiceProxy;
 use super::{ClockOffset, Mode, Outcome, Stamp, mode};
 
-/// The name by which clock samples call the clock of the API server.
+/// Name of the API server's clock in clock samples.
 pub const API_SERVER: &str = "apiserver";
 
-/// The version of the event format.
+/// Version of the event format.
 pub const EVENT_VERSION: u32 = 1;
 
 /// One line of `events.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// The format's version, [`EVENT_VERSION`].
+    /// Version of the format, [`EVENT_VERSION`].
     pub v: u32,
-    /// When it happened or was seen, on the clock of `source`.
+    /// Time at which it happened or was seen, on the clock of `source`.
     #[serde(rename = "t_ns")]
     pub at: Stamp,
-    /// Whose clock `at` is on: `coordinator`, a load source, or a proxy (its pod's name).
+    /// Owner of the clock that `at` is on: `coordinator`, a load source, or a proxy (by its pod's name).
     pub source: String,
-    /// What happened.
+    /// The event itself.
     #[serde(flatten)]
     pub kind: EventKind,
 }
 
 impl Event {
-    /// An event of the current version.
+    /// Makes an event of the current version.
     pub fn new(at: Stamp, source: impl Into<String>, kind: EventKind) -> Self {
         Self { v: EVENT_VERSION, at, source: source.into(), kind }
     }
 }
 
-/// What happened.
+/// The kinds of events, each with its data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum EventKind {
@@ -54,21 +54,21 @@ pub enum EventKind {
         /// Duration of the warm-up before it, in seconds.
         warmup_s: f64,
     },
-    /// A stage of the load began; the event's stamp is when its first request could be due.
+    /// A stage of the load began; the event's stamp is the earliest time at which its first request could be due.
     LoadStage {
         /// Requests per second at its beginning.
         from: f64,
         /// Requests per second at its end.
         to: f64,
-        /// Its length, in seconds.
+        /// Length of the stage, in seconds.
         duration_s: f64,
     },
-    /// The load ended: every scheduled request has its row.
+    /// The load ended, and every scheduled request has its row.
     LoadEnded {
         /// Requests that were scheduled, warm-up included.
         scheduled: u64,
     },
-    /// A load source ended: how many requests it had scheduled, each of which has its row.
+    /// A load source ended, with the number of requests it had scheduled. Each of them has its row.
     LoadScheduled {
         /// The source of the load.
         of: String,
@@ -77,31 +77,32 @@ pub enum EventKind {
         /// Requests of the counted part.
         main: u64,
     },
-    /// How many requests of a load source had ended, if not all of its rows arrived; the source of the event is the
-    /// coordinator.
+    /// Requests of a load source that had ended, by outcome, written if some of its rows did not arrive. The event's
+    /// source is the coordinator.
     LoadCounted {
         /// The source of the load.
         of: String,
-        /// Requests of the counted part by outcome, as it said last. Those that have a row are among them.
+        /// Requests of the counted part by outcome, from the source's last report. Requests that have a row are
+        /// included.
         outcomes: BTreeMap<Outcome, u64>,
     },
-    /// The coordinator asked for something that ends pods; the event's stamp is when it asked.
+    /// The coordinator made a request that ends pods; the event's stamp is the time it was sent.
     Action(Action),
-    /// The user's command, which ends pods, was started.
+    /// The user's command, which ends pods, started.
     CommandStarted {
-        /// Its words.
+        /// The command and its arguments.
         command: Vec<String>,
-        /// The disruption of the scenario that it is, counted from 0.
+        /// Index of the scenario's disruption that ran the command, counted from 0.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         disruption: Option<u32>,
     },
     /// The user's command ended.
     CommandEnded {
-        /// Its exit code; `None` when a signal ended it.
+        /// Exit code of the command; `None` if a signal ended it.
         code: Option<i32>,
-        /// The signal that ended it.
+        /// Signal that ended the command, if one did.
         signal: Option<i32>,
-        /// The disruption of the scenario that it is.
+        /// Index of the scenario's disruption that ran the command.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         disruption: Option<u32>,
     },
@@ -110,14 +111,14 @@ pub enum EventKind {
         /// The limit, in seconds.
         limit_s: f64,
     },
-    /// The effects of the user's command have settled, or the wait for that is over.
+    /// The effects of the user's command have settled, or the wait for them timed out.
     CommandSettled {
-        /// How pods ended by it.
+        /// Mode of the terminations that the command caused.
         mode: Mode,
-        /// The disruption of the scenario that it is.
+        /// Index of the scenario's disruption that ran the command.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         disruption: Option<u32>,
-        /// What had not settled when the wait was over, in words.
+        /// Description of the effects that had not settled when the wait timed out; `None` if all had.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         unsettled: Option<String>,
     },
@@ -127,177 +128,177 @@ pub enum EventKind {
     EndpointSlice(EndpointSliceEvent),
     /// A Kubernetes Event object about a pod.
     ClusterEvent {
-        /// The pod it is about.
+        /// Name of the pod.
         pod: String,
-        /// Its reason, such as `Killing`.
+        /// Reason given by the event, such as `Killing`.
         reason: String,
-        /// Its message.
+        /// Message given by the event.
         message: String,
-        /// The container that it is about, if it is about one.
+        /// Container that the event is about, if it names one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         container: Option<String>,
     },
-    /// Objects that the run may not watch: what they would have explained is not known.
+    /// The run has no permission to watch this resource, so evidence that it would have given is missing.
     NotWatched {
         /// The resource, such as `events`.
         resource: String,
-        /// The API server's reason.
+        /// Reason given by the API server.
         why: String,
     },
-    /// A proxy passed a phase of its pod's termination; the source is the proxy.
+    /// A proxy reached a phase of its pod's termination; the event's source is the proxy.
     ProxyPhase {
-        /// The pod's name.
+        /// Name of the pod.
         pod: String,
-        /// The phase.
+        /// Phase that the proxy reached.
         phase: ProxyPhase,
     },
-    /// A pod as its own proxy's watch showed it; the source is the proxy.
+    /// A pod as its own proxy's watch showed it; the event's source is the proxy.
     OwnPod(PodEvent),
-    /// A proxy's rows ended.
+    /// The rows of a proxy ended.
     ProxyEnded {
-        /// The pod's name.
+        /// Name of the pod.
         pod: String,
-        /// The pod's UID, by which pods of the same name are told apart; `None` in older records.
+        /// UID of the pod, which distinguishes pods of the same name; `None` in older records.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         uid: Option<String>,
-        /// The proxy, as a source.
+        /// Name of the proxy as a source.
         #[serde(default)]
         of: String,
-        /// How many there were, and how many arrived.
+        /// Numbers of rows that the proxy recorded and that arrived.
         #[serde(flatten)]
         rows: Rows,
     },
-    /// The offset of another source's clock was sampled; the source is the coordinator.
+    /// The coordinator sampled the offset of another source's clock; the event's source is the coordinator.
     ClockSample {
-        /// Whose clock was compared.
+        /// Source whose clock was compared.
         of: String,
-        /// That clock minus the coordinator's, in nanoseconds.
+        /// The other clock minus the coordinator's, in nanoseconds.
         offset_ns: i64,
         /// Half the round trip, in nanoseconds: the true offset is within offset ± uncertainty.
         uncertainty_ns: i64,
     },
-    /// A watch was interrupted and restarted with a list: what happened in between is unknown.
+    /// A watch was interrupted and restarted with a list, so changes in between are unknown.
     WatchGap {
         /// The resource watched, such as `pods`.
         resource: String,
-        /// When the last good line of the watch arrived.
+        /// Time at which the last valid line of the watch arrived.
         from: Stamp,
     },
-    /// A watch was interrupted and resumed: nothing is missing, but what it showed of the period that ends at the
-    /// event's stamp came late.
+    /// A watch was interrupted and resumed. Nothing is missing, but changes between `from` and the event's stamp were
+    /// seen late.
     WatchLate {
         /// The resource watched, such as `pods`.
         resource: String,
-        /// When it was interrupted.
+        /// Time at which the watch was interrupted.
         from: Stamp,
     },
     /// The API server of the embedded cluster did not answer from `from` until the event's stamp.
     ApiSilence {
-        /// When it was asked.
+        /// Time at which the unanswered request was sent.
         from: Stamp,
     },
-    /// A write of the coordinator to its own object, which dates the writes of others; the event's stamp is when it was
-    /// sent.
+    /// The coordinator wrote to its own object, which helps to date the writes of others; the event's stamp is the
+    /// time the write was sent.
     Beat {
-        /// When the whole answer had been received.
+        /// Time at which the complete answer had been received.
         answered: Stamp,
-        /// The version that the write made, `metadata.resourceVersion`.
+        /// Version that the write produced, `metadata.resourceVersion`.
         version: String,
     },
-    /// The version of a list of pods that was made between two beats; the event's stamp is when it was
-    /// asked for. It checks the beats.
+    /// Version of a list of pods that was requested between two beats, as a check on the beats; the event's stamp is
+    /// the time the list was requested.
     BeatCheck {
-        /// When the whole answer had been received.
+        /// Time at which the complete answer had been received.
         answered: Stamp,
-        /// The list's version, `metadata.resourceVersion`.
+        /// Version of the list, `metadata.resourceVersion`.
         version: String,
     },
-    /// The desired state of a workload, as a watch showed it: at the start, and at each change.
+    /// The desired state of a workload as a watch showed it: at the start, and at each change.
     Workload(WorkloadEvent),
-    /// A node as a watch showed it: at the start, and at each change.
+    /// The state of a node as a watch showed it: at the start, and at each change.
     Node(NodeEvent),
-    /// The load on the source and its machine over the interval that ends at the event's stamp.
+    /// Load on the source and its machine over the interval that ends at the event's stamp.
     Machine(MachineSample),
-    /// What the headers of a target's answers said about who gave them, over a whole load.
+    /// Headers in a target's answers that show who answered, counted over a whole load.
     AnswerHeaders(AnswerHeaders),
-    /// The addresses of a target's name: at the start, and at each change.
+    /// Addresses of a target's name: at the start, and at each change.
     NameAnswer(NameAnswer),
-    /// The kernel sent more messages about connections than the load source could read: some connections that were opened
-    /// in the interval that ends at the event's stamp have no `routed_to`.
+    /// The kernel sent more messages about connections than the load source could read. Some connections opened
+    /// between `from` and the event's stamp therefore have no `routed_to`.
     ConntrackGap {
-        /// From.
+        /// Start of the gap.
         from: Stamp,
     },
-    /// What the kernel said of the connections of the process of a load source, at its end.
+    /// Summary of the kernel's data on the connections of a load source's process, written when the source ends.
     ConntrackEnded {
-        /// Connections that requests with a row opened.
+        /// Connections opened by requests that have a row.
         connections: u64,
-        /// Those of them that the kernel had an entry for.
+        /// Number of these connections for which the kernel had an entry.
         routed: u64,
-        /// What the kube-proxy of its node says that its mode is.
+        /// Mode that the kube-proxy of the source's node reports.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         service_proxy: Option<ServiceProxy>,
     },
-    /// Something that a reader of the report should know.
+    /// A warning for readers of the report.
     Warning {
-        /// What, and what it means for the result.
+        /// Description of the problem and its effect on the result.
         message: String,
     },
-    /// A kind that a later version added. Readers ignore it; it is never written.
+    /// A kind that a later version added. Readers ignore it, and it is never written.
     #[serde(other)]
     Other,
 }
 
 impl EventKind {
-    /// A sample of the clock of the source `of`.
+    /// Makes an event for a sample of the clock of the source `of`.
     pub fn clock_sample(of: &str, sample: ClockOffset) -> Self {
         let ClockOffset { offset_ns, uncertainty_ns } = sample;
         EventKind::ClockSample { of: of.to_owned(), offset_ns, uncertainty_ns }
     }
 }
 
-/// A request of the coordinator that disrupts, stamped before and after.
+/// A disrupting request of the coordinator, with the times at which it was sent and answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Action {
-    /// The disruption of the scenario that it belongs to, counted from 0.
+    /// Index of the scenario's disruption that the action belongs to, counted from 0.
     pub disruption: u32,
-    /// The action.
+    /// Kind of action.
     pub action: ActionName,
-    /// How the pods end by it; `None`, in files `none`, where none does.
+    /// Mode of the terminations that it causes; `None`, written as `none`, if it ends no pod.
     #[serde(with = "mode::or_none")]
     pub mode: Option<Mode>,
-    /// The pod, where the action names one.
+    /// Name of the pod, if the action has one.
     pub pod: Option<String>,
-    /// Its UID.
+    /// UID of that pod.
     pub uid: Option<String>,
-    /// When the whole answer had been received.
+    /// Time at which the complete answer had been received.
     pub answered: Stamp,
-    /// The API server's status code, or `None` if there was no answer.
+    /// Status code from the API server; `None` if there was no answer.
     pub status: Option<u16>,
-    /// What went wrong, if anything.
+    /// Error message, if the action failed.
     pub error: Option<String>,
-    /// Whether nothing was done for certain, although there was no answer: the call could not be
+    /// True if the action certainly had no effect although there was no answer, because the request could not be
     /// delivered.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_undone: bool,
 }
 
-/// What a watch said about an object.
+/// Kind of change that a watch reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// Part of a list, at the beginning or after a gap.
+    /// Included in a list, at the beginning or after a gap.
     Listed,
     /// Added or modified.
     Applied,
-    /// Gone.
+    /// Deleted.
     Deleted,
 }
 
-/// A pod as a watch showed it, reduced to what a termination needs.
+/// A pod as a watch showed it, reduced to the fields that matter for its termination.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PodEvent {
-    /// What the watch said.
+    /// Kind of change that the watch reported.
     pub change: Change,
     /// Namespace.
     pub namespace: String,
@@ -307,15 +308,15 @@ pub struct PodEvent {
     pub uid: String,
     /// `metadata.resourceVersion`.
     pub resource_version: String,
-    /// The node, once scheduled.
+    /// Node of the pod, once scheduled.
     pub node: Option<String>,
-    /// The pod's address, once reported.
+    /// IP address of the pod, once reported.
     pub ip: Option<String>,
     /// `status.phase`.
     pub phase: String,
-    /// Whether the Ready condition is True.
+    /// True if the Ready condition is True.
     pub ready: bool,
-    /// `metadata.deletionTimestamp`, whole seconds in the API server's time, as a stamp.
+    /// `metadata.deletionTimestamp` as a stamp: whole seconds of the API server's time.
     pub deletion_timestamp: Option<Stamp>,
     /// `metadata.deletionGracePeriodSeconds`.
     pub deletion_grace_s: Option<i64>,
@@ -323,65 +324,65 @@ pub struct PodEvent {
     pub grace_s: i64,
     /// Reason of the DisruptionTarget condition, if it is True.
     pub disruption_target: Option<String>,
-    /// Message of the same.
+    /// Message of that condition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disruption_message: Option<String>,
     /// `status.reason`, such as `Evicted`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Kind and name of its controller, such as `ReplicaSet/web-7d4b9`.
+    /// Kind and name of the pod's controller, such as `ReplicaSet/web-7d4b9`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// The containers, native sidecars included.
+    /// Containers of the pod, including native sidecars.
     pub containers: Vec<ContainerState>,
 }
 
-/// The desired state of a workload.
+/// Desired state of a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkloadEvent {
-    /// What the watch said.
+    /// Kind of change that the watch reported.
     pub change: Change,
     /// Kind and name, such as `Deployment/web` or `ReplicaSet/web-7d4b9`.
     pub workload: String,
-    /// Its desired number of pods; `None` if it depends on the nodes.
+    /// Desired number of pods; `None` if it depends on the nodes.
     pub replicas: Option<i32>,
-    /// A digest of the pod template: another one is a rollout.
+    /// Digest of the pod template. A different digest means a rollout.
     pub template: String,
-    /// Kind and name of its controller, such as `Rollout/web`.
+    /// Kind and name of the workload's controller, such as `Rollout/web`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// The way in which it replaces its pods; absent for ReplicaSets and in records of before 0.3.
+    /// Strategy by which it replaces its pods; absent for ReplicaSets and in records from before 0.3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<Replacement>,
-    /// `maxUnavailable` of its rolling update, as it is set: a number or a percentage.
+    /// `maxUnavailable` of its rolling update as written: a number or a percentage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_unavailable: Option<String>,
 }
 
 named! {
-    /// The way in which a workload replaces its pods when its template changes.
+    /// Strategy by which a workload replaces its pods when its template changes.
     pub enum Replacement {
-        /// Some at a time.
+        /// A few pods at a time.
         RollingUpdate = "RollingUpdate",
         /// All pods end before the first new one starts.
         Recreate = "Recreate",
-        /// A pod is replaced when somebody deletes it.
+        /// A pod is replaced only after somebody deletes it.
         OnDelete = "OnDelete",
-        /// Another one, of a later version of Kubernetes.
+        /// A strategy of a later version of Kubernetes.
         Other = "other",
     }
 }
 
-/// The state of a node that affects the termination of its pods.
+/// State of a node, reduced to the fields that affect the termination of its pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeEvent {
-    /// What the watch said.
+    /// Kind of change that the watch reported.
     pub change: Change,
-    /// Its name.
+    /// Name of the node.
     pub node: String,
-    /// Whether it is ready.
+    /// True if the node is ready.
     pub ready: bool,
-    /// Whether it is cordoned.
+    /// True if the node is cordoned.
     pub unschedulable: bool,
 }
 
@@ -390,35 +391,35 @@ pub struct NodeEvent {
 pub struct ContainerState {
     /// Name.
     pub name: String,
-    /// Whether it is a native sidecar (an init container that always restarts).
+    /// True if it is a native sidecar (an init container that always restarts).
     pub sidecar: bool,
-    /// Seconds of its preStop `sleep` action, if it has one.
+    /// Seconds of its preStop `sleep` action; `None` if it has none.
     pub pre_stop_sleep_s: Option<i64>,
-    /// Whether it has a preStop hook of another kind.
+    /// True if it has a preStop hook of another kind.
     pub pre_stop_other: bool,
-    /// Seconds for which such a hook runs `sleep`, if that is all it does.
+    /// Seconds for which that other hook sleeps, if `sleep` is all that it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_stop_exec_sleep_s: Option<i64>,
-    /// The program that such a hook runs, without its arguments, which may be secret.
+    /// Program that this hook runs, without its arguments, which may be secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_stop_program: Option<String>,
     /// `waiting`, `running` or `terminated`; `None` before the first status.
     pub state: Option<String>,
-    /// The reason that goes with the state.
+    /// Reason given for the state.
     pub reason: Option<String>,
-    /// The message that goes with the state.
+    /// Message given for the state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The exit code, once terminated.
+    /// Exit code, once terminated.
     pub exit_code: Option<i32>,
-    /// How often it was restarted.
+    /// Number of restarts.
     pub restarts: i32,
-    /// Whether it has a readiness probe that connects to it, which shows that it listens: one that runs a program does
-    /// not count. `None` in records of versions that did not write it.
+    /// True if it has a readiness probe that connects to it and so shows that it is listening; a probe that runs a
+    /// program does not count. `None` in records from versions that did not write it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub readiness_probe: Option<bool>,
-    /// Within so many seconds such a probe makes a pod unready that does not listen any more. `None` also if the container
-    /// has ports that the probe does not ask.
+    /// Seconds within which such a probe makes a pod unready after the pod stops listening. `None` also if the
+    /// container has ports that the probe does not check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub readiness_notices_s: Option<u32>,
 }
@@ -426,24 +427,24 @@ pub struct ContainerState {
 /// An EndpointSlice as a watch showed it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EndpointSliceEvent {
-    /// What the watch said.
+    /// Kind of change that the watch reported.
     pub change: Change,
     /// Namespace.
     pub namespace: String,
     /// Name.
     pub name: String,
-    /// The Service it belongs to.
+    /// Service that the slice belongs to.
     pub service: Option<String>,
-    /// Its endpoints.
+    /// Endpoints in the slice.
     pub endpoints: Vec<EndpointState>,
 }
 
 /// One endpoint of a slice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointState {
-    /// The pod behind it.
+    /// Pod behind the endpoint.
     pub pod: Option<String>,
-    /// Its address.
+    /// Address of the endpoint.
     pub address: String,
     /// `conditions.ready`.
     pub ready: bool,
@@ -451,64 +452,64 @@ pub struct EndpointState {
     pub serving: bool,
     /// `conditions.terminating`.
     pub terminating: bool,
-    /// Its node, if the slice names it; `None` in runs of before 0.2.
+    /// Node of the endpoint, if the slice names it; `None` in runs from before 0.2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
 }
 
 named! {
-    /// A phase in the termination of a pod, as its recording proxy saw it.
+    /// A phase of a pod's termination, as its recording proxy saw it.
     pub enum ProxyPhase else UnknownProxyPhase "unknown phase {0:?} of a proxy" {
-        /// Its watch of its own pod showed the deletionTimestamp.
+        /// The proxy's watch of its own pod showed the deletionTimestamp.
         DeletionSeen = "deletion_seen",
-        /// Its preStop hook was called: the kubelet has begun to end the pod.
+        /// The proxy's preStop hook was called: the kubelet has begun to terminate the pod.
         PreStop = "pre_stop",
         /// The app's listener began to refuse connections.
         ListenerClosed = "listener_closed",
-        /// It received SIGTERM: all main containers have ended, or the grace period has.
+        /// The proxy received SIGTERM: all main containers have ended, or the grace period has.
         Sigterm = "sigterm",
-        /// The last new connection was accepted.
+        /// The proxy accepted its last new connection.
         LastConnection = "last_connection",
-        /// The last request was read.
+        /// The proxy read its last request.
         LastRequest = "last_request",
-        /// No request is in flight any more.
+        /// No request was in flight any more.
         Drained = "drained",
-        /// It exits.
+        /// The proxy exited.
         Exit = "exit",
     }
 }
 
-/// The addresses of a name from here on.
+/// Result of looking up a name, valid until the next such event for it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NameAnswer {
-    /// The name.
+    /// Name that was looked up.
     pub name: String,
-    /// Its addresses with the target's port, of which connections take one after the other.
+    /// Addresses of the name, with the target's port. Connections use them in turn.
     pub addresses: Vec<String>,
-    /// How long the answer holds, in seconds; `None` if it has no limit or there is none.
+    /// Time to live of the answer, in seconds; `None` if it has no limit or there was no answer.
     pub ttl_s: Option<f64>,
-    /// Why there is no address.
+    /// Reason why there is no address.
     pub error: Option<String>,
 }
 
-/// What the headers of a target's answers said about who gave them, as one load source or process saw them.
+/// Headers in a target's answers that show who answered, counted by one load source or process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnswerHeaders {
-    /// The target's name.
+    /// Name of the target.
     pub target: String,
-    /// Complete heads of answers, those of the warm-up and of errors among them.
+    /// Number of complete response heads, including those of the warm-up and of errors.
     pub answers: u64,
-    /// How often the header `server` had which value; an answer without it is in none.
+    /// Number of answers by value of the `server` header. Answers without that header are not counted.
     pub server: BTreeMap<String, u64>,
-    /// The same of the header `via`.
+    /// Number of answers by value of the `via` header, counted in the same way.
     pub via: BTreeMap<String, u64>,
-    /// How often an answer named another pod than the answer before it on the same connection: whatever is
-    /// in between balances requests, not connections.
+    /// Number of answers that named a different pod than the previous answer on the same connection. Any such answer
+    /// means that something in between balances requests, not connections.
     pub pods_within_connection_changed: u64,
 }
 
 impl AnswerHeaders {
-    /// Adds what another source saw of the same target.
+    /// Adds the counts of another source for the same target.
     pub fn merge(&mut self, other: &AnswerHeaders) {
         self.answers += other.answers;
         self.pods_within_connection_changed += other.pods_within_connection_changed;
@@ -520,16 +521,16 @@ impl AnswerHeaders {
     }
 }
 
-/// The load on the measuring machine over an interval.
+/// Load on the measuring machine over an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MachineSample {
-    /// The interval's length, in seconds.
+    /// Length of the interval, in seconds.
     pub interval_s: f64,
-    /// The share of CPU time that the hypervisor took away, 0 to 1.
+    /// Share of CPU time that the hypervisor took away, 0 to 1.
     pub steal: f64,
-    /// The share of CPU time in use, 0 to 1.
+    /// Share of CPU time in use, 0 to 1.
     pub busy: f64,
-    /// The share of the interval in which a thread of the source waited for a CPU, summed over threads.
+    /// Share of the interval in which a thread of the source waited for a CPU, summed over all threads.
     pub run_queue_delay: f64,
 }
 

@@ -3,9 +3,9 @@
 use super::names::named;
 
 named! {
-    /// Evidence of where connections went, in addition to the answers themselves.
+    /// Evidence about where connections went, in addition to the answers themselves.
     pub enum Evidence else UnknownEvidence "{0:?} is not a kind of evidence: use conntrack" {
-        /// The connection tracking of the kernel that the connections leave from.
+        /// Connection tracking by the kernel that the connections leave from.
         Conntrack = "conntrack",
     }
 }

@@ -1,5 +1,5 @@
-//! What a scenario expects of its result: the limits that the gate checks. The same vocabulary stands in a scenario's
-//! `expect:`, in the file of `--expect`, behind `--set expect.`, and in run.json. `docs/expect.md` lists it.
+//! Expectations of a scenario: the limits that the gate checks. A scenario's `expect:`, the file of `--expect`,
+//! `--set expect.` and run.json use the same vocabulary. `docs/expect.md` lists it.
 
 mod contradiction;
 mod quantity;
@@ -18,88 +18,89 @@ pub use quantity::{Amount, LatencyLimit, Margin, Share, Span};
 pub(super) use reading::recorded;
 pub use worse::{Kind, Part, Worse};
 
-/// The expectations of a scenario. An empty one expects nothing.
+/// Expectations of a scenario. Empty expectations set no limits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Expect {
-    /// What holds for keys that are not set.
+    /// Limits that apply to keys that are not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
-    /// The dropped requests.
+    /// Limits on dropped requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropped: Option<DroppedLimits>,
-    /// Answers of the app that are neither success nor a gateway's.
+    /// Limits on answers of the app that are neither success nor a gateway's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app_errors: Option<AppErrorLimits>,
-    /// Requests that succeeded, and requests that were not sent.
+    /// Limits on requests that succeeded, and on requests that were not sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<RequestLimits>,
-    /// Dropped requests of single causes.
+    /// Limits on dropped requests with a certain cause.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "reading::causes")]
     pub causes: BTreeMap<Cause, Bounds<Amount>>,
-    /// Requests of single outcome classes.
+    /// Limits on requests with a certain outcome.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "reading::outcomes")]
     pub outcomes: BTreeMap<Outcome, Bounds<Amount>>,
-    /// The number of terminations measured.
+    /// Limits on the number of terminations measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminations: Option<Bounds<u64>>,
-    /// Containers that ended in pods that stay, without the run having asked for it.
+    /// Limits on containers that ended, in pods that stayed, without the run having asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarts: Option<Bounds<u64>>,
-    /// When each termination reached single stages.
+    /// Limits on the time at which each termination reached a certain stage.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "reading::stages")]
     pub stages: BTreeMap<Stage, Bounds<Span>>,
-    /// Terminations by the exit code of the pod's main container.
+    /// Limits on terminations by the exit code of the pod's main container.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "reading::exits")]
     pub exits: BTreeMap<u8, Bounds<u64>>,
-    /// The endpoint-propagation windows.
+    /// Limits on endpoint-propagation windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub windows: Option<WindowLimits>,
-    /// The longest outage.
+    /// Limits on the longest outage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outage: Option<Bounds<Span>>,
-    /// The dead seconds of each termination.
+    /// Limits on the dead seconds of each termination.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dead_seconds: Option<Bounds<Span>>,
-    /// The latencies of answered requests.
+    /// Limits on the latencies of answered requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<LatencyLimits>,
-    /// Starting pods.
+    /// Limits on starting pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starts: Option<StartLimits>,
-    /// How long each rollout took.
+    /// Limits on the duration of each rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Bounds<Span>>,
-    /// The preStop sleep that is set.
+    /// Limits on the preStop sleep that is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_stop: Option<PreStopLimits>,
-    /// Whether every request must be accounted for.
+    /// Expectation that every request is accounted for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accounting: Option<Accounting>,
-    /// How far the measurement must be believable.
+    /// Validity that the measurement must have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validity: Option<Validity>,
-    /// The same of what single consumers route, by consumer or by the name of its target.
+    /// Expectations for the requests that a single consumer routes, by the consumer or its target's name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub consumers: BTreeMap<String, Expect>,
-    /// The same of single targets, by name.
+    /// Expectations for the requests to a single target, by its name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub targets: BTreeMap<String, Expect>,
 }
 
 impl Expect {
-    /// Whether nothing is expected.
+    /// Returns true if nothing is expected.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The default gate: what is judged where nothing is asked for.
+    /// Returns the default gate, which applies if no expectations are given.
     pub fn default_gate() -> Self {
         Self { limits: Some(Limits::Default), ..Self::default() }
     }
 
-    /// With the limits of the default gate, if it asks for them. Each gives way to its own key. The one of dropped
-    /// requests is the gate's own, as it does not count all of them.
+    /// Adds the limits of the default gate if `limits` asks for them. A limit that is set under its own key takes
+    /// precedence. The gate itself has the default limit on dropped requests, because that one does not count all of
+    /// them.
     pub fn with_default_limits(self) -> Self {
         match self.limits {
             None => self,
@@ -112,30 +113,30 @@ impl Expect {
     }
 }
 
-/// The share of requests that an app may answer with an error in the default gate: an app that works may have single
-/// ones, and no termination is to be blamed for those.
+/// Share of requests that an app may answer with an error in the default gate. A working app may produce a few
+/// errors, which should not be blamed on a termination.
 const APP_ERRORS: Share = Share(0.001);
 
 named! {
-    /// What holds for keys that are not set.
+    /// Limits that apply to keys that are not set.
     pub enum Limits {
         /// The limits of the default gate ([`Expect::with_default_limits`]).
         Default = "default",
     }
 }
 
-/// Inclusive bounds on a figure. A `min` makes a positive control: the run must
-/// show the fault that it is meant to show.
+/// Inclusive bounds on a figure. A `min` makes a positive control: the run must show the fault that it is designed to
+/// show.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bounds<T> {
-    /// The smallest figure that passes.
+    /// Smallest value that passes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<T>,
-    /// The largest figure that passes.
+    /// Largest value that passes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<T>,
-    /// How much worse than the baseline's it may be.
+    /// Margin by which the figure may be worse than the baseline's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worse: Option<Margin>,
 }
@@ -147,7 +148,7 @@ impl<T> Default for Bounds<T> {
 }
 
 impl<T> Bounds<T> {
-    /// The same bounds in another unit.
+    /// Converts the bounds to another unit.
     pub fn map<U>(self, mut to: impl FnMut(T) -> U) -> Bounds<U> {
         Bounds { min: self.min.map(&mut to), max: self.max.map(&mut to), worse: self.worse }
     }
@@ -157,25 +158,25 @@ impl<T> Bounds<T> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DroppedLimits {
-    /// The fewest of the whole run.
+    /// Minimum for the whole run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<Amount>,
-    /// The most of the whole run.
+    /// Maximum for the whole run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<Amount>,
-    /// How many more than in the baseline.
+    /// Margin by which there may be more than in the baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worse: Option<Margin>,
-    /// Those of each termination.
+    /// Limits for each termination.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_termination: Option<Bounds<u64>>,
-    /// Those of each group of terminations that share losses.
+    /// Limits for each group of terminations that share losses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_group: Option<Bounds<u64>>,
 }
 
 impl DroppedLimits {
-    /// The bounds on the whole run.
+    /// Returns the bounds for the whole run.
     pub fn total(&self) -> Bounds<Amount> {
         Bounds { min: self.min, max: self.max, worse: self.worse }
     }
@@ -185,27 +186,27 @@ impl DroppedLimits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AppErrorLimits {
-    /// The fewest of the whole run.
+    /// Minimum for the whole run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<Amount>,
-    /// The most of the whole run.
+    /// Maximum for the whole run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<Amount>,
-    /// Allowed surplus over the baseline.
+    /// Margin by which there may be more than in the baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worse: Option<Margin>,
-    /// Answers of 5xx by pods that were ending.
+    /// Limits on 5xx answers by pods that were terminating.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub while_ending: Option<Bounds<Amount>>,
 }
 
 impl AppErrorLimits {
-    /// The bounds on the whole run.
+    /// Returns the bounds for the whole run.
     pub fn total(&self) -> Bounds<Amount> {
         Bounds { min: self.min, max: self.max, worse: self.worse }
     }
 
-    /// With the default gate's limit for each key that is not set.
+    /// Adds the default gate's limit for each key that is not set.
     fn or_default(self) -> Self {
         let is_set = self.total() != Bounds::default();
         let none = Bounds { max: Some(Amount::Count(0)), ..Bounds::default() };
@@ -217,14 +218,14 @@ impl AppErrorLimits {
     }
 }
 
-/// Limits on how requests fared.
+/// Limits on requests that succeeded or were not sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RequestLimits {
-    /// The share that succeeded, of the requests outside terminations.
+    /// Limits on the share that succeeded, of the requests outside terminations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ok: Option<Bounds<Share>>,
-    /// Those that were scheduled and not sent.
+    /// Limits on requests that were scheduled but not sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_sent: Option<Bounds<Amount>>,
 }
@@ -233,31 +234,31 @@ pub struct RequestLimits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WindowLimits {
-    /// No window may be longer than this.
+    /// Maximum length of any window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<Span>,
-    /// How much longer than the baseline's the longest may be.
+    /// Margin by which the longest window may be longer than the baseline's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worse: Option<Margin>,
-    /// The median of the windows to come, at 95 % confidence.
+    /// Limits on the median of future windows, at 95 % confidence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p50: Option<Bounds<Span>>,
-    /// Their 90th percentile.
+    /// Limits on their 90th percentile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p90: Option<Bounds<Span>>,
-    /// Their 95th percentile.
+    /// Limits on their 95th percentile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p95: Option<Bounds<Span>>,
-    /// Their 99th percentile.
+    /// Limits on their 99th percentile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99: Option<Bounds<Span>>,
 }
 
 impl WindowLimits {
-    /// The quantiles, each with its name and its share.
+    /// Quantiles, each with its name and its share.
     pub const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)];
 
-    /// The limits on quantiles, each with its name and its share.
+    /// Returns the limits on quantiles that are set, each with its name and its share.
     pub fn quantiles(&self) -> impl Iterator<Item = (&'static str, f64, Bounds<Span>)> {
         let bounds = [self.p50, self.p90, self.p95, self.p99];
         let all = Self::QUANTILES.into_iter().zip(bounds);
@@ -265,7 +266,7 @@ impl WindowLimits {
     }
 }
 
-/// Limits on latencies: of all requests, and of those near terminations and away from them.
+/// Limits on latencies: of all requests, of those near terminations, and of those away from them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LatencyLimits {
@@ -287,16 +288,16 @@ pub struct LatencyLimits {
     /// The 99.9th percentile of all.
     #[serde(default, skip_serializing_if = "Option::is_none", alias = "p99.9")]
     pub p99_9: Option<Bounds<LatencyLimit>>,
-    /// The same of requests away from any termination.
+    /// Limits for requests away from any termination.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steady: Option<LatencyFigures>,
-    /// The same of requests near one.
+    /// Limits for requests near a termination.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disrupted: Option<LatencyFigures>,
 }
 
 impl LatencyLimits {
-    /// The limits on all requests.
+    /// Returns the limits on all requests.
     pub fn all(&self) -> LatencyFigures {
         let Self { mean, p50, p90, p95, p99, p99_9, .. } = *self;
         LatencyFigures { mean, p50, p90, p95, p99, p99_9 }
@@ -328,7 +329,7 @@ pub struct LatencyFigures {
 }
 
 named! {
-    /// A figure of a latency.
+    /// A latency statistic.
     pub enum LatencyFigure {
         /// The mean.
         Mean = "mean",
@@ -346,7 +347,7 @@ named! {
 }
 
 impl LatencyFigures {
-    /// The limits that are set.
+    /// Returns the limits that are set, each with its statistic.
     pub fn set(&self) -> impl Iterator<Item = (LatencyFigure, Bounds<LatencyLimit>)> {
         [
             (LatencyFigure::Mean, self.mean),
@@ -365,13 +366,13 @@ impl LatencyFigures {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StartLimits {
-    /// From a pod's creation to the first request that it answered.
+    /// Limits on the time from a pod's creation to the first request that it answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_request: Option<Bounds<Span>>,
-    /// Requests lost to pods that were not ready yet.
+    /// Limits on requests lost to pods that were not ready yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropped: Option<Bounds<Amount>>,
-    /// When each of them reached single stages.
+    /// Limits on the time at which each of these pods reached a certain stage.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "reading::start_stages")]
     pub stages: BTreeMap<StartStage, Bounds<Span>>,
 }
@@ -380,12 +381,12 @@ pub struct StartLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PreStopLimits {
-    /// The share of the terminations to come whose windows it must outlast, at 95 % confidence.
+    /// Share of future terminations whose windows the sleep must outlast, at 95 % confidence.
     pub suffices: Share,
 }
 
 named! {
-    /// What is expected of the accounting.
+    /// Expectation of the accounting.
     pub enum Accounting {
         /// Every scheduled request is in exactly one count, and all rows arrived.
         Closes = "closes",
@@ -393,11 +394,11 @@ named! {
 }
 
 named! {
-    /// How far a measurement must be believable.
+    /// Validity that a measurement must have.
     pub enum Validity {
         /// It must be valid and complete.
         Valid = "valid",
-        /// It must not be invalid; it may be partial.
+        /// It must not be invalid, but may be partial.
         Partial = "partial",
     }
 }

@@ -1,4 +1,4 @@
-//! Fuzz targets: what the coordinator reads from a proxy.
+//! Fuzz targets for the data that the coordinator reads from a proxy.
 
 use crate::wire::{ClockAnswer, ProxyLine};
 
@@ -6,7 +6,7 @@ rolldrop_testing::targets! {
     row_stream: super::row_stream,
 }
 
-/// What is understood means the same when it is written again.
+/// Checks that a line that can be parsed has the same meaning after it is written again.
 fn row_stream(bytes: &[u8]) {
     for line in bytes.split(|byte| *byte == b'\n') {
         if let Ok(line) = serde_json::from_slice::<ProxyLine>(line) {

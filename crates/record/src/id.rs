@@ -1,4 +1,4 @@
-//! Which request this is: the id that a request carries, so that both ends can be joined.
+//! The id that a request carries, by which the records of both ends are joined.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,29 +6,29 @@ use std::str::FromStr;
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The name of the request header that carries a [`RequestId`].
+/// Name of the request header that carries a [`RequestId`].
 pub const ID_HEADER: &str = "rolldrop-id";
 
-/// The longest id that is one, in bytes, without its number. Ids come over the network.
+/// Maximum length of an id, in bytes, without its number. Ids come over the network.
 const MAX_NAME_BYTES: usize = 128;
-/// Characters of a random run id: 60 bits.
+/// Number of characters in a random run id: 60 bits.
 const RUN_CHARACTERS: usize = 12;
-/// The characters of a random run id, five bits each (Crockford's base 32).
+/// Characters of a random run id, five bits each (Crockford's base 32).
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// The random part that the ids of one run share. It cannot be guessed, so requests of strangers are not counted as
-/// the run's.
+/// Random part that the ids of one run share. It cannot be guessed, so requests from strangers are not counted as the
+/// run's.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct RunId(Box<str>);
 
-/// A text that is no [`RunId`].
+/// Error for a text that is not a [`RunId`].
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?} is not a run id: letters a to z and digits, at most 64")]
 pub struct BadRunId(String);
 
 impl RunId {
-    /// A new one.
+    /// Makes a new random id.
     pub fn random() -> Self {
         let mut bits: u64 = rand::random();
         let mut next = || {
@@ -40,7 +40,7 @@ impl RunId {
         Self(text.into())
     }
 
-    /// The text itself.
+    /// Returns the id's text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -78,20 +78,20 @@ impl From<RunId> for String {
     }
 }
 
-/// Identifies a request across both ends: `<run>-<source>-<seq>`, split at the last dash, and the
-/// first. An id with one dash has no run part.
+/// Identifies a request at both ends: `<run>-<source>-<seq>`, split at the first and the last dash. An id with one
+/// dash has no run part.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId {
-    /// `<run>-<source>`, or the source alone.
+    /// Text of `<run>-<source>`, or the source alone.
     name: Box<str>,
-    /// Length of the run part; 0 if there is none.
+    /// Length of the run part in bytes; 0 if there is none.
     run_bytes: u8,
-    /// The request's number within its source, from 0.
+    /// Number of the request within its source, from 0.
     pub seq: u64,
 }
 
 impl RequestId {
-    /// The id of a run's request; without a run part that of a version that had none. `source` may contain
+    /// Makes the id of a run's request; without a run part, as in versions that had none. `source` may contain
     /// dashes.
     pub fn new(run: Option<&RunId>, source: &str, seq: u64) -> Self {
         Self::joined(run.map(RunId::as_str), source, seq)
@@ -99,14 +99,14 @@ impl RequestId {
 
     fn joined(run: Option<&str>, source: &str, seq: u64) -> Self {
         let name = run.map_or_else(|| source.into(), |run| format!("{run}-{source}").into());
-        // A run part is shorter than the longest id.
+        // A run part is shorter than the maximum length of an id.
         Self { name, run_bytes: u8::try_from(run.map_or(0, str::len)).unwrap_or(u8::MAX), seq }
     }
 
-    /// From the three parts as they are recorded.
+    /// Makes an id from its three parts as recorded.
     ///
     /// # Errors
-    /// When they make no id.
+    /// Fails if the parts do not form an id.
     pub fn of_parts(run: Option<&str>, source: &str, seq: u64) -> Result<Self, BadRequestId> {
         let id = Self::joined(run, source, seq);
         let is_run = run.is_none_or(|run| !run.is_empty() && !run.contains('-'));
@@ -114,12 +114,12 @@ impl RequestId {
         if is_good { Ok(id) } else { Err(BadRequestId(id.to_string())) }
     }
 
-    /// The random part of the run that sent the request; `None` in an id without one.
+    /// Returns the random part of the run that sent the request; `None` if the id has none.
     pub fn run(&self) -> Option<&str> {
         (self.run_bytes > 0).then(|| &self.name[..usize::from(self.run_bytes)])
     }
 
-    /// The load source that sent the request.
+    /// Returns the name of the load source that sent the request.
     pub fn source(&self) -> &str {
         match self.run_bytes {
             0 => &self.name,
@@ -134,7 +134,7 @@ impl fmt::Display for RequestId {
     }
 }
 
-/// A `rolldrop-id` that is no [`RequestId`].
+/// Error for a `rolldrop-id` that is not a [`RequestId`].
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?} is not a request id of the form RUN-SOURCE-SEQ")]
 pub struct BadRequestId(String);
@@ -156,7 +156,7 @@ impl FromStr for RequestId {
     }
 }
 
-/// An object with the id's parts, as in the row stream of a proxy.
+/// Serializes as an object with the id's parts, as in the row stream of a proxy.
 impl Serialize for RequestId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut parts = serializer.serialize_struct("RequestId", 3)?;

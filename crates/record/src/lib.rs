@@ -1,9 +1,8 @@
 //! The vocabulary of a run, and its durable form.
 //!
-//! Everything that measures (load, proxy, coordinator) writes these types;
-//! everything that judges (timeline, analysis) reads them. This module knows
-//! no Kubernetes client, no HTTP and no statistics. The run directory's format
-//! is documented in `docs/run-directory.md`.
+//! Everything that measures (load, proxy, coordinator) writes these types; everything that judges (timeline,
+//! analysis) reads them. This crate contains no Kubernetes client, no HTTP and no statistics. `docs/run-directory.md`
+//! documents the format of the run directory.
 
 mod action;
 mod cause;

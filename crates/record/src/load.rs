@@ -1,7 +1,9 @@
-//! The settings of a load, in one vocabulary for the command line, scenarios, the load generator's plan and `run.json`.
+//! The settings of a load, in one vocabulary for the command line, scenarios, the load generator's plan and
+//! `run.json`.
 //!
-//! Here are their names, their types, how they are written, their [`defaults`] and their [`limits`]. The load
-//! generator turns them into a plan (`load::plan`); `run.json` holds them as [`LoadPlan`](super::run_info::LoadPlan).
+//! This module has their names and types, their written form, their [`defaults`] and their [`limits`]. The load
+//! generator turns them into a plan (`load::plan`); `run.json` records them as
+//! [`LoadPlan`](super::run_info::LoadPlan).
 
 mod addresses;
 mod connect_to;
@@ -29,7 +31,7 @@ pub use transport::{
     UnknownHttp,
 };
 
-/// Defaults.
+/// Default values of settings.
 pub mod defaults {
     use std::time::Duration;
 
@@ -37,35 +39,35 @@ pub mod defaults {
     pub const RATE: f64 = 200.0;
     /// Length of the counted part.
     pub const DURATION: Duration = Duration::from_secs(30);
-    /// How long connecting may take.
+    /// Maximum time to connect.
     pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-    /// How long the TLS handshake may take.
+    /// Maximum time for the TLS handshake.
     pub const TLS_TIMEOUT: Duration = Duration::from_secs(2);
-    /// How long the whole answer may take after sending.
+    /// Maximum time for the whole answer, counted from sending the request.
     pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
-    /// The request's method.
+    /// Method of the requests.
     pub const METHOD: &str = "GET";
     /// Statuses that count as success, both ends included.
     pub const SUCCESS: (u16, u16) = (200, 399);
     /// The gRPC status that counts as success.
     pub const GRPC_SUCCESS: i32 = 0;
-    /// Worker threads.
+    /// Number of worker threads.
     pub const WORKERS: usize = 1;
-    /// The streams to an HTTP/2 connection: what HTTP/2 recommends to servers as the least (RFC 9113, 6.5.2).
+    /// Streams per HTTP/2 connection: the minimum that HTTP/2 recommends to servers (RFC 9113, 6.5.2).
     pub const STREAMS: usize = 100;
-    /// The same in a closed loop.
+    /// Streams per HTTP/2 connection in a closed loop.
     pub const CLOSED_LOOP_STREAMS: usize = 1;
-    /// The connections of a closed loop.
+    /// Connections of a closed loop.
     pub const CLOSED_LOOP_CONNECTIONS: usize = 50;
-    /// The least limit on connections that is chosen for an open loop.
+    /// Smallest limit on connections that is chosen automatically for an open loop.
     pub const LEAST_CONNECTIONS: usize = 256;
-    /// How long the pods that send a load may take to be ready.
+    /// Maximum time for the pods that send a load to become ready.
     pub const START_LIMIT: Duration = Duration::from_secs(120);
-    /// The resource requests of each of these pods.
+    /// Resource requests of each of these pods.
     pub const LOAD_POD_RESOURCES: [(&str, &str); 2] = [("cpu", "500m"), ("memory", "256Mi")];
-    /// The period over which `load.abort` takes the share of dropped requests.
+    /// Period over which `load.abort` computes the share of dropped requests.
     pub const ABORT_OVER: Duration = Duration::from_secs(10);
-    /// The least number of requests in it.
+    /// Minimum number of requests in that period.
     pub const ABORT_REQUESTS: u64 = 50;
 }
 
@@ -74,181 +76,181 @@ pub mod limits {
     use std::ops::RangeInclusive;
     use std::time::Duration;
 
-    /// The highest rate, in requests per second.
+    /// Highest rate, in requests per second.
     pub const MAX_RATE: f64 = 1_000_000.0;
-    /// The longest duration and timeout: a week.
+    /// Maximum of durations and timeouts: a week.
     pub const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
-    /// The most worker threads.
+    /// Maximum number of worker threads.
     pub const MAX_WORKERS: usize = 256;
-    /// The most streams to a connection: those that HTTP/2 has numbers for.
+    /// Maximum number of streams per connection: as many as HTTP/2 has numbers for.
     pub const MAX_STREAMS: usize = (1 << 30) - 1;
-    /// The most retries.
+    /// Maximum number of retries.
     pub const MAX_RETRIES: u32 = 100;
-    /// HTTP statuses.
+    /// Valid HTTP statuses.
     pub const STATUSES: RangeInclusive<u16> = 100..=599;
-    /// The most pods that send a load.
+    /// Maximum number of pods that send a load.
     pub const MAX_LOAD_PODS: usize = 1000;
-    /// The longest wait for them. They do not wait much longer for their orders.
+    /// Maximum time to wait for these pods. They wait only a little longer for their instructions.
     pub const MAX_START_LIMIT: Duration = Duration::from_secs(600);
-    /// The shortest period of `load.abort`.
+    /// Shortest period of `load.abort`.
     pub const LEAST_ABORT_OVER: Duration = Duration::from_secs(1);
 }
 
-/// The response headers that are always kept for requests that are not ok: gateways are recognised by them.
+/// Response headers that are always kept for requests that are not `ok`, because they identify gateways.
 const KEEP_HEADERS: [&str; 3] = ["server", "via", "x-envoy-*"];
 
-/// A duration as options and scenarios have it: a number with its unit, such as `250ms`, `30s` or `1m30s`; `None` where
-/// the text is something else.
+/// Parses a duration in the form that options and scenarios use: a number with its unit, such as `250ms`, `30s` or
+/// `1m30s`. Returns `None` for any other text.
 pub fn duration(text: &str) -> Option<Duration> {
     Duration::try_from(text.parse::<jiff::SignedDuration>().ok()?).ok()
 }
 
-/// A duration as it is written in an option or a scenario.
+/// Formats a duration in the form that options and scenarios use.
 pub fn in_units(duration: Duration) -> String {
     if duration.is_zero() { "0s".to_owned() } else { format!("{duration:?}") }
 }
 
-/// Statuses as they are written: one, or a range such as `200-399`; `None` where they are written otherwise.
+/// Parses statuses: a single one, or a range such as `200-399`. Returns `None` for any other text.
 pub fn statuses(text: &str) -> Option<(u16, u16)> {
     let (from, to) = text.split_once('-').unwrap_or((text, text));
     Some((from.trim().parse().ok()?, to.trim().parse().ok()?))
 }
 
-/// Whether this is a range of HTTP statuses.
+/// Returns true if this is a valid range of HTTP statuses.
 pub fn are_statuses((from, to): (u16, u16)) -> bool {
     from <= to && limits::STATUSES.contains(&from) && limits::STATUSES.contains(&to)
 }
 
 named! {
-    /// Where a load is sent from.
+    /// Place that a load is sent from.
     pub enum LoadFrom else UnknownLoadFrom "{0:?} is neither local nor cluster" {
-        /// From the machine that runs the program.
+        /// The machine that runs the program.
         Local = "local",
-        /// From pods of the cluster.
+        /// Pods of the cluster.
         Cluster = "cluster",
     }
 }
 
-/// The response headers that are kept where these are asked for.
+/// Returns the response headers to keep: those that are always kept, and the `further` ones.
 pub fn keep_headers(further: &[String]) -> Vec<String> {
     KEEP_HEADERS.iter().map(|name| (*name).to_owned()).chain(further.iter().cloned()).collect()
 }
 
-/// Something to send requests to.
+/// A destination of requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
-    /// The name in the rows' `target` column.
+    /// Name used in the rows' `target` column.
     pub name: String,
     /// `http://host[:port][/path][?query]`, or `https://`.
     pub url: String,
-    /// Its share of the requests: this, of the sum of all targets' weights.
+    /// Weight of the target: its share of the requests is its weight divided by the sum of all targets' weights.
     pub weight: u32,
-    /// Its own method, if it has one.
+    /// Method of its requests; `None` for the method that all requests have.
     pub method: Option<String>,
-    /// Its own headers, which override those of the same name that all requests have.
+    /// Headers of its requests, which override headers of the same name that all requests have.
     pub headers: Vec<(String, String)>,
-    /// Its own body.
+    /// Body of its requests; `None` for the body that all requests have.
     pub body: Option<Vec<u8>>,
 }
 
 impl Target {
-    /// A target without own method, headers or body.
+    /// Makes a target without its own method, headers or body.
     pub fn new(name: impl Into<String>, url: impl Into<String>) -> Self {
         let (name, url) = (name.into(), url.into());
         Self { name, url, weight: 1, method: None, headers: Vec::new(), body: None }
     }
 }
 
-/// Settings as a user gives them; the load generator's plan checks them. A scenario has no targets here until the cluster
-/// has said where they are.
+/// Settings as a user gives them; the load generator's plan validates them. A scenario's settings have no targets
+/// until the cluster has provided the addresses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Where requests go: to each in turn, as often as its weight says.
+    /// Targets of the requests. Each gets requests in turn, in proportion to its weight.
     pub targets: Vec<Target>,
-    /// How fast they leave, over all targets and workers.
+    /// Pace of the requests, over all targets and workers.
     pub pace: Pace,
-    /// How they are spread over the rates of an open loop.
+    /// Distribution of the requests over the rates of an open loop.
     pub arrivals: Arrivals,
-    /// The seed of all random choices.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Length of the warm-up before it, which is recorded but not counted.
+    /// Length of the warm-up before the counted part, which is recorded but not counted.
     pub warmup: Duration,
-    /// Which HTTP they speak.
+    /// HTTP version to speak.
     pub http: Http,
-    /// Whether they are calls of a gRPC method; the body is then the message.
+    /// gRPC method to call, with the body as its message; `None` for plain HTTP requests.
     pub grpc: Option<Grpc>,
-    /// Which connections carry the requests.
+    /// Connections that carry the requests: fresh, kept alive, or both.
     pub connections: Connections,
-    /// The most connections open at a time; `None` for as many as the rate can
-    /// keep open when every request runs into its timeouts.
+    /// Maximum number of connections open at a time; `None` for as many as the rate can keep open if every request
+    /// reaches its timeouts.
     pub max_connections: Option<usize>,
-    /// The most requests that an HTTP/2 connection carries at a time, as far as the server allows;
-    /// `None` for 100, or 1 in a closed loop.
+    /// Maximum number of requests on an HTTP/2 connection at a time, within the limit that the server sets; `None`
+    /// for 100, or 1 in a closed loop.
     pub streams: Option<usize>,
-    /// How long connecting may take.
+    /// Maximum time to connect.
     pub connect_timeout: Duration,
-    /// How long the TLS handshake may take.
+    /// Maximum time for the TLS handshake.
     pub tls_timeout: Duration,
-    /// How long the first byte of the answer may take, from the moment of sending; `None` for as
-    /// long as the whole answer.
+    /// Maximum time from sending the request to the first byte of the answer; `None` for the same limit as the whole
+    /// answer.
     pub first_byte_timeout: Option<Duration>,
-    /// How long the answer may take, from the moment of sending to the end of the body.
+    /// Maximum time from sending the request to the end of the answer's body.
     pub response_timeout: Duration,
-    /// The request's method.
+    /// Method of the requests.
     pub method: String,
     /// Further request headers.
     pub headers: Vec<(String, String)>,
-    /// The request's body; none is sent when it is empty.
+    /// Body of the requests; an empty one is not sent.
     pub body: Vec<u8>,
-    /// Whether URLs, header values and bodies have placeholders (`template`).
+    /// True if URLs, header values and bodies contain placeholders (`template`).
     pub template: bool,
-    /// Where to connect instead of where the URLs say; the first that fits counts.
+    /// Overrides of the addresses that the URLs would connect to; the first that matches applies.
     pub connect_to: Vec<ConnectTo>,
-    /// The Unix socket to connect to, whatever the URLs say.
+    /// Unix socket to connect to, whatever the URLs say.
     pub unix_socket: Option<PathBuf>,
-    /// How names are looked up.
+    /// Settings of name lookup.
     pub dns: DnsSettings,
-    /// TLS, for URLs that ask for it.
+    /// TLS settings, for `https` URLs.
     pub tls: TlsSettings,
-    /// The most requests that a connection carries; `None` for any number.
+    /// Maximum number of requests that a connection carries; `None` for no limit.
     pub max_requests: Option<u64>,
-    /// The age after which a connection carries no further request; `None` for any age.
+    /// Age from which a connection carries no further request; `None` for no limit.
     pub max_age: Option<Duration>,
-    /// How often a request that failed is sent again. The row keeps the first outcome.
+    /// Maximum number of times that a failed request is sent again. The row keeps the first outcome.
     pub retries: u32,
     /// Time from a failure to the next attempt.
     pub retry_delay: Duration,
-    /// The response header that names the pod.
+    /// Response header that names the pod.
     pub pod_header: String,
-    /// The regular expression by which bodies name it, where that header does not.
+    /// Regular expression that finds the pod's name in bodies, if that header does not name it.
     pub pod_body: Option<String>,
-    /// Response headers that are kept of requests that are not ok; a name may end in `*`.
+    /// Response headers that are kept for requests that are not `ok`; a name may end in `*`.
     pub keep_headers: Vec<String>,
     /// Statuses that count as success, as inclusive ranges.
     pub success: Vec<(u16, u16)>,
-    /// Worker threads.
+    /// Number of worker threads.
     pub workers: usize,
-    /// How long before a request's time its worker stops sleeping and watches the clock.
+    /// Time before a request is due from which its worker stops sleeping and polls the clock.
     pub spin: Duration,
-    /// The ports that connections come from; `None` for the system's ephemeral ports.
+    /// Ports that connections come from; `None` for the system's ephemeral ports.
     pub source_ports: Option<PortRange>,
-    /// The addresses that connections come from, which the workers take in turn; none to let
-    /// the system choose.
+    /// Addresses that connections come from, used by the workers in turn; empty to let the system choose.
     pub source_addresses: Vec<IpAddr>,
-    /// Whether a source port may be used again before the system has forgotten its last connection.
+    /// True if a source port may be reused before the system has forgotten the last connection from it.
     pub reuse_ports: bool,
-    /// Further evidence of where connections went.
+    /// Further evidence about where connections went.
     pub evidence: Option<Evidence>,
 }
 
 impl Settings {
-    /// The default load on one target, whose name is its URL.
+    /// Makes the default load on one target, named by its URL.
     pub fn new(url: impl Into<String>) -> Self {
         let url = url.into();
         Self { targets: vec![Target::new(url.as_str(), url.as_str())], ..Self::default() }
     }
 
-    /// Fresh connections a second at the highest rate, as far as they are planned: those of a closed loop are not.
+    /// Returns the number of fresh connections per second at the highest rate. Those of a closed loop are not
+    /// planned, so it has 0 of them.
     pub fn fresh_per_s(&self) -> f64 {
         let rate = self.pace.peak_rate();
         match self.connections {
@@ -259,7 +261,7 @@ impl Settings {
     }
 }
 
-/// The default load, on no target: GET requests on fresh connections.
+/// The default load, without a target: GET requests on fresh connections.
 impl Default for Settings {
     fn default() -> Self {
         Self {

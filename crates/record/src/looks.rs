@@ -1,49 +1,49 @@
-//! The looks of a run that goes on while its gate is inconclusive.
+//! The looks of a run that continues while its gate is inconclusive.
 
 use serde::{Deserialize, Serialize};
 
 use super::names::named;
 
 named! {
-    /// How the looks share one error.
+    /// Rule by which the looks share one error.
     pub enum Spending {
         /// The spending function of Lan and DeMets (1983) that resembles Pocock's bounds (1977).
         LanDeMetsPocock = "lan_demets_pocock",
     }
 }
 
-/// How often a gate may be looked at, and what each look spends of the error. All but `at` is fixed before the run
-/// starts.
+/// Plan of the looks at a gate, with the error that each look may spend. Everything except `at` is fixed before the
+/// run starts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Written")]
 pub struct Looks {
-    /// The rule that set the errors.
+    /// Rule that set the errors.
     pub spending: Spending,
-    /// The error of each look, in order; together the error of the gate.
+    /// Error of each look, in order; their sum is the error of the gate.
     pub alphas: Vec<f64>,
-    /// The look that judges the run, counted from 1.
+    /// Number of the look that judges the run, counted from 1.
     pub at: usize,
 }
 
 impl Looks {
-    /// The error of the look that judges the run.
+    /// Returns the error of the look that judges the run.
     pub fn alpha(&self) -> f64 {
-        // `at` is one of them: they are made by one function, and checked when they are read.
+        // `at` is always one of them: one function makes the looks, and reading checks them.
         self.at.checked_sub(1).and_then(|index| self.alphas.get(index)).copied().unwrap_or(f64::MIN_POSITIVE)
     }
 
-    /// The most looks.
+    /// Returns the maximum number of looks.
     pub fn most(&self) -> usize {
         self.alphas.len()
     }
 
-    /// Whether there is no look after this one.
+    /// Returns true if there is no look after this one.
     pub fn is_last(&self) -> bool {
         self.at >= self.most()
     }
 }
 
-/// Looks as run.json has them, before they are checked.
+/// Looks as stored in run.json, before they are checked.
 #[derive(Deserialize)]
 struct Written {
     spending: Spending,
@@ -51,7 +51,7 @@ struct Written {
     at: usize,
 }
 
-/// Looks that nobody planned.
+/// Error for looks that cannot have been planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`looks` needs errors above 0 that add up to less than 1, and the number of one of them in `at`")]
 struct NoLooks;

@@ -1,26 +1,26 @@
-//! How terminations come.
+//! Modes of terminations.
 
 use super::names::named;
 
 named! {
-    /// How a termination came. Terminations of different modes are never pooled.
+    /// Mode of a termination: the way in which it came about. Terminations of different modes are never pooled.
     pub enum Mode else UnknownMode "unknown mode {0:?}" {
         /// One pod at a time, with recovery in between.
         Isolated = "isolated",
         /// A rolling update.
         Rollout = "rollout",
-        /// A Service scaled down.
+        /// A scale-down of a workload.
         ScaleDown = "scale_down",
-        /// A node drained.
+        /// A drain of a node.
         Drain = "drain",
-        /// A node shut down.
+        /// A shutdown of a node.
         NodeShutdown = "node_shutdown",
         /// Anything else.
         Other = "other",
     }
 }
 
-/// How an action is written in files: its mode, or `none` where no pod ends by it.
+/// Serialized form of an action's mode, with `none` for an action that ends no pod.
 pub(super) mod or_none {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

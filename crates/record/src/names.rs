@@ -1,7 +1,7 @@
-//! Enums whose variants have names in files: each name is written once.
+//! Enums whose variants have names in files. Each name is written only once.
 
-/// Defines an enum with a name for each variant. Serde, `ALL`, `as_str` and `Display` follow from it; with `else` also
-/// `FromStr`, whose error for an unknown name is the type after `else`.
+/// Defines an enum with a name for each variant, and derives serde's traits, `ALL`, `as_str` and `Display`. With
+/// `else` it also derives `FromStr`; the type after `else` is the error for an unknown name.
 #[macro_export]
 macro_rules! named {
     (
@@ -17,10 +17,10 @@ macro_rules! named {
         }
 
         impl $type {
-            /// Every one, in order.
+            /// All variants, in order.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// The name used in files.
+            /// Returns the name used in files.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }

@@ -1,53 +1,53 @@
-//! Combines all exchanges with another clock: its offset at any time, with its uncertainty.
+//! Combines all exchanges with another clock into its offset at any time, with the uncertainty.
 //!
-//! One exchange bounds the offset at its own moment. Between exchanges clocks drift apart, but not
-//! faster than `SLEW_PPM`, the maximum by which Linux corrects a clock (adjtimex(2)). So the bounds of
-//! an exchange hold at other times too, wider by that much, and the offset is within all of them.
-//! Samples that contradict each other at this rate show a clock that drifts faster. Then twice the lowest
-//! rate without contradiction is used, because samples hide drift up to their own uncertainty.
+//! One exchange bounds the offset at its own time. Between exchanges, clocks drift apart, but not faster than
+//! `SLEW_PPM`, the maximum rate at which Linux corrects a clock (adjtimex(2)). The bounds of an exchange therefore
+//! hold at other times too, widened by that drift, and the offset is within all of them. Samples that contradict each
+//! other at this rate show a clock that drifts faster. In that case, twice the lowest rate without a contradiction is
+//! used, because samples hide drift up to their own uncertainty.
 
 use super::{ClockOffset, Stamp};
 
-/// The fastest drift that needs no evidence, in parts per million.
+/// Fastest drift that needs no evidence, in parts per million.
 const SLEW_PPM: i64 = 500;
-/// How many rates are tried, each twice the one before, up to that of a clock that jumps.
+/// Number of rates that are tried, each twice the previous one, up to the rate of a clock that jumps.
 const RATES: usize = 24;
 
-/// Samples that need a faster drift than this contradict each other: it is twenty times the fastest at which
-/// Linux corrects a clock, and a hundred times what a bad crystal does.
+/// Fastest plausible drift, in parts per million. Samples that need a faster one contradict each other: this is
+/// twenty times the fastest rate at which Linux corrects a clock, and a hundred times the drift of a bad crystal.
 const PLAUSIBLE_PPM: i64 = 10_000;
 
-/// The offset of a clock, from at least one sample.
+/// Offset of a clock, from at least one sample.
 #[derive(Clone, Debug)]
 pub struct Offsets {
-    /// In order of time.
+    /// Bounds of the samples, in order of time.
     bounds: Vec<Bounds>,
     drift_ppm: i64,
-    /// Whether no steadily running clock could have shown all of them.
+    /// True if no steadily running clock could have produced all samples.
     contradict: bool,
 }
 
-/// What that clock minus ours lies between, in nanoseconds.
+/// Bounds on the other clock minus ours, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
-    /// When, on that clock.
+    /// Time at which they hold, on the other clock.
     at: Stamp,
     least_ns: i64,
     most_ns: i64,
 }
 
 impl Bounds {
-    /// Wider, as they hold at another time.
+    /// Widens the bounds so that they hold at another time.
     fn moved(self, at: Stamp, drift_ppm: i64) -> Self {
         Self { at, ..self.widened(at.ns_since(self.at), drift_ppm) }
     }
 
-    /// Wider, as the clock was read at any time of the exchange.
+    /// Widens the bounds because the clock may have been read at any time during the exchange.
     fn blurred(self, drift_ppm: i64) -> Self {
         self.widened(self.most_ns.saturating_sub(self.least_ns) / 2, drift_ppm)
     }
 
-    /// Wider by what the clocks drift in `distance_ns`.
+    /// Widens the bounds by the drift of the clocks over `distance_ns`.
     fn widened(self, distance_ns: i64, drift_ppm: i64) -> Self {
         let drift_ns = (i128::from(distance_ns).abs() * i128::from(drift_ppm) + 999_999) / 1_000_000;
         let drift_ns = i64::try_from(drift_ns).unwrap_or(i64::MAX);
@@ -56,7 +56,7 @@ impl Bounds {
         Self { least_ns, most_ns, ..self }
     }
 
-    /// The intersection, at its own time.
+    /// Returns the intersection, at the time of `self`.
     fn narrowed(self, other: Bounds) -> Self {
         Self {
             at: self.at,
@@ -75,11 +75,12 @@ impl Bounds {
 }
 
 impl Offsets {
-    /// From samples, each with the moment at which its question was sent, on our clock. `None` without any.
+    /// Combines samples, each with the time on our clock at which its question was sent. Returns `None` if there are
+    /// none.
     pub fn of(samples: impl IntoIterator<Item = (Stamp, ClockOffset)>) -> Option<Self> {
         let bounds = |(sent, sample): (Stamp, ClockOffset)| {
             let ClockOffset { offset_ns, uncertainty_ns } = sample;
-            // Read half-way between question and answer.
+            // The clock was read half-way between question and answer.
             let at = sent.shifted_ns(uncertainty_ns).shifted_ns(offset_ns);
             let (least_ns, most_ns) = (offset_ns - uncertainty_ns, offset_ns + uncertainty_ns);
             Bounds { at, least_ns, most_ns }
@@ -91,7 +92,7 @@ impl Offsets {
         samples.sort_by_key(|bounds| bounds.at);
         let mut rates = std::iter::successors(Some(SLEW_PPM), |ppm| ppm.checked_mul(2)).take(RATES);
         let Some(drift_ppm) = rates.find(|ppm| are_consistent(&narrowed(&samples, *ppm))) else {
-            // A clock that was set: anything between may be.
+            // The clock was set, so its offset may be anything in between.
             return Some(Self { bounds: vec![hull(&samples)], drift_ppm: SLEW_PPM, contradict: true });
         };
         let contradict = drift_ppm > PLAUSIBLE_PPM;
@@ -99,12 +100,12 @@ impl Offsets {
         Some(Self { bounds: narrowed(&samples, drift_ppm), drift_ppm, contradict })
     }
 
-    /// Whether the samples contradict each other, so that no offset is right.
+    /// Returns true if the samples contradict each other, so that no offset is right.
     pub fn contradict(&self) -> bool {
         self.contradict
     }
 
-    /// The offset at a moment of that clock.
+    /// Returns the offset at a time on the other clock.
     pub fn at(&self, at: Stamp) -> ClockOffset {
         let after = self.bounds.partition_point(|bounds| bounds.at < at);
         let [before, after] = [after.saturating_sub(1), after.min(self.bounds.len() - 1)]
@@ -112,13 +113,13 @@ impl Offsets {
         before.narrowed(after).offset()
     }
 
-    /// One offset that is right at every sample.
+    /// Returns one offset whose bounds include those of every sample.
     pub fn overall(&self) -> ClockOffset {
         hull(&self.bounds).offset()
     }
 }
 
-/// The smallest bounds that contain all of them; there is at least one.
+/// Returns the smallest bounds that contain all given ones, of which there must be at least one.
 fn hull(bounds: &[Bounds]) -> Bounds {
     bounds.iter().fold(bounds[0], |all, bounds| Bounds {
         at: all.at,
@@ -127,7 +128,7 @@ fn hull(bounds: &[Bounds]) -> Bounds {
     })
 }
 
-/// Each bound within what all others allow at its time.
+/// Narrows the bounds of each sample to what all others allow at its time.
 fn narrowed(samples: &[Bounds], drift_ppm: i64) -> Vec<Bounds> {
     let mut narrowed: Vec<Bounds> = samples.iter().map(|bounds| bounds.blurred(drift_ppm)).collect();
     for at in 1..narrowed.len() {
@@ -149,8 +150,8 @@ mod tests {
 
     use super::*;
 
-    /// Samples of a clock that is `offset_ns` ahead at 0 and drifts; each with its half round trip, and where
-    /// in it the clock was read, in percent.
+    /// Takes samples of a clock that is `offset_ns` ahead at 0 and drifts. Each exchange has a time, half its round
+    /// trip, and the point in it at which the clock was read, in percent.
     fn sampled(offset_ns: i64, drift_ppm: i64, exchanges: &[(i64, i64, i64)]) -> Option<Offsets> {
         let reading = |at: i64| at + offset_ns + at * drift_ppm / 1_000_000;
         Offsets::of(exchanges.iter().map(|&(sent, half, percent)| {
@@ -176,7 +177,7 @@ mod tests {
             (offsets.overall(), MS),
         ] {
             assert_eq!(known.offset_ns, 3 * S);
-            // And what a clock drifts in half a round trip.
+            // Plus the drift of a clock in half a round trip.
             assert!((0..US).contains(&(known.uncertainty_ns - uncertainty_ns)), "{known:?}");
         }
     }
@@ -204,8 +205,8 @@ mod tests {
             exchanges in prop::collection::vec((0..30 * S, 1000..3 * MS, 0..=100_i64), 1..40),
             at in 0..30 * S,
         ) {
-            // A fast drift shows only where samples lie far apart: each bound may lie two half round trips away
-            // from the truth, and what that hides of the drift has to be less than half of it.
+            // A fast drift shows only if samples are far apart. Each bound may be two half round trips away from the
+            // truth, and the drift hidden by that must be less than half of the drift.
             let sent = || exchanges.iter().map(|exchange| exchange.0);
             let span_ns = sent().max().unwrap_or(0) - sent().min().unwrap_or(0);
             let shown_ns = span_ns * drift_ppm.abs() / 1_000_000;
@@ -213,7 +214,7 @@ mod tests {
             let offsets = sampled(offset_ns, drift_ppm, &exchanges).unwrap();
             let truth = offset_ns + at * drift_ppm / 1_000_000;
             let known = offsets.at(Stamp::from_unix_ns(at + truth));
-            // Distances are taken on that clock, which may show them shorter by what it drifts.
+            // Distances are measured on the other clock, which may show them shorter by its drift.
             let rounded_ns = 2 + 30 * S * SLEW_PPM / 1_000_000 * SLEW_PPM / 1_000_000;
             let most_ns = known.uncertainty_ns + rounded_ns;
             prop_assert!((known.offset_ns - truth).abs() <= most_ns, "{known:?}, truth {truth}");

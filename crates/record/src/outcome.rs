@@ -1,17 +1,17 @@
-//! What happened to a request, as the wire showed it.
+//! Outcomes of requests, as seen on the wire.
 //!
-//! Facts first, judgement later: whether an outcome counts as *dropped* is
-//! policy, applied by the analysis and never here.
+//! An outcome is a fact. Whether it counts as *dropped* is policy, which the analysis applies and this module never
+//! does.
 
 use super::names::named;
 
-/// Whether a gateway says by this status that it got no answer from a pod: 502, 503 or 504.
+/// Returns true for a status with which a gateway reports that it got no answer from a pod: 502, 503 or 504.
 pub const fn is_gateway_status(status: u16) -> bool {
     matches!(status, 502..=504)
 }
 
 named! {
-    /// How the first attempt of a scheduled request ended, in the order in which a request can meet them.
+    /// Outcome of the first attempt of a scheduled request, in the order in which a request can meet them.
     pub enum Outcome else UnknownOutcome "unknown outcome {0:?}" {
         /// A complete response with a status of the success set.
         Ok = "ok",
@@ -21,9 +21,9 @@ named! {
         ConnectRefused = "connect_refused",
         /// No connection within the connect timeout: SYNs went unanswered.
         ConnectTimeout = "connect_timeout",
-        /// The network said that the address cannot be reached (EHOSTUNREACH, ENETUNREACH).
+        /// The network reported that the address cannot be reached (EHOSTUNREACH, ENETUNREACH).
         ConnectUnreachable = "connect_unreachable",
-        /// Connecting failed in another way; `errno` says how.
+        /// Connecting failed in another way, which `errno` names.
         ConnectError = "connect_error",
         /// The host name did not resolve.
         DnsError = "dns_error",
@@ -43,11 +43,11 @@ named! {
         BodyTimeout = "body_timeout",
         /// The HTTP/2 stream was refused (REFUSED_STREAM).
         H2RefusedStream = "h2_refused_stream",
-        /// The HTTP/2 connection went away before it processed the stream (GOAWAY).
+        /// The HTTP/2 connection was closed before the server processed the stream (GOAWAY).
         H2Goaway = "h2_goaway",
         /// The peer broke the protocol: the answer could not be parsed.
         ProtocolError = "protocol_error",
-        /// Not sent, by our own fault; never attributed to the cluster.
+        /// The load generator did not send it; never attributed to the cluster.
         NotSent = "not_sent",
         /// The run ended first.
         Cancelled = "cancelled",

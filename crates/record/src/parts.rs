@@ -1,9 +1,8 @@
-//! Rows on disk: Parquet parts that are closed and renamed into place as the run goes.
+//! Rows on disk: Parquet parts that are closed and renamed into place while the run is in progress.
 //!
-//! A recorder owns one [`PartWriter`]. Rows gather in memory, a part is closed
-//! every [`PART_AGE`] or [`PART_ROWS`], whichever comes first, and takes its final
-//! name only then, so readers of `*.parquet` read whole files. A kill loses the rows
-//! that were not yet in a closed part.
+//! A recorder owns one [`PartWriter`]. Rows are gathered in memory. A part is closed every [`PART_AGE`] or
+//! [`PART_ROWS`], whichever comes first, and gets its final name only then, so readers of `*.parquet` only see
+//! complete files. A kill loses the rows that were not yet in a closed part.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -39,31 +38,31 @@ mod tables;
 
 pub use tables::{RequestRow, ServedRow};
 
-/// A part is closed when it is this old.
+/// Age at which a part is closed.
 pub const PART_AGE: Duration = Duration::from_secs(5);
-/// A part is closed when it holds this many rows.
+/// Number of rows at which a part is closed.
 pub const PART_ROWS: usize = 1_000_000;
-/// Rows are encoded and leave memory in groups of this many: some milliseconds' work, which may
+/// Number of rows that are encoded and leave memory as one group. Encoding a group takes some milliseconds, which may
 /// delay other work.
 const GROUP_ROWS: usize = 16_384;
 
-/// What went wrong with a part.
+/// Failure to read or write a part.
 #[derive(Debug, thiserror::Error)]
 pub enum PartError {
     /// The file could not be created, written, read or renamed.
     #[error("failed to use {path}")]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause of the failure.
         source: std::io::Error,
     },
-    /// The file is no Parquet file of this table.
+    /// The file is not a Parquet file of this table.
     #[error("{path} is not a part of this table")]
     Parquet {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause of the failure.
         source: ParquetError,
     },
 }
@@ -72,11 +71,11 @@ pub enum PartError {
 ///
 /// Sealed: the tables are [`RequestRow`] and [`ServedRow`].
 pub trait Row: Clone + Send + 'static + sealed::Columns {
-    /// The table's directory in the run directory.
+    /// Name of the table's directory in the run directory.
     const TABLE: &'static str;
 }
 
-/// The names of a table's columns, in order.
+/// Returns the names of a table's columns, in order.
 pub fn column_names<R: Row>() -> Vec<&'static str> {
     R::names()
 }
@@ -84,7 +83,7 @@ pub fn column_names<R: Row>() -> Vec<&'static str> {
 /// Writes the names of all columns of a table as a line of CSV.
 ///
 /// # Errors
-/// When it cannot be written.
+/// Fails if the line cannot be written.
 pub fn write_csv_header<R: Row>(out: &mut CsvWriter<impl Write>) -> io::Result<()> {
     column_names::<R>().into_iter().try_for_each(|name| out.text(name))?;
     out.end_line()
@@ -93,7 +92,7 @@ pub fn write_csv_header<R: Row>(out: &mut CsvWriter<impl Write>) -> io::Result<(
 /// Writes a row as a line of CSV, with all columns of its table.
 ///
 /// # Errors
-/// When it cannot be written.
+/// Fails if the line cannot be written.
 pub fn write_csv<R: Row>(row: &R, out: &mut CsvWriter<impl Write>) -> io::Result<()> {
     row.csv(out)
 }
@@ -108,16 +107,16 @@ pub struct PartWriter<R: Row> {
     part: Option<SerializedFileWriter<Summed>>,
     part_rows: usize,
     columns: R::Buffer,
-    /// Rows in the columns.
+    /// Number of rows in `columns`.
     gathered: usize,
     written: u64,
 }
 
 impl<R: Row> PartWriter<R> {
-    /// A writer for the rows of `source`, with parts in `run_dir/TABLE`.
+    /// Makes a writer for the rows of `source`, with parts in `run_dir/TABLE`.
     ///
     /// # Errors
-    /// When the table's directory cannot be made.
+    /// Fails if the table's directory cannot be created.
     pub fn create(run_dir: &Path, source: &str, clock: Clock) -> Result<Self, PartError> {
         let dir = run_dir.join(R::TABLE);
         fs::create_dir_all(&dir).map_err(|source| PartError::Io { path: dir.clone(), source })?;
@@ -138,7 +137,7 @@ impl<R: Row> PartWriter<R> {
     /// Adds rows, and closes the part if it is full or old.
     ///
     /// # Errors
-    /// When the part cannot be written; the rows in it are lost.
+    /// Fails if the part cannot be written; the rows in it are lost.
     pub fn extend<'a>(&mut self, rows: impl IntoIterator<Item = &'a R>) -> Result<(), PartError> {
         for row in rows {
             row.push(&mut self.columns).map_err(|e| self.parquet(e))?;
@@ -154,10 +153,10 @@ impl<R: Row> PartWriter<R> {
         self.tick()
     }
 
-    /// Closes the part if it is full or old. Call it now and then, also without new rows.
+    /// Closes the part if it is full or old. Call this regularly, even without new rows.
     ///
     /// # Errors
-    /// When the part cannot be written.
+    /// Fails if the part cannot be written.
     pub fn tick(&mut self) -> Result<(), PartError> {
         let Some(opened) = self.opened else { return Ok(()) };
         if self.part_rows >= PART_ROWS || self.clock.now() >= opened + PART_AGE {
@@ -166,16 +165,16 @@ impl<R: Row> PartWriter<R> {
         Ok(())
     }
 
-    /// Closes the last part and returns how many rows were written in all.
+    /// Closes the last part and returns the total number of rows written.
     ///
     /// # Errors
-    /// When the part cannot be written.
+    /// Fails if the part cannot be written.
     pub fn finish(mut self) -> Result<u64, PartError> {
         self.close_part()?;
         Ok(self.written)
     }
 
-    /// Writes what has been collected, and opens a part for it if none is open.
+    /// Writes the gathered rows as a group, opening a part if none is open.
     fn write_group(&mut self) -> Result<(), PartError> {
         if self.gathered == 0 {
             return Ok(());
@@ -190,7 +189,7 @@ impl<R: Row> PartWriter<R> {
         Ok(())
     }
 
-    /// Where the open part is, or the next one will be.
+    /// Returns the path of the open part, or of the next one if none is open.
     fn part_path(&self) -> PathBuf {
         self.dir.join(format!("{}-{:05}.parquet.part", self.source, self.next_part))
     }
@@ -212,28 +211,28 @@ impl<R: Row> PartWriter<R> {
     }
 }
 
-/// The rows of one table, in the order of their files' names.
+/// Reads the rows of one table, in the order of their files' names.
 ///
 /// # Errors
-/// When a file cannot be read, or is no part of this table.
+/// Fails if a file cannot be read, or is not a part of this table.
 pub fn read_table<R: Row>(run_dir: &Path) -> Result<Vec<R>, PartError> {
     let paths = parts_of::<R>(run_dir)?;
     let mut expected = 0;
     for path in &paths {
         expected += rows_in(path)?;
     }
-    // At once: a vector that grows would be there twice.
+    // Reserve the memory at once: a vector that grows would exist twice for a moment.
     let mut rows = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
     each_row_of(&paths, |row: &R| rows.push(row.clone()))?;
     Ok(rows)
 }
 
-/// Which columns of a table are read, by their names. What is not read stays as it was in the row.
+/// Columns of a table to read, by name. Fields of other columns keep their values in the row.
 #[derive(Clone, Copy, Debug)]
 pub enum Wanted {
-    /// All of them.
+    /// All columns.
     All,
-    /// Only these.
+    /// Only these columns.
     Only(&'static [&'static str]),
 }
 
@@ -246,19 +245,19 @@ impl Wanted {
     }
 }
 
-/// Takes rows one after the other: whoever has them writes each into `row`, and then says so.
+/// A consumer of rows. For each row, the reader writes its values into [`Lane::row`], then calls [`Lane::take`].
 pub trait Lane<R>: Send {
-    /// What of the rows it takes.
+    /// Returns the columns that the lane needs.
     fn wanted(&self) -> Wanted {
         Wanted::All
     }
-    /// Where the next row goes. What is in it may be anything.
+    /// Returns the buffer for the next row. Its present contents do not matter.
     fn row(&mut self) -> &mut R;
-    /// The row is there.
+    /// Takes the row that is now in the buffer.
     fn take(&mut self);
 }
 
-/// A lane that shows each row to a function.
+/// Makes a lane that passes each row to a function.
 pub fn each<R: Row>(each: impl FnMut(&R) + Send) -> impl Lane<R> {
     Each { row: R::blank(), each }
 }
@@ -278,17 +277,17 @@ impl<R: Send, F: FnMut(&R) + Send> Lane<R> for Each<R, F> {
     }
 }
 
-/// Goes through the rows of these parts, in their order.
+/// Passes the rows of these parts to `each`, in order.
 ///
 /// # Errors
-/// When a file cannot be read, or is no part of this table.
+/// Fails if a file cannot be read, or is not a part of this table.
 pub fn each_row_of<R: Row>(paths: &[PathBuf], each: impl FnMut(&R) + Send) -> Result<(), PartError> {
     let mut lane = self::each(each);
     let mut known = KnownTexts::default();
     paths.iter().try_for_each(|path| read_groups::<R>(path, 0..usize::MAX, &mut known, &mut lane))
 }
 
-/// A closed part, and the rows of each of its groups.
+/// A closed part, with the number of rows in each of its groups.
 #[derive(Debug)]
 pub(crate) struct Part {
     path: PathBuf,
@@ -296,7 +295,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Finds the groups.
+    /// Opens a part and counts the rows of its groups.
     pub(crate) fn open(path: PathBuf) -> Result<Self, PartError> {
         let reader = open_to_read(&path)?;
         let rows = reader.metadata().row_groups().iter().map(|group| group.num_rows());
@@ -305,7 +304,8 @@ impl Part {
     }
 }
 
-/// Goes through the rows of these parts, side by side. Each lane gets about as many; the first lane has the first ones.
+/// Reads the rows of these parts, one thread per lane. Each lane gets about the same number of rows, and the first
+/// lane gets the first ones.
 pub(crate) fn read_side_by_side<R: Row>(
     parts: &[Part],
     lanes: &mut [&mut dyn Lane<R>],
@@ -328,10 +328,10 @@ pub(crate) fn read_side_by_side<R: Row>(
     })
 }
 
-/// Groups of a part.
+/// A range of a part's row groups.
 type Groups<'a> = (&'a Path, Range<usize>);
 
-/// The groups of these parts in as many shares, of about as many rows.
+/// Divides the row groups of these parts into one share per lane, with about the same number of rows each.
 fn shares(parts: &[Part], lanes: usize) -> Vec<Vec<Groups<'_>>> {
     let all: u64 = parts.iter().flat_map(|part| &part.groups).sum();
     let per_lane = all.div_ceil(lanes.max(1) as u64).max(1);
@@ -351,10 +351,10 @@ fn shares(parts: &[Part], lanes: usize) -> Vec<Vec<Groups<'_>>> {
     shares
 }
 
-/// The closed parts of one table, in the order of their names.
+/// Lists the closed parts of one table, in the order of their names.
 ///
 /// # Errors
-/// When the table's directory cannot be read.
+/// Fails if the table's directory cannot be read.
 pub fn parts_of<R: Row>(run_dir: &Path) -> Result<Vec<PathBuf>, PartError> {
     let dir = run_dir.join(R::TABLE);
     let entries = match fs::read_dir(&dir) {
@@ -367,7 +367,7 @@ pub fn parts_of<R: Row>(run_dir: &Path) -> Result<Vec<PathBuf>, PartError> {
         let path = entry.map_err(|source| PartError::Io { path: dir.clone(), source })?.path();
         if path.extension().is_some_and(|e| e == "parquet") {
             let io = |source| PartError::Io { path: path.clone(), source };
-            // Anything else, such as a pipe, may never have an end.
+            // Anything else, such as a pipe, might never end.
             if !fs::metadata(&path).map_err(io)?.is_file() {
                 return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")));
             }
@@ -378,7 +378,7 @@ pub fn parts_of<R: Row>(run_dir: &Path) -> Result<Vec<PathBuf>, PartError> {
     Ok(paths)
 }
 
-/// Reads these groups of a part, as far as there are so many.
+/// Reads these groups of a part, as far as they exist.
 fn read_groups<R: Row>(
     path: &Path,
     groups: Range<usize>,
@@ -407,8 +407,8 @@ fn read_groups<R: Row>(
     read().map_err(parquet)
 }
 
-/// Whether a table has these columns: the same names and types in the same order. Those that were `added`
-/// later may be missing.
+/// Returns true if a table has these columns, with the same names and types in the same order. Columns that were
+/// `added` in later versions may be missing.
 fn has_columns(table: &Type, expected: &Type, added: &[&str]) -> bool {
     let mut found = table.get_fields().iter().peekable();
     let is_same = |(a, b): (&Arc<Type>, &Arc<Type>)| {
@@ -423,10 +423,10 @@ fn has_columns(table: &Type, expected: &Type, added: &[&str]) -> bool {
     expected.get_fields().iter().all(is_there) && found.next().is_none()
 }
 
-/// How many rows a part says that it has.
+/// Returns the number of rows that a part's metadata states.
 ///
 /// # Errors
-/// When the file cannot be read, or is no part.
+/// Fails if the file cannot be read, or is not a part.
 pub fn rows_in(path: &Path) -> Result<u64, PartError> {
     let rows = open_to_read(path)?.metadata().file_metadata().num_rows();
     Ok(u64::try_from(rows).unwrap_or(0))
@@ -437,7 +437,7 @@ fn open_to_read(path: &Path) -> Result<SerializedFileReader<File>, PartError> {
     SerializedFileReader::new(file).map_err(|source| PartError::Parquet { path: path.to_owned(), source })
 }
 
-/// Why a part could not be written: usually an error of the system.
+/// Returns the reason why a part could not be written: usually an error of the operating system.
 fn unwritten(path: PathBuf, source: ParquetError) -> PartError {
     match source {
         ParquetError::External(error) => match error.downcast() {
@@ -457,7 +457,8 @@ fn open_part<R: Row>(path: &Path) -> Result<SerializedFileWriter<Summed>, PartEr
         .map_err(|e| unwritten(path.to_owned(), e))
 }
 
-/// Numbers are delta-packed: that takes little time, and stamps leave nothing for a compression.
+/// Returns the writer's settings. Numbers are delta-packed, which takes little time; stamps then leave nothing to
+/// compress.
 fn properties(schema: &Type) -> WriterPropertiesPtr {
     let mut properties = WriterProperties::builder()
         .set_dictionary_enabled(false)
@@ -486,29 +487,29 @@ mod sealed {
 
     use super::{CsvWriter, GroupReader, GroupWriter, ParquetError, Wanted};
 
-    /// How a row type is laid out in columns.
+    /// Layout of a row type in columns.
     pub trait Columns: Sized {
-        /// The optional columns that files of earlier versions do not have.
+        /// Names of the optional columns that files from earlier versions do not have.
         const ADDED: &'static [&'static str];
         /// Rows in memory, by column.
         type Buffer: Default + Send;
-        /// The table's Parquet schema.
+        /// Returns the table's Parquet schema.
         fn schema() -> String;
-        /// Adds the row.
+        /// Adds the row to the columns.
         fn push(&self, columns: &mut Self::Buffer) -> Result<(), ParquetError>;
-        /// Writes the rows as one row group. The columns are empty afterwards.
+        /// Writes the rows as one row group, and empties the columns.
         fn write(columns: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError>;
-        /// The columns of a row group that is read.
+        /// Columns of a row group that is being read.
         type Open;
-        /// Finds the columns of a row group.
+        /// Opens the wanted columns of a row group.
         fn open(group: &mut GroupReader<'_>, wanted: Wanted) -> Result<Self::Open, ParquetError>;
-        /// A row before the first is read.
+        /// Returns a row to read into.
         fn blank() -> Self;
-        /// Takes the values of the next row.
+        /// Reads the values of the next row.
         fn read(&mut self, columns: &mut Self::Open) -> Result<(), ParquetError>;
-        /// The same from a row that is in memory.
+        /// Copies the wanted values from a row in memory.
         fn take_from(&mut self, row: &Self, wanted: Wanted);
-        /// The names of the columns.
+        /// Returns the names of the columns.
         fn names() -> Vec<&'static str>;
         /// Writes the row's values as a line of CSV.
         fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()>;
@@ -616,7 +617,7 @@ mod tests {
         assert!(source.to_string().contains("its columns are not those of this version"), "{source}");
     }
 
-    /// The columns that a table of docs/run-directory.md names.
+    /// Returns the columns that a table of docs/run-directory.md names.
     fn documented(section: &str) -> BTreeSet<&'static str> {
         let docs = include_str!("../../../docs/run-directory.md");
         let (_, section) = docs.split_once(&format!("\n## {section}\n")).expect(section);

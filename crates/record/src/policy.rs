@@ -1,15 +1,15 @@
-//! What a recommendation must cover.
+//! Requirements on recommendations.
 
 use serde::{Deserialize, Serialize};
 
-/// How sure a recommendation must be.
+/// Requirements that a recommendation must meet.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Policy {
-    /// The share of future terminations that a recommendation must cover.
+    /// Share of future terminations that a recommendation must cover.
     pub coverage: f64,
-    /// At this confidence.
+    /// Confidence at which it must cover them.
     pub confidence: f64,
-    /// Seconds added to a recommended sleep and grace period.
+    /// Margin added to a recommended sleep and grace period, in seconds.
     pub margin_s: u64,
 }
 
@@ -20,7 +20,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Whether it is the one of a run that asks for no other.
+    /// Returns true if this is the policy of a run that asks for no other.
     pub(crate) fn is_default(&self) -> bool {
         *self == Self::default()
     }

@@ -1,8 +1,7 @@
-//! Clients that retry, and the failures that they would have hidden.
+//! Retrying clients, and the failures that they would have hidden.
 //!
-//! Nothing is retried behind anybody's back: [`is_retried`] is the policy of `--retry`, with
-//! which an attempt's facts stay those of the first, and [`go_hides`] says which failures Go's
-//! `net/http` would have hidden, without sending anything.
+//! No request is retried silently. [`is_retried`] is the policy of `--retry`, which keeps the facts of the first
+//! attempt. [`go_hides`] tells which failures Go's `net/http` would have hidden, without sending anything.
 
 use super::outcome::is_gateway_status;
 use super::{Outcome, RequestRow};
@@ -10,10 +9,10 @@ use super::{Outcome, RequestRow};
 /// The gRPC status UNAVAILABLE.
 pub const GRPC_UNAVAILABLE: i32 = 14;
 
-/// Whether a client that retries does so after an attempt's outcome: nothing was sent, or HTTP/2 said
-/// that nothing was done; or the connection or the gateway failed, and the method is one that may be
-/// sent twice (RFC 9110, 9.2.2); or a gRPC server or a proxy before it is unavailable, which is
-/// what the usual policies of gRPC clients name.
+/// Returns true if a retrying client sends the request again after this attempt. It does if nothing was sent, or
+/// HTTP/2 reported that nothing was processed; if the connection or the gateway failed and the method may be sent
+/// twice (RFC 9110, 9.2.2); or if a gRPC server, or a proxy in front of it, is unavailable, which is the status that
+/// common policies of gRPC clients name.
 pub fn is_retried(method: &str, attempt: &RequestRow) -> bool {
     let was_not_processed = match attempt.outcome {
         Outcome::ConnectRefused
@@ -23,7 +22,7 @@ pub fn is_retried(method: &str, attempt: &RequestRow) -> bool {
         | Outcome::DnsError
         | Outcome::H2RefusedStream
         | Outcome::H2Goaway => true,
-        // An alert may come when the request has been sent.
+        // An alert may also arrive after the request was sent.
         Outcome::TlsError => attempt.sent.is_none(),
         Outcome::HttpError => attempt.grpc_status == Some(GRPC_UNAVAILABLE),
         _ => false,
@@ -37,27 +36,27 @@ pub fn is_retried(method: &str, attempt: &RequestRow) -> bool {
             }
 }
 
-/// Whether a method may be sent twice.
+/// Returns true if a request of this method may be sent twice.
 pub fn is_idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "PUT" | "DELETE" | "OPTIONS" | "TRACE")
 }
 
-/// Whether Go's `http.Transport` sends a request of this method again by itself, where it has no
-/// Idempotency-Key (`Request.isReplayable`, net/http).
+/// Returns true if Go's `http.Transport` by itself sends a request of this method again, if it has no Idempotency-Key
+/// (`Request.isReplayable`, net/http).
 pub fn go_replays(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE")
 }
 
-/// Whether Go's `http.Transport` would have sent this request again without a word: it was on a
-/// connection that had carried one before, which ended before the first byte of the answer, and
-/// the request is one that Go replays (`persistConn.shouldRetryRequest`, net/http).
+/// Returns true if Go's `http.Transport` would have sent this request again silently: it was on a reused connection
+/// that ended before the first byte of the answer, and Go replays the request (`persistConn.shouldRetryRequest`,
+/// net/http).
 ///
-/// In HTTP/2 the method does not matter, as long as the body can be sent again. Sent again is what
-/// ended before the head of its answer and was never written, or that the server says it did not
-/// process (`canRetryError`, net/http/internal/http2); but not the first stream of a connection
-/// that a GOAWAY ends with an error (`ClientConn.setGoAway`).
+/// In HTTP/2 the method does not matter, as long as the body can be sent again. Go sends a request again if it ended
+/// before the head of its answer and either was never written, or the server reports that it did not process it
+/// (`canRetryError`, net/http/internal/http2). The exception is the first stream of a connection that a GOAWAY ends
+/// with an error (`ClientConn.setGoAway`).
 ///
-/// So it is in Go 1.27. Go 1.19 sent that first stream again, too, and what was reset with
+/// This describes Go 1.27. Go 1.19 also sent that first stream again, and requests that were reset with
 /// PROTOCOL_ERROR.
 pub fn go_hides(row: &RequestRow, replays: bool) -> bool {
     let detail = row.detail.as_deref();
@@ -70,7 +69,7 @@ pub fn go_hides(row: &RequestRow, replays: bool) -> bool {
         Outcome::H2RefusedStream => true,
         Outcome::ResetMidResponse if detail == Some("REFUSED_STREAM") => true,
         _ if row.stream.is_some() => ended_without_answer && row.bytes_sent == 0,
-        // Where nothing at all was written, any method is sent again.
+        // If nothing at all was written, Go sends any method again.
         _ => row.conn_reused && ended_without_answer && (replays || row.bytes_sent == 0),
     }
 }

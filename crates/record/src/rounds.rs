@@ -1,4 +1,4 @@
-//! The rounds of a run that repeats its disruptions until it shows what is asked for.
+//! The rounds of a run that repeats its disruptions until it has shown what was asked for.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,21 +7,21 @@ use super::names::named;
 named! {
     /// Event that ended the rounds.
     pub enum RoundsEnd {
-        /// As many units were seen as the policy asks for.
+        /// The number of units that the policy asks for was seen.
         Covered = "covered",
-        /// A window lasted as long as windows can be seen.
+        /// A window lasted as long as windows can be observed.
         Outlasted = "outlasted",
         /// Requests were lost that a longer sleep saves, so the sleep that was to be proven is too short.
         Refuted = "refuted",
-        /// The measurement is invalid, and stays so.
+        /// The measurement is invalid and will stay so.
         Invalid = "invalid",
         /// No pod ended under load, or none whose window has bounds.
         NoneCounted = "none_counted",
-        /// The run may make no further one.
+        /// The run reached its maximum number of rounds.
         MostRounds = "most_rounds",
-        /// The record could not be looked at.
+        /// The record could not be read.
         NotSeen = "not_seen",
-        /// The run was interrupted, or given up.
+        /// The run was interrupted or abandoned.
         Halted = "halted",
     }
 }
@@ -29,18 +29,18 @@ named! {
 /// The rounds that a run made, and the reason why there were no more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rounds {
-    /// Rounds that were made.
+    /// Number of rounds made.
     pub done: usize,
-    /// Rounds that may be made.
+    /// Maximum number of rounds.
     pub most: usize,
-    /// Pods that had ended at the last look.
+    /// Number of pods that had ended at the last look.
     pub terminations: usize,
-    /// Units at the last look: ends of pods apart from each other, rollouts, or deletions.
+    /// Number of units at the last look: ends of pods apart from each other, rollouts, or deletions.
     pub counted: usize,
-    /// Number of these that it takes.
+    /// Number of units needed.
     pub needed: usize,
-    /// Event that ended them.
+    /// Event that ended the rounds.
     pub ended: RoundsEnd,
-    /// The reason, as text.
+    /// The reason as text.
     pub why: String,
 }

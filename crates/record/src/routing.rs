@@ -1,4 +1,4 @@
-//! How new connections to a target reach its pods: by what, and by which rules of its Service.
+//! Routing of new connections to a target's pods: the router, and the rules of the target's Service.
 
 use std::net::IpAddr;
 
@@ -7,76 +7,77 @@ use serde::{Deserialize, Serialize};
 use super::run_info::{Balances, ClusterInfo, Target};
 use super::service_proxy::{ProxyEvidence, Spread};
 
-/// What routes new connections to a target's pods.
+/// Router of new connections to a target's pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "by", rename_all = "snake_case")]
 pub enum Routing {
-    /// Whatever is behind a URL.
+    /// An unknown router behind a URL.
     Url,
-    /// The client itself, which asks the DNS for the pods' addresses.
+    /// The client itself, which looks up the pods' addresses in the DNS.
     Dns,
-    /// The Service proxy of the client's node, by the Service's own address.
+    /// The Service proxy of the client's node, through the Service's cluster IP.
     ClusterIp(ServiceRules),
-    /// The Service proxy of a node, by that node's port.
+    /// The Service proxy of a node, through a port of that node.
     NodePort(ServiceRules),
 }
 
-/// The settings of a Service that affect how its connections are balanced.
+/// Settings of a Service that affect how its connections are balanced.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceRules {
     /// `spec.sessionAffinity`.
     #[serde(default)]
     pub session_affinity: SessionAffinity,
-    /// `spec.internalTrafficPolicy`: for its own address.
+    /// `spec.internalTrafficPolicy`, which applies to the Service's cluster IP.
     #[serde(default)]
     pub internal_traffic: TrafficPolicy,
-    /// `spec.externalTrafficPolicy`: for its node ports and external addresses.
+    /// `spec.externalTrafficPolicy`, which applies to its node ports and external addresses.
     #[serde(default)]
     pub external_traffic: TrafficPolicy,
-    /// `spec.trafficDistribution`, or the annotation that asks for topology hints: near endpoints first.
+    /// `spec.trafficDistribution`, or the annotation that asks for topology hints: nearby endpoints are preferred.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distribution: Option<String>,
 }
 
-/// Whether a client's connections stay with one pod.
+/// Session affinity: the choice whether a client's connections stay with one pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionAffinity {
-    /// Each connection is balanced for itself.
+    /// Each connection is balanced independently.
     #[default]
     None,
     /// All connections of one client address go to one pod.
     ClientIp,
 }
 
-/// Which endpoints a node's Service proxy uses.
+/// Traffic policy: the endpoints that a node's Service proxy uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrafficPolicy {
-    /// All.
+    /// All endpoints.
     #[default]
     Cluster,
-    /// Those on its own node.
+    /// Endpoints on its own node only.
     Local,
 }
 
-/// How new connections to a target are spread over the ready endpoints of its Service.
+/// Distribution of new connections to a target over the ready endpoints of its Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Balancing {
-    /// Each goes to any of them with the same probability, independently of earlier ones.
+    /// Each connection goes to any of them with equal probability, independently of earlier ones.
     Random {
-        /// Whether that rests on what the user stated, or on what the record does not hold.
+        /// True if this relies on a statement of the user, or on defaults because the record lacks the Service's
+        /// rules.
         assumed: bool,
     },
-    /// Not so, and why.
+    /// Another distribution, with the reason.
     No(&'static str),
-    /// It is not known.
+    /// The distribution is unknown.
     Unknown,
 }
 
 impl Target {
-    /// How new connections to it are spread over the endpoints of its Service. If a run did not record the Service's
-    /// rules, the defaults of a Service are assumed.
+    /// Returns how new connections to the target are distributed over the endpoints of its Service. If the run did
+    /// not record the Service's rules, the defaults of a Service are assumed.
     pub fn balancing(&self, cluster: &ClusterInfo) -> Balancing {
         if self.balances == Balances::Requests {
             return Balancing::No("a proxy there balances requests, and keeps its connections to pods");
@@ -100,8 +101,8 @@ impl Target {
         }
     }
 
-    /// The only node whose pods its connections reach: that of its Service proxy, with the traffic policy `Local`; `None`
-    /// also if that node is not known.
+    /// Returns the only node whose pods the target's connections reach: the node of its Service proxy, if the traffic
+    /// policy is `Local`. Returns `None` also if that node is unknown.
     pub fn only_node(&self) -> Option<&str> {
         let policy = match &self.routing {
             Some(Routing::ClusterIp(rules)) => rules.internal_traffic,
@@ -111,7 +112,7 @@ impl Target {
         self.node.as_deref().filter(|_| policy == TrafficPolicy::Local)
     }
 
-    /// The host in its URL.
+    /// Returns the host in the target's URL.
     pub fn host(&self) -> Option<&str> {
         let (_, rest) = self.url.split_once("://")?;
         let authority = rest.split(['/', '?', '#']).next()?;
@@ -122,14 +123,14 @@ impl Target {
         }
     }
 
-    /// Whether its URL has an address instead of a name: then it is not a headless Service.
+    /// Returns true if the URL's host is an IP address, so that the target is not a headless Service.
     fn has_address(&self) -> bool {
         self.host().is_some_and(|host| host.parse::<IpAddr>().is_ok())
     }
 }
 
 impl ServiceRules {
-    /// Why not every endpoint gets the same share, if so.
+    /// Returns the reason why the endpoints do not all get the same share; `None` if they do.
     fn near(&self, policy: TrafficPolicy) -> Option<&'static str> {
         if self.session_affinity == SessionAffinity::ClientIp {
             return Some("its Service has session affinity: a client stays with one pod");
@@ -216,7 +217,7 @@ mod tests {
         let is_random = |routing| {
             matches!(target(Some(routing)).balancing(&cluster), Balancing::Random { assumed: false })
         };
-        // Which policy counts depends on the way that connections take.
+        // The policy that applies depends on the path of the connections.
         assert!(is_random(Routing::ClusterIp(external.clone())));
         assert!(is_random(Routing::NodePort(internal.clone())));
         assert!(!is_random(Routing::ClusterIp(internal)));
@@ -233,7 +234,7 @@ mod tests {
         assert_eq!(target(None).balancing(&cluster), Balancing::Random { assumed: true });
         let v6 = Target { url: "http://[fd00::7]:80/".into(), ..target(None) };
         assert_eq!(v6.balancing(&cluster), Balancing::Random { assumed: true });
-        // A name is a headless Service's, or somebody else's.
+        // A name belongs to a headless Service, or to something outside the cluster.
         let named = Target { url: "http://web.shop.svc.cluster.local:80/".into(), ..target(None) };
         assert_eq!(named.balancing(&cluster), Balancing::Unknown);
         let url = Target { service: None, ..target(None) };

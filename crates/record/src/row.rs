@@ -1,5 +1,5 @@
-//! One row per request: as the client saw it, and as a proxy saw it. What a row has stands with the columns of its table
-//! (`parts::tables`).
+//! One row per request: as the client saw it, and as a proxy saw it. The fields of a row are defined with the columns
+//! of its table (`parts::tables`).
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use super::names::named;
 pub use super::parts::{RequestRow, ServedRow};
 use super::{Outcome, Stamp};
 
-/// The name of the response header by which a proxy names its pod.
+/// Name of the response header in which a proxy names its pod.
 pub const POD_HEADER: &str = "rolldrop-pod";
 
 named! {
-    /// Whether a request counts.
+    /// Phase of the run in which a request was scheduled.
     pub enum Phase else UnknownPhase "unknown phase {0:?}" {
-        /// Sent to warm the path up; recorded, never counted.
+        /// Sent to warm up the path; recorded, but never counted.
         Warmup = "warmup",
         /// Counted.
         Main = "main",
@@ -21,7 +21,7 @@ named! {
 }
 
 named! {
-    /// How a TLS session came about: its version, and whether it resumed an earlier one.
+    /// Kind of TLS session: its version, and full handshake or resumption.
     pub enum TlsSession else UnknownTlsSession "unknown TLS session {0:?}" {
         /// TLS 1.2, a full handshake.
         Full12 = "1.2",
@@ -35,7 +35,7 @@ named! {
 }
 
 impl RequestRow {
-    /// The row of a request that was not sent, which one that is sent fills in.
+    /// Makes the row of a request that was not sent. The caller fills in the rest if it is sent.
     pub fn not_sent(
         source: Arc<str>,
         seq: u64,
@@ -80,11 +80,11 @@ impl RequestRow {
 }
 
 named! {
-    /// How a proxied request ended, seen from the proxy.
+    /// Way in which a proxied request ended, as the proxy saw it.
     pub enum ServedEnd else UnknownServedEnd "unknown end {0:?} of a served request" {
         /// The whole response was passed on.
         Complete = "complete",
-        /// The client closed or reset first.
+        /// The client closed or reset the connection first.
         ClientGone = "client_gone",
         /// The app's listener refused the connection.
         UpstreamRefused = "upstream_refused",
@@ -100,15 +100,15 @@ named! {
 }
 
 named! {
-    /// What a client connection of a proxy carries.
+    /// Protocol that a proxy's client connection carries.
     pub enum Protocol else UnknownProtocol "unknown protocol {0:?} of a served request" {
         /// HTTP/1.0 or HTTP/1.1.
         Http1 = "http1",
         /// HTTP/2 without TLS, with prior knowledge.
         Http2 = "http2",
-        /// TLS, which the app ends: the row is a connection's.
+        /// TLS, which the app terminates: the row describes a connection.
         Tls = "tls",
-        /// Bytes that were not parsed: the row is a connection's.
+        /// Bytes that were not parsed: the row describes a connection.
         Tcp = "tcp",
     }
 }

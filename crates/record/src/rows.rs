@@ -1,4 +1,4 @@
-//! The rows of a run, which may be more than fit into memory: readers go through them as often as they need.
+//! The rows of a run. They may not fit into memory, so readers pass over them as often as they need.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -9,29 +9,30 @@ use super::parts::{self, Lane, Part, PartError, Row, checksum};
 use super::run_dir::LIVE_DIR;
 use super::{Records, RequestRow, ServedRow};
 
-/// Where the rows of a run are. They are the same each time.
+/// A source of a run's rows. Every pass gets the same rows.
 pub trait RowSource: Debug + Send + Sync {
-    /// How many lanes it takes to use all processors.
+    /// Returns the number of lanes that it takes to use all processors.
     fn lanes(&self) -> usize;
 
-    /// Goes through the rows of the load sources. The lanes share them, side by side: the first one gets the first rows.
+    /// Passes the rows of the load sources to the lanes, which work in parallel. Each lane gets a share of the rows,
+    /// and the first lane gets the first ones.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// Fails if the rows cannot be read.
     fn requests(&self, lanes: &mut [&mut dyn Lane<RequestRow>]) -> Result<(), PartError>;
 
-    /// Whether proxies recorded something.
+    /// Returns true if proxies recorded any rows.
     fn has_served(&self) -> bool;
 
-    /// Goes through the rows of the proxies, likewise.
+    /// Passes the rows of the proxies to the lanes in the same way.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// Fails if the rows cannot be read.
     fn served(&self, lanes: &mut [&mut dyn Lane<ServedRow>]) -> Result<(), PartError>;
 }
 
 impl RowSource for Records {
-    /// More than one, so that whoever tests with few rows adds up lanes as well.
+    /// Returns more than one, so that tests with few rows also combine lanes.
     fn lanes(&self) -> usize {
         3
     }
@@ -51,7 +52,7 @@ impl RowSource for Records {
     }
 }
 
-/// Gives each lane about as many of the rows.
+/// Gives each lane about the same number of rows.
 fn give<R: Row>(rows: &[R], lanes: &mut [&mut dyn Lane<R>]) {
     let each = rows.len().div_ceil(lanes.len().max(1)).max(1);
     for (rows, lane) in rows.chunks(each).zip(lanes) {
@@ -63,22 +64,22 @@ fn give<R: Row>(rows: &[R], lanes: &mut [&mut dyn Lane<R>]) {
     }
 }
 
-/// Each lane has sums of its own in memory.
+/// Maximum number of lanes, because each lane keeps its own sums in memory.
 const MOST_LANES: usize = 8;
 
 /// The tables of a run directory.
 #[derive(Debug)]
 pub struct Tables {
-    /// The parts of each table that can be read.
+    /// Readable parts of each table.
     requests: Vec<Part>,
     served: Vec<Part>,
-    /// Rows that crossed while the load lasted, of sources whose others were not fetched.
+    /// Rows that were transferred during the load, from sources whose other rows were not fetched.
     live: Vec<RequestRow>,
 }
 
 impl Tables {
-    /// Those of a run directory. Adds missing rows to `torn`, and, if the run's format has checksums, damaged parts, which
-    /// are ignored, to `corrupt`.
+    /// Opens the tables of a run directory. Adds a note on missing rows to `torn` and, if the run's format has
+    /// checksums, adds damaged parts, which are ignored, to `corrupt`.
     pub(super) fn open(
         run_dir: &Path,
         checksums: Checksums,
@@ -109,16 +110,16 @@ impl Tables {
     }
 }
 
-/// Whether the parts of a run have checksums.
+/// Presence of checksums in the parts of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Checksums {
-    /// All of them have one.
+    /// All parts have a checksum.
     Written,
-    /// They are of a format without.
+    /// The run's format has no checksums.
     None,
 }
 
-/// The undamaged parts of a table. Names the others in `corrupt`.
+/// Returns the undamaged parts of a table, and names the others in `corrupt`.
 fn whole_parts<R: Row>(
     run_dir: &Path,
     checksums: Checksums,
@@ -197,7 +198,7 @@ mod tests {
         );
     }
 
-    /// Takes the numbers and ends of requests.
+    /// A lane that takes the numbers and ends of requests.
     struct Ends {
         row: RequestRow,
         taken: Vec<RequestRow>,
@@ -271,7 +272,8 @@ mod tests {
             "{corrupt:?}"
         );
         std::fs::remove_file(&cut).unwrap();
-        // Any byte of the pages, which end where the metadata begin: these are before their length and a mark.
+        // Any byte of the pages will do. They end where the metadata begin, which in turn are followed by their
+        // length and a magic number.
         let (rest, _mark) = bytes.split_last_chunk::<4>().unwrap();
         let (rest, length) = rest.split_last_chunk::<4>().unwrap();
         let pages = rest.len() - usize::try_from(u32::from_le_bytes(*length)).unwrap();

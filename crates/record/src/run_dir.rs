@@ -13,56 +13,56 @@ use super::{Clock, Event, RequestRow, RowSource, RunInfo, ServedRow, Tables};
 
 const INFO: &str = "run.json";
 const EVENTS: &str = "events.jsonl";
-/// The directory of rows that crossed from far away while the load lasted. It goes when the others
-/// have arrived.
+/// Directory for rows that were transferred during the load from remote load sources. It is removed when all other
+/// rows have arrived.
 pub const LIVE_DIR: &str = "live";
 
-/// A run directory.
+/// The directory of one run.
 #[derive(Clone, Debug)]
 pub struct RunDir {
     path: PathBuf,
 }
 
-/// Why a run directory cannot be written or read.
+/// Reason why a run directory cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirError {
-    /// The directory is there and holds something already.
+    /// The directory exists and is not empty.
     #[error("{0} is not empty: name a directory that does not exist yet")]
     NotEmpty(PathBuf),
-    /// There is no run here.
+    /// The directory does not hold a run.
     #[error(
         "{0} is not a run directory: it has no readable run.json; name a directory that `rolldrop run` made"
     )]
     NotARun(PathBuf),
-    /// A file's contents are not what they should be.
+    /// A file's contents are invalid.
     #[error("{path}:{line}: {why}; restore the file, or measure again")]
     Malformed {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The line, counted from 1.
+        /// Number of the line, counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Description of the error.
         why: String,
     },
-    /// The run was written in a format that this version does not read.
+    /// The run was written in a format that this version cannot read.
     #[error(
         "{path}: written in format {found}, this version reads format {FORMAT_VERSION}: use the rolldrop that wrote it"
     )]
     OtherFormat {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its format.
+        /// Format of the file.
         found: u64,
     },
     /// A file could not be read or written.
     #[error("failed to use {path}")]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause of the failure.
         source: io::Error,
     },
-    /// Something that is no file has the name of a file of the run.
+    /// A file of the run is not a regular file.
     #[error("{0} is no regular file: restore the file, or measure again")]
     NoFile(PathBuf),
     /// A table could not be read or written.
@@ -70,44 +70,45 @@ pub enum RunDirError {
     Part(#[from] PartError),
 }
 
-/// What a run directory holds in addition to its rows, as it was recorded.
+/// Contents of a run directory apart from its rows, as recorded.
 #[derive(Clone, Debug)]
 pub struct RunLog {
-    /// run.json.
+    /// Contents of run.json.
     pub info: RunInfo,
-    /// events.jsonl, in the order written.
+    /// Contents of events.jsonl, in the order written.
     pub events: Vec<Event>,
-    /// What could not be read, and why that is no error: a run that was killed
-    /// leaves a torn last line and parts that were never closed.
+    /// Descriptions of data that could not be read, but without an error: a killed run leaves a torn last line and
+    /// parts that were never closed.
     pub torn: Vec<String>,
-    /// What could not be read and a kill does not explain: it was changed after it was written, or is of a version
-    /// that this one does not know.
+    /// Descriptions of data that could not be read for a reason other than a kill: it was changed after it was
+    /// written, or is of a version that this one does not know.
     pub corrupt: Vec<String>,
-    /// Files that were read although they were changed after they were written: nothing says which part of them is true.
+    /// Files that were read although they were changed after they were written, so nothing shows which part of them
+    /// is true.
     pub altered: Vec<String>,
 }
 
-/// Everything that a run directory holds, in memory.
+/// All contents of a run directory, in memory.
 #[derive(Clone, Debug)]
 pub struct Records {
-    /// run.json.
+    /// Contents of run.json.
     pub info: RunInfo,
-    /// events.jsonl, in the order written.
+    /// Contents of events.jsonl, in the order written.
     pub events: Vec<Event>,
-    /// requests/*.parquet.
+    /// Rows of requests/*.parquet.
     pub requests: Vec<RequestRow>,
-    /// served/*.parquet.
+    /// Rows of served/*.parquet.
     pub served: Vec<ServedRow>,
-    /// As in [`RunLog`].
+    /// Same as in [`RunLog`].
     pub torn: Vec<String>,
-    /// As in [`RunLog`].
+    /// Same as in [`RunLog`].
     pub corrupt: Vec<String>,
-    /// As in [`RunLog`].
+    /// Same as in [`RunLog`].
     pub altered: Vec<String>,
 }
 
 impl Records {
-    /// A copy of all but the rows.
+    /// Returns a copy of everything except the rows.
     pub fn log(&self) -> RunLog {
         RunLog {
             info: self.info.clone(),
@@ -119,18 +120,18 @@ impl Records {
     }
 }
 
-/// Writes a file into a folder, whole or not at all; folders that are missing are made.
+/// Writes a file in a folder, completely or not at all, and creates missing folders.
 ///
 /// # Errors
-/// When it cannot be written.
+/// Fails if the file cannot be written.
 pub fn write_file(folder: &Path, name: &str, contents: &[u8]) -> Result<(), RunDirError> {
     write_file_with(folder, name, |file| file.write_all(contents))
 }
 
-/// The same of a file that `write` writes bit by bit.
+/// Writes a file like [`write_file`], with its contents produced by `write`.
 ///
 /// # Errors
-/// When it cannot be written.
+/// Fails if the file cannot be written.
 pub fn write_file_with(
     folder: &Path,
     name: &str,
@@ -149,10 +150,10 @@ pub fn write_file_with(
 }
 
 impl RunDir {
-    /// Makes a new run directory at `path`, parents included.
+    /// Creates a new run directory at `path`, including missing parents.
     ///
     /// # Errors
-    /// When it exists and is not empty, or cannot be made.
+    /// Fails if the directory exists and is not empty, or cannot be created.
     pub fn create(path: &Path) -> Result<Self, RunDirError> {
         let io = |source| RunDirError::Io { path: path.to_owned(), source };
         if let Some(above) = path.parent() {
@@ -160,7 +161,7 @@ impl RunDir {
         }
         match private_dir(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io(error)),
-            // An existing directory keeps its rights.
+            // An existing directory keeps its permissions.
             Ok(()) | Err(_) => {}
         }
         if fs::read_dir(path).map_err(io)?.next().is_some() {
@@ -172,7 +173,7 @@ impl RunDir {
     /// Opens the run directory at `path`.
     ///
     /// # Errors
-    /// When there is no run.json in it.
+    /// Fails if there is no run.json in it.
     pub fn open(path: &Path) -> Result<Self, RunDirError> {
         if !path.join(INFO).is_file() {
             return Err(RunDirError::NotARun(path.to_owned()));
@@ -180,21 +181,21 @@ impl RunDir {
         Ok(Self { path: path.to_owned() })
     }
 
-    /// Removes the directory if nothing has been written to it: of a run that never began, for example.
+    /// Removes the directory if nothing has been written to it, for example because the run never began.
     pub fn discard_if_empty(&self) {
-        // One that is not empty cannot be removed.
+        // A directory that is not empty cannot be removed.
         let _ = fs::remove_dir(&self.path);
     }
 
-    /// Where it is.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes run.json, replacing an earlier one in one step.
+    /// Writes run.json, replacing an earlier one atomically.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Fails if it cannot be written.
     pub fn write_info(&self, info: &RunInfo) -> Result<(), RunDirError> {
         let json = serde_json::to_vec_pretty(info)
             .map_err(|e| RunDirError::Io { path: self.path.join(INFO), source: io::Error::other(e) })?;
@@ -204,7 +205,7 @@ impl RunDir {
     /// Reads run.json.
     ///
     /// # Errors
-    /// When it cannot be read or is of another format.
+    /// Fails if it cannot be read or has a format that this version does not know.
     pub fn info(&self) -> Result<RunInfo, RunDirError> {
         let path = self.path.join(INFO);
         let text =
@@ -223,18 +224,18 @@ impl RunDir {
         serde_json::from_str(&text).map_err(malformed)
     }
 
-    /// Writes a file under the run directory, replacing an earlier one in one step.
+    /// Writes a file in the run directory, replacing an earlier one atomically.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Fails if the file cannot be written.
     pub fn write_file(&self, name: &str, contents: &[u8]) -> Result<(), RunDirError> {
         write_file(&self.path, name, contents)
     }
 
-    /// The log of events, to append to. A run has one.
+    /// Opens the event log for appending. A run has a single log.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// Fails if the log cannot be opened.
     pub fn event_log(&self) -> Result<EventLog, RunDirError> {
         let path = self.path.join(EVENTS);
         let file = OpenOptions::new()
@@ -245,19 +246,19 @@ impl RunDir {
         Ok(EventLog { path, file, sum: EventsSum::default() })
     }
 
-    /// A writer for the rows of one source.
+    /// Makes a writer for the rows of one source.
     ///
     /// # Errors
-    /// When the table's directory cannot be made.
+    /// Fails if the table's directory cannot be created.
     pub fn part_writer<R: Row>(&self, source: &str, clock: Clock) -> Result<PartWriter<R>, RunDirError> {
         Ok(PartWriter::create(&self.path, source, clock)?)
     }
 
-    /// Reads everything but the rows, and finds these. What a kill left unfinished is ignored and named in
-    /// [`RunLog::torn`].
+    /// Reads everything except the rows, and locates the rows. Data that a kill left unfinished is ignored and named
+    /// in [`RunLog::torn`].
     ///
     /// # Errors
-    /// When a file that should be whole is not.
+    /// Fails if a file that should be complete is not.
     pub fn recorded(&self) -> Result<(RunLog, Tables), RunDirError> {
         let info = self.info()?;
         let EventsRead { events, sum, mut torn, mut corrupt } = self.read_events()?;
@@ -282,10 +283,10 @@ impl RunDir {
         Ok((RunLog { info, events, torn, corrupt, altered }, tables))
     }
 
-    /// Reads all that was recorded into memory: 0.3 kB for each row.
+    /// Reads everything into memory: 0.3 kB per row.
     ///
     /// # Errors
-    /// When a file that should be whole is not.
+    /// Fails if a file that should be complete is not.
     pub fn read(&self) -> Result<Records, RunDirError> {
         let (RunLog { info, events, torn, corrupt, altered }, tables) = self.recorded()?;
         let (mut requests, mut served) = (Vec::new(), Vec::new());
@@ -294,7 +295,8 @@ impl RunDir {
         Ok(Records { info, events, requests, served, torn, corrupt, altered })
     }
 
-    /// Ignores events of another version, which may mean anything, and counts them in `corrupt`.
+    /// Reads the event log. Events of another version are ignored, because their meaning is unknown, and counted in
+    /// `corrupt`.
     fn read_events(&self) -> Result<EventsRead, RunDirError> {
         let path = self.path.join(EVENTS);
         let io = |source| RunDirError::Io { path: path.clone(), source };
@@ -338,17 +340,17 @@ impl RunDir {
     }
 }
 
-/// A log of events as it was read.
+/// An event log as read.
 #[derive(Default)]
 struct EventsRead {
     events: Vec<Event>,
-    /// Of its whole lines.
+    /// Lines and checksum of the complete lines.
     sum: EventsSum,
     torn: Vec<String>,
     corrupt: Vec<String>,
 }
 
-/// The lines of a log of events, and their checksum.
+/// Number of lines of an event log, and their checksum.
 #[derive(Clone, Debug, Default)]
 struct EventsSum {
     lines: u64,
@@ -366,7 +368,7 @@ impl EventsSum {
     }
 }
 
-/// Opens a regular file. Anything else, such as a pipe, may never have an end.
+/// Opens a regular file. Anything else, such as a pipe, might never end.
 fn open_file(path: &Path) -> Result<File, RunDirError> {
     let io = |source| RunDirError::Io { path: path.to_owned(), source };
     match fs::metadata(path).map_err(io)?.is_file() {
@@ -375,12 +377,12 @@ fn open_file(path: &Path) -> Result<File, RunDirError> {
     }
 }
 
-/// What a line of events.jsonl holds.
+/// A line of events.jsonl.
 enum Line {
     Event(Box<Event>),
-    /// Of a kind that a later version of rolldrop added; the other events do not change by it.
+    /// An event of a kind that a later version of rolldrop added. Other events are not affected.
     Kind,
-    /// Of another version of the format.
+    /// An event of another version of the format.
     Version(u32),
 }
 
@@ -400,7 +402,7 @@ fn parse_event(line: &[u8]) -> Result<Line, serde_json::Error> {
     }
 }
 
-/// Appends events; each is on its way to disk when [`EventLog::append`] returns.
+/// Appends events; each is handed to the operating system when [`EventLog::append`] returns.
 #[derive(Debug)]
 pub struct EventLog {
     path: PathBuf,
@@ -409,10 +411,10 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    /// Appends one event as one line.
+    /// Appends one event as a line.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Fails if the line cannot be written.
     pub fn append(&mut self, event: &Event) -> Result<(), RunDirError> {
         let io = |source| RunDirError::Io { path: self.path.clone(), source };
         let mut line = serde_json::to_vec(event).map_err(|e| io(io::Error::other(e)))?;
@@ -422,13 +424,13 @@ impl EventLog {
         Ok(())
     }
 
-    /// Closes it, and returns what was written.
+    /// Closes the log, and returns the size and checksum of what was written.
     pub fn close(self) -> EventsWritten {
         self.sum.written()
     }
 }
 
-/// Makes a directory for its owner alone: a run holds the addresses of clients.
+/// Creates a directory that only its owner can access, because a run contains the addresses of clients.
 fn private_dir(path: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     #[cfg(unix)]
@@ -461,7 +463,7 @@ mod tests {
         Event::new(Stamp::from_unix_ns(n), "coordinator", EventKind::Warning { message: format!("w{n}") })
     }
 
-    /// A closed run, its run.json, and the lines of its log.
+    /// Makes a run with a closed log, and returns it with its run.json and the lines of its log.
     fn closed(dir: &Path) -> (RunDir, RunInfo, Vec<String>) {
         let run = RunDir::create(dir).unwrap();
         let mut log = run.event_log().unwrap();

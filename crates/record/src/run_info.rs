@@ -1,4 +1,4 @@
-//! `run.json`: what was run, on what, by whom, and whether it completed.
+//! `run.json`: the settings of a run, its cluster and tool, and its completion state.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,75 +11,76 @@ use super::routing::Routing;
 use super::service_proxy::{ProxyEvidence, ServiceProxy};
 use super::{Evidence, Expect, Looks, Policy, RequestId, RequestRow, Rounds, RunId, Stamp};
 
-/// The version of the run directory's format. The second has checksums and totals, which show whether a
-/// record is whole.
+/// Version of the run directory's format. Version 2 added checksums and totals, which show whether a record is
+/// complete.
 pub const FORMAT_VERSION: u32 = 2;
-/// The oldest version that is read.
+/// Oldest version that can be read.
 pub const OLDEST_FORMAT: u32 = 1;
 
-/// The contents of `run.json`. Written when the run begins and again when it ends.
+/// Contents of `run.json`, written when the run begins and again when it ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunInfo {
-    /// The format's version, from [`OLDEST_FORMAT`] to [`FORMAT_VERSION`].
+    /// Version of the format, from [`OLDEST_FORMAT`] to [`FORMAT_VERSION`].
     pub format: u32,
     /// Name and version of the tool.
     pub tool: Tool,
-    /// The random part of the ids of its requests; absent in runs of earlier versions, whose ids had none.
+    /// Random part of the run's request ids; absent in runs from earlier versions, whose ids had none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunId>,
-    /// The scenario's name.
+    /// Name of the scenario.
     pub name: String,
-    /// The scenario, resolved and redacted.
+    /// The scenario, with values resolved and secrets redacted.
     pub scenario: serde_json::Value,
-    /// What the run is expected to show.
+    /// Results that the run is expected to show.
     #[serde(default, skip_serializing_if = "Expect::is_empty", deserialize_with = "super::expect::recorded")]
     pub expect: Expect,
-    /// The cluster's fingerprint.
+    /// Fingerprint of the cluster.
     pub cluster: ClusterInfo,
-    /// The targets of the load.
+    /// Targets of the load.
     pub targets: Vec<Target>,
-    /// The load that was planned.
+    /// The planned load.
     pub load: LoadPlan,
-    /// The recorders.
+    /// The recorders of the run, each with its own clock.
     pub sources: Vec<Source>,
-    /// When the run began, on the coordinator's clock.
+    /// Time the run began, on the coordinator's clock.
     pub started: Stamp,
-    /// When the run ended, on the coordinator's clock; absent while it runs and after a kill.
+    /// Time the run ended, on the coordinator's clock; absent while it runs and after a kill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Stamp>,
-    /// Whether the run came to its end, with every row written.
+    /// True if the run finished with every row written.
     pub complete: bool,
-    /// Whether it was interrupted on purpose (Ctrl-C).
+    /// True if the run was interrupted on purpose (Ctrl-C).
     #[serde(default)]
     pub interrupted: bool,
-    /// The share of its processors' time that the measuring machine may have in use, where that is another
-    /// than the stated limit.
+    /// Share of its CPU time that the measuring machine may use, if it differs from the documented limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_busy: Option<f64>,
-    /// Why it was aborted: more was dropped than `load.abort` allows.
+    /// Reason for aborting the run: more requests were dropped than `load.abort` allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aborted: Option<String>,
-    /// The looks of a run that goes on while its gate is inconclusive; absent for a run of fixed length.
+    /// Looks of a run that continues while its gate is inconclusive; absent for a run of fixed length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looks: Option<Looks>,
-    /// The rounds of a run that goes on until its windows cover what is asked for; absent for others, and while it runs.
+    /// Rounds of a run that continues until its windows give the coverage asked for; absent for other runs, and while
+    /// it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounds: Option<Rounds>,
-    /// How sure a recommendation must be.
+    /// Confidence that a recommendation must have.
     #[serde(default, skip_serializing_if = "Policy::is_default")]
     pub policy: Policy,
-    /// The run's log of events as it was written; absent while it runs, after a kill, and in runs of before 0.3.
+    /// Size and checksum of the event log; absent while the run is in progress, after a kill, and in runs from before
+    /// 0.3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events: Option<EventsWritten>,
 }
 
 impl RunInfo {
-    /// Whether its format has what it takes to tell whether the record is whole.
+    /// Returns true if the run's format has the checksums and totals needed to tell whether the record is complete.
     pub fn has_checks(&self) -> bool {
         self.format > OLDEST_FORMAT
     }
 
-    /// The id that a request of the run carried.
+    /// Returns the id that a request of the run carried.
     pub fn request_id(&self, row: &RequestRow) -> RequestId {
         RequestId::new(self.run.as_ref(), &row.source, row.seq)
     }
@@ -90,38 +91,37 @@ impl RunInfo {
 pub struct Tool {
     /// `rolldrop`.
     pub name: String,
-    /// Its version.
+    /// Version of the tool.
     pub version: String,
 }
 
 impl Tool {
-    /// This program.
+    /// Returns the name and version of this program.
     pub fn this() -> Self {
         Self { name: "rolldrop".into(), version: env!("CARGO_PKG_VERSION").into() }
     }
 }
 
-/// The size and checksum of a log of events when it was closed, which show whether it has changed since.
+/// Size and checksum of an event log when it was closed, which show whether it has changed since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventsWritten {
-    /// Its lines.
+    /// Number of lines.
     pub lines: u64,
-    /// CRC-32 of its bytes.
+    /// CRC-32 of the file's bytes.
     pub crc32: u32,
 }
 
-/// The properties of a cluster that results depend on.
+/// Properties of a cluster that affect results.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterInfo {
-    /// The API server's version, such as `v1.36.2`.
+    /// Version of the API server, such as `v1.36.2`.
     pub version: String,
-    /// What implements Services; `unknown` where that could not be found out.
+    /// Implementation of Services; `unknown` if it could not be determined.
     pub dataplane: ServiceProxy,
-    /// How that is known; `None` where it is not, and in runs of before 0.2.
+    /// Source of that knowledge; `None` if it is unknown, and in runs from before 0.2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataplane_from: Option<ProxyEvidence>,
-    /// Reads that the run had no right to make when it looked for that, such as `get configmaps/kube-proxy in
-    /// kube-system`.
+    /// Reads that the run was denied while determining it, such as `get configmaps/kube-proxy in kube-system`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dataplane_denied: Vec<String>,
     /// Number of nodes.
@@ -132,7 +132,7 @@ pub struct ClusterInfo {
     pub namespace: String,
 }
 
-/// The user stated one thing, and the cluster shows another.
+/// Error for a Service proxy that the user stated and that differs from what the cluster shows.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "--assume-service-proxy says {stated}, but the cluster's Service proxy is {found}: leave the option out"
@@ -143,10 +143,10 @@ pub struct Contradiction {
 }
 
 impl ClusterInfo {
-    /// Takes what the user states for what implements Services, where nothing else is known of it.
+    /// Uses the Service proxy that the user states, if nothing else is known about it.
     ///
     /// # Errors
-    /// When something else is known.
+    /// Fails if the cluster's Service proxy is known and differs from the stated one.
     pub fn assume(&mut self, stated: &ServiceProxy) -> Result<(), Contradiction> {
         let is_free = !self.dataplane.is_known() || self.dataplane_from == Some(ProxyEvidence::Assumed);
         if is_free {
@@ -159,68 +159,69 @@ impl ClusterInfo {
     }
 }
 
-/// Something that load is sent to: one consumer's view of the pods.
+/// A destination of the load, which stands for one consumer's view of the pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
-    /// The name in the rows' `target` column.
+    /// Name used in the rows' `target` column.
     pub name: String,
-    /// Where requests go.
+    /// URL that requests are sent to.
     pub url: String,
-    /// Who routes them to pods, in words for the report, such as `service web (service proxy of this host)`.
+    /// Consumer that routes the requests to pods, worded for the report, such as `service web (service proxy of this
+    /// host)`.
     pub consumer: String,
-    /// Whether it balances connections or single requests.
+    /// Unit that the consumer balances: connections or single requests.
     pub balances: Balances,
-    /// Why; absent in runs of 0.1.0.
+    /// Reason for `balances`; absent in runs of 0.1.0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub balances_because: Option<BalancesBecause>,
-    /// The Service whose endpoints it routes to, if that is known.
+    /// Service whose endpoints it routes to, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
-    /// What routes new connections, and by which rules; `None` in runs of before 0.2.
+    /// Component that routes new connections, and its rules; `None` in runs from before 0.2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub routing: Option<Routing>,
-    /// The node whose Service proxy routes them, if that is one, and known.
+    /// Node whose Service proxy routes the connections, if a Service proxy does and the node is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
 }
 
-/// What a consumer balances, and so what shows its window.
+/// Unit that a consumer balances, which decides what reveals its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Balances {
-    /// New connections: a Service.
+    /// New connections, as a Service does.
     Connections,
-    /// Single requests: an L7 proxy, which pools its connections to pods.
+    /// Single requests, as an L7 proxy does, which pools its connections to pods.
     Requests,
 }
 
-/// Why a consumer counts as one that balances connections, or requests.
+/// Reason why a consumer is taken to balance connections, or requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum BalancesBecause {
-    /// The scenario or the command line says so.
+    /// The scenario or the command line states it.
     Stated,
-    /// It is a Service: its Service proxy routes connections.
+    /// It is a Service, whose Service proxy routes connections.
     Service,
     /// It is a URL, and its answers have not shown otherwise.
     Assumed,
-    /// It answered with a gateway's status, and that answer named no pod.
+    /// It answered with a gateway's status, and those answers named no pod.
     GatewayStatus {
-        /// The most frequent one.
+        /// Most frequent such status.
         status: u16,
-        /// How many answers had any status of a gateway.
+        /// Number of answers that had any gateway status.
         answers: u64,
     },
     /// Its answers have a header that a gateway adds.
     GatewayHeader {
-        /// Its name.
+        /// Name of the header.
         header: String,
-        /// The most frequent value.
+        /// Most frequent value.
         value: String,
     },
-    /// Requests of one connection reached several pods.
+    /// Requests on one connection reached several pods.
     PodsOfOneConnection {
-        /// Two of them.
+        /// Two of the pods.
         pods: [String; 2],
     },
 }
@@ -250,21 +251,21 @@ impl fmt::Display for BalancesBecause {
     }
 }
 
-/// The planned load of a run: those of its [settings](super::load::Settings) that may be written.
+/// Planned load of a run: the [settings](super::load::Settings) that may be written down.
 ///
-/// What is absent is at its default, was not asked for, or does not apply.
+/// An absent field has its default, was not asked for, or does not apply.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoadPlan {
-    /// How the requests are paced.
+    /// Pacing of the requests.
     #[serde(default)]
     pub pacing: Pacing,
-    /// Requests per second, over all sources: the mean of the counted part; 0 for a closed loop.
+    /// Requests per second over all sources, as the mean of the counted part; 0 for a closed loop.
     pub rate: f64,
-    /// Length of the counted part, in seconds; 0 where requests are counted instead.
+    /// Length of the counted part, in seconds; 0 if its length is a number of requests instead.
     pub duration_s: f64,
     /// Length of the warm-up before it, in seconds.
     pub warmup_s: f64,
-    /// How connections are used.
+    /// Use of connections: fresh, kept alive or mixed.
     pub connections: ConnectionMode,
     /// Connect timeout, in seconds.
     pub connect_timeout_s: f64,
@@ -272,88 +273,88 @@ pub struct LoadPlan {
     pub response_timeout_s: f64,
     /// Statuses that count as success, as ranges.
     pub success: Vec<(u16, u16)>,
-    /// The most connections open at a time.
+    /// Maximum number of connections open at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_connections: Option<usize>,
-    /// Worker threads.
+    /// Number of worker threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<usize>,
-    /// The pods that sent it; absent where it came from the run's own machine.
+    /// Number of pods that sent the load; absent if the run's own machine sent it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_workers: Option<usize>,
-    /// The stages of an open loop that has several, as the command line takes them.
+    /// Stages of an open loop with several stages, in the form that the command line accepts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stages: Option<Vec<String>>,
-    /// How the requests are spread over the rates, where not evenly.
+    /// Distribution of the requests in time, if not even.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arrivals: Option<Arrivals>,
-    /// The seed of random choices, if there are any.
+    /// Seed of random choices, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// Which HTTP is spoken.
+    /// HTTP version that is spoken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<Http>,
-    /// The most requests that an HTTP/2 connection carries at a time, where HTTP/2 may be spoken.
+    /// Maximum number of requests on an HTTP/2 connection at a time, if HTTP/2 may be spoken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<usize>,
-    /// The share of the requests on fresh connections, where these are mixed.
+    /// Share of requests on fresh connections, if fresh and keep-alive are mixed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fresh_share: Option<f64>,
-    /// The most requests that a connection carries.
+    /// Maximum number of requests that a connection carries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_requests_per_connection: Option<u64>,
-    /// The age after which a connection carries no further request, in seconds.
+    /// Age, in seconds, from which a connection carries no further request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_connection_age_s: Option<f64>,
-    /// How often a request that failed is sent again.
+    /// Maximum number of times that a failed request is sent again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retries: Option<u32>,
-    /// The HTTP methods of each target, by its name; several are joined with a comma.
+    /// HTTP methods of each target, by the target's name. Several methods are joined with commas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub methods: Option<BTreeMap<String, String>>,
-    /// Whether requests have an Idempotency-Key.
+    /// True if requests have an Idempotency-Key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<bool>,
-    /// The names of further request headers; values may be secrets.
+    /// Names of further request headers, without their values, which may be secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub headers: Option<Vec<String>>,
-    /// The gRPC method that is called.
+    /// gRPC method that is called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grpc: Option<String>,
     /// gRPC statuses that count as success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grpc_success: Option<Vec<i32>>,
-    /// The response header that names the pod, where it is not the proxy's.
+    /// Response header that names the pod, if it is not the recording proxy's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_header: Option<String>,
-    /// The regular expression by which bodies name it.
+    /// Regular expression that finds the pod's name in response bodies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_body: Option<String>,
-    /// Where connections go instead of where the URLs say.
+    /// Overrides of the addresses that the URLs would connect to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connect_to: Option<Vec<String>>,
-    /// The Unix socket that all connections go to.
+    /// Unix socket that all connections go to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unix_socket: Option<String>,
-    /// The only kind of addresses that is used: `IPv4` or `IPv6`.
+    /// Only kind of addresses that is used: `IPv4` or `IPv6`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub family: Option<String>,
-    /// TLS, where a target speaks it.
+    /// TLS settings, if a target uses TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<WrittenTls>,
-    /// TLS timeout, in seconds, where a target speaks TLS.
+    /// TLS timeout, in seconds, if a target uses TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_timeout_s: Option<f64>,
-    /// Timeout of the first byte of the answer, in seconds.
+    /// Timeout for the first byte of the answer, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_byte_timeout_s: Option<f64>,
-    /// How long before a request's time its worker watches the clock, in seconds.
+    /// Time before a request is due from which its worker polls the clock, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spin_s: Option<f64>,
-    /// The ports that connections come from.
+    /// Ports that connections come from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_ports: Option<String>,
-    /// Further evidence of where connections went.
+    /// Further evidence about where connections went.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<Evidence>,
     /// Settings that this version does not know.
@@ -362,7 +363,7 @@ pub struct LoadPlan {
 }
 
 impl LoadPlan {
-    /// The settings that not every load has, as they are in `run.json`.
+    /// Returns the settings that not every load has, in the form that `run.json` uses.
     pub fn further(&self) -> BTreeMap<String, serde_json::Value> {
         let written = |plan: &Self| -> BTreeMap<String, serde_json::Value> {
             serde_json::to_value(plan).and_then(serde_json::from_value).unwrap_or_default()
@@ -371,14 +372,14 @@ impl LoadPlan {
         written(self).into_iter().filter(|(name, _)| !of_every.contains_key(name)).collect()
     }
 
-    /// Whether each connection sent its next request when it had the answer to the last.
+    /// Returns true if each connection sent its next request only after the answer to the last.
     pub fn is_closed_loop(&self) -> bool {
         self.pacing == Pacing::ClosedLoop
     }
 }
 
 named! {
-    /// How requests are paced.
+    /// Pacing of requests.
     #[derive(Default)]
     pub enum Pacing else UnknownPacing "unknown pacing {0:?}" {
         /// At one rate, by a schedule.
@@ -386,7 +387,7 @@ named! {
         Constant = "constant",
         /// At rates that change, by a schedule.
         Stages = "stages",
-        /// The next request of a connection when the last is answered: there are no intended send times.
+        /// Each connection sends its next request after the answer to the last; there are no intended send times.
         ClosedLoop = "closed_loop",
     }
 }
@@ -394,28 +395,28 @@ named! {
 /// One recorder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
-    /// Its name in rows and events.
+    /// Name of the source in rows and events.
     pub name: String,
-    /// What it is.
+    /// Role of the source.
     pub role: Role,
-    /// Its clock minus the coordinator's, in nanoseconds; 0 within one process.
+    /// The source's clock minus the coordinator's, in nanoseconds; 0 within one process.
     pub clock_offset_ns: i64,
-    /// The offset is known to ± this many nanoseconds; `None` if it was never sampled.
+    /// Uncertainty of the offset, ± in nanoseconds; `None` if it was never sampled.
     pub clock_uncertainty_ns: Option<i64>,
-    /// Of a source that hands its rows over.
+    /// Row counts of a source that hands its rows over; `None` for other sources.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<Rows>,
 }
 
-/// How many rows a source recorded, and how many of them arrived.
+/// Numbers of rows that a source recorded and that arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rows {
-    /// Rows that it recorded in its whole life, if it could say so at its end.
+    /// Rows that it recorded in its whole life; `None` if it could not report that at its end.
     pub recorded: Option<u64>,
     /// Rows that it had recorded by its last report.
     #[serde(default)]
     pub known: u64,
-    /// Requests that it had in flight then: if it was killed, they have no row.
+    /// Requests that were in flight at that report. If the source was killed, they have no row.
     #[serde(default)]
     pub in_flight: u64,
     /// Rows that arrived.
@@ -423,19 +424,19 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Rows have arrived.
+    /// Counts rows that have arrived.
     pub fn arrive(&mut self, rows: u64) {
         self.received += rows;
         self.known = self.known.max(self.received);
     }
 
-    /// It reported how many rows it has recorded, and possibly how many requests are in flight.
+    /// Takes a report of how many rows the source has recorded and, if it says so, how many requests are in flight.
     pub fn hear(&mut self, recorded: u64, in_flight: Option<u64>) {
         self.known = self.known.max(recorded);
         self.in_flight = in_flight.unwrap_or(self.in_flight);
     }
 
-    /// The final counts; `recorded` is what it reported at its end.
+    /// Returns the final counts; `recorded` is the number that the source reported at its end.
     #[must_use]
     pub fn ended(self, recorded: Option<u64>) -> Self {
         match recorded {
@@ -445,11 +446,11 @@ impl Rows {
     }
 }
 
-/// What a recorder is.
+/// Role of a recorder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Watches, acts, and owns the reference clock.
+    /// Watches, acts, and has the reference clock.
     Coordinator,
     /// Sends requests.
     Load,

@@ -1,7 +1,8 @@
-//! What implements Services in a cluster, how that is known, and how it spreads new connections.
+//! The implementation of Services in a cluster: its mode, the evidence for it, and how it distributes new
+//! connections.
 //!
-//! How a mode is found in a cluster is in `coordinator::service_proxy`. Whether the connections of
-//! one target are spread in the same way depends on its Service as well: [`super::routing`].
+//! `coordinator::service_proxy` detects the mode in a cluster. The distribution of one target's connections also
+//! depends on its Service: see [`super::routing`].
 
 use std::convert::Infallible;
 use std::fmt;
@@ -9,7 +10,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What implements Services. In files it is one word: a mode of kube-proxy, or a name.
+/// Implementation of Services. In files it is one word: a mode of kube-proxy, or a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ServiceProxy {
     /// kube-proxy with iptables: `-m statistic --mode random`.
@@ -18,21 +19,21 @@ pub enum ServiceProxy {
     Nftables,
     /// kube-proxy with IPVS, whose scheduler is round robin unless it is set otherwise.
     Ipvs,
-    /// The embedded cluster's TCP proxies, which pick an endpoint at random for each connection.
-    /// kube-proxy's mode of this name took turns; no version since 1.26 has it.
+    /// The embedded cluster's TCP proxies, which pick an endpoint at random for each connection. kube-proxy's mode of
+    /// this name used round robin; no version since 1.26 has it.
     Userspace,
     /// kube-proxy on Windows.
     Kernelspace,
     /// Cilium instead of kube-proxy.
     Cilium,
-    /// Something else, by the name that the cluster has for it.
+    /// Another implementation, by its name in the cluster.
     Other(String),
-    /// It could not be found out.
+    /// It could not be determined.
     #[default]
     Unknown,
 }
 
-/// The words in files. Old files have no word where it is unknown.
+/// Words used in files. Old files have an empty word if the mode is unknown.
 static NAMES: [(&str, ServiceProxy); 8] = [
     ("iptables", ServiceProxy::Iptables),
     ("nftables", ServiceProxy::Nftables),
@@ -44,36 +45,36 @@ static NAMES: [(&str, ServiceProxy); 8] = [
     ("", ServiceProxy::Unknown),
 ];
 
-/// How new connections are spread over a Service's endpoints.
+/// Distribution of new connections over a Service's endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// Each goes to any of the endpoints in the rules, with the same probability.
+    /// Each connection goes to any of the endpoints in the rules, with equal probability.
     Random,
-    /// By another rule.
+    /// Another rule, which this text describes.
     Otherwise(&'static str),
-    /// Not known.
+    /// Unknown.
     Unknown,
 }
 
-/// How it is known what implements Services.
+/// Evidence for the implementation of Services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProxyEvidence {
-    /// A ConfigMap of kube-proxy or of Cilium says so.
+    /// A ConfigMap of kube-proxy or of Cilium states it.
     ConfigMap,
-    /// The arguments of kube-proxy, or of the node agent that contains it, say so.
+    /// The arguments of kube-proxy, or of the node agent that contains it, state it.
     Arguments,
-    /// kube-proxy said so itself, at `/proxyMode`.
+    /// kube-proxy reported it at `/proxyMode`.
     ProxyMode,
-    /// The user said so: `--assume-service-proxy`. The cluster was not seen to confirm it.
+    /// The user stated it with `--assume-service-proxy`. The cluster did not confirm it.
     Assumed,
 }
 
 impl ServiceProxy {
-    /// The modes that a user may state.
+    /// Modes that a user may state.
     pub const STATED: [&str; 5] = ["iptables", "nftables", "ipvs", "userspace", "cilium"];
 
-    /// The word in files.
+    /// Returns the word used in files.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Other(name) => name,
@@ -81,12 +82,12 @@ impl ServiceProxy {
         }
     }
 
-    /// Whether it could be found out.
+    /// Returns true if the implementation could be determined.
     pub fn is_known(&self) -> bool {
         *self != Self::Unknown
     }
 
-    /// How it spreads the connections of a Service with default settings.
+    /// Returns how it distributes the connections of a Service with default settings.
     pub fn spread(&self) -> Spread {
         match self {
             Self::Iptables | Self::Nftables | Self::Userspace => Spread::Random,

@@ -1,10 +1,10 @@
-//! Text of others, made safe to show.
+//! Makes text from others safe to show.
 //!
-//! Names, messages and headers come from an API server and from users' apps. In them a control character
-//! could control the terminal of a reader (CVE-2021-25743 of kubectl), and a bidirectional one could reorder the
-//! words. Here they become visible. In the log of a CI system a line of others could also be a command, such as
-//! `::error::` of GitHub. Every output goes through one of these functions: a report through [`values`], standard error
-//! and logs through [`message`].
+//! Names, messages and headers come from an API server and from users' apps. A control character in them could
+//! control a reader's terminal (CVE-2021-25743 of kubectl), and a bidirectional character could reorder the words.
+//! This module makes them visible. In the log of a CI system, a line from others could also be a command, such as
+//! GitHub's `::error::`. Every output uses one of these functions: reports use [`values`], standard error and logs
+//! use [`message`].
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Whether a character does something instead of being seen: C0, DEL, C1, line separators, and those that
+/// Returns true if a character has an effect instead of being visible: C0, DEL, C1, line separators, and those that
 /// change the direction of writing (Unicode UAX 9).
 fn acts(c: char) -> bool {
     c.is_control()
@@ -30,25 +30,25 @@ fn without(text: &str, acts: impl Fn(char) -> bool) -> Cow<'_, str> {
     shown.into()
 }
 
-/// A text on one line: an escape sequence is seen as `\u{1b}[31m`, the end of a line as `\u{a}`.
+/// Shows a text on one line: an escape sequence appears as `\u{1b}[31m`, the end of a line as `\u{a}`.
 pub fn one_line(text: &str) -> Cow<'_, str> {
     without_commands(without(text, acts))
 }
 
-/// A text of several lines; tabs are kept.
+/// Shows a text of several lines; tabs are kept.
 pub fn lines(text: &str) -> Cow<'_, str> {
     without(text, |c| acts(c) && c != '\n' && c != '\t')
 }
 
-/// The same where a CI system may read it as part of a log.
+/// Shows a text of several lines that a CI system may read as part of a log.
 pub fn message(text: &str) -> Cow<'_, str> {
     without_commands(lines(text))
 }
 
-/// Beginnings of commands wherever they stand in a line: of GitHub and Azure, of Azure, and of TeamCity.
+/// Beginnings of commands that may appear anywhere in a line: of GitHub and Azure, of Azure, and of TeamCity.
 const COMMANDS: [&str; 3] = ["##[", "##vso[", "##teamcity["];
 
-/// A text none of whose lines is a command of a CI system: the first character of one is escaped.
+/// Escapes the first character of each command of a CI system, so that no line is one.
 fn without_commands(text: Cow<'_, str>) -> Cow<'_, str> {
     let is_command = |line: &str| {
         let line = line.trim_start().strip_prefix("::");
@@ -70,7 +70,7 @@ fn without_commands(text: Cow<'_, str>) -> Cow<'_, str> {
     shown.into()
 }
 
-/// A URL, or what was meant as one, without a user's name and password.
+/// Hides the user's name and password in a URL, or in a text that was meant as one.
 pub fn url(text: &str) -> Cow<'_, str> {
     let begin = text.find("://").map_or(0, |at| at + "://".len());
     let end = text[begin..].find(['/', '?', '#']).map_or(text.len(), |at| begin + at);
@@ -80,7 +80,7 @@ pub fn url(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The same where a terminal is coloured: what sets colours (SGR) stays.
+/// Shows a text of several lines on a terminal with colours: the sequences that set colours (SGR) are kept.
 pub fn coloured_lines(text: &str) -> Cow<'_, str> {
     let is_colour = |rest: &str| {
         let rest = rest.strip_prefix("\u{1b}[")?;
@@ -104,11 +104,11 @@ pub fn coloured_lines(text: &str) -> Cow<'_, str> {
     shown.into()
 }
 
-/// A value whose texts are all on one line.
+/// Returns the value with all its texts on one line.
 ///
 /// # Panics
 ///
-/// Never, as long as what is written of a value can be read as one.
+/// Never, as long as the serialized form of a value can be deserialized.
 pub fn values<T: Clone + Serialize + DeserializeOwned>(value: &T) -> Cow<'_, T> {
     let mut plain = serde_json::to_value(value).expect("plain data with names as keys");
     if !clean(&mut plain) {
@@ -117,7 +117,7 @@ pub fn values<T: Clone + Serialize + DeserializeOwned>(value: &T) -> Cow<'_, T> 
     Cow::Owned(serde_json::from_value(plain).expect("what was written can be read"))
 }
 
-/// Whether something had to be changed.
+/// Cleans all texts in a value, and returns true if any of them changed.
 fn clean(value: &mut Value) -> bool {
     match value {
         Value::String(text) => match one_line(text) {

@@ -1,9 +1,9 @@
-//! The stages of a pod's end and of its start, as results and expectations name them. `docs/expect.md` says what each is.
+//! The stages of a pod's termination and start, as results and expectations name them. `docs/expect.md` defines each.
 
 use super::names::named;
 
 named! {
-    /// A stage in the end of a pod. Times count from t0.
+    /// A stage of a pod's termination. Times are counted from t0.
     pub enum Stage {
         /// t0 earliest: the delete call was sent.
         DeleteSent = "delete_sent",
@@ -13,13 +13,14 @@ named! {
         EndpointTerminating = "endpoint_terminating",
         /// The kubelet called the sidecar's preStop hook: the pod started to terminate.
         KillBegan = "kill_began",
-        /// The app got SIGTERM no earlier: t0 earliest plus min(preStop sleep, grace period). Computed, not observed; absent without a sleep.
+        /// The earliest time at which the app got SIGTERM: t0 earliest plus min(preStop sleep, grace period).
+        /// Computed, not observed; absent without a sleep.
         AppSigterm = "app_sigterm",
         /// The app's listener started to refuse connections.
         ListenerClosed = "listener_closed",
         /// The sidecar received SIGTERM: all main containers have ended.
         AppExited = "app_exited",
-        /// The last new connection to the pod was begun.
+        /// The last new connection to the pod began.
         LastConnection = "last_connection",
         /// A watcher saw the containers terminated.
         ContainersTerminated = "containers_terminated",
@@ -31,7 +32,7 @@ named! {
 }
 
 impl Stage {
-    /// Why nothing can be expected of it, if so.
+    /// Returns the reason why the stage cannot have an expectation; `None` if it can.
     pub(super) const fn refusal(self) -> Option<&'static str> {
         match self {
             Self::DeleteSent => Some("is where times begin to count"),
@@ -45,23 +46,23 @@ impl Stage {
 }
 
 named! {
-    /// A stage in the start of a pod. Times count from its creation.
+    /// A stage of a pod's start. Times are counted from the pod's creation.
     pub enum StartStage {
         /// A watcher first saw the pod.
         Created = "created",
-        /// Its address was reported.
+        /// The pod's address was reported.
         IpReported = "ip_reported",
-        /// It was ready.
+        /// The pod was ready.
         Ready = "ready",
-        /// Its endpoint was ready.
+        /// The pod's endpoint was ready.
         EndpointReady = "endpoint_ready",
-        /// The first request that it answered was begun.
+        /// The first request that the pod answered began.
         FirstRequest = "first_request",
     }
 }
 
 impl StartStage {
-    /// Why nothing can be expected of it, if so.
+    /// Returns the reason why the stage cannot have an expectation; `None` if it can.
     pub(super) const fn refusal(self) -> Option<&'static str> {
         match self {
             Self::Created => Some("is where times begin to count"),

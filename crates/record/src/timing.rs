@@ -1,5 +1,5 @@
-//! What the times of a request are. These definitions are the only ones: `rolldrop load`, the live
-//! view, latency logs and the analysis use them.
+//! Definitions of a request's times. They are the only ones: `rolldrop load`, the live view, latency logs and the
+//! analysis all use them.
 //!
 //! ```text
 //! scheduled          begun                          end
@@ -7,30 +7,31 @@
 //!     |------------------ response -------------------|
 //! ```
 //!
-//! Send lag and service time add up to the response time. A client waits for all of it; what the load
-//! generator itself added is the send lag.
+//! Send lag and service time add up to the response time. The client waits for all of it; the send lag is the part
+//! that the load generator itself added.
 
 use super::{RequestRow, Stamp};
 
 impl RequestRow {
-    /// The actual send time: when connecting began, or on a connection that stood when the request was
-    /// written. `None` where the request was not sent.
+    /// Returns the actual send time: the time connecting began or, on an existing connection, the time the request
+    /// was written. Returns `None` if the request was not sent.
     pub fn actually_sent(&self) -> Option<Stamp> {
         self.connect_start.or(self.sent)
     }
 
-    /// Response time in nanoseconds: from the intended send time to the end.
+    /// Returns the response time in nanoseconds: from the intended send time to the end.
     pub fn response_ns(&self) -> i64 {
         self.end.ns_since(self.scheduled)
     }
 
-    /// Service time in nanoseconds: from the actual send time to the end. Connecting and a TLS
-    /// handshake are a part of it where the request needed them.
+    /// Returns the service time in nanoseconds: from the actual send time to the end. It includes connecting and the
+    /// TLS handshake, if the request needed them. Returns `None` if the request was not sent.
     pub fn service_ns(&self) -> Option<i64> {
         Some(self.end.ns_since(self.actually_sent()?))
     }
 
-    /// Send lag in nanoseconds: from the intended send time to the actual one.
+    /// Returns the send lag in nanoseconds: from the intended send time to the actual one. Returns `None` if the
+    /// request was not sent.
     pub fn send_lag_ns(&self) -> Option<i64> {
         Some(self.actually_sent()?.ns_since(self.scheduled))
     }

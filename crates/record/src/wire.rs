@@ -1,12 +1,11 @@
-//! How a proxy hands over its records: the lines of its row stream.
+//! Hand-over of a proxy's records: the lines of its row stream.
 //!
-//! The admin port answers `GET /rows?from=N` with newline-delimited JSON that goes
-//! on until the proxy exits. Rows are numbered from 0 as they are recorded, and
-//! N (default 0) is the number of the first one wanted. The proxy keeps the
-//! rows that were never sent and the last ones that were, so a reader that counts
-//! what it has and comes back with that number gets every row once.
-//! A proxy that was restarted is another recorder: it counts from 0, with its own clock.
-//! `&of=T` names the one that N is a number of, by its `started_ns`; any other gives all it has.
+//! The admin port answers `GET /rows?from=N` with newline-delimited JSON that continues until the proxy exits. Rows
+//! are numbered from 0 as they are recorded, and N (default 0) is the number of the first row to send. The proxy
+//! keeps rows that were never sent and the latest ones that were, so a reader that counts its rows and reconnects
+//! with that number gets every row once. A proxy that was restarted is another recorder: it counts from 0, with its
+//! own clock. `&of=T` names the recorder that N refers to, by its `started_ns`; any other recorder sends everything
+//! that it has.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,17 +22,17 @@ use super::{ServedRow, Stamp};
 pub const ROWS_PATH: &str = "/rows";
 /// Path of the clock on the admin port; the answer is a [`ClockAnswer`].
 pub const CLOCK_PATH: &str = "/clock";
-/// What an admin port answers without a token.
+/// Text of the admin port's answer to a request without a token.
 pub const TOKEN_WANTED: &str = "the admin port asks for a token";
-/// The header with the admin port's token, beside `Authorization: Bearer`, which the API server
-/// keeps to itself when it passes a request on to a pod.
+/// Header with the admin port's token. It is an alternative to `Authorization: Bearer`, which the API server does not
+/// pass on to a pod.
 pub const TOKEN_HEADER: &str = "rolldrop-token";
 
-/// The secret of the admin port. No output shows it.
+/// The secret of the admin port. No output contains it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AdminToken(String);
 
-/// A text that cannot be sent in a header.
+/// Error for a text that is not a token, because a header cannot contain it.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("a token is one word of printable ASCII characters")]
 pub struct BadToken;
@@ -41,7 +40,7 @@ pub struct BadToken;
 impl FromStr for AdminToken {
     type Err = BadToken;
 
-    /// White space around it, such as the newline of a file, is ignored.
+    /// Ignores surrounding white space, such as the newline at the end of a file.
     fn from_str(text: &str) -> Result<Self, BadToken> {
         let text = text.trim();
         let good = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -50,18 +49,18 @@ impl FromStr for AdminToken {
 }
 
 impl AdminToken {
-    /// Bytes as a token, in hexadecimal digits.
+    /// Makes a token of bytes, as hexadecimal digits.
     pub fn of_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// The token itself.
+    /// Returns the token itself.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether this is the token. Compares tags under one key in constant time, so that the time reveals nothing about
-    /// where the two differ.
+    /// Returns true if `given` is the token. It compares tags under one key in constant time, so that the time does
+    /// not reveal where the two differ.
     pub fn is(&self, given: &[u8]) -> bool {
         let key = hmac::Key::new(hmac::HMAC_SHA256, self.0.as_bytes());
         let own = hmac::sign(&key, self.0.as_bytes());
@@ -79,71 +78,72 @@ impl fmt::Debug for AdminToken {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProxyLine {
-    /// The first line: the proxy, and the number of the next row. Repeated where rows are missing.
+    /// The first line: the proxy, and the number of the next row. It is repeated where rows are missing.
     Hello {
-        /// The proxy's source name.
+        /// Source name of the proxy.
         source: String,
-        /// Its pod.
+        /// Name of the proxy's pod.
         pod: String,
-        /// When it started, by its own clock: no other one of this pod has the same.
+        /// Time the proxy started, on its own clock. It distinguishes the proxies of one pod.
         started_ns: Stamp,
-        /// The number of the next row. It is above the one asked for if the rows
-        /// in between are no longer kept.
+        /// Number of the next row. It is higher than the number asked for if the proxy no longer has the rows in
+        /// between.
         next: u64,
     },
     /// A request ended.
     Row(ServedRow),
-    /// The counters, sent when they change: a reader that is cut off knows from the last ones what is missing.
+    /// The counters, sent when they change. A reader that is cut off knows from the last ones which rows are missing.
     State {
-        /// Rows recorded so far.
+        /// Number of rows recorded so far.
         recorded: u64,
-        /// Requests under way.
+        /// Number of requests in flight.
         in_flight: u64,
     },
-    /// A phase of the pod's termination was passed. Every stream has all of them.
+    /// The pod's termination reached a phase. Every stream has all of them.
     Phase {
-        /// The phase.
+        /// Phase that was reached.
         phase: ProxyPhase,
-        /// When, on the proxy's clock.
+        /// Time it was reached, on the proxy's clock.
         t_ns: Stamp,
     },
-    /// The proxy's watch of its own pod showed it. Every stream has all of them.
+    /// The proxy's watch of its own pod showed the pod. Every stream has all of these lines.
     Pod {
-        /// When, on the proxy's clock.
+        /// Time the watch showed it, on the proxy's clock.
         t_ns: Stamp,
-        /// What it showed.
+        /// The pod as the watch showed it.
         seen: PodEvent,
     },
     /// The last line: the hand-over is complete.
     End {
-        /// Rows recorded in the proxy's whole life.
+        /// Number of rows recorded in the proxy's whole life.
         recorded: u64,
     },
 }
 
 impl ProxyLine {
-    /// Reads a line. Not generic: a reader of thousands of rows a second has it with this crate's optimisations.
+    /// Parses a line. It is not generic, so that a reader of thousands of rows per second gets it with this crate's
+    /// optimisations.
     ///
     /// # Errors
-    /// When it is no such line.
+    /// Fails if the text is not a line of the row stream.
     pub fn read(line: &str) -> serde_json::Result<Self> {
         serde_json::from_str(line)
     }
 
-    /// Whether a line holds a row, also one that cannot be read.
+    /// Returns true if a line holds a row, even one that cannot be parsed.
     pub fn is_row(line: &str) -> bool {
         serde_json::from_str::<BTreeMap<&str, IgnoredAny>>(line).is_ok_and(|line| line.contains_key("row"))
     }
 }
 
-/// The answer of [`CLOCK_PATH`].
+/// Answer to a request for [`CLOCK_PATH`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockAnswer {
-    /// The proxy's clock when it answered.
+    /// Time on the proxy's clock when it answered.
     pub now_ns: Stamp,
-    /// When it started.
+    /// Time the proxy started, on its own clock.
     pub started_ns: Stamp,
-    /// Rows recorded so far.
+    /// Number of rows recorded so far.
     pub recorded: u64,
 }
 

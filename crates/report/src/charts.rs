@@ -1,8 +1,7 @@
 //! The charts as PNG and SVG.
 //!
-//! Each chart has two halves: a series, computed from the analysis and tested,
-//! and the drawing of it. The size is that of a picture in a document, 1600
-//! pixels wide; titles state what was found.
+//! Each chart has two halves: a series, computed from the analysis and tested, and its drawing. Charts are 1600
+//! pixels wide, a size that suits documents; titles state the finding.
 
 mod acts;
 mod axis;
@@ -31,17 +30,17 @@ use rolldrop_analysis::Analysis;
 /// A finished chart.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// Its file name, such as `drops.png`.
+    /// File name of the PNG, such as `drops.png`.
     pub name: &'static str,
-    /// What it shows: the finding.
+    /// Title of the chart: its finding.
     pub title: String,
-    /// What it shows, for those who cannot see it.
+    /// Description of the picture, for readers who cannot see it.
     pub alt: String,
-    /// The picture.
+    /// The picture as PNG.
     pub png: Vec<u8>,
     /// The same picture as SVG.
     pub svg: String,
-    /// The values that it shows, where it shows them.
+    /// Values that the picture shows, with their areas.
     pub readings: Vec<Reading>,
 }
 
@@ -51,7 +50,7 @@ impl Chart {
         Ok(Self { name, title, alt, png, svg, readings: canvas.readings().to_vec() })
     }
 
-    /// Both forms, with their paths in a report.
+    /// Returns both forms, with their paths in a report.
     pub(super) fn files(self, folder: &str) -> [ReportFile; 2] {
         let path = format!("{folder}{}", self.name);
         let svg_path = path.replace(".png", ".svg");
@@ -59,7 +58,7 @@ impl Chart {
     }
 }
 
-/// Why a chart could not be drawn.
+/// Reason why a chart could not be drawn.
 #[derive(Debug, thiserror::Error)]
 pub enum ChartError {
     /// The bundled font cannot be read.
@@ -73,17 +72,17 @@ pub enum ChartError {
     Encode(#[from] png::EncodingError),
 }
 
-/// Draws a chart, if it fits the run.
+/// A function that draws a chart, if the chart fits the run.
 type Draw = fn(&Analysis) -> Result<Option<Chart>, ChartError>;
 
-/// So many charts are drawn at the same time: each takes some 20 MB of memory while it is drawn.
+/// Number of charts that are drawn in parallel. Each takes some 20 MB of memory while it is drawn.
 const SIDE_BY_SIDE: usize = 2;
 
 /// Draws the charts that fit the run.
 ///
 /// # Errors
 ///
-/// None that an analysis can cause; see [`ChartError`].
+/// An analysis cannot cause any; see [`ChartError`].
 pub(super) fn draw(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
     let all: [Draw; 8] = [
         drops::draw,

@@ -1,17 +1,18 @@
-//! A comment for a pull or merge request: the verdict, the checks, the figures, and the summary folded in.
+//! A comment for a pull or merge request: the verdict, the checks, the figures, and the summary folded.
 //!
-//! Its first line is a marker that nobody sees. Whoever posts the comment looks for the marker, and replaces the
-//! comment that has it (`.github/actions/rolldrop/comment`), so that there is one for each scenario.
+//! Its first line is an invisible marker. The action that posts the comment looks for the marker and replaces the
+//! comment that has it (`.github/actions/rolldrop/comment`), so that each scenario has one comment.
 
 use super::format::{count, counted, len, millis, percent, seconds_unit};
 use super::markdown::{self, escape, section, table};
 use super::words;
 use rolldrop_analysis::model::{Check, CheckVerdict, RunResult};
 
-/// GitHub takes 65,536 characters; what a comment has besides the summary is far below the difference.
+/// Maximum size of the summary in bytes. GitHub accepts 65,536 characters; the rest of a comment is far below the
+/// difference.
 const MOST_SUMMARY: usize = 50_000;
 
-/// Checks listed one by one.
+/// Number of checks listed one by one.
 const LISTED: usize = 50;
 
 pub(super) fn render(result: &RunResult) -> String {
@@ -45,7 +46,7 @@ pub(super) fn render(result: &RunResult) -> String {
     out
 }
 
-/// What the comments about one scenario have in common, and no other comment has.
+/// Returns the marker that the comments about one scenario share, and no other comment has.
 fn marker(scenario: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || ['-', '.', '_'].contains(&c);
     let name: String = scenario.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();

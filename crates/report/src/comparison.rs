@@ -1,4 +1,4 @@
-//! A comparison to bytes: text, JSON, Markdown, HTML. Every form has the same table.
+//! Renders a comparison as text, JSON, Markdown and HTML. Every form has the same table.
 
 use super::format::{NONE, count, counted, list, millis, or_none, percent, plain, seconds_unit, with_unit};
 use super::html::{self, Cell};
@@ -9,7 +9,7 @@ use rolldrop_analysis::judge::compare::model::{Change, ChangeKind, Comparison, J
 
 const COLUMNS: [&str; 6] = ["figure", "baseline", "now", "change", "verdict", "how"];
 
-/// Every file: `comparison.json`, `comparison.md`, `comparison.html` and the chart.
+/// Returns every file: `comparison.json`, `comparison.md`, `comparison.html` and the chart.
 pub(super) fn files(comparison: &Comparison, chart: Chart) -> Vec<ReportFile> {
     let file = |path: &str, bytes: Vec<u8>| ReportFile { path: path.to_owned(), bytes };
     let page = html(comparison, std::slice::from_ref(&chart));
@@ -22,14 +22,14 @@ pub(super) fn files(comparison: &Comparison, chart: Chart) -> Vec<ReportFile> {
     files
 }
 
-/// `comparison.json`, as `docs/comparison.schema.json` describes it.
+/// Renders `comparison.json`, as `docs/comparison.schema.json` describes it.
 pub(super) fn json(comparison: &Comparison) -> Vec<u8> {
     let mut bytes = serde_json::to_vec_pretty(comparison).expect("plain data with names as keys");
     bytes.push(b'\n');
     bytes
 }
 
-/// The answer in a sentence.
+/// Returns the answer in a sentence.
 pub(super) fn headline(comparison: &Comparison) -> String {
     let told = |verdict| {
         let rows = comparison.rows.iter().filter(move |row| row.verdict == Some(verdict));
@@ -78,7 +78,7 @@ fn value(row: &Row, value: Option<f64>) -> String {
     }
 }
 
-/// `+12 %`, or in points of a percentage.
+/// Formats a change as `+12 %`, or in percentage points.
 fn amount(change: &Change, value: f64) -> String {
     let (points, unit) = match change.kind {
         ChangeKind::Ratio => ((value - 1.0) * 100.0, "%"),
@@ -103,7 +103,7 @@ fn change(row: &Row) -> String {
     })
 }
 
-/// A row's cells, without how it was judged.
+/// Returns a row's cells, except how it was judged.
 fn cells(row: &Row) -> [String; 5] {
     let (baseline, candidate) = (value(row, row.baseline), value(row, row.candidate));
     [row.label.clone(), baseline, candidate, change(row), verdict(row).to_owned()]
@@ -126,7 +126,7 @@ fn note(comparison: &Comparison) -> String {
     )
 }
 
-/// What is to be known besides, in sentences.
+/// Returns further remarks, in sentences.
 fn besides(comparison: &Comparison) -> Vec<String> {
     let differences = comparison.differences.iter().map(|d| {
         format!("not comparable: {} was {} in the baseline and is {} now", d.what, d.baseline, d.candidate)
@@ -134,7 +134,7 @@ fn besides(comparison: &Comparison) -> Vec<String> {
     differences.chain(comparison.caveats.iter().cloned()).map(|s| super::words::sentence(&s)).collect()
 }
 
-/// The comparison for a terminal.
+/// Renders the comparison for a terminal.
 pub(super) fn text(comparison: &Comparison, options: &TextOptions) -> String {
     let mut page = Page::new(options);
     let paint = match comparison.verdict {
@@ -167,7 +167,7 @@ pub(super) fn text(comparison: &Comparison, options: &TextOptions) -> String {
     page.out
 }
 
-/// The comparison as Markdown.
+/// Renders the comparison as Markdown.
 pub(super) fn markdown(comparison: &Comparison) -> String {
     let mut out = String::new();
     section(&mut out, "# rolldrop: comparison");
@@ -191,7 +191,7 @@ pub(super) fn markdown(comparison: &Comparison) -> String {
     out
 }
 
-/// The comparison as a page that needs no other file.
+/// Renders the comparison as a self-contained page.
 pub(super) fn html(comparison: &Comparison, charts: &[Chart]) -> String {
     let rows = comparison.rows.iter().map(|row| {
         let [label, baseline, candidate, change, _] = cells(row);

@@ -1,4 +1,4 @@
-//! Numbers as a person reads them: always with a unit, never `NaN` or `inf`.
+//! Numbers formatted for people: always with a unit, never `NaN` or `inf`.
 
 use std::borrow::Cow;
 
@@ -7,10 +7,10 @@ use rolldrop_analysis::model::Bounded;
 pub(super) use rolldrop_analysis::model::figures::{count, counted, either, len};
 use rolldrop_record::Stamp;
 
-/// Shown instead of a value that is missing or not finite.
+/// Text shown instead of a value that is missing or not finite.
 pub(super) const NONE: &str = "–";
 
-/// A count between two limits: one figure if it is known, otherwise `3 to 9, best estimate 5.2`.
+/// Formats a count between two limits: one figure if it is known, otherwise `3 to 9, best estimate 5.2`.
 pub(super) fn bounded(n: &Bounded) -> String {
     let range = match n.at_least {
         _ if n.is_exact() => return count(n.at_most),
@@ -20,12 +20,12 @@ pub(super) fn bounded(n: &Bounded) -> String {
     format!("{range}, best estimate {:.1}", n.estimate)
 }
 
-/// A value in words, or [`NONE`].
+/// Formats a value in words, or returns [`NONE`].
 pub(super) fn or_none<T>(value: Option<T>, in_words: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| NONE.to_owned(), in_words)
 }
 
-/// Seconds with the precision that fits their size, without the unit: `0.098`, `3.021`, `30.1`.
+/// Formats seconds with the precision that fits their size, without the unit: `0.098`, `3.021`, `30.1`.
 pub(super) fn seconds(value: f64) -> String {
     match value.abs() {
         v if !v.is_finite() => NONE.to_owned(),
@@ -34,24 +34,24 @@ pub(super) fn seconds(value: f64) -> String {
     }
 }
 
-/// Seconds with the unit; [`NONE`] where the value is not finite.
+/// Formats seconds with the unit; returns [`NONE`] if the value is not finite.
 pub(super) fn seconds_unit(value: f64) -> String {
     with_unit(seconds(value), "s")
 }
 
-/// A point in time for programs, to the nanosecond: `2026-01-02T15:04:05.678901234Z`.
+/// Formats a point in time for programs, to the nanosecond: `2026-01-02T15:04:05.678901234Z`.
 pub(super) fn rfc3339(at: Stamp) -> String {
     let time = Timestamp::from_nanosecond(i128::from(at.unix_ns())).unwrap_or_default();
     time.strftime("%Y-%m-%dT%H:%M:%S.%9fZ").to_string()
 }
 
-/// A point in time, with its zone: `2026-01-02 15:04:05.678 UTC`.
+/// Formats a point in time with its zone: `2026-01-02 15:04:05.678 UTC`.
 pub(super) fn utc(at: Stamp) -> String {
     let time = Timestamp::from_nanosecond(i128::from(at.unix_ns())).unwrap_or_default();
     time.strftime("%Y-%m-%d %H:%M:%S.%3f UTC").to_string()
 }
 
-/// Milliseconds with three significant digits, without the unit.
+/// Formats milliseconds with three significant digits, without the unit.
 pub(super) fn millis(value: f64) -> String {
     match value.abs() {
         v if !v.is_finite() => NONE.to_owned(),
@@ -61,7 +61,7 @@ pub(super) fn millis(value: f64) -> String {
     }
 }
 
-/// A rate or a similar figure, with up to two decimals if it is not whole.
+/// Formats a rate or a similar figure, with up to two decimals if it is not whole.
 pub(super) fn plain(value: f64) -> String {
     if !value.is_finite() {
         return NONE.to_owned();
@@ -73,7 +73,7 @@ pub(super) fn plain(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A share from 0 to 1 as a percentage: `0.27 %`.
+/// Formats a share from 0 to 1 as a percentage: `0.27 %`.
 pub(super) fn percent(share: f64) -> String {
     match share * 100.0 {
         v if !v.is_finite() => NONE.to_owned(),
@@ -86,12 +86,12 @@ pub(super) fn percent(share: f64) -> String {
     }
 }
 
-/// `value` and its unit, or [`NONE`] alone.
+/// Adds the unit to a formatted value, except to [`NONE`].
 pub(super) fn with_unit(value: String, unit: &str) -> String {
     if value == NONE { value } else { format!("{value} {unit}") }
 }
 
-/// `a`, `a and b`, `a, b and c`.
+/// Joins items as `a`, `a and b`, `a, b and c`.
 pub(super) fn list<S: AsRef<str>>(items: &[S]) -> String {
     let mut out = String::new();
     for (i, item) in items.iter().enumerate() {
@@ -105,7 +105,7 @@ pub(super) fn list<S: AsRef<str>>(items: &[S]) -> String {
     out
 }
 
-/// Breaks `text` at spaces into lines of at most `width` characters; a longer word is a line of its own.
+/// Breaks `text` at spaces into lines of at most `width` characters; a longer word gets its own line.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let one_line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if one_line.is_empty() {
@@ -116,7 +116,7 @@ pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     textwrap::wrap(&one_line, options).into_iter().map(Cow::into_owned).collect()
 }
 
-/// `text` cut to `width` characters in the middle, since both ends of a pod's name matter.
+/// Cuts `text` to `width` characters in the middle, since both ends of a pod's name matter.
 pub(super) fn shorten(text: &str, width: usize) -> String {
     let chars: Vec<char> = text.chars().collect();
     if chars.len() <= width {
@@ -127,7 +127,7 @@ pub(super) fn shorten(text: &str, width: usize) -> String {
     chars[..head].iter().chain(['…'].iter()).chain(&chars[chars.len() - tail..]).collect()
 }
 
-/// A value of 1,000 or so, without decimals and with separators.
+/// Formats a value of about 1,000 or more, without decimals and with separators.
 fn grouped(value: f64) -> String {
     let whole = format!("{value:.0}");
     match whole.parse::<u64>() {

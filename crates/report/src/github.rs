@@ -1,8 +1,8 @@
-//! What a step of GitHub Actions has to show: annotations, a summary, outputs.
+//! Output for a step of GitHub Actions: annotations, a summary, outputs.
 //!
-//! Annotations are workflow commands on stdout, a line each (docs.github.com, "Workflow commands for GitHub Actions").
-//! A step shows ten errors, ten warnings and ten notices, and drops the rest in silence; so what is beyond that is told
-//! in the last one.
+//! Annotations are workflow commands on stdout, one per line (docs.github.com, "Workflow commands for GitHub
+//! Actions"). A step shows ten errors, ten warnings and ten notices, and silently drops the rest; the last annotation
+//! therefore summarizes the others.
 
 use std::fmt::Write as _;
 
@@ -11,17 +11,17 @@ use super::{markdown, words};
 use rolldrop_analysis::judge::standing::Standing;
 use rolldrop_analysis::model::{CheckVerdict, RunResult};
 
-/// How many annotations of one level a step shows.
+/// Number of annotations per level that a step shows.
 const SHOWN: usize = 10;
 
-/// What a step of GitHub Actions has to show.
+/// Output for a step of GitHub Actions.
 #[derive(Clone, Debug)]
 pub struct Github {
-    /// For stdout: what passed in plain lines, the rest as annotations.
+    /// Text for stdout: passed checks as plain lines, the rest as annotations.
     pub log: String,
     /// Markdown to append to the file that `GITHUB_STEP_SUMMARY` names.
     pub summary: String,
-    /// Lines `name=value` to append to the file that `GITHUB_OUTPUT` names.
+    /// `name=value` lines to append to the file that `GITHUB_OUTPUT` names.
     pub outputs: String,
 }
 
@@ -29,7 +29,7 @@ pub(super) fn render(result: &RunResult) -> Github {
     Github { log: log(result), summary: markdown::render(result), outputs: outputs(result) }
 }
 
-/// The level of an annotation.
+/// Level of an annotation.
 #[derive(Clone, Copy)]
 enum Level {
     Error,
@@ -61,12 +61,12 @@ fn log(result: &RunResult) -> String {
     out
 }
 
-/// `naive-exit failed: dropped.max`.
+/// Returns a line such as `naive-exit failed: dropped.max`.
 fn standing(result: &RunResult) -> String {
     format!("{} {}", result.scenario, words::standing(result))
 }
 
-/// A title and a message for each check with this verdict.
+/// Returns a title and a message for each check with this verdict.
 fn annotations(result: &RunResult, verdict: CheckVerdict) -> Vec<(String, String)> {
     let checks = result.checks.iter().filter(|check| check.verdict == verdict);
     let title = |name: &str| match verdict {
@@ -92,17 +92,17 @@ fn annotate(out: &mut String, level: Level, annotations: &[(String, String)]) {
     }
 }
 
-/// The message of a workflow command.
+/// Escapes the message of a workflow command.
 fn data(text: &str) -> String {
     text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }
 
-/// The value of a property of a workflow command.
+/// Escapes the value of a property of a workflow command.
 fn property(text: &str) -> String {
     data(text).replace(':', "%3A").replace(',', "%2C")
 }
 
-/// What later steps may want to use. Names are as those of Actions are.
+/// Returns figures that later steps may use. Their names follow the style of Actions.
 fn outputs(result: &RunResult) -> String {
     let requests = &result.requests;
     let named = |verdict| {

@@ -1,4 +1,5 @@
-//! The report as one HTML file: no other resource, the charts and a small script inside. Without the script all is shown.
+//! The report as one self-contained HTML file, with the charts and a small script inside. Without the script,
+//! everything is visible.
 
 mod terminations;
 
@@ -15,13 +16,14 @@ use rolldrop_analysis::model::{Check, Finding, Mode, RunResult, StartStage, Verd
 const STYLE: &str = include_str!("html/style.css");
 const SCRIPT: &str = include_str!("html/page.js");
 
-/// More pods than this, or pods that did not end one by one, are best seen over the time of the run.
+/// Maximum number of pods for the aligned chart. More pods, or pods that did not end one by one, are best seen over
+/// the time of the run.
 const ALIGNED: usize = 8;
 
-/// Findings that are alike fold up if they are more than this.
+/// Maximum number of findings with the same remedy that are shown in full; more are folded.
 const FEW_ALIKE: usize = 3;
 
-/// The stages of a start.
+/// The stages of a start, with their names.
 const START_STAGES: [(StartStage, &str); 5] = [
     (StartStage::Created, "created"),
     (StartStage::IpReported, "address reported"),
@@ -30,7 +32,7 @@ const START_STAGES: [(StartStage, &str); 5] = [
     (StartStage::FirstRequest, "first request"),
 ];
 
-/// The report of a result.
+/// Renders the report of a result.
 pub(super) fn render(result: &RunResult, charts: &[Chart]) -> String {
     let first = first_picture(result, charts);
     let others: Vec<&Chart> = charts.iter().filter(|chart| Some(chart.name) != first).collect();
@@ -66,7 +68,8 @@ pub(super) fn render(result: &RunResult, charts: &[Chart]) -> String {
     )
 }
 
-/// The picture that fits the run: few pods that ended one by one are best seen side by side, from their deletions on.
+/// Returns the picture that fits the run: a few pods that ended one by one are best seen side by side, aligned at
+/// their deletions.
 fn first_picture(result: &RunResult, charts: &[Chart]) -> Option<&'static str> {
     let ended = &result.terminations;
     let is_aligned = ended.len() <= ALIGNED && ended.iter().all(|t| t.mode == Mode::Isolated);
@@ -77,12 +80,12 @@ fn first_picture(result: &RunResult, charts: &[Chart]) -> Option<&'static str> {
     wanted.into_iter().find(|name| charts.iter().any(|chart| chart.name == *name))
 }
 
-/// What a link to a section names.
+/// Returns the id of a section, which links to it use.
 fn id(title: &str) -> String {
     title.to_lowercase().replace(' ', "-")
 }
 
-/// A page that needs no other file.
+/// Renders a self-contained page.
 pub(super) fn page(title: &str, body: &Markup, footer: &str) -> String {
     let page = html! {
         (DOCTYPE)
@@ -106,7 +109,7 @@ pub(super) fn page(title: &str, body: &Markup, footer: &str) -> String {
     page.into_string() + "\n"
 }
 
-/// A picture, inside the page, with the values that it shows: a line each with their area.
+/// Renders a picture, embedded in the page, with the values that it shows: one line each, with its area.
 pub(super) fn figure(chart: &Chart) -> Markup {
     let told = |reading: &Reading| {
         let [left, top, width, height] = reading.area;
@@ -128,7 +131,7 @@ pub(super) fn figure(chart: &Chart) -> Markup {
     }
 }
 
-/// Something to copy.
+/// Renders text with a button that copies it.
 fn copyable(of: &str, text: Markup) -> Markup {
     html! {
         div.copyable {
@@ -138,12 +141,12 @@ fn copyable(of: &str, text: Markup) -> Markup {
     }
 }
 
-/// Lines of YAML to copy.
+/// Renders lines of YAML with a button that copies them.
 fn code(of: &str, text: &str) -> Markup {
     copyable(of, html! { pre id=(of) tabindex="0" { (text) } })
 }
 
-/// Verdict, answer, cause and remedy: the first screen.
+/// Renders verdict, answer, cause and remedy: the first screen.
 fn answer(result: &RunResult) -> Markup {
     let (_, meaning, _) = words::verdict(&result.verdict);
     let standing = Standing::of(result);
@@ -193,7 +196,7 @@ fn checks(result: &RunResult) -> Markup {
 }
 
 fn findings(result: &RunResult) -> Markup {
-    // Each cause stands for itself.
+    // Findings with a cause are never grouped.
     let is_alike = |a: &Finding, b: &Finding| {
         a.cause.is_none() && b.cause.is_none() && (a.severity, &a.remedy) == (b.severity, &b.remedy)
     };
@@ -355,7 +358,7 @@ pub(super) struct Cell {
     pub(super) text: String,
     pub(super) class: &'static str,
     pub(super) head: bool,
-    /// By what it sorts, where that is not its text.
+    /// Value by which the cell sorts, if not by its text.
     value: Option<f64>,
 }
 
@@ -368,7 +371,7 @@ impl Cell {
         Self { text: text.to_owned(), class: "", head: false, value: None }
     }
 
-    /// A line for each item.
+    /// Makes a cell with one line per item.
     fn lines(lines: &[String]) -> Self {
         Self { text: lines.join("\n"), class: "lines", head: false, value: None }
     }
@@ -377,12 +380,12 @@ impl Cell {
         Self::number(or_none(value, seconds))
     }
 
-    /// A word that is also its class.
+    /// Makes a cell whose word is also its CSS class.
     pub(super) fn word(word: &'static str) -> Self {
         Self { text: word.to_owned(), class: word, head: false, value: None }
     }
 
-    /// The same, sorted by a value.
+    /// Returns the cell, sorted by a value.
     fn sorted_by(self, value: Option<f64>) -> Self {
         Self { value: value.filter(|value| value.is_finite()), ..self }
     }
@@ -405,10 +408,10 @@ impl Render for Cell {
     }
 }
 
-/// A column: its name, and its cell in a row.
+/// A column of a table: its name, and the function that makes its cell in a row.
 type Column<T> = (&'static str, fn(T) -> Cell);
 
-/// A table of these rows under its heading; empty if there are no rows.
+/// Renders a table of these rows under its heading; returns nothing if there are no rows.
 fn table_of<T: Copy>(
     title: &str,
     note: &str,
@@ -421,7 +424,7 @@ fn table_of<T: Copy>(
     if rows.is_empty() { Markup::default() } else { table(title, note, &names, rows) }
 }
 
-/// A table under its heading. A column without a name has a plain cell at its head.
+/// Renders a table under its heading. A column without a name has a plain cell as its head.
 pub(super) fn table(
     title: &str,
     note: &str,
@@ -452,7 +455,7 @@ pub(super) fn table(
     }
 }
 
-/// A part that scrolls sideways by itself where it is too wide.
+/// Renders a part that scrolls sideways by itself if it is too wide.
 fn scrolled(title: &str, body: Markup) -> Markup {
     html! { div.wide tabindex="0" role="region" aria-label=(title) { (body) } }
 }

@@ -31,10 +31,10 @@ fn case(result: &RunResult, name: &str, status: TestCaseStatus) -> TestCase {
     case
 }
 
-/// Such as `<error message="…" type="inconclusive"/>`.
+/// Makes an element such as `<error message="…" type="inconclusive"/>`.
 fn trouble(element: NonSuccessKind, kind: &str, message: &str) -> TestCaseStatus {
     let mut status = TestCaseStatus::non_success(element);
-    // GitLab shows the element's content, others show its message.
+    // GitLab shows the element's content, other systems show its message.
     status.set_type(kind).set_message(message).set_description(message);
     status
 }

@@ -1,4 +1,4 @@
-//! Analysis to bytes: text, JSON, Markdown, JUnit, HTML, PNG, SVG. Pure.
+//! Renders an analysis as text, JSON, Markdown, JUnit, HTML, PNG and SVG. Pure: it only returns bytes.
 //!
 //! All forms share the sentences in `words` and the number formats in `format`. Nothing here reads or writes a file,
 //! measures, or judges: the caller stores the bytes, [`rolldrop_analysis`] computes the numbers, and
@@ -34,16 +34,16 @@ use rolldrop_analysis::judge::tune::Tuning;
 use rolldrop_analysis::model::{ChartData, Deed, Lost, RunResult};
 use rolldrop_record::shown;
 
-/// One file of a report.
+/// A file of a report.
 #[derive(Clone, Debug)]
 pub struct ReportFile {
-    /// Its path inside the run directory, such as `charts/drops.png`.
+    /// Path of the file in the run directory, such as `charts/drops.png`.
     pub path: String,
-    /// Its contents.
+    /// Contents of the file.
     pub bytes: Vec<u8>,
 }
 
-/// An analysis whose texts can be shown anywhere: they come from a cluster and from apps.
+/// Returns an analysis whose texts, which come from a cluster and from apps, are safe to show anywhere.
 fn as_shown(analysis: &Analysis) -> Cow<'_, Analysis> {
     let is_plain = |lost: &Lost| {
         [&lost.source, &lost.target].iter().all(|text| matches!(shown::one_line(text), Cow::Borrowed(_)))
@@ -86,16 +86,16 @@ fn chart_texts(charts: &mut ChartData, mut visit: impl FnMut(&mut String)) {
     }
 }
 
-/// The summary for a terminal: the answer first, then what it rests on.
+/// Renders the summary for a terminal: the answer first, then its evidence.
 pub fn text(analysis: &Analysis, options: &TextOptions) -> String {
     text::render(&shown::values(&analysis.result), options)
 }
 
-/// `result.json`, as `docs/result.schema.json` describes it.
+/// Renders `result.json`, as `docs/result.schema.json` describes it.
 ///
 /// # Panics
 ///
-/// Never: the result holds nothing that JSON cannot.
+/// Never: the result contains only what JSON can represent.
 pub fn json(result: &RunResult) -> Vec<u8> {
     let mut bytes =
         serde_json::to_vec_pretty(&*shown::values(result)).expect("plain data with names as keys");
@@ -103,49 +103,49 @@ pub fn json(result: &RunResult) -> Vec<u8> {
     bytes
 }
 
-/// `summary.md`, which fits the job summary of a CI system.
+/// Renders `summary.md`, which fits the job summary of a CI system.
 pub fn markdown(analysis: &Analysis) -> String {
     markdown::render(&shown::values(&analysis.result))
 }
 
-/// `junit.xml`: the run and each of its checks as test cases, for a CI system.
+/// Renders `junit.xml`: the run and each of its checks as test cases, for a CI system.
 pub fn junit(result: &RunResult) -> String {
     junit::render(&shown::values(result))
 }
 
-/// Every file of a tuning: `tune.json`, `tune.md`, `tune.png` and `tune.svg`.
+/// Renders every file of a tuning: `tune.json`, `tune.md`, `tune.png` and `tune.svg`.
 ///
 /// # Errors
 ///
-/// As [`charts()`].
+/// Same as [`charts()`].
 pub fn tuning(tuning: &Tuning) -> Result<Vec<ReportFile>, ChartError> {
     let tuning = shown::values(tuning);
     let chart = charts::tune::draw(&tuning)?;
     Ok(tune::files(&tuning, chart))
 }
 
-/// A tuning for a terminal.
+/// Renders a tuning for a terminal.
 pub fn tuning_text(tuning: &Tuning, options: &TextOptions) -> String {
     tune::text(&shown::values(tuning), options)
 }
 
-/// The answer of a tuning in a sentence.
+/// Returns the answer of a tuning in a sentence.
 pub fn tuning_headline(tuning: &Tuning) -> String {
     tune::headline(&shown::values(tuning))
 }
 
-/// What a step of GitHub Actions has to show.
+/// Renders the output for a step of GitHub Actions.
 pub fn github(result: &RunResult) -> Github {
     github::render(&shown::values(result))
 }
 
-/// A comment for a pull request. Its first line is a hidden marker, by which the next comment about the same scenario
-/// finds it to replace it.
+/// Renders a comment for a pull request. Its first line is a hidden marker, by which the next comment about the same
+/// scenario finds and replaces it.
 pub fn comment(result: &RunResult) -> String {
     comment::render(&shown::values(result))
 }
 
-/// The figures and the verdict as metrics, for node_exporter's textfile collector.
+/// Renders the figures and the verdict as metrics, for node_exporter's textfile collector.
 pub fn prometheus(result: &RunResult) -> String {
     prometheus::render(&shown::values(result))
 }
@@ -154,31 +154,31 @@ pub fn prometheus(result: &RunResult) -> String {
 ///
 /// # Errors
 ///
-/// When it cannot be written.
+/// Fails if the rows cannot be written.
 pub fn write_lost(analysis: &Analysis, out: impl io::Write) -> io::Result<()> {
     lost::write(&as_shown(analysis), out)
 }
 
-/// `report.html`: one file that needs no other, with the charts inside.
+/// Renders `report.html`: one self-contained file with the charts inside.
 pub fn html(analysis: &Analysis, charts: &[Chart]) -> String {
     html::render(&shown::values(&analysis.result), charts)
 }
 
-/// The charts.
+/// Draws the charts.
 ///
 /// # Errors
 ///
-/// None that an analysis can cause; see [`ChartError`].
+/// An analysis cannot cause any; see [`ChartError`].
 pub fn charts(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
     charts::draw(&as_shown(analysis))
 }
 
-/// The files of the report: `result.json`, `summary.md`, `junit.xml`, `report.html`, `charts/*.png` and `charts/*.svg`. Not
-/// `lost.csv`, which may be larger than memory: [`write_lost`] writes it.
+/// Renders the files of the report: `result.json`, `summary.md`, `junit.xml`, `report.html`, `charts/*.png` and
+/// `charts/*.svg`. It leaves out `lost.csv`, which may be larger than memory: [`write_lost`] writes it.
 ///
 /// # Errors
 ///
-/// As [`charts()`].
+/// Same as [`charts()`].
 pub fn all(analysis: &Analysis) -> Result<Vec<ReportFile>, ChartError> {
     let charts = charts(analysis)?;
     let file = |path: &str, bytes| ReportFile { path: path.to_owned(), bytes };
@@ -192,25 +192,25 @@ pub fn all(analysis: &Analysis) -> Result<Vec<ReportFile>, ChartError> {
     Ok(files)
 }
 
-/// A comparison for a terminal: the answer first, then each figure.
+/// Renders a comparison for a terminal: the answer first, then each figure.
 pub fn comparison_text(comparison: &Comparison, options: &TextOptions) -> String {
     comparison::text(&shown::values(comparison), options)
 }
 
-/// `comparison.json`, as `docs/comparison.schema.json` describes it.
+/// Renders `comparison.json`, as `docs/comparison.schema.json` describes it.
 ///
 /// # Panics
 ///
-/// Never: the comparison holds nothing that JSON cannot.
+/// Never: the comparison contains only what JSON can represent.
 pub fn comparison_json(comparison: &Comparison) -> Vec<u8> {
     comparison::json(&shown::values(comparison))
 }
 
-/// Every file of a comparison: `comparison.json`, `.md` and `.html`, and `charts/comparison.png` and `.svg`.
+/// Renders every file of a comparison: `comparison.json`, `.md` and `.html`, and `charts/comparison.png` and `.svg`.
 ///
 /// # Errors
 ///
-/// As [`charts()`].
+/// Same as [`charts()`].
 pub fn comparison(
     comparison: &Comparison,
     baseline: &SideChart,

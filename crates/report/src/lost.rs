@@ -1,6 +1,6 @@
 //! `lost.csv`: one row for each dropped request, with its cause and the terminations that may explain it.
 //!
-//! For spreadsheets, and for checks of the analysis against another record. `docs/run-directory.md` documents the
+//! It serves spreadsheets, and checks of the analysis against another record. `docs/run-directory.md` documents the
 //! columns.
 
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use rolldrop_record::parts::csv::CsvWriter;
 
 type Value = fn(&Lost, &Analysis) -> String;
 
-/// The columns in their order.
+/// The columns in order.
 const COLUMNS: [(&str, Value); 16] = [
     ("id", |lost, analysis| match &analysis.run {
         Some(run) => format!("{run}-{}-{}", lost.source, lost.seq),
@@ -38,7 +38,7 @@ const COLUMNS: [(&str, Value); 16] = [
     ("unclear", |lost, _| lost.unclear.as_ref().map_or_else(String::new, unclear)),
 ];
 
-/// The reason for stating no cause; of several that compete, each with its share.
+/// Returns the reason why there is no cause; competing causes are listed, each with its share.
 fn unclear(unclear: &Unclear) -> String {
     let kind = unclear.kind().to_owned();
     match unclear {
@@ -77,7 +77,7 @@ mod tests {
     use rolldrop_analysis::model::Why;
     use rolldrop_record::Cause;
 
-    /// The columns that a table of docs/run-directory.md names.
+    /// Returns the columns that a table of docs/run-directory.md names.
     fn documented(section: &str) -> BTreeSet<&'static str> {
         let docs = include_str!("../../../docs/run-directory.md");
         let (_, section) = docs.split_once(&format!("\n## {section}\n")).expect(section);

@@ -6,10 +6,10 @@ use super::format::{bounded, count, counted, len, millis, or_none, seconds};
 use super::words::{self, Remedy};
 use rolldrop_analysis::model::{RunResult, Termination};
 
-/// Terminations listed one by one.
+/// Number of terminations listed one by one.
 const LISTED: usize = 20;
 
-/// The summary of a result.
+/// Renders the summary of a result.
 pub(super) fn render(result: &RunResult) -> String {
     let mut out = String::new();
     section(&mut out, &format!("# rolldrop: {}", escape(&result.scenario)));
@@ -173,14 +173,14 @@ fn checks(out: &mut String, result: &RunResult) {
     table(out, &["verdict", "check", "observed", "limit", "why"], &[], rows);
 }
 
-/// A paragraph or another block, with the empty line after it.
+/// Writes a paragraph or another block, followed by an empty line.
 pub(super) fn section(out: &mut String, text: &str) {
     if !text.is_empty() {
         let _ = write!(out, "{text}\n\n");
     }
 }
 
-/// A table; the columns named in `right` hold numbers.
+/// Writes a table; the columns named in `right` hold numbers.
 pub(super) fn table(
     out: &mut String,
     header: &[&str],
@@ -197,11 +197,11 @@ pub(super) fn table(
     out.push('\n');
 }
 
-/// A character that GitHub and GitLab do not see, and that parts a word from what would make it a reference.
+/// An invisible character that separates a word from what would make GitHub or GitLab see a reference.
 const NOTHING: char = '\u{200b}';
 
-/// Text that Markdown shows as it is. Apps and API servers choose parts of it: it links to nothing, and where it is a
-/// comment it calls nobody (`@name`) and refers to no issue (`#1`).
+/// Escapes text so that Markdown shows it as it is. Apps and API servers choose parts of it: it must not create links
+/// and, in a comment, must not notify anyone (`@name`) or refer to an issue (`#1`).
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut before = None;
@@ -211,7 +211,7 @@ pub(super) fn escape(text: &str) -> String {
         match c {
             '@' if begins_word && rest.starts_with(char::is_alphanumeric) => out.extend([c, NOTHING]),
             '#' if rest.starts_with(|next: char| next.is_ascii_digit()) => out.extend(['\\', c, NOTHING]),
-            // Behind a backslash no address is recognised.
+            // After a backslash, no address is recognised.
             ':' if rest.starts_with("//") => out.push_str(":\\"),
             '.' if out.ends_with("www") => out.push_str("\\."),
             '\n' | '\r' => out.push(' '),

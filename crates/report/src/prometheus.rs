@@ -1,8 +1,8 @@
-//! The figures of a run as metrics: Prometheus' text format, as node_exporter's textfile collector reads it.
+//! The figures of a run as metrics in Prometheus' text format, for node_exporter's textfile collector.
 //!
-//! Names and units follow prometheus.io/docs/practices/naming: base units, the unit as the name's last word. All are
-//! gauges without a time: the collector refuses times, and a run's counts do not go on in the next run. The last line
-//! makes the file OpenMetrics as well, for GitLab's metrics report.
+//! Names and units follow prometheus.io/docs/practices/naming: base units, with the unit as the name's last word. All
+//! metrics are gauges without a timestamp: the collector refuses timestamps, and the next run does not continue a
+//! run's counts. The last line also makes the file valid OpenMetrics, for GitLab's metrics report.
 
 use std::fmt::Write as _;
 
@@ -27,7 +27,7 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// A metric with its values. One without a finite value is left out.
+    /// Writes a metric with its values, except those that are not finite; writes nothing if none is left.
     fn gauge<'l>(
         &mut self,
         name: &str,
@@ -40,7 +40,7 @@ impl Page<'_> {
             for (key, text) in labels {
                 let _ = write!(lines, ",{key}=\"{}\"", label(text));
             }
-            // To the nanosecond: what is beyond is noise of the arithmetic.
+            // Rounded to the nanosecond: further digits are noise of the arithmetic.
             let _ = writeln!(lines, "}} {}", (value * 1e9).round() / 1e9);
         }
         if !lines.is_empty() {
@@ -48,13 +48,13 @@ impl Page<'_> {
         }
     }
 
-    /// A metric with one value.
+    /// Writes a metric with one value.
     fn one(&mut self, name: &str, help: &str, value: f64) {
         self.gauge(name, help, [(Vec::new(), value)]);
     }
 }
 
-/// A label's value.
+/// Escapes a label's value.
 fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -1,4 +1,4 @@
-//! Analyses to report on in tests: what real runs look like, and the corner cases.
+//! Analyses for tests of reports: typical real runs, and corner cases.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use rolldrop_record::{Cause, Outcome, Stamp};
 
 const CONSUMER: &str = "service web (service proxy of this host)";
 
-/// Three pods that exit on SIGTERM at once, one after the other, at 300 requests/s.
+/// Returns a run at 300 requests/s in which three pods exit immediately on SIGTERM, one after the other.
 pub(super) fn naive_exit() -> Analysis {
     let mut run = Sample::new("naive-exit", 300, 30);
     for (at, pod, dropped, window) in [
@@ -49,7 +49,7 @@ pub(super) fn naive_exit() -> Analysis {
     analysis
 }
 
-/// The same with a preStop sleep of 3 s: nothing is lost, late arrivals show the window.
+/// Returns the same run with a preStop sleep of 3 s: nothing is lost, and late arrivals show the window.
 pub(super) fn prestop_sleep() -> Analysis {
     let mut run = Sample::new("prestop-sleep", 300, 30);
     for (at, pod) in
@@ -75,7 +75,7 @@ pub(super) fn prestop_sleep() -> Analysis {
     analysis
 }
 
-/// A run in which the generator fell behind.
+/// Returns a run in which the load generator fell behind.
 pub(super) fn invalid() -> Analysis {
     let mut analysis = naive_exit();
     let result = &mut analysis.result;
@@ -92,7 +92,7 @@ pub(super) fn invalid() -> Analysis {
     analysis
 }
 
-/// A run that was interrupted after its only termination, which could not be bounded.
+/// Returns a run that was interrupted after its only termination, whose window could not be bounded.
 pub(super) fn partial() -> Analysis {
     let mut run = Sample::new("shop", 50, 8);
     let shape = Shape { exit: 0.3, window: 0.2, dropped: 1, ..Shape::NAIVE };
@@ -117,12 +117,12 @@ pub(super) fn partial() -> Analysis {
     analysis
 }
 
-/// A run in which no pod ended and nothing was lost.
+/// Returns a run in which no pod ended and nothing was lost.
 pub(super) fn quiet() -> Analysis {
     Sample::new("watch", 200, 20).finish()
 }
 
-/// A rollout of twelve pods; two classes and two causes.
+/// Returns a rollout of twelve pods, with two outcomes and two causes.
 pub(super) fn rollout() -> Analysis {
     let mut run = Sample::new("rollout", 500, 60);
     for i in 0..12_u32 {
@@ -140,7 +140,7 @@ pub(super) fn rollout() -> Analysis {
     run.finish()
 }
 
-/// So many terminations one by one, with ten million requests.
+/// Returns a run of `terminations` terminations one by one, with ten million requests.
 pub(super) fn many(terminations: u32) -> Analysis {
     let mut run = Sample::new("many", 16_667, 600);
     for i in 0..terminations {
@@ -158,7 +158,7 @@ pub(super) fn many(terminations: u32) -> Analysis {
     analysis
 }
 
-/// One termination that lost ten thousand requests, and some that belong to no pod.
+/// Returns a run with one termination that lost ten thousand requests, and some lost requests that belong to no pod.
 pub(super) fn ten_thousand() -> Analysis {
     let mut run = Sample::new("overwhelmed", 5000, 20);
     let shape = Shape { exit: 0.05, window: 2.1, dropped: 9_990, timeouts_after: 1.2, ..Shape::NAIVE };
@@ -169,17 +169,17 @@ pub(super) fn ten_thousand() -> Analysis {
     run.finish()
 }
 
-/// How a pod of a sample ends.
+/// Way in which a pod of a sample ends.
 #[derive(Clone, Copy)]
 struct Shape {
-    /// Seconds of preStop sleep.
+    /// Duration of the preStop sleep, in seconds.
     sleep: f64,
-    /// When the app exits, in seconds since t0.
+    /// Time the app exits, in seconds since t0.
     exit: f64,
-    /// The last new connection, in seconds since t0.
+    /// Time of the last new connection, in seconds since t0.
     window: f64,
     dropped: u64,
-    /// Drops from here on are connect timeouts, in seconds since t0.
+    /// Time from which drops are connect timeouts, in seconds since t0.
     timeouts_after: f64,
 }
 
@@ -334,7 +334,7 @@ impl Sample {
         self.start(pod);
     }
 
-    /// Starts the pod that takes the place of another.
+    /// Starts the pod that replaces another.
     fn start(&mut self, pod: &str) {
         self.analysis.result.starts.push(Start {
             pod: format!("{pod}-next"),
@@ -450,12 +450,12 @@ impl Sample {
     }
 }
 
-/// What was answered, in eighths of a second.
+/// Returns the answered requests, per eighth of a second.
 fn eighths(seconds: &[Second]) -> impl Iterator<Item = u64> {
     seconds.iter().flat_map(|second| (0..8).map(|i| second.ok * (i + 1) / 8 - second.ok * i / 8))
 }
 
-/// One request of each step is slow.
+/// Makes a heat map in which one request of each step is slow.
 fn heat(seconds: &[Second]) -> HeatMap {
     let column = |n: u64| {
         let fast = LatencyBucket { from_ms: 1.05, to_ms: 1.31, count: n.saturating_sub(1) };
@@ -465,7 +465,7 @@ fn heat(seconds: &[Second]) -> HeatMap {
     HeatMap { step_s: 0.125, columns: eighths(seconds).map(column).collect() }
 }
 
-/// The pods that end answer until then, and one that stays answers the rest.
+/// Makes the traffic of a sample: each terminating pod answers until its t0, and one that stays answers the rest.
 fn traffic(analysis: &Analysis) -> Traffic {
     let ends = &analysis.result.terminations;
     let each = |n: u64| n / (ends.len() as u64 + 1);
@@ -488,7 +488,7 @@ fn percentiles(n: u64, factor: f64) -> Percentiles {
     Percentiles { n, mean, p50, p90, p95, p99, p99_9, max }
 }
 
-/// About log-normal around `median_ms`, with a tail.
+/// Makes a histogram, approximately log-normal around `median_ms`, with a tail.
 fn histogram(median_ms: f64, n: u64) -> Vec<LatencyBucket> {
     (0..60_i32)
         .map(|i| {

@@ -67,10 +67,10 @@ fn no_form_holds_a_character_that_acts() {
     for (form, text) in &texts {
         let found: Vec<char> = text.chars().filter(|c| acts(*c)).collect();
         assert!(found.is_empty(), "{form}: {found:?}");
-        // What else there was is still to be seen.
+        // Everything else must still be visible.
         assert!(text.contains("u{1b}") || text.contains("u\\{1b"), "{form}");
     }
-    // A chart draws what it is given, and there a box would stand for what cannot be seen.
+    // A chart draws the text it is given, and would show a box for an invisible character.
     assert_eq!(as_shown(&analysis).result.scenario, shown::one_line(&analysis.result.scenario));
 }
 
@@ -266,7 +266,7 @@ fn colour_changes_nothing_but_colour() {
 fn a_result_reads_back_from_its_json() {
     for (name, analysis) in every_sample() {
         let read: RunResult = serde_json::from_slice(&json(&analysis.result)).unwrap();
-        // Not compared as a whole: reading may change the last digit of a fraction.
+        // Not compared as a whole, because reading may change the last digit of a fraction.
         assert_eq!(read.requests, analysis.result.requests, "{name}");
         assert_eq!(read.verdict, analysis.result.verdict, "{name}");
         assert_eq!(read.terminations.len(), analysis.result.terminations.len(), "{name}");
@@ -281,7 +281,7 @@ fn markdown_and_html_show_hostile_names_as_text() {
     analysis.result.terminations[0].disruption = None;
     analysis.result.terminations[0].cause = Some("<script>".to_owned().into());
     let html = html(&analysis, &[]);
-    // The page has one script: its own.
+    // The page has only its own script.
     assert!(html.matches("<script").count() == 1 && !html.contains("<img"), "{html}");
     assert!(html.contains("&lt;script&gt;"));
     let markdown = markdown(&analysis);

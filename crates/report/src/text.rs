@@ -1,4 +1,4 @@
-//! The summary on stdout: the answer first, then what it rests on.
+//! The summary on stdout: the answer first, then its evidence.
 
 use super::format::{
     count, counted, len, list, millis, or_none, percent, seconds, seconds_unit, shorten, wrap,
@@ -8,19 +8,19 @@ use rolldrop_analysis::model::{
     Check, CheckVerdict, Recommendation, RunResult, Severity, Termination, Verdict,
 };
 
-/// Terminations listed one by one; the rest is summed up in a line.
+/// Number of terminations listed one by one; one line summarizes the rest.
 const LISTED: usize = 12;
-/// Narrower than this, columns no longer fit.
+/// Minimum width, below which columns no longer fit.
 const MIN_WIDTH: usize = 72;
 
-/// How the text is laid out.
+/// Layout of the text.
 #[derive(Clone, Debug)]
 pub struct TextOptions {
-    /// Whether to colour it for a terminal.
+    /// True to colour it for a terminal.
     pub color: bool,
-    /// Characters in a line.
+    /// Number of characters per line.
     pub width: usize,
-    /// Where the report and the charts are, to be named at the end; `None` if they were not written.
+    /// Location of the report and the charts, named at the end; `None` if they were not written.
     pub files: Option<String>,
 }
 
@@ -30,7 +30,7 @@ impl Default for TextOptions {
     }
 }
 
-/// The summary of a result.
+/// Renders the summary of a result.
 pub(super) fn render(result: &RunResult, options: &TextOptions) -> String {
     let mut page = Page::new(options);
     answer(&mut page, result);
@@ -46,7 +46,7 @@ pub(super) fn render(result: &RunResult, options: &TextOptions) -> String {
     page.out
 }
 
-/// The colours that mean something.
+/// Colours that carry meaning.
 #[derive(Clone, Copy)]
 pub(super) enum Paint {
     Bold,
@@ -81,7 +81,7 @@ impl Page {
         self.out.push('\n');
     }
 
-    /// A heading after an empty line.
+    /// Writes a heading after an empty line.
     pub(super) fn heading(&mut self, title: &str, note: &str) {
         let painted = self.paint(Paint::Bold, title);
         self.line("");
@@ -93,7 +93,7 @@ impl Page {
         }
     }
 
-    /// A paragraph that is indented by `indent` spaces; its first line begins with `lead` instead.
+    /// Writes a paragraph, indented by `indent` spaces; its first line begins with `lead` instead.
     pub(super) fn paragraph(&mut self, lead: &str, indent: usize, paint: Option<Paint>, text: &str) {
         for (i, line) in wrap(text, self.width.saturating_sub(indent)).iter().enumerate() {
             let line = paint.map_or_else(|| line.clone(), |paint| self.paint(paint, line));
@@ -124,7 +124,7 @@ fn answer(page: &mut Page, result: &RunResult) {
     }
     match words::remedy(result) {
         Some(Remedy::Yaml(yaml, note)) => {
-            // A whole line, to be copied.
+            // The YAML is a whole line, so that it can be copied.
             page.line(&format!("  remedy {yaml}"));
             page.paragraph("", 9, None, &format!("({note})"));
         }
@@ -180,7 +180,7 @@ fn terminations(page: &mut Page, result: &RunResult) {
     });
     let lines = columns(&std::iter::once(header).chain(rows).collect::<Vec<_>>(), &[1, 3, 4]);
     let names: Vec<&str> = std::iter::once("pod").chain(order.iter().map(|t| t.pod.as_str())).collect();
-    // Names are cut if there is no room.
+    // Names are cut if there is not enough room.
     let room = page.width.saturating_sub(4 + lines.first().map_or(0, |line| line.chars().count()));
     let longest = names.iter().take(lines.len()).map(|name| name.chars().count()).max().unwrap_or(0);
     let width = longest.min(room).max(8);
@@ -270,7 +270,7 @@ fn checks(page: &mut Page, result: &RunResult) {
         return;
     }
     page.heading("CHECKS", "");
-    // What passed needs no explanation: one paragraph for all.
+    // Passed checks need no explanation, so one paragraph lists all of them.
     let passed = |c: &&Check| c.verdict == CheckVerdict::Pass;
     let met: Vec<String> = result
         .checks
@@ -334,7 +334,7 @@ fn close(page: &mut Page, result: &RunResult, files: Option<&str>) {
     }
 }
 
-/// Rows in columns, two spaces apart; the columns `right` hold numbers.
+/// Aligns rows in columns, two spaces apart; the columns `right` hold numbers.
 pub(super) fn columns<const N: usize>(rows: &[[String; N]], right: &[usize]) -> Vec<String> {
     let widths: [usize; N] =
         std::array::from_fn(|i| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0));

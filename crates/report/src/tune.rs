@@ -1,4 +1,4 @@
-//! A tuning to bytes: text, JSON, Markdown and one picture.
+//! Renders a tuning as text, JSON, Markdown and one picture.
 
 use super::format::{count, counted, len, list, percent, seconds_unit};
 use super::markdown::{escape, section, table};
@@ -13,17 +13,17 @@ use rolldrop_analysis::model::Verdict;
 
 const COLUMNS: [&str; 7] =
     ["run", "preStop sleep", "grace period", "rollouts", "terminations", "requests", "lost"];
-/// The most lost requests that are listed one by one.
+/// Maximum number of lost requests that are listed one by one.
 const MOST_LISTED: usize = 20;
 
-/// `tune.json`, as `docs/tune.schema.json` describes it.
+/// Renders `tune.json`, as `docs/tune.schema.json` describes it.
 pub(super) fn json(tuning: &Tuning) -> Vec<u8> {
     let mut bytes = serde_json::to_vec_pretty(tuning).expect("plain data with names as keys");
     bytes.push(b'\n');
     bytes
 }
 
-/// The answer in a sentence, with the mode in which it was measured.
+/// Returns the answer in a sentence, with the mode in which it was measured.
 pub(super) fn headline(tuning: &Tuning) -> String {
     let before = tuning.steps.iter().find(|step| step.purpose == Purpose::Before);
     let before = before.map(|step| format!("; before, it was {}", lost(step))).unwrap_or_default();
@@ -50,7 +50,7 @@ pub(super) fn headline(tuning: &Tuning) -> String {
     }
 }
 
-/// Returns the requests that a run lost, and in how many units.
+/// Returns the number of requests that a run lost, and the units in which it lost them.
 fn lost(step: &Step) -> String {
     format!("{} of {} in {}", count(step.lost), counted(step.requests, "request"), mode(step))
 }
@@ -79,7 +79,7 @@ fn mode(step: &Step) -> String {
     }
 }
 
-/// What the last proof shows.
+/// Describes what the last proof shows.
 fn basis(step: &Step) -> String {
     let of = match step.unit {
         Unit::Ends => "ends of pods in rollouts",
@@ -94,7 +94,7 @@ fn basis(step: &Step) -> String {
     )
 }
 
-/// The longest windows that were seen, and the sleep that they suggest without proof.
+/// Describes the longest windows that were seen.
 fn seen(seen: &Seen) -> Option<String> {
     let of = counted(len(seen.windows), "window");
     let text = match (seen.longest_lower_seconds, seen.longest_upper_seconds) {
@@ -129,13 +129,13 @@ fn supported(tuning: &Tuning) -> Option<String> {
 /// Settings that are shown to hold, with their proof.
 pub(super) struct Shown<'a> {
     choice: &'a Choice,
-    /// Figures of all runs of its proof.
+    /// Combined figures of all runs of the proof.
     pub(super) proof: Step,
-    /// The runs of its proof: interrupted parts, and the last one.
+    /// Runs of the proof: interrupted parts, and the last one.
     runs: Vec<&'a Step>,
 }
 
-/// The chosen settings with their proof, if they are shown to hold.
+/// Returns the chosen settings with their proof, if they are shown to hold.
 pub(super) fn shown(tuning: &Tuning) -> Option<Shown<'_>> {
     let choice = tuning.chosen.as_ref().filter(|_| tuning.outcome.is_shown())?;
     let is_its = |step: &&Step| step.purpose == Purpose::Proof && step.settings == choice.settings;
@@ -160,7 +160,7 @@ fn price(price: &Price) -> String {
     )
 }
 
-/// Fields as they are to be, of the containers and of what is around them.
+/// Recommended fields, of the containers and of what is around them.
 struct Yaml {
     containers: Vec<String>,
     around: Vec<String>,
@@ -253,7 +253,7 @@ fn cause(lost: &LostTo) -> String {
     format!("{}: {}, {helps}", lost.cause.as_str(), counted(lost.requests, "request"))
 }
 
-/// The tuning for a terminal.
+/// Renders the tuning for a terminal.
 pub(super) fn text(tuning: &Tuning, options: &TextOptions) -> String {
     let mut page = Page::new(options);
     let paint = match tuning.outcome {
@@ -328,7 +328,7 @@ fn in_words(consumer: &Consumer) -> String {
     )
 }
 
-/// The tuning as Markdown.
+/// Renders the tuning as Markdown.
 pub(super) fn markdown(tuning: &Tuning) -> String {
     let mut out = String::new();
     section(&mut out, &format!("# rolldrop tune: {}", escape(&tuning.workload)));
@@ -379,7 +379,7 @@ pub(super) fn markdown(tuning: &Tuning) -> String {
     out
 }
 
-/// `tune.json`, `tune.md` and the picture.
+/// Returns `tune.json`, `tune.md` and the picture.
 pub(super) fn files(tuning: &Tuning, chart: Chart) -> Vec<ReportFile> {
     let file = |path: &str, bytes: Vec<u8>| ReportFile { path: path.to_owned(), bytes };
     let mut files = vec![file("tune.json", json(tuning)), file("tune.md", markdown(tuning).into_bytes())];
@@ -404,7 +404,7 @@ mod tests {
                 "requests": 1000,
             })
         };
-        // The last proof is that one second less is too short.
+        // The last proof shows that one second less is too short.
         let mut tuning: Tuning = serde_json::from_value(json!({
             "schemaVersion": 1, "tool": {"name": "rolldrop", "version": "0.1.0"}, "workload": "deployment/web",
             "containers": ["app"], "cluster": {"version": "v1.36.2+rolldrop", "dataplane": "nftables", "dataplane_from": "config_map", "nodes": 1, "endpoints": 3, "namespace": "default"},
@@ -448,7 +448,7 @@ mod tests {
         }];
         let lost = "- rule_swap (connect_refused) at 12.5 s of the run, 0.250 s after the deletion of web-1: request 7 of load in proof";
         assert!(markdown(&tuning).contains(&escape(lost)), "{}", markdown(&tuning));
-        // An interrupted part of the proof counts, but for its last rollout.
+        // An interrupted part of the proof counts, except for its last rollout.
         let mut part = tuning.steps[1].clone();
         (part.run, part.units) = ("2-proof".into(), 8);
         part.verdict = Verdict::Partial { why: vec!["it was interrupted".into()] };

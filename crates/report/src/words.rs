@@ -1,4 +1,4 @@
-//! The sentences that every form of the report shares, so that text, Markdown, HTML and charts agree.
+//! Sentences that every form of the report shares, so that text, Markdown, HTML and charts agree.
 
 mod losses;
 mod standing;
@@ -23,7 +23,7 @@ use rolldrop_record::EndCause;
 use rolldrop_record::service_proxy::ProxyEvidence;
 use rolldrop_record::{Cause, Outcome};
 
-/// The answer in one sentence.
+/// Returns the answer in one sentence.
 pub(super) fn headline(result: &RunResult) -> String {
     let dropped = result.requests.lost();
     let lost = lost(result);
@@ -34,7 +34,7 @@ pub(super) fn headline(result: &RunResult) -> String {
     }
 }
 
-/// The number of dropped requests, and of those that ending pods answered with an error.
+/// Returns the number of dropped requests, and of those that terminating pods answered with an error.
 pub(super) fn lost(result: &RunResult) -> String {
     let dropped = result.requests.lost();
     let lost = format!("{} of {} requests", count(dropped), count(result.requests.total));
@@ -44,7 +44,7 @@ pub(super) fn lost(result: &RunResult) -> String {
     }
 }
 
-/// The number of requests that ending pods answered with an error of their own, if any.
+/// Returns the number of requests that terminating pods answered with an error of their own, if any.
 pub(super) fn errors_of_ends(result: &RunResult) -> Option<String> {
     let n = result.requests.app_errors_while_ending;
     let named: u64 = result.terminations.iter().filter_map(|t| t.app_errors_after_t0).sum();
@@ -52,7 +52,7 @@ pub(super) fn errors_of_ends(result: &RunResult) -> Option<String> {
     (n > 0).then(|| format!("{} {} answered with 5xx {who}", count(n), either(n, "was", "were")))
 }
 
-/// What the latencies of a load are, and what they count from.
+/// Returns the name of a load's latencies, and the time from which they count.
 pub(super) fn latency(load: &LoadResult) -> (&'static str, &'static str) {
     match load.is_closed_loop() {
         false => ("response time", "from the intended send time"),
@@ -60,7 +60,7 @@ pub(super) fn latency(load: &LoadResult) -> (&'static str, &'static str) {
     }
 }
 
-/// Why requests were dropped, in a line: the most frequent cause first.
+/// Lists the causes of dropped requests in a line, the most frequent first.
 pub(super) fn causes(result: &RunResult) -> Option<String> {
     let causes = dropped_by_cause(&result.requests);
     let told: Vec<String> = match causes[..] {
@@ -70,15 +70,16 @@ pub(super) fn causes(result: &RunResult) -> Option<String> {
     (!told.is_empty()).then(|| told.join(", "))
 }
 
-/// What would have saved the dropped requests.
+/// A change that would have saved the dropped requests.
 pub(super) enum Remedy {
-    /// A line of YAML, and how sure that is.
+    /// A line of YAML, and how certain it is.
     Yaml(String, String),
-    /// What the finding about the most frequent cause says.
+    /// The remedy of the finding about the most frequent cause.
     Words(String),
 }
 
-/// What would have saved most of the dropped requests; nothing where the figures do not count.
+/// Returns the change that would have saved most of the dropped requests; `None` if the measurement is invalid or no
+/// remedy is known.
 pub(super) fn remedy(result: &RunResult) -> Option<Remedy> {
     if matches!(result.verdict, Verdict::Invalid { .. }) {
         return None;
@@ -87,7 +88,7 @@ pub(super) fn remedy(result: &RunResult) -> Option<Remedy> {
     if most.is_helped_by_sleep()
         && let Some(longest) =
             Recommendation::longest(&result.recommendation, &result.terminations, &result.groups)
-        // A range is no line to copy.
+        // A range is not a line to copy.
         && longest.suggested_from_seconds.is_none()
         && let Some((yaml, note)) = sleep_hook(longest, &result.cluster.version, ground(longest))
     {
@@ -97,7 +98,7 @@ pub(super) fn remedy(result: &RunResult) -> Option<Remedy> {
     Some(Remedy::Words(sentence(&finding.remedy)))
 }
 
-/// Why requests were dropped, and what would have saved them, as far as it is known.
+/// Returns the causes of the dropped requests and the remedy, as far as they are known.
 pub(super) fn answer(result: &RunResult) -> Vec<String> {
     let remedy = remedy(result).map(|remedy| match remedy {
         Remedy::Yaml(yaml, note) => format!("Remedy: {yaml} ({note})"),
@@ -107,7 +108,7 @@ pub(super) fn answer(result: &RunResult) -> Vec<String> {
     cause.into_iter().chain(remedy).collect()
 }
 
-/// What a verdict means, and its reasons.
+/// Returns the word for a verdict, its meaning, and its reasons.
 pub(super) fn verdict(verdict: &Verdict) -> (&'static str, &'static str, &[String]) {
     match verdict {
         Verdict::Valid => ("VALID", "the generator kept its schedule and no recorder lost anything", &[]),
@@ -118,7 +119,7 @@ pub(super) fn verdict(verdict: &Verdict) -> (&'static str, &'static str, &[Strin
     }
 }
 
-/// The verdict in one line, unless it is [`Verdict::Valid`].
+/// Returns the verdict in one line, unless it is [`Verdict::Valid`].
 pub(super) fn warning(result: &RunResult) -> Option<String> {
     let (word, meaning, why) = verdict(&result.verdict);
     if result.verdict == Verdict::Valid {
@@ -132,7 +133,7 @@ pub(super) fn warning(result: &RunResult) -> Option<String> {
     Some(sentences.join(" "))
 }
 
-/// What an outcome means, as a fragment.
+/// Describes an outcome in a fragment.
 pub(super) const fn outcome(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Ok => "answered",
@@ -157,7 +158,7 @@ pub(super) const fn outcome(outcome: Outcome) -> &'static str {
     }
 }
 
-/// What a cause means, as a fragment.
+/// Describes a cause in a fragment.
 pub(super) const fn cause(cause: Cause) -> &'static str {
     match cause {
         Cause::RoutedToDeadPod => "routed to a pod that no longer accepted connections",
@@ -178,7 +179,7 @@ pub(super) const fn cause(cause: Cause) -> &'static str {
     }
 }
 
-/// That requests were not sent, and each reason.
+/// States that requests were not sent, with each reason.
 pub(super) fn not_sent(requests: &RequestCounts) -> String {
     match requests.not_sent_by_reason.is_empty() {
         true => "not sent by the load".to_owned(),
@@ -186,7 +187,7 @@ pub(super) fn not_sent(requests: &RequestCounts) -> String {
     }
 }
 
-/// A mode in words.
+/// Returns a mode in words.
 pub(super) const fn mode(mode: Mode) -> &'static str {
     match mode {
         Mode::Isolated => "isolated",
@@ -198,7 +199,7 @@ pub(super) const fn mode(mode: Mode) -> &'static str {
     }
 }
 
-/// What ended a pod, unless it was the run's own call or the pod's mode says it already.
+/// Returns the cause of a pod's end, unless it was the run's own action or the pod's mode already says it.
 fn why_it_ended(termination: &Termination) -> Option<&str> {
     let Termination { cause, mode, disruption, .. } = termination;
     match cause {
@@ -207,7 +208,7 @@ fn why_it_ended(termination: &Termination) -> Option<&str> {
     }
 }
 
-/// The same for all terminations: each cause once, with its pods.
+/// Returns the causes of all terminations: each cause once, with its pods.
 pub(super) fn why_they_ended(terminations: &[Termination]) -> Vec<(String, &str)> {
     let mut causes: Vec<(&str, Vec<&str>)> = Vec::new();
     for termination in terminations {
@@ -224,14 +225,14 @@ pub(super) fn why_they_ended(terminations: &[Termination]) -> Vec<(String, &str)
     causes.into_iter().map(whom).collect()
 }
 
-/// The entries of a map of counts, most first.
+/// Returns the entries of a map of counts, largest first.
 pub(super) fn by_count<K: Copy + Ord>(counts: &BTreeMap<K, u64>) -> Vec<(K, u64)> {
     let mut entries: Vec<(K, u64)> = counts.iter().filter(|&(_, &n)| n > 0).map(|(&k, &n)| (k, n)).collect();
     entries.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
     entries
 }
 
-/// `0.098 to 0.142 s`, or what is known of it.
+/// Formats a window as `0.098 to 0.142 s`, or as much as is known of it.
 pub(super) fn window(window: &Window) -> String {
     if !window.is_one() {
         return "none, as it was never an endpoint".to_owned();
@@ -246,7 +247,7 @@ pub(super) fn window(window: &Window) -> String {
     }
 }
 
-/// A window between its bounds, of which the lower may be none.
+/// Formats a window from its bounds. The lower bound may be 0, the upper one unknown.
 pub(super) fn bounds(lower_s: f64, upper_s: Option<f64>) -> String {
     match upper_s {
         Some(upper) if lower_s > 0.0 => format!("{} to {}", seconds(lower_s), seconds_unit(upper)),
@@ -256,7 +257,7 @@ pub(super) fn bounds(lower_s: f64, upper_s: Option<f64>) -> String {
     }
 }
 
-/// What the bounds of a window rest on.
+/// Describes the evidence for the bounds of a window.
 pub(super) fn basis(w: &Window) -> String {
     match (w.lower_basis, w.upper_basis) {
         (Some(lower), Some(upper)) if lower == upper => rests_on(lower).to_owned(),
@@ -266,7 +267,7 @@ pub(super) fn basis(w: &Window) -> String {
     }
 }
 
-/// A basis as a fragment.
+/// Describes one kind of evidence in a fragment.
 const fn rests_on(basis: WindowBasis) -> &'static str {
     match basis {
         WindowBasis::Named => "connections whose pod is named",
@@ -279,7 +280,7 @@ const fn rests_on(basis: WindowBasis) -> &'static str {
     }
 }
 
-/// Why windows could not be bounded fully: each reason, with the number of windows it holds for.
+/// Returns the reasons why windows could not be bounded fully, each with the number of windows that it applies to.
 pub(super) fn censored(terminations: &[Termination]) -> Vec<String> {
     let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
     let windows = terminations.iter().flat_map(|t| &t.windows).filter(|w| w.is_one());
@@ -290,20 +291,20 @@ pub(super) fn censored(terminations: &[Termination]) -> Vec<String> {
     reasons.into_iter().map(line).collect()
 }
 
-/// The longest window of a termination, in words.
+/// Returns the longest window of a termination, in words.
 pub(super) fn longest(termination: &Termination) -> String {
     format::or_none(longest_window(termination), window)
 }
 
-/// The longest window of a termination: the one that reaches furthest. One towards a consumer that never routed to the
-/// pod counts only if there is no other.
+/// Returns the longest window of a termination: the one that reaches furthest. A window of a consumer that never
+/// routed to the pod counts only if there is no other.
 pub(super) fn longest_window(termination: &Termination) -> Option<&Window> {
     let reach = |w: &Window| w.upper_s.unwrap_or(f64::INFINITY).max(w.lower_s.unwrap_or(0.0));
     let longer = |a: &&Window, b: &&Window| a.is_one().cmp(&b.is_one()).then(reach(a).total_cmp(&reach(b)));
     termination.windows.iter().max_by(longer)
 }
 
-/// The windows of one mode towards one consumer, in a sentence.
+/// Describes the windows of one mode and one consumer in a sentence.
 pub(super) fn window_summary(summary: &WindowSummary) -> String {
     let lower = match summary.lower.filter(|l| l.0.is_finite() && l.1.is_finite()) {
         Some((from, to)) if seconds(from) == seconds(to) => format!("at least {}", seconds_unit(to)),
@@ -326,7 +327,7 @@ pub(super) fn window_summary(summary: &WindowSummary) -> String {
     format!("{lower} and {upper} ({})", notes.join("; "))
 }
 
-/// A recommendation in sentences.
+/// Describes a recommendation in sentences.
 pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
     let mut out = Vec::new();
     let of = manner(rec.mode);
@@ -365,7 +366,7 @@ pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
     out
 }
 
-/// The YAML of a recommendation or of a mere suggestion, for a cluster of this version.
+/// Returns the YAML of a recommendation or of a mere suggestion, for a cluster of this version.
 pub(super) fn yaml(rec: &Recommendation, version: &str) -> Vec<String> {
     let note = match (rec.pre_stop_seconds, rec.suggested_from_seconds, rec.suggested_seconds) {
         (Some(_), ..) => "per container".to_owned(),
@@ -380,7 +381,7 @@ pub(super) fn yaml(rec: &Recommendation, version: &str) -> Vec<String> {
     lines
 }
 
-/// The mode that a sleep is for, and what it rests on.
+/// Names the mode that a sleep is for, and its evidence.
 fn ground(rec: &Recommendation) -> String {
     let how = match rec.pre_stop_seconds {
         Some(_) => format!("recommended, from {}", rec.rests_on()),
@@ -389,7 +390,8 @@ fn ground(rec: &Recommendation) -> String {
     format!("for pods that end {}; {how}", manner(rec.mode))
 }
 
-/// The hook that sleeps so long on a cluster of this version, and the note with what that version lacks.
+/// Returns the hook that sleeps for the advised time on a cluster of this version, and the note with the limitation
+/// of that version.
 fn sleep_hook(rec: &Recommendation, version: &str, note: String) -> Option<(String, String)> {
     let sleep = rec.advised_seconds()?;
     Some(if lacks_sleep_hooks(version) {
@@ -402,13 +404,13 @@ fn sleep_hook(rec: &Recommendation, version: &str, note: String) -> Option<(Stri
     })
 }
 
-/// Whether a cluster is from before preStop hooks could sleep: KEP-3960, switched on in 1.30.
+/// Returns true if a cluster is older than the preStop `sleep` action: KEP-3960, enabled in 1.30.
 fn lacks_sleep_hooks(version: &str) -> bool {
     let minor = version.strip_prefix("v1.").and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
     minor.is_some_and(|minor| minor < 30)
 }
 
-/// How the run was made, in one line.
+/// Describes in one line how the run was made.
 pub(super) fn provenance(result: &RunResult) -> String {
     let cluster = &result.cluster;
     let mut parts = vec![
@@ -440,13 +442,13 @@ pub(super) fn provenance(result: &RunResult) -> String {
     parts.join(" · ")
 }
 
-/// The part of a name after its last dash, which differs between the pods of a ReplicaSet.
+/// Returns the part of a name after its last dash, which differs between the pods of a ReplicaSet.
 pub(super) fn short_pod(pod: &str) -> &str {
     pod.rsplit('-').next().filter(|s| !s.is_empty()).unwrap_or(pod)
 }
 
-/// A fragment as a sentence, with a capital at the beginning and a full stop at the end, unless it begins or ends with a
-/// name from code.
+/// Makes a sentence of a fragment, with a capital at the beginning and a full stop at the end, unless it begins or
+/// ends with a name from code.
 pub(super) fn sentence(fragment: &str) -> String {
     let text = fragment.trim();
     let word = text.split_whitespace().next().unwrap_or_default();
@@ -520,7 +522,7 @@ mod tests {
             format!("In the app's container: {range}; no window is known to have lasted longer than 2 s.")
         );
         assert!(yaml(rec, "v1.36.2")[0].contains("the upper end of 2 to 4 s"), "{:?}", yaml(rec, "v1.36.2"));
-        // No line to copy: the finding says it.
+        // There is no line to copy; the finding has the remedy.
         assert!(!matches!(remedy(&result), Some(Remedy::Yaml(..))));
     }
 

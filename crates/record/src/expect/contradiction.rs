@@ -4,12 +4,12 @@ use std::fmt::Display;
 
 use super::{Amount, AppErrorLimits, Bounds, DroppedLimits, Expect, LatencyFigures, LatencyLimit};
 
-/// What is wrong with expectations.
+/// A mistake in expectations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contradiction {
-    /// The key, from `expect` on, such as `dropped.perGroup`.
+    /// Key of the limit, from `expect` on, such as `dropped.perGroup`.
     pub key: String,
-    /// Why it cannot be, and what to do.
+    /// Reason why the limit is a mistake, with the remedy.
     pub why: String,
 }
 
@@ -29,7 +29,7 @@ fn ordered<T: PartialOrd + Display>(key: &str, bounds: Option<Bounds<T>>) -> Fou
     }
 }
 
-/// The same for numbers and shares. A sample never shows that a share is 0.
+/// Checks numbers and shares like [`ordered`], and refuses a maximum share of 0, which no sample can show.
 fn amount(key: &str, bounds: Option<Bounds<Amount>>) -> Found {
     ordered(key, bounds)?;
     match bounds.and_then(|bounds| bounds.max) {
@@ -56,10 +56,10 @@ fn latency(key: &str, figures: &LatencyFigures, takes_multiples: bool) -> Found 
 }
 
 impl Expect {
-    /// Finds limits that contradict each other.
+    /// Checks for limits that contradict each other.
     ///
     /// # Errors
-    /// With the first that is found.
+    /// Returns the first contradiction found.
     pub fn check(&self) -> Result<(), Contradiction> {
         if let Some(dropped) = &self.dropped {
             if *dropped == DroppedLimits::default() {
@@ -132,7 +132,7 @@ impl Expect {
         Ok(())
     }
 
-    /// Refuses what is not known of a part of the requests.
+    /// Refuses limits that have no meaning for a part of the requests.
     fn is_of_a_part(&self) -> Found {
         let whole = [
             ("limits", self.limits.is_some()),

@@ -1,4 +1,4 @@
-//! The quantities of limits, as they are written: `2`, `0.1%`, `250ms`, `1.5x`.
+//! Quantities in limits, as written: `2`, `0.1%`, `250ms`, `1.5x`.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -9,12 +9,12 @@ use serde::{Serialize, Serializer};
 
 use crate::load::{duration, in_units};
 
-/// A share of something, from 0 to 1. Written in percent, such as `0.1%`.
+/// A share, from 0 to 1. It is written in percent, such as `0.1%`.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Share(pub f64);
 
 impl Share {
-    /// Reads a share as it is written; `None` if it is no such text.
+    /// Parses a share in percent; returns `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         let percent: f64 = text.trim().strip_suffix('%')?.trim_end().parse().ok()?;
         (0.0..=100.0).contains(&percent).then_some(Self(percent / 100.0))
@@ -23,7 +23,7 @@ impl Share {
 
 impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Twelve digits hide what division by 100 adds to a decimal.
+        // Twelve digits hide the rounding error that dividing by 100 adds to a decimal.
         let percent = format!("{:.12}", self.0 * 100.0);
         write!(f, "{}%", percent.trim_end_matches('0').trim_end_matches('.'))
     }
@@ -39,7 +39,7 @@ pub enum Amount {
 }
 
 impl PartialOrd for Amount {
-    /// A number and a share have no order.
+    /// Compares two numbers or two shares; a number and a share have no order.
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         match (self, other) {
             (Amount::Count(a), Amount::Count(b)) => a.partial_cmp(b),
@@ -63,7 +63,7 @@ impl fmt::Display for Amount {
 pub struct Span(pub Duration);
 
 impl Span {
-    /// The length in seconds.
+    /// Returns the length in seconds.
     pub fn seconds(self) -> f64 {
         self.0.as_secs_f64()
     }
@@ -80,7 +80,7 @@ impl fmt::Display for Span {
 pub enum LatencyLimit {
     /// A time.
     Time(Span),
-    /// So many times the same figure of the steady part; written as `1.5x`.
+    /// A multiple of the same figure in the steady part, written as `1.5x`.
     Times(f64),
 }
 
@@ -94,7 +94,7 @@ impl LatencyLimit {
 }
 
 impl PartialOrd for LatencyLimit {
-    /// A time and a multiple have no order.
+    /// Compares two times or two multiples; a time and a multiple have no order.
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         match (self, other) {
             (LatencyLimit::Time(a), LatencyLimit::Time(b)) => a.partial_cmp(b),
@@ -113,14 +113,14 @@ impl fmt::Display for LatencyLimit {
     }
 }
 
-/// How much worse than a baseline's a figure may be.
+/// Margin by which a figure may be worse than a baseline's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Margin {
-    /// By a share of the baseline's, which may be above 100 %.
+    /// A share of the baseline's figure, which may be above 100 %.
     Share(Share),
-    /// By a time.
+    /// A time.
     Time(Span),
-    /// By a number.
+    /// A number.
     Count(u64),
 }
 
@@ -146,7 +146,7 @@ impl fmt::Display for Margin {
     }
 }
 
-/// Reads a quantity from its text, or from a whole number if it has such a form.
+/// Reads a quantity from its text, or from a whole number if it can be one.
 struct Reading<T> {
     expected: &'static str,
     of_text: fn(&str) -> Option<T>,

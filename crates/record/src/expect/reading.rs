@@ -1,4 +1,4 @@
-//! Reads expectations: the maps whose keys are names of other enums, and what older versions recorded.
+//! Reads expectations: maps whose keys are names of other enums, and the forms that older versions recorded.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -12,7 +12,7 @@ use super::{Amount, Bounds, Expect, Span};
 use crate::stage::{Stage, StartStage};
 use crate::{Cause, Outcome};
 
-/// The expectations of run.json; before 0.2 a limit on windows was a number of seconds.
+/// Reads the expectations of run.json. Before 0.2, a limit on windows was a number of seconds.
 pub(crate) fn recorded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Expect, D::Error> {
     let mut value = Value::deserialize(deserializer)?;
     if let Some(windows) = value.get_mut("windows").and_then(Value::as_object_mut)
@@ -62,7 +62,7 @@ where
     by_name(deserializer, read)
 }
 
-/// The one of this name, of those that are not refused.
+/// Finds the key with this name among those that are not refused.
 fn one_of<K: Copy + Display>(
     what: &str,
     all: &[K],
@@ -79,7 +79,7 @@ fn one_of<K: Copy + Display>(
     }
 }
 
-/// Reads a map; `read` makes a key of a name, or says why it is none.
+/// Reads a map. `read` converts a name to a key, or returns the reason why it is not a key.
 fn by_name<'de, D, K, V, F>(deserializer: D, read: F) -> Result<BTreeMap<K, V>, D::Error>
 where
     D: Deserializer<'de>,
@@ -90,7 +90,7 @@ where
     deserializer.deserialize_map(ByName { read, value: PhantomData })
 }
 
-/// A map whose keys have names of their own.
+/// Reader of a map whose keys are names.
 struct ByName<F, V> {
     read: F,
     value: PhantomData<V>,
@@ -117,7 +117,7 @@ impl<'de, K: Ord, V: Deserialize<'de>, F: Fn(&str) -> Result<K, String>> Visitor
     }
 }
 
-/// The value of an unknown key: reading it fails, so that the error has the key's own path.
+/// The value of an unknown key. Reading it fails, so that the error has the path of that key.
 struct Refused(String);
 
 impl<'de> DeserializeSeed<'de> for Refused {

@@ -1,32 +1,32 @@
-//! Limits against a baseline (`worse: 10%`): which figures have one, and what it may be.
+//! Limits against a baseline (`worse: 10%`): the figures that can have one, and the margins allowed.
 
 use super::{Bounds, Expect, LatencyFigures, Margin};
 use crate::Outcome;
 
-/// A figure that may be so much worse than the baseline's.
+/// A limit on how much worse than the baseline's a figure may be.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Worse {
-    /// The part of the requests; `None` for all.
+    /// Part of the requests that it applies to; `None` for all.
     pub part: Option<Part>,
-    /// The key of the figure, from `expect` or from its part on, such as `latency.p99`.
+    /// Key of the figure, from `expect` or from its part on, such as `latency.p99`.
     pub key: String,
-    /// What the figure is.
+    /// Kind of figure.
     pub kind: Kind,
-    /// How much worse it may be.
+    /// Margin by which the figure may be worse.
     pub by: Margin,
 }
 
 /// A part of the requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// What one consumer routes, by consumer or by the name of its target.
+    /// Requests that one consumer routes, by the consumer or its target's name.
     Consumer(String),
-    /// The requests to one target.
+    /// Requests to one target, by its name.
     Target(String),
 }
 
 impl Part {
-    /// The key of its limits, such as `targets.web`.
+    /// Returns the key of the part's limits, such as `targets.web`.
     pub fn key(&self) -> String {
         match self {
             Part::Consumer(name) => format!("consumers.{name}"),
@@ -35,25 +35,25 @@ impl Part {
     }
 }
 
-/// What a figure is.
+/// Kind of figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A number of requests of the whole run.
+    /// A number of requests over the whole run.
     Total,
-    /// A number of requests of the termination or group that has most.
+    /// The number of requests of the termination or group that has the most.
     Most,
     /// A time.
     Time,
     /// A latency.
     Latency,
-    /// A share of which more is better.
+    /// A share that is better if it is larger.
     Share,
-    /// A number that is neither better nor worse where it is larger.
+    /// A number that is neither better nor worse if it is larger.
     Neither,
 }
 
 impl Worse {
-    /// The whole key, such as `targets.web.latency.p99`.
+    /// Returns the full key, such as `targets.web.latency.p99`.
     pub fn name(&self) -> String {
         match &self.part {
             None => self.key.clone(),
@@ -61,7 +61,7 @@ impl Worse {
         }
     }
 
-    /// Why the figure cannot have this limit.
+    /// Returns the reason why the figure cannot have this limit; `None` if it can.
     pub(super) fn mistake(&self) -> Option<&'static str> {
         match (self.kind, self.by) {
             (Kind::Neither, _) => {
@@ -82,7 +82,7 @@ impl Worse {
 }
 
 impl Expect {
-    /// All limits against a baseline, those of parts last.
+    /// Returns all limits against a baseline, with those for parts of the requests last.
     pub fn worse(&self) -> Vec<Worse> {
         let consumers = self.consumers.iter().map(|(name, of)| (Part::Consumer(name.clone()), of));
         let targets = self.targets.iter().map(|(name, of)| (Part::Target(name.clone()), of));
@@ -92,7 +92,7 @@ impl Expect {
         self.worse_of_all().into_iter().chain(consumers.chain(targets).flat_map(of_part)).collect()
     }
 
-    /// Those that are not of a part.
+    /// Returns the limits against a baseline that apply to all requests.
     pub(super) fn worse_of_all(&self) -> Vec<Worse> {
         let mut found = Found(Vec::new());
         if let Some(limits) = &self.dropped {

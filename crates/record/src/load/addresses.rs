@@ -12,18 +12,18 @@ use crate::names::named;
 /// A range of ports, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortRange {
-    /// The first.
+    /// First port.
     pub first: u16,
-    /// The last.
+    /// Last port.
     pub last: u16,
 }
 
 impl PortRange {
-    /// The ephemeral ports of a new network namespace of Linux, such as a pod's (`net.ipv4.ip_local_port_range`).
+    /// Ephemeral ports of a new network namespace on Linux, such as a pod's (`net.ipv4.ip_local_port_range`).
     pub const OF_LINUX: Self = Self { first: 32_768, last: 60_999 };
 }
 
-/// A range of ports in a wrong form.
+/// Error for a text that is not a range of ports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a range of ports such as 32768-60999")]
 pub struct NotARange(String);
@@ -47,12 +47,12 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// How long a port stays taken towards the same address after a connection that this side closed first (Linux:
+/// Time for which a port stays taken towards the same address after this side closed a connection first (Linux:
 /// TCP_TIMEWAIT_LEN).
 pub const TIME_WAIT: Duration = Duration::from_secs(60);
 
-/// The ephemeral ports by the two settings as Linux writes them: `32768 60999` (`net.ipv4.ip_local_port_range`) and
-/// `8080,9000-9010` (`net.ipv4.ip_local_reserved_ports`).
+/// Parses the ephemeral ports from two settings as Linux writes them: `32768 60999` (`net.ipv4.ip_local_port_range`)
+/// and `8080,9000-9010` (`net.ipv4.ip_local_reserved_ports`).
 pub fn ephemeral_of(range: &str, reserved: &str) -> Option<Vec<u16>> {
     let mut ends = range.split_ascii_whitespace().map(str::parse::<u16>);
     let (first, last) = (ends.next()?.ok()?, ends.next()?.ok()?);
@@ -68,34 +68,34 @@ pub fn ephemeral_of(range: &str, reserved: &str) -> Option<Vec<u16>> {
     Some((first..=last).filter(is_free).collect())
 }
 
-/// How names are looked up.
+/// Settings of name lookup.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DnsSettings {
-    /// The servers to ask, instead of the system's.
+    /// DNS servers to ask instead of the system's.
     pub servers: Vec<SocketAddr>,
-    /// The addresses to use.
+    /// Kind of addresses to use.
     pub family: Family,
 }
 
-/// A DNS server in a wrong form.
+/// Error for a text that is not the address of a DNS server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not the address of a DNS server, such as 10.96.0.10 or [::1]:5353")]
 pub struct NotAServer(String);
 
-/// A DNS server, written as `ADDRESS[:PORT]`.
+/// Parses the address of a DNS server, written as `ADDRESS[:PORT]`.
 ///
 /// # Errors
-/// When the form is wrong.
+/// Fails if the text has another form.
 pub fn dns_server(text: &str) -> Result<SocketAddr, NotAServer> {
     let alone = || text.trim_matches(['[', ']']).parse().map(|address: IpAddr| SocketAddr::new(address, 53));
     text.parse().or_else(|_| alone()).map_err(|_| NotAServer(text.to_owned()))
 }
 
 named! {
-    /// Which of a name's addresses are used.
+    /// Kind of a name's addresses that are used.
     #[derive(Default)]
     pub enum Family else UnknownFamily "{0:?} is not any, ipv4 or ipv6" {
-        /// All.
+        /// All addresses.
         #[default]
         Any = "any",
         /// IPv4 (A records).
@@ -106,7 +106,7 @@ named! {
 }
 
 impl Family {
-    /// Whether an address is one of these.
+    /// Returns true if the address is of this kind.
     pub fn has(self, address: IpAddr) -> bool {
         match self {
             Family::Any => true,
@@ -115,7 +115,7 @@ impl Family {
         }
     }
 
-    /// The name for people, which `run.json` has as well.
+    /// Returns the name shown to people, which is also used in `run.json`.
     pub const fn label(self) -> &'static str {
         match self {
             Family::Any => "any",

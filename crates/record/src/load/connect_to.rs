@@ -1,25 +1,26 @@
-//! Connecting somewhere else than the URL says, as curl's `--connect-to` does.
+//! Connecting to another address than the URL's, as curl's `--connect-to` does.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// For requests to one host and port, connect to another. What the request says stays as it is.
+/// An override: requests to one host and port connect to another. The requests themselves do not change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectTo {
-    /// The URL's host that this is for, without brackets; `None` for every host.
+    /// Host in the URL that the override applies to, without brackets; `None` for every host.
     pub from_host: Option<String>,
-    /// The URL's port that this is for; `None` for every port.
+    /// Port in the URL that the override applies to; `None` for every port.
     pub from_port: Option<u16>,
-    /// The host to connect to, without brackets; `None` for the URL's own.
+    /// Host to connect to, without brackets; `None` for the URL's own.
     pub host: Option<String>,
-    /// The port to connect to; `None` for the URL's own.
+    /// Port to connect to; `None` for the URL's own.
     pub port: Option<u16>,
 }
 
 impl ConnectTo {
-    /// Where to connect for `host` and `port`; `None` if this is not for them.
+    /// Returns the host and port to connect to instead of `host` and `port`; `None` if the override does not apply to
+    /// them.
     pub fn target(&self, host: &str, port: u16) -> Option<(String, u16)> {
         let is_for = self.from_host.as_ref().is_none_or(|from| from.eq_ignore_ascii_case(host))
             && self.from_port.is_none_or(|from| from == port);
@@ -28,7 +29,7 @@ impl ConnectTo {
     }
 }
 
-/// An override that is written otherwise.
+/// Error for a text that is not an override.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not HOST1:PORT1:HOST2:PORT2, of which each may be empty, such as web:80:127.0.0.1:8080")]
 pub struct NotAnOverride(String);
@@ -51,7 +52,7 @@ impl FromStr for ConnectTo {
     }
 }
 
-/// The host at the beginning, and what follows the colon after it.
+/// Splits off the host at the beginning, and returns it with the rest after its colon.
 fn host(text: &str) -> Option<(Option<String>, &str)> {
     let (host, rest) = match text.strip_prefix('[') {
         Some(inside) => inside.split_once("]:")?,

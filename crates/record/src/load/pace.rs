@@ -1,8 +1,8 @@
 //! The pace of a load, as a user states it.
 //!
-//! Open loop is a rate over time, which sets when each request is due, independently of the others.
-//! Closed loop is a number of connections that are kept busy, without times: it measures what a server can do, not
-//! what its users see.
+//! In an open loop, a rate over time sets when each request is due, independently of the others. In a closed loop, a
+//! number of connections are kept busy without send times: it measures the server's capacity, not what its users
+//! experience.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,59 +13,59 @@ use serde::{Deserialize, Serialize};
 use crate::names::named;
 use crate::run_info::Pacing;
 
-/// The pace of the requests.
+/// Pace of the requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pace {
-    /// Open loop: these rates, one after the other.
+    /// Open loop with these rates, one after the other.
     Open(Vec<Stage>),
-    /// Closed loop: every connection sends its next request when it has the answer to the last.
+    /// Closed loop: each connection sends its next request after the answer to the last.
     Closed(Length),
 }
 
-/// A rate over some time: constant, or a straight line from one to another.
+/// A rate over a period: constant, or changing linearly.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stage {
-    /// Requests per second at its beginning.
+    /// Requests per second at the beginning.
     pub from: f64,
-    /// Requests per second at its end.
+    /// Requests per second at the end.
     pub to: f64,
-    /// Its length.
+    /// Length of the stage.
     pub duration: Duration,
 }
 
-/// When a closed loop ends.
+/// Length of a closed loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Length {
-    /// After this time.
+    /// It ends after this time.
     Time(Duration),
-    /// After this many requests.
+    /// It ends after this many requests.
     Requests(u64),
 }
 
 named! {
-    /// How the requests of an open loop are spread over its rates.
+    /// Distribution of the requests of an open loop over its rates.
     #[derive(Default)]
     pub enum Arrivals else UnknownArrivals "{0:?} is neither even nor poisson" {
-        /// Evenly.
+        /// At even intervals.
         #[default]
         Even = "even",
-        /// Like independent users: a Poisson process, given the number of arrivals that the rates set.
+        /// As from independent users: a Poisson process, conditioned on the number of arrivals that the rates set.
         Poisson = "poisson",
     }
 }
 
-/// A rate as it is written: requests per second, or a closed loop.
+/// A rate as written: requests per second, or `max` for a closed loop.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
     /// Requests per second.
     PerSecond(f64),
-    /// A closed loop: as many as the connections carry.
+    /// A closed loop: as many requests as the connections carry.
     Max,
 }
 
-/// A rate that is written otherwise.
+/// Error for a text that is not a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("needs a number of requests per second, or max")]
 pub struct NotARate;
@@ -91,18 +91,18 @@ impl fmt::Display for Rate {
 }
 
 impl Pace {
-    /// Open loop at one rate.
+    /// Makes an open loop at one rate.
     pub fn constant(rate: f64, duration: Duration) -> Self {
         Self::Open(vec![Stage { from: rate, to: rate, duration }])
     }
 
-    /// Open loop with `requests` requests at one rate.
+    /// Makes an open loop of `requests` requests at one rate.
     pub fn constant_count(rate: f64, requests: u64) -> Self {
         let length = Duration::try_from_secs_f64(requests as f64 / rate);
         Self::constant(rate, length.unwrap_or(Duration::MAX))
     }
 
-    /// The same, with a closed loop or the last rate held until the counted part is `length` long.
+    /// Extends the counted part to at least `length`, by continuing the closed loop or holding the last rate.
     #[must_use]
     pub fn held_until(mut self, length: Duration) -> Self {
         let left = length.saturating_sub(self.duration().unwrap_or(length));
@@ -121,7 +121,7 @@ impl Pace {
         self
     }
 
-    /// Length of the counted part; `None` if requests are counted instead.
+    /// Returns the length of the counted part; `None` if its length is a number of requests instead.
     pub fn duration(&self) -> Option<Duration> {
         match self {
             Pace::Open(stages) => Some(stages.iter().map(|stage| stage.duration).sum()),
@@ -130,12 +130,12 @@ impl Pace {
         }
     }
 
-    /// Whether each connection sends its next request when it has the answer to the last.
+    /// Returns true if each connection sends its next request only after the answer to the last.
     pub fn is_closed(&self) -> bool {
         matches!(self, Pace::Closed(_))
     }
 
-    /// The mean rate of the counted part, in requests per second; 0 for a closed loop, which has none.
+    /// Returns the mean rate of the counted part, in requests per second; 0 for a closed loop, which has none.
     pub fn mean_rate(&self) -> f64 {
         let Pace::Open(stages) = self else { return 0.0 };
         let length_s: f64 = stages.iter().map(|stage| stage.duration.as_secs_f64()).sum();
@@ -143,20 +143,20 @@ impl Pace {
         if length_s > 0.0 { requests / length_s } else { 0.0 }
     }
 
-    /// The highest rate, in requests per second; 0 for a closed loop.
+    /// Returns the highest rate, in requests per second; 0 for a closed loop.
     pub fn peak_rate(&self) -> f64 {
         let Pace::Open(stages) = self else { return 0.0 };
         stages.iter().map(|stage| stage.from.max(stage.to)).fold(0.0, f64::max)
     }
 
-    /// The rate of a warm-up, in requests per second: that of the first stage, or the end of a first ramp; 0 for a
-    /// closed loop.
+    /// Returns the rate of a warm-up, in requests per second: the rate of the first stage, or the end of a first
+    /// ramp; 0 for a closed loop.
     pub fn warmup_rate(&self) -> f64 {
         let Pace::Open(stages) = self else { return 0.0 };
         stages.first().map_or(0.0, |stage| stage.to)
     }
 
-    /// Its kind, as files name it.
+    /// Returns the kind of pacing, as files name it.
     pub fn pacing(&self) -> Pacing {
         match self {
             Pace::Open(stages) if stages.len() == 1 && stages.iter().all(|stage| stage.from == stage.to) => {
@@ -169,7 +169,7 @@ impl Pace {
 }
 
 impl Stage {
-    /// The requests that it makes: the integral of its rate.
+    /// Returns the number of requests that the stage makes: the integral of its rate.
     pub fn requests(&self) -> f64 {
         (self.from + self.to) / 2.0 * self.duration.as_secs_f64()
     }
@@ -186,7 +186,7 @@ impl fmt::Display for Stage {
     }
 }
 
-/// A stage that is written otherwise.
+/// Error for a text that is not a stage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is neither RATE:DURATION, such as 100:10s, nor a ramp FROM-TO:DURATION, such as 100-500:30s")]
 pub struct NotAStage(String);

@@ -4,27 +4,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::names::named;
 
-/// A user's TLS settings. Certificates and keys are here as PEM, because a worker elsewhere does not have the files.
+/// TLS settings of a user. Certificates and keys are stored as PEM, because a remote worker does not have the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlsSettings {
-    /// The authorities to trust; `None` for the system's.
+    /// Certificates of the authorities to trust; `None` for the system's.
     pub ca_pem: Option<String>,
-    /// The client's certificate, and those between it and its authority.
+    /// Client certificate, followed by the certificates between it and its authority.
     pub cert_pem: Option<String>,
-    /// The client's key; `None` if it is in the certificate's file.
+    /// Key of the client certificate; `None` if it is in the certificate's file.
     pub key_pem: Option<String>,
-    /// The name to ask for (SNI) and to expect in the certificate, instead of the URL's host.
+    /// Name to ask for (SNI) and to expect in the certificate, instead of the URL's host.
     pub server_name: Option<String>,
-    /// Whether any certificate is accepted.
+    /// True if any certificate is accepted.
     pub insecure: bool,
-    /// The versions that are offered.
+    /// TLS versions that are offered.
     pub versions: TlsVersions,
-    /// Whether a handshake may resume an earlier session with the same name.
+    /// True if a handshake may resume an earlier session with the same name.
     pub resume: bool,
 }
 
 impl TlsSettings {
-    /// The part that may be written: certificates and keys may be secrets.
+    /// Returns the settings that may be written down. Certificates and keys may be secrets, so they are left out.
     pub fn written(&self) -> WrittenTls {
         WrittenTls {
             own_ca: self.ca_pem.is_some(),
@@ -37,25 +37,25 @@ impl TlsSettings {
     }
 }
 
-/// TLS settings as `run.json` holds them.
+/// TLS settings as recorded in `run.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrittenTls {
-    /// Whether other authorities than the system's are trusted.
+    /// True if other authorities than the system's are trusted.
     pub own_ca: bool,
-    /// Whether the client has a certificate.
+    /// True if the client has a certificate.
     pub client_certificate: bool,
-    /// The name to ask for and to expect, instead of the URL's host.
+    /// Name to ask for and to expect, instead of the URL's host.
     pub server_name: Option<String>,
-    /// Whether any certificate is accepted.
+    /// True if any certificate is accepted.
     pub insecure: bool,
-    /// The versions that are offered.
+    /// TLS versions that are offered.
     pub versions: TlsVersions,
-    /// Whether sessions are resumed.
+    /// True if sessions are resumed.
     pub resume: bool,
 }
 
 named! {
-    /// Versions of TLS that are offered.
+    /// TLS versions that are offered.
     #[derive(Default)]
     pub enum TlsVersions else UnknownTlsVersions "unknown versions of TLS {0:?}" {
         /// 1.2 and 1.3.
@@ -69,7 +69,7 @@ named! {
 }
 
 impl TlsVersions {
-    /// The one version `1.2` or `1.3`.
+    /// Returns the setting for the single version `1.2` or `1.3`, and `None` for any other text.
     pub fn only(version: &str) -> Option<Self> {
         match version {
             "1.2" => Some(TlsVersions::Only12),

@@ -1,4 +1,4 @@
-//! How requests travel: which HTTP, over which connections.
+//! Transport of requests: the HTTP version, and the use of connections.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,20 +9,20 @@ use super::defaults;
 use crate::names::named;
 
 named! {
-    /// Which HTTP is spoken.
+    /// HTTP version to speak.
     #[derive(Default)]
     pub enum Http else UnknownHttp "HTTP {0:?} is not auto, 1.1 or 2" {
-        /// Over TLS whichever of the two the server chooses, connection by connection; else HTTP/1.1.
+        /// With TLS, the version that the server chooses for each connection; without TLS, HTTP/1.1.
         #[default]
         Auto = "auto",
         /// HTTP/1.1.
         Http1 = "1.1",
-        /// HTTP/2: by prior knowledge, or, with TLS, where the server agrees to it.
+        /// HTTP/2: with TLS if the server agrees to it, without TLS by prior knowledge.
         Http2 = "2",
     }
 }
 
-/// A unary method.
+/// A unary gRPC method.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Rpc {
@@ -30,7 +30,7 @@ pub struct Rpc {
     method: String,
 }
 
-/// A method is written in another form.
+/// Error for a text that is not a method.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not SERVICE/METHOD, such as grpc.health.v1.Health/Check")]
 pub struct NotAMethod(String);
@@ -69,50 +69,50 @@ impl fmt::Display for Rpc {
     }
 }
 
-/// Calls of a gRPC method in place of plain requests.
+/// Settings for calling a gRPC method instead of sending plain requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grpc {
-    /// The method.
+    /// Method to call.
     pub rpc: Rpc,
     /// gRPC statuses that count as success.
     pub success: Vec<i32>,
 }
 
 impl Grpc {
-    /// Calls of a method, of which OK is the success.
+    /// Makes the settings for calls of a method, with OK as the only success.
     pub fn new(rpc: Rpc) -> Self {
         Self { rpc, success: vec![defaults::GRPC_SUCCESS] }
     }
 }
 
 named! {
-    /// How connections are used.
+    /// Use of connections.
     #[derive(Default)]
     pub enum ConnectionMode else UnknownConnectionMode "{0:?} is not fresh, keepalive or mixed" {
         /// A new connection for every request.
         #[default]
         Fresh = "fresh",
-        /// Kept and used again.
+        /// Connections are kept open and reused.
         Keepalive = "keepalive",
         /// Both, each for a share of the requests.
         Mixed = "mixed",
     }
 }
 
-/// Which connections carry the requests.
+/// Connections that carry the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Connections {
     /// A new connection for every request.
     Fresh,
-    /// An idle connection where there is one, else a new one.
+    /// An idle connection if there is one, otherwise a new one.
     Keepalive,
     /// Fresh connections for this share of the requests (0 to 1), keep-alive for the others.
     Mixed(f64),
 }
 
 impl Connections {
-    /// The mode, without a share.
+    /// Returns the mode without the share.
     pub const fn mode(self) -> ConnectionMode {
         match self {
             Connections::Fresh => ConnectionMode::Fresh,
@@ -121,7 +121,7 @@ impl Connections {
         }
     }
 
-    /// The share of the requests on fresh connections, where these are mixed.
+    /// Returns the share of requests on fresh connections, if fresh and keep-alive are mixed.
     pub const fn share(self) -> Option<f64> {
         match self {
             Connections::Mixed(share) => Some(share),
@@ -129,8 +129,8 @@ impl Connections {
         }
     }
 
-    /// Whether the request numbered `seq` goes on a fresh connection. A share is
-    /// spread evenly: of the first n requests, `floor(n × share)` are fresh.
+    /// Returns true if the request numbered `seq` uses a fresh connection. A share is spread evenly: of the first n
+    /// requests, `floor(n × share)` are fresh.
     pub fn is_fresh(self, seq: u64) -> bool {
         match self {
             Connections::Fresh => true,
@@ -152,7 +152,7 @@ impl fmt::Display for Connections {
     }
 }
 
-/// Connections that are written otherwise.
+/// Error for a text that is not a use of connections.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("connections {0:?} are not fresh, keepalive, or mixed:SHARE with a share from 0 to 1")]
 pub struct NotConnections(String);

@@ -1,4 +1,4 @@
-//! How the fields of a row are columns of its table: numbers, texts, names of enums, request ids.
+//! Fields of a row as columns of its table: numbers, texts, names of enums, request ids.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -14,38 +14,38 @@ use super::csv::CsvWriter;
 use super::read::{GroupReader, OptionalColumn, TextColumn, ended, next_text};
 use crate::{Outcome, Phase, Protocol, RequestId, ServedEnd, Stamp, TlsSession};
 
-/// A field of a row. It is one column as a rule; a request id is three.
+/// A field of a row. It is usually one column; a request id is three.
 pub(super) trait Cell: Sized {
-    /// Its columns of the rows in memory.
+    /// Columns of this field for the rows in memory.
     type Buffer: Default + Send;
-    /// Its columns of a row group that is read.
+    /// Columns of this field in a row group that is being read.
     type Column;
 
-    /// Appends its columns to a schema.
+    /// Appends the field's columns to a schema.
     fn declare(name: &str, schema: &mut String);
     /// Adds the next row's value.
     fn push(&self, buffer: &mut Self::Buffer) -> Result<(), ParquetError>;
-    /// Writes the rows as the next columns. The buffer is empty afterwards.
+    /// Writes the rows as the next columns, and empties the buffer.
     fn write(buffer: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError>;
-    /// Finds its columns in a row group. An optional one may be missing.
+    /// Opens the field's columns in a row group. An optional one may be missing.
     fn open(name: &str, group: &mut GroupReader<'_>) -> Result<Self::Column, ParquetError>;
-    /// The value of a row before the first is read.
+    /// Returns the value of a row before the first is read.
     fn blank() -> Self;
-    /// Takes the next row's value.
+    /// Reads the next row's value.
     fn read(&mut self, column: &mut Self::Column) -> Result<(), ParquetError>;
-    /// Whether a row as JSON leaves it out.
+    /// Returns true if the JSON form of a row leaves out this value.
     fn is_absent(&self) -> bool {
         false
     }
     /// Adds the value to a line of CSV.
     fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()>;
-    /// The names of its columns.
+    /// Returns the names of the field's columns.
     fn names(name: &'static str) -> impl Iterator<Item = &'static str> {
         std::iter::once(name)
     }
 }
 
-/// What is a number in the file.
+/// A type that is stored as a number in the file.
 pub(super) trait Number: Sized {
     type Physical: DataType;
     const TYPE: &'static str;
@@ -117,7 +117,7 @@ number! {
     bool as BoolType, "boolean": is => is, is => Ok(is);
 }
 
-/// A number that not every row has.
+/// A number that is missing in some rows.
 impl<N: Number> Cell for Option<N>
 where
     <N::Physical as DataType>::T: Send + Display,
@@ -259,10 +259,10 @@ text! {
     SocketAddr: address => address.to_string(), parse, (Ipv4Addr::UNSPECIFIED, 0).into(), PartialEq::eq;
 }
 
-/// The columns of a request's id: its three parts.
+/// Names of the columns of a request id, one for each of its three parts.
 const ID_COLUMNS: [&str; 3] = ["request_run", "request_source", "request_seq"];
 
-/// The same, of the rows in memory.
+/// Columns of a request id for the rows in memory.
 #[derive(Default)]
 pub(super) struct IdBuffer {
     run: Texts,
@@ -270,7 +270,7 @@ pub(super) struct IdBuffer {
     seq: OptionalNumbers<Int64Type>,
 }
 
-/// The same, of a row group that is read.
+/// Columns of a request id in a row group that is being read.
 pub(super) struct IdColumns {
     run: Option<TextColumn<Arc<str>>>,
     source: Option<TextColumn<Arc<str>>>,

@@ -1,7 +1,7 @@
 //! The checksum of a part, which shows whether its bytes have changed on a disk or in transit.
 //!
-//! The parquet crate reads the checksums of pages, but writes none. So a part has one for all of its
-//! pages, in the metadata at its end: CRC-32 of all bytes before the metadata, and their number.
+//! The parquet crate verifies the checksums of pages, but writes none. Each part therefore has one checksum for all
+//! of its pages, in the metadata at its end: the CRC-32 of all bytes before the metadata, and their number.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -12,10 +12,10 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
 
-/// The name in the metadata.
+/// Key of the checksum in the metadata.
 const KEY: &str = "rolldrop.crc32";
 
-/// A file that knows the checksum of what was written to it.
+/// A file that computes the checksum of what is written to it.
 pub(super) struct Summed {
     file: File,
     hasher: crc32fast::Hasher,
@@ -41,7 +41,7 @@ impl Write for Summed {
     }
 }
 
-/// Ends a part: its metadata say the checksum of everything before them.
+/// Closes a part, with the checksum of everything before its metadata in the metadata.
 pub(super) fn close(mut part: SerializedFileWriter<Summed>) -> Result<(), ParquetError> {
     part.flush()?;
     let Summed { hasher, bytes, .. } = part.inner();
@@ -51,10 +51,10 @@ pub(super) fn close(mut part: SerializedFileWriter<Summed>) -> Result<(), Parque
     Ok(())
 }
 
-/// What is wrong with the bytes of a part; `None` if they are as written.
+/// Describes the damage to a part's bytes; returns `None` if they are as written.
 ///
 /// # Errors
-/// When the file cannot be read.
+/// Fails if the file cannot be read.
 pub(crate) fn damage(path: &Path) -> io::Result<Option<String>> {
     let mut file = File::open(path)?;
     let reader = match SerializedFileReader::new(file.try_clone()?) {

@@ -1,9 +1,8 @@
-//! The columns of a table: filled row by row in memory, written as Parquet column chunks. `read` reads them.
+//! Columns of a table: filled row by row in memory, written as Parquet column chunks. `read` reads them.
 //!
-//! This layout is ours because it is on the hot path of the recorders. Rows are split into columns as they arrive, while they
-//! are in the processor's cache. Numbers are
-//! delta-packed by the parquet crate. [`Texts`] repeat for thousands of rows, so they are kept as
-//! runs and written as runs: the crate would look every single value up in its dictionary.
+//! The layout is our own because it is on the hot path of the recorders. Rows are split into columns as they arrive,
+//! while they are in the processor's cache. The parquet crate delta-packs numbers. [`Texts`] repeat for thousands of
+//! rows, so they are kept and written as runs; the parquet crate would look up every single value in its dictionary.
 
 use std::collections::HashMap;
 use std::mem::take;
@@ -24,7 +23,7 @@ use super::checksum::Summed;
 
 /// Writes the columns of one row group, in the schema's order.
 pub struct GroupWriter<'a> {
-    /// The columns that are still to come.
+    /// Columns that have not been written yet.
     columns: std::vec::IntoIter<ColumnDescPtr>,
     group: SerializedRowGroupWriter<'a, Summed>,
 }
@@ -49,7 +48,7 @@ impl<'a> GroupWriter<'a> {
         column.close()
     }
 
-    /// Writes a column of texts: a dictionary page, and a data page that has the runs.
+    /// Writes a column of texts: a dictionary page, and a data page with the runs.
     fn texts(&mut self, texts: &Texts) -> Result<(), ParquetError> {
         let descriptor = self.columns.next().ok_or_else(too_many_columns)?;
         let is_optional = descriptor.max_def_level() > 0;
@@ -124,12 +123,12 @@ impl<T: DataType> Default for Numbers<T> {
 }
 
 impl<T: DataType> Numbers<T> {
-    /// Adds the next row's.
+    /// Adds the next row's value.
     pub(super) fn push(&mut self, value: T::T) {
         self.0.push(value);
     }
 
-    /// Writes the rows as the next column, and is empty afterwards.
+    /// Writes the rows as the next column, and empties the buffer.
     pub(super) fn write(&mut self, group: &mut GroupWriter<'_>) -> Result<(), ParquetError> {
         group.typed::<T>(&self.0, None)?;
         self.0.clear();
@@ -151,13 +150,13 @@ impl<T: DataType> Default for OptionalNumbers<T> {
 }
 
 impl<T: DataType> OptionalNumbers<T> {
-    /// Adds the next row's.
+    /// Adds the next row's value.
     pub(super) fn push(&mut self, value: Option<T::T>) {
         self.levels.push(value.is_some().into());
         self.values.extend(value);
     }
 
-    /// Writes the rows as the next column, and is empty afterwards.
+    /// Writes the rows as the next column, and empties the buffer.
     pub(super) fn write(&mut self, group: &mut GroupWriter<'_>) -> Result<(), ParquetError> {
         group.typed::<T>(&self.values, Some(&self.levels))?;
         self.values.clear();
@@ -166,26 +165,26 @@ impl<T: DataType> OptionalNumbers<T> {
     }
 }
 
-/// A column of texts that repeat: each text once, and runs of rows that have it.
+/// A column of texts that repeat: each text once, and the runs of rows that have it.
 #[derive(Default)]
 pub(super) struct Texts {
-    /// The different ones in the order of their codes, as Parquet's plain encoding has them.
+    /// Distinct texts in the order of their codes, in Parquet's plain encoding.
     dictionary: Vec<u8>,
     codes: HashMap<Box<str>, u32>,
     runs: Vec<Run>,
-    /// The text of the last run, if it has one.
+    /// Text of the last run, if it has one.
     last: String,
     rows: usize,
 }
 
-/// Rows that have the same text, or none.
+/// Consecutive rows that have the same text, or none.
 struct Run {
     code: Option<u32>,
     rows: usize,
 }
 
 impl Texts {
-    /// Adds the next row's.
+    /// Adds the next row's value.
     pub(super) fn push(&mut self, text: Option<&str>) -> Result<(), ParquetError> {
         self.rows += 1;
         if let Some(run) = self.runs.last_mut() {
@@ -220,14 +219,14 @@ impl Texts {
         narrow(self.codes.len())
     }
 
-    /// Writes the rows as the next column, and is empty afterwards.
+    /// Writes the rows as the next column, and empties the buffer.
     pub(super) fn write(&mut self, group: &mut GroupWriter<'_>) -> Result<(), ParquetError> {
         let texts = take(self);
         group.texts(&texts)
     }
 
-    /// The data page: definition levels where the column is optional, and the codes, both as
-    /// runs of Parquet's RLE encoding.
+    /// Builds the data page: definition levels if the column is optional, and the codes, both as runs in Parquet's
+    /// RLE encoding.
     fn data_page(&self, is_optional: bool) -> Result<Vec<u8>, ParquetError> {
         let mut page = Vec::new();
         if is_optional {
@@ -253,7 +252,7 @@ impl Texts {
     }
 }
 
-/// One run of Parquet's RLE encoding: twice the length as a varint, and the value in `width` bytes.
+/// Writes one run in Parquet's RLE encoding: twice its length as a varint, and the value in `width` bytes.
 fn put_run(out: &mut Vec<u8>, value: u32, width: usize, rows: usize) {
     let mut header = rows << 1;
     while header >= 0x80 {

@@ -3,25 +3,25 @@
 use std::fmt::{Display, Write as _};
 use std::io::{self, Write};
 
-/// Writes lines of CSV, value by value. Every line has as many values as the first.
+/// Writes lines of CSV, value by value. Every line must have as many values as the first.
 #[derive(Debug)]
 pub struct CsvWriter<W: Write> {
     lines: csv::Writer<W>,
-    /// The value that is being written, kept for its allocation.
+    /// Text of the value that is being written, kept to reuse its allocation.
     value: String,
 }
 
 impl<W: Write> CsvWriter<W> {
-    /// Lines that go to `out`, through a buffer.
+    /// Makes a writer of lines to `out`, with a buffer.
     pub fn new(out: W) -> Self {
         let lines = csv::WriterBuilder::new().terminator(csv::Terminator::Any(b'\n')).from_writer(out);
         Self { lines, value: String::new() }
     }
 
-    /// Adds a value; nothing for none.
+    /// Adds a value, or an empty one for `None`.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Fails if the value cannot be written.
     pub fn shown(&mut self, value: Option<impl Display>) -> io::Result<()> {
         self.value.clear();
         if let Some(value) = value {
@@ -34,7 +34,7 @@ impl<W: Write> CsvWriter<W> {
     /// Adds a text.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Fails if the text cannot be written.
     pub fn text(&mut self, text: &str) -> io::Result<()> {
         Ok(self.lines.write_field(text)?)
     }
@@ -42,23 +42,23 @@ impl<W: Write> CsvWriter<W> {
     /// Ends the line.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Fails if the line cannot be written.
     pub fn end_line(&mut self) -> io::Result<()> {
         Ok(self.lines.write_record(None::<&[u8]>)?)
     }
 
-    /// Writes what is in the buffer.
+    /// Writes the contents of the buffer to `out`.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Fails if the buffer cannot be written.
     pub fn flush(&mut self) -> io::Result<()> {
         self.lines.flush()
     }
 
-    /// Writes what is in the buffer, and returns the writer below.
+    /// Writes the contents of the buffer, and returns `out`.
     ///
     /// # Errors
-    /// When the last ones cannot be written.
+    /// Fails if the buffer cannot be written.
     pub fn finish(self) -> io::Result<W> {
         self.lines.into_inner().map_err(csv::IntoInnerError::into_error)
     }

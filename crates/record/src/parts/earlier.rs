@@ -1,11 +1,11 @@
-//! Parts that an earlier version wrote.
+//! Parts written by an earlier version.
 
 use parquet::data_type::{BoolType, ByteArrayType, Int32Type, Int64Type};
 
 use super::sealed::Columns;
 use super::*;
 
-/// A part of one row with all columns but those that were added later.
+/// Writes a part with one row that has all columns except those added later.
 fn write_part_of_an_earlier_version(path: &Path) {
     let all = parse_message_type(&RequestRow::schema()).unwrap();
     let is_old = |column: &&Arc<Type>| !RequestRow::ADDED.contains(&column.name());

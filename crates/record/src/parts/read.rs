@@ -1,8 +1,8 @@
-//! Reads the columns of a row group, a row at a time.
+//! Reads the columns of a row group, row by row.
 //!
-//! Numbers are unpacked by the parquet crate, a column at once. Texts repeat for thousands of rows: each different one is
-//! made once, and the rows that have it are read as runs of its code. A column of texts that is not written so, by
-//! another program, is read value by value.
+//! The parquet crate unpacks numbers, a whole column at a time. Texts repeat for thousands of rows: each distinct
+//! text is created once, and the rows that have it are read as runs of its code. If another program wrote a column of
+//! texts without codes, it is read value by value.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use parquet::data_type::{ByteArray, ByteArrayType, DataType};
 use parquet::errors::ParquetError;
 use parquet::file::reader::RowGroupReader;
 
-/// For so many rows room is made at once.
+/// Maximum number of rows for which memory is reserved at once.
 const MOST_ROOM: usize = 1 << 16;
 
-/// Values of a column, and for each row whether it has one.
+/// Values of a column, and a level for each row: above 0 if the row has a value.
 type Levelled<T> = (Vec<<T as DataType>::T>, Vec<i16>);
 
-/// Texts that were read. The same text is there once, however many files and columns have it.
+/// Texts that were read. Each text is stored once, however many files and columns contain it.
 #[derive(Debug, Default)]
 pub(super) struct KnownTexts(HashSet<Arc<str>>);
 
@@ -42,12 +42,12 @@ impl KnownTexts {
 pub struct GroupReader<'a> {
     group: &'a dyn RowGroupReader,
     known: &'a mut KnownTexts,
-    /// Its rows.
+    /// Number of rows in the group.
     pub(super) rows: usize,
 }
 
 impl<'a> GroupReader<'a> {
-    /// The columns of a row group.
+    /// Makes a reader for the columns of a row group.
     pub(super) fn begin(
         group: &'a dyn RowGroupReader,
         known: &'a mut KnownTexts,
@@ -56,7 +56,7 @@ impl<'a> GroupReader<'a> {
         Ok(Self { group, known, rows })
     }
 
-    /// Where a column is; `None` if the file does not have it.
+    /// Returns the index of a column; `None` if the file does not have it.
     fn find(&self, name: &str) -> Option<usize> {
         self.group.metadata().columns().iter().position(|column| column.column_descr().name() == name)
     }
@@ -64,7 +64,7 @@ impl<'a> GroupReader<'a> {
     fn column<T: DataType>(&self, index: usize) -> Result<Levelled<T>, ParquetError> {
         let is_optional = self.group.metadata().column(index).column_descr().max_def_level() > 0;
         let mut reader = get_typed_column_reader::<T>(self.group.get_column_reader(index)?);
-        // What the file says of its rows need not be so.
+        // The number of rows that the file states may be wrong.
         let room = self.rows.min(MOST_ROOM);
         let mut values = Vec::with_capacity(room);
         let mut levels = Vec::with_capacity(if is_optional { room } else { 0 });
@@ -80,7 +80,7 @@ impl<'a> GroupReader<'a> {
         Ok((values, levels))
     }
 
-    /// A column of numbers, one in every row, each made into a value by `make`.
+    /// Reads a column with a number in every row, converted to values by `make`.
     pub(super) fn required<T: DataType, V>(
         &self,
         name: &str,
@@ -91,7 +91,7 @@ impl<'a> GroupReader<'a> {
         made(values, make)
     }
 
-    /// A column of numbers in some rows, or in none where the file does not have it.
+    /// Reads a column with a number in some rows, or in none if the file does not have the column.
     pub(super) fn optional<T: DataType, V>(
         &self,
         name: &str,
@@ -110,7 +110,7 @@ impl<'a> GroupReader<'a> {
         Ok(OptionalColumn { form, values: made(values, make)? })
     }
 
-    /// A column of texts, each different one made into a value by `make`. `None` if no row has one.
+    /// Reads a column of texts, converting each distinct text to a value by `make`. Returns `None` if no row has one.
     pub(super) fn texts<V>(
         &mut self,
         name: &str,
@@ -137,7 +137,7 @@ impl<'a> GroupReader<'a> {
         Ok(Some(TextColumn { values, runs: runs.into_iter(), code: None, left: 0 }))
     }
 
-    /// The texts and the runs of a column that has codes only.
+    /// Reads the texts and runs of a column whose pages have only codes; `None` for any other column.
     fn coded(&self, index: usize) -> Result<Option<Coded>, ParquetError> {
         let is_optional = self.group.metadata().column(index).column_descr().max_def_level() > 0;
         let mut pages = self.group.get_column_page_reader(index)?;
@@ -169,7 +169,7 @@ impl<'a> GroupReader<'a> {
         Ok((rows_of(&runs) == self.rows).then_some((texts, runs)))
     }
 
-    /// The same of any other column.
+    /// Reads the texts and runs of any other column.
     fn plain(&self, index: usize) -> Result<Coded, ParquetError> {
         let (values, levels) = self.column::<ByteArrayType>(index)?;
         let count = u32::try_from(values.len()).map_err(|e| ParquetError::General(e.to_string()))?;
@@ -187,7 +187,7 @@ impl<'a> GroupReader<'a> {
     }
 }
 
-/// Makes numbers into values, in the memory that they take.
+/// Converts numbers to values, reusing their memory.
 fn made<N, V>(
     numbers: Vec<N>,
     make: impl Fn(N) -> Result<V, ParquetError>,
@@ -195,22 +195,22 @@ fn made<N, V>(
     numbers.into_iter().map(make).collect::<Result<Vec<V>, _>>().map(Vec::into_iter)
 }
 
-/// A column of numbers that some rows have.
+/// A column with numbers in some rows.
 pub(super) struct OptionalColumn<V> {
     form: Form,
     values: IntoIter<V>,
 }
 
-/// Which rows have a value.
+/// Distribution of values over the rows.
 enum Form {
     None,
     All,
-    /// Those with a level of 1.
+    /// The rows with a level of 1 have a value.
     Some(IntoIter<i16>),
 }
 
 impl<V> OptionalColumn<V> {
-    /// The next row's value.
+    /// Returns the next row's value.
     #[inline]
     pub(super) fn next(&mut self) -> Option<V> {
         let has_value = match &mut self.form {
@@ -222,32 +222,32 @@ impl<V> OptionalColumn<V> {
     }
 }
 
-/// The texts of a column by code, and its rows.
+/// Texts of a column by code, and the runs of its rows.
 type Coded = (Vec<ByteArray>, Vec<Run>);
 
 fn rows_of(runs: &[Run]) -> usize {
     runs.iter().map(|run| run.rows).sum()
 }
 
-/// Rows that have the same text, or none.
+/// Consecutive rows that have the same text, or none.
 struct Run {
     code: Option<u32>,
     rows: usize,
 }
 
-/// A column of texts, or of values that are texts in the file.
+/// A column of texts, or of values that the file stores as texts.
 pub(super) struct TextColumn<V> {
-    /// By code.
+    /// Values by code.
     values: Vec<V>,
     runs: IntoIter<Run>,
-    /// That of the run that is under way.
+    /// Code of the current run.
     code: Option<u32>,
-    /// Its remaining rows.
+    /// Remaining rows of the current run.
     left: usize,
 }
 
 impl<V> TextColumn<V> {
-    /// The next row's value.
+    /// Returns the next row's value.
     #[inline]
     pub(super) fn next(&mut self) -> Option<&V> {
         while self.left == 0 {
@@ -259,7 +259,7 @@ impl<V> TextColumn<V> {
     }
 }
 
-/// The next row's value of a column that a file may not have.
+/// Returns the next row's value of a column that a file may not have.
 #[inline]
 pub(super) fn next_text<V>(column: &mut Option<TextColumn<V>>) -> Option<&V> {
     match column {
@@ -268,7 +268,7 @@ pub(super) fn next_text<V>(column: &mut Option<TextColumn<V>>) -> Option<&V> {
     }
 }
 
-/// Joins runs of levels with the runs of codes of the rows that have one.
+/// Combines runs of levels with runs of codes, which exist only for rows with a text.
 fn join(levels: &[(u32, usize)], codes: Vec<(u32, usize)>, runs: &mut Vec<Run>) {
     let mut codes = codes.into_iter();
     let mut current = (0, 0);
@@ -291,7 +291,7 @@ fn join(levels: &[(u32, usize)], codes: Vec<(u32, usize)>, runs: &mut Vec<Run>) 
     }
 }
 
-/// The texts of a dictionary page: the length of each, and its bytes.
+/// Splits a dictionary page into its texts: each is stored as its length and its bytes.
 fn dictionary(page: &Bytes, texts: u32) -> Result<Vec<ByteArray>, ParquetError> {
     let mut at = 0;
     let mut take = |bytes: usize| {
@@ -309,7 +309,7 @@ fn dictionary(page: &Bytes, texts: u32) -> Result<Vec<ByteArray>, ParquetError> 
     Ok(found)
 }
 
-/// The levels of a data page, if the column has some, and what follows them.
+/// Splits a data page into its levels, if the column has some, and the rest.
 fn split_levels(page: &[u8], is_optional: bool) -> Result<(Option<&[u8]>, &[u8]), ParquetError> {
     if !is_optional {
         return Ok((None, page));
@@ -319,7 +319,8 @@ fn split_levels(page: &[u8], is_optional: bool) -> Result<(Option<&[u8]>, &[u8])
     Ok((Some(levels), rest))
 }
 
-/// Numbers of so many bits in Parquet's hybrid of runs and bit-packed groups of eight, as runs of `wanted` numbers in all.
+/// Decodes numbers of `bits` bits from Parquet's hybrid of runs and bit-packed groups of eight. Returns them as runs
+/// of `wanted` numbers in total.
 fn hybrid(mut bytes: &[u8], bits: u8, wanted: usize) -> Result<Vec<(u32, usize)>, ParquetError> {
     if bits > 32 {
         return Err(ParquetError::General(format!("numbers of {bits} bits")));
@@ -353,7 +354,8 @@ fn hybrid(mut bytes: &[u8], bits: u8, wanted: usize) -> Result<Vec<(u32, usize)>
     Ok(runs)
 }
 
-/// The number at a place of numbers of so many bits, the lowest bits first. All its bytes are there.
+/// Returns the number at index `place` of packed numbers of `bits` bits each, lowest bits first. All of its bytes
+/// must exist.
 fn unpacked(packed: &[u8], bits: u8, place: usize) -> u32 {
     let first = place * usize::from(bits);
     let bit = |bit: usize| u32::from(packed[bit / 8] >> (bit % 8) & 1);
@@ -377,7 +379,7 @@ fn whole(number: i64) -> Result<usize, ParquetError> {
     usize::try_from(number).map_err(|e| ParquetError::General(e.to_string()))
 }
 
-/// A column that has fewer values than its row group has rows.
+/// Returns the error for a column that has fewer values than its row group has rows.
 pub(super) fn ended() -> ParquetError {
     ParquetError::General("a column ends before its row group".into())
 }
@@ -392,7 +394,7 @@ mod tests {
 
     use super::*;
 
-    /// A file with one column, as another program may write it.
+    /// Writes a file with one column, as another program might.
     fn written(texts: &[Option<String>], properties: WriterProperties) -> Bytes {
         let schema = Arc::new(parse_message_type("message m { optional binary pod (STRING); }").unwrap());
         let mut file = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties)).unwrap();
@@ -430,7 +432,7 @@ mod tests {
                 .flat_map(|(pod, rows)| std::iter::repeat_n(pod.map(|pod| format!("web-{pod}")), *rows))
                 .collect();
             let version = [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0][usize::from(is_second_version)];
-            // A dictionary that is full is followed by pages without codes.
+            // After the dictionary is full, pages have no codes.
             let properties = WriterProperties::builder()
                 .set_writer_version(version)
                 .set_dictionary_enabled(has_dictionary)

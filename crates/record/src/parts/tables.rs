@@ -1,8 +1,8 @@
-//! The rows and the columns of each table, in the order of its files.
+//! Rows and columns of each table, in the order of its files.
 //!
-//! This is the one place that names a column: the row type, its Parquet schema, how rows are written and read, lines of
-//! CSV and the row as JSON follow from it, and a test compares the tables of `docs/run-directory.md` with it. Files of
-//! earlier versions are read without the columns that were added `with` later versions, which are optional.
+//! This is the only place that names a column. The row type, its Parquet schema, reading and writing, CSV lines and
+//! the JSON form all follow from it, and a test compares it with the tables of `docs/run-directory.md`. Columns that
+//! later versions added are listed after `with`. They are optional, so files from earlier versions can still be read.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -19,7 +19,8 @@ use super::sealed::Columns;
 use super::{Row, Wanted};
 use crate::{Outcome, Phase, Protocol, RequestId, ServedEnd, Stamp, TlsSession};
 
-/// A row as it is in memory. In JSON its fields have the names of the `columns`, or their own; absent ones are left out.
+/// Defines the row in memory. In JSON its fields have the names of the columns (`columns`) or their own (`fields`);
+/// absent values are left out.
 macro_rules! row {
     (columns: $(#[$of_row:meta])* $row:ident { $($(#[$meta:meta])* $column:literal => $field:ident: $cell:ty,)* }) => {
         $(#[$of_row])*
@@ -123,116 +124,115 @@ macro_rules! table {
 }
 
 table! {
-    /// A scheduled request as its load worker saw it: the columns of `requests/*.parquet`.
+    /// A scheduled request as its load worker saw it, with the columns of `requests/*.parquet`.
     ///
-    /// This is the flat form that goes to disk, so a stage that was not reached is
-    /// `None`. All stamps are on the clock of `source`. As JSON it is an object with the table's columns,
-    /// without those that are null.
+    /// This is the flat form that is stored on disk, so a stage that was not reached is `None`. All stamps are on the
+    /// clock of `source`. In JSON it is an object with the table's columns, without those that are null.
     pub struct RequestRow in RequestColumns, read from RequestGroup as "requests", with ["routed_to", "headers"], json by columns {
-        /// The load worker.
+        /// Load worker that sent the request.
         "source" => source: Arc<str>,
-        /// The request's number within its source, from 0.
+        /// Number of the request within its source, from 0.
         "seq" => seq: u64,
-        /// The name of the target it went to.
+        /// Name of the target it was sent to.
         "target" => target: Arc<str>,
-        /// Warm-up or counted.
+        /// Phase of the run: warm-up or counted.
         "phase" => phase: Phase,
-        /// The intended send time.
+        /// Intended send time.
         "scheduled_ns" => scheduled: Stamp,
-        /// When connecting began; `None` on a reused connection.
+        /// Time connecting began; `None` on a reused connection.
         "connect_start_ns" => connect_start: Option<Stamp>,
-        /// When the connection stood; `None` on a reused connection.
+        /// Time the connection was established; `None` on a reused connection.
         "connected_ns" => connected: Option<Stamp>,
-        /// When the TLS handshake was done; `None` on a reused connection and without TLS.
+        /// Time the TLS handshake completed; `None` on a reused connection and without TLS.
         "tls_ns" => tls: Option<Stamp>,
-        /// How that handshake went.
+        /// Kind of TLS session that the handshake established.
         "tls_session" => tls_session: Option<TlsSession>,
-        /// When the request was written.
+        /// Time the request was written.
         "sent_ns" => sent: Option<Stamp>,
-        /// When the complete response head was there.
+        /// Time the complete response head had arrived.
         "head_ns" => head: Option<Stamp>,
-        /// When the request ended, however it ended.
+        /// Time the request ended, whatever its outcome.
         "end_ns" => end: Stamp,
-        /// What happened to the first attempt.
+        /// Outcome of the first attempt.
         "outcome" => outcome: Outcome,
-        /// The operating system's error number behind the outcome.
+        /// Error number from the operating system that explains the outcome.
         "errno" => errno: Option<i32>,
-        /// What a protocol said for itself behind the outcome, where no error number does: a TLS
-        /// alert, a certificate's fault, an answer of the DNS.
+        /// Explanation of the outcome by a protocol, if there is no error number: a TLS alert, a fault of a
+        /// certificate, or an answer of the DNS.
         "detail" => detail: Option<Arc<str>>,
-        /// HTTP status.
+        /// HTTP status of the response.
         "status" => status: Option<u16>,
-        /// gRPC status.
+        /// gRPC status of the response.
         "grpc_status" => grpc_status: Option<i32>,
-        /// Why it was not sent.
+        /// Reason why the request was not sent.
         "not_sent_reason" => not_sent_reason: Option<Arc<str>>,
-        /// The connection's number within its source; `None` when none was opened or taken.
+        /// Number of the connection within its source; `None` if no connection was opened or taken.
         "conn" => conn: Option<u64>,
-        /// Whether the connection had carried a request before.
+        /// True if the connection had carried a request before.
         "conn_reused" => conn_reused: bool,
-        /// The stream's number on its connection; `None` in HTTP/1.1, which has none.
+        /// Number of the stream on its connection; `None` in HTTP/1.1, which has no streams.
         "stream" => stream: Option<u32>,
-        /// The client's port.
+        /// Port of the client.
         "local_port" => local_port: Option<u16>,
-        /// The address that was connected to.
+        /// Address that the client connected to.
         "remote_addr" => remote_addr: Option<Arc<str>>,
-        /// The address that the kernel sent the connection to, after it translated `remote_addr`; `None`
-        /// where the kernel was not asked or has no entry for the connection.
+        /// Address that the kernel sent the connection to, after translating `remote_addr`; `None` if the kernel was
+        /// not asked or has no entry for the connection.
         "routed_to" => routed_to: Option<SocketAddr>,
         /// Bytes written for this request.
         "bytes_sent" => bytes_sent: u64,
         /// Bytes read for this request, head and body.
         "bytes_received" => bytes_received: u64,
-        /// What names the pod that answered: the value of the chosen response header, `rolldrop-pod` as a rule.
+        /// Name of the pod that answered: the value of the chosen response header, usually `rolldrop-pod`.
         "pod" => pod: Option<Arc<str>>,
-        /// Chosen headers of the response, as a JSON object; only of a request that is not `ok`.
+        /// Chosen headers of the response, as a JSON object; only for requests that are not `ok`.
         "headers" => headers: Option<Arc<str>>,
-        /// Attempts made; 1 unless retries are modelled.
+        /// Number of attempts made; 1 unless retries are modelled.
         "attempts" => attempts: u32,
-        /// What a retrying client saw in the end; equals `outcome` without retries.
+        /// Outcome that a retrying client saw in the end; equals `outcome` without retries.
         "final_outcome" => final_outcome: Outcome,
     }
 }
 
 table! {
-    /// A request as a proxy saw it, or a connection whose requests it cannot see: the
-    /// columns of `served/*.parquet`.
+    /// A request as a proxy saw it, or a connection whose requests it cannot see, with the columns of
+    /// `served/*.parquet`.
     ///
     /// All stamps are on the clock of `source`.
     pub struct ServedRow in ServedColumns, read from ServedGroup as "served", with ["request_run"], json by fields {
-        /// The proxy, named like its pod.
+        /// Name of the proxy, which is its pod's name.
         "source" => source: Arc<str>,
-        /// The request's id, where the client sent one.
+        /// Id of the request, if the client sent one.
         "request" => request: Option<RequestId>,
-        /// The proxy's pod.
+        /// Pod of the proxy.
         "pod" => pod: Arc<str>,
-        /// The client's address and port; empty where the proxy did not say it, as its admin port had no token.
+        /// Address and port of the client; empty if the proxy withheld it because its admin port had no token.
         "peer_addr" => peer_addr: Arc<str>,
-        /// What the connection carries.
+        /// Protocol that the connection carries.
         "protocol" => protocol: Protocol,
-        /// When the client's connection was accepted.
+        /// Time the client's connection was accepted.
         "accepted_ns" => accepted: Stamp,
-        /// When the request head had been read; `None` if the row is a connection's.
+        /// Time the request head had been read; `None` if the row describes a connection.
         "head_ns" => head: Option<Stamp>,
-        /// When the request or connection ended, however it ended.
+        /// Time the request or connection ended, whatever the reason.
         "end_ns" => end: Stamp,
-        /// The app's status.
+        /// Status of the app's response.
         "status" => status: Option<u16>,
-        /// The app's gRPC status.
+        /// gRPC status of the app's response.
         "grpc_status" => grpc_status: Option<i32>,
-        /// How it ended.
+        /// Way in which the request or connection ended.
         "end" => ended: ServedEnd,
-        /// What HTTP/2 said behind the end: the code of a RST_STREAM or GOAWAY.
+        /// Explanation of the end by HTTP/2: the code of a RST_STREAM or GOAWAY.
         "detail" => detail: Option<Arc<str>>,
-        /// The client connection's number within this proxy.
+        /// Number of the client's connection within this proxy.
         "conn" => conn: u64,
-        /// Whether this was the connection's first request.
+        /// True if this was the first request on the connection.
         "conn_first_request" => conn_first_request: bool,
-        /// The stream's number on its connection; `None` where the protocol has none.
+        /// Number of the stream on its connection; `None` if the protocol has no streams.
         "stream" => stream: Option<u32>,
-        /// Bytes that came from the client, if the row is a connection's.
+        /// Bytes from the client, if the row describes a connection.
         "bytes_from_client" => bytes_from_client: Option<u64>,
-        /// Bytes that came from the app, if the row is a connection's.
+        /// Bytes from the app, if the row describes a connection.
         "bytes_from_app" => bytes_from_app: Option<u64>,
     }
 }

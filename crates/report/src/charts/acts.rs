@@ -1,4 +1,4 @@
-//! What was done to the cluster, as named marks above a time axis.
+//! Actions on the cluster, as named marks above a time axis.
 
 use super::axis::Axis;
 use super::canvas::{Canvas, Dash, Pattern, Rect};
@@ -8,29 +8,29 @@ use crate::words;
 use rolldrop_analysis::model::{Act, ChartData, Deed};
 use rolldrop_record::event::ActionName;
 
-/// Rows of names at most; with more, marks of the same kind that follow each other share one.
+/// Maximum number of rows of names; if more are needed, consecutive marks of the same kind share one name.
 const ROWS: usize = 3;
-/// With more marks than this, their lines are faint.
+/// Number of marks above which their lines are faint.
 const BOLD: usize = 12;
-/// The widest name, in pixels.
+/// Maximum width of a name, in pixels.
 const NAME_PX: f64 = 420.0;
-/// Before the words of a command.
+/// Prefix of the words of a command.
 const COMMAND: &str = "$";
-/// Marks so close together are one, in pixels.
+/// Distance in pixels below which marks are drawn as one.
 const SAME_PX: f64 = 2.0;
 
-/// A mark, or several of the same kind that follow each other.
+/// A mark, or several consecutive ones of the same kind.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Mark {
-    /// When, in seconds; several in order.
+    /// Times in seconds, in order.
     pub(super) at_s: Vec<f64>,
     kind: &'static str,
-    /// The pod, or what else tells it from others of its kind.
+    /// The pod, or another text that distinguishes the mark from others of its kind.
     of: String,
 }
 
 impl Mark {
-    /// What it is called.
+    /// Returns the name shown for the mark.
     pub(super) fn name(&self) -> String {
         match self.at_s.len() {
             1 if self.of.is_empty() => self.kind.to_owned(),
@@ -40,7 +40,7 @@ impl Mark {
     }
 }
 
-/// The marks of a run, in order of time.
+/// Returns the marks of a run, in order of time.
 pub(super) fn marks(charts: &ChartData) -> Vec<Mark> {
     let mark = |act: &Act| {
         let (kind, of) = match &act.what {
@@ -59,7 +59,7 @@ pub(super) fn marks(charts: &ChartData) -> Vec<Mark> {
     charts.actions.iter().map(mark).collect()
 }
 
-/// An action in words, to be followed by the pod that it names.
+/// Names an action in words, to be followed by the pod if it names one.
 const fn action_name(action: ActionName, names_pod: bool) -> &'static str {
     match action {
         ActionName::DeletePod => "delete",
@@ -85,12 +85,12 @@ pub(super) struct Placed {
     marks: Vec<(f64, String, usize)>,
     lines: Vec<f64>,
     rows: usize,
-    /// Names end here, in pixels.
+    /// Right end of the names, in pixels.
     right: f64,
 }
 
 impl Placed {
-    /// Places the marks that the axis shows. Marks of the same kind share a name where there is no room for each.
+    /// Places the marks that the axis shows. Marks of the same kind share a name if there is not enough room.
     pub(super) fn on(canvas: &Canvas, marks: &[Mark], x: &Axis) -> Self {
         let shown: Vec<Mark> =
             marks.iter().filter(|m| m.at_s.iter().any(|at| x.shows(*at))).cloned().collect();
@@ -112,7 +112,7 @@ impl Placed {
         }
     }
 
-    /// The room that the names need above the plot.
+    /// Returns the height that the names need above the plot.
     pub(super) fn height(&self) -> f64 {
         if self.rows == 0 { 0.0 } else { self.rows as f64 * LANE + 6.0 }
     }
@@ -149,7 +149,7 @@ impl Placed {
     }
 }
 
-/// The marks, where neighbours of one kind that are alike are joined.
+/// Joins neighbouring marks of one kind for which `is_alike` is true.
 fn joined(marks: Vec<Mark>, is_alike: impl Fn(&Mark, &Mark) -> bool) -> Vec<Mark> {
     let mut out: Vec<Mark> = Vec::new();
     for mark in marks {

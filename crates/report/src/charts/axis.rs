@@ -1,4 +1,4 @@
-//! Scales: from values to pixels, and where their ticks are.
+//! Scales: the positions of values in pixels, and of ticks.
 
 /// A scale along one side of a plot.
 #[derive(Clone, Copy, Debug)]
@@ -20,38 +20,38 @@ enum Kind {
 /// The part that a broken scale omits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Break {
-    /// Where it begins, in the scale's unit.
+    /// Start of the omitted part, in the scale's unit.
     pub(super) from: f64,
-    /// Where the scale goes on.
+    /// End of the omitted part, where the scale continues.
     pub(super) to: f64,
 }
 
-/// The share of a broken scale that lies before the break.
+/// Share of a broken scale before the break.
 const BEFORE_BREAK: f64 = 0.7;
-/// The width of the gap, in pixels.
+/// Width of the gap, in pixels.
 const BREAK_PX: f64 = 18.0;
 
 impl Axis {
-    /// A linear scale. A range that is empty or has no end becomes one of length 1.
+    /// Makes a linear scale. An empty or infinite range becomes one of length 1.
     pub(super) fn linear(from: f64, to: f64, start_px: f64, end_px: f64) -> Self {
         let from = if from.is_finite() { from } else { 0.0 };
         let to = if to.is_finite() && to > from { to } else { from + 1.0 };
         Self { from, to, start_px, end_px, kind: Kind::Linear }
     }
 
-    /// A linear scale that omits a part.
+    /// Makes a linear scale that omits a part.
     pub(super) fn broken(from: f64, left_out: Break, to: f64, start_px: f64, end_px: f64) -> Self {
         Self { from, to, start_px, end_px, kind: Kind::Broken(left_out) }
     }
 
-    /// A logarithmic scale over positive values. A range that is empty or has no end becomes a factor of 10.
+    /// Makes a logarithmic scale over positive values. An empty or infinite range becomes a factor of 10.
     pub(super) fn log(from: f64, to: f64, start_px: f64, end_px: f64) -> Self {
         let from = from.max(1e-6);
         let to = if to.is_finite() && to > from { to } else { from * 10.0 };
         Self { from, to, start_px, end_px, kind: Kind::Log }
     }
 
-    /// The pixel of a value; values outside the range lie on its edge.
+    /// Returns the pixel of a value; values outside the range are placed at its edge.
     pub(super) fn px(&self, value: f64) -> f64 {
         let share = match self.kind {
             Kind::Linear => (value - self.from) / (self.to - self.from),
@@ -65,12 +65,12 @@ impl Axis {
         self.start_px + share.clamp(0.0, 1.0) * (self.end_px - self.start_px)
     }
 
-    /// The pixels between which nothing is shown.
+    /// Returns the pixels between which nothing is shown.
     pub(super) fn gap_px(&self) -> Option<(f64, f64)> {
         self.parts().map(|[before, after]| (before.end_px, after.start_px))
     }
 
-    /// The scales before and after the break, if there is one.
+    /// Returns the scales before and after the break, if there is one.
     fn parts(&self) -> Option<[Self; 2]> {
         let Kind::Broken(left_out) = self.kind else { return None };
         let split = self.start_px + BEFORE_BREAK * (self.end_px - self.start_px);
@@ -80,12 +80,12 @@ impl Axis {
         ])
     }
 
-    /// Whether the scale shows a value.
+    /// Returns true if the scale shows a value.
     pub(super) fn shows(&self, value: f64) -> bool {
         (self.from..=self.to).contains(&value)
     }
 
-    /// About `most` ticks with their labels.
+    /// Returns about `most` ticks with their labels.
     pub(super) fn ticks(&self, most: u32) -> Vec<(f64, String)> {
         match self.kind {
             Kind::Linear => {
@@ -116,15 +116,15 @@ impl Axis {
         }
     }
 
-    /// About `most` ticks at whole numbers.
+    /// Returns about `most` ticks at whole numbers.
     pub(super) fn whole_ticks(&self, most: u32) -> Vec<(f64, String)> {
         let step = nice_step((self.to - self.from) / f64::from(most.max(1))).max(1.0);
         multiples(step, self.from, self.to).into_iter().map(|v| (v, label(v, step))).collect()
     }
 }
 
-/// The right end of the axis, and what to omit before it. `end` is the end of what happened to requests, `marks` are the
-/// stages.
+/// Returns the right end of the axis, and the part to omit before it. `end` is the last event of requests, `marks`
+/// are the stages.
 pub(super) fn right_end(end: f64, marks: &[f64]) -> (f64, Option<Break>) {
     // The factors leave room on the right for the last mark's label.
     let near_end = |marks: &mut dyn Iterator<Item = f64>| marks.map(|t| t * 1.14).fold(end * 1.06, f64::max);
@@ -144,7 +144,7 @@ pub(super) fn right_end(end: f64, marks: &[f64]) -> (f64, Option<Break>) {
     (from + width, Some(Break { from: near_s, to: from }))
 }
 
-/// The smallest of 1, 2, 5 × a power of ten that is not less than `least`.
+/// Returns the smallest of 1, 2, 5 × a power of ten that is not less than `least`.
 pub(super) fn nice_step(least: f64) -> f64 {
     if !(least.is_finite() && least > 0.0) {
         return 1.0;
@@ -167,7 +167,7 @@ fn multiples(step: f64, from: f64, to: f64) -> Vec<f64> {
     out
 }
 
-/// A tick's label, with the decimals that its step needs.
+/// Formats a tick's label with the decimals that its step needs.
 fn label(value: f64, step: f64) -> String {
     let value = if value.abs() < step * 1e-6 { 0.0 } else { value };
     let decimals: usize = match step {

@@ -1,6 +1,6 @@
-//! A picture to draw on: shapes, and text in the bundled font. It becomes a PNG (`bitmap`) or an SVG (`svg`).
+//! A picture to draw on: shapes, and text in the bundled font. It is rendered as PNG (`bitmap`) or SVG (`svg`).
 //!
-//! Text is set here and not by plotters, which ignores each glyph's side bearing.
+//! The canvas lays out text itself, because plotters ignores each glyph's side bearing.
 
 mod bitmap;
 mod svg;
@@ -12,17 +12,17 @@ use super::ChartError;
 
 const REGULAR: &[u8] = include_bytes!("../fonts/Roboto-Regular.ttf");
 const BOLD: &[u8] = include_bytes!("../fonts/Roboto-Bold.ttf");
-/// A text is never cut to fewer characters.
+/// Minimum number of characters to which a text is cut.
 const LEAST_CHARS: usize = 4;
 
-/// Which cut of the font.
+/// Weight of the font.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Weight {
     Regular,
     Bold,
 }
 
-/// Which part of a text lies at the given point.
+/// Part of a text that is placed at the given point.
 #[derive(Clone, Copy)]
 pub(super) enum Anchor {
     Start,
@@ -30,7 +30,7 @@ pub(super) enum Anchor {
     End,
 }
 
-/// How a text looks.
+/// Style of a text.
 #[derive(Clone, Copy)]
 pub(super) struct Text {
     pub(super) size: f64,
@@ -39,7 +39,7 @@ pub(super) struct Text {
     pub(super) anchor: Anchor,
 }
 
-/// How a line is broken.
+/// Style of a line's dashes.
 #[derive(Clone, Copy)]
 pub(super) enum Dash {
     Solid,
@@ -49,7 +49,7 @@ pub(super) enum Dash {
     Long,
 }
 
-/// How a filled area differs from others without its colour.
+/// Pattern of a filled area, which distinguishes it from others without its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Pattern {
     Plain,
@@ -61,7 +61,7 @@ pub(super) enum Pattern {
     Dotted,
 }
 
-/// A rectangle in pixels of the picture.
+/// A rectangle, in pixels of the picture.
 #[derive(Clone, Copy)]
 pub(super) struct Rect {
     pub(super) left: f64,
@@ -76,45 +76,45 @@ impl Rect {
     }
 }
 
-/// What is drawn.
+/// A drawn shape.
 enum Shape {
     /// A filled area.
     Area(Rect, RGBColor, Pattern),
-    /// Diagonal stripes, between which what lies under them shows.
+    /// Diagonal stripes, between which the shapes below are visible.
     Stripes(Rect, RGBColor),
-    /// The outline of a rectangle, inside it.
+    /// The outline of a rectangle, drawn inside it.
     Outline(Rect, RGBColor),
-    /// A path of straight lines of this width.
+    /// A path of straight lines, with their width.
     Path(Vec<(f64, f64)>, u32, RGBColor),
     Text(Line),
 }
 
-/// A text in its place.
+/// A placed text.
 struct Line {
-    /// The baseline's point that the style's anchor names.
+    /// Point on the baseline at which the style's anchor is placed.
     at: (f64, f64),
     text: String,
     style: Text,
     runs: Runs,
 }
 
-/// Where a text runs to.
+/// Direction of a text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Runs {
     Right,
     Upwards,
 }
 
-/// A value that a picture shows, and where.
+/// A value that a picture shows, with its area.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
-    /// The area, in pixels of the picture: left, top, width and height.
+    /// Area in pixels of the picture: left, top, width and height.
     pub area: [i32; 4],
-    /// The value, in a line.
+    /// Text of the value, in one line.
     pub text: String,
 }
 
-/// A picture in the making. Coordinates are pixels of the finished picture.
+/// A picture that is being drawn. Coordinates are pixels of the finished picture.
 pub(super) struct Canvas {
     width: u32,
     height: u32,
@@ -124,30 +124,31 @@ pub(super) struct Canvas {
 }
 
 impl Canvas {
-    /// A white canvas.
+    /// Makes a white canvas.
     pub(super) fn new(width: u32, height: u32) -> Result<Self, ChartError> {
         let (shapes, readings) = (Vec::new(), Vec::new());
         Ok(Self { width, height, readings, shapes, fonts: Fonts::bundled()? })
     }
 
-    /// States the value that is drawn in an area, for the page, which tells it under the pointer.
+    /// States the value that is drawn in an area; the page shows it under the pointer.
     pub(super) fn tell(&mut self, rect: Rect, text: String) {
         let [left, top, right, bottom] =
             [rect.left.floor(), rect.top.floor(), rect.right.ceil(), rect.bottom.ceil()].map(pixel);
         self.readings.push(Reading { area: [left, top, right - left, bottom - top], text });
     }
 
-    /// The values that were stated, in the order of drawing.
+    /// Returns the stated values, in the order of drawing.
     pub(super) fn readings(&self) -> &[Reading] {
         &self.readings
     }
 
-    /// A filled rectangle.
+    /// Draws a filled rectangle.
     pub(super) fn fill(&mut self, rect: Rect, color: RGBColor, pattern: Pattern) {
         self.shapes.push(Shape::Area(rect, color, pattern));
     }
 
-    /// A rectangle shaded so that what lies under it shows through; diagonal stripes if `striped`.
+    /// Shades a rectangle: with diagonal stripes, through which the shapes below are visible, if `striped`, otherwise
+    /// plain.
     pub(super) fn shade(&mut self, rect: Rect, color: RGBColor, striped: bool) {
         self.shapes.push(match striped {
             true => Shape::Stripes(rect, color),
@@ -155,17 +156,17 @@ impl Canvas {
         });
     }
 
-    /// The outline of a rectangle, inside it.
+    /// Draws the outline of a rectangle, inside it.
     pub(super) fn outline(&mut self, rect: Rect, color: RGBColor) {
         self.shapes.push(Shape::Outline(rect, color));
     }
 
-    /// A path of straight lines.
+    /// Draws a path of straight lines.
     pub(super) fn path(&mut self, points: &[(f64, f64)], width: u32, color: RGBColor) {
         self.shapes.push(Shape::Path(points.to_vec(), width, color));
     }
 
-    /// A straight line, horizontal or vertical, broken as `dash` says.
+    /// Draws a straight line, horizontal or vertical, with the given dashes.
     pub(super) fn rule(&mut self, from: (f64, f64), to: (f64, f64), width: f64, color: RGBColor, dash: Dash) {
         let length = (to.0 - from.0).hypot(to.1 - from.1);
         let upright = (to.0 - from.0).abs() < (to.1 - from.1).abs();
@@ -194,12 +195,12 @@ impl Canvas {
         }
     }
 
-    /// A text whose baseline is at `y`.
+    /// Draws a text whose baseline is at `y`.
     pub(super) fn text(&mut self, x: f64, y: f64, text: &str, style: &Text) {
         self.set_text((x, y), text, style, Runs::Right);
     }
 
-    /// A text that runs upwards, with its baseline at `x`.
+    /// Draws a text that runs upwards, with its baseline at `x`.
     pub(super) fn text_upwards(&mut self, x: f64, y: f64, text: &str, style: &Text) {
         self.set_text((x, y), text, style, Runs::Upwards);
     }
@@ -208,18 +209,19 @@ impl Canvas {
         self.shapes.push(Shape::Text(Line { at, text: text.to_owned(), style: *style, runs }));
     }
 
-    /// The width of a text.
+    /// Returns the width of a text, in pixels.
     pub(super) fn text_width(&self, text: &str, style: &Text) -> f64 {
         self.fonts.lay_out(text, style).1
     }
 
-    /// `text` cut until it is at most `width` wide.
+    /// Cuts `text` until it is at most `width` pixels wide.
     pub(super) fn fit(&self, text: &str, style: &Text, width: f64) -> String {
         let fits = |candidate: &str| self.text_width(candidate, style) <= width;
         if fits(text) {
             return text.to_owned();
         }
-        // A name of others may have any length: halves find the longest that fits in a few steps.
+        // A name chosen by others may have any length. A binary search finds the longest part that fits in a few
+        // steps.
         let (mut longest, mut too_long) = (LEAST_CHARS, text.chars().count());
         while longest + 1 < too_long {
             let middle = longest.midpoint(too_long);
@@ -229,24 +231,24 @@ impl Canvas {
         crate::format::shorten(text, longest)
     }
 
-    /// The picture without what lies below `height`.
+    /// Removes the part of the picture below `height`.
     pub(super) fn cut(mut self, height: u32) -> Self {
         self.height = self.height.min(height);
         self
     }
 
-    /// The finished picture as PNG.
+    /// Renders the picture as PNG.
     pub(super) fn png(&self) -> Result<Vec<u8>, ChartError> {
         bitmap::png(self)
     }
 
-    /// The same as SVG, with its title and what it shows.
+    /// Renders the picture as SVG, with its title and a description.
     pub(super) fn svg(&self, title: &str, alt: &str) -> String {
         svg::svg(self, title, alt)
     }
 }
 
-/// Both cuts of the font.
+/// Both weights of the font.
 struct Fonts {
     regular: FontRef<'static>,
     bold: FontRef<'static>,
@@ -265,7 +267,7 @@ impl Fonts {
         }
     }
 
-    /// The glyphs of a text with their distances from its beginning, and its width, in pixels.
+    /// Returns the glyphs of a text with their distances from its beginning, and its width, in pixels.
     fn lay_out(&self, text: &str, style: &Text) -> (Vec<(GlyphId, f64)>, f64) {
         let font = self.of(style.weight);
         let units = font.as_scaled(font.height_unscaled());
@@ -282,7 +284,7 @@ impl Fonts {
         (glyphs, pen)
     }
 
-    /// The same, where the distances count from the point that the anchor names.
+    /// Returns the glyphs of a text with their distances from the anchor's point.
     fn place(&self, line: &Line) -> Vec<(GlyphId, f64)> {
         let (mut glyphs, width) = self.lay_out(&line.text, &line.style);
         let shift = match line.style.anchor {
@@ -295,7 +297,7 @@ impl Fonts {
     }
 }
 
-/// Units of the font in one em.
+/// Returns the font's units per em.
 fn em(font: &FontRef<'_>) -> f64 {
     f64::from(font.units_per_em().unwrap_or(2048.0))
 }

@@ -1,4 +1,5 @@
-//! Two sides: their latencies in one plot; their windows and their dropped requests over time side by side.
+//! The two runs of a comparison: their latencies in one plot; their windows and dropped requests over time side by
+//! side.
 
 use std::collections::BTreeSet;
 
@@ -14,18 +15,18 @@ use rolldrop_analysis::judge::compare::model::{Comparison, SideChart};
 use rolldrop_analysis::model::LatencyHistograms;
 use rolldrop_record::Outcome;
 
-/// Height of the plot of latencies with its labels, of the windows towards one consumer, and of the dropped requests.
+/// Heights of the plot of latencies with its labels, of the windows of one consumer, and of the dropped requests.
 const LATENCIES: f64 = 440.0;
 const WINDOWS: f64 = 150.0;
 const DROPPED: f64 = 230.0;
-/// Room for the scale and the title below a plot.
+/// Height for the scale and the title below a plot.
 const BELOW: f64 = 60.0;
-/// Room for a plot's name above it.
+/// Height for a plot's name above it.
 const ABOVE: f64 = 34.0;
-/// Room for the head, and for the foot.
+/// Heights of the head and the foot.
 const HEAD: f64 = 260.0;
 const FOOT: f64 = 50.0;
-/// Between the two sides.
+/// Distance between the two sides.
 const BETWEEN: f64 = 80.0;
 
 fn columns(side: &SideChart) -> Vec<Column> {
@@ -104,16 +105,16 @@ pub(crate) fn draw(
     Chart::of("comparison.png", title, alt, &canvas.cut(height))
 }
 
-/// The sides with their names, the baseline first.
+/// Both sides with their names, the baseline first.
 type Sides<'a> = [(&'static str, &'a SideChart); 2];
 
-/// The left and the right half of an area.
+/// Returns the left and the right half of an area.
 fn halves(area: Rect) -> [Rect; 2] {
     let middle = f64::midpoint(area.left, area.right);
     [Rect { right: middle - BETWEEN / 2.0, ..area }, Rect { left: middle + BETWEEN / 2.0, ..area }]
 }
 
-/// What the windows of a side amount to, in words.
+/// Summarizes the windows of a side in words.
 fn windows_name(name: &str, consumer: &str, windows: &[Option<f64>]) -> String {
     let longest = windows.iter().copied().collect::<Option<Vec<f64>>>();
     let longest = match longest.map(|all| all.into_iter().fold(0.0, f64::max)) {
@@ -130,7 +131,7 @@ fn windows_name(name: &str, consumer: &str, windows: &[Option<f64>]) -> String {
     format!("{name}: {longest}, {consumer}")
 }
 
-/// The windows of both sides towards one consumer, shortest first.
+/// Draws the windows of both sides for one consumer, shortest first.
 fn draw_windows(canvas: &mut Canvas, sides: Sides<'_>, consumer: &String, area: Rect, is_last: bool) {
     let of = |side: &SideChart| side.windows_s.get(consumer).cloned().unwrap_or_default();
     let bounds = sides.iter().flat_map(|(_, side)| side.windows_s.values()).flatten().flatten();
@@ -163,7 +164,7 @@ fn draw_windows(canvas: &mut Canvas, sides: Sides<'_>, consumer: &String, area: 
     }
 }
 
-/// The dropped requests of both sides over time, on one scale.
+/// Draws the dropped requests of both sides over time, on one scale.
 fn draw_dropped(canvas: &mut Canvas, sides: Sides<'_>, area: Rect) {
     let stacks = sides.map(|(_, side)| columns(side));
     let most = stacks.iter().map(|columns| timeline::tallest(columns)).max().unwrap_or(0);

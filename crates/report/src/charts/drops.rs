@@ -1,4 +1,4 @@
-//! Dropped requests by class over the time since deletion, a row for each pod, or for pods together.
+//! Dropped requests by outcome over the time since deletion, with a row for each pod or for several pods together.
 
 mod series;
 
@@ -16,14 +16,14 @@ use rolldrop_analysis::model::{RunResult, Stage};
 use rolldrop_record::Outcome;
 use series::{Pods, Row, Series, series};
 
-/// Up to so many requests in a bin, each is a block of its own.
+/// Maximum number of requests in a bin that are drawn as separate blocks.
 const BLOCKS: u64 = 12;
-/// Up to so many rows, marks are labelled in place; with more, in the legend.
+/// Maximum number of rows whose marks are labelled in place; with more rows, the legend explains them.
 const LABELLED: usize = 4;
-/// Room for the name of a consumer above its first row.
+/// Height for the name of a consumer above its first row.
 const CONSUMER: f64 = 30.0;
 
-/// The stages marked, with their labels and lines.
+/// Stages that are marked, with their labels and lines.
 const MARKS: [(Stage, &str, Dash); 4] = [
     (Stage::KillBegan, "kubelet begins", Dash::Dotted),
     (Stage::AppSigterm, "SIGTERM not before", Dash::Dashed),
@@ -31,7 +31,7 @@ const MARKS: [(Stage, &str, Dash); 4] = [
     (Stage::AppExited, "exit", Dash::Long),
 ];
 
-/// The finding.
+/// Returns the finding.
 fn title(analysis: &Analysis, series: &Series) -> String {
     let result = &analysis.result;
     let (dropped, total) = (result.requests.lost(), result.requests.total);
@@ -66,7 +66,7 @@ fn has_groups(series: &Series) -> bool {
     series.rows.iter().any(|row| matches!(row.pods, Pods::Group(_)))
 }
 
-/// Why requests were dropped and what would have saved them, and what the chart shows, in lines of their own.
+/// Returns the causes of the dropped requests and the remedy, and what the chart shows, on separate lines.
 fn subtitle(series: &Series, result: &RunResult) -> String {
     let what = match result.requests.lost() {
         0 => {
@@ -91,7 +91,7 @@ fn subtitle(series: &Series, result: &RunResult) -> String {
     format!("{}\n{}", frame::answer(result), parts.join(" · ")).trim_start().to_owned()
 }
 
-/// Draws the picture; `None` if no pod ended.
+/// Draws the picture; returns `None` if no pod ended.
 pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     let series = series(analysis);
     if series.rows.is_empty() {
@@ -222,7 +222,7 @@ fn draw_row(
     frame::break_marks(canvas, Rect { bottom: rug.bottom, ..plot }, x)
 }
 
-/// The labels of a row's marks. Marks that fall together share one.
+/// Returns the labels of a row's marks. Marks at the same place share one.
 fn labels(row: &Row, x: &Axis) -> Vec<(f64, String)> {
     let mut labels: Vec<(f64, String)> = Vec::new();
     for &(at, i) in &row.marks {
@@ -235,12 +235,12 @@ fn labels(row: &Row, x: &Axis) -> Vec<(f64, String)> {
     labels
 }
 
-/// A stage with its time, which may lie before the deletion took effect.
+/// Formats a stage with its time, which may be before the deletion took effect.
 fn stage(at_s: f64, mark: usize) -> String {
     format!("{} {}", MARKS[mark].1, seconds_unit(at_s).replace('-', "−"))
 }
 
-/// What a row is about: its pods, and figures of them.
+/// Returns the subject of a row, its pods, and the figures about them.
 fn header(row: &Row, result: &RunResult, with_marks: bool) -> (String, Vec<String>) {
     let terminations = || row.pods.all().iter().filter_map(|t| result.terminations.get(*t));
     let (first, last) = (terminations().next(), terminations().next_back());
@@ -271,7 +271,7 @@ fn header(row: &Row, result: &RunResult, with_marks: bool) -> (String, Vec<Strin
     (name, parts)
 }
 
-/// The window that a row draws: of several pods the longest.
+/// Describes the window that a row draws: the longest, if the row has several pods.
 fn window_in_words(row: &Row) -> Option<String> {
     let which = match row.pods {
         Pods::One(_) => "window",
@@ -289,7 +289,7 @@ fn draw_header(canvas: &mut Canvas, row: &Row, result: &RunResult, baseline: f64
     canvas.text(LEFT, baseline, &name, &name_style);
     let style = Text { size: 17.0, ..colored(SMALL, palette::MUTED) };
     let left = LEFT + canvas.text_width(&name, &name_style) + 18.0;
-    // What does not fit is left out from the end, whole.
+    // Parts that do not fit are left out entirely, from the end.
     let fits = |n: &usize| canvas.text_width(&parts[..*n].join(" · "), &style) <= RIGHT - left;
     let shown = (1..=parts.len()).rev().find(fits).unwrap_or(1);
     canvas.text(left, baseline, &parts[..shown].join(" · "), &style);

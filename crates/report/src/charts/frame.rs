@@ -1,4 +1,4 @@
-//! What all charts share: title, legend, footer, grid, and labels that keep clear of each other.
+//! Parts that all charts share: title, legend, footer, grid, and labels that do not overlap.
 
 use plotters::style::RGBColor;
 
@@ -23,17 +23,17 @@ pub(super) const LANE: f64 = 20.0;
 pub(super) const SMALL: Text =
     Text { size: 16.0, weight: Weight::Regular, color: palette::INK, anchor: Anchor::Start };
 
-/// `base` with another colour.
+/// Returns `base` with another colour.
 pub(super) const fn colored(base: Text, color: RGBColor) -> Text {
     Text { color, ..base }
 }
 
-/// `base` with another anchor.
+/// Returns `base` with another anchor.
 pub(super) const fn anchored(base: Text, anchor: Anchor) -> Text {
     Text { anchor, ..base }
 }
 
-/// `base` in bold.
+/// Returns `base` in bold.
 pub(super) const fn bold(base: Text) -> Text {
     Text { weight: Weight::Bold, ..base }
 }
@@ -44,13 +44,13 @@ pub(super) struct Key {
     pub(super) look: Look,
 }
 
-/// What a legend shows beside a label.
+/// Symbol that a legend shows beside a label.
 pub(super) enum Look {
     /// A filled area.
     Area(RGBColor, Pattern),
-    /// An area of which only the outline is drawn.
+    /// An area with only its outline drawn.
     Outlined(RGBColor),
-    /// An area in stripes.
+    /// A striped area.
     Striped(RGBColor),
     /// A dotted line.
     Dots(RGBColor),
@@ -64,7 +64,7 @@ pub(super) enum Look {
     Line(RGBColor, u32),
     /// An upright line across a plot.
     Mark(Dash),
-    /// The same, thick.
+    /// A thick upright line across a plot.
     Thick,
 }
 
@@ -73,21 +73,21 @@ impl Key {
         Self { label: label.into(), look }
     }
 
-    /// Its text.
+    /// Returns the label.
     #[cfg(test)]
     pub(super) fn label(&self) -> &str {
         &self.label
     }
 
-    /// The entry of an outcome.
+    /// Makes the entry of an outcome.
     pub(super) fn outcome(outcome: Outcome) -> Self {
         let (color, pattern) = palette::outcome(outcome);
         Self::new(outcome.as_str(), Look::Area(color, pattern))
     }
 }
 
-/// Draws the title, the lines of the subtitle, the warning if there is one, and the legend. Returns the y at which the
-/// plots may begin.
+/// Draws the title, the lines of the subtitle, the warning if there is one, and the legend. Returns the y coordinate
+/// at which the plots may begin.
 pub(super) fn head(
     canvas: &mut Canvas,
     warning: Option<String>,
@@ -124,7 +124,7 @@ pub(super) fn head(
     draw_legend(canvas, y + 36.0, legend)
 }
 
-/// Cause and remedy for a subtitle: in one line, or in one each where they are long.
+/// Returns cause and remedy for a subtitle: on one line, or on one line each if they are long.
 pub(super) fn answer(result: &RunResult) -> String {
     const LINE: usize = 150;
     let answer = words::answer(result);
@@ -132,7 +132,7 @@ pub(super) fn answer(result: &RunResult) -> String {
     if parts.chars().count() > LINE { answer.join("\n") } else { parts }
 }
 
-/// A text in lines that fit, broken between words.
+/// Breaks a text between words into lines that fit.
 fn wrapped(canvas: &Canvas, text: &str, style: &Text, width: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -154,20 +154,20 @@ pub(super) fn foot(canvas: &mut Canvas, provenance: &str, height: u32) {
     canvas.text(MARGIN, f64::from(height) - 16.0, &text, &style);
 }
 
-/// A length in whole pixels.
+/// Rounds a length down to whole pixels.
 pub(super) fn pixels(length: f64) -> u32 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some thousand pixels")]
     let pixels = length as u32;
     pixels
 }
 
-/// A message in the middle of an otherwise empty plot.
+/// Draws a message in the middle of an otherwise empty plot.
 pub(super) fn message(canvas: &mut Canvas, plot: Rect, text: &str) {
     let style = Text { size: 22.0, ..anchored(colored(SMALL, palette::MUTED), Anchor::Middle) };
     canvas.text(f64::midpoint(plot.left, plot.right), f64::midpoint(plot.top, plot.bottom), text, &style);
 }
 
-/// The lower edge of a plot with its ticks, and the axis's title if there is one.
+/// Draws the lower edge of a plot and, if there is a title, the ticks with their labels and the title.
 pub(super) fn x_axis(
     canvas: &mut Canvas,
     plot: Rect,
@@ -186,7 +186,7 @@ pub(super) fn x_axis(
     canvas.text(f64::midpoint(plot.left, plot.right), plot.bottom + 50.0, title, &style);
 }
 
-/// The gap in a scale that omits a part, across a plot.
+/// Draws the gap of a scale that omits a part, across a plot.
 pub(super) fn break_marks(canvas: &mut Canvas, plot: Rect, x: &Axis) {
     let Some((left, right)) = x.gap_px() else { return };
     let gap = Rect { left: left + 1.0, right: right - 1.0, top: plot.top - 1.0, bottom: plot.bottom + 2.0 };
@@ -197,7 +197,7 @@ pub(super) fn break_marks(canvas: &mut Canvas, plot: Rect, x: &Axis) {
     }
 }
 
-/// Horizontal grid lines with the labels of the y axis.
+/// Draws horizontal grid lines with the labels of the y axis.
 pub(super) fn y_grid(canvas: &mut Canvas, plot: Rect, ticks: &[(f64, String)], axis: &Axis) {
     for (value, label) in ticks {
         let y = axis.px(*value);
@@ -206,7 +206,7 @@ pub(super) fn y_grid(canvas: &mut Canvas, plot: Rect, ticks: &[(f64, String)], a
     }
 }
 
-/// Vertical grid lines.
+/// Draws vertical grid lines.
 pub(super) fn x_grid(canvas: &mut Canvas, plot: Rect, ticks: &[(f64, String)], axis: &Axis) {
     for (value, _) in ticks {
         let x = axis.px(*value);
@@ -214,16 +214,16 @@ pub(super) fn x_grid(canvas: &mut Canvas, plot: Rect, ticks: &[(f64, String)], a
     }
 }
 
-/// The title of a y axis, running upwards.
+/// Draws the title of a y axis, running upwards.
 pub(super) fn y_title(canvas: &mut Canvas, top: f64, bottom: f64, title: &str) {
     let style = Text { size: 18.0, ..anchored(SMALL, Anchor::Middle) };
     canvas.text_upwards(44.0, f64::midpoint(top, bottom), title, &style);
 }
 
-/// The row of each label, counted upwards, so that no label touches another and no mark's line crosses a label. Labels
-/// are to the right of their marks.
+/// Returns the row of each label, counted upwards, so that no label overlaps another and no mark's line crosses a
+/// label. Labels are to the right of their marks.
 ///
-/// `marks` are (x, width of the label), ordered by x.
+/// `marks` are pairs of x and the width of the label, ordered by x.
 pub(super) fn lanes(marks: &[(f64, f64)]) -> Vec<usize> {
     let mut rows = vec![0; marks.len()];
     for i in (0..marks.len()).rev() {
@@ -297,7 +297,7 @@ mod tests {
     fn labels_keep_clear_of_each_other_and_of_lines() {
         // Three marks close together climb from right to left; a far one stays at the bottom.
         assert_eq!(lanes(&[(10.0, 50.0), (20.0, 50.0), (30.0, 50.0), (200.0, 50.0)]), [2, 1, 0, 0]);
-        // A mark whose line would cross the label before it lies in a lower row.
+        // A mark whose line would cross the previous label is in a lower row.
         assert_eq!(lanes(&[(0.0, 100.0), (90.0, 100.0)]), [1, 0]);
         assert!(lanes(&[]).is_empty());
     }

@@ -1,4 +1,4 @@
-//! Latencies over the time of the run: how many answered requests took how long, the darker the more.
+//! Latencies over the time of the run: the more answered requests had a latency, the darker its cell.
 
 use plotters::style::RGBColor;
 
@@ -13,20 +13,20 @@ use rolldrop_analysis::Analysis;
 use rolldrop_analysis::model::{HeatMap, LatencyBucket, RunResult};
 
 const HEIGHT: u32 = 800;
-/// Columns at most.
+/// Maximum number of columns.
 const COLUMNS: usize = 300;
-/// Requests of a column on average, if that leaves enough columns.
+/// Average number of requests per column, as long as that leaves enough columns.
 const EACH: u64 = 20;
 const ENOUGH: usize = 60;
 /// Height of the marks of the deletions.
 const TICKS: f64 = 14.0;
 
-/// What is plotted.
+/// Data that the chart plots.
 #[derive(Debug, PartialEq)]
 struct Series {
     step_s: f64,
     columns: Vec<Vec<LatencyBucket>>,
-    /// The least number of requests in a cell of each shade, palest first.
+    /// Minimum number of requests in a cell of each shade, palest first.
     shades: Vec<u64>,
     most: u64,
 }
@@ -45,7 +45,7 @@ fn series(heat: &HeatMap) -> Series {
     series
 }
 
-/// Buckets with the same edges as one.
+/// Merges buckets that have the same edges.
 fn merged(mut buckets: Vec<LatencyBucket>) -> Vec<LatencyBucket> {
     buckets.sort_by(|a, b| a.from_ms.total_cmp(&b.from_ms));
     buckets.dedup_by(|next, kept| {
@@ -56,7 +56,7 @@ fn merged(mut buckets: Vec<LatencyBucket>) -> Vec<LatencyBucket> {
     buckets
 }
 
-/// Round numbers up to `most`, not more than there are shades.
+/// Returns round numbers up to `most`, at most as many as there are shades.
 fn shades(most: u64) -> Vec<u64> {
     let powers = std::iter::successors(Some(1_u64), |power| power.checked_mul(10));
     let round = powers.flat_map(|power| [1, 2, 5].map(|m| power.saturating_mul(m)));

@@ -1,4 +1,4 @@
-//! Response times, steady against disrupted: percentiles up to the slowest, and histograms for comparisons.
+//! Response times, steady compared with disrupted: percentiles up to the slowest, and histograms for comparisons.
 
 use plotters::style::RGBColor;
 
@@ -12,7 +12,7 @@ use rolldrop_analysis::Analysis;
 use rolldrop_analysis::model::{LatencyBucket, LatencyHistograms, Percentiles, RunResult};
 
 const HEIGHT: u32 = 900;
-/// Bars over a factor of ten.
+/// Number of bars per factor of ten.
 const PER_DECADE: u32 = 20;
 
 /// A histogram: the share of requests, in percent, in bars of equal width on a logarithmic axis.
@@ -27,7 +27,7 @@ pub(super) struct Series {
 pub(super) fn series(latency: &LatencyHistograms) -> Option<Series> {
     let filled = || latency.steady.iter().chain(&latency.disrupted).filter(|b| b.count > 0);
     let per_decade = f64::from(PER_DECADE);
-    // A hundredth of a millisecond to a day is all that can be.
+    // All latencies are between a hundredth of a millisecond and a day.
     let edge = |ms: f64| ms.clamp(0.01, 1e8).log10() * per_decade;
     let first = filled().map(|b| edge(b.from_ms)).reduce(f64::min)?.floor() - 1.0;
     let last = filled().map(|b| edge(b.to_ms)).reduce(f64::max)?.ceil() + 1.0;
@@ -63,15 +63,16 @@ fn bar_index(position: f64) -> usize {
     index
 }
 
-/// The slowest part of a distribution, on an axis on which each further nine takes as much room.
+/// The slow end of a distribution, on an axis on which each further nine takes the same width.
 #[derive(Debug, PartialEq)]
 struct Tail {
     name: &'static str,
     /// Number of values.
     n: u64,
-    /// Where a share of all values is below: nines of the share (1 is 90 %, 2 is 99 %), and the value in milliseconds.
+    /// Points of the distribution: the share of all values below, in nines (1 is 90 %, 2 is 99 %), and the value in
+    /// milliseconds.
     points: Vec<(f64, f64)>,
-    /// The percentiles of the result: nines, name, and milliseconds.
+    /// Percentiles from the result: nines, name, and milliseconds.
     marks: Vec<(f64, &'static str, f64)>,
 }
 
@@ -87,19 +88,19 @@ impl Tail {
             if points.is_empty() && !is_few(n) {
                 points.push((0.0, bucket.from_ms));
             }
-            // Each of few values is a point of its own; of many, the bucket's end is one.
+            // If there are few values, each is a point; otherwise the end of each bucket is one.
             let from = if is_few(n) { below + 1 } else { below + bucket.count };
             below += bucket.count;
             points.extend((from..=below).map(|i| (nines(i, n), bucket.to_ms.min(percentiles.max))));
         }
-        // The last bucket ends beyond the slowest.
+        // The last bucket may end above the slowest value.
         if let Some(last) = points.last_mut() {
             last.1 = percentiles.max;
         }
         let p = percentiles;
         let marks =
             [(0.5, "p50", p.p50), (0.9, "p90", p.p90), (0.99, "p99", p.p99), (0.999, "p99.9", p.p99_9)];
-        // A percentile with no value beyond it is only the slowest.
+        // A percentile with no value beyond it is just the slowest value.
         let is_known = |share: f64| n as f64 * (1.0 - share) >= 1.0 - 1e-9;
         let marks = marks.into_iter().filter(|(share, ..)| is_known(*share) && !is_few(n));
         let marks = marks.map(|(share, name, ms)| (-(1.0_f64 - share).log10(), name, ms)).collect();
@@ -107,20 +108,21 @@ impl Tail {
     }
 }
 
-/// Fewer values than this are drawn one by one, and have no 99th percentile.
+/// Number of values below which they are drawn one by one and have no 99th percentile.
 const FEW: u64 = 100;
 
 pub(super) fn is_few(n: u64) -> bool {
     n < FEW
 }
 
-/// How many nines the share `below / n` has: 0.9 has one. All values have as many as half a value more would show.
+/// Returns the number of nines of the share `below / n`: 0.9 has one. For all values, it assumes that half a value
+/// more would be above.
 fn nines(below: u64, n: u64) -> f64 {
     let above = (n - below) as f64;
     -(above.max(0.5) / n as f64).log10()
 }
 
-/// A number of nines as a share.
+/// Formats a number of nines as a share.
 fn share(nines: f64) -> String {
     let decimals: usize = if nines < 2.0 {
         1
@@ -133,7 +135,7 @@ fn share(nines: f64) -> String {
     format!("{} %", share.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// A percentile in words; of few values the slowest.
+/// Describes a percentile in words; if there are few values, the slowest.
 fn slowest(p: &Percentiles) -> String {
     match p.n {
         n if is_few(n) => format!("the slowest of {} {} ms", counted(n, "request"), millis(p.max)),
@@ -226,7 +228,7 @@ fn draw_tails(canvas: &mut Canvas, tails: &[(Tail, RGBColor)], what: &str, plot:
             let (px, py) = (x.px(*at), y.px(*ms));
             let dot = Rect { left: px - 6.0, right: px + 6.0, top: py - 6.0, bottom: py + 6.0 };
             canvas.fill(dot, *color, Pattern::Plain);
-            // What is slower has its label above.
+            // The label of the slower one is above.
             let others =
                 tails.iter().enumerate().filter(|(other, _)| *other != i).flat_map(|(_, (t, _))| &t.marks);
             let is_upper = others.filter(|other| other.1 == *name).all(|other| *ms > other.2);
@@ -248,7 +250,7 @@ fn draw_tails(canvas: &mut Canvas, tails: &[(Tail, RGBColor)], what: &str, plot:
     frame::y_title(canvas, plot.top, plot.bottom, &format!("{what} in ms (logarithmic)"));
 }
 
-/// A value to mark in the plot.
+/// A value that the plot marks.
 pub(super) struct Mark {
     pub(super) value_ms: f64,
     pub(super) label: String,
@@ -256,7 +258,7 @@ pub(super) struct Mark {
     pub(super) dash: Dash,
 }
 
-/// Draws both histograms of a series, called by their names, with its marks in rows of their own above.
+/// Draws both histograms of a series with their names, and its marks in separate rows above.
 pub(super) fn draw_plot(
     canvas: &mut Canvas,
     series: Option<&Series>,
@@ -274,7 +276,7 @@ pub(super) fn draw_plot(
     marks.sort_by(|a, b| a.value_ms.total_cmp(&b.value_ms));
     let widths: Vec<f64> =
         marks.iter().map(|mark| canvas.text_width(&mark.label, &bold(SMALL)) + 14.0).collect();
-    // The plot is narrower if a label would leave the canvas otherwise.
+    // The plot is made narrower if a label would leave the canvas otherwise.
     let fits = |(mark, width): (&Mark, &f64)| {
         LEFT + (f64::from(WIDTH) - width - LEFT) * (RIGHT - LEFT) / (x.px(mark.value_ms) - LEFT).max(1.0)
     };
@@ -322,7 +324,7 @@ pub(super) fn draw_plot(
     }
     if series.disrupted.iter().any(|&share| share > 0.0) {
         let mut steps = Vec::with_capacity(2 * bars);
-        // From the bar before the first to the one after the last.
+        // Start at the bar before the first, and end at the bar after the last.
         let used = |bar: &usize| {
             series.disrupted[bar.saturating_sub(1)..(bar + 2).min(bars)].iter().any(|&s| s > 0.0)
         };

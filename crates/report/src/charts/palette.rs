@@ -1,5 +1,5 @@
-//! Colours and patterns: Okabe and Ito's set, which colour-blind people can tell
-//! apart, with a pattern for each so that grey print can too.
+//! Colours and patterns: Okabe and Ito's set, which colour-blind people can distinguish, with a pattern for each so
+//! that it also works in grey print.
 
 use plotters::style::RGBColor;
 
@@ -12,12 +12,12 @@ pub(super) const GRID: RGBColor = RGBColor(228, 230, 233);
 pub(super) const AXIS: RGBColor = RGBColor(140, 144, 149);
 pub(super) const WHITE: RGBColor = RGBColor(255, 255, 255);
 pub(super) const ALARM: RGBColor = RGBColor(176, 0, 32);
-/// The window up to its lower bound: certain.
+/// Certain part of the window: up to its lower bound.
 pub(super) const WINDOW: RGBColor = RGBColor(205, 217, 232);
-/// The window from its lower to its upper bound: possible. Drawn in stripes.
+/// Possible part of the window: from its lower to its upper bound. Drawn in stripes.
 pub(super) const WINDOW_MAYBE: RGBColor = RGBColor(214, 224, 236);
 
-/// How many, from few to many: each is darker than the one before it.
+/// Shades for counts, from few to many; each is darker than the one before it.
 pub(super) const SHADES: [RGBColor; 6] = [
     RGBColor(158, 202, 225),
     RGBColor(107, 174, 214),
@@ -26,11 +26,11 @@ pub(super) const SHADES: [RGBColor; 6] = [
     RGBColor(8, 81, 156),
     RGBColor(8, 40, 90),
 ];
-/// Between two bounds.
+/// Area between two bounds.
 pub(super) const BAND: RGBColor = RGBColor(247, 205, 173);
-/// A consumer still routes to a pod that is ending.
+/// Period in which a consumer still routes to a terminating pod.
 pub(super) const IN_RULES: RGBColor = RGBColor(92, 134, 190);
-/// The phases of a pod, the darker the less it serves.
+/// Phases of a pod: the less it serves, the darker.
 pub(super) const STARTING: RGBColor = RGBColor(244, 245, 247);
 pub(super) const READY: RGBColor = RGBColor(208, 214, 220);
 pub(super) const SLEEPING: RGBColor = RGBColor(158, 168, 180);
@@ -46,7 +46,7 @@ const VERMILLION: RGBColor = RGBColor(213, 94, 0);
 const PURPLE: RGBColor = RGBColor(204, 121, 167);
 const BLACK: RGBColor = RGBColor(40, 40, 40);
 
-/// Requests that were answered.
+/// Answered requests.
 pub(super) const ANSWERED: RGBColor = RGBColor(158, 174, 183);
 /// Single answered requests, as thin marks.
 pub(super) const ANSWERED_MARK: RGBColor = RGBColor(60, 82, 94);
@@ -54,10 +54,10 @@ pub(super) const ANSWERED_MARK: RGBColor = RGBColor(60, 82, 94);
 pub(super) const STEADY: RGBColor = SKY;
 /// Steady state, for lines and text.
 pub(super) const STEADY_DARK: RGBColor = BLUE;
-/// Near a termination, in the latency chart.
+/// Requests near a termination, in the latency chart.
 pub(super) const DISRUPTED: RGBColor = VERMILLION;
 
-/// The look of an outcome, everywhere the same.
+/// Returns the look of an outcome, which is the same in all charts.
 pub(super) const fn outcome(outcome: Outcome) -> (RGBColor, Pattern) {
     match outcome {
         Outcome::ConnectRefused => (VERMILLION, Pattern::Plain),
@@ -82,12 +82,12 @@ pub(super) const fn outcome(outcome: Outcome) -> (RGBColor, Pattern) {
     }
 }
 
-/// The colour of a pattern's lines on an area of `color`.
+/// Returns the colour of a pattern's lines on an area of `color`.
 pub(super) fn ink_on(color: RGBColor) -> RGBColor {
     if luminance(color) > 0.35 { INK } else { WHITE }
 }
 
-/// Relative luminance, 0 to 1, near enough for choosing between black and white.
+/// Returns the relative luminance, 0 to 1, precise enough to choose between black and white.
 fn luminance(RGBColor(r, g, b): RGBColor) -> f64 {
     let linear = |v: u8| (f64::from(v) / 255.0).powf(2.2);
     0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b)

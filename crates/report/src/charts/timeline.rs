@@ -1,4 +1,4 @@
-//! The run from its beginning to its end: answered and dropped requests a second, and response times.
+//! The run from beginning to end: answered and dropped requests per second, and response times.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,27 +14,27 @@ use rolldrop_analysis::model::{RunResult, Second};
 use rolldrop_record::Outcome;
 
 const HEIGHT: u32 = 900;
-/// Columns at most; longer runs are drawn in steps of several seconds.
+/// Maximum number of columns; longer runs are drawn in steps of several seconds.
 const COLUMNS: usize = 300;
-/// Fewer values than this have no 99th percentile that says more than the slowest.
+/// Number of values below which the 99th percentile tells no more than the slowest value.
 const FEW: u64 = 100;
-/// What is neither answered nor dropped.
+/// Label of requests that were neither answered nor dropped.
 const OTHER: &str = "app error, not sent or cancelled";
 /// Height of the marks of the deletions.
 const TICKS: f64 = 14.0;
 
-/// What the chart plots.
+/// Data that the chart plots.
 #[derive(Debug, PartialEq)]
 struct Series {
     /// Length of a column, in seconds.
     step_s: f64,
     columns: Vec<Second>,
     end_s: f64,
-    /// When each pod's deletion took effect, in order of time.
+    /// Times at which the deletions of pods took effect, in order.
     deletions: Vec<f64>,
-    /// When each stage of the load began, and its rate.
+    /// Time at which each stage of the load began, and its rate.
     stages: Vec<(f64, String)>,
-    /// What the latencies are.
+    /// Name of the latencies, such as "response time".
     latency: &'static str,
 }
 
@@ -69,7 +69,7 @@ fn series(analysis: &Analysis) -> Series {
     }
 }
 
-/// Adds a second to a column. Percentiles cannot be merged: the column has the largest.
+/// Adds a second to a column. Percentiles cannot be merged, so the column gets the largest.
 fn merge(column: &mut Second, second: &Second) {
     column.ok += second.ok;
     column.other += second.other;
@@ -112,7 +112,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     let series = series(analysis);
     let result = &analysis.result;
     let title = title(result, &series);
-    // A closed loop intends no time.
+    // A closed loop has no intended send times.
     let by = if result.load.is_closed_loop() { "send time" } else { "intended send time" };
     let subtitle = match series.step_s {
         s if s > 1.0 => format!(
@@ -159,7 +159,7 @@ fn legend(series: &Series) -> Vec<Key> {
     keys
 }
 
-/// Whether a percentile of a column's values is no more than its slowest.
+/// Returns true if a column has so few values that a percentile tells no more than the slowest.
 fn is_few(column: &Second) -> bool {
     column.ok < FEW
 }
@@ -219,20 +219,21 @@ fn draw_plots(canvas: &mut Canvas, analysis: &Analysis, series: &Series, full: R
     frame::x_axis(canvas, latency, &ticks, &x, Some(&origin(analysis)));
 }
 
-/// The end of the counted part, in seconds since it began.
+/// Returns the end of the counted part, in seconds since it began.
 pub(super) fn end_s(analysis: &Analysis) -> f64 {
     analysis.charts.end_s.max(analysis.result.load.duration_s)
 }
 
-/// What a time axis of the run counts from.
+/// Names the origin of the run's time axis.
 pub(super) fn origin(analysis: &Analysis) -> String {
     let origin = format::utc(analysis.charts.origin);
     format!("seconds since {origin}, when the counted part of the load began")
 }
 
-/// Columns of counts as rates per `step_s`: the last, which the end of the run cuts off, counts for as long as it is.
+/// Converts columns of counts to rates per `step_s`. The last column, which the end of the run cuts off, is scaled by
+/// its actual length.
 pub(super) fn as_rates(mut columns: Vec<Column>, step_s: f64, end_s: f64) -> Vec<Column> {
-    /// A shorter part says nothing about a rate.
+    /// Share of a step below which a cut-off column gives no meaningful rate.
     const PART: f64 = 0.1;
     if let Some((at_s, stack)) = columns.last_mut() {
         let part = (end_s - *at_s) / step_s;
@@ -250,10 +251,10 @@ pub(super) fn as_rates(mut columns: Vec<Column>, step_s: f64, end_s: f64) -> Vec
     columns
 }
 
-/// When a column begins, in seconds, and what is stacked in it.
+/// Start of a column, in seconds, and the counts stacked in it.
 pub(super) type Column = (f64, BTreeMap<Outcome, u64>);
 
-/// The height of the tallest column.
+/// Returns the height of the tallest column.
 pub(super) fn tallest(columns: &[Column]) -> u64 {
     columns.iter().map(|(_, stack)| stack.values().sum()).max().unwrap_or(0)
 }
@@ -269,7 +270,7 @@ pub(super) fn draw_columns(
     name: &str,
 ) {
     let y = Axis::linear(0.0, most.max(2) as f64 * 1.05, plot.bottom, plot.top);
-    // A label each 30 pixels at most.
+    // At most one label per 30 pixels.
     let labels = if plot.bottom - plot.top < 150.0 { 4 } else { 6 };
     frame::y_grid(canvas, plot, &y.whole_ticks(labels), &y);
     for (at_s, stack) in columns {
@@ -282,7 +283,7 @@ pub(super) fn draw_columns(
                 Outcome::NotSent => (palette::GRID, Pattern::Rising),
                 outcome => palette::outcome(*outcome),
             };
-            // Never thinner than can be seen: one failure among many must not vanish.
+            // Never thinner than is visible: one failure among many must not vanish.
             let bottom = y.px(height as f64);
             let top = y.px((height + n) as f64).min(bottom - 2.0);
             canvas.fill(
@@ -303,13 +304,13 @@ pub(super) fn draw_columns(
     }
 }
 
-/// From when to when a column counts: `12 to 13 s`.
+/// Formats the period that a column covers: `12 to 13 s`.
 pub(super) fn span(from_s: f64, step_s: f64) -> String {
     let decimals = if step_s < 1.0 { 3 } else { 0 };
     format!("{from_s:.decimals$} to {:.decimals$} s", from_s + step_s)
 }
 
-/// What is stacked in a column: `300 answered, 2 connect_refused`.
+/// Lists the counts stacked in a column: `300 answered, 2 connect_refused`.
 pub(super) fn counts(stack: &BTreeMap<Outcome, u64>) -> String {
     let name = |outcome: Outcome| match outcome {
         Outcome::Ok => "answered",
@@ -322,7 +323,7 @@ pub(super) fn counts(stack: &BTreeMap<Outcome, u64>) -> String {
         .join(", ")
 }
 
-/// The percentiles of a column.
+/// Describes the percentiles of a column.
 fn percentiles(column: &Second, step_s: f64) -> Option<String> {
     let p50 = column.p50_ms.map(|ms| format!("p50 {} ms", millis(ms)));
     let p99 = column.p99_ms.map(|ms| format!("p99 {} ms", millis(ms)));

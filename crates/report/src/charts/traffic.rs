@@ -1,4 +1,4 @@
-//! Who answered: the requests that each pod answered over the time of the run, its start and its end.
+//! The requests that each pod answered over the time of the run, with its start and its end.
 
 use super::acts::{self, Placed};
 use super::axis::Axis;
@@ -10,31 +10,31 @@ use crate::words;
 use rolldrop_analysis::Analysis;
 use rolldrop_analysis::model::{PodTraffic, Traffic};
 
-/// Left and right edge of the bars: pods' names are before them, what they answered after.
+/// Left and right edge of the bars: the names of the pods are before them, the requests they answered after.
 const LEFT: f64 = 250.0;
 const RIGHT: f64 = 1460.0;
-/// Rows at most; with more pods, several share one.
+/// Maximum number of rows; with more pods, several share one.
 const ROWS: usize = 40;
-/// Height of a row: the most, the least, and of all together.
+/// Heights of rows: maximum and minimum of one, and maximum of all together.
 const TALL: f64 = 46.0;
 const FLAT: f64 = 15.0;
 const ALL: f64 = 560.0;
-/// Room below a row for the marks of late arrivals.
+/// Height below a row for the marks of late arrivals.
 const GAP: f64 = 9.0;
-/// Columns at most.
+/// Maximum number of columns.
 const COLUMNS: usize = 240;
-/// Room for the head, and for the axis and the foot.
+/// Heights of the head, and of the axis and the foot.
 const HEAD: f64 = 420.0;
 const BELOW: f64 = 110.0;
 
-/// What is plotted.
+/// Data that the chart plots.
 #[derive(Debug, PartialEq)]
 struct Series {
     step_s: f64,
     rows: Vec<Row>,
-    /// Pods of a row, if several share one.
+    /// Number of pods per row, if several share one.
     together: usize,
-    /// Pods that answered, and those of them that began during the run.
+    /// Number of pods that answered, and of those among them that began during the run.
     pods: usize,
     began: usize,
     answered: u64,
@@ -43,28 +43,28 @@ struct Series {
 }
 
 impl Series {
-    /// Most requests of a row in a step.
+    /// Returns the maximum number of requests of a row in a step.
     fn most(&self) -> f64 {
         self.rows.iter().flat_map(|row| &row.answered).copied().max().unwrap_or(0).max(1) as f64
     }
 }
 
-/// One pod, or several.
+/// A row for one pod, or for several.
 #[derive(Debug, Default, PartialEq)]
 struct Row {
     name: String,
     /// Answered requests by step.
     answered: Vec<u64>,
-    /// Those of the whole run.
+    /// Answered requests of the whole run.
     all: u64,
-    /// When the pods that began during the run were ready, and when deletions took effect.
+    /// Times at which the pods that began during the run became ready, and at which deletions took effect.
     ready_s: Vec<f64>,
     deleted_s: Vec<f64>,
-    /// When new connections came after that, and were answered.
+    /// Times of new connections that came after the deletion and were answered.
     late_s: Vec<f64>,
 }
 
-/// The series; `None` if nobody knows which pod answered.
+/// Returns the series; `None` if it is unknown which pods answered.
 fn series(analysis: &Analysis) -> Option<Series> {
     let traffic = coarser(&analysis.charts.traffic);
     if traffic.pods.is_empty() {
@@ -95,7 +95,7 @@ fn series(analysis: &Analysis) -> Option<Series> {
     })
 }
 
-/// The traffic in steps that fit into the plot.
+/// Returns the traffic in steps that fit into the plot.
 fn coarser(traffic: &Traffic) -> Traffic {
     let steps = traffic.pods.iter().map(|pod| pod.answered.len()).fold(traffic.unknown.len(), usize::max);
     let mut each = 1;
@@ -192,7 +192,7 @@ fn legend(series: &Series) -> Vec<Key> {
     keys
 }
 
-/// Draws the picture; `None` if nobody knows which pod answered.
+/// Draws the picture; returns `None` if it is unknown which pods answered.
 pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     let Some(series) = series(analysis) else { return Ok(None) };
     let result = &analysis.result;
@@ -230,7 +230,7 @@ fn draw_rows(canvas: &mut Canvas, series: &Series, plot: Rect, x: &Axis) {
         let middle = f64::midpoint(bar.top, bar.bottom) + 5.0;
         canvas.text(LEFT - 12.0, middle, &canvas.fit(&row.name, &name_style, LEFT - 50.0), &name_style);
         canvas.text(RIGHT + 12.0, middle, &count(row.all), &number_style);
-        // Neighbours of the same height, to half a pixel, are one bar.
+        // Adjacent steps of the same height, to half a pixel, are drawn as one bar.
         let height = |n: &u64| (*n as f64 / most * (bar.bottom - bar.top) * 2.0).ceil() / 2.0;
         let mut step = 0;
         for same in row.answered.chunk_by(|a, b| height(a) == height(b)) {

@@ -1,4 +1,5 @@
-//! How long each consumer kept routing to pods that ended, with the chosen sleep, and what was lost before and after.
+//! The time for which each consumer kept routing to pods that ended, with the chosen sleep, and the losses before and
+//! after.
 
 use super::axis::Axis;
 use super::canvas::{Anchor, Canvas, Dash, Pattern, Rect};
@@ -10,9 +11,9 @@ use rolldrop_analysis::judge::tune::{Purpose, Step, Tuning};
 
 /// Height of the plot of one consumer's windows.
 const PLOT: f64 = 190.0;
-/// Room for a plot's name above it.
+/// Height for a plot's name above it.
 const ABOVE: f64 = 44.0;
-/// Room for the scale and the bars below the plots.
+/// Height for the scale and the bars below the plots.
 const BELOW: f64 = 260.0;
 const BAR: f64 = 34.0;
 
@@ -68,7 +69,7 @@ pub(crate) fn draw(tuning: &Tuning) -> Result<Chart, ChartError> {
     Chart::of("tune.png", title, alt, &canvas)
 }
 
-/// What was lost before and with the chosen settings, per termination.
+/// Draws the losses per termination, before and with the chosen settings.
 fn bars(canvas: &mut Canvas, tuning: &Tuning, top: f64) {
     let proof = shown(tuning).map(|shown| shown.proof);
     let before = tuning.steps.iter().find(|step| step.purpose == Purpose::Before);

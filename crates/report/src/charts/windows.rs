@@ -1,5 +1,5 @@
-//! How long each consumer kept routing to the pods that ended: every window between its bounds, with the preStop sleep
-//! that is set and the one that the run supports.
+//! The time for which each consumer kept routing to pods that ended: every window between its bounds, with the
+//! preStop sleep that is set and the one that the run supports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,33 +12,33 @@ use crate::words;
 use rolldrop_analysis::Analysis;
 use rolldrop_analysis::model::{Mode, Recommendation, RunResult, Window};
 
-/// Height of a window, in pixels: the most, and of all of a panel together.
+/// Maximum height of a window, and of all windows of a panel together, in pixels.
 const EACH: f64 = 14.0;
 const PANEL: f64 = 260.0;
-/// Room above a panel for its name, and below it.
+/// Heights above a panel, for its name, and below it.
 const ABOVE: f64 = 50.0;
 const BELOW: f64 = 26.0;
 
-/// What is plotted.
+/// Data that the chart plots.
 #[derive(Debug, PartialEq)]
 struct Series {
     panels: Vec<Panel>,
-    /// Terminations whose windows the sleep that is set surely outlasts, of all.
+    /// Number of terminations whose windows the sleep that is set certainly outlasts, and of all.
     set: Option<(usize, usize)>,
 }
 
-/// The windows of one mode towards one consumer.
+/// The windows of one mode and one consumer.
 #[derive(Debug, PartialEq)]
 struct Panel {
     consumer: String,
     mode: Mode,
-    /// Lower and upper bounds, shortest first; those without an upper bound come last.
+    /// Lower and upper bounds, shortest first; windows without an upper bound come last.
     windows: Vec<(f64, Option<f64>)>,
-    /// The sleeps that are set, in seconds.
+    /// Sleeps that are set, in seconds.
     set: BTreeSet<u64>,
-    /// The sleep that the run supports, and whether it proves it.
+    /// Sleep that the run supports, and true if the run proves it.
     advised: Option<(u64, bool)>,
-    /// What the windows cover of future ones, in words.
+    /// Description of the share of future windows that these windows cover.
     coverage: String,
 }
 
@@ -73,7 +73,8 @@ fn series(result: &RunResult) -> Series {
     Series { panels, set: covered(result) }
 }
 
-/// How many terminations the sleep that was set surely covers, of all; `None` where a setting is not known.
+/// Returns the number of terminations that the sleep that is set certainly covers, and of all; `None` if the setting
+/// is unknown for any of them.
 fn covered(result: &RunResult) -> Option<(usize, usize)> {
     let (mut is_covered, mut all) = (0, 0);
     for t in result.terminations.iter().filter(|t| t.windows.iter().any(Window::is_one)) {
@@ -121,7 +122,7 @@ fn title(series: &Series) -> String {
     }
 }
 
-/// Draws the picture; `None` if there are no windows.
+/// Draws the picture; returns `None` if there are no windows.
 pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     let result = &analysis.result;
     let series = series(result);
@@ -162,7 +163,7 @@ fn height(panel: &Panel) -> f64 {
     (panel.windows.len() as f64 * EACH).clamp(48.0, PANEL)
 }
 
-/// The sleeps to mark: seconds, what it is, and its line.
+/// Returns the sleeps to mark: seconds, label, and line.
 fn sleeps(panel: &Panel) -> Vec<(u64, String, Dash)> {
     let mut out: Vec<(u64, String, Dash)> =
         panel.set.iter().filter(|s| **s > 0).map(|s| (*s, format!("set: {s} s"), Dash::Solid)).collect();

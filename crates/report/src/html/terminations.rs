@@ -1,4 +1,4 @@
-//! The terminations: a table that sorts and filters, whose rows unfold to timelines.
+//! The terminations: a table that sorts and filters, with rows that unfold to timelines.
 
 use std::fmt::Display;
 
@@ -9,7 +9,7 @@ use crate::format::{NONE, bounded, count, counted, list, or_none, plain, seconds
 use crate::words;
 use rolldrop_analysis::model::{Bounded, RunResult, Stage, Termination, Window};
 
-/// The stages of a termination.
+/// The stages of a termination, with their names.
 const STAGES: [(Stage, &str); 11] = [
     (Stage::DeleteSent, "delete sent"),
     (Stage::DeletionSeen, "deletion seen"),
@@ -24,13 +24,13 @@ const STAGES: [(Stage, &str); 11] = [
     (Stage::PodDeleted, "pod deleted"),
 ];
 
-/// On paper, no more terminations than this are unfolded.
+/// Maximum number of terminations that are unfolded on paper.
 const FEW: usize = 30;
 
-/// A column: its name, its cell, and the value by which it sorts, if that is no text.
+/// A column: its name, its cell, and the value by which it sorts if it does not sort by text.
 type Column = (&'static str, fn(&Termination) -> Cell, Option<fn(&Termination) -> f64>);
 
-/// A number that is missing sorts below all others.
+/// Value by which a missing number sorts: below all others.
 const MISSING: f64 = -1e9;
 
 const COLUMNS: [Column; 10] = [
@@ -62,7 +62,8 @@ const COLUMNS: [Column; 10] = [
     ("classes", |t| Cell::lines(&each(words::by_estimate(&t.requests.by_outcome))), None),
 ];
 
-/// How far the longest window reaches; one without an end reaches furthest.
+/// Returns the end of the longest window, in seconds since t0; a window without an upper bound sorts after all
+/// others.
 fn reach(t: &Termination) -> f64 {
     words::longest_window(t).map_or(MISSING, |w| match (w.lower_s, w.upper_s) {
         (_, Some(upper)) if upper.is_finite() => upper,
@@ -70,7 +71,7 @@ fn reach(t: &Termination) -> f64 {
     })
 }
 
-/// A count between two limits, as short as a table needs it.
+/// Formats a count between two limits as briefly as a table requires.
 fn range(n: &Bounded) -> String {
     match n.is_exact() {
         true => count(n.at_most),
@@ -82,7 +83,7 @@ fn each<K: Display>(counts: Vec<(K, Bounded)>) -> Vec<String> {
     counts.iter().map(|(what, n)| format!("{} {what}", range(n))).collect()
 }
 
-/// The section; empty if no pod ended.
+/// Renders the section; returns nothing if no pod ended.
 pub(super) fn section(result: &RunResult) -> Markup {
     let all = &result.terminations;
     if all.is_empty() {
@@ -145,7 +146,7 @@ fn row(number: usize, t: &Termination) -> Markup {
     }
 }
 
-/// Windows and stages over the time since t0, on one scale.
+/// Renders windows and stages over the time since t0, on one scale.
 fn timeline(t: &Termination) -> Markup {
     let seen = STAGES.iter().filter_map(|(stage, name)| Some((*name, *t.timeline.get(stage)?)));
     let mut seen: Vec<(&str, f64)> = seen.filter(|(_, at)| at.is_finite()).collect();
@@ -187,7 +188,7 @@ fn timeline(t: &Termination) -> Markup {
     }
 }
 
-/// What a window rests on.
+/// Describes the evidence for a window.
 fn note(w: &Window) -> String {
     let basis = words::basis(w);
     let mut parts: Vec<String> = Vec::new();

@@ -1,4 +1,4 @@
-//! `report.html`, and what it tells of the pictures.
+//! Tests of `report.html`, and of the values that it gives for the pictures.
 
 use super::*;
 use rolldrop_analysis::model::{Finding, PodSpan, Severity};

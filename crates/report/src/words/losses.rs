@@ -1,4 +1,4 @@
-//! The lost requests in words: counts, intervals and groups.
+//! Lost requests in words: counts, intervals and groups.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use rolldrop_analysis::Class;
 use rolldrop_analysis::model::{Bounded, RequestCounts, RunResult, Termination};
 use rolldrop_record::{Cause, Outcome};
 
-/// Where the dropped requests fell, if any were: a sentence for each way in which this is known. What is attributed by
-/// time falls into a window by construction, so that is not said of it.
+/// States where the dropped requests fell, if any were: one sentence for each way in which this is known. Requests
+/// attributed by time fall into a window by construction, so the text does not state that for them.
 pub(in super::super) fn whereabouts(result: &RunResult) -> Option<String> {
     let RequestCounts { in_window, outside_window, in_flight, by_time, ambiguous, stale_flow_own, .. } =
         result.requests;
@@ -38,7 +38,7 @@ pub(in super::super) fn whereabouts(result: &RunResult) -> Option<String> {
     (!parts.is_empty()).then(|| parts.iter().map(sentence).collect::<Vec<_>>().join(" "))
 }
 
-/// The pods that those requests were sent to of which the pod is known.
+/// Describes the pods that received the requests whose pod is known.
 fn whose_windows(result: &RunResult, named: u64) -> String {
     let hit = result.terminations.iter().filter(|t| t.requests.dropped.at_least > 0).count();
     let pods = match (hit, result.terminations.len()) {
@@ -50,7 +50,7 @@ fn whose_windows(result: &RunResult, named: u64) -> String {
     format!("{pods}, within their endpoint-propagation windows")
 }
 
-/// The loss of each group of terminations that share lost requests, in a sentence.
+/// Describes the loss of each group of terminations that share lost requests, in a sentence.
 pub(in super::super) fn groups(result: &RunResult) -> Vec<String> {
     let shared = result.groups.iter().filter(|group| group.terminations.len() > 1);
     shared
@@ -80,14 +80,14 @@ pub(in super::super) fn groups(result: &RunResult) -> Vec<String> {
         .collect()
 }
 
-/// The entries of a map of counts between limits, most first, by their best estimates.
+/// Returns the entries of a map of counts with bounds, largest best estimate first.
 pub(in super::super) fn by_estimate<K: Copy + Ord>(counts: &BTreeMap<K, Bounded>) -> Vec<(K, Bounded)> {
     let mut entries: Vec<(K, Bounded)> = counts.iter().map(|(&k, &n)| (k, n)).collect();
     entries.sort_by(|a, b| b.1.estimate.total_cmp(&a.1.estimate).then(a.0.cmp(&b.0)));
     entries
 }
 
-/// What a termination dropped, of the requests that are known to have reached its pod.
+/// Returns the number of requests that a termination dropped, out of those known to have reached its pod.
 pub(in super::super) fn dropped_of(termination: &Termination) -> String {
     let requests = &termination.requests;
     match requests.seen {
@@ -98,7 +98,7 @@ pub(in super::super) fn dropped_of(termination: &Termination) -> String {
     }
 }
 
-/// The answers of 5xx that its app gave after t0, to follow what it dropped.
+/// Returns the number of 5xx answers that its app gave after t0, as a suffix to the number of dropped requests.
 pub(in super::super) fn errors_of(termination: &Termination) -> String {
     match termination.app_errors_after_t0 {
         None | Some(0) => String::new(),
@@ -106,15 +106,15 @@ pub(in super::super) fn errors_of(termination: &Termination) -> String {
     }
 }
 
-/// The terminations that may have lost most come first, and stay in the order of time among equals.
+/// Orders terminations by their estimated loss, largest first. Equal ones keep their order in time.
 pub(in super::super) fn most_lost_first(a: &Termination, b: &Termination) -> std::cmp::Ordering {
     b.requests.dropped.estimate.total_cmp(&a.requests.dropped.estimate)
 }
 
-/// The dropped requests of all terminations and of none, by outcome.
+/// Returns the dropped requests by outcome, over all terminations and apart from them.
 ///
-/// `by_outcome` of the counts holds every row. The app's own errors are among those of `http_error`, and the rest of
-/// these was dropped. The generator's own stale flows do not count.
+/// `by_outcome` of the counts covers every row. The app's own errors are among those of `http_error`; the rest of
+/// these were dropped. The generator's own stale flows do not count.
 pub(in super::super) fn dropped_by_outcome(requests: &RequestCounts) -> Vec<(Outcome, u64)> {
     let mut counts = requests.by_outcome.clone();
     counts.retain(|outcome, _| Class::may_be_dropped(*outcome));
@@ -125,7 +125,7 @@ pub(in super::super) fn dropped_by_outcome(requests: &RequestCounts) -> Vec<(Out
     by_count(&counts)
 }
 
-/// The dropped requests by cause, most first, without the generator's own stale flows.
+/// Returns the dropped requests by cause, most frequent first, without the generator's own stale flows.
 pub(in super::super) fn dropped_by_cause(requests: &RequestCounts) -> Vec<(Cause, u64)> {
     let mut counts = requests.by_cause.clone();
     counts.entry(Cause::StaleFlow).and_modify(|n| *n = n.saturating_sub(requests.stale_flow_own));

@@ -1,11 +1,11 @@
-//! What a run amounts to as a gate, in words.
+//! The result of a run as a gate, in words.
 
 use super::warning;
 use crate::format::{counted, len, list};
 use rolldrop_analysis::judge::standing::Standing;
 use rolldrop_analysis::model::{Check, CheckVerdict, FindingKind, RunResult};
 
-/// As a sentence whose subject is the run: `failed: dropped.max`.
+/// Returns the result as a sentence whose subject is the run: `failed: dropped.max`.
 pub(in super::super) fn standing(result: &RunResult) -> String {
     let named = |verdict| {
         let checks = result.checks.iter().filter(|check| check.verdict == verdict);
@@ -23,7 +23,8 @@ pub(in super::super) fn standing(result: &RunResult) -> String {
     }
 }
 
-/// Why the checks decide nothing, in a sentence or more: the run is invalid or partial, or the target does not work.
+/// Explains why the checks decide nothing, in one or more sentences: the run is invalid or partial, or the target
+/// does not work.
 pub(in super::super) fn undecided(result: &RunResult) -> Option<String> {
     if let Some(warning) = warning(result) {
         return Some(warning);
@@ -38,7 +39,7 @@ pub(in super::super) fn undecided(result: &RunResult) -> Option<String> {
     )
 }
 
-/// What share of the requests was dropped, from 0 to 1; none of none.
+/// Returns the share of requests that were dropped, from 0 to 1; 0 if there were no requests.
 pub(in super::super) fn dropped_share(result: &RunResult) -> f64 {
     match result.requests.total {
         0 => 0.0,
@@ -46,7 +47,7 @@ pub(in super::super) fn dropped_share(result: &RunResult) -> f64 {
     }
 }
 
-/// The checks in the order in which a reader wants them: what failed first, what passed last.
+/// Returns the checks in the order of interest to a reader: failed first, passed last.
 pub(in super::super) fn by_verdict(result: &RunResult) -> Vec<&Check> {
     let rank = |verdict| match verdict {
         CheckVerdict::Fail => 0,

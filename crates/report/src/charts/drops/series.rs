@@ -1,4 +1,4 @@
-//! What the picture of dropped requests plots.
+//! Data for the picture of dropped requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,40 +9,41 @@ use rolldrop_analysis::Analysis;
 use rolldrop_analysis::model::{LossGroup, Lost, Mode, Termination, Window};
 use rolldrop_record::Outcome;
 
-/// Rows at most, where pods can be put together.
+/// Maximum number of rows, if pods can be combined.
 const ROWS: usize = 8;
-/// Bins over the x axis, roughly.
+/// Approximate number of bins over the x axis.
 const BINS: f64 = 110.0;
-/// Drops up to here are on the axis, in seconds, however short the windows.
+/// Time in seconds up to which drops are on the axis, however short the windows.
 const NEAR_S: f64 = 4.0;
 
-/// What the chart plots.
+/// Data that the chart plots.
 #[derive(Debug, PartialEq)]
 pub(super) struct Series {
     pub(super) rows: Vec<Row>,
     /// Ends of the x axis, in seconds since the deletion.
     pub(super) from_s: f64,
     pub(super) to_s: f64,
-    /// A part of the axis that is omitted because nothing happened there.
+    /// Part of the axis that is omitted because nothing happened there.
     pub(super) left_out_s: Option<Break>,
     /// Width of a bin, in seconds.
     pub(super) bin_s: f64,
-    /// Most drops in one bin.
+    /// Maximum number of drops in one bin.
     pub(super) most: u64,
     /// Dropped requests that no termination explains.
     pub(super) elsewhere: u64,
-    /// When each of the others was begun, in seconds since the deletion from which its row counts.
+    /// Time at which each of the other dropped requests began, in seconds since the deletion from which its row
+    /// counts.
     pub(super) delays_s: Vec<f64>,
 }
 
-/// Whose requests a row shows.
+/// Pods whose requests a row shows.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Pods {
-    /// One pod; index into the terminations.
+    /// One pod, as an index into the terminations.
     One(usize),
-    /// Pods that may have lost the same requests: time counts from the first deletion.
+    /// Pods that may have lost the same requests; time counts from the first deletion.
     Group(Vec<usize>),
-    /// Pods that share no loss: time counts from each one's own deletion.
+    /// Pods that share no loss; time counts from each pod's own deletion.
     Apart(Vec<usize>),
 }
 
@@ -55,31 +56,31 @@ impl Pods {
     }
 }
 
-/// A row: pods, and the requests that one consumer lost by them.
+/// A row: some pods, and the requests that one consumer lost by them.
 #[derive(Debug, PartialEq)]
 pub(super) struct Row {
     pub(super) pods: Pods,
-    /// The consumer, where there are several.
+    /// The consumer, if there are several.
     pub(super) consumer: Option<String>,
-    /// Drops by bin, counted from the deletion (negative before it), and outcome.
+    /// Drops by bin and outcome. Bins count from the deletion and are negative before it.
     pub(super) bins: BTreeMap<i64, BTreeMap<Outcome, u64>>,
-    /// All of them.
+    /// Total number of drops in the row.
     pub(super) dropped: u64,
-    /// Drops beyond the axis.
+    /// Number of drops beyond the axis.
     pub(super) beyond: u64,
-    /// Answered arrivals on new connections, in seconds.
+    /// Times of answered arrivals on new connections, in seconds.
     pub(super) late: Vec<f64>,
-    /// When the pods were deleted, in seconds since the first.
+    /// Times at which the pods were deleted, in seconds since the first deletion.
     pub(super) deletions: Vec<f64>,
-    /// Stages of a single pod, in order of time: when, and which of [`MARKS`].
+    /// Stages of a single pod in order of time: the time, and the index in [`MARKS`].
     pub(super) marks: Vec<(f64, usize)>,
-    /// The longest lower and upper bound of the windows that begin where the row's time does.
+    /// Longest lower and upper bound of the windows that begin at the origin of the row's time.
     pub(super) window: Option<(f64, Option<f64>)>,
-    /// How long at least one of a group's windows lasted.
+    /// Time in seconds that at least one of a group's windows lasted.
     pub(super) group_window_s: Option<f64>,
 }
 
-/// A consumer as far as rows are concerned: its index among the targets, its name, and its groups.
+/// The data about a consumer that rows need: its index among the targets, its name, and its groups.
 struct Consumer<'a> {
     index: usize,
     name: Option<&'a str>,
@@ -144,14 +145,15 @@ pub(super) fn series(analysis: &Analysis) -> Series {
     Series { rows, from_s, to_s, left_out_s, bin_s, most, elsewhere, delays_s }
 }
 
-/// What may belong to the windows is shown on the axis, and what came within some seconds.
+/// Returns the time up to which drops are on the axis: everything that may belong to a window, and at least some
+/// seconds.
 fn near_s(rows: &[Row]) -> f64 {
     let bounds = rows.iter().filter_map(|row| row.window).map(|(lower, upper)| upper.unwrap_or(lower));
     let deletions = rows.iter().flat_map(|row| row.deletions.iter().copied());
     (3.0 * bounds.chain(deletions).fold(0.0, f64::max)).max(NEAR_S)
 }
 
-/// The pods, in order of time: those that share losses are together.
+/// Returns the pods in order of time, with those that share losses together.
 fn parts(analysis: &Analysis, consumer: &Consumer<'_>) -> Vec<Pods> {
     let shared = consumer.groups.iter().filter(|group| group.terminations.len() > 1);
     let mut parts: Vec<Pods> = shared.map(|group| Pods::Group(group.terminations.clone())).collect();
@@ -162,7 +164,7 @@ fn parts(analysis: &Analysis, consumer: &Consumer<'_>) -> Vec<Pods> {
     parts
 }
 
-/// At most so many rows: single pods of a mode share one, then the groups that lost least.
+/// Combines pods to at most `rows` rows: single pods of a mode share a row, then the groups that lost least.
 fn together(analysis: &Analysis, parts: Vec<Pods>, rows: usize) -> Vec<Pods> {
     let mode = |t: usize| analysis.result.terminations[t].mode;
     let (mut out, mut single): (Vec<Pods>, BTreeMap<Mode, Vec<usize>>) = Default::default();
@@ -184,7 +186,7 @@ fn together(analysis: &Analysis, parts: Vec<Pods>, rows: usize) -> Vec<Pods> {
         };
         out.sort_by_key(|group| std::cmp::Reverse(lost(group)));
         let rest = out.split_off(free);
-        // A group stays whole, so that no request is drawn in two rows.
+        // A group is never split, so that no request is drawn in two rows.
         for all in rest.iter().map(Pods::all).filter(|all| !all.is_empty()) {
             single.entry(mode(all[0])).or_default().extend(all);
         }
@@ -197,7 +199,7 @@ fn together(analysis: &Analysis, parts: Vec<Pods>, rows: usize) -> Vec<Pods> {
     out
 }
 
-/// The requests that a consumer lost by these pods, in seconds since the deletion from which the row counts.
+/// Returns the requests that a consumer lost by these pods, in seconds since the deletion from which the row counts.
 fn lost(analysis: &Analysis, consumer: &Consumer<'_>, pods: &Pods) -> Vec<(f64, Outcome)> {
     let t0 = |t: usize| analysis.result.terminations.get(t).map_or(f64::NAN, |t| t.t0_s);
     let first = pods.all().iter().map(|t| t0(*t)).fold(f64::INFINITY, f64::min);
@@ -206,7 +208,7 @@ fn lost(analysis: &Analysis, consumer: &Consumer<'_>, pods: &Pods) -> Vec<(f64, 
         let its = lost.candidates.iter().map(|c| c.termination).filter(|t| pods.all().contains(t));
         let since = match pods {
             Pods::Group(_) => its.map(|_| first).next()?,
-            // Of several deletions that may explain it, it counts from the earliest.
+            // If several deletions may explain it, its time counts from the earliest.
             Pods::One(_) | Pods::Apart(_) => its.map(t0).reduce(f64::min)?,
         };
         Some((lost.begun_s - since, lost.outcome))
@@ -214,7 +216,7 @@ fn lost(analysis: &Analysis, consumer: &Consumer<'_>, pods: &Pods) -> Vec<(f64, 
     analysis.lost.iter().filter(is_its).filter_map(of).collect()
 }
 
-/// A row without its drops.
+/// Makes a row without its drops.
 fn row(analysis: &Analysis, consumer: &Consumer<'_>, pods: &Pods) -> Row {
     let all: Vec<&Termination> =
         pods.all().iter().filter_map(|t| analysis.result.terminations.get(*t)).collect();
@@ -256,7 +258,7 @@ fn row(analysis: &Analysis, consumer: &Consumer<'_>, pods: &Pods) -> Row {
     }
 }
 
-/// The window towards a consumer; the longest where there is one consumer only.
+/// Returns the window of a consumer, or the longest window if there is only one consumer.
 fn window<'a>(t: &'a Termination, consumer: &Consumer<'_>) -> Option<&'a Window> {
     match consumer.name {
         Some(_) => t.windows.get(consumer.index),

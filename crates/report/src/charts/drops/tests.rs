@@ -1,4 +1,4 @@
-//! What the chart plots and says.
+//! Tests of what the chart plots and says.
 
 use super::series::bin_of;
 use super::*;
@@ -9,7 +9,7 @@ fn plotted(row: &Row) -> u64 {
     row.bins.values().flat_map(|bin| bin.values()).sum::<u64>() + row.beyond
 }
 
-/// Lets two terminations explain all that one of them lost.
+/// Makes two terminations explain everything that one of them lost.
 fn share(analysis: &mut Analysis, one: usize, other: usize) {
     for lost in analysis.lost.iter_mut().filter(|lost| lost.only() == Some(one)) {
         let candidate = |termination| Candidate { termination, share: 0.5, why: Why::Time };
@@ -91,7 +91,7 @@ fn pods_that_may_have_lost_the_same_requests_are_one_row_and_each_request_counts
     assert_eq!(group.pods, Pods::Group(vec![0, 1]));
     assert_eq!(group.dropped, analysis.result.groups[0].dropped);
     assert_eq!(group.dropped + apart.dropped, analysis.result.requests.dropped);
-    // Time counts from the first deletion, and the second is marked.
+    // Time counts from the first deletion, and the second one is marked.
     assert!(group.deletions.len() == 2 && group.deletions[0] == 0.0 && group.deletions[1] > 0.3);
     let said = title(&analysis, &series);
     assert!(said.contains("s of the first deletion that may explain them"), "{said}");

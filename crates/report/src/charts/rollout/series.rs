@@ -1,4 +1,4 @@
-//! What the picture of a rollout plots.
+//! Data for the picture of a rollout.
 
 use std::collections::BTreeMap;
 
@@ -8,64 +8,64 @@ use rolldrop_analysis::Analysis;
 use rolldrop_analysis::model::{Bounded, Lost, PodSpan, RunResult, Stage, Termination};
 use rolldrop_record::Outcome;
 
-/// Rows at most, while pods can be put together.
+/// Maximum number of rows, as long as pods can be combined.
 const ROWS: usize = 40;
-/// How close together pods have to begin and end to share a row, in seconds: the first with which all rows fit.
+/// Periods in seconds within which pods must begin and end to share a row. The first with which all rows fit applies.
 const TOGETHER_S: [f64; 9] = [0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, f64::MAX];
-/// Bins over the axis, roughly.
+/// Approximate number of bins over the axis.
 const BINS: f64 = 450.0;
-/// The same in a row, where marks have outlines.
+/// Approximate number of bins in a row, where marks have outlines.
 const ROW_BINS: f64 = 200.0;
-/// The axis leaves out what comes before and after everything that happened, if it is at least this share of the run.
+/// Minimum share of the run that the quiet parts before and after all events must have for the axis to omit them.
 const QUIET_SHARE: f64 = 0.3;
 
-/// What is plotted. Times are seconds since the counted part of the load began.
+/// Data that the chart plots. Times are seconds since the counted part of the load began.
 #[derive(Debug, PartialEq)]
 pub(super) struct Series {
     pub(super) rows: Vec<Row>,
     pub(super) from_s: f64,
     pub(super) to_s: f64,
     pub(super) consumers: Vec<String>,
-    /// Pods to which nothing happened.
+    /// Number of pods to which nothing happened.
     pub(super) quiet: usize,
     pub(super) began: usize,
     pub(super) restarted: usize,
     pub(super) withdrawn: usize,
-    /// Within how many seconds pods began and ended that share a row, if any do.
+    /// Period in seconds within which pods that share a row began and ended; `None` if no pods do.
     pub(super) together_s: Option<f64>,
     pub(super) answered: Vec<Column>,
     pub(super) answered_step_s: f64,
-    /// By target with its name, or of all: lost requests by bin of the time at which they were begun.
+    /// Lost requests of each target with its name, or of all: by bin of the time at which they began.
     pub(super) lost: Vec<(Option<String>, Vec<Column>)>,
     pub(super) bin_s: f64,
-    /// The width of a row's bins.
+    /// Width of a row's bins, in seconds.
     pub(super) row_bin_s: f64,
-    /// Most lost requests in a bin of a row.
+    /// Maximum number of lost requests in a bin of a row.
     pub(super) most: u64,
 }
 
-/// Whose a lost request is.
+/// Pods that may explain a lost request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Whose {
     /// Only this row's pods explain it.
     Own,
-    /// Others explain it as well; it is drawn in the row of each.
+    /// Others may explain it as well; it is drawn in each of their rows.
     Shared,
 }
 
 /// Lost requests by bin.
 pub(super) type Losses = BTreeMap<i64, BTreeMap<(Whose, Outcome), u64>>;
 
-/// A pod, or several.
+/// A row for one pod, or for several.
 #[derive(Debug, PartialEq)]
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) lines: Vec<Line>,
-    /// By consumer, the time in which the pods were in its rules after their deletion.
+    /// By consumer, the periods in which the pods were still in its rules after their deletion.
     pub(super) windows: Vec<Vec<InRules>>,
     pub(super) losses: Losses,
     pub(super) lost: Bounded,
-    /// Whether lost requests are attributed to it at all: only to pods that ended.
+    /// True if lost requests can be attributed to the row, which needs pods that ended.
     pub(super) has_losses: bool,
 }
 
@@ -83,19 +83,19 @@ pub(super) struct Span {
     pub(super) to_s: f64,
 }
 
-/// In the order of the legend.
+/// Phase of a pod. The order is that of the legend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
     Starting,
     Ready,
-    /// Its label keeps it out of its Services.
+    /// Its label keeps the pod out of its Services.
     Out,
     /// A container is down while the pod stays.
     Down,
     Sleeping,
-    /// Being ended, its listener open.
+    /// Terminating, with its listener open.
     Stopping,
-    /// Being ended, and nothing says whether it listens.
+    /// Terminating, without evidence whether it listens.
     Ending,
     Refusing,
     Gone,
@@ -107,16 +107,16 @@ impl Phase {
     }
 }
 
-/// How long pods stayed in a consumer's rules: certainly, and possibly.
+/// Period for which pods stayed in a consumer's rules: certain, and possible.
 #[derive(Debug, PartialEq)]
 pub(super) struct InRules {
     pub(super) from_s: f64,
     pub(super) certain_s: f64,
-    /// `None` where nothing bounds it.
+    /// End of the possible part; `None` if nothing bounds it.
     pub(super) possible_s: Option<f64>,
 }
 
-/// The series; `None` if no pod began, ended, restarted or left its Services.
+/// Returns the series; `None` if no pod began, ended, restarted or left its Services.
 pub(super) fn series(analysis: &Analysis) -> Option<Series> {
     let charts = &analysis.charts;
     let end_s = timeline::end_s(analysis);
@@ -131,7 +131,7 @@ pub(super) fn series(analysis: &Analysis) -> Option<Series> {
     let t0 = |pod: &PodSpan| {
         pod.termination.and_then(|t| analysis.result.terminations.get(t)).map_or(f64::INFINITY, |t| t.t0_s)
     };
-    // Those that were there before the load are in the order of their ends.
+    // Pods that existed before the load are in the order of their ends.
     let created = |pod: &PodSpan| pod.created_s.filter(|at| *at >= 0.0).unwrap_or(f64::NEG_INFINITY);
     pods.sort_by(|a, b| created(a).total_cmp(&created(b)).then(t0(a).total_cmp(&t0(b))));
     let (from_s, to_s) = range(analysis, &pods, end_s);
@@ -181,7 +181,7 @@ pub(super) fn series(analysis: &Analysis) -> Option<Series> {
     })
 }
 
-/// The lost requests over time, of each target.
+/// Returns the lost requests of each target over time.
 fn lost(analysis: &Analysis, bin_s: f64) -> Vec<(Option<String>, Vec<Column>)> {
     let columns = |is_its: &dyn Fn(&Lost) -> bool| {
         let mut bins: BTreeMap<i64, BTreeMap<Outcome, u64>> = BTreeMap::new();
@@ -200,13 +200,13 @@ fn lost(analysis: &Analysis, bin_s: f64) -> Vec<(Option<String>, Vec<Column>)> {
     of.collect()
 }
 
-/// The consumers whose windows are known, in order.
+/// Returns the consumers whose windows are known, in order.
 fn consumers(result: &RunResult) -> Vec<String> {
     let windows = result.terminations.iter().map(|t| &t.windows).max_by_key(|windows| windows.len());
     windows.map(|all| all.iter().map(|w| w.consumer.clone()).collect()).unwrap_or_default()
 }
 
-/// Ends of the axis: the whole run, or the part of it in which something happened.
+/// Returns the ends of the axis: the whole run, or the part in which something happened.
 fn range(analysis: &Analysis, pods: &[&PodSpan], end_s: f64) -> (f64, f64) {
     let ends = analysis.result.terminations.iter().flat_map(|t| {
         let stages = t.timeline.values().map(|s| t.t0_s + s);
@@ -227,7 +227,8 @@ fn range(analysis: &Analysis, pods: &[&PodSpan], end_s: f64) -> (f64, f64) {
     if to_s - from_s < (1.0 - QUIET_SHARE) * end_s && to_s > from_s { (from_s, to_s) } else { (0.0, end_s) }
 }
 
-/// Pods that share a row: those that began, and ended, close to each other, if there are too many for a row each.
+/// Returns the pods that share each row. If there are too many for a row each, pods that began and ended close to
+/// each other are combined.
 fn together<'a>(
     pods: &[&'a PodSpan],
     created: impl Fn(&PodSpan) -> f64,
@@ -256,7 +257,7 @@ fn together<'a>(
     (groups, Some(f64::MAX))
 }
 
-/// The lost requests that each of these groups of pods may explain.
+/// Returns the lost requests that each of these groups of pods may explain.
 fn losses(analysis: &Analysis, groups: &[Vec<&PodSpan>], bin_s: f64) -> Vec<(Losses, Bounded)> {
     let mut group_of = vec![None; analysis.result.terminations.len()];
     for (number, pods) in groups.iter().enumerate() {
@@ -312,7 +313,7 @@ fn short(pod: &PodSpan) -> &str {
     crate::words::short_pod(&pod.name)
 }
 
-/// In a row of several pods, the longest.
+/// Returns the period in a consumer's rules; in a row of several pods, one that covers all of theirs.
 fn in_rules(terminations: &[&Termination], consumer: usize) -> Vec<InRules> {
     let mut all = terminations.iter().filter_map(|t| {
         let window = t.windows.get(consumer)?;
@@ -331,7 +332,7 @@ fn in_rules(terminations: &[&Termination], consumer: usize) -> Vec<InRules> {
     })]
 }
 
-/// Adds a request.
+/// Adds a request to its bin.
 fn add(losses: &mut Losses, request: &Lost, whose: Whose, bin_s: f64) {
     let bin = losses.entry(bin_of(request.begun_s, bin_s)).or_default();
     *bin.entry((whose, request.outcome)).or_default() += 1;
@@ -343,7 +344,7 @@ pub(super) fn bin_of(at_s: f64, bin_s: f64) -> i64 {
     bin
 }
 
-/// The phases of a pod, within the axis.
+/// Returns the phases of a pod, within the axis.
 fn line(analysis: &Analysis, pod: &PodSpan, from_s: f64, to_s: f64) -> Line {
     let termination = pod.termination.and_then(|t| analysis.result.terminations.get(t));
     let mut steps: Vec<(Phase, f64)> = Vec::new();
@@ -378,7 +379,7 @@ fn line(analysis: &Analysis, pod: &PodSpan, from_s: f64, to_s: f64) -> Line {
     Line { pod: pod.name.clone(), phases }
 }
 
-/// The phases of a pod's end, with the time at which each began, in seconds since t0.
+/// Returns the phases of a pod's termination, with the time at which each began, in seconds since t0.
 fn ending(t: &Termination) -> Vec<(Phase, f64)> {
     let at = |stage| t.timeline.get(&stage).copied();
     let exited = at(Stage::AppExited).or(at(Stage::ContainersTerminated));
@@ -391,7 +392,7 @@ fn ending(t: &Termination) -> Vec<(Phase, f64)> {
     };
     phases.extend(closed.map(|s| (Phase::Refusing, s)));
     phases.extend(exited.map(|s| (Phase::Gone, s)));
-    // What comes later ends what came before, whatever the clocks say.
+    // A later phase ends the earlier ones, even if the clocks disagree.
     let ends = phases.iter().map(|p| p.1).rev().scan(f64::INFINITY, |least, at| {
         *least = least.min(at);
         Some(*least)
@@ -400,7 +401,7 @@ fn ending(t: &Termination) -> Vec<(Phase, f64)> {
     phases.iter().zip(starts.into_iter().rev()).map(|((phase, _), at)| (*phase, at)).collect()
 }
 
-/// Answered requests by second, in steps that leave at most some hundred columns.
+/// Returns answered requests by second, in steps that leave at most some hundred columns.
 fn answered(analysis: &Analysis, from_s: f64, to_s: f64) -> (Vec<Column>, f64) {
     let step = nice_step((to_s - from_s) / BINS).max(1.0);
     let mut columns: BTreeMap<i64, u64> = BTreeMap::new();
