@@ -1,8 +1,8 @@
 //! Creates the manifests' objects and changes live ones; each change is recorded before it is made.
 //!
-//! One ConfigMap owns everything that is created in the run's namespace. It is created first and removed last:
-//! deleting it deletes everything that the run has created there. It cannot own an object of another namespace, or of
-//! none; such an object has only the run's label.
+//! One ConfigMap owns everything that the run creates in its namespace. It is created first and removed last: deleting
+//! it deletes everything that the run has created there. It cannot own an object of another namespace, or of none; such
+//! an object has only the run's label.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -24,18 +24,18 @@ use super::undo::{self, Outcome};
 use crate::scenario::Patch;
 use rolldrop_kubernetes::guard::names::in_path;
 
-/// The name of the ConfigMap that owns what a run creates.
+/// Returns the name of the ConfigMap that owns what a run creates.
 pub(super) fn owner_name(run: &str) -> String {
     format!("rolldrop-run-{}", run.to_lowercase())
 }
 
-/// Whether a run's owner may own an object: only within its namespace.
+/// Returns true if a run's owner may own an object, which has to be in the run's namespace.
 pub(super) fn is_ownable(scope: &Scope, namespace: Option<&str>, of_run: &str) -> bool {
     *scope == Scope::Namespaced && namespace.is_none_or(|namespace| namespace == of_run)
 }
 
 impl Session {
-    /// Creates one object; never touches an existing one.
+    /// Creates one object; never changes an existing one.
     pub(super) async fn create(&self, manifest: &Value) -> Result<DynamicObject, CoordinatorError> {
         let mut object: DynamicObject = serde_json::from_value(manifest.clone())
             .map_err(|e| CoordinatorError::Api { what: "read a manifest".into(), why: e.to_string() })?;
@@ -49,7 +49,7 @@ impl Session {
         self.create_as(&resource, &scope, object).await
     }
 
-    /// Creates the owner of the rest.
+    /// Creates the owner of everything else.
     pub(super) async fn create_owner(&self) -> Result<OwnerReference, CoordinatorError> {
         let (resource, run) = (ApiResource::erase::<ConfigMap>(&()), self.journal().run().to_owned());
         let name = owner_name(&run);
@@ -61,7 +61,7 @@ impl Session {
         Ok(OwnerReference { api_version, kind, name, uid, ..OwnerReference::default() })
     }
 
-    /// Creates an object and returns it as it then is.
+    /// Creates an object, and returns it as the API server does.
     async fn create_as(
         &self,
         resource: &ApiResource,
@@ -83,7 +83,7 @@ impl Session {
         };
         let exists = matches!(&error, kube::Error::Api(status) if status.reason == "AlreadyExists");
         if exists && asked.is_doubtful {
-            // It may be this run's own, of an attempt whose answer was lost.
+            // It may be this run's own, from an attempt whose answer was lost.
             let found = self.caller.find(&api, &what, &name).await?;
             let of_run = |object: &DynamicObject| {
                 object.labels().get(RUN_LABEL).is_some_and(|run| run == self.journal().run())
@@ -107,10 +107,10 @@ impl Session {
         Ok(object)
     }
 
-    /// Changes an object of the cluster. Returns the change's number in the journal; none if there was nothing to change.
+    /// Changes an object of the cluster. Returns the change's id in the journal; `None` if there was nothing to change.
     ///
     /// # Errors
-    /// [`CoordinatorError::Conflict`] if others keep changing it.
+    /// [`CoordinatorError::Conflict`] if others keep changing the object.
     pub(super) async fn alter(
         &self,
         api: &Api<DynamicObject>,
@@ -125,8 +125,8 @@ impl Session {
         self.until_unopposed(api, current, change).await
     }
 
-    /// Changes an object of the cluster by a patch, which `patch_of` makes for the object as it is. Returns and fails
-    /// as [`Session::alter`].
+    /// Changes an object of the cluster by a patch, which `patch_of` makes for the object's current state. Returns and
+    /// fails like [`Session::alter`].
     pub(super) async fn patch(
         &self,
         api: &Api<DynamicObject>,
@@ -135,7 +135,7 @@ impl Session {
     ) -> Result<Option<u32>, CoordinatorError> {
         let change = async |current: &Value| {
             let (object, patch) = (reference(current), patch_of(current)?);
-            // Of another version the edits would be others'.
+            // With another version, the edits could be others'.
             let patch = patch.of_version(object.resource_version.as_deref());
             let patched = self.try_patch(api, current, &patch).await?;
             let edits = edits::between(&as_asked_for(current), &as_asked_for(&patched));
@@ -145,7 +145,7 @@ impl Session {
         self.until_unopposed(api, current, change).await
     }
 
-    /// Makes a change of an object, anew of the object as it then is where others have changed it meanwhile.
+    /// Makes a change of an object, again from the object's new state if others have changed it in the meantime.
     async fn until_unopposed(
         &self,
         api: &Api<DynamicObject>,
@@ -158,7 +158,7 @@ impl Session {
         loop {
             let error = match change(&current).await {
                 Err(error @ CoordinatorError::Conflict(_)) => error,
-                // The change in between was this one, if its answer was lost.
+                // The conflicting change was this one, if its answer was lost.
                 Ok(None) if is_again => return Ok(self.journal().last_of(&object)),
                 changed => return changed,
             };
@@ -174,7 +174,7 @@ impl Session {
         }
     }
 
-    /// Changes an object of the cluster into another. Returns the change's number in the journal; none if there was
+    /// Changes an object of the cluster into another. Returns the change's id in the journal; `None` if there was
     /// nothing to change.
     ///
     /// # Errors
@@ -188,8 +188,8 @@ impl Session {
         self.make(api, current, wanted, edits::between(current, wanted)).await
     }
 
-    /// The same for a workload that the run restarts, maybe without another change: undone, its pods are as if they had
-    /// never been restarted.
+    /// Like [`Session::change`], for a workload that the run restarts, maybe without another change. Undoing it leaves
+    /// the pods as if they had never been restarted.
     pub(super) async fn change_and_restart(
         &self,
         api: &Api<DynamicObject>,
@@ -217,7 +217,7 @@ impl Session {
         self.edit(object, edits, || undo::patch(api, &name, current, wanted)).await
     }
 
-    /// The result of a patch as a dry run; the API server changes nothing.
+    /// Returns the result of a patch as a dry run; the API server changes nothing.
     pub(super) async fn try_patch(
         &self,
         api: &Api<DynamicObject>,
@@ -231,7 +231,7 @@ impl Session {
         Ok(serde_json::to_value(patched).unwrap_or_default())
     }
 
-    /// Records edits, and makes them.
+    /// Records edits, and then makes them.
     async fn edit<F: Future<Output = kube::Result<DynamicObject>>>(
         &self,
         object: ObjectRef,
@@ -263,16 +263,16 @@ impl Session {
         Ok(())
     }
 
-    /// Leaves a change as it is, also at the end of the run.
+    /// Keeps a change beyond the end of the run.
     pub(super) fn keep_change(&self, id: u32) -> Result<(), JournalError> {
         self.journal().undone(id, "kept, as the scenario says")
     }
 }
 
-/// Records a change, and makes it. Returns its number in the journal.
+/// Records a change, and then makes it. Returns its id in the journal.
 ///
 /// # Errors
-/// [`CoordinatorError::Conflict`] if the object has changed meanwhile.
+/// [`CoordinatorError::Conflict`] if the object has changed in the meantime.
 pub(super) async fn announced<F: Future<Output = kube::Result<DynamicObject>>>(
     caller: &Caller,
     journal: &Mutex<Journal>,
@@ -285,14 +285,14 @@ pub(super) async fn announced<F: Future<Output = kube::Result<DynamicObject>>>(
     let id = locked().announce(object.clone(), change)?;
     let asked = caller.insist(&what, call).await?;
     let Err(error) = asked.answer else { return Ok(id) };
-    // If it may have been done nevertheless, undoing it finds out.
+    // If it may have taken effect nevertheless, undoing it finds out.
     if !asked.is_doubtful && !may_have_been_done(&error) {
         locked().undone(id, "refused")?;
     }
     Err(refusal(&error, &what, &object))
 }
 
-/// The error of a change that the API server refused, maybe because the object has changed meanwhile.
+/// Returns the error of a change that the API server refused, maybe because the object has changed in the meantime.
 fn refusal(error: &kube::Error, what: &str, object: &ObjectRef) -> CoordinatorError {
     match error {
         kube::Error::Api(status) if status.code == 409 => CoordinatorError::Conflict(object.to_string()),
@@ -300,7 +300,7 @@ fn refusal(error: &kube::Error, what: &str, object: &ObjectRef) -> CoordinatorEr
     }
 }
 
-/// Sends a patch as it is, with a query.
+/// Sends a patch unchanged, with this query in the URL.
 async fn send_patch(
     client: &Client,
     api: &Api<DynamicObject>,
@@ -315,7 +315,7 @@ async fn send_patch(
     client.request(request.map_err(kube::Error::HttpError)?).await
 }
 
-/// An object without what the API server and controllers write into it.
+/// Returns an object without the fields that the API server and controllers write.
 fn as_asked_for(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(map) = object.as_object_mut() {

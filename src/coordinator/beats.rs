@@ -21,20 +21,20 @@ use super::error::CoordinatorError;
 use super::session::Session;
 use rolldrop_record::EventKind;
 
-/// From one beat to the next. A shorter period hardly improves the time of a deletion: the API server takes some time
-/// for each.
+/// Time from one beat to the next. A shorter period hardly improves the time of a deletion, as the API server takes
+/// some time for each beat.
 const PERIOD: Duration = Duration::from_millis(100);
-/// From one beat to the next if the API server asks for less.
+/// Longest time from one beat to the next, when the API server asks for fewer.
 const LONGEST_PERIOD: Duration = Duration::from_secs(2);
-/// After this many beats without complaint, the rate doubles again.
+/// Number of beats in a row without a refusal after which the rate doubles.
 const GOOD_BEATS: u32 = 50;
-/// How long an answer may take. A slower one gives little information.
+/// Time after which the run gives up on an answer. A slower answer would give little information.
 const LONGEST_ANSWER: Duration = Duration::from_secs(5);
-/// Each of the first beats is followed by a check of the pods' own versions, and then every tenth.
+/// Number of first beats that are each followed by a check of the pods' own versions; after them every tenth beat is.
 const FIRST_CHECKS: u64 = 25;
 const BEATS_PER_CHECK: u64 = 10;
 
-/// How fast beats come.
+/// Rate of the beats.
 #[derive(Debug)]
 struct Pace {
     period: Duration,
@@ -49,15 +49,15 @@ impl Pace {
         }
     }
 
-    /// The API server asks for less.
+    /// Halves the rate, as the API server asks for fewer requests.
     fn refused(&mut self) {
         *self = Self { period: (self.period * 2).min(LONGEST_PERIOD), good: 0 };
     }
 }
 
 impl Session {
-    /// Writes to the run's own ConfigMap some ten times a second, for as long as the future is awaited. If that is
-    /// not allowed it says so and ends: the run goes on.
+    /// Writes to the run's own ConfigMap some ten times a second, while the future is awaited. If that is not allowed,
+    /// it records a warning and stops writing; the run continues.
     pub(crate) async fn beat(&self) -> Infallible {
         if let Err(why) = self.beat_until_refused().await {
             let message =
@@ -106,7 +106,7 @@ impl Session {
         Ok(())
     }
 
-    /// Records the version of the pods' store, from a list.
+    /// Records the version of the pods' store, taken from a list.
     async fn check_beats(&self, pods: &Api<Pod>) {
         let params = ListParams::default().limit(1);
         let sent = self.clock.now();

@@ -1,5 +1,5 @@
-//! What every call to the cluster needs: a client, a namespace, a limit for every wait, and retries while an API
-//! server is down for some time.
+//! Calls to the cluster, with all that each needs: a client, a namespace, a limit for every wait, and retries while an
+//! API server is down for some time.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -15,38 +15,38 @@ use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_kubernetes::guard::{Untrusted, distrust};
 use rolldrop_kubernetes::warnings::Warnings;
 
-/// The first pause before a call is made again; each one after it is twice as long.
+/// First pause before a call is repeated; each further pause is twice as long, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest of these pauses.
+/// Longest pause before a call is repeated.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// A wait that the API server asks for is never longer than this.
+/// Limit for the wait that the API server asks for.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(10);
-/// How long the API server may be down before a run has started: it may not exist at all.
+/// Time for which the API server may be down before a run has started. It is short, as the server may not exist at all.
 const FIRST_CONTACT: Duration = Duration::from_secs(2);
 
-/// Time limits; each has its name here and in the error that reports it.
+/// Time limits. Each is called here as in the error that reports it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// For one call of the API server.
+    /// For one API call.
     pub api_call: Duration,
     /// For an API server that is down, overloaded or faulty, from the first failure of a call.
     pub outage: Duration,
-    /// The same for an API server that has not answered at all, where that is shorter.
+    /// For an API server that has not answered at all; counts only if it is shorter than `outage`.
     pub silence: Duration,
     /// For the target's pods to become ready.
     pub ready: Duration,
-    /// For a pod that says why it cannot start, before the run gives up on it.
+    /// For a pod that reports why it cannot start, before the run gives up on it.
     pub stuck: Duration,
     /// For the disrupted pods and endpoints to be replaced, before the next disruption.
     pub recovery: Duration,
-    /// For the ends of pods after the load, beyond their grace period.
+    /// For pods to end after the load, beyond their grace period.
     pub settle: Duration,
-    /// For a command's changes to settle, once the command has ended; at the end of a run, for what was undone to take
+    /// For a command's changes to settle, once the command has ended. At the end of a run, for the undoing to take
     /// effect, beyond the grace periods of pods.
     pub rollout: Duration,
-    /// For a proxy's last rows.
+    /// For the last rows of a proxy.
     pub hand_over: Duration,
-    /// For undoing all that was changed.
+    /// For undoing all changes.
     pub undo: Duration,
 }
 
@@ -67,45 +67,45 @@ impl Default for Limits {
     }
 }
 
-/// Calls the API server on behalf of one run.
+/// Client of the API server on behalf of one run.
 #[derive(Clone)]
 pub(crate) struct Caller {
-    /// The cluster.
+    /// Client of the cluster.
     pub client: Client,
-    /// Its warnings when it creates objects.
+    /// Warnings that the API server gave when it created objects.
     pub warnings: Warnings,
-    /// The namespace in which everything happens.
+    /// Namespace of the run.
     pub namespace: String,
-    /// How long to wait for what.
+    /// Time limits.
     pub limits: Limits,
-    /// Ended when the run is to end early.
+    /// Cancelled when the run is to end early.
     pub stop: CancellationToken,
 }
 
-/// The result of a call that was repeated until it was answered.
+/// Result of a call that was repeated until it was answered.
 pub(super) struct Asked<T> {
-    /// The last answer.
+    /// Last answer.
     pub(super) answer: kube::Result<T>,
-    /// Whether an earlier attempt may have taken effect, although its answer did not say so.
+    /// True if an earlier attempt may have taken effect, although its answer did not say so.
     pub(super) is_doubtful: bool,
 }
 
 impl Caller {
-    /// One of the namespace `shop`, as tests have it.
+    /// Creates a caller for the namespace `shop`, which tests use.
     #[cfg(test)]
     pub(super) fn in_shop(client: Client, limits: Limits, stop: CancellationToken) -> Self {
         Self { client, warnings: Warnings::default(), namespace: "shop".into(), limits, stop }
     }
 
-    /// The same before a run has started: it does not wait for an API server that may not exist, only for one that is
-    /// busy.
+    /// Returns a caller for use before a run has started: it does not wait long for an API server that may not exist,
+    /// only for one that is busy.
     #[must_use]
     pub(crate) fn at_first_contact(&self) -> Self {
         let limits = Limits { silence: FIRST_CONTACT, ..self.limits };
         Self { limits, ..self.clone() }
     }
 
-    /// The future's result, or an error when the run is stopped first.
+    /// Returns the future's result, or an error if the run is stopped first.
     pub(super) async fn stoppable<T>(&self, future: impl Future<Output = T>) -> Result<T, CoordinatorError> {
         tokio::select! {
             result = future => Ok(result),
@@ -113,12 +113,12 @@ impl Caller {
         }
     }
 
-    /// The API server's version, such as `v1.36.2`.
+    /// Returns the API server's version, such as `v1.36.2`.
     pub(super) async fn server_version(&self) -> Result<String, CoordinatorError> {
         Ok(self.must("read the version", || self.client.apiserver_version()).await?.git_version)
     }
 
-    /// The API of a kind in the run's namespace.
+    /// Returns the API of a kind in the run's namespace.
     pub(super) fn api<K>(&self) -> Api<K>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -126,7 +126,7 @@ impl Caller {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// The future's result, within the limit for API calls.
+    /// Returns the future's result, or an error if the limit for API calls passes first.
     pub(super) async fn limited<T>(
         &self,
         what: &str,
@@ -139,8 +139,8 @@ impl Caller {
         }
     }
 
-    /// The answer to a call that may be repeated: after a temporary fault it is repeated, as long as the limit for an
-    /// outage allows.
+    /// Returns the answer to a call that may be repeated: after a temporary fault it is repeated as long as the limit
+    /// for an outage allows.
     pub(super) async fn ask<T, F>(
         &self,
         what: &str,
@@ -152,7 +152,7 @@ impl Caller {
         Ok(self.insist(what, call).await?.answer)
     }
 
-    /// The same for a call that has to succeed.
+    /// Like [`Caller::ask`], for a call that has to succeed.
     pub(super) async fn must<T, F>(&self, what: &str, call: impl FnMut() -> F) -> Result<T, CoordinatorError>
     where
         F: Future<Output = kube::Result<T>>,
@@ -160,7 +160,7 @@ impl Caller {
         self.ask(what, call).await?.map_err(|error| CoordinatorError::api(what, &error))
     }
 
-    /// The object of this name, which has to exist.
+    /// Reads the object of this name, which has to exist.
     pub(super) async fn read<K>(&self, api: &Api<K>, what: &str, name: &str) -> Result<K, CoordinatorError>
     where
         K: Clone + DeserializeOwned + Debug,
@@ -169,7 +169,7 @@ impl Caller {
         self.must(what, || api.get(&part)).await
     }
 
-    /// The object of this name, if there is one.
+    /// Reads the object of this name, if there is one.
     pub(super) async fn find<K>(
         &self,
         api: &Api<K>,
@@ -183,7 +183,7 @@ impl Caller {
         self.must(what, || api.get_opt(&part)).await
     }
 
-    /// The answer of [`Caller::ask`], and whether an attempt before the last may have taken effect.
+    /// Like [`Caller::ask`], and also tells if an attempt before the last may have taken effect.
     pub(super) async fn insist<T, F>(
         &self,
         what: &str,
@@ -221,40 +221,40 @@ impl Caller {
     }
 }
 
-/// How long to wait before a call is made again.
+/// Pauses between the attempts of one call.
 #[derive(Debug, Default)]
 pub(super) struct Pauses(Duration);
 
 impl Pauses {
-    /// Twice as long as the one before.
+    /// Returns a pause twice as long as the previous one.
     pub(super) fn next(&mut self) -> Duration {
         self.0 = (2 * self.0).clamp(FIRST_PAUSE, LONGEST_PAUSE);
         self.0
     }
 
-    /// As the API server says, or twice as long as the one before.
+    /// Returns the pause that the API server asks for, or one twice as long as the previous.
     pub(super) fn after(&mut self, error: &kube::Error) -> Duration {
         retry_after(error).map_or_else(|| self.next(), |told| told.min(LONGEST_RETRY_AFTER))
     }
 }
 
-/// Returns true if the API server is there and asks for fewer calls.
+/// Returns true if the API server is up and asks for fewer calls.
 pub(super) fn is_too_many(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 429)
 }
 
-/// When the API server says a refused call may be made again.
+/// Returns the time after which the API server allows a refused call to be repeated.
 pub(super) fn retry_after(error: &kube::Error) -> Option<Duration> {
     let kube::Error::Api(status) = error else { return None };
     let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
     (seconds > 0).then(|| Duration::from_secs(seconds.into()))
 }
 
-/// Whether a call may succeed a little later: the API server is down, overloaded or faulty, or a token has expired
-/// that somebody renews.
+/// Returns true if a call may succeed a little later: the API server is down, overloaded or faulty, or a token has
+/// expired that others renew.
 pub(super) fn is_passing(error: &kube::Error) -> bool {
     match error {
-        // What is not believed now is not asked for until it is.
+        // An answer that is not trusted now will not be trusted later.
         error if distrust(error).is_some() => false,
         kube::Error::Api(status) => matches!(status.code, 401 | 408 | 429 | 500 | 502..=504),
         kube::Error::Service(_)
@@ -265,8 +265,8 @@ pub(super) fn is_passing(error: &kube::Error) -> bool {
     }
 }
 
-/// Whether a call that failed may have taken effect nevertheless: not if the API server refused it, or if it never
-/// arrived there.
+/// Returns true if a call that failed may have taken effect nevertheless: not if the API server refused it, or if it
+/// never arrived there.
 pub(super) fn may_have_been_done(error: &kube::Error) -> bool {
     match error {
         error if matches!(distrust(error), Some(Untrusted::Request(_))) => false,

@@ -1,32 +1,32 @@
-//! The pods that actions have chosen, so that two actions never count on the same one.
+//! Pods that actions have chosen, so that two actions never count on the same pod.
 
 use std::collections::BTreeSet;
 
 use kube::ResourceExt;
 use rolldrop_kubernetes::pods::Candidate;
 
-/// The UIDs of pods that actions have chosen.
+/// UIDs of the pods that actions have chosen.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    /// They are ending, until a list shows it: they no longer count as ready.
+    /// Pods that an action is ending; until a list shows that, they are kept here and do not count as ready.
     ending: BTreeSet<String>,
-    /// Their batch comes later. They still serve, but no other action chooses them.
+    /// Pods whose batch comes later. They still serve, but no other action chooses them.
     waiting: BTreeSet<String>,
 }
 
-/// The pods that a selector matches, as an action sees them.
+/// Pods that a selector matches, as an action sees them.
 #[derive(Debug)]
 pub(super) struct Choice {
-    /// Ready and staying, the oldest first; also those that another action has chosen for later.
+    /// Ready pods that stay, the oldest first, including those that another action has chosen for later.
     pub(super) ready: Vec<Candidate>,
-    /// The ready ones that no other action has chosen.
+    /// Ready pods that no other action has chosen.
     pub(super) free: Vec<Candidate>,
-    /// They are being deleted, or an action is ending them.
+    /// Pods that are being deleted, or that an action is ending.
     pub(super) leaving: Vec<Candidate>,
 }
 
 impl Claims {
-    /// Sorts the pods that were found.
+    /// Sorts the pods of a list by their state.
     pub(super) fn sort(&self, found: Vec<Candidate>) -> Choice {
         let leaves = |pod: &Candidate| pod.metadata.deletion_timestamp.is_some() || has(&self.ending, pod);
         let (leaving, staying): (Vec<Candidate>, Vec<Candidate>) = found.into_iter().partition(leaves);
@@ -35,14 +35,14 @@ impl Claims {
         Choice { ready, free, leaving }
     }
 
-    /// These pods end now, and the others of the choice later.
+    /// Claims pods of a choice: these end now, and the others later.
     pub(super) fn take(&mut self, now: &[Candidate], later: &[Candidate]) {
         self.give_back(now);
         self.ending.extend(now.iter().filter_map(ResourceExt::uid));
         self.waiting.extend(later.iter().filter_map(ResourceExt::uid));
     }
 
-    /// Their end is known, or they do not end by this action.
+    /// Releases pods whose end is known, or that do not end by this action.
     pub(super) fn give_back(&mut self, pods: &[Candidate]) {
         for uid in pods.iter().filter_map(ResourceExt::uid) {
             self.ending.remove(&uid);
@@ -55,7 +55,7 @@ fn has(uids: &BTreeSet<String>, pod: &Candidate) -> bool {
     pod.metadata.uid.as_ref().is_some_and(|uid| uids.contains(uid))
 }
 
-/// Those that are ready and stay, the oldest first.
+/// Returns the ready pods, the oldest first.
 pub(super) fn oldest_ready_first(mut pods: Vec<Candidate>) -> Vec<Candidate> {
     pods.retain(|pod| pod.is_ready);
     pods.sort_by_key(|pod| (pod.metadata.creation_timestamp.clone(), pod.name_any()));

@@ -1,7 +1,7 @@
-//! Collects what the recording proxies in pods record, through the API server's pod proxy.
+//! Collects the records of the recording proxies in pods, through the API server's pod proxy.
 //!
-//! One task per pod follows its proxy's row stream from the start of its container until the pod is gone, and
-//! compares clocks during that time. A restarted container is another recorder, with its own clock.
+//! One task per pod follows its proxy's row stream from the start of its container until the pod is gone, and compares
+//! clocks during that time. A restarted container is another recorder, with its own clock.
 
 mod endpoint;
 
@@ -26,33 +26,33 @@ use rolldrop_record::run_info::{Role, Rows, Source};
 use rolldrop_record::wire::{ProxyLine, ROWS_PATH};
 use rolldrop_record::{ClockOffset, EventKind, Offsets, ServedRow, Stamp};
 
-/// From one attempt to reach a proxy to the next.
+/// Pause between attempts at the first clock exchanges with a proxy.
 const RETRY: Duration = Duration::from_millis(100);
-/// Exchanges at the first contact with a proxy: one with a short round trip is among them.
+/// Number of exchanges at the first contact with a proxy: enough that one has a short round trip.
 const FIRST_CLOCK_SAMPLES: usize = 8;
-/// From one clock exchange to the next, later on.
+/// Pause between later clock exchanges.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(2);
-/// Lines taken at once: with the longest line this bounds the memory for one proxy.
+/// Maximum number of lines processed at once. With the length of the longest line, it bounds the memory for one proxy.
 const BATCH: usize = 128;
 
 /// Everything known about every proxy, by pod name.
 #[derive(Clone, Default)]
 pub(super) struct Collector {
-    /// In the order of their start: each is its own source. A name that is reused, as in a StatefulSet, has one
-    /// entry.
+    /// Recorders of each pod name, in the order of their start; each is a source of its own. Pods that reuse a name, as
+    /// in a StatefulSet, share one entry.
     proxies: Arc<Mutex<BTreeMap<String, Vec<Recorder>>>>,
     progress: Arc<Notify>,
 }
 
-/// A proxy from its start to its end.
+/// A recording proxy from its start to its end.
 struct Recorder {
     endpoint: Endpoint,
-    /// As the proxy reports it; `None` until then.
+    /// Time of its start, as the proxy reports it; `None` until then.
     started: Option<Stamp>,
     rows: Rows,
-    /// Set once its rows are complete, or nothing more is expected.
+    /// Final counts; set once its rows are complete, or nothing more is expected.
     ended: Option<Rows>,
-    /// Results of the clock exchanges, and when each was requested.
+    /// Results of the clock exchanges, each with the time of its request.
     samples: Vec<(Stamp, ClockOffset)>,
 }
 
@@ -66,23 +66,23 @@ impl Recorder {
     }
 }
 
-/// Which recorder of which pod.
+/// Identifies one recorder among those of a pod name.
 #[derive(Clone, Debug)]
 struct Id {
     pod: String,
-    /// How many there were of this name before.
+    /// Number of recorders of this pod name before it.
     number: usize,
 }
 
 impl Id {
-    /// The name of the source: the pod's, unless it is another one's already.
+    /// Returns the name of the source: the pod's, unless an earlier recorder has it.
     fn source(&self) -> String {
         if self.number == 0 { self.pod.clone() } else { format!("{}~{}", self.pod, self.number) }
     }
 }
 
 impl Collector {
-    /// Waits until every live proxy has handed over its rows, and records how that ended.
+    /// Waits until every live proxy has handed over its rows, or the limit passes, and records the counts.
     pub(super) async fn catch_up(&self, limits: &Limits) {
         let limit = limits.hand_over;
         let live: Vec<Endpoint> = {
@@ -104,14 +104,14 @@ impl Collector {
                     progress.await;
                 }
             };
-            // Whether it came in time shows in the counts.
+            // The counts show if the rows came in time.
             let _ = timeout(limit, caught_up).await;
             self.end(&id, Some(answer.recorded));
         });
         futures::future::join_all(each).await;
     }
 
-    /// The proxies as sources of the run.
+    /// Returns the proxies as sources of the run.
     pub(super) fn sources(&self) -> Vec<Source> {
         let source = |pod: &str, number: usize, recorder: &Recorder| {
             let offset = Offsets::of(recorder.samples.iter().copied()).map(|offsets| offsets.overall());
@@ -132,7 +132,7 @@ impl Collector {
         proxies.iter().flat_map(of_pod).collect()
     }
 
-    /// Adds a proxy about which nothing is known yet.
+    /// Adds a proxy of which nothing else is known yet.
     fn meet(&self, endpoint: &Endpoint) {
         let recorder = Recorder::new(endpoint.clone());
         self.lock().entry(endpoint.pod.clone()).or_default().push(recorder);
@@ -143,7 +143,7 @@ impl Collector {
         proxies.get(&id.pod).and_then(|recorders| recorders.get(id.number)).map_or(0, |r| r.rows.received)
     }
 
-    /// Whether this pod's proxy is known to have recorded more than has arrived.
+    /// Returns true if this pod's proxy is known to have recorded more than has arrived.
     fn is_behind(&self, endpoint: &Endpoint) -> bool {
         let proxies = self.lock();
         let mut recorders = proxies.get(&endpoint.pod).into_iter().flatten();
@@ -157,8 +157,8 @@ impl Collector {
         self.progress.notify_waiters();
     }
 
-    /// A proxy has reported its start. If it differs from the last proxy of this pod, that one has ended, and its
-    /// number of rows is unknown.
+    /// Returns the recorder with this start, as its proxy reports it. If it is a new one, earlier recorders of this pod
+    /// have ended, and their number of rows is unknown.
     fn speaks(&self, endpoint: &Endpoint, started: Stamp) -> Id {
         let mut proxies = self.lock();
         let recorders = proxies.entry(endpoint.pod.clone()).or_default();
@@ -176,7 +176,7 @@ impl Collector {
         Id { pod: endpoint.pod.clone(), number }
     }
 
-    /// Nothing more will come from this pod, except from one of its recorders.
+    /// Ends all recorders of this pod except one: nothing more will come from them.
     fn end_all_but(&self, endpoint: &Endpoint, but: Option<usize>) {
         let numbers: Vec<usize> = {
             let proxies = self.lock();
@@ -250,7 +250,7 @@ pub(super) async fn run(
     while tasks.join_next().await.is_some() {}
 }
 
-/// Follows the proxy of a pod, through restarts of its container, until the pod is gone.
+/// Follows a pod's proxy through restarts of its container, until the pod is gone.
 async fn follow(collector: &Collector, endpoint: &Endpoint, views: watch::Receiver<View>) {
     let (of_rows, of_clock) = (views.clone(), views);
     tokio::select! {
@@ -297,7 +297,7 @@ async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watc
                             take(collector, endpoint, batch, &mut place, &mut notes);
                         }
                         Ok(None) => break,
-                        // It may have nothing to send, or have been cut off without a sign.
+                        // The proxy may have nothing to send, or the stream may have been cut off without a sign.
                         Err(_) if collector.is_behind(endpoint) => break,
                         Err(_) => {}
                     }
@@ -307,24 +307,24 @@ async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watc
                 was_refused = true;
                 endpoint.warn("requires a token (--admin-token-file)");
             }
-            // It is starting, or has ended, which its pod shows; or the API server is down.
+            // The proxy is starting or has ended, as its pod will show; or the API server is down.
             Ok(Err(_)) | Err(_) => {}
         }
         sleep(pauses.next()).await;
     }
 }
 
-/// The position of a reader, so that a stream that broke off is resumed.
+/// Position of a reader, from which a broken stream is resumed.
 struct Place {
     id: Id,
     started: Stamp,
-    /// The number of the next row.
+    /// Number of the next row.
     next: u64,
-    /// How many of the notes that every stream repeats from the beginning have been read.
+    /// Number of notes read so far. Every stream repeats them from the beginning.
     notes: usize,
 }
 
-/// Records a batch of lines. `told` is how many of the notes that every stream repeats were in it so far.
+/// Records a batch of lines. `told` counts the notes that this stream has repeated so far.
 fn take(
     collector: &Collector,
     endpoint: &Endpoint,
@@ -344,7 +344,7 @@ fn take(
                     recorder.rows.arrive(count);
                 }
             });
-            // Requests to the pod after the run are recorded by its proxy, but not in the run.
+            // The proxy also records requests after the run, which are not part of the run.
             if !is_over {
                 context.recorder.served(&place.id.source(), rows);
             }
@@ -355,14 +355,14 @@ fn take(
             Ok(line) => line,
             Err(error) => {
                 tracing::warn!(%pod, %error, "a proxy's line could not be read");
-                // It has a number, and would come again with the next stream.
+                // An unreadable row is counted, as the next stream would repeat it otherwise.
                 if let Some(place) = place.as_mut().filter(|_| ProxyLine::is_row(&line)) {
                     place.next += 1;
                 }
                 continue;
             }
         };
-        // Missing rows before it show in the counts when the proxy ends.
+        // Rows that are missing before it show in the counts when the proxy ends.
         if let ProxyLine::Hello { next, started_ns, .. } = line {
             if let Some(place) = place.as_ref() {
                 keep(place, std::mem::take(&mut rows));
@@ -406,7 +406,7 @@ fn take(
 }
 
 impl Place {
-    /// Whether this stream's next note was not taken from an earlier stream.
+    /// Returns true if this stream's next note has not been read from an earlier stream.
     fn is_news(&mut self, told: &mut usize) -> bool {
         *told += 1;
         let is_news = *told > self.notes;
@@ -433,6 +433,6 @@ async fn follow_clock(collector: &Collector, endpoint: &Endpoint, mut views: wat
         }
         sleep(if taken < FIRST_CLOCK_SAMPLES { RETRY } else { CLOCK_INTERVAL }).await;
     }
-    // What has not arrived by now may still be in flight.
+    // Rows that have not arrived by now may still be in flight.
     std::future::pending().await
 }

@@ -1,7 +1,7 @@
-//! Ends pods as the scenario says, and stamps its own calls.
+//! Ends pods as the scenario says, and timestamps its own calls.
 //!
-//! This module decides when, and [`recovery`] when it may go on. Actions on pods are in [`pods`], on workloads and
-//! other objects in [`changes`], on nodes in [`nodes`], and what others do is in [`others`].
+//! This module decides when to act, and [`recovery`] when the next action may follow. Actions on pods are in [`pods`],
+//! on workloads and other objects in [`changes`], on nodes in [`nodes`]; [`others`] covers what others do.
 
 mod acting;
 mod changes;
@@ -27,7 +27,7 @@ pub(crate) use programs::{NoPrograms, Programs, codes};
 use recovery::Whole;
 pub(crate) use silence::{Losses, Settle, Silence, until_silent};
 
-/// The objects of an action must exist before anything is disrupted, and be within its limits.
+/// Checks, before anything is disrupted, that the objects of an action exist, and that it stays within its limits.
 pub(super) async fn check(session: &Session, disruption: &Disruption) -> Result<(), CoordinatorError> {
     let now = session.clock.now();
     let load = UnderLoad::of(now, now, 0.0);
@@ -47,7 +47,7 @@ pub(super) async fn check(session: &Session, disruption: &Disruption) -> Result<
 }
 
 impl Session {
-    /// Runs the disruptions, during a load. A refused action is recorded and counted in the result.
+    /// Runs the disruptions during a load. A refused action is recorded, and counted in the result.
     pub(crate) async fn disrupt(
         &self,
         disruptions: &[Disruption],
@@ -64,11 +64,11 @@ impl Session {
 
 impl Acting<'_> {
     async fn repeat(self) -> Disrupted {
-        // Whether each of its calls is about one pod.
+        // True if each call of the action is about one pod.
         let is_about_pods = matches!(self.disruption.action, Action::DeletePod(_) | Action::Evict(_));
         let mut done = Disrupted::default();
         let mut whole = Whole::default();
-        // Pods that have ended since, and how many of them ended alone.
+        // Number of pods that had ended before, and of pods that have ended alone since.
         let (first, mut alone) = (self.pods_ended(), 0);
         for repetition in 0.. {
             if self.until_due(repetition).await.is_err() {
@@ -79,7 +79,7 @@ impl Acting<'_> {
                 break;
             }
             if repetition == 0 && self.disruption.action.is_rollout() {
-                // What is not as asked already is not waited for.
+                // A workload that has not reached its specified state yet is not waited for later.
                 whole.workloads = self.session.workloads().await.unwrap_or_default();
             }
             self.stands(Standing::Acts);
@@ -121,7 +121,7 @@ impl Acting<'_> {
         done
     }
 
-    /// Does it once.
+    /// Carries out the action once.
     async fn act(&self, repetition: u32, whole: &mut Whole) -> Disrupted {
         let acted = match &self.disruption.action {
             Action::DeletePod(pods) | Action::Evict(pods) | Action::Crash { pods, .. } => {
@@ -176,7 +176,8 @@ impl Acting<'_> {
         Disrupted { skipped: repetitions.len(), ..one }
     }
 
-    /// What only watches was not to end pods: others were.
+    /// Records that a goal was not reached: as a warning if the disruption only observes, since others were to end the
+    /// pods.
     fn not_reached(&self, why: &str) {
         let Repeat::Until(until) = self.disruption.repeat else { return };
         let why = format!("should have continued until {until}, but {why}");

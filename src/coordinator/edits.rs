@@ -1,7 +1,7 @@
-//! What a run changes in an object that is not its own, field by field, and how that is changed back.
+//! Changes that a run makes to an object that is not its own, field by field, and their reversal.
 //!
-//! Only the run's own changes are changed back: what others changed in the object stays, and a changed field that
-//! others have changed again is theirs. Nothing here talks to a cluster.
+//! Only the run's own changes are reverted: what others changed in the object stays, and a changed field that others
+//! have changed again is theirs. Nothing here talks to a cluster.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,28 +9,27 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// What `kubectl rollout restart` sets.
+/// Annotation that `kubectl rollout restart` sets.
 pub(super) const RESTARTED_AT: &str = "kubectl.kubernetes.io/restartedAt";
-/// The fields that identify the items of a list, as far as rolldrop changes lists: ports of containers and of
-/// Services, containers.
+/// Fields that identify the items of the lists that rolldrop changes: ports of containers and of Services, containers.
 const IDENTITIES: [&str; 3] = ["containerPort", "port", "name"];
-/// So many characters of a value are shown.
+/// Maximum number of characters of a value that is shown.
 const LONGEST_VALUE: usize = 80;
 
-/// One field's value before and after.
+/// A field's value before and after a change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Edit {
     path: Vec<Step>,
-    /// `None` if the field did not exist.
+    /// Value before; `None` if the field did not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     old: Option<Value>,
-    /// `None` if the field is removed.
+    /// Value after; `None` if the field is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     new: Option<Value>,
-    /// How many of the fields around it did not exist either.
+    /// Number of the fields around it that did not exist either.
     #[serde(default, skip_serializing_if = "is_zero")]
     made: usize,
-    /// Whether the run may change it again: it is changed back, whatever it has become.
+    /// True if the run may change the field again: it is reverted, whatever its value has become.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     again: bool,
 }
@@ -41,7 +40,7 @@ const fn is_zero(number: &usize) -> bool {
 }
 
 impl Edit {
-    /// That of the annotation of a workload's pods by which they are restarted, as often as the run restarts them.
+    /// Creates the edit of the annotation that restarts a workload's pods. It covers all restarts by the run.
     pub(super) fn of_restarts(workload: &Value) -> Self {
         let fields = ["spec", "template", "metadata", "annotations", RESTARTED_AT];
         let path: Vec<Step> = fields.into_iter().map(|name| Step::Field(name.to_owned())).collect();
@@ -50,7 +49,7 @@ impl Edit {
         Self { path, old, new: None, made: usize::from(!has_annotations), again: true }
     }
 
-    /// The field, its value before and its value after.
+    /// Describes the field, its value before and its value after.
     pub(super) fn in_words(&self) -> String {
         let value = |value: &Option<Value>| {
             let text = value.as_ref().map_or_else(|| "not set".to_owned(), Value::to_string);
@@ -63,13 +62,13 @@ impl Edit {
     }
 }
 
-/// A step into an object.
+/// One step of a path into an object.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Step {
-    /// To a field.
+    /// Step to a field of an object.
     Field(String),
-    /// To the item of a list of which this field has this value.
+    /// Step to the item of a list in which this field has this value.
     Item { field: String, is: Value },
 }
 
@@ -87,25 +86,26 @@ impl fmt::Display for Edit {
     }
 }
 
-/// The result of changing edits back.
+/// Result of reverting edits.
 #[derive(Debug, PartialEq)]
 pub(super) struct Reverted {
-    /// The object as it should be.
+    /// Object with the edits reverted.
     pub(super) object: Value,
-    /// Fields that have their old value again.
+    /// Number of fields that have their old value again.
     pub(super) restored: usize,
-    /// Fields that somebody else has changed since, which stay as they are.
+    /// Fields that others have changed since, which stay as they are.
     pub(super) others: Vec<String>,
 }
 
-/// The edits that turn one object into the other.
+/// Returns the edits that turn one object into the other.
 pub(super) fn between(before: &Value, after: &Value) -> Vec<Edit> {
     let mut edits = Vec::new();
     compare((Some(before), Some(after)), &mut Vec::new(), 0, &mut edits);
     edits
 }
 
-/// `made` of the steps of the path lead into what did not exist before.
+/// Adds the edits between two values at a path. `made` is the number of its steps that lead into fields that did not
+/// exist before.
 fn compare(
     (old, new): (Option<&Value>, Option<&Value>),
     path: &mut Vec<Step>,
@@ -150,7 +150,7 @@ fn compare(
     }
 }
 
-/// The field that every item of both lists has, and no two items share.
+/// Returns a field that every item of both lists has, with a different value in each item of a list.
 fn identity(a: &[Value], b: &[Value]) -> Option<&'static str> {
     let tells_apart = |list: &[Value], field: &str| {
         let names: BTreeSet<String> =
@@ -160,7 +160,7 @@ fn identity(a: &[Value], b: &[Value]) -> Option<&'static str> {
     IDENTITIES.into_iter().find(|field| tells_apart(a, field) && tells_apart(b, field))
 }
 
-/// Changes edits back in an object as it is now.
+/// Reverts edits in the current state of an object.
 pub(super) fn revert(edits: &[Edit], current: &Value) -> Reverted {
     let mut reverted = Reverted { object: current.clone(), restored: 0, others: Vec::new() };
     for edit in edits.iter().rev() {
@@ -181,7 +181,7 @@ pub(super) fn revert(edits: &[Edit], current: &Value) -> Reverted {
     reverted
 }
 
-/// Removes what the run made around a field that is gone, if nothing else is in it.
+/// Removes the fields that the run created around a removed field, if nothing else is in them.
 fn forget_empty(object: &mut Value, edit: &Edit) {
     for around in (edit.path.len().saturating_sub(edit.made)..edit.path.len()).rev() {
         let path = &edit.path[..around];
@@ -197,7 +197,7 @@ fn forget_empty(object: &mut Value, edit: &Edit) {
     }
 }
 
-/// Whether a value is the one that was written. The API server adds defaults.
+/// Returns true if a value is still the one that was written, apart from defaults that the API server added.
 fn is_still(now: Option<&Value>, written: Option<&Value>) -> bool {
     match (now, written) {
         (None | Some(Value::Null), None | Some(Value::Null)) => true,
@@ -218,7 +218,7 @@ fn find<'a>(object: &'a Value, path: &[Step]) -> Option<&'a Value> {
     })
 }
 
-/// Sets or removes a field; `false` if an item on the path is gone.
+/// Sets or removes a field; returns false if an item on the path is gone.
 fn set(object: &mut Value, path: &[Step], value: Option<Value>) -> bool {
     let Some((step, rest)) = path.split_first() else {
         *object = value.unwrap_or_default();
@@ -259,7 +259,7 @@ fn set(object: &mut Value, path: &[Step], value: Option<Value>) -> bool {
     true
 }
 
-/// The JSON merge patch (RFC 7386) that turns one object into the other; `None` if they are equal.
+/// Returns the JSON merge patch (RFC 7386) that turns one object into the other; `None` if they are equal.
 pub(super) fn merge_patch(from: &Value, to: &Value) -> Option<Value> {
     let (Value::Object(a), Value::Object(b)) = (from, to) else {
         return (from != to).then(|| to.clone());
@@ -333,7 +333,7 @@ mod tests {
         let added = container(json!({"preStop": {"sleep": {"seconds": 5}}}));
         let edits = between(&deployment(), &added);
         assert_eq!(revert(&edits, &added).object, deployment());
-        // What was there before stays, and what others have added beside it.
+        // The field that was there before stays, and so do those that others have added beside it.
         let before = container(json!({"postStart": {"sleep": {"seconds": 1}}}));
         let added =
             container(json!({"postStart": {"sleep": {"seconds": 1}}, "preStop": {"sleep": {"seconds": 5}}}));

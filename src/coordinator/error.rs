@@ -1,4 +1,4 @@
-//! Why a run could not go on.
+//! Errors that end a run.
 
 use std::time::Duration;
 
@@ -10,26 +10,25 @@ use crate::scenario::{Scenario, ScenarioError};
 use rolldrop_record::RunDirError;
 use rolldrop_record::event::ActionName;
 
-/// Why a run could not go on.
+/// Error that ends a run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CoordinatorError {
     /// The API server refused a call, or did not answer.
     #[error("failed to {what}: {why}")]
     Api {
-        /// What was asked.
+        /// Call that was made, as a phrase after "failed to".
         what: String,
-        /// Its answer.
+        /// Message of the API server or of the client.
         why: String,
     },
     /// A call was not answered in time.
     #[error("failed to {what}: no answer within {limit:?}")]
     Timeout {
-        /// What was asked.
+        /// Call that was made, as a phrase after "failed to".
         what: String,
-        /// The limit.
         limit: Duration,
     },
-    /// An object of the manifests exists already.
+    /// An object of the manifests already exists in the cluster.
     #[error(
         "{0} exists already: the run would take it over; remove it, name another namespace, or remove it from the \
          manifests"
@@ -40,79 +39,71 @@ pub(crate) enum CoordinatorError {
         "the cluster has no {kind} of {api_version}: take it out of the manifests, or name a cluster that has it (--context)"
     )]
     UnknownKind {
-        /// The kind.
         kind: String,
-        /// Its group and version.
+        /// Group and version of the kind.
         api_version: String,
     },
-    /// A pod says that it cannot start.
+    /// A pod reports that it cannot start.
     #[error("a pod never starts: {0}")]
     PodNeverStarts(String),
-    /// Where connections go cannot be found out.
+    /// The run cannot find out which pods its connections are routed to.
     #[error("--evidence conntrack: {0}")]
     NoEvidence(String),
     /// No pod of the load's Job was ready in time.
     #[error("no load worker is ready after {limit:?}: {why}")]
     NoLoadWorker {
-        /// The limit.
         limit: Duration,
-        /// What the pods say.
+        /// State of the workers' pods.
         why: String,
     },
     /// The pods were not ready in time.
     #[error("service {service} has {ready} of {wanted} endpoints ready after {limit:?}{why}")]
     NotReady {
-        /// The Service.
         service: String,
         /// Endpoints that are ready.
         ready: usize,
-        /// Endpoints that were waited for.
+        /// Number of endpoints to wait for.
         wanted: usize,
-        /// The limit.
         limit: Duration,
-        /// The reason with a colon before it, or nothing.
+        /// Reason, preceded by a colon; empty if none is known.
         why: String,
     },
     /// Workloads of the run did not get their pods in time.
     #[error("{missing} after {limit:?}{why}")]
     WorkloadNotReady {
-        /// Which, and what it lacks.
+        /// The workloads, and what each of them still lacks.
         missing: String,
-        /// The limit.
         limit: Duration,
-        /// The reason with a colon before it, or nothing.
+        /// Reason, preceded by a colon; empty if none is known.
         why: String,
     },
     /// The target Service cannot be used.
     #[error("service {service}: {why}")]
     Service {
-        /// The Service.
         service: String,
-        /// Why.
+        /// Reason that it cannot be used.
         why: String,
     },
-    /// Another run changes a workload.
+    /// Another run is changing this workload.
     #[error(
         "{workload} is in use by {holder}: wait until that has ended, or use `rolldrop cleanup` with its directory if it \
          was killed; if neither is possible, {remedy} forgets it"
     )]
     InUse {
-        /// The workload.
         workload: String,
         /// The run, its owner, and when it expires.
         holder: String,
         /// The command that removes the annotation.
         remedy: String,
     },
-    /// Somebody else changed an object between reading it and changing it.
+    /// Others changed an object between the run's read and its write, again and again.
     #[error("failed to change {0}: others keep changing it")]
     Conflict(String),
     /// A selector matches nothing.
     #[error("selector {selector:?} matches no pod in namespace {namespace}: correct it, or the pods' labels")]
     NoPods {
-        /// The selector.
+        /// Label selector, as the scenario has it.
         selector: String,
-        /// The namespace.
         namespace: String,
     },
     /// The run lacks rights that it needs.
@@ -121,7 +112,7 @@ pub(crate) enum CoordinatorError {
         .rights.join(", ")
     )]
     MissingRights {
-        /// What is missing: verb, resource and where.
+        /// Missing rights: verb, resource and place of each.
         rights: Vec<String>,
         /// The namespace of the run.
         namespace: String,
@@ -131,49 +122,45 @@ pub(crate) enum CoordinatorError {
         "{action} of {of} is refused: {why}; set allowOutage: true in the disruption if this is intended"
     )]
     TooMany {
-        /// The action.
         action: ActionName,
-        /// Whose pods.
+        /// Workload, selector or node that the pods belong to.
         of: String,
-        /// What it would do.
+        /// Effect that the action would have.
         why: String,
     },
     /// The cluster is too old for something that the manifests use.
     #[error("the cluster runs Kubernetes {version}, which lacks what the scenario uses: {}", .lacking.join("; "))]
     TooOld {
-        /// Its version.
+        /// Version of the cluster.
         version: KubernetesVersion,
-        /// What, where, and what to write in its place.
+        /// Each missing feature: what it is, where the manifests use it, and what to write instead.
         lacking: Vec<String>,
     },
     /// A workload or a pod has no such container.
     #[error("{of} has no container {container:?}: name one of its containers")]
     NoContainer {
-        /// Whose.
+        /// Workload or pod.
         of: String,
-        /// The container.
         container: String,
     },
     /// A workload would not replace its pods.
     #[error("{workload} would not replace its pods: {why}")]
     NoRollout {
-        /// Which.
         workload: String,
-        /// Why not, and what to do.
+        /// Reason, and what to do about it.
         why: &'static str,
     },
-    /// An object to be patched is in no namespace.
+    /// An object to be patched is not in the namespace of the run.
     #[error("{object} is not in the run's namespace: the run changes only objects there")]
     NotInNamespace {
-        /// The object.
+        /// Kind and name of the object.
         object: String,
     },
     /// A pod cannot be taken out of a Service.
     #[error("pod {pod} cannot leave its Service: {why}; name a label of the Service's selector (label: app)")]
     Relabel {
-        /// The pod.
         pod: String,
-        /// Why.
+        /// Reason that it cannot leave.
         why: String,
     },
     /// A node has no pods that would end with it.
@@ -182,54 +169,50 @@ pub(crate) enum CoordinatorError {
          {namespace} -o wide)"
     )]
     NoPodsOnNode {
-        /// The node.
         node: String,
         /// The namespace of the run.
         namespace: String,
     },
-    /// A node has only pods that a drain leaves where they are.
+    /// A node has only pods that a drain does not evict.
     #[error(
         "the pods of namespace {namespace} on node {node} are of DaemonSets, which a drain leaves where they are: end \
          them by nodeShutdown or deletePod"
     )]
     OnlyDaemonSets {
-        /// The node.
         node: String,
         /// The namespace of the run.
         namespace: String,
     },
-    /// The cluster offers no way to do this.
+    /// The cluster offers no way to carry out an action.
     #[error(
         "this cluster offers no {action}: Kubernetes has no call for it, and {path} answers {answer:?}; {instead}"
     )]
     NotOffered {
-        /// The action.
         action: ActionName,
-        /// What was asked for.
+        /// Path that was requested.
         path: String,
-        /// What the API server says of it.
+        /// Answer of the API server to that request.
         answer: String,
-        /// What to do instead.
+        /// Action to use instead.
         instead: &'static str,
     },
     /// The scenario does not fit the cluster.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
-    /// It is not known which workloads are behind a target.
+    /// The run cannot tell which workloads are behind a target.
     #[error("the workload behind the target is not known: {0}")]
     Behind(String),
     /// The sidecar cannot be added to the pods.
     #[error("the sidecar cannot be added: {0}")]
     Sidecar(String),
-    /// How pods end cannot be set.
+    /// The way in which pods end cannot be set.
     #[error(transparent)]
     Ending(#[from] EndingError),
-    /// The rollout of a change did not end.
+    /// The rollout of a change did not settle in time.
     #[error("the rollout of the changed workloads had not settled after {limit:?}: {missing}")]
     Unsettled {
-        /// What was missing.
+        /// Workload, and what it still lacks.
         missing: String,
-        /// The limit.
         limit: Duration,
     },
     /// A GitOps controller manages an object.
@@ -238,9 +221,9 @@ pub(crate) enum CoordinatorError {
          --change-gitops, or make the change in its repository"
     )]
     Managed {
-        /// The object.
+        /// Kind and name of the object.
         object: String,
-        /// The controller.
+        /// Name of the GitOps controller, such as `Flux`.
         controller: String,
     },
     /// The run's changes could not be recorded.
@@ -258,7 +241,7 @@ pub(crate) enum CoordinatorError {
 }
 
 impl CoordinatorError {
-    /// The same with the place in the scenario that it is about, if the scenario can be corrected.
+    /// Adds the place in the scenario that the error is about, if correcting the scenario helps.
     #[must_use]
     pub(super) fn at(self, scenario: &Scenario, key: &str) -> Self {
         match self {
@@ -276,15 +259,15 @@ impl CoordinatorError {
         }
     }
 
-    /// An error of the Kubernetes client.
+    /// Turns an error of the Kubernetes client into a [`CoordinatorError::Api`].
     pub(super) fn api(what: &str, error: &kube::Error) -> Self {
         Self::Api { what: what.to_owned(), why: Self::why(error) }
     }
 
-    /// What an error of the Kubernetes client says.
+    /// Returns the message of an error of the Kubernetes client.
     pub(super) fn why(error: &kube::Error) -> String {
         match error {
-            // Its own words need not say that it was busy.
+            // The server's message need not say that it was busy.
             error @ kube::Error::Api(status) if is_too_many(error) => {
                 format!("{} (429 Too Many Requests)", status.message)
             }
@@ -294,7 +277,7 @@ impl CoordinatorError {
     }
 }
 
-/// The last cause, which is the one that says something.
+/// Returns the message of the innermost cause, which is the informative one.
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut last = error;
     while let Some(source) = last.source() {

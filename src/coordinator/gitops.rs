@@ -1,24 +1,24 @@
-//! Objects that a GitOps controller keeps as they are in its repository.
+//! Objects that a GitOps controller keeps in the state of its repository.
 
 use serde_json::Value;
 
-/// Prefixes of labels and annotations that mark a GitOps controller's objects.
+/// Prefixes of the labels and annotations by which a GitOps controller marks its objects.
 const GITOPS: [(&str, &str); 3] = [
     ("argocd.argoproj.io/", "Argo CD"),
     ("kustomize.toolkit.fluxcd.io/", "Flux"),
     ("helm.toolkit.fluxcd.io/", "Flux"),
 ];
 
-/// What to do about objects that a GitOps controller keeps as they are in its repository.
+/// Policy for objects that a GitOps controller keeps in the state of its repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GitOps {
-    /// They are not changed: the controller would change them back in mid-run.
+    /// Does not change them, as the controller would revert the change in mid-run.
     Refuse,
-    /// They are changed: the controller is known to be paused.
+    /// Changes them, as the controller is known to be paused.
     Change,
 }
 
-/// The GitOps controller that manages an object.
+/// Returns the name of the GitOps controller that manages an object.
 pub(crate) fn controller_of(object: &Value) -> Option<&'static str> {
     let metadata = &object["metadata"];
     let names = [&metadata["labels"], &metadata["annotations"]];

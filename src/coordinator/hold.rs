@@ -1,8 +1,8 @@
-//! Workloads in use: an annotation names the run that changes a workload, so that no second run changes it meanwhile.
+//! Workloads in use: an annotation names the run that changes a workload, so that no second run does.
 //!
-//! The annotation is on the workload itself, not on its pods' template: taking it is no rollout. It is set by a patch of
-//! the resourceVersion that was read, renewed while the run lasts, and removed at the end or by `rolldrop cleanup`. A run
-//! that was killed holds its workload until the annotation expires.
+//! The annotation is on the workload itself, not on its pods' template, so setting it causes no rollout. A patch of the
+//! resourceVersion that was read sets it. It is renewed while the run lasts, and removed at the end or by `rolldrop
+//! cleanup`. A run that was killed holds its workload until the annotation expires.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -35,27 +35,28 @@ use crate::scenario::{Action, Object, Place, Scenario, Workload};
 use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_record::{Clock, EventKind, Stamp};
 
-/// The annotation.
+/// Annotation on a workload in use.
 const IN_USE: &str = "rolldrop.dev/in-use";
-/// Time that it lasts after it was taken or renewed.
+/// Time for which it is valid after it was set or renewed.
 const LASTS: Duration = Duration::from_secs(10 * 60);
-/// From one renewal to the next. Each is a new generation of a Deployment, which its controller copies to ReplicaSets.
+/// Time from one renewal to the next. Each renewal is a new generation of a Deployment, which its controller copies to
+/// ReplicaSets.
 const RENEWED: Duration = Duration::from_secs(3 * 60);
-/// From a renewal that failed to the next attempt.
+/// Time from a failed renewal to the next attempt.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// The run that uses a workload.
+/// Run that uses a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Holder {
     run: String,
-    /// The user and the machine.
+    /// User and machine.
     owner: String,
-    /// When it expires (RFC 3339).
+    /// Time at which it expires (RFC 3339).
     until: String,
 }
 
 impl Holder {
-    /// The holder of a workload; `None` if nobody uses it. An annotation that cannot be read holds without an end.
+    /// Returns the holder of a workload; `None` if nobody uses it. An annotation that cannot be parsed never expires.
     fn of(workload: &Value) -> Option<Self> {
         let text = workload["metadata"]["annotations"][IN_USE].as_str()?;
         let unknown = |what: &str| format!("an unknown {what}");
@@ -63,7 +64,7 @@ impl Holder {
         Some(serde_json::from_str(text).unwrap_or_else(|_| unread()))
     }
 
-    /// The present user's, from now on.
+    /// Creates a holder for the present user, valid from now.
     fn begin(run: &str, clock: Clock) -> Self {
         let until = time(clock.now() + LASTS).strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         Self { run: run.to_owned(), owner: owner(), until }
@@ -73,13 +74,13 @@ impl Holder {
         self.until.parse::<Timestamp>().is_ok_and(|until| until <= time(clock.now()))
     }
 
-    /// The patch that names it in a workload, and in no later version of it.
+    /// Returns the patch that writes the holder into this version of a workload, and into no later one.
     fn patch_of(&self, workload: &Value) -> Value {
         annotated(&json!(json!(self).to_string()), workload)
     }
 }
 
-/// The patch that sets or removes the annotation in a workload, and in no later version of it.
+/// Returns the patch that sets or removes the annotation in this version of a workload, and in no later one.
 fn annotated(text: &Value, workload: &Value) -> Value {
     let version = &workload["metadata"]["resourceVersion"];
     json!({"metadata": {"annotations": {IN_USE: text}, "resourceVersion": version}})
@@ -89,7 +90,7 @@ async fn send(api: &Api<DynamicObject>, name: &str, patch: &Value) -> kube::Resu
     api.patch(&in_path(name), &PatchParams::default(), &Patch::Merge(patch)).await
 }
 
-/// A caller of an object's namespace, and the workload that the object is; `None` if it is none.
+/// Returns the workload that an object is, and a caller for its namespace; `None` if the object is no workload.
 fn of_reference(caller: &Caller, object: &ObjectRef) -> Option<(Caller, Workload)> {
     let namespace = object.namespace.clone().unwrap_or_default();
     let workload = format!("{}/{}", object.kind, object.name).parse().ok()?;
@@ -107,7 +108,7 @@ fn time(stamp: Stamp) -> Timestamp {
     Timestamp::from_nanosecond(stamp.unix_ns().into()).unwrap_or_default()
 }
 
-/// The user and the machine, as far as they are known.
+/// Returns the user and the machine, as far as they are known.
 fn owner() -> String {
     let user = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
     let user = user.map_or_else(|| format!("uid {}", nix::unistd::getuid()), |user| user.name);
@@ -115,7 +116,8 @@ fn owner() -> String {
     host.map_or(user.clone(), |host| format!("{user}@{host}"))
 }
 
-/// The workloads that a run changes and that exist before it. `live` are the objects that it changes for its duration.
+/// Returns the workloads that a run changes and that exist before it. `live` are the objects that it changes for its
+/// duration.
 pub(super) fn needed<'a>(work: &Work<'_>, live: impl Iterator<Item = &'a Live>) -> Vec<Workload> {
     let mut needed: Vec<Workload> = live.filter_map(Live::workload).collect();
     let disruptions = if work.has_command { &[][..] } else { &work.scenario.disruptions };
@@ -134,7 +136,7 @@ pub(super) fn needed<'a>(work: &Work<'_>, live: impl Iterator<Item = &'a Live>) 
     needed
 }
 
-/// The Services of a scenario's targets that its manifests do not make.
+/// Returns the Services of a scenario's targets that its manifests do not create.
 pub(super) fn services_of(scenario: &Scenario) -> Vec<&str> {
     let is_own = |name: &str| {
         let is_it = |object: &Value| object["kind"] == "Service" && object["metadata"]["name"] == *name;
@@ -158,7 +160,7 @@ impl Caller {
         Ok(serde_json::to_value(found).unwrap_or_default())
     }
 
-    /// Finds out that no other run uses these workloads. Returns a sentence for each whose former holder has expired.
+    /// Checks that no other run uses these workloads. Returns a warning for each whose former holder has expired.
     ///
     /// # Errors
     /// [`CoordinatorError::InUse`] if another run uses one.
@@ -171,7 +173,7 @@ impl Caller {
         let mut expired = Vec::new();
         for workload in workloads {
             let current = match self.read_workload(workload).await {
-                // Whoever needs it says that it is not there.
+                // The step that needs the workload reports that it is missing.
                 Err(CoordinatorError::Api { .. }) => continue,
                 read => read?,
             };
@@ -202,8 +204,8 @@ impl Caller {
         }
     }
 
-    /// Returns a sentence for each workload behind the Services of a run's targets that another run uses, as far as
-    /// rights allow to see it.
+    /// Returns a warning for each workload behind the Services of a run's targets that another run uses, as far as the
+    /// run has the right to read it.
     pub(super) async fn held_by_others(
         &self,
         work: &Work<'_>,
@@ -265,7 +267,7 @@ impl Caller {
         Err(CoordinatorError::Conflict(workload.to_string()))
     }
 
-    /// Renews the annotation of a run, and returns whether the run still uses the workload.
+    /// Renews the annotation of a run. Returns false if the run no longer uses the workload.
     async fn renew(&self, clock: Clock, workload: &Workload, run: &str) -> Result<bool, CoordinatorError> {
         let api = self.api_of_workload(workload);
         let what = format!("mark {workload} as in use");
@@ -284,7 +286,7 @@ impl Caller {
         Err(CoordinatorError::Conflict(workload.to_string()))
     }
 
-    /// Renews it until the run no longer uses the workload.
+    /// Renews the annotation again and again, until the run no longer uses the workload.
     async fn keep_renewing(self, clock: Clock, workload: Workload, run: String) {
         let mut pause = RENEWED;
         loop {
@@ -298,8 +300,8 @@ impl Caller {
     }
 }
 
-/// Renews the annotation of a run that has ended: a change of its that is still on its way to the API server names an
-/// earlier version, and is refused from now on.
+/// Renews the annotation of a run that has ended. A change by that run that is still on its way to the API server names
+/// an earlier version, so the API server refuses it from now on.
 pub(super) async fn take_over(caller: &Caller, object: &ObjectRef, run: &str) {
     if let Some((caller, workload)) = of_reference(caller, object)
         && let Err(error) = caller.renew(Clock::start(), &workload, run).await
@@ -359,7 +361,7 @@ impl Session {
     }
 }
 
-/// A workload held for several runs, such as those of a tuning.
+/// A workload that is in use by several runs, such as those of a tuning.
 pub(crate) struct Tenure {
     caller: Caller,
     journal: Mutex<Journal>,
@@ -368,10 +370,10 @@ pub(crate) struct Tenure {
 }
 
 impl Tenure {
-    /// Marks a workload as in use. The directory gets a journal of its own, or has one from before.
+    /// Marks a workload as in use. Creates a journal in the directory, or continues the existing one.
     ///
     /// # Errors
-    /// [`CoordinatorError::InUse`] if another run uses it, and when the journal cannot be written.
+    /// [`CoordinatorError::InUse`] if another run uses the workload, and when the journal cannot be written.
     pub(crate) async fn begin(
         caller: Caller,
         (dir, clock): (&Path, Clock),
@@ -390,15 +392,15 @@ impl Tenure {
         Ok(Self { caller, journal, run, _renewing: renewing })
     }
 
-    /// The name under which the workload is in use.
+    /// Returns the name under which the workload is in use.
     pub(crate) fn run(&self) -> &str {
         &self.run
     }
 
-    /// Releases the workload. `stop` cuts that short.
+    /// Releases the workload. Cancelling `stop` cuts that short.
     ///
     /// # Errors
-    /// When the journal cannot be written.
+    /// Fails if the journal cannot be written.
     pub(crate) async fn end(self, stop: CancellationToken) -> Result<Vec<Undone>, JournalError> {
         let mut journal = self.journal.into_inner().unwrap_or_else(PoisonError::into_inner);
         undo::all(&Caller { stop, ..self.caller }, &mut journal).await

@@ -1,7 +1,7 @@
-//! What a run changes in a cluster: `changes.jsonl`, written before each change.
+//! Record of the changes that a run makes in a cluster: `changes.jsonl`, written before each change.
 //!
-//! Each line is on disk before the API server is called. At its end a run undoes everything in it that is not undone;
-//! after a kill, `rolldrop cleanup` does. Undoing is in [`super::undo`].
+//! Each line is on disk before the API server is called. At its end, a run undoes every change in the journal that is
+//! not undone; after a kill, `rolldrop cleanup` does. The undoing is in [`super::undo`].
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -13,22 +13,21 @@ use super::edits::Edit;
 use crate::cluster::Origin;
 use rolldrop_record::{Clock, Stamp};
 
-/// The label that says which run created an object.
+/// Label with the run that created an object.
 pub(super) const RUN_LABEL: &str = "rolldrop.dev/run";
-/// The file in the run directory.
+/// Name of the journal in the run directory.
 const FILE: &str = "changes.jsonl";
-/// The version of its format.
+/// Version of the journal's format.
 const VERSION: u32 = 1;
 
-/// Why a journal cannot be kept or read.
+/// Reason that a journal cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JournalError {
     /// A file could not be read or written.
     #[error("failed to use {path}")]
     Io {
-        /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The directory holds no journal.
@@ -40,11 +39,10 @@ pub(crate) enum JournalError {
     /// A line cannot be read.
     #[error("{path}:{line}: {why}; restore the file")]
     Malformed {
-        /// The file.
         path: PathBuf,
         /// The line, counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Description of the error.
         why: String,
     },
 }
@@ -58,43 +56,43 @@ pub(super) struct ObjectRef {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) namespace: Option<String>,
     pub(super) name: String,
-    /// Not known before it is created.
+    /// UID; `None` until the object is created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) uid: Option<String>,
-    /// Of the object that was changed.
+    /// Version of the object that was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) resource_version: Option<String>,
 }
 
 impl ObjectRef {
-    /// One that is not known any closer.
+    /// Creates a reference to an object whose UID is not known.
     pub(super) fn new(api_version: &str, kind: &str, namespace: Option<String>, name: &str) -> Self {
         let (api_version, kind, name) = (api_version.to_owned(), kind.to_owned(), name.to_owned());
         Self { api_version, kind, namespace, name, uid: None, resource_version: None }
     }
 }
 
-/// The kind of change.
+/// Kind of a change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "snake_case")]
 pub(super) enum Change {
-    /// It is created.
+    /// The object is created.
     Create,
-    /// Fields of it are changed.
+    /// Fields of the object are changed.
     Edit {
-        /// Which, from what to what.
+        /// Changed fields, with their values before and after.
         edits: Vec<Edit>,
     },
     /// The node is shut down.
     ShutDown,
-    /// An annotation says that the run uses it.
+    /// An annotation marks the object as in use by the run.
     Hold {
-        /// The name in the annotation.
+        /// Name of the run in the annotation.
         run: String,
     },
 }
 
-/// A change that is not undone.
+/// A change that is not undone yet.
 #[derive(Clone, Debug)]
 pub(super) struct Open {
     pub(super) id: u32,
@@ -116,10 +114,10 @@ enum Entry {
     Begun {
         v: u32,
         run: String,
-        /// None if the cluster ends with the run.
+        /// Way to reach the cluster; `None` if it ends with the run.
         cluster: Option<Origin>,
     },
-    /// A change will be made.
+    /// A change is about to be made.
     Change {
         id: u32,
         object: ObjectRef,
@@ -132,7 +130,7 @@ enum Entry {
     Undone { id: u32, how: String },
 }
 
-/// What a run changes in a cluster. No other process has it open for writing.
+/// Journal of a run's changes. No other process has it open for writing.
 #[derive(Debug)]
 pub(super) struct Journal {
     path: PathBuf,
@@ -144,7 +142,7 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Begins the journal of a run in its directory. `cluster` is none if that ends with the run.
+    /// Creates the journal of a run in its directory. `cluster` is `None` if the cluster ends with the run.
     pub(super) fn begin(
         run_dir: &Path,
         clock: Clock,
@@ -155,14 +153,15 @@ impl Journal {
         let io = |source| JournalError::Io { path: path.clone(), source };
         let file = OpenOptions::new().create_new(true).append(true).open(&path).map_err(io)?;
         file.lock().map_err(io)?;
-        // The entry of the file in its directory outlives a crash of the machine as well.
+        // Makes the file's directory entry survive a crash of the machine.
         File::open(run_dir).and_then(|dir| dir.sync_all()).map_err(io)?;
         let mut journal = Self { path, file, clock, run: String::new(), open: Vec::new(), next_id: 0 };
         journal.head(run, cluster)?;
         Ok(journal)
     }
 
-    /// Opens the journal of a run that goes on, which a kill may have left without its first line.
+    /// Opens the journal of a run that continues. A kill may have left it without its first line, which is then
+    /// written.
     pub(super) fn go_on(
         run_dir: &Path,
         clock: Clock,
@@ -181,12 +180,12 @@ impl Journal {
         self.append(Entry::Begun { v: VERSION, run: run.to_owned(), cluster })
     }
 
-    /// Whether a directory holds one.
+    /// Returns true if a directory has a journal.
     pub(super) fn is_in(run_dir: &Path) -> bool {
         run_dir.join(FILE).exists()
     }
 
-    /// Opens the journal of a run that has ended, and says where its cluster is.
+    /// Opens the journal of a run that has ended. Also returns the way to reach its cluster.
     pub(super) fn resume(run_dir: &Path, clock: Clock) -> Result<(Self, Option<Origin>), JournalError> {
         let path = run_dir.join(FILE);
         let io = |source| JournalError::Io { path: path.clone(), source };
@@ -207,7 +206,8 @@ impl Journal {
         }
         let mut text = Vec::new();
         (&file).read_to_end(&mut text).map_err(io)?;
-        // A kill tore the last line: the change that it would have announced was not made. The next line begins anew.
+        // A kill cut the last line short: the change that it would have announced was not made. The next line starts
+        // there.
         let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         if whole < text.len() {
             file.set_len(whole as u64).map_err(io)?;
@@ -237,7 +237,7 @@ impl Journal {
         Ok((journal, cluster))
     }
 
-    /// The name that the run's objects are labelled with.
+    /// Returns the name that labels the run's objects.
     pub(super) fn run(&self) -> &str {
         &self.run
     }
@@ -251,24 +251,24 @@ impl Journal {
         Ok(id)
     }
 
-    /// Writes down which object was created.
+    /// Records the UID of an object that was created.
     pub(super) fn created(&mut self, id: u32, uid: String) -> Result<(), JournalError> {
         self.set_uid(id, &uid);
         self.append(Entry::Created { id, uid })
     }
 
-    /// Records that nothing of a change is left.
+    /// Records that a change is undone, or that nothing is left to undo.
     pub(super) fn undone(&mut self, id: u32, how: impl Into<String>) -> Result<(), JournalError> {
         self.open.retain(|open| open.id != id);
         self.append(Entry::Undone { id, how: how.into() })
     }
 
-    /// What is not undone, the latest first.
+    /// Returns the changes that are not undone, the latest first.
     pub(super) fn open_changes(&self) -> Vec<Open> {
         self.open.iter().rev().cloned().collect()
     }
 
-    /// The number of the latest change of an object that is not undone.
+    /// Returns the id of the latest change of an object that is not undone.
     pub(super) fn last_of(&self, object: &ObjectRef) -> Option<u32> {
         let is_it = |open: &&Open| open.object.uid == object.uid && open.object.name == object.name;
         self.open.iter().rev().find(is_it).map(|open| open.id)
@@ -287,7 +287,7 @@ impl Journal {
         line.push(b'\n');
         let before = self.file.metadata().map_err(io)?.len();
         self.file.write_all(&line).and_then(|()| self.file.sync_data()).map_err(|error| {
-            // A full disk must not leave a part of a line before the next one.
+            // A full disk must not leave part of a line before the next one.
             let _ = self.file.set_len(before);
             io(error)
         })

@@ -1,4 +1,4 @@
-//! The kinds that a cluster has.
+//! Kinds of objects in a cluster.
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use kube::Api;
@@ -11,7 +11,7 @@ use super::caller::Caller;
 use super::error::CoordinatorError;
 use crate::scenario::WorkloadKind;
 
-/// The kind of a workload.
+/// Returns the API resource of a kind of workload.
 pub(super) fn resource_of(kind: WorkloadKind) -> ApiResource {
     match kind {
         WorkloadKind::Deployment => ApiResource::erase::<Deployment>(&()),
@@ -21,7 +21,7 @@ pub(super) fn resource_of(kind: WorkloadKind) -> ApiResource {
 }
 
 impl Caller {
-    /// The API of a kind, in a namespace if it is namespaced.
+    /// Returns the API of a kind, in this namespace if the kind is namespaced.
     pub(super) fn api_of(
         &self,
         resource: &ApiResource,
@@ -34,7 +34,7 @@ impl Caller {
         }
     }
 
-    /// What the cluster knows of a kind.
+    /// Looks up the API resource and the scope of a kind in the cluster.
     pub(super) async fn kind_of(
         &self,
         api_version: &str,
@@ -57,7 +57,7 @@ impl Caller {
     }
 }
 
-/// Why a workload would not replace its pods by those of a changed template.
+/// Returns the reason that a workload would not replace its pods after a change of its template; `None` if it would.
 pub(crate) fn why_no_rollout(workload: &Value) -> Option<&'static str> {
     let spec = &workload["spec"];
     let partition = spec["updateStrategy"]["rollingUpdate"]["partition"].as_u64().unwrap_or(0);

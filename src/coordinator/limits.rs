@@ -1,4 +1,5 @@
-//! How many pods may end at once: never the last ready one, and no more than their PodDisruptionBudgets allow.
+//! Limits of the number of pods that may end at once: never the last ready one, and no more than their
+//! PodDisruptionBudgets allow.
 //!
 //! Pods that are deleted must also be within their Deployment's `maxUnavailable`; one at a time always is, as the
 //! failure of any node takes as many. Evictions, drains and shutdowns of nodes ignore it: `maxUnavailable` is a setting
@@ -18,7 +19,7 @@ use super::error::CoordinatorError;
 use crate::scenario::Action;
 use rolldrop_kubernetes::pods::Candidate;
 
-/// The limits for ending pods.
+/// Budgets and Deployments that limit how many pods may end at once.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bounds {
     pub(super) budgets: Vec<PodDisruptionBudget>,
@@ -26,10 +27,10 @@ pub(super) struct Bounds {
 }
 
 impl Caller {
-    /// The limits of an action.
+    /// Reads what limits an action.
     ///
     /// # Errors
-    /// When the API server does not answer.
+    /// Fails if the API server does not answer.
     pub(super) async fn bounds(&self, action: &Action) -> Result<Bounds, CoordinatorError> {
         let budgets = self.list_kind().await?;
         let deployments = match Bounds::has_deployments(action) {
@@ -40,19 +41,19 @@ impl Caller {
     }
 }
 
-/// Whether the API server holds the action back while a budget does not allow it.
+/// Returns true if the API server holds the action back while a budget does not allow it.
 fn is_by_eviction(action: &Action) -> bool {
     matches!(action, Action::Evict(_) | Action::Drain { .. })
 }
 
 impl Bounds {
-    /// Whether `maxUnavailable` of Deployments limits the action.
+    /// Returns true if `maxUnavailable` of Deployments limits the action.
     pub(super) const fn has_deployments(action: &Action) -> bool {
         !matches!(action, Action::Evict(_) | Action::Drain { .. } | Action::NodeShutdown { .. })
     }
 
-    /// Why an action may not ask for the end of these ready pods, in addition to those that are already ending; `None`
-    /// if it may.
+    /// Returns the reason that an action may not end these ready pods, in addition to those that are already
+    /// terminating; `None` if it may.
     pub(super) fn refuse_action(
         &self,
         action: &Action,
@@ -70,8 +71,8 @@ impl Bounds {
         }
     }
 
-    /// The pods that end at once if an action asks for the end of these. Of evicted pods that a budget protects these
-    /// are as many as it allows now.
+    /// Returns the pods that end at once if an action asks for the end of these. Of evicted pods that a budget
+    /// protects, it returns as many as the budget allows now.
     pub(super) fn at_once(&self, action: &Action, asked: &[Candidate]) -> Vec<Candidate> {
         if !is_by_eviction(action) {
             return asked.to_vec();
@@ -95,7 +96,7 @@ impl Bounds {
         asked.iter().filter(|pod| ends(pod)).cloned().collect()
     }
 
-    /// The same for pods that end at once.
+    /// Returns the reason that pods may not end at once; `None` if they may.
     fn refuse(&self, going: &[Candidate], ready: &[Candidate], leaving: &[Candidate]) -> Option<String> {
         let besides = match leaving.len() {
             0 => "",
@@ -110,8 +111,8 @@ impl Bounds {
         let of = |pods: &[Candidate], selector: &LabelSelector| {
             pods.iter().filter(|pod| selects(selector, pod.labels())).count()
         };
-        // A status lags, and may still count pods that are ending; and not all pods that it counts need be among
-        // those considered.
+        // A status lags, and may still count pods that are terminating; and it may count pods that are not among those
+        // considered.
         let now = |counted: usize, selector: &LabelSelector| {
             counted.saturating_sub(of(leaving, selector)).max(of(ready, selector))
         };
@@ -165,7 +166,7 @@ impl Bounds {
     }
 }
 
-/// A number of a status, which has none below 0.
+/// Converts a number of a status, in which none is below 0.
 fn number(number: Option<i32>) -> usize {
     usize::try_from(number.unwrap_or(0)).unwrap_or(0)
 }
@@ -174,14 +175,14 @@ fn in_words(pods: usize) -> String {
     if pods == 1 { "1 pod".to_owned() } else { format!("{pods} pods") }
 }
 
-/// How a share of pods becomes a number.
+/// Direction in which a share of pods is rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Round {
     Up,
     Down,
 }
 
-/// A number, or a share of so many pods.
+/// Returns a number of pods that is given as such, or as a share of all pods.
 pub(crate) fn number_of(value: &IntOrString, pods: usize, round: Round) -> usize {
     match value {
         IntOrString::Int(value) => number(Some(*value)),
@@ -194,7 +195,7 @@ pub(crate) fn number_of(value: &IntOrString, pods: usize, round: Round) -> usize
 }
 
 pub(super) fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
-    // One with an operator that is not known selects nothing.
+    // A selector with an unknown operator selects nothing.
     Selector::try_from(selector.clone()).is_ok_and(|selector| selector.matches(labels))
 }
 
@@ -256,7 +257,7 @@ mod tests {
             ),
             "{why}"
         );
-        // Of another action that has just begun, the status of neither says anything yet.
+        // Just after another action has begun, neither status shows it.
         let why = deployments(json!(1)).refuse(&pods(1), &pods(9), &pods(1)).unwrap();
         assert!(
             why.ends_with(
@@ -266,12 +267,12 @@ mod tests {
         );
         let why = budgets(1).refuse(&pods(1), &pods(2), &pods(1)).unwrap();
         assert_eq!(why, "PodDisruptionBudget pdb allows 0 of 1 pod to end");
-        // One that leaves and has been replaced is not missing.
+        // A pod that is leaving and has been replaced is not missing.
         assert_eq!(deployments(json!(1)).refuse(&pods(1), &pods(10), &pods(1)), None);
         assert_eq!(budgets(1).refuse(&pods(1), &pods(3), &pods(1)), None);
     }
 
-    /// An eviction is held back by budgets, and by nothing else (`pkg/registry/core/pod/storage/eviction.go`).
+    /// Only budgets hold an eviction back (`pkg/registry/core/pod/storage/eviction.go`).
     #[test]
     fn evictions_and_nodes_are_limited_by_budgets_and_not_by_max_unavailable() {
         let deployment: Deployment =
@@ -316,7 +317,7 @@ mod tests {
             assert_eq!(refused(vec![budget(1)], action, 4), None, "{action:?}");
             assert!(refused(vec![budget(4)], action, 4).is_some(), "{action:?}");
         }
-        // A shutdown asks no budget.
+        // A shutdown of a node ignores budgets when it takes effect.
         let why = refused(vec![budget(1)], &shutdown, 3).unwrap();
         assert_eq!(why, "PodDisruptionBudget pdb allows 1 of 3 pods to end");
     }

@@ -1,13 +1,14 @@
-//! The lines of a stream from an untrusted writer: a line that is too long is never held.
+//! Lines of a stream from an untrusted writer. A line that is too long is never held in memory.
 
 use std::io;
 
 use futures::{AsyncBufRead, AsyncBufReadExt, Stream, stream};
 
-/// The longest line of a proxy, in bytes. What a pod's containers say of their ends is the most that one holds.
+/// Maximum length of a proxy's line, in bytes. The longest lines hold the termination messages of a pod's containers.
 pub(super) const LINE_BYTES: usize = 64 * 1024;
 
-/// The lines up to the first that is longer than [`LINE_BYTES`], which is an error, as is one of the reader.
+/// Returns the lines up to the first that is longer than [`LINE_BYTES`]; that one is an error, as is an error of the
+/// reader.
 pub(super) fn lines(reader: impl AsyncBufRead + Unpin) -> impl Stream<Item = io::Result<String>> {
     stream::unfold(Some(reader), |reader| async {
         let mut reader = reader?;
@@ -19,7 +20,7 @@ pub(super) fn lines(reader: impl AsyncBufRead + Unpin) -> impl Stream<Item = io:
     })
 }
 
-/// The next line without its end. What comes after the last end of a line is none.
+/// Returns the next line without its line end. Text after the last line end is no line.
 async fn next(reader: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Option<String>> {
     let mut line = Vec::new();
     loop {

@@ -1,9 +1,9 @@
-//! Changes workloads that are not the run's own, for the duration of the run: adds the recording proxy to their pods,
-//! and sets how these end.
+//! Changes existing workloads for the duration of the run: adds the recording proxy to their pods, and sets how these
+//! end.
 //!
 //! The workloads behind the targets' Services are changed first and rolled out, and only then the Services with a
 //! numeric target port, so that no request is routed to a missing sidecar. After a change of Services, the Service
-//! proxies get time to follow. It is undone in the opposite order ([`super::undo`]).
+//! proxies get time to follow. [`super::undo`] undoes the changes in the opposite order.
 
 use std::collections::BTreeMap;
 
@@ -26,21 +26,21 @@ use crate::inject::ending::{Ending, Sleepers, set_ending};
 use crate::inject::{self, KubernetesVersion, SecretKey};
 use crate::scenario::Workload;
 
-/// Which workloads are changed, and how.
+/// Changes to existing workloads.
 #[derive(Clone, Debug)]
 pub(crate) struct LiveChanges<'a> {
-    /// Whose pods are meant.
+    /// Selection of the workloads.
     pub whose: Whose<'a>,
-    /// The sidecar that their pods get.
+    /// Sidecar to add to their pods.
     pub sidecar: Option<Sidecar<'a>>,
-    /// How the pods of one of them are to end.
+    /// New way in which the pods of one workload end.
     pub ending: Option<(&'a Sleepers, Ending)>,
-    /// What to do about objects that are managed.
+    /// Policy for objects that a GitOps controller manages.
     pub gitops: GitOps,
 }
 
 impl LiveChanges<'_> {
-    /// What is done, up to the workload to which it is done.
+    /// Describes the changes in words that the name of a workload can follow.
     pub(super) fn in_words(&self) -> String {
         let ending = self.ending.map(|(_, Ending { sleep_s, grace_s, .. })| {
             format!("sets a preStop sleep of {sleep_s} s and a grace period of {grace_s} s in")
@@ -50,23 +50,23 @@ impl LiveChanges<'_> {
     }
 }
 
-/// Whose pods are meant.
+/// Selection of workloads by their Services, names or URLs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Whose<'a> {
-    /// The Services that route to the pods.
+    /// Services that route to the pods.
     pub services: Vec<&'a str>,
-    /// The workloads of the pods, if they are named.
+    /// Workloads of the pods, if the user names them.
     pub workloads: Vec<&'a Workload>,
-    /// If neither a Service nor a workload is named: URLs that route to one Service.
+    /// URLs that route to one Service; used if neither a Service nor a workload is named.
     pub urls: Vec<&'a Url>,
 }
 
-/// The sidecar.
+/// Recording proxy to add as a sidecar.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sidecar<'a> {
-    /// Its image.
+    /// Image of the sidecar.
     pub image: &'a str,
-    /// Where the token of its admin port is.
+    /// Secret and key of the token for its admin port.
     pub admin_token: &'a SecretKey,
 }
 
@@ -74,9 +74,9 @@ pub(crate) struct Sidecar<'a> {
 pub(super) struct Live {
     api: Api<DynamicObject>,
     resource: ApiResource,
-    /// As it is.
+    /// State in the cluster.
     current: Value,
-    /// As it should be.
+    /// Intended state.
     wanted: Value,
 }
 
@@ -85,7 +85,7 @@ impl Live {
         format!("{} {}", self.resource.kind, self.name())
     }
 
-    /// As `kubectl` names it, such as `deployment/web`.
+    /// Returns its name as `kubectl` writes it, such as `deployment/web`.
     fn reference(&self) -> String {
         format!("{}/{}", self.resource.kind.to_lowercase(), self.name())
     }
@@ -94,10 +94,10 @@ impl Live {
         self.current["metadata"]["name"].as_str().unwrap_or_default()
     }
 
-    /// Stores its current state.
+    /// Sets the current state, and the intended one to the same.
     fn is_now(&mut self, object: DynamicObject) {
         self.current = serde_json::to_value(object).unwrap_or_default();
-        // Items of a list do not say what they are.
+        // Items of a list lack their own `apiVersion` and `kind`.
         self.current["apiVersion"] = self.resource.api_version.as_str().into();
         self.current["kind"] = self.resource.kind.as_str().into();
         self.wanted = self.current.clone();
@@ -111,12 +111,12 @@ impl Live {
         self.resource.kind == "Service"
     }
 
-    /// The labels of its pods.
+    /// Returns the labels of the workload's pods.
     pub(super) fn pod_labels(&self) -> &Value {
         &self.current["spec"]["template"]["metadata"]["labels"]
     }
 
-    /// The workload that it is; `None` for a Service.
+    /// Returns the object as a workload; `None` for a Service.
     pub(super) fn workload(&self) -> Option<Workload> {
         self.reference().parse().ok()
     }
@@ -134,19 +134,19 @@ impl Live {
         self.selects(workload.pod_labels())
     }
 
-    /// Whether, as a Service, it selects pods with these labels.
+    /// Returns true if the object, as a Service, selects pods with these labels.
     fn selects(&self, labels: &Value) -> bool {
         inject::selects(&self.current, labels)
     }
 }
 
-/// The objects that are changed, and what they should be.
+/// Objects to change, and their intended states.
 pub(super) struct Wanted<'a> {
     changes: &'a LiveChanges<'a>,
     kubernetes: KubernetesVersion,
     /// The workloads, and the Services that route to them.
     live: Vec<Live>,
-    /// A line each.
+    /// Notes of the injection, one line each.
     notes: Vec<String>,
 }
 
@@ -159,20 +159,20 @@ impl Wanted<'_> {
         self.changes.sidecar.is_some()
     }
 
-    /// All that are meant.
+    /// Returns all selected workloads, and the Services that route to them.
     pub(super) fn all(&self) -> impl Iterator<Item = &Live> {
         self.live.iter()
     }
 
-    /// Those that have to be changed.
+    /// Returns the objects that have to be changed.
     pub(super) fn changed(&self) -> impl Iterator<Item = &Live> {
         self.live.iter().filter(|object| object.current != object.wanted)
     }
 
-    /// Computes what the objects should be.
+    /// Computes the intended states.
     ///
     /// # Errors
-    /// When it is not possible, or something forbids it.
+    /// Fails if that is not possible, or if something forbids a change.
     fn compute(&mut self) -> Result<(), CoordinatorError> {
         let LiveChanges { sidecar, ending, gitops, .. } = self.changes;
         let mut objects: Vec<Value> = self.live.iter().map(|object| object.current.clone()).collect();
@@ -205,10 +205,10 @@ impl Wanted<'_> {
 }
 
 impl Session {
-    /// Changes these workloads, and waits for the rollout. Returns what was done, a line each.
+    /// Changes these workloads, and waits for the rollout. Returns notes about the changes, one line each.
     ///
     /// # Errors
-    /// When it is not possible. What was changed until then is undone in [`Session::finish`].
+    /// Fails if it is not possible. [`Session::finish`] undoes what was changed until then.
     pub(crate) async fn change_workloads(
         &self,
         changes: &LiveChanges<'_>,
@@ -238,20 +238,20 @@ impl Session {
             is_rerouted |= self.change_live(&mut wanted, index).await?;
         }
         if is_rerouted {
-            // Otherwise the first requests of the load would bypass the sidecars.
+            // Otherwise, the first requests of the load would bypass the sidecars.
             self.caller.stoppable(sleep(FOLLOW)).await?;
         }
         Ok(wanted.notes)
     }
 
-    /// Changes one of the objects, if necessary; returns whether it has changed. If others have changed it in
-    /// between, it is checked again, with everything that may forbid the change.
+    /// Changes one of the objects if necessary; returns true if it has changed. If others changed the object in the
+    /// meantime, everything that may forbid the change is checked again.
     async fn change_live(&self, wanted: &mut Wanted<'_>, index: usize) -> Result<bool, CoordinatorError> {
         for attempt in 1..ATTEMPTS {
             let object = &wanted.live[index];
             match self.change_as(wanted, object).await {
                 Err(CoordinatorError::Conflict(_)) => {}
-                // The change in between may have been this one, if its answer was lost.
+                // The conflicting change may have been this one, if its answer was lost.
                 changed => return Ok(changed?.is_some() || attempt > 1),
             }
             let what = format!("read {}", object.title());
@@ -273,7 +273,7 @@ impl Session {
         }
     }
 
-    /// Waits until a pod with the sidecar says, for some time, that it cannot start.
+    /// Waits until a pod with the sidecar has reported for some time that it cannot start, and returns the reason.
     async fn stuck_sidecar(&self) -> String {
         let stuck = |view: &View| {
             view.stuck_container(|pod| pod.containers.iter().any(|c| c.name == inject::SIDECAR_NAME))
@@ -289,7 +289,7 @@ impl Session {
 }
 
 impl Caller {
-    /// What is to be changed. Nothing is changed yet.
+    /// Computes the intended states of the objects, without changing anything.
     pub(super) async fn plan_live<'a>(
         &self,
         changes: &'a LiveChanges<'a>,
@@ -301,10 +301,10 @@ impl Caller {
         Ok(wanted)
     }
 
-    /// Makes these changes, outside of any run, and leaves them. Returns what has changed.
+    /// Makes these changes outside of any run, and does not undo them. Returns the names of the changed objects.
     ///
     /// # Errors
-    /// When it is not possible, or something forbids it.
+    /// Fails if it is not possible, or if something forbids a change.
     pub(crate) async fn leave(&self, changes: &LiveChanges<'_>) -> Result<Vec<String>, CoordinatorError> {
         let (mut changed, mut attempts) = (Vec::new(), 0..ATTEMPTS);
         'anew: loop {
@@ -314,7 +314,7 @@ impl Caller {
                 let patch = || undo::patch(&object.api, object.name(), &object.current, &object.wanted);
                 match self.ask(&what, patch).await? {
                     Ok(_) => changed.push(object.title()),
-                    // The last rollout may still change its status.
+                    // A previous rollout may still be updating the object's status.
                     Err(kube::Error::Api(status)) if status.code == 409 && attempts.next().is_some() => {
                         continue 'anew;
                     }
@@ -325,19 +325,19 @@ impl Caller {
         }
     }
 
-    /// The version of the cluster.
+    /// Returns the Kubernetes version of the cluster.
     ///
     /// # Errors
-    /// When the API server does not answer, or not with a version.
+    /// Fails if the API server does not answer, or if its answer is not a version.
     pub(crate) async fn kubernetes(&self) -> Result<KubernetesVersion, CoordinatorError> {
         let version = self.server_version().await?;
         version.parse().map_err(|error| CoordinatorError::Sidecar(format!("Kubernetes {version}: {error}")))
     }
 
-    /// The labels of the nodes, as far as rights allow to read them.
+    /// Returns the labels of all nodes; empty without the right to list them.
     ///
     /// # Errors
-    /// When the API server does not answer.
+    /// Fails if the API server does not answer.
     pub(crate) async fn node_labels(&self) -> Result<Vec<BTreeMap<String, String>>, CoordinatorError> {
         let nodes = Api::<Node>::all(self.client.clone());
         let labels = |node: Node| node.metadata.labels.unwrap_or_default();
@@ -345,15 +345,15 @@ impl Caller {
         Ok(listed.unwrap_or_default())
     }
 
-    /// The workloads of these pods, and the Services that route to them, as they are now.
+    /// Returns the selected workloads and the Services that route to them, as they are now.
     ///
     /// # Errors
-    /// When there are none, or it is not clear which.
+    /// Fails if there are none, or if the selection is ambiguous.
     pub(crate) async fn behind(&self, whose: &Whose<'_>) -> Result<Vec<Value>, CoordinatorError> {
         Ok(self.live_of(whose).await?.into_iter().map(|object| object.current).collect())
     }
 
-    /// The workloads of these pods, and the Services that route to them.
+    /// Finds the selected workloads, and the Services that route to them.
     async fn live_of(&self, whose: &Whose<'_>) -> Result<Vec<Live>, CoordinatorError> {
         let services = self.services_of(whose).await?;
         let all = self.live::<Service>().await?;
@@ -395,7 +395,7 @@ impl Caller {
         Ok(live)
     }
 
-    /// The Services that route to the pods.
+    /// Returns the names of the Services that route to the pods; empty if only workloads are named.
     async fn services_of(&self, whose: &Whose<'_>) -> Result<Vec<String>, CoordinatorError> {
         let services: Vec<String> = whose.services.iter().map(|name| (*name).to_owned()).collect();
         if !services.is_empty() || !whose.workloads.is_empty() {
@@ -414,7 +414,7 @@ impl Caller {
         )))
     }
 
-    /// All workloads of the namespace, as far as rights allow to see them.
+    /// Returns all workloads of the namespace that the run has the right to list.
     pub(super) async fn live_workloads(&self) -> Vec<Live> {
         let mut workloads = self.live::<Deployment>().await.unwrap_or_default();
         workloads.extend(self.live::<StatefulSet>().await.unwrap_or_default());
@@ -422,7 +422,7 @@ impl Caller {
         workloads
     }
 
-    /// All objects of a kind, with every field that they have, also those that are not known here.
+    /// Returns all objects of a kind, with all their fields, including those unknown to this program.
     pub(super) async fn live<K: Resource<DynamicType = ()>>(&self) -> Result<Vec<Live>, CoordinatorError> {
         let resource = ApiResource::erase::<K>(&());
         let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), &self.namespace, &resource);

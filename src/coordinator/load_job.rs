@@ -1,9 +1,8 @@
-//! Pods that send the load: an Indexed Job, with one pod spread over the nodes for each index, and the Secret with
+//! The pods that send the load: an Indexed Job with one pod for each index, spread over the nodes, and the Secret with
 //! the token that they check.
 //!
-//! This module does not know the pods' orders, only whether the pods are ready for them, and why one has ended. The
-//! Job's controller replaces a pod that ended, as in any Job: the new pod of that index waits for orders that never
-//! come.
+//! This module does not know the pods' orders, only if the pods are ready for them, and why one has ended. The Job's
+//! controller replaces a pod that ended, as in any Job: the new pod of that index waits for orders that never come.
 
 mod manifest;
 mod standing;
@@ -26,38 +25,38 @@ use manifest::{COMPONENT, COMPONENT_LABEL, OS_LABEL, TOKEN_KEY};
 pub(crate) use manifest::{LOAD_PORT, LoadJob};
 use rolldrop_record::event::PodEvent;
 
-/// Pods that are not ready after this are reported, once, during the wait.
+/// Time after which pods that are not ready are reported, once, during the wait.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The least rate of a worker, in requests per second: below that its node's window would be vague.
+/// Lowest rate of a worker, in requests per second: with a lower one, its node's window would be vague.
 const LEAST_RATE: f64 = 10.0;
-/// The rate of one worker, in requests per second, from which on there are more of them than nodes.
+/// Highest rate of one worker, in requests per second: beyond it, there are more workers than nodes.
 const MOST_RATE: f64 = 10_000.0;
-/// The most workers that are chosen if no number is given.
+/// Maximum number of workers that is chosen if the user gives none.
 const MOST_WORKERS: usize = 100;
 
-/// A worker's pod, ready for orders.
+/// A worker's pod that is ready for orders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LoadPod {
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// Its UID.
+    /// UID of the pod.
     pub uid: String,
-    /// Where it is.
+    /// Node of the pod.
     pub node: String,
 }
 
-/// The pods of a load when the wait for them is over.
+/// Pods of a load when the wait for them is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LoadPods {
-    /// Those that are ready, one for an index.
+    /// Ready pods, one for each index.
     pub ready: Vec<LoadPod>,
-    /// Why others are not, a line each.
+    /// Reasons that the others are not ready, one line each.
     pub missing: Vec<String>,
 }
 
-/// The number of workers if none is given: one for each node that takes pods, at most so many that each has a useful
-/// rate, and at least so many that none has too high a rate.
+/// Returns the number of workers if the user gives none: one for each node that takes pods, but so few that each has a
+/// useful rate, and so many that none has too high a rate.
 pub(crate) fn default_workers(nodes: usize, peak_rate: f64) -> usize {
     #[expect(
         clippy::cast_possible_truncation,
@@ -71,10 +70,10 @@ pub(crate) fn default_workers(nodes: usize, peak_rate: f64) -> usize {
 }
 
 impl Caller {
-    /// The nodes that take such pods.
+    /// Returns the number of nodes that take pods of the load.
     ///
     /// # Errors
-    /// When they cannot be listed.
+    /// Fails if the nodes cannot be listed.
     pub(crate) async fn schedulable_nodes(&self) -> Result<usize, CoordinatorError> {
         let what = "list nodes, to have a load worker on each (or set the number: --load-workers)";
         let nodes = Api::<Node>::all(self.client.clone());
@@ -85,7 +84,7 @@ impl Caller {
     }
 }
 
-/// Whether the scheduler may put a pod on a node.
+/// Returns true if the scheduler may put a pod of the load on a node.
 pub(super) fn takes_pods(node: &Node) -> bool {
     let spec = node.spec.as_ref();
     let is_linux = node.labels().get(OS_LABEL).is_some_and(|os| os == "linux");
@@ -95,27 +94,26 @@ pub(super) fn takes_pods(node: &Node) -> bool {
         && !spec.iter().flat_map(|spec| spec.taints.iter().flatten()).any(|taint| repels(&taint.effect))
 }
 
-/// The name of the Job of a run, and of its Secret. Pods and their host names are called after it.
+/// Returns the name of a run's Job and of its Secret. Pods and their host names begin with it.
 fn job_name(run: &str) -> String {
     let run: String =
         run.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    // The end of a run's name is its time. Of a longer name the Job's controller would cut something off
-    // before the index of a pod.
+    // A run's name ends with its time. The Job's controller would cut a longer name off before the index of a pod.
     let from = run.len().saturating_sub(38);
     format!("rolldrop-load-{}", run[from..].trim_start_matches('-'))
 }
 
-/// Whether a pod sends the load of a run.
+/// Returns true if a pod sends the load of this run.
 pub(super) fn is_load_pod(pod: &impl ResourceExt, run: &str) -> bool {
     let has = |label: &str, value: &str| pod.labels().get(label).is_some_and(|found| found == value);
     has(COMPONENT_LABEL, COMPONENT) && has(RUN_LABEL, run)
 }
 
 impl Session {
-    /// Creates the Job and its Secret, which is removed with it.
+    /// Creates the Job and its Secret, which is removed with the Job.
     ///
     /// # Errors
-    /// When the API server refuses one.
+    /// Fails if the API server refuses to create one of them.
     pub(crate) async fn make_load_job(&self, job: &LoadJob<'_>) -> Result<(), CoordinatorError> {
         let run = self.journal().run().to_owned();
         let name = job_name(&run);
@@ -129,8 +127,8 @@ impl Session {
         self.give_to(&secret, &created).await
     }
 
-    /// Makes the Secret be removed with the Job, whoever removes that. The Job is its only owner: with several
-    /// owners, all would have to be gone.
+    /// Makes the Job the owner of the Secret, so that the Secret is removed with it, whoever removes the Job. The Job
+    /// is its only owner: with several owners, all would have to be gone.
     async fn give_to(&self, secret: &DynamicObject, job: &DynamicObject) -> Result<(), CoordinatorError> {
         let owner =
             json!({"apiVersion": "batch/v1", "kind": "Job", "name": job.name_any(), "uid": job.uid()});
@@ -141,10 +139,10 @@ impl Session {
         self.caller.must(what, || secrets.patch(&name, &params, &patch)).await.map(drop)
     }
 
-    /// Waits until all workers' pods are ready, or the limit passes. Reasons for a long wait go to `tell`.
+    /// Waits until the pods of all workers are ready, or the limit passes. Passes reasons for a long wait to `tell`.
     ///
     /// # Errors
-    /// When none is ready then, or as soon as each says why it will not be.
+    /// Fails if no pod is ready then, or as soon as each reports why it will not be.
     pub(crate) async fn await_load_pods(
         &self,
         workers: usize,
@@ -175,7 +173,7 @@ impl Session {
         }
     }
 
-    /// Returns why, once a pod has ended: a terminating pod can still be asked.
+    /// Waits until a pod has ended, and returns the reason. A pod that is terminating has not ended: it still answers.
     pub(crate) fn pod_ended(&self, uid: &str) -> impl Future<Output = String> + Send + use<> {
         let (mut views, uid) = (self.views.subscribe(), uid.to_owned());
         async move {
@@ -188,7 +186,8 @@ impl Session {
         }
     }
 
-    /// Why workers are not ready, as their pods say, or the latest warning about them or about the Job.
+    /// Returns the reasons that workers are not ready: what their pods report, or the latest warning about the pods or
+    /// the Job.
     async fn why_not_ready(
         &self,
         workers: usize,
@@ -200,7 +199,7 @@ impl Session {
         let params = ListParams::default().labels(&labels);
         let mut pods = self.caller.list(what, &self.caller.api::<Pod>(), &params).await?;
         pods.sort_by_key(|pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0));
-        // Those of before were replaced.
+        // Earlier pods of an index were replaced.
         let latest: BTreeMap<_, _> = pods.into_iter().map(|pod| (index_of(&pod.name_any()), pod)).collect();
         let is_ready =
             |pod: &Pod| ready.iter().any(|ready| index_of(&ready.name) == index_of(&pod.name_any()));
@@ -220,7 +219,7 @@ impl Session {
     }
 }
 
-/// The ready pods among these, one for an index.
+/// Returns the ready pods among these, one for each index.
 fn ready_pods(view: &View, is_own: impl Fn(&PodEvent) -> bool) -> Vec<LoadPod> {
     let pods = view.pods.values().map(|seen| &seen.event);
     let ready = pods.filter(|pod| is_own(pod) && pod.ready && pod.deletion_timestamp.is_none());
@@ -233,7 +232,7 @@ fn ready_pods(view: &View, is_own: impl Fn(&PodEvent) -> bool) -> Vec<LoadPod> {
     of_index.into_values().collect()
 }
 
-/// The index of a pod of the Job, which is called JOB-INDEX-RANDOM.
+/// Returns the index of a pod of the Job, whose name is JOB-INDEX-RANDOM.
 fn index_of(pod: &str) -> Option<usize> {
     pod.rsplit('-').nth(1)?.parse().ok()
 }

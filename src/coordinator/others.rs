@@ -1,4 +1,4 @@
-//! What others change in a workload while a run measures it: an autoscaler, a pipeline, a colleague.
+//! Changes that others make to a workload while a run measures it: an autoscaler, a pipeline, a colleague.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use crate::scenario::Workload;
 use kube::Api;
 use kube::api::DynamicObject;
 
-/// From one look to the next.
+/// Time between two checks.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// The first field in which the specs of a workload differ, apart from its restarts; `None` if they are the same.
+/// Returns the first field in which the specs of a workload differ, apart from its restarts; `None` if they are equal.
 pub(crate) fn changed(before: &Value, now: &Value) -> Option<String> {
     edits_between(before, now).first().map(ToString::to_string)
 }
 
-/// The fields in which they differ, each with its value then and now.
+/// Returns the fields in which the specs of a workload differ, each with its value then and now.
 pub(super) fn differences(before: &Value, now: &Value) -> Vec<String> {
     edits_between(before, now).iter().map(Edit::in_words).collect()
 }
@@ -47,7 +47,7 @@ fn apart_from_restarts(workload: &Value) -> Value {
 }
 
 impl Session {
-    /// Waits until others have changed this workload, and returns what they have done, such as `changed spec.replicas of
+    /// Waits until others have changed this workload, and returns a description, such as `changed spec.replicas of
     /// Deployment web`.
     pub(crate) async fn until_others_change(&self, workload: &Workload) -> String {
         let resource = resource_of(workload.kind);

@@ -1,4 +1,4 @@
-//! Lists of the API server, page by page: at most one page of a list is in memory unprocessed.
+//! Lists of the API server, read page by page: at most one page of a list is in memory unprocessed.
 
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::{ListParams, ObjectList};
@@ -9,10 +9,10 @@ use super::error::CoordinatorError;
 use rolldrop_kubernetes::Listed;
 use rolldrop_kubernetes::guard::{MOST_PAGES, PAGE, Untrusted};
 
-/// How often a list restarts when the API server has forgotten its position.
+/// Maximum number of times that a list restarts because the API server has forgotten its position.
 const RESTARTS: usize = 3;
 
-/// How far a list has come.
+/// Progress of a list.
 pub(super) struct Pages {
     params: ListParams,
     taken: u32,
@@ -20,20 +20,20 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// Before the first page of what these parameters select.
+    /// Starts before the first page of what these parameters select.
     pub(super) fn of(params: &ListParams) -> Self {
         Self { params: params.clone().limit(PAGE), taken: 0, version: None }
     }
 
-    /// The parameters for the next page.
+    /// Returns the parameters for the next page.
     pub(super) fn next(&self) -> ListParams {
         self.params.clone()
     }
 
-    /// The objects of a page, without what only the API server needs of them.
+    /// Returns the objects of a page, without the fields that only the API server needs.
     ///
     /// # Errors
-    /// When the list has no end.
+    /// Fails if the list has no end.
     pub(super) fn take<K: Resource + Clone>(&mut self, page: ObjectList<K>) -> kube::Result<Vec<K>> {
         self.taken += 1;
         let token = page.metadata.continue_.filter(|token| !token.is_empty());
@@ -52,13 +52,13 @@ impl Pages {
         Ok(items)
     }
 
-    /// The version of the whole list, once the last page is taken.
+    /// Returns the version of the whole list, once the last page is taken.
     pub(super) fn version(&self) -> Option<&str> {
         self.version.as_deref()
     }
 }
 
-/// A page of a list.
+/// Reads one page of a list.
 pub(super) async fn page<K: Resource + Listed>(
     api: &Api<K>,
     params: &ListParams,
@@ -69,7 +69,7 @@ pub(super) async fn page<K: Resource + Listed>(
 }
 
 impl Caller {
-    /// All objects that are selected.
+    /// Lists all selected objects.
     pub(super) async fn list<K>(
         &self,
         what: &str,
@@ -83,8 +83,8 @@ impl Caller {
         listed.map_err(|error| CoordinatorError::api(what, &error))
     }
 
-    /// The needed parts of all objects of a kind, of which there may be thousands; none where the cluster does not
-    /// know the kind or does not show it.
+    /// Lists all objects of a kind, and keeps only the needed part of each, as there may be thousands. Returns none
+    /// where the cluster does not know the kind, or does not let the run list it.
     pub(super) async fn list_shown<K, T>(
         &self,
         what: &str,
@@ -100,7 +100,7 @@ impl Caller {
         }
     }
 
-    /// The same for a kind of the run's namespace.
+    /// Like [`Caller::list_shown`], for a kind in the run's namespace.
     pub(super) async fn list_kind_as<K, T>(&self, known: impl Fn(K) -> T) -> Result<Vec<T>, CoordinatorError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Listed,
@@ -108,7 +108,7 @@ impl Caller {
         self.list_shown(&format!("list {}", K::plural(&())), &self.api(), known).await
     }
 
-    /// All objects of such a kind.
+    /// Lists all objects of a kind in the run's namespace.
     pub(super) async fn list_kind<K>(&self) -> Result<Vec<K>, CoordinatorError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Listed,
@@ -116,7 +116,7 @@ impl Caller {
         self.list_kind_as(|object: K| object).await
     }
 
-    /// The needed parts of all selected objects.
+    /// Lists all selected objects, and keeps only the needed part of each.
     pub(super) async fn list_as<K, T>(
         &self,
         what: &str,
@@ -148,10 +148,10 @@ impl Caller {
     }
 }
 
-/// The needed parts of all selected objects, without retries: the first error ends it.
+/// Lists all selected objects without retries, and keeps only the needed part of each.
 ///
 /// # Errors
-/// The API server's, or that the list has no end.
+/// Fails with an error of the API server, or if the list has no end.
 pub(crate) async fn list_at_once<K, T>(
     api: &Api<K>,
     params: &ListParams,
@@ -185,7 +185,7 @@ mod tests {
 
     type Queries = Arc<Mutex<Vec<String>>>;
 
-    /// A caller whose API server answers the nth question so; and what it was asked for.
+    /// Returns a caller whose API server answers the nth request with `answer(n)`, and the queries that it received.
     fn caller(answer: impl Fn(usize) -> Value + Clone + Send + 'static) -> (Caller, Queries) {
         let (queries, count) = (Queries::default(), Arc::new(AtomicUsize::new(0)));
         let seen = Arc::clone(&queries);

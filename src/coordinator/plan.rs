@@ -1,6 +1,6 @@
 //! The API calls that a run will make, in order, before it makes them: for `--dry-run`, for checking rights, and for
-//! telling the user what it will do. Making a plan only reads. What disruptions need is in [`disruptions`]; whether
-//! targets and disruptions can be as the scenario says, in [`targets`] and [`checks`].
+//! telling the user what it will do. Making a plan only reads. [`disruptions`] lists the calls of disruptions;
+//! [`targets`] and [`checks`] check that the targets and disruptions of the scenario are possible.
 
 mod call;
 mod checks;
@@ -43,42 +43,42 @@ pub(super) use checks::pods_of;
 pub(super) use expected::Made;
 use rolldrop_record::Evidence;
 
-/// How many rights are checked at once.
+/// Maximum number of rights that are checked concurrently.
 const REVIEWS: usize = 8;
-/// Placeholder for the name of the owner of everything that a run creates.
+/// Placeholder for the name of the object that owns everything that a run creates.
 const OWNER: &str = "rolldrop-run-...";
-/// Why that is created.
+/// Reason that the plan gives for creating the owner.
 const OWNS_ALL: &str = "owns everything that the run creates";
 
-/// What a run will do.
+/// Everything that a run will do.
 pub(crate) struct Work<'a> {
-    /// What is deployed, loaded and disrupted.
+    /// Scenario whose manifests are deployed, and whose targets are loaded and disrupted.
     pub scenario: &'a Scenario,
-    /// What is created before the deployment, and removed after it.
+    /// Secrets that the run creates before the deployment, and removes after it.
     pub secrets: &'a [Value],
-    /// What is changed in workloads that exist.
+    /// Changes to workloads that exist already.
     pub live: Option<LiveChanges<'a>>,
-    /// Whether a command ends pods, instead of the scenario's disruptions.
+    /// True if a command ends pods, instead of the scenario's disruptions.
     pub has_command: bool,
-    /// Whether the disruptions may be done again, in further rounds.
+    /// True if the run may repeat the disruptions in further rounds.
     pub has_rounds: bool,
-    /// Whether the run writes to its own object while pods may end.
+    /// True if the run writes to its own ConfigMap while pods may end.
     pub beats: bool,
-    /// How many pods send the load; `None` if it does not come from the cluster.
+    /// Number of pods that send the load; `None` if the load does not come from the cluster.
     pub load_workers: Option<usize>,
-    /// The name of the tuning that uses the workloads, if the run is part of one.
+    /// Name of the tuning that uses the workloads, if the run is part of one.
     pub holder: Option<&'a str>,
 }
 
 impl Work<'_> {
-    /// How long the load lasts; `None` if only its end will tell.
+    /// Returns the length of the load, warm-up included; `None` if it is not known in advance.
     fn length(&self) -> Option<Duration> {
         let load = &self.scenario.load;
         (!self.has_command && !self.has_rounds).then(|| load.duration() + load.settings.warmup)
     }
 }
 
-/// What is read to find out what implements Services, until one shows it.
+/// Plans the reads that find out what implements Services; the run stops at the first that tells.
 fn plan_service_proxy(plan: &mut Plan) {
     fn of<K: Resource<DynamicType = ()>>() -> About {
         About::all(ApiResource::erase::<K>(&()), Some(service_proxy::NAMESPACE))
@@ -92,8 +92,8 @@ fn plan_service_proxy(plan: &mut Plan) {
     plan.helps("list", &of::<Pod>(), "kube-proxy's pods, for its mode, if it is not known by then");
 }
 
-/// The workloads that have pods when the load begins, as they are then: those of the manifests, those that the run
-/// changes, and those that are there.
+/// Returns the workloads that have pods when the load begins, as they will be then: those of the manifests, those that
+/// the run changes, and those that exist already.
 fn with_pods(scenario: &Scenario, changed: Option<&Wanted<'_>>, there: Vec<Live>) -> Vec<Value> {
     let has_template = |object: &&Value| !object["spec"]["template"].is_null();
     let mut workloads: Vec<Value> = scenario.manifests.iter().filter(has_template).cloned().collect();
@@ -106,12 +106,12 @@ fn with_pods(scenario: &Scenario, changed: Option<&Wanted<'_>>, there: Vec<Live>
 }
 
 impl Caller {
-    /// All of a kind, in the run's namespace.
+    /// Names all objects of a kind in the run's namespace.
     fn own<K: Resource<DynamicType = ()>>(&self) -> About {
         About::all(ApiResource::erase::<K>(&()), Some(&self.namespace))
     }
 
-    /// The kinds that make pods.
+    /// Names the kinds of workloads that have pods.
     fn workload_kinds(&self) -> [About; 3] {
         [self.own::<Deployment>(), self.own::<StatefulSet>(), self.own::<DaemonSet>()]
     }
@@ -119,7 +119,7 @@ impl Caller {
     /// Makes the plan of a run.
     ///
     /// # Errors
-    /// When it cannot be done as the scenario says, or reading for it fails.
+    /// Fails if the run is not possible as the scenario says, or if reading for the plan fails.
     pub(crate) async fn plan(&self, work: &Work<'_>) -> Result<Plan, CoordinatorError> {
         let Work { scenario, live, has_command, has_rounds, beats, load_workers, .. } = work;
         let mut plan = Plan::default();
@@ -201,7 +201,7 @@ impl Caller {
         Ok(plan)
     }
 
-    /// The workloads of the namespace, if a target's Service may lead to one that is there already.
+    /// Returns the workloads of the namespace if a target's Service may route to an existing one; otherwise none.
     async fn workloads_there(&self, scenario: &Scenario) -> Vec<Live> {
         match hold::services_of(scenario).is_empty() {
             true => Vec::new(),
@@ -224,7 +224,7 @@ impl Caller {
         }
     }
 
-    /// How all phases of consumers with their own clock are covered, as text.
+    /// Describes how the run covers all phases of consumers with a clock of their own; `None` if it need not.
     async fn random_phases(
         &self,
         scenario: &Scenario,
@@ -245,7 +245,7 @@ impl Caller {
         Ok(None)
     }
 
-    /// The Job whose pods send the load.
+    /// Plans the Job whose pods send the load.
     fn plan_load(&self, workers: usize, evidence: Option<Evidence>, plan: &mut Plan, undo: &mut Plan) {
         self.plan_owner(Need::Must, plan, undo);
         let s = if workers == 1 { "" } else { "s" };
@@ -269,7 +269,7 @@ impl Caller {
         plan.own.push(format!("sends the load from a Job of {workers} worker{s}, and removes it at the end"));
     }
 
-    /// The owner, created before anything that it owns, once.
+    /// Plans the owner before anything that it owns, and only once.
     fn plan_owner(&self, need: Need, plan: &mut Plan, undo: &mut Plan) {
         let config_maps = self.own::<ConfigMap>();
         if plan.calls.iter().any(|call| call.why == OWNS_ALL) {
@@ -286,7 +286,7 @@ impl Caller {
         undo.discovers(&config_maps);
     }
 
-    /// Beats, without which the deletions of others are known only to a second.
+    /// Plans the beats, without which deletions by others are known only to the second.
     fn plan_beats(&self, plan: &mut Plan, undo: &mut Plan) {
         self.plan_owner(Need::Helps, plan, undo);
         let why = "ten times a second while pods may end: its versions date deletions by others";
@@ -299,7 +299,7 @@ impl Caller {
         );
     }
 
-    /// The wait for what is undone to take effect.
+    /// Plans the wait until what was undone has taken effect.
     fn plan_effect(&self, undo: &mut Plan) {
         let with_pods = |verb| undo.calls.iter().any(|call| call.is_about(verb, has_pods));
         let (removes, restores) = (with_pods("delete"), with_pods("patch"));
@@ -348,7 +348,7 @@ impl Caller {
         Ok(())
     }
 
-    /// The workloads that the run marks as in use, which no other run may use.
+    /// Plans to mark the run's workloads as in use, so that no other run uses them.
     async fn plan_holds(
         &self,
         work: &Work<'_>,
@@ -414,7 +414,7 @@ impl Caller {
     /// Asks the API server whether the run has the rights for its calls.
     ///
     /// # Errors
-    /// When it has not, with all missing rights.
+    /// Fails if a right is missing, with a list of all missing rights.
     pub(crate) async fn check_rights(&self, plan: &Plan) -> Result<(), CoordinatorError> {
         let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
         let ask = |right: Right| {

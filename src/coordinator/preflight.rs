@@ -1,4 +1,4 @@
-//! What must hold before load is sent: the Service exists, and has endpoints.
+//! Conditions that must hold before load is sent: the Service exists, and has endpoints.
 
 use k8s_openapi::api::core::v1::Service;
 use serde_json::Value;
@@ -12,15 +12,15 @@ pub(super) async fn service(caller: &Caller, name: &str) -> Result<Service, Coor
     caller.read(&caller.api(), &what, name).await
 }
 
-/// The labels of a Service's pods, as text; `None` if it selects none.
+/// Returns the label selector of a Service as text; `None` if it selects nothing.
 pub(super) fn selector(service: &Service) -> Option<String> {
     let selector = service.spec.as_ref()?.selector.as_ref().filter(|selector| !selector.is_empty())?;
     let labels: Vec<String> = selector.iter().map(|(name, value)| format!("{name}={value}")).collect();
     Some(labels.join(","))
 }
 
-/// Whether a Service has no address, so that clients ask the DNS for its pods: one of these manifests, or an existing
-/// one. False for an unknown Service.
+/// Returns true if a Service has no cluster IP, so that clients look up its pods in the DNS. Looks for the Service in
+/// these manifests, then in the cluster. False for an unknown Service.
 pub(super) async fn is_headless(
     caller: &Caller,
     name: &str,
@@ -39,7 +39,8 @@ pub(super) async fn is_headless(
     Ok(spec.and_then(|spec| spec.cluster_ip).as_deref() == Some("None"))
 }
 
-/// How many endpoints to wait for: the replicas of the manifests whose pods the Service selects, else one.
+/// Returns the number of endpoints to wait for: all replicas of the manifests whose pods the Service selects, at least
+/// one.
 pub(super) fn wanted_endpoints(service: &Service, manifests: &[Value]) -> usize {
     let service = serde_json::to_value(service).unwrap_or_default();
     let selected =

@@ -1,4 +1,4 @@
-//! Waits until what is to be measured is there, and can be disrupted as the scenario says.
+//! Waits until the objects to be measured exist, and can be disrupted as the scenario says.
 
 use std::collections::BTreeMap;
 
@@ -20,11 +20,11 @@ use rolldrop_record::routing::ServiceRules;
 use rolldrop_record::run_info::ClusterInfo;
 
 impl Session {
-    /// Waits until the targets' pods are ready. Whether they answer is checked by the load, from where it is sent.
+    /// Waits until the targets' pods are ready. The load checks that they answer, from where it is sent.
     ///
     /// # Errors
-    /// When a pod cannot start (with the reason that it gives), when the limits
-    /// pass, or when the Service cannot be used.
+    /// Fails if a pod cannot start (with the reason that it reports), if a limit passes, or if the Service cannot be
+    /// used.
     pub(crate) async fn await_ready(
         &self,
         scenario: &Scenario,
@@ -85,11 +85,11 @@ impl Session {
         }
     }
 
-    /// Waits until something may have changed, while pods with these labels are to get ready, and tells why they are not,
-    /// now and then. Returns the reason, as the end of a sentence, once the limit has passed.
+    /// Waits for a change while pods with these labels are to become ready, and reports from time to time why they are
+    /// not. Returns the reason, as the end of a sentence, once the limit has passed.
     ///
     /// # Errors
-    /// When a pod says that it cannot start.
+    /// Fails if a pod has reported for some time that it cannot start.
     async fn wait_for_pods(
         &self,
         waiting: &mut Waiting,
@@ -117,8 +117,8 @@ impl Session {
         Ok(None)
     }
 
-    /// Waits until the workloads among the manifests have the pods that they ask for: all if a target is a URL, whose
-    /// endpoints are not known, else those that a disruption names.
+    /// Waits until workloads of the manifests have all their pods: all workloads if a target is a URL, whose endpoints
+    /// are not known, else those that a disruption names.
     async fn await_own_workloads(
         &self,
         scenario: &Scenario,
@@ -148,7 +148,7 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until as many of the pods that a disruption selects are ready as the manifests make: no target need show
+    /// Waits until as many of the pods that a disruption selects are ready as the manifests create; no target need show
     /// them.
     async fn await_own_pods(&self, selector: &str, made: usize) -> Result<(), CoordinatorError> {
         if made == 0 {
@@ -172,7 +172,7 @@ impl Session {
 
     async fn fingerprint(&self, endpoints: usize) -> Result<ClusterInfo, CoordinatorError> {
         let version = self.caller.server_version().await?;
-        // All of it is read where rights allow; without them the fingerprint says less.
+        // Everything is read as far as rights allow; without them, the fingerprint has less.
         let nodes = Api::<Node>::all(self.caller.client.clone());
         let params = ListParams::default();
         let known = |node: Node| Node { spec: None, status: None, ..node };

@@ -1,4 +1,4 @@
-//! The one thread that writes what the coordinator's process records. Whoever views the run sees each event first.
+//! The one thread that writes what the coordinator's process records. The viewer of the run sees each event first.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,12 +17,12 @@ use rolldrop_record::run_dir::EventLog;
 use rolldrop_record::run_info::EventsWritten;
 use rolldrop_record::{Clock, Event, EventKind, RunDir, RunDirError, ServedRow, Stamp};
 
-/// The coordinator's name as a source.
+/// Name of the coordinator as a source.
 pub(crate) const SOURCE: &str = "coordinator";
-/// Messages that wait to be written. A full channel blocks the senders: proxies keep their rows until they are read,
-/// and watches wait on the API server's side, so nothing is lost.
+/// Maximum number of messages that wait to be written. A full channel blocks the senders: proxies keep their rows until
+/// they are read, and watches wait on the API server's side, so nothing is lost.
 const WAITING: usize = 256;
-/// How often parts are looked at for their age.
+/// Time from one check of the parts' age to the next.
 const TICK: Duration = Duration::from_millis(500);
 
 enum Message {
@@ -39,7 +39,7 @@ pub(crate) struct Recorder {
     result: oneshot::Receiver<Result<EventsWritten, RunDirError>>,
 }
 
-/// Sends to the recorder thread; cheap to clone.
+/// Handle for sending to the recorder thread; cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct RecorderHandle {
     messages: mpsc::SyncSender<Message>,
@@ -60,7 +60,7 @@ impl Recorder {
             .name("recorder".into())
             .spawn(move || {
                 let files = Files { log, tables: HashMap::new(), run_dir, clock };
-                // Nobody listens after an early end of the run: then the result is not needed.
+                // After an early end of the run nobody listens, and the result is not needed.
                 let _ = done.send(files.write(&receiver));
             })
             .map_err(|source| RunDirError::Io { path: "recorder thread".into(), source })?;
@@ -71,19 +71,19 @@ impl Recorder {
         self.handle.clone()
     }
 
-    /// Writes what was sent so far, closes the files, and ends the thread. Returns what the events have become.
+    /// Writes everything sent so far, closes the files, and ends the thread. Returns the counts of the events written.
     pub(super) async fn finish(mut self) -> Result<EventsWritten, CoordinatorError> {
         self.handle.send(Message::Finish);
         let result = self.result.await.map_err(|_| CoordinatorError::RecorderGone)?;
         if let Some(thread) = self.thread.take() {
-            // It has sent its result, so it is at its end.
+            // The thread has sent its result, so it is about to end.
             let _ = thread.join();
         }
         Ok(result?)
     }
 }
 
-/// What the thread writes.
+/// Files that the thread writes.
 struct Files {
     log: EventLog,
     tables: HashMap<String, PartWriter<ServedRow>>,
@@ -92,7 +92,7 @@ struct Files {
 }
 
 impl Files {
-    /// Writes what arrives until nothing more does. Parts are also closed by age while other sources are busy.
+    /// Writes messages until no more arrive. Also closes old parts while other sources are busy.
     fn write(mut self, messages: &Receiver<Message>) -> Result<EventsWritten, RunDirError> {
         let mut next_look = Instant::now() + TICK;
         loop {
@@ -145,7 +145,7 @@ impl RecorderHandle {
         let wait = || {
             let _ = self.messages.send(message);
         };
-        // What else this thread of the runtime has to do, signals for example, goes on in another.
+        // Another thread of the runtime takes over the other tasks of this one, such as handling signals.
         match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
             Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(wait),
             Ok(_) | Err(_) => wait(),
@@ -187,7 +187,7 @@ mod tests {
         const EVENTS: usize = 4 * WAITING;
         let dir = tempfile::tempdir().unwrap();
         let run_dir = RunDir::create(&dir.path().join("run")).unwrap();
-        // A pipe in place of the file: what is not read is not written.
+        // A pipe in place of the file: events that are not read are not written.
         let log = run_dir.path().join("events.jsonl");
         nix::unistd::mkfifo(&log, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let mut reader = std::fs::OpenOptions::new().read(true).write(true).open(&log).unwrap();
@@ -207,7 +207,7 @@ mod tests {
         while sent.load(Ordering::SeqCst) < WAITING && Instant::now() < deadline {
             std::thread::yield_now();
         }
-        // One is being written, and one more may have been taken out for that.
+        // One message is being written, and one more may have left the channel to be written next.
         assert!((WAITING..=WAITING + 2).contains(&sent.load(Ordering::SeqCst)) && !sender.is_finished());
         let (mut lines, mut part) = (0, vec![0; 1 << 20]);
         while lines < EVENTS {

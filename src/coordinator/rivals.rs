@@ -13,9 +13,9 @@ struct Kind {
     version: &'static str,
     name: &'static str,
     plural: &'static str,
-    /// The name of the workload, and its kind if it is not a Deployment.
+    /// JSON pointer to the reference with the name of the workload, and its kind if it is not a Deployment.
     target: &'static str,
-    /// Returns the change that one of them would make, with the remedy; `None` if it makes none.
+    /// Returns the change that an autoscaler may make, with the remedy; `None` if it makes none.
     says: fn(&Value, &str) -> Option<String>,
 }
 
@@ -45,7 +45,7 @@ const KINDS: [Kind; 3] = [
         says: vertical,
     },
 ];
-/// Annotations by which KEDA is paused.
+/// Annotations that pause KEDA.
 const PAUSED: [&str; 2] = ["autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas"];
 
 fn horizontal(scaler: &Value, namespace: &str) -> Option<String> {
@@ -87,10 +87,10 @@ fn vertical(scaler: &Value, namespace: &str) -> Option<String> {
 }
 
 impl Caller {
-    /// Returns a sentence for each autoscaler that may change a workload while it is measured.
+    /// Returns a warning for each autoscaler that may change a workload while it is measured.
     ///
     /// # Errors
-    /// When the API server does not answer.
+    /// Fails if the API server does not answer.
     pub(crate) async fn rivals(&self, workload: &Value) -> Result<Vec<String>, CoordinatorError> {
         let (mut rivals, mut unknown) = (Vec::new(), Vec::new());
         for Kind { group, version, name, plural, target, says } in KINDS {
@@ -113,7 +113,7 @@ impl Caller {
             };
             match self.list_as(&format!("list {plural}"), &api, &ListParams::default(), of).await? {
                 Ok(found) => rivals.extend(found.into_iter().flatten()),
-                // The cluster does not have it.
+                // The cluster does not have this kind.
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 Err(_) => unknown.push(format!("{plural}.{group}")),
             }

@@ -1,6 +1,6 @@
-//! What a foreign command did to the workloads of the namespace, and when that has settled.
+//! Changes that a foreign command made to the workloads of the namespace, and the wait until they have settled.
 //!
-//! Read by polling: a workload's own status says when it has done what was asked of it.
+//! Works by polling: a workload's own status shows when its controller has done what was asked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,29 +16,29 @@ use super::session::Session;
 use super::sinks::template_digest;
 use rolldrop_record::{EventKind, Mode};
 
-/// From one look to the next.
+/// Time between two polls.
 const PERIOD: Duration = Duration::from_millis(250);
-/// Settled means unchanged for this long: a controller takes a moment to notice.
+/// Time without a change after which workloads have settled: a controller takes a moment to notice a change.
 const STEADY: Duration = Duration::from_secs(1);
 
-/// The workloads of a namespace at one moment, by kind and name.
+/// State of the workloads of a namespace at one moment, by kind and name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Workloads(BTreeMap<String, Workload>);
 
 #[derive(Clone, Debug)]
 struct Workload {
     generation: i64,
-    /// Pods asked for.
+    /// Requested number of pods.
     replicas: i32,
-    /// The digest of its template, see [`template_digest`].
+    /// Digest of its pod template, see [`template_digest`].
     template: String,
-    /// What is missing, as text; `None` when everything is as requested.
+    /// Description of what is missing; `None` when everything is as requested.
     missing: Option<String>,
 }
 
 impl Workload {
-    /// The named workload of this metadata. `have` are the numbers that all have to be as many as stands beside, with
-    /// their names.
+    /// Returns a workload with its title. `have` lists counts of pods, each with its description and the number that it
+    /// has to reach.
     fn new(
         kind: &str,
         meta: &ObjectMeta,
@@ -61,7 +61,7 @@ impl Workload {
 }
 
 impl Workloads {
-    /// What is missing of one of these, as text; nothing for values that the cluster does not show.
+    /// Describes what one of these workloads lacks; `None` if nothing is missing, or the cluster does not show it.
     pub(super) fn missing_of(&self, titles: &[String]) -> Option<String> {
         titles.iter().find_map(|title| {
             let missing = self.0.get(title)?.missing.as_ref()?;
@@ -69,7 +69,8 @@ impl Workloads {
         })
     }
 
-    /// Returns a former workload that has not settled, or one that has changed since, and what it lacks.
+    /// Returns a workload that has not settled, and what it lacks. Workloads that had not settled before, and have not
+    /// changed since, do not count.
     fn unsettled_since(&self, before: &Workloads) -> Option<(&str, &str)> {
         let mut unsettled = self.0.iter().filter_map(|(name, now)| {
             let counts = match before.0.get(name) {
@@ -81,8 +82,8 @@ impl Workloads {
         unsettled.next()
     }
 
-    /// Returns true if a workload was changed since, so that it makes other pods, or another number of them. A new generation
-    /// alone may be an annotation of the workload itself, by which another run says that it uses it.
+    /// Returns true if a workload has changed so that it makes other pods, or another number of pods. A new generation
+    /// alone may be due to an annotation by which another run marks the workload as in use.
     fn is_changed_since(&self, before: &Workloads) -> bool {
         let is_same = |((name, now), (name_then, then)): ((&String, &Workload), (&String, &Workload))| {
             let makes_the_same = now.template == then.template && now.replicas == then.replicas;
@@ -91,7 +92,7 @@ impl Workloads {
         self.0.len() != before.0.len() || !self.0.iter().zip(&before.0).all(is_same)
     }
 
-    /// How pods ended by the changes since: the analysis' mode.
+    /// Returns the mode of the terminations that the changes caused, as the analysis names it.
     fn mode_since(&self, before: &Workloads) -> Mode {
         let pairs = || self.0.iter().filter_map(|(name, now)| Some((before.0.get(name)?, now)));
         if pairs().any(|(then, now)| then.template != now.template) {
@@ -105,19 +106,19 @@ impl Workloads {
 }
 
 impl Session {
-    /// The workloads as they are now; see [`Caller::workloads`].
+    /// Returns the current state of the workloads; see [`Caller::workloads`].
     ///
     /// # Errors
-    /// When the API server does not answer.
+    /// Fails if the API server does not answer.
     pub(crate) async fn workloads(&self) -> Result<Workloads, CoordinatorError> {
         self.caller.workloads().await
     }
 
-    /// Waits until the workloads have settled after changes since `before`, and no pod is terminating; records how
-    /// pods ended by it. `disruption` is the scenario's that started it.
+    /// Waits until the workloads have settled after changes since `before`, and no pod is terminating. Records the mode
+    /// of the terminations. `disruption` is the scenario's disruption that started the changes.
     ///
     /// # Errors
-    /// When the run is stopped meanwhile, or the API server does not answer.
+    /// Fails if the run is stopped, or if the API server does not answer.
     pub(crate) async fn await_rollout(
         &self,
         before: &Workloads,
@@ -131,10 +132,11 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until the workloads of before a round are whole again, and no pod is terminating.
+    /// Waits until the workloads are complete again after a round, and no pod is terminating. `before` is their state
+    /// before it.
     ///
     /// # Errors
-    /// When the run is stopped meanwhile.
+    /// Fails if the run is stopped.
     pub(crate) async fn await_recovery(&self, before: &Workloads) -> Result<(), CoordinatorError> {
         if let (_, Some(missing)) = self.until_settled(before).await? {
             let limit = self.caller.limits.rollout;
@@ -143,8 +145,8 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until the workloads have settled after changes since `before`, and no pod is terminating. Returns the
-    /// workloads then, and what is missing if the limit passed.
+    /// Waits until the workloads have settled after changes since `before`, and no pod is terminating. Returns their
+    /// state then, and what is missing if the limit has passed.
     pub(super) async fn until_settled(
         &self,
         before: &Workloads,
@@ -156,7 +158,7 @@ impl Session {
         loop {
             let now = match self.workloads().await {
                 Ok(now) => now,
-                // The load goes on, and so does the wait.
+                // The load continues, and so does the wait.
                 Err(error @ (CoordinatorError::Api { .. } | CoordinatorError::Timeout { .. })) => {
                     settled_since = None;
                     if Instant::now() >= deadline {
@@ -194,14 +196,15 @@ impl Session {
         }
     }
 
-    /// Says why pods of a workload, such as `Deployment web`, are not ready, as far as rights allow to see it.
+    /// Returns the reason that pods of a workload, such as `Deployment web`, are not ready, as far as the run has the
+    /// right to read it.
     async fn why_unready_of(&self, workload: &str) -> Option<String> {
         let owner = |object: &ObjectMeta| {
             let owner =
                 object.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
             Some((owner.uid.clone(), format!("{} {}", owner.kind, owner.name)))
         };
-        // Between a Deployment and its pods.
+        // ReplicaSets are between a Deployment and its pods.
         let of_set = |set: ReplicaSet| {
             let (_, of) = owner(&set.metadata)?;
             set.metadata.uid.filter(|_| of == workload)
@@ -214,11 +217,11 @@ impl Session {
         self.why_unready(None, is_own).await
     }
 
-    /// Waits until somebody has changed a workload, and that has settled.
+    /// Waits until others have changed a workload, and the change has settled.
     pub(super) async fn until_rolled_out(&self) {
         let mut before = None;
         loop {
-            // An API server that does not answer now may do so later; the load's end ends the wait.
+            // An API server that does not answer now may do so later; the end of the load ends the wait.
             if let Ok(now) = self.workloads().await {
                 let before: &Workloads = before.get_or_insert_with(|| now.clone());
                 if now.is_changed_since(before) && matches!(self.until_settled(before).await, Ok((_, None))) {
@@ -231,10 +234,11 @@ impl Session {
 }
 
 impl Caller {
-    /// The workloads as they are now. A kind that the cluster does not know or does not show counts as none.
+    /// Returns the current state of the workloads. A kind that the cluster does not know, or does not let the run list,
+    /// counts as having none.
     ///
     /// # Errors
-    /// When the API server does not answer.
+    /// Fails if the API server does not answer.
     pub(super) async fn workloads(&self) -> Result<Workloads, CoordinatorError> {
         let of_deployment = |deployment: Deployment| {
             let (spec, status) = (deployment.spec?, deployment.status.unwrap_or_default());
@@ -253,7 +257,7 @@ impl Caller {
         Ok(Workloads(deployments.into_iter().chain(stateful_sets).chain(daemon_sets).flatten().collect()))
     }
 
-    /// The Deployments, without the templates and annotations that make up most of each.
+    /// Lists the Deployments without their templates and annotations, which make up most of each.
     pub(super) async fn deployments_without_templates(&self) -> Result<Vec<Deployment>, CoordinatorError> {
         let known = |mut deployment: Deployment| {
             deployment.metadata.annotations = None;

@@ -1,6 +1,6 @@
-//! The Services behind a URL, by the Ingresses and HTTPRoutes of the namespace.
+//! Services behind a URL, according to the Ingresses and HTTPRoutes of the namespace.
 //!
-//! These are enough to find the pods; a controller's own additions (annotations, filters, weights) are ignored.
+//! They are enough to find the pods; a controller's own additions (annotations, filters, weights) are ignored.
 
 use std::collections::BTreeSet;
 
@@ -16,9 +16,9 @@ use super::error::CoordinatorError;
 /// One route through a gateway.
 #[derive(Clone, Debug)]
 struct Route {
-    /// How specific its host is: none, a wildcard, a name.
+    /// Host that the route matches.
     host: Host,
-    /// The length of the path that it asks for.
+    /// Length of the path prefix that it matches.
     path: usize,
     service: String,
 }
@@ -31,13 +31,14 @@ enum Host {
     Exact,
 }
 
-/// The kind of the Gateway API's routes.
+/// Returns the kind of the Gateway API's HTTP routes.
 pub(super) fn http_route() -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk("gateway.networking.k8s.io", "v1", "HTTPRoute"))
 }
 
 impl Caller {
-    /// The Services that these URLs route to. Kinds that the cluster does not have, or does not show, give none.
+    /// Returns the Services that these URLs route to. A kind that the cluster does not have, or does not let the run
+    /// list, counts as having none.
     pub(super) async fn services_behind(&self, urls: &[&Url]) -> Result<BTreeSet<String>, CoordinatorError> {
         let ingresses: Vec<Ingress> = self.list_kind().await?;
         let routes = Api::namespaced_with(self.client.clone(), &self.namespace, &http_route());
@@ -48,13 +49,13 @@ impl Caller {
 }
 
 impl Caller {
-    /// The Ingresses that route to any of the Services among these objects.
+    /// Returns the Ingresses that route to any of the Services among these objects.
     pub(crate) async fn ingresses_to(&self, objects: &[Value]) -> Result<Vec<Value>, CoordinatorError> {
         let is_service =
             |name: &str| objects.iter().any(|o| o["kind"] == "Service" && o["metadata"]["name"] == name);
         let all: Vec<Ingress> = self.list_kind().await?;
         let routing = all.iter().filter(|ingress| backends(ingress).iter().any(|name| is_service(name)));
-        // Items of a list may not say what they are.
+        // Items of a list may lack their own `kind`.
         let with_kind = |ingress: &Ingress| {
             let mut object = serde_json::to_value(ingress).unwrap_or_default();
             object["kind"] = "Ingress".into();
@@ -64,7 +65,7 @@ impl Caller {
     }
 }
 
-/// The Services that an Ingress routes to.
+/// Returns the Services that an Ingress routes to.
 fn backends(ingress: &Ingress) -> BTreeSet<String> {
     let Some(spec) = &ingress.spec else { return BTreeSet::new() };
     let rules = spec.rules.iter().flatten().flat_map(|rule| &rule.http);
@@ -76,7 +77,7 @@ fn service(backend: &IngressBackend) -> Option<String> {
     backend.service.as_ref().map(|service| service.name.clone())
 }
 
-/// The Services that a URL routes to by the Ingresses and HTTPRoutes among these objects.
+/// Returns the Services that a URL routes to, according to the Ingresses and HTTPRoutes among these objects.
 pub(crate) fn services_behind_in(url: &Url, objects: &[Value]) -> BTreeSet<String> {
     let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
     let ingress = |object: &Value| serde_json::from_value(object.clone()).ok();
@@ -85,7 +86,7 @@ pub(crate) fn services_behind_in(url: &Url, objects: &[Value]) -> BTreeSet<Strin
     services_behind(url, &ingresses, &routes)
 }
 
-/// The Services of the most specific routes that fit a URL. `http_routes` are the specs of HTTPRoutes.
+/// Returns the Services of the most specific routes that match a URL. `http_routes` are the specs of HTTPRoutes.
 fn services_behind(url: &Url, ingresses: &[Ingress], http_routes: &[Value]) -> BTreeSet<String> {
     let fitting: Vec<Route> = ingresses
         .iter()

@@ -1,7 +1,7 @@
-//! The API server's clock, against which it writes deletionTimestamps.
+//! The API server's clock, which deletionTimestamps are read from.
 //!
-//! Its answers carry a Date header, in whole seconds. One answer bounds the clock to about a second. Repeated requests
-//! until the second changes narrow this to the time between two requests.
+//! Answers of the API server carry a Date header, in whole seconds. One answer bounds the clock to about a second.
+//! Repeated requests until the second changes narrow this to the time between two requests.
 
 use std::time::Duration;
 
@@ -15,20 +15,19 @@ use super::recorder::RecorderHandle;
 use rolldrop_record::event::API_SERVER;
 use rolldrop_record::{Clock, ClockOffset, EventKind, Stamp};
 
-/// From one question to the next.
+/// Time between two requests.
 const PERIOD: Duration = Duration::from_millis(40);
-/// Questions: for more than a second, so that it changes among them.
+/// Number of requests: they last for more than a second, so that the second changes among them.
 const QUESTIONS: usize = 32;
-/// How long that may take.
+/// Time after which no more requests are made once one was answered.
 const LONGEST: Duration = Duration::from_secs(5);
-/// From one question to the next while there is no answer.
+/// Time between two requests after the first [`QUESTIONS`].
 const LATER: Duration = Duration::from_secs(1);
 const SECOND_NS: i64 = 1_000_000_000;
 
 /// Compares the clocks and records the result.
 ///
-/// An API server that does not answer is asked until it does. One that answers slowly is asked no
-/// longer than [`LONGEST`].
+/// Asks an API server that does not answer until it does, and one that answers slowly no longer than [`LONGEST`].
 pub(super) async fn sample(client: Client, clock: Clock, recorder: RecorderHandle, limits: Limits) {
     let begun = Instant::now();
     let mut known: Option<Bounds> = None;
@@ -49,7 +48,7 @@ pub(super) async fn sample(client: Client, clock: Clock, recorder: RecorderHandl
     }
 }
 
-/// The bounds of the server's clock minus ours, in nanoseconds.
+/// Bounds of the server's clock minus ours, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bounds {
     least_ns: i64,
@@ -57,12 +56,14 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// The second began before the answer came, and was not over when the question was sent.
+    /// Returns the bounds from one answer: the second of its date began before the answer came, and was not over when
+    /// the request was sent.
     fn of_answer(sent: Stamp, date: Stamp, answered: Stamp) -> Self {
         Self { least_ns: date.ns_since(answered), most_ns: date.ns_since(sent) + SECOND_NS }
     }
 
-    /// Within both. Bounds that exclude each other show a clock that was set: the later ones count.
+    /// Returns the intersection of both bounds. If they exclude each other, a clock was set, and the later bounds
+    /// count.
     fn narrowed(self, other: Bounds) -> Bounds {
         let both =
             Bounds { least_ns: self.least_ns.max(other.least_ns), most_ns: self.most_ns.min(other.most_ns) };

@@ -1,8 +1,8 @@
 //! Finds out what implements Services in a cluster: from the settings of kube-proxy and of Cilium where clusters keep
 //! them, from kube-proxy's arguments, and from kube-proxy itself if this process runs on one of the cluster's nodes.
 //!
-//! Each of these may be missing, and needs a right that only helps. If two answers contradict each other, the mode is
-//! unknown.
+//! Each source may be missing, and needs a right that a run can do without. If two answers contradict each other, the
+//! mode is unknown.
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Node, Pod, PodSpec, Service};
@@ -16,38 +16,38 @@ use rolldrop_load::machine::kube_proxy;
 use rolldrop_record::routing::{ServiceRules, SessionAffinity, TrafficPolicy};
 use rolldrop_record::service_proxy::{ProxyEvidence, ServiceProxy};
 
-/// The namespace in which clusters keep their own programs.
+/// Namespace of the cluster's own programs.
 pub(super) const NAMESPACE: &str = "kube-system";
-/// Cilium's settings.
+/// ConfigMap with Cilium's settings.
 pub(super) const CILIUM: &str = "cilium-config";
-/// kube-proxy's settings: with kubeadm and most others, and with EKS.
+/// ConfigMaps with kube-proxy's settings: that of kubeadm and most other clusters, and that of EKS.
 pub(super) const KUBE_PROXY_MAPS: [&str; 2] = ["kube-proxy", "kube-proxy-config"];
-/// What runs kube-proxy on each node, if it runs in pods.
+/// DaemonSet that runs kube-proxy on each node, if it runs in pods.
 pub(super) const DAEMON_SET: &str = "kube-proxy";
-/// The labels of kube-proxy's pods: those of a DaemonSet, and static ones.
+/// Labels of kube-proxy's pods: of a DaemonSet's, and of static ones.
 pub(super) const POD_LABELS: [&str; 2] = ["k8s-app=kube-proxy", "component=kube-proxy"];
-/// The node annotations in which k3s and RKE2 keep their arguments.
+/// Node annotations in which k3s and RKE2 keep their arguments.
 const NODE_ARGS: [&str; 2] = ["k3s.io/node-args", "rke2.io/node-args"];
 /// Annotations by which a Service asks for topology hints; `Disabled` asks for none.
 const TOPOLOGY: [&str; 2] =
     ["service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints"];
 
-/// What implements Services, and how that is known.
+/// Implementation of Services, and the evidence for it.
 pub(super) type Known = (ServiceProxy, Option<ProxyEvidence>);
 
 const UNKNOWN: Known = (ServiceProxy::Unknown, None);
 
-/// Findings about the Service proxy, and reads that the run had no right to make.
+/// Implementation of Services, and reads that the run had no right to make.
 pub(super) struct Found {
     pub(super) known: Known,
-    /// Such as `get configmaps/kube-proxy in kube-system`.
+    /// Missing rights, such as `get configmaps/kube-proxy in kube-system`.
     pub(super) denied: Vec<String>,
 }
 
-/// Asks the cluster what implements Services.
+/// Finds out what implements Services in the cluster.
 ///
 /// # Errors
-/// When the API server does not answer, or the run is interrupted. A missing right is no error.
+/// Fails if the API server does not answer, or if the run is interrupted. A missing right is no error.
 pub(super) async fn find(caller: &Caller, nodes: &[Node]) -> Result<Found, CoordinatorError> {
     let mut search = Search { caller, denied: Vec::new() };
     let known = search.run(nodes).await?;
@@ -69,7 +69,7 @@ impl Search<'_> {
         let sets = Api::<DaemonSet>::namespaced(self.caller.client.clone(), NAMESPACE);
         let set = self.caller.ask("read kube-proxy's DaemonSet", || sets.get(DAEMON_SET)).await?;
         if self.allowed(&format!("get daemonsets/{DAEMON_SET}"), set).as_ref().is_some_and(is_switched_off) {
-            // Its settings still exist, but something else has replaced it.
+            // kube-proxy's settings still exist, but something else has replaced it.
             return Ok(UNKNOWN);
         }
         for name in KUBE_PROXY_MAPS {
@@ -105,7 +105,7 @@ impl Search<'_> {
         Ok(self.allowed(&format!("get configmaps/{name}"), answer))
     }
 
-    /// The answer, if there is one; a missing right is noted.
+    /// Returns the answer, if there is one, and notes a missing right.
     fn allowed<T>(&mut self, right: &str, answer: kube::Result<T>) -> Option<T> {
         if let Err(kube::Error::Api(status)) = &answer
             && status.code == 403
@@ -119,7 +119,7 @@ impl Search<'_> {
     }
 }
 
-/// What a Service demands of its balancing.
+/// Returns the balancing rules that a Service asks for.
 pub(super) fn rules(service: &Service) -> ServiceRules {
     let spec = service.spec.clone().unwrap_or_default();
     let policy = |policy: Option<String>| match policy.as_deref() {
@@ -139,7 +139,7 @@ pub(super) fn rules(service: &Service) -> ServiceRules {
     }
 }
 
-/// kube-proxy's word for a mode; an empty one is its default on Linux.
+/// Parses kube-proxy's name of a mode; an empty name means its default on Linux.
 fn mode(word: &str) -> ServiceProxy {
     match word.trim() {
         "" => ServiceProxy::Iptables,
@@ -147,13 +147,13 @@ fn mode(word: &str) -> ServiceProxy {
     }
 }
 
-/// What all of them say; `None` if there is none, or if they contradict each other.
+/// Returns the mode that all of them name; `None` if there is none, or if they contradict each other.
 fn agreed(mut modes: impl Iterator<Item = ServiceProxy>) -> Option<ServiceProxy> {
     let first = modes.next()?;
     modes.all(|other| other == first).then_some(first)
 }
 
-/// The mode in kube-proxy's settings, under whatever key they are.
+/// Returns the mode in kube-proxy's settings, whatever the key that they are under.
 fn configured_mode(map: &ConfigMap) -> Option<ServiceProxy> {
     map.data.iter().flatten().find_map(|(_, text)| {
         let config: Value = serde_saphyr::from_str(text).ok()?;
@@ -164,27 +164,27 @@ fn configured_mode(map: &ConfigMap) -> Option<ServiceProxy> {
     })
 }
 
-/// Whether Cilium has replaced kube-proxy, or a part of it.
+/// Returns true if Cilium has replaced kube-proxy, or a part of it.
 fn replaces_kube_proxy(map: &ConfigMap) -> bool {
     let setting = map.data.as_ref().and_then(|data| data.get("kube-proxy-replacement"));
     setting.is_some_and(|value| ["true", "strict", "partial", "probe"].contains(&value.as_str()))
 }
 
-/// Whether it is scheduled on no node, as when something else replaces it.
+/// Returns true if the DaemonSet is scheduled on no node, as when something else replaces kube-proxy.
 fn is_switched_off(set: &DaemonSet) -> bool {
     set.status.as_ref().is_some_and(|status| status.desired_number_scheduled == 0)
 }
 
-/// The mode from the arguments of a kube-proxy pod; `None` if a file has it.
+/// Returns the mode from the arguments of a kube-proxy pod; `None` if a file sets it.
 fn mode_of_pod(spec: &PodSpec) -> Option<ServiceProxy> {
     spec.containers.iter().find_map(|Container { command, args, .. }| {
-        // A shell's line is one word with all of them.
+        // A shell's command line is one word with all arguments.
         let words = command.iter().chain(args).flatten().flat_map(|word| word.split_whitespace());
         let words: Vec<&str> = words.map(|word| word.trim_matches(['"', '\''])).collect();
         if !words.iter().any(|word| word.ends_with("kube-proxy")) && option(&words, "proxy-mode").is_none() {
             return None;
         }
-        // A file overrules the options.
+        // A file overrides the options.
         match option(&words, "config") {
             Some(_) => None,
             None => Some(mode(option(&words, "proxy-mode").unwrap_or_default())),
@@ -192,7 +192,7 @@ fn mode_of_pod(spec: &PodSpec) -> Option<ServiceProxy> {
     })
 }
 
-/// The value of an option, with or without a `=`.
+/// Returns the value of an option, which follows a `=` or is the next word.
 fn option<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
     let value = |(index, word): (usize, &&'a str)| {
         let rest = word.trim_start_matches('-').strip_prefix(name)?;
@@ -205,7 +205,7 @@ fn option<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
     words.iter().enumerate().filter(|(_, word)| word.starts_with('-')).find_map(value)
 }
 
-/// The mode of the kube-proxy that is a part of this node's agent: k3s and RKE2.
+/// Returns the mode of the kube-proxy that is part of this node's agent, as with k3s and RKE2.
 fn mode_of_node(node: &Node) -> Option<ServiceProxy> {
     let text = NODE_ARGS.iter().find_map(|name| node.annotations().get(*name))?;
     let words: Vec<String> = serde_json::from_str(text).ok()?;
@@ -219,8 +219,8 @@ fn mode_of_node(node: &Node) -> Option<ServiceProxy> {
     of_proxy.next_back().or_else(|| Some(mode("")))
 }
 
-/// Whether this process runs on one of these nodes: by default a node is named after its host. Another cluster's
-/// kube-proxy must not be asked.
+/// Returns true if this process runs on one of these nodes: by default a node is named after its host. The kube-proxy
+/// of another cluster must not be asked.
 fn is_here(nodes: &[Node]) -> bool {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = host.trim();
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(of("config", "mode: \"\"\n"), Some(ServiceProxy::Iptables));
         assert_eq!(of("config", "kind: KubeProxyConfiguration\n"), Some(ServiceProxy::Iptables));
         assert_eq!(of("config.conf", "kind: X\n"), None);
-        // That of EKS has only this one under its name.
+        // On EKS, the ConfigMap kube-proxy has only this key.
         assert_eq!(of("kubeconfig", "kind: Config\nclusters: []\n"), None);
     }
 
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(of(json!(["/usr/bin/kube-proxy", "--proxy-mode", "ipvs"])), ipvs);
         assert_eq!(of(json!(["/bin/sh", "-c", "exec kube-proxy --proxy-mode=ipvs 1>>/log 2>&1"])), ipvs);
         assert_eq!(of(json!(["kube-proxy", "--v=2"])), Some(ServiceProxy::Iptables));
-        // The file is what counts, and it is not here.
+        // The file counts, and its content is not known here.
         assert_eq!(of(json!(["kube-proxy", "--config=/var/lib/config.conf", "--proxy-mode=ipvs"])), None);
         assert_eq!(of(json!(["sleep", "1"])), None);
     }

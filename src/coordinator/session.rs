@@ -1,4 +1,4 @@
-//! One run's access to one cluster, from its first look to its last row.
+//! One run's access to one cluster, from the first list to the last row.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,23 +33,23 @@ use rolldrop_record::run_info::{EventsWritten, Role, Source};
 use rolldrop_record::wire::AdminToken;
 use rolldrop_record::{Clock, EventKind, RunDir, Stamp};
 
-/// What a session needs to start.
+/// Everything that a session needs to start.
 pub(crate) struct Settings<'a> {
-    /// Who calls the cluster.
+    /// Client of the cluster, with its namespace and limits.
     pub caller: Caller,
-    /// The label of the objects that the run creates; no other run has it.
+    /// Value of the run's label on every object that the run creates; unique to this run.
     pub run: &'a str,
-    /// How to reach the cluster again after the run; `None` if it ends with the run.
+    /// Way to reach the cluster again after the run; `None` if the cluster ends with the run.
     pub cluster: Option<Origin>,
-    /// Where to record.
+    /// Directory to record to.
     pub run_dir: &'a RunDir,
-    /// The process's clock: the reference for all others.
+    /// Clock of this process, which is the reference for all others.
     pub clock: Clock,
-    /// The token of the proxies' admin ports.
+    /// Token for the admin ports of the recording proxies.
     pub admin_token: Option<AdminToken>,
-    /// What to do about objects that a GitOps controller keeps as they are.
+    /// Policy for objects that a GitOps controller manages.
     pub gitops: GitOps,
-    /// Who views the run.
+    /// Live view of the run.
     pub viewer: Arc<dyn Viewer>,
 }
 
@@ -63,35 +63,35 @@ pub(crate) struct Session {
     pub(super) tasks: JoinSet<()>,
     pub(super) tasks_stop: CancellationToken,
     pub(super) journal: Mutex<Journal>,
-    /// What was undone before the end of the run.
+    /// Changes that were undone before the end of the run.
     pub(super) taken_back: Mutex<Vec<Undone>>,
-    /// The owner of everything that the run creates, once it has created something.
+    /// Owner of everything that the run creates; set when the run first creates something.
     pub(super) owner: OnceCell<OwnerReference>,
-    /// The pods that actions have chosen. Locked while an action chooses: otherwise several at once would take the
+    /// Pods that actions have chosen. Locked while an action chooses; otherwise concurrent actions would choose the
     /// same pods.
     pub(super) claims: tokio::sync::Mutex<Claims>,
     pub(super) gitops: GitOps,
     pub(super) viewer: Arc<dyn Viewer>,
-    /// The longest time for which the load keeps a DNS answer, once it is known.
+    /// Longest time for which the load keeps a DNS answer, as far as known.
     pub(super) period: Mutex<Duration>,
 }
 
-/// The remains of a session.
+/// Results of a session that has ended.
 #[derive(Debug, Default)]
 pub(crate) struct Closed {
-    /// The recorders.
+    /// All recorders of the run.
     pub sources: Vec<Source>,
-    /// Changes that were undone, or could not be.
+    /// Changes that were undone, or could not be undone.
     pub undone: Vec<Undone>,
-    /// The events written to the log; `None` if that could not be closed.
+    /// Events written to the log; `None` if the log could not be closed.
     pub events: Option<EventsWritten>,
 }
 
 impl Session {
-    /// Begins to watch and to record.
+    /// Starts to watch and to record.
     ///
     /// # Errors
-    /// When the API server does not answer, or the run directory cannot be written.
+    /// Fails if the API server does not answer, or if the run directory cannot be written.
     pub(crate) async fn begin(settings: Settings<'_>) -> Result<Self, CoordinatorError> {
         let Settings { caller, run, cluster, run_dir, clock, admin_token, gitops, viewer } = settings;
         let Caller { client, namespace, .. } = &caller;
@@ -153,12 +153,12 @@ impl Session {
         Ok(session)
     }
 
-    /// The namespace in which everything happens.
+    /// Returns the namespace of the run.
     pub(crate) fn namespace(&self) -> &str {
         &self.caller.namespace
     }
 
-    /// A client of the cluster.
+    /// Returns a client of the cluster.
     pub(crate) fn client(&self) -> kube::Client {
         self.caller.client.clone()
     }
@@ -168,7 +168,7 @@ impl Session {
         self.record_at(self.clock.now(), kind);
     }
 
-    /// Records that something is not as it should be.
+    /// Records a warning.
     pub(crate) fn warn(&self, message: String) {
         self.record(EventKind::Warning { message });
     }
@@ -188,18 +188,18 @@ impl Session {
         self.recorder.handle().event_of(source, at, kind);
     }
 
-    /// The period of a consumer's own clock, as far as it is known: how long the load keeps a DNS answer. Zero if
-    /// there is none.
+    /// Returns the longest known time for which the load keeps a DNS answer: the period of that consumer's own clock.
+    /// Zero if there is none.
     pub(crate) fn period(&self) -> Duration {
         *self.period.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many pods the watch has seen end.
+    /// Returns the number of pods that the watch has seen end.
     pub(crate) fn pods_ended(&self) -> usize {
         self.views.read(|view| view.ended.len())
     }
 
-    /// Whether something in the cluster is to be changed back, or removed.
+    /// Returns true if the run still has to restore or remove something in the cluster.
     pub(crate) fn has_changes(&self) -> bool {
         !self.journal().open_changes().is_empty()
     }
@@ -207,11 +207,11 @@ impl Session {
     /// Creates the manifests' objects, labelled with the run's name.
     ///
     /// # Errors
-    /// When one exists already, or the API server refuses it. What was created until then is
-    /// removed in [`Session::finish`].
+    /// Fails if one exists already, or if the API server refuses it. [`Session::finish`] removes what was created until
+    /// then.
     pub(crate) async fn deploy(&self, manifests: &[Value]) -> Result<(), CoordinatorError> {
         for manifest in manifests {
-            // What others were warned of is not this object's.
+            // Drops warnings that earlier calls received: they are not about this object.
             drop(self.caller.warnings.take());
             let object = self.create(manifest).await?;
             let kind = object.types.as_ref().map_or("object", |types| &types.kind);
@@ -225,13 +225,13 @@ impl Session {
         Ok(())
     }
 
-    /// Waits for the ends of pods that are still ending, and for the proxies' last rows.
+    /// Waits until terminating pods are gone, and for the proxies' last rows.
     pub(crate) async fn settle(&self) {
         self.await_ends().await;
         self.collector.catch_up(&self.caller.limits).await;
     }
 
-    /// Waits for the ends of pods that are still ending, and until the watch has shown them.
+    /// Waits until terminating pods are gone, and until the watch has shown that.
     pub(crate) async fn await_ends(&self) {
         let deadline = Instant::now() + self.caller.limits.settle + self.longest_grace();
         let gone = self.views.wait_until(|view| view.pods_listed && view.terminating().next().is_none());
@@ -245,25 +245,25 @@ impl Session {
             };
             self.warn(message);
         }
-        // A run that is stopped does not ask, and has missed nothing by that.
+        // A stopped run does not check the watch, and loses nothing by that.
         if let Ok(Err(error)) = self.caller.stoppable(self.await_watch()).await
             && !self.caller.stop.is_cancelled()
         {
-            // What the watch has not shown by now it will not show.
+            // Events that the watch has not shown by now are missing.
             let resource = String::from("pods");
             self.record(EventKind::WatchGap { resource, from: self.clock.now() - watch::LONGEST_SILENCE });
             self.warn(format!("the last events are not known: {error}"));
         }
     }
 
-    /// Makes the existing proxies hand over their rows, and waits for nothing else: what an interrupted run has time
-    /// for. It takes at most twice [`Limits::hand_over`].
+    /// Makes the existing proxies hand over their rows, and waits for nothing else: an interrupted run has no time for
+    /// more. It takes at most twice [`Limits::hand_over`].
     pub(crate) async fn hand_over(&self) {
         let limits = Limits { outage: self.caller.limits.hand_over, ..self.caller.limits };
         self.collector.catch_up(&limits).await;
     }
 
-    /// Waits until the watch has caught up: a watch may be late, or dead without a sign.
+    /// Waits until the watch has caught up with a fresh list: a watch may be late, or dead without a sign.
     async fn await_watch(&self) -> Result<(), CoordinatorError> {
         let what = "list pods";
         let number = |version: &str| version.parse::<u64>().unwrap_or(0);
@@ -277,7 +277,7 @@ impl Session {
         let shown = self.views.wait_until(|view| {
             let is_gone = |uid: &String| there.contains_key(uid) || !view.pods.contains_key(uid);
             let has_shown = |(uid, version): (&String, &u64)| {
-                // A pod that is gone was shown when it ended.
+                // A pod that is no longer in the view was shown when it ended.
                 view.pods.get(uid).is_none_or(|seen| number(&seen.event.resource_version) >= *version)
             };
             view.pods_listed && before.iter().all(is_gone) && there.iter().all(has_shown)
@@ -287,11 +287,11 @@ impl Session {
         timeout(limit, shown).await.map_err(|_| late)
     }
 
-    /// Removes what the session created, restores what it changed, ends its tasks, and closes the records. `give_up`
-    /// cuts the undoing short.
+    /// Removes what the session created, restores what it changed, stops its tasks, and closes the records. Cancelling
+    /// `give_up` cuts the undoing short.
     ///
     /// # Errors
-    /// When the records could not be written.
+    /// Fails if the records could not be written.
     pub(crate) async fn finish(mut self, give_up: CancellationToken) -> Result<Closed, CoordinatorError> {
         let mut journal = self.journal.into_inner().unwrap_or_else(PoisonError::into_inner);
         let undone = undo::all(&Caller { stop: give_up, ..self.caller.clone() }, &mut journal).await;
@@ -343,7 +343,7 @@ impl Session {
     }
 }
 
-/// Where a manifest has the recording proxy, which the user did not ask for.
+/// Returns the path of the recording proxy's container in a manifest; the user did not ask for that container.
 fn sidecar_path(manifest: &Value) -> Option<String> {
     ["spec.template.spec", "spec"].into_iter().find_map(|pod| {
         let list = manifest.pointer(&format!("/{}/initContainers", pod.replace('.', "/")))?.as_array()?;

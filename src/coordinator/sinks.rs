@@ -1,5 +1,5 @@
 //! Processes the objects that the watches show: pods and EndpointSlices for the view and the record; workloads, nodes
-//! and Events to explain the end of a pod.
+//! and Events to explain why a pod ended.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ use rolldrop_record::event::{
 };
 use rolldrop_record::{Clock, EventKind};
 
-/// Hexadecimal digits of a template's digest: enough to tell the templates of a run apart.
+/// Number of hexadecimal digits of a template's digest, enough to distinguish the templates of a run.
 const DIGEST_DIGITS: usize = 16;
 
 /// The watches of a run.
@@ -37,7 +37,7 @@ pub(super) struct Watches<'a> {
 }
 
 impl Watches<'_> {
-    /// Begins all of them.
+    /// Starts all watches.
     pub(super) fn spawn(&self, tasks: &mut JoinSet<()>) {
         let (caller, views) = (self.caller, || self.views.clone());
         self.follow(tasks, Need::Must, None, caller.api::<ListedPod>(), PodSink(views()));
@@ -138,7 +138,7 @@ impl Sink<ClusterEvent> for ClusterEventSink {
     type Seen = Option<EventKind>;
 
     fn see(&self, change: Change, event: ClusterEvent) -> Option<EventKind> {
-        // Listed ones happened before the run.
+        // Listed events happened before the run.
         (change == Change::Applied).then(|| EventKind::ClusterEvent {
             container: event.involved_object.field_path.as_deref().and_then(container),
             pod: event.involved_object.name.unwrap_or_default(),
@@ -152,13 +152,13 @@ impl Sink<ClusterEvent> for ClusterEventSink {
     }
 }
 
-/// The container in the path of a field, such as `spec.containers{app}`.
+/// Returns the container in the path of a field, such as `spec.containers{app}`.
 fn container(path: &str) -> Option<String> {
     let (_, name) = path.strip_suffix('}')?.split_once("ontainers{")?;
     Some(name.to_owned())
 }
 
-/// Records a statement about an object when it changes.
+/// Records an event about an object only when the event differs from the last one about it.
 struct Changed<K> {
     of: fn(&K) -> EventKind,
     last: BTreeMap<String, EventKind>,
@@ -171,7 +171,7 @@ impl<K> Changed<K> {
 }
 
 impl<K: ResourceExt> Sink<K> for Changed<K> {
-    /// Its name, and the statement.
+    /// Name of the object, and the event.
     type Seen = (String, EventKind);
 
     fn see(&self, _: Change, object: K) -> (String, EventKind) {
@@ -235,14 +235,14 @@ fn daemon_set(object: &DaemonSet) -> EventKind {
     workload("DaemonSet", object, None, spec.map(|spec| &spec.template), replaced)
 }
 
-/// Returns the way in which a workload replaces its pods.
+/// Way in which a workload replaces its pods.
 #[derive(Default)]
 struct Replaced<'a> {
     strategy: Option<&'a str>,
     max_unavailable: Option<&'a IntOrString>,
 }
 
-/// Said as if it had been applied: what the watch said of it is put in later.
+/// Creates an event as if the workload had been applied; the sink fills in the real change later.
 fn workload(
     kind: &str,
     object: &impl ResourceExt,
@@ -269,7 +269,7 @@ fn workload(
     })
 }
 
-/// The digest that identifies the templates of a run.
+/// Returns the digest that identifies a template among those of a run.
 pub(super) fn template_digest(template: Option<&PodTemplateSpec>) -> String {
     let template = serde_json::to_vec(&template).unwrap_or_default();
     let digest = ring::digest::digest(&ring::digest::SHA256, &template);
@@ -287,7 +287,7 @@ fn node(object: &Node) -> EventKind {
     })
 }
 
-/// The proxy's admin port, if its container runs.
+/// Returns the admin port of the recording proxy; `None` unless its container runs.
 fn admin_port(pod: &Pod) -> Option<u16> {
     let spec = pod.spec.as_ref()?;
     let containers = spec.init_containers.iter().flatten().chain(&spec.containers);

@@ -1,6 +1,6 @@
-//! Notices when the embedded cluster stands still: its process was stopped, or its machine has no processor for it.
+//! Notices when the embedded cluster is stalled: its process was stopped, or its machine has no processor time for it.
 //!
-//! Its Service proxy and its controllers stand still with it, which looks like a target that is overloaded.
+//! Its Service proxy and its controllers stall with it, which looks like an overloaded target.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use tokio::time::{Instant, sleep};
 use super::recorder::RecorderHandle;
 use rolldrop_record::{Clock, EventKind};
 
-/// From one question to the next.
+/// Time from one answer to the next request.
 const PERIOD: Duration = Duration::from_millis(500);
-/// Answers that take less are not recorded.
+/// Minimum time that an answer takes to be recorded.
 const NOTED: Duration = Duration::from_secs(2);
 
-/// Asks the API server for its version, again and again, and records each answer that took long.
+/// Requests the API server's version again and again, and records each answer that took long.
 pub(super) async fn watch(client: Client, clock: Clock, recorder: RecorderHandle) -> Infallible {
     loop {
         sleep(PERIOD).await;

@@ -1,4 +1,4 @@
-//! The targets of the load as the cluster shows them, and as they are seen from where it is sent.
+//! The targets of the load, as the cluster shows them and as the senders of the load see them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,16 +6,16 @@ use std::fmt;
 use rolldrop_record::routing::{Routing, ServiceRules};
 use rolldrop_record::run_info::{Balances, BalancesBecause, ClusterInfo, Target};
 
-/// The targets of the load as the cluster shows them.
+/// Targets of the load, as the cluster shows them.
 #[derive(Clone, Debug)]
 pub(crate) struct Ready {
-    /// In the scenario's order.
+    /// Targets in the scenario's order.
     pub(super) targets: Vec<Found>,
-    /// The cluster's fingerprint.
+    /// Fingerprint of the cluster.
     pub cluster: ClusterInfo,
 }
 
-/// A target.
+/// A target of the load.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub(super) name: String,
@@ -23,26 +23,26 @@ pub(super) struct Found {
     pub(super) consumer: Consumer,
     pub(super) balances: Balances,
     pub(super) balances_because: BalancesBecause,
-    /// The Service that it is, or is a way to.
+    /// Service that the target is, or leads to.
     pub(super) service: Option<String>,
-    /// What that Service asks of those who balance its connections.
+    /// Balancing rules that this Service asks for.
     pub(super) rules: ServiceRules,
 }
 
-/// What routes a client to the pods.
+/// Consumer that routes the client to the pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Consumer {
     /// Whatever answers at this URL.
     Url(String),
     /// The Service proxy of the client's own node.
     ServiceProxy { service: String },
-    /// The Service proxy of this node, by its port.
+    /// The Service proxy of this node, through its node port.
     NodePort { number: i32, service: String, node: String },
-    /// The client itself, by the DNS.
+    /// The client itself, with the DNS's answer.
     Dns { service: String },
 }
 
-/// Where the client is.
+/// Place of the client.
 #[derive(Clone, Copy, Debug)]
 enum Seat<'a> {
     ThisHost,
@@ -78,7 +78,7 @@ impl Found {
         let Self { name, url, consumer, balances, balances_because, service, .. } = self.clone();
         let routing = Some(self.routing());
         let (consumer, name) = match (&consumer, seat) {
-            // What routes there is each node's own.
+            // Each node has its own Service proxy.
             (Consumer::ServiceProxy { .. }, Seat::Node(node)) => {
                 (consumer.seen_from(seat), at_node(&name, node))
             }
@@ -104,12 +104,12 @@ impl Found {
 }
 
 impl Ready {
-    /// For run.json, as they are seen from this host.
+    /// Returns the targets for run.json, as seen from this host.
     pub(crate) fn seen_from_here(&self) -> Vec<Target> {
         told_apart(self.targets.iter().map(|target| target.seen_from(Seat::ThisHost)).collect())
     }
 
-    /// The same as they are seen from these nodes of the cluster.
+    /// Returns the targets as seen from these nodes of the cluster.
     pub(crate) fn seen_from(&self, nodes: &BTreeSet<String>) -> Vec<Target> {
         let seen = |target: &Found| match target.consumer {
             Consumer::ServiceProxy { .. } => {
@@ -120,19 +120,19 @@ impl Ready {
         told_apart(self.targets.iter().flat_map(seen).collect())
     }
 
-    /// The names of targets that a Service proxy routes: the proxy of the client's own node.
+    /// Returns the names of the targets that the Service proxy of the client's own node routes.
     pub(crate) fn by_service_proxy(&self) -> impl Iterator<Item = &str> {
         let by_service_proxy = |target: &&Found| matches!(target.consumer, Consumer::ServiceProxy { .. });
         self.targets.iter().filter(by_service_proxy).map(|target| target.name.as_str())
     }
 }
 
-/// The name of a target as seen from a node.
+/// Returns the name of a target as seen from a node.
 pub(crate) fn at_node(target: &str, node: &str) -> String {
     format!("{target}@{node}")
 }
 
-/// Two paths with the same text are still two consumers.
+/// Makes the consumers' texts unique: two targets with the same text are still two consumers.
 fn told_apart(mut targets: Vec<Target>) -> Vec<Target> {
     for index in 1..targets.len() {
         let (before, target) = targets.split_at_mut(index);

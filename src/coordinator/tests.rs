@@ -1,4 +1,4 @@
-//! The coordinator against an API server that answers as told.
+//! Tests of the coordinator with an API server that answers as each test says.
 
 mod beats;
 mod collecting;
@@ -37,17 +37,17 @@ use crate::scenario;
 use rolldrop_record::event::{Change, ContainerState, EndpointSliceEvent, EndpointState, PodEvent};
 use rolldrop_record::{Clock, EventKind, Protocol, RunDir, ServedEnd, ServedRow, Stamp};
 
-/// The calls that an API server got: method, path, body.
+/// Calls that an API server got: method, path, body.
 pub(super) type Calls = Arc<Mutex<Vec<(Method, String, Value)>>>;
 
-/// A client whose API server answers with `answer(method, path)`: a status and the body's text.
+/// Returns a client whose API server answers with `answer(method, path)`: a status and the body's text.
 pub(super) fn api(
     answer: impl Fn(&Method, &str) -> (u16, String) + Clone + Send + Sync + 'static,
 ) -> (Client, Calls) {
     api_of_bodies(move |method, uri, _| answer(method, uri.path()))
 }
 
-/// The same of an API server that looks at the bodies of requests.
+/// Like [`api`], for an API server whose answers depend on the bodies of requests.
 fn api_of_bodies(
     answer: impl Fn(&Method, &Uri, &Value) -> (u16, String) + Clone + Send + Sync + 'static,
 ) -> (Client, Calls) {
@@ -75,7 +75,7 @@ fn status(code: u16, reason: &str, message: &str) -> (u16, String) {
     (code, status.to_string())
 }
 
-/// An API server that knows Services, and answers everything else with `other`.
+/// Returns the answer of an API server that knows Services, and answers everything else with `other`.
 fn with_discovery(method: &Method, path: &str, other: (u16, String)) -> (u16, String) {
     let resource = |name: &str, kind: &str| {
         json!({"name": name, "singularName": kind.to_lowercase(), "namespaced": true, "kind": kind,
@@ -95,7 +95,7 @@ fn with_discovery(method: &Method, path: &str, other: (u16, String)) -> (u16, St
     }
 }
 
-/// What owns the rest.
+/// Returns the owner of everything else that the run creates.
 fn owner() -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "rolldrop-run-my-run", "uid": "u0"}})
 }
@@ -104,7 +104,7 @@ fn service() -> Value {
     json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "uid": "u1"}})
 }
 
-/// A session without watches: the test says what they show.
+/// Creates a session without watches: the test itself updates the view.
 fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = RunDir::create(&dir.path().join("run")).unwrap();
@@ -128,8 +128,7 @@ fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
     (session, run_dir, dir)
 }
 
-/// A load of a minute.
-/// The work of a run that does what its scenario says, and nothing else.
+/// Creates the work of a run that does what its scenario says, and nothing else.
 fn work(scenario: &scenario::Scenario) -> Work<'_> {
     Work {
         scenario,
@@ -275,7 +274,7 @@ async fn a_creation_whose_answer_is_lost_is_known_again_and_what_cannot_be_undon
     );
 }
 
-/// A Service of the run's own, and pods that it deletes one after the other.
+/// Scenario with a Service of its own, and pods that it deletes one after the other.
 const PLANNED: &str = "
 apiVersion: rolldrop.dev/v1
 kind: Scenario
@@ -287,7 +286,7 @@ spec:
   disruptions: [{at: 0s, action: deletePod, selector: app=web, every: 1ms, repeat: 2, allowOutage: true}]
 ";
 
-/// The calls that change something.
+/// Returns the calls that change something.
 fn changing(calls: &Calls) -> Vec<(String, String)> {
     let calls = calls.lock().unwrap();
     let changing = calls.iter().filter(|(method, ..)| *method != Method::GET);
@@ -335,7 +334,7 @@ async fn the_calls_that_change_something_are_those_of_the_plan_in_their_order() 
 async fn a_missing_right_is_named_before_anything_is_touched() {
     let (client, calls) = api(|method, path| {
         if path.ends_with("/selfsubjectaccessreviews") {
-            // What is asked is not known here: the answer to all is no.
+            // The request's content is not known here, so all rights are denied.
             let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
                 "spec": {}, "status": {"allowed": false}});
             (201, review.to_string())

@@ -1,7 +1,7 @@
-//! Undoes what a run changed in a cluster, the latest change first.
+//! Undoes the changes of a run in a cluster, the latest first.
 //!
-//! It can be repeated. What others have changed since stays as it is, and is named. An object that was replaced in
-//! the meantime belongs to somebody else as a whole.
+//! The undoing can be repeated. Values that others have changed since stay as they are, and are reported. An object
+//! that was replaced in the meantime belongs to others as a whole.
 
 pub(super) mod effect;
 pub(super) mod left_over;
@@ -22,27 +22,27 @@ use super::hold;
 use super::journal::{Change, Journal, JournalError, ObjectRef, Open, RUN_LABEL};
 use rolldrop_kubernetes::guard::names::in_path;
 
-/// How often a change is retried when somebody else's change came in between.
+/// Number of attempts at a change that conflicts with others' changes.
 pub(super) const ATTEMPTS: u32 = 5;
-/// From one attempt at making or undoing a change to the next, if somebody else's change came in between.
+/// Pause between two attempts at making or undoing a change that conflicts with others' changes.
 pub(super) const AFTER_A_CONFLICT: Duration = Duration::from_millis(50);
-/// Service proxies follow a Service within a second or so. Only then may the former endpoints be removed, and is all
-/// traffic routed as the Service says.
+/// Time that Service proxies get to follow a change of a Service; they take about a second. Only then is all traffic
+/// routed as the Service says, and may the former endpoints be removed.
 pub(super) const FOLLOW: Duration = Duration::from_secs(2);
 
-/// The result of a change's undoing.
+/// Result of undoing a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It is undone.
+    /// The change is undone.
     Undone {
-        /// Fields that somebody else had changed since, which stay.
+        /// Fields that others have changed since, which stay as they are.
         others: Vec<String>,
     },
     /// There was nothing left to undo.
     Nothing(String),
-    /// It belongs to somebody else now.
+    /// The object belongs to others now.
     LeftAlone(String),
-    /// It could not be undone, and can be tried again.
+    /// The change could not be undone; undoing it can be tried again.
     Failed(String),
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Undone {
 }
 
 impl Undone {
-    /// Whether somebody should look after it.
+    /// Returns true if somebody should look at the object.
     pub(crate) fn is_left(&self) -> bool {
         match &self.outcome {
             Outcome::Undone { others } => !others.is_empty(),
@@ -135,12 +135,12 @@ pub(super) async fn one(caller: &Caller, run: &str, open: Open, deadline: Instan
     Undone { object, change, outcome }
 }
 
-/// Where a node's agent is asked for what Kubernetes has no call for.
+/// Returns the API path at which a node's agent takes commands that Kubernetes has no call for.
 pub(super) fn agent_path(node: &str, command: &str) -> String {
     format!("/api/v1/nodes/{}/proxy/{command}", in_path(node))
 }
 
-/// Asks a node's agent for it.
+/// Sends a command to a node's agent.
 pub(super) async fn ask_agent(client: &Client, node: &str, command: &str) -> kube::Result<()> {
     let request = Request::post(agent_path(node, command)).body(Vec::new());
     client.request_text(request.map_err(kube::Error::HttpError)?).await.map(drop)
@@ -150,7 +150,7 @@ pub(super) fn gone() -> Outcome {
     Outcome::Nothing("gone already".into())
 }
 
-/// Boots a node that was shut down. A running node restarts its agent, which ends nothing.
+/// Boots a node that was shut down. If the node is running, only its agent restarts, which ends nothing.
 async fn boot(caller: &Caller, node: &ObjectRef) -> Result<Outcome, CoordinatorError> {
     let what = format!("boot {node}");
     match caller.ask(&what, || ask_agent(&caller.client, &node.name, "restart")).await? {
@@ -165,13 +165,13 @@ async fn api_of(caller: &Caller, object: &ObjectRef) -> Result<Api<DynamicObject
     Ok(caller.api_of(&resource, &scope, object.namespace.as_deref().unwrap_or_default()))
 }
 
-/// Removes an object that the run created, and what it owns.
+/// Removes an object that the run created, together with what that owns.
 async fn remove(caller: &Caller, run: &str, object: &ObjectRef) -> Result<Outcome, CoordinatorError> {
     let api = api_of(caller, object).await?;
     let what = format!("remove {object}");
     let uid = match &object.uid {
         Some(uid) => uid.clone(),
-        // The run ended before it knew. Its label says whether this is it.
+        // The run ended before it knew the UID. The label shows if this is its object.
         None => match caller.find(&api, &what, &object.name).await? {
             None => return Ok(gone()),
             Some(found) if found.labels().get(RUN_LABEL).is_some_and(|of| of == run) => {
@@ -207,7 +207,7 @@ async fn restore(caller: &Caller, object: &ObjectRef, edits: &[Edit]) -> Result<
         let edits::Reverted { object: wanted, restored, others } = edits::revert(edits, &current);
         if restored == 0 {
             return Ok(match (others.is_empty(), is_asked) {
-                // An earlier patch was done, although its answer was lost.
+                // An earlier patch took effect, although its answer was lost.
                 (true, true) => Outcome::Undone { others },
                 (true, false) => Outcome::Nothing("as it was already".into()),
                 (false, _) => Outcome::LeftAlone(format!("others have changed {}", others.join(", "))),
@@ -216,14 +216,14 @@ async fn restore(caller: &Caller, object: &ObjectRef, edits: &[Edit]) -> Result<
         is_asked = true;
         match caller.ask(&what, || patch(&api, &object.name, &current, &wanted)).await? {
             Ok(_) => return Ok(Outcome::Undone { others }),
-            // The status of a workload in a rollout changes all the time. The deadline ends this.
+            // The status of a workload in a rollout changes all the time. The deadline ends this loop.
             Err(kube::Error::Api(status)) if status.code == 409 => sleep(AFTER_A_CONFLICT).await,
             Err(error) => return Err(CoordinatorError::api(&what, &error)),
         }
     }
 }
 
-/// Makes one object of another, unless it has changed since.
+/// Patches an object so that it becomes as wanted, unless it has changed since it was read.
 pub(super) async fn patch(
     api: &Api<DynamicObject>,
     name: &str,
@@ -231,7 +231,7 @@ pub(super) async fn patch(
     wanted: &Value,
 ) -> kube::Result<DynamicObject> {
     let mut patch = edits::merge_patch(current, wanted).unwrap_or_else(|| json!({}));
-    // A patch that names the version is refused where that has changed: what others have set since is not overwritten.
+    // The API server refuses a patch that names another version: others' changes are not overwritten.
     patch["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"].clone();
     api.patch(&in_path(name), &PatchParams::default(), &Patch::Merge(patch)).await
 }

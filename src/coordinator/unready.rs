@@ -1,6 +1,6 @@
-//! Reasons why pods do not get ready: from their status, or the latest warning about them.
+//! Reasons that pods do not become ready: from their status, or from the latest warning about them.
 //!
-//! Rights to read events or logs need not be there: then less is said.
+//! The run may lack the rights to read events or logs; the reasons then say less.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use super::error::CoordinatorError;
 use super::session::Session;
 
 impl Session {
-    /// Says why pods with these labels, or those of the namespace that `is_own` chooses, are not ready: the same reason is
-    /// given once. `None` if there is none that is not ready, or nothing can be read.
+    /// Returns the reasons that pods are not ready, each reason once. Considers the pods of the namespace with these
+    /// labels, if any are given, that `is_own` chooses. `None` if all are ready, or nothing can be read.
     pub(super) async fn why_unready(
         &self,
         selector: Option<&str>,
@@ -28,7 +28,7 @@ impl Session {
             pods_of.entry(why).or_default().push(pod.name_any());
         }
         if pods.is_empty() {
-            // Nobody makes them: an admission policy, or a quota.
+            // Nobody creates them: because of an admission policy, or of a quota.
             let refused = "type=Warning,reason=FailedCreate";
             return self.latest_event(refused).await.ok()?.map(|why| format!("no pod was made: {why}"));
         }
@@ -40,7 +40,7 @@ impl Session {
         Some(each.collect::<Vec<_>>().join("; ")).filter(|why| !why.is_empty())
     }
 
-    /// Says why a pod is not ready.
+    /// Returns the reason that a pod is not ready.
     pub(super) async fn why_pod_unready(&self, pod: &Pod) -> Result<String, CoordinatorError> {
         if let Some(why) = own_reason(pod) {
             let said = self.last_words(pod).await;
@@ -50,7 +50,7 @@ impl Session {
         Ok(self.latest_event(&about).await?.unwrap_or_else(|| state(pod)))
     }
 
-    /// The last line of a container that has ended, and is started again and again.
+    /// Returns the last line of a container that has ended and is waiting to be restarted.
     async fn last_words(&self, pod: &Pod) -> Option<String> {
         let crashed = statuses(pod).find(|status| last_end(status).is_some())?;
         let params = LogParams {
@@ -64,7 +64,7 @@ impl Session {
         last_line(&log).map(str::to_owned)
     }
 
-    /// The latest event that these fields select, if the run may read events.
+    /// Returns the latest event that these fields select; `None` if there is none, or the run may not read events.
     pub(super) async fn latest_event(&self, fields: &str) -> Result<Option<String>, CoordinatorError> {
         let about = ListParams::default().fields(fields);
         let said = |event: Event| {
@@ -78,7 +78,7 @@ impl Session {
     }
 }
 
-/// Returns true if a pod is not ready, and is to be.
+/// Returns true if a pod is not ready, and should become ready.
 fn is_awaited(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
     let is_ready = status.iter().flat_map(|status| status.conditions.iter().flatten());
@@ -94,13 +94,13 @@ fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     })
 }
 
-/// Returns the end of a container that waits to be started again.
+/// Returns the last termination of a container that waits to be restarted.
 fn last_end(status: &ContainerStatus) -> Option<&ContainerStateTerminated> {
     status.state.as_ref()?.waiting.as_ref()?;
     status.last_state.as_ref()?.terminated.as_ref()
 }
 
-/// Returns the reason that a pod itself gives for not being ready.
+/// Returns the reason that a pod's own status gives for not being ready.
 pub(super) fn own_reason(pod: &Pod) -> Option<String> {
     let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
     if let Some(unscheduled) = conditions.find(|c| c.type_ == "PodScheduled" && c.status == "False") {
@@ -112,7 +112,7 @@ pub(super) fn own_reason(pod: &Pod) -> Option<String> {
     };
     let status = pod.status.as_ref()?;
     let end = |status: &'_ ContainerStatus| status.state.as_ref()?.terminated.clone();
-    // An init container that has done its work is no reason.
+    // An init container that has succeeded is no reason.
     let of_init =
         status.init_container_statuses.iter().flatten().filter_map(end).filter(|end| end.exit_code != 0);
     if let Some(end) = of_init.chain(status.container_statuses.iter().flatten().filter_map(end)).next() {
@@ -130,7 +130,7 @@ pub(super) fn own_reason(pod: &Pod) -> Option<String> {
     })
 }
 
-/// The state of a pod that gives no reason.
+/// Describes the state of a pod that gives no reason.
 pub(super) fn state(pod: &Pod) -> String {
     let status = pod.status.as_ref();
     let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or("Pending");
@@ -148,7 +148,7 @@ fn said(reason: Option<&String>, message: Option<&String>) -> String {
     reason.map(String::as_str).into_iter().chain(message).collect::<Vec<_>>().join(": ")
 }
 
-/// The last line of a text that says something.
+/// Returns the last line of a text that is not empty.
 pub(super) fn last_line(text: &str) -> Option<&str> {
     text.lines().map(str::trim).rfind(|line| !line.is_empty())
 }

@@ -1,8 +1,8 @@
-//! Features of manifests that not every version of Kubernetes has, so that a run ends before it starts and not in the
-//! middle of a deployment: an API server drops fields that it does not know, and refuses the rest, or misunderstands
-//! it.
+//! Features in manifests that not every version of Kubernetes has. They are checked so that a run ends before it
+//! starts, and not in the middle of a deployment: an API server drops fields that it does not know, and refuses the
+//! rest, or misunderstands it.
 //!
-//! Each version is the first with the feature switched on, or if there is none, the first that has it: those of
+//! Each version is the first with the feature switched on, or if there is none, the first that has it, according to
 //! pkg/features/kube_features.go in v1.36. A gate that was switched by hand is not detected.
 
 use serde_json::Value;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::error::CoordinatorError;
 use crate::inject::{KubernetesVersion, selects};
 
-/// The oldest version that runs are meant for.
+/// Oldest supported version of Kubernetes.
 const OLDEST: KubernetesVersion = KubernetesVersion::minor(29);
 
 /// Gate `PodLifecycleSleepAction` (KEP-3960): alpha in 1.29, beta in 1.30.
@@ -20,22 +20,21 @@ const ZERO_SLEEP: KubernetesVersion = KubernetesVersion::minor(33);
 /// Gate `ContainerStopSignals` (KEP-4960): alpha in 1.33, and still in 1.36.
 const STOP_SIGNAL: KubernetesVersion = KubernetesVersion::minor(33);
 
-/// Where a pod's specification is in an object.
+/// Paths of the pod specification in objects.
 const POD_SPECS: [&str; 3] = ["/spec/template/spec", "/spec/jobTemplate/spec/template/spec", "/spec"];
 
-/// What is wanted of a server, and where.
+/// A feature that the server needs, and where the manifests use it.
 struct Need {
     since: KubernetesVersion,
     what: String,
 }
 
-/// Whether a server of this version supports everything that the manifests use. Returns what else to know.
+/// Checks that a server of this version supports everything that the manifests use. Returns warnings.
 ///
 /// # Errors
-///
-/// When it has not: what is lacking, and what to write in its place.
+/// Fails if it does not; the error names what is missing, and what to write instead.
 pub(super) fn check(manifests: &[Value], version: &str) -> Result<Vec<String>, CoordinatorError> {
-    // Nothing is known of a version in another form: then the server decides.
+    // A version in another form tells nothing: the server decides.
     let Ok(version) = version.parse::<KubernetesVersion>() else { return Ok(Vec::new()) };
     let mut lacking: Vec<String> = Vec::new();
     for need in needs(manifests).into_iter().filter(|need| version < need.since) {
@@ -96,7 +95,7 @@ fn of_container(container: &Value, at: &str, needs: &mut Vec<Need>) {
     }
 }
 
-/// A Service's target port by a name that only native sidecars of its pods have.
+/// Returns the need of a Service whose target port has a name that only native sidecars of its pods have.
 fn named_sidecar_port(service: &Value, manifests: &[Value]) -> Option<Need> {
     let templates = manifests.iter().map(|manifest| &manifest["spec"]["template"]);
     let pods: Vec<_> =
@@ -151,8 +150,8 @@ mod tests {
         json!({"name": "proxy", "restartPolicy": "Always", "ports": [{"name": "http"}]})
     }
 
-    /// The first minor version of Kubernetes with all that the manifests use, and what the one
-    /// before it is told.
+    /// Returns the first minor version of Kubernetes with all that the manifests use, and the error for the version
+    /// before it.
     fn since(manifests: &[Value]) -> (u32, String) {
         let old = |minor: &u32| check(manifests, &format!("v1.{minor}.3-gke.1")).is_err();
         let last = (20..40).rev().find(old).expect("one that is too old");

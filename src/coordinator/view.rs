@@ -1,4 +1,4 @@
-//! What the watches show at this moment.
+//! Current state of the namespace, as the watches show it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,10 +6,10 @@ use tokio::sync::watch;
 
 use rolldrop_record::event::{Change, ContainerState, EndpointSliceEvent, PodEvent};
 
-/// Reasons for which a waiting container does not start by itself, other than its image.
+/// Reasons for which a waiting container does not start by itself, except those about its image.
 const STUCK: [&str; 4] =
     ["CreateContainerError", "CreateContainerConfigError", "RunContainerError", "CrashLoopBackOff"];
-/// The same because its image cannot be had (`pkg/kubelet/images/types.go`).
+/// Reasons for which a container's image cannot be pulled (`pkg/kubelet/images/types.go`).
 const NO_IMAGE: [&str; 4] = ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"];
 
 /// A container that does not start by itself.
@@ -18,33 +18,33 @@ const NO_IMAGE: [&str; 4] = ["ErrImagePull", "ImagePullBackOff", "InvalidImageNa
 pub(super) struct Stuck {
     pod: String,
     container: String,
-    /// Kubernetes' reason, and the message with it.
+    /// Kubernetes' reason, followed by its message if there is one.
     why: String,
-    /// Whether its image cannot be had.
+    /// True if its image cannot be pulled.
     pub(super) lacks_image: bool,
 }
 
-/// The pods and EndpointSlices of the namespace, as last seen.
+/// Pods and EndpointSlices of the namespace, as last seen.
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
     pub(super) pods: BTreeMap<String, SeenPod>,
     pub(super) slices: BTreeMap<String, EndpointSliceEvent>,
-    /// Not while a list comes in: then a pod that is not shown need not be gone.
+    /// False while a list arrives: until it is complete, a pod that is missing here may still exist.
     pub(super) pods_listed: bool,
     pub(super) slices_listed: bool,
-    /// Why a watch is not open, by what it is of.
+    /// Reason that a watch is not open, by the resource that it watches.
     pub(super) trouble: BTreeMap<&'static str, String>,
-    /// Why what the API server shows is not believed, by what it is of.
+    /// Reason that the API server's answers are not trusted, by the resource that they are about.
     pub(super) unbelieved: BTreeMap<&'static str, String>,
-    /// The UIDs of all pods that were seen to end.
+    /// UIDs of all pods that were seen to end.
     pub(super) ended: BTreeSet<String>,
 }
 
-/// A pod with what the collector needs beside its event.
+/// A pod, with what the collector needs besides its event.
 #[derive(Clone, Debug)]
 pub(super) struct SeenPod {
     pub(super) event: PodEvent,
-    /// The port that a proxy beside the app names `rolldrop-admin`, once that container runs.
+    /// Port that the recording proxy beside the app names `rolldrop-admin`; `None` until its container runs.
     pub(super) admin_port: Option<u16>,
 }
 
@@ -53,7 +53,7 @@ impl View {
         self.pods_listed && self.slices_listed
     }
 
-    /// Takes in a pod as the watch shows it.
+    /// Applies a change of a pod that the watch reports.
     pub(super) fn see(&mut self, change: Change, seen: SeenPod) {
         let SeenPod { event, .. } = &seen;
         let is_over = matches!(event.phase.as_str(), "Failed" | "Succeeded");
@@ -70,7 +70,7 @@ impl View {
         }
     }
 
-    /// Pods that are being deleted.
+    /// Returns the pods that are being deleted.
     pub(super) fn terminating(&self) -> impl Iterator<Item = &PodEvent> {
         self.pods.values().map(|seen| &seen.event).filter(|pod| pod.deletion_timestamp.is_some())
     }
@@ -84,7 +84,7 @@ impl View {
             .count()
     }
 
-    /// Why a container of one of these pods does not start, in words, if one says so.
+    /// Returns the first container of these pods that reports that it cannot start, with the reason.
     pub(super) fn stuck_container(&self, of: impl Fn(&PodEvent) -> bool) -> Option<Stuck> {
         let pods = self.pods.values().map(|seen| &seen.event).filter(|pod| of(pod));
         pods.flat_map(|pod| pod.containers.iter().map(move |container| (pod, container))).find_map(stuck)
@@ -102,7 +102,7 @@ fn stuck((pod, container): (&PodEvent, &ContainerState)) -> Option<Stuck> {
     })
 }
 
-/// Shares the view between the watches, which change it, and those who wait for it to change.
+/// Shares the view between the watches, which update it, and the tasks that wait for changes.
 #[derive(Clone, Debug)]
 pub(super) struct Views(watch::Sender<View>);
 
@@ -115,7 +115,7 @@ impl Views {
         self.0.send_modify(change);
     }
 
-    /// Tells those who wait only if there was a change.
+    /// Updates the view, and wakes waiting tasks only if `change` returns true.
     pub(super) fn update_if(&self, change: impl FnOnce(&mut View) -> bool) {
         self.0.send_if_modified(change);
     }
@@ -137,7 +137,7 @@ impl Views {
         }
     }
 
-    /// Waits until this is so.
+    /// Waits until the view satisfies this condition.
     pub(super) async fn wait_until(&self, is_so: impl FnMut(&View) -> bool) {
         let _ = self.0.subscribe().wait_for(is_so).await;
     }

@@ -1,4 +1,4 @@
-//! Whoever views a run while it goes on: sees what is recorded, and what is not: what each disruption waits for.
+//! Live view of a run: the recorded events, and also what is not recorded, such as what each disruption is waiting for.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,53 +6,53 @@ use std::time::Duration;
 use crate::scenario::Disruption;
 use rolldrop_record::{Event, Stamp};
 
-/// Views a run while it goes on. It is called from all tasks of the run, and must not make them wait.
+/// Views a run while it lasts. All tasks of the run call it, so it must not block.
 pub(crate) trait Viewer: fmt::Debug + Send + Sync {
-    /// This is recorded.
+    /// Called for each recorded event.
     fn recorded(&self, event: &Event);
 
-    /// A disruption of the scenario, counted from 0, has come so far.
+    /// Called when a disruption of the scenario, counted from 0, reaches another stage.
     fn stands(&self, index: u32, disruption: &Disruption, standing: Standing);
 
-    /// What has not settled of the changes that are waited for; `None` if all has.
+    /// Called with the changes that have not settled yet; `None` once all have.
     fn unsettled(&self, what: Option<&str>);
 
-    /// Pods that are waited for are not ready for this reason, while nothing is measured yet.
+    /// Called with the reason that the awaited pods are not ready, before anything is measured.
     fn unready(&self, why: &str);
 }
 
-/// How far a disruption has come.
+/// Stage that a disruption has reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// A repetition, counted from 0, is due then.
+    /// A repetition is waiting for its due time.
     Due {
-        /// Which.
+        /// Number of the repetition, counted from 0.
         repetition: u32,
-        /// When.
+        /// Time at which it is due.
         at: Stamp,
     },
-    /// It acts.
+    /// The action is being carried out.
     Acts,
-    /// It waits.
+    /// The disruption is waiting for a condition.
     Waits(Wait),
-    /// It is over.
+    /// The disruption has ended.
     Done,
 }
 
-/// What a disruption waits for.
+/// Condition that a disruption waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// As many pods and endpoints are ready as before.
+    /// As many pods and endpoints are ready as before the disruption.
     Pods,
     /// The workloads have settled.
     Rollout,
-    /// No request is lost for this long.
+    /// No request has been lost for this long.
     Silence(Duration),
-    /// It is time to change back what was changed.
+    /// The time has come to revert the change.
     Restore(Stamp),
 }
 
-/// Views nothing.
+/// Ignores everything.
 #[cfg(test)]
 #[derive(Debug)]
 pub(crate) struct Nobody;

@@ -1,4 +1,4 @@
-//! A wait for pods, which ends early once one of them has said for some time that it cannot start.
+//! A wait for pods, which ends early once one of them has reported for some time that it cannot start.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -8,26 +8,25 @@ use tokio::time::{Instant, timeout_at};
 use super::error::CoordinatorError;
 use super::session::Session;
 
-/// From one look to the next, if the watch shows no change.
+/// Longest time between two checks if the watch shows no change.
 const PERIOD: Duration = Duration::from_millis(500);
-/// For this long a wait needs no reason; then it is asked for one again and again.
+/// Time after which a wait is long enough to ask for its reason, and then the time from one such question to the next.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long to wait.
+/// Limits of a wait, and its progress.
 pub(super) struct Waiting {
     deadline: Instant,
     /// See [`super::caller::Limits::stuck`].
     stuck: Duration,
     stuck_since: Option<Instant>,
-    /// When its reason is asked for next.
+    /// Time at which to ask for the reason next.
     asked: Instant,
 }
 
 impl Waiting {
-    /// Whether the limit has passed. `stuck` is why a pod cannot start, if one says so now.
+    /// Returns true if the limit has passed. `stuck` is the reason that a pod cannot start, if one reports that now.
     ///
     /// # Errors
-    /// When it has said so for too long.
     pub(super) fn is_over(&mut self, stuck: Option<&impl Display>) -> Result<bool, CoordinatorError> {
         let now = Instant::now();
         match stuck {
@@ -52,14 +51,14 @@ impl Waiting {
 }
 
 impl Session {
-    /// A wait that begins now.
+    /// Begins a wait with this limit.
     pub(super) fn waiting(&self, limit: Duration) -> Waiting {
         let now = Instant::now();
         let stuck = self.caller.limits.stuck;
         Waiting { deadline: now + limit, stuck, stuck_since: None, asked: now + PATIENCE }
     }
 
-    /// Waits until the watch shows a change, or it is time to look again.
+    /// Waits until the watch shows a change, or until the next check is due.
     pub(super) async fn look_again(&self, waiting: &Waiting) -> Result<(), CoordinatorError> {
         let at = (Instant::now() + PERIOD).min(waiting.deadline);
         self.caller.stoppable(timeout_at(at, self.views.changed())).await.map(drop)

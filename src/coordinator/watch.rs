@@ -1,9 +1,9 @@
-//! Follows a kind of object: a list, and then a watch that is taken up where it ended.
+//! Follows a kind of object: a list, and then a watch that is resumed where it ended.
 //!
-//! A watch that breaks is resumed from the last resourceVersion: nothing is lost, but what happened in between
-//! arrives late, and that is recorded. Only if the API server has forgotten that version (410) does it restart
-//! with a list. What happened between its last good line and that list is unknown: a gap is recorded, and no
-//! transition is invented. [`super::sinks`] processes the objects.
+//! A watch that breaks is resumed from the last resourceVersion: nothing is lost, but the changes in between arrive
+//! late, and that is recorded. It restarts with a list only if the API server has forgotten that version (410). The
+//! changes between its last good line and that list are unknown: a gap is recorded, and no transition is invented.
+//! [`super::sinks`] processes the objects.
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -26,30 +26,31 @@ use rolldrop_kubernetes::guard::distrust;
 use rolldrop_record::event::Change;
 use rolldrop_record::{Clock, EventKind, Stamp};
 
-/// How long the API server may keep a watch open, in seconds. A quiet watch is known to be alive only
-/// when it is opened, and when it ends on time.
+/// Time for which the API server may keep a watch open, in seconds. A quiet watch is known to be alive only when it is
+/// opened, and when it ends on time.
 const WATCH_S: u32 = 30;
-/// A watch without a sign of life for this long counts as dead.
+/// Time without a sign of life after which a watch counts as dead.
 pub(super) const LONGEST_SILENCE: Duration = Duration::from_secs(2 * WATCH_S as u64);
-/// An interruption that is shorter than this delays less than a termination is measured to.
+/// Shortest interruption that is recorded. A shorter one delays events by less than the precision of a termination's
+/// times.
 const SHORTEST_DELAY: Duration = Duration::from_secs(1);
 
-/// Takes in the objects of one watch, and returns what to record.
+/// Processes the objects of one watch, and returns the events to record.
 pub(super) trait Sink<K>: Send {
-    /// What is kept of an object. A list is taken in as a whole, of thousands of objects.
+    /// Part of an object that is kept. A list is processed as a whole, and may have thousands of objects.
     type Seen: Send;
 
     fn see(&self, change: Change, object: K) -> Self::Seen;
     fn take(&mut self, change: Change, seen: Self::Seen) -> Option<EventKind>;
-    /// Forgets all objects: a list follows.
+    /// Forgets all objects, since a list follows.
     fn begin_list(&mut self) {}
     fn end_list(&mut self) {}
 }
 
-/// Whether a run can do without a watch or a call.
+/// Importance of a watch or a call for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
-    /// Without it nothing is measured.
+    /// Nothing can be measured without it.
     Must,
     /// It helps to explain; it is skipped where it is not allowed or not known.
     Helps,
@@ -65,17 +66,17 @@ pub(super) struct Following {
     pub(super) views: Views,
 }
 
-/// Why a watch is not open.
+/// Reason that a watch is not open.
 enum Broken {
-    /// It was closed or cut, or could not be opened.
+    /// It was closed or interrupted, or could not be opened.
     Cut { why: Option<String>, pause: Option<Duration> },
-    /// Nothing came for longer than it may last.
+    /// It showed nothing for longer than a watch may last.
     Silent,
-    /// The API server has forgotten where it was.
+    /// The API server has forgotten the version to resume from.
     Forgotten,
-    /// It is not allowed, or there is nothing of the kind.
+    /// It is not allowed, or the cluster does not know the kind.
     NotToBeHad(String),
-    /// It shows what was not asked for.
+    /// It shows something else than was asked for.
     Unbelieved(String),
 }
 
@@ -94,13 +95,13 @@ impl Broken {
     }
 }
 
-/// How a watch stands.
+/// State of a watch.
 struct State {
-    /// Where it goes on; `None` before a list.
+    /// Version to resume from; `None` before a list.
     version: Option<String>,
-    /// Its last sign of life.
+    /// Time of its last sign of life.
     last_good: Stamp,
-    /// Since when it has been broken.
+    /// Time since which it has been broken; `None` if it is open.
     broken: Option<Stamp>,
     has_listed: bool,
 }
@@ -117,7 +118,7 @@ pub(super) async fn follow<K>(
     let now = following.clock.now();
     let mut state = State { version: None, last_good: now, broken: None, has_listed: false };
     stop.run_until_cancelled(following.for_ever(&api, &mut sink, &mut state)).await;
-    // What happened since is not known, and there is no time left to ask.
+    // Events since then are unknown, and there is no time left to ask for them.
     if let Some(from) = state.broken.filter(|from| state.has_listed && following.is_long_since(*from)) {
         following.note(from, |resource, from| EventKind::WatchGap { resource, from });
     }
@@ -157,7 +158,7 @@ impl Following {
                 Broken::NotToBeHad(why) if self.need == Need::Helps => {
                     tracing::debug!(resource, %why, "a watch is left out");
                     self.note(now, |resource, _| EventKind::NotWatched { resource, why });
-                    // Nothing is missed of what cannot be had.
+                    // Nothing is missed that could have been seen.
                     state.broken = None;
                     return;
                 }
@@ -166,7 +167,7 @@ impl Following {
                 }),
                 Broken::Unbelieved(why) => self.disbelieve(why),
             }
-            // One that stood for a while is taken up at once.
+            // A watch that was open for a while is resumed at once.
             if begun.elapsed() > SHORTEST_DELAY && told.is_none() {
                 pauses = Pauses::default();
             } else {
@@ -204,7 +205,7 @@ impl Following {
         Ok(())
     }
 
-    /// Watches until that breaks.
+    /// Watches until the watch breaks, and returns the reason.
     async fn watch<K>(
         &self,
         api: &Api<K>,
@@ -256,7 +257,7 @@ impl Following {
         }
     }
 
-    /// Warns once that the watch is ignored until the API server shows what it is asked for.
+    /// Warns once that the watch is ignored until the API server shows what was asked for.
     fn disbelieve(&self, why: String) {
         let resource = self.resource;
         if self.views.read(|view| view.unbelieved.contains_key(resource)) {
@@ -269,7 +270,7 @@ impl Following {
         });
     }
 
-    /// A watch is open again, where it was.
+    /// Notes that a watch is open again, and records the delay if it was long.
     fn opened(&self, state: &mut State) {
         if let Some(from) = state.broken.take().filter(|from| self.is_long_since(*from)) {
             self.note(from, |resource, from| EventKind::WatchLate { resource, from });

@@ -1,5 +1,5 @@
-//! The paths to a Service's pods, each with its own consumer: the Service's address, its port on each node, or
-//! the name of a Service without an address.
+//! Paths to a Service's pods, each with its own consumer: the Service's address, its port on each node, or the name of
+//! a Service without an address.
 
 use std::fmt::Display;
 
@@ -13,20 +13,20 @@ use super::caller::Caller;
 use super::error::CoordinatorError;
 use super::targets::Consumer;
 
-/// The default DNS domain of a cluster.
+/// Default DNS domain of a cluster.
 const DOMAIN: &str = "cluster.local";
 
 /// A path to a port of a Service.
 pub(super) struct Way<'a> {
     pub(super) service: &'a Service,
     pub(super) name: &'a str,
-    /// Its name or number; `None` takes the only one.
+    /// Name or number of the port; `None` takes the only one.
     pub(super) port: Option<&'a str>,
     pub(super) path: &'a str,
 }
 
 impl Way<'_> {
-    /// The URL and the consumer. With a node it is the node's own port.
+    /// Returns the URL and the consumer. With a node, the path leads through the node's port.
     pub(super) async fn find(
         &self,
         caller: &Caller,
@@ -54,7 +54,7 @@ impl Way<'_> {
         Ok((self.url(&host, number), Consumer::Dns { service }))
     }
 
-    /// The number of a port on each node.
+    /// Returns the number of a port on each node.
     pub(super) fn node_port(&self, port: &ServicePort) -> Result<i32, CoordinatorError> {
         let number = port.node_port.filter(|number| *number > 0);
         number.ok_or_else(|| {
@@ -62,17 +62,17 @@ impl Way<'_> {
         })
     }
 
-    /// The Service's own address, which each node's Service proxy serves, if it has one.
+    /// Returns the Service's own address, which each node's Service proxy serves; `None` if it has none.
     fn address(&self) -> Option<&str> {
         Some(self.cluster_ip()).filter(|address| !["", "None"].contains(address))
     }
 
-    /// As it is written, so `None` for a headless Service.
+    /// Returns the address as the Service has it: the text `None` for a headless Service.
     fn cluster_ip(&self) -> &str {
         self.service.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref()).unwrap_or_default()
     }
 
-    /// The port that is named, or the only one.
+    /// Returns the named port, or the only one.
     pub(super) fn port(&self) -> Result<&ServicePort, CoordinatorError> {
         let ports = self.service.spec.as_ref().and_then(|spec| spec.ports.as_deref()).unwrap_or_default();
         let listed = || {
@@ -102,7 +102,7 @@ impl Way<'_> {
         }
     }
 
-    /// The port that the pods themselves listen on: a Service without an address has no other.
+    /// Returns the port that the pods themselves listen on: a Service without an address has no other.
     async fn pods_port(&self, caller: &Caller, port: &ServicePort) -> Result<i32, CoordinatorError> {
         match &port.target_port {
             None => return Ok(port.port),
@@ -133,7 +133,7 @@ impl Way<'_> {
     }
 }
 
-/// A node's address: the external one if there is one, else the internal one.
+/// Returns a node's address: the external one if there is one, else the internal one.
 pub(super) fn address(node: &Node) -> Option<String> {
     let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     let reached = addresses.filter(|a| ["ExternalIP", "InternalIP"].contains(&a.type_.as_str()));
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
     use crate::coordinator::caller::Limits;
 
-    /// The URL of a way that can be found without asking, or what is wrong with it.
+    /// Returns the URL of a path that is found without asking the cluster, or the error.
     async fn url(ports: Value, address: &str, port: Option<&str>) -> Result<String, String> {
         let spec = json!({"selector": {"app": "web"}, "clusterIP": address, "ports": ports});
         let service = json!({"metadata": {"name": "web"}, "spec": spec});

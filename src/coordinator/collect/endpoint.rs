@@ -13,23 +13,23 @@ use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_record::wire::{AdminToken, CLOCK_PATH, ClockAnswer, TOKEN_HEADER, TOKEN_WANTED};
 use rolldrop_record::{Clock, EventKind};
 
-/// An answer that does not begin, or a stream that is known to have more, is cut off after this time.
+/// Time after which an answer that does not begin, or a stream that is known to have more, is given up.
 pub(super) const SILENCE: Duration = Duration::from_secs(5);
-/// The longest answer of a proxy about its clock, in bytes.
+/// Maximum length of a proxy's answer about its clock, in bytes.
 const CLOCK_BYTES: u64 = 4096;
 
-/// What following a proxy needs.
+/// Everything that following a proxy needs.
 #[derive(Clone)]
 pub(in crate::coordinator) struct Context {
     pub(in crate::coordinator) client: Client,
     pub(in crate::coordinator) namespace: String,
     pub(in crate::coordinator) clock: Clock,
     pub(in crate::coordinator) recorder: RecorderHandle,
-    /// The token of the admin ports.
+    /// Token for the admin ports.
     pub(in crate::coordinator) admin_token: Option<AdminToken>,
 }
 
-/// A proxy's admin port, behind the API server.
+/// Admin port of a proxy, reached through the API server.
 #[derive(Clone)]
 pub(super) struct Endpoint {
     pub(super) context: Context,
@@ -52,7 +52,7 @@ impl Endpoint {
         serde_json::from_slice(&text).map_err(kube::Error::SerdeError)
     }
 
-    /// Compares the clock once more; waits for an API server that is down.
+    /// Asks for the proxy's clock once more; waits for an API server that is down.
     pub(super) async fn last_clock(&self, limits: &Limits) -> Option<ClockAnswer> {
         let (soon, give_up) = (Instant::now() + limits.hand_over, Instant::now() + limits.outage);
         let mut pauses = Pauses::default();
@@ -60,7 +60,7 @@ impl Endpoint {
             let asked = timeout_at(give_up, self.ask_clock()).await.ok()?;
             let is_away = match asked {
                 Ok(answer) => return Some(answer),
-                // It was there, and could not reach the proxy.
+                // The API server was up, and could not reach the proxy.
                 Err(kube::Error::Api(status)) if [404, 502, 503].contains(&status.code) => false,
                 Err(error) if wants_token(&error) => return None,
                 Err(error) => is_passing(&error),
@@ -90,7 +90,7 @@ impl Endpoint {
     }
 }
 
-/// Whether a proxy's admin port requires the token.
+/// Returns true if a proxy's admin port requires the token.
 pub(super) fn wants_token(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 401 && status.message == TOKEN_WANTED)
 }

@@ -1,4 +1,4 @@
-//! What all actions have in common: their calls are repeated until they are accepted, stamped and recorded.
+//! Code that all actions share: it repeats their calls until they are accepted, timestamps and records them.
 
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
@@ -18,10 +18,10 @@ use crate::scenario::{Action, Disruption, Restore};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::{EventKind, Mode, Stamp, event};
 
-/// The error of the windows' own bounds, over all terminations of a run.
+/// Default of [`UnderLoad::alpha`].
 const ALPHA: f64 = 0.05;
 
-/// The results of the disruptions.
+/// Counts of what the disruptions did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Disrupted {
     /// Actions that the API server accepted.
@@ -41,7 +41,7 @@ impl AddAssign for Disrupted {
 }
 
 impl From<bool> for Disrupted {
-    /// One call, if it was accepted or not.
+    /// Counts one call, accepted or not.
     fn from(is_accepted: bool) -> Self {
         Self { accepted: is_accepted.into(), failed: (!is_accepted).into(), skipped: 0 }
     }
@@ -64,35 +64,35 @@ impl Sum for Disrupted {
     }
 }
 
-/// The load during the disruptions.
+/// Load during the disruptions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UnderLoad<'a> {
-    /// When its counted part begins.
+    /// Time at which its counted part begins.
     pub zero: Stamp,
-    /// When it ends at the latest.
+    /// Latest time at which it ends.
     pub end: Stamp,
-    /// Requests per second; 0 if that is not known.
+    /// Requests per second; 0 if the rate is not known.
     pub rate: f64,
-    /// How long to wait after a termination.
+    /// Wait after a termination.
     pub settle: Settle,
-    /// The chance, over all terminations together, that a silence is taken as the end of a window too early: the error
-    /// of the windows' own bounds.
+    /// Probability, over all terminations together, that a silence is taken for the end of a window too early. It is
+    /// the error of the windows' own bounds.
     pub alpha: f64,
-    /// A loss is known this long after its request was sent, at the latest.
+    /// Longest time from the sending of a request until its loss is known.
     pub known_after: Duration,
-    /// What it loses.
+    /// Count of the requests that it has lost.
     pub losses: &'a dyn Losses,
 }
 
 impl UnderLoad<'static> {
-    /// A load about which only this is known.
+    /// Creates a load of which only these values are known.
     pub(crate) fn of(zero: Stamp, end: Stamp, rate: f64) -> Self {
         let (settle, known_after) = (Settle::default(), Duration::ZERO);
         Self { zero, end, rate, settle, alpha: ALPHA, known_after, losses: &NoLosses }
     }
 }
 
-/// One of the scenario's disruptions while it runs.
+/// One of the scenario's disruptions, while it runs.
 pub(super) struct Acting<'a> {
     pub(super) session: &'a Session,
     pub(super) index: u32,
@@ -101,7 +101,7 @@ pub(super) struct Acting<'a> {
     pub(super) programs: &'a dyn Programs,
 }
 
-/// Why an action is not taken.
+/// Reason that an action is not taken.
 #[derive(Debug)]
 pub(super) struct Refusal(pub(super) String);
 
@@ -111,45 +111,45 @@ impl From<CoordinatorError> for Refusal {
     }
 }
 
-/// How a call is repeated until it is accepted.
+/// Rules by which a call is repeated until it is accepted.
 #[derive(Clone, Copy)]
 pub(super) struct Insisting {
-    /// The status of a good answer.
+    /// HTTP status to record for an accepted call.
     pub(super) success: u16,
-    /// From a temporary refusal to the next attempt, if the API server does not say.
+    /// Pause between a temporary refusal and the next attempt, if the API server names none.
     pub(super) pause: Duration,
     pub(super) twice: Twice,
 }
 
-/// The effect of repeating a call that may have been done.
+/// Effect of repeating a call that may already have taken effect.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Twice {
-    /// The same as doing it once.
+    /// Same effect as one call.
     Harmless,
-    /// More than was asked for.
+    /// More than the scenario asks for.
     Harmful,
 }
 
-/// The result of a call that was repeated until it was accepted.
+/// Result of a call that was repeated until it was accepted.
 pub(super) struct Insisted {
-    /// Whether it was.
+    /// True if the call was accepted.
     pub(super) is_accepted: bool,
-    /// Whether it may have taken effect, accepted or not.
+    /// True if the call may have taken effect, accepted or not.
     pub(super) may_be_done: bool,
 }
 
-/// The API server's answer to a call, and when it was asked.
+/// The API server's answer to a call, with the times before and after the call.
 pub(super) struct Answered {
     sent: Stamp,
     answered: Stamp,
     status: Option<u16>,
     error: Option<String>,
-    /// Whether it is known, although there was no answer, that it had no effect.
+    /// True if there was no answer, but the call certainly had no effect.
     is_undone: bool,
 }
 
 impl Acting<'_> {
-    /// How pods end by the action as a whole.
+    /// Returns the mode of the terminations that the action as a whole causes; `None` if it ends no pods.
     pub(super) fn mode(&self) -> Option<Mode> {
         match self.disruption.action {
             Action::RollingRestart(_) | Action::SetImage { .. } | Action::Patch { .. } => Some(Mode::Rollout),
@@ -161,12 +161,12 @@ impl Acting<'_> {
         }
     }
 
-    /// Says how far it has come.
+    /// Reports the disruption's progress to the viewer.
     pub(super) fn stands(&self, standing: Standing) {
         self.session.viewer.stands(self.index, self.disruption, standing);
     }
 
-    /// Waits for this, and says so.
+    /// Waits for this future, and reports the wait to the viewer.
     pub(super) async fn waits<T>(&self, wait: Wait, until: impl Future<Output = T>) -> T {
         self.stands(Standing::Waits(wait));
         let waited = until.await;
@@ -174,7 +174,7 @@ impl Acting<'_> {
         waited
     }
 
-    /// How many pods the watch has seen end.
+    /// Returns the number of pods that the watch has seen end.
     pub(super) fn pods_ended(&self) -> usize {
         self.session.pods_ended()
     }
@@ -189,14 +189,14 @@ impl Acting<'_> {
         self.load.end.ns_since(self.session.clock.now())
     }
 
-    /// The future's result, if it comes before the load ends.
+    /// Returns the future's result, or `None` if the load ends or the run is stopped first.
     pub(super) async fn while_loaded<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let limit = Duration::from_nanos(self.load_left_ns().max(0).unsigned_abs());
         self.session.caller.stoppable(timeout(limit, future)).await.ok()?.ok()
     }
 
-    /// Makes a call until it is accepted, or refused for good, and records each attempt. While the load lasts it
-    /// waits after a temporary refusal (429). During consecutive faults of the API server it retries as long as the
+    /// Repeats a call until the API server accepts it or refuses it for good, and records each attempt. Retries after a
+    /// temporary refusal (429) until the load ends, and during consecutive faults of the API server as long as the
     /// limit for an outage allows.
     pub(super) async fn insist<T, F>(
         &self,
@@ -235,8 +235,8 @@ impl Acting<'_> {
         }
     }
 
-    /// Makes a call and stamps it before and after; `success` is the status of a good answer. There is no answer if
-    /// the limit for a call has passed.
+    /// Makes a call and timestamps it before and after; `success` is the status to record for an accepted call. Returns
+    /// no answer if the limit for a call has passed.
     async fn stamped<T>(
         &self,
         success: u16,
@@ -260,7 +260,7 @@ impl Acting<'_> {
         (Answered { sent, answered, status, error, is_undone }, answer)
     }
 
-    /// Makes a change and records it. Returns whether it was accepted, and its result.
+    /// Makes a change and records it. Returns true if it was accepted, and its result.
     pub(super) async fn noted<T>(
         &self,
         mode: Option<Mode>,
@@ -276,7 +276,7 @@ impl Acting<'_> {
         (self.note(mode, pod, call), changed.ok())
     }
 
-    /// Records a call, and how the pods end by it. Returns whether it was accepted.
+    /// Records a call, with the mode of the terminations that it causes. Returns true if it was accepted.
     fn note(&self, mode: Option<Mode>, pod: Option<&Candidate>, call: Answered) -> bool {
         let Answered { sent, answered, status, error, is_undone } = call;
         let is_accepted = error.is_none();
@@ -295,13 +295,13 @@ impl Acting<'_> {
             .into()
     }
 
-    /// Records that something the scenario asks for was not begun, once for each pod or repetition.
+    /// Records that a part of the scenario was not begun; called once for each pod or repetition.
     pub(super) fn skipped(&self, why: String) -> Disrupted {
         self.refused(self.mode(), Refusal(why));
         Disrupted { skipped: 1, ..Disrupted::default() }
     }
 
-    /// Changes things back when it is time, if that is before the end of the run.
+    /// Reverts changes when the time for that has come, if it comes before the end of the run.
     pub(super) async fn restore(&self, restore: Restore, mode: Option<Mode>, changes: &[u32]) {
         match restore {
             Restore::AtTheEnd => {}

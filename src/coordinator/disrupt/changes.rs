@@ -1,6 +1,6 @@
-//! Workloads and other objects that are changed: restarted, scaled, given another image, patched.
+//! Actions on workloads and other objects: restarting, scaling, changing an image, patching.
 //!
-//! A change is changed back, at the end of the run unless the scenario says otherwise. A restart is not, as that
+//! A change is reverted, at the end of the run unless the scenario says otherwise. A restart is not, as reverting it
 //! would be another rollout.
 
 use std::time::Duration;
@@ -18,11 +18,11 @@ use crate::coordinator::kinds::{resource_of, why_no_rollout};
 use crate::scenario::{Object, Patch, PatchType, Restore, Workload};
 use rolldrop_kubernetes::guard::names::in_path;
 
-/// How a restart is requested: it is identified by its time, so that a repetition has no effect.
+/// Rules for repeating a restart: its time identifies it, so repeating the call has no effect.
 const RESTART: Insisting = Insisting { success: 200, pause: Duration::from_secs(1), twice: Twice::Harmless };
 
 impl Acting<'_> {
-    /// The workload as it is, if it may be changed.
+    /// Reads a workload, if the run may change it.
     pub(super) async fn workload(
         &self,
         workload: &Workload,
@@ -34,7 +34,7 @@ impl Acting<'_> {
         Ok((api, current))
     }
 
-    /// An object as it is, if it may be changed.
+    /// Reads an object, if the run may change it.
     async fn as_it_is(
         &self,
         api: &Api<DynamicObject>,
@@ -43,7 +43,7 @@ impl Acting<'_> {
     ) -> Result<Value, CoordinatorError> {
         let found = self.session.caller.read(api, &format!("read {kind} {name}"), name).await?;
         let found = serde_json::to_value(found).unwrap_or_default();
-        // Nobody else manages what this run has created, whatever it was copied from.
+        // No controller manages what this run created, whatever the object was copied from.
         let is_own = found["metadata"]["labels"][RUN_LABEL] == self.session.journal().run();
         let refuses = self.session.gitops == GitOps::Refuse && !is_own;
         match controller_of(&found).filter(|_| refuses) {
@@ -55,14 +55,14 @@ impl Acting<'_> {
         }
     }
 
-    /// The workload replaces its pods when it is restarted.
+    /// Checks that the workload replaces its pods when it is restarted.
     pub(super) async fn check_restart(&self, workload: &Workload) -> Result<(), CoordinatorError> {
         let (_, current) = self.workload(workload).await?;
         let workload = workload.to_string();
         why_no_rollout(&current).map_or(Ok(()), |why| Err(CoordinatorError::NoRollout { workload, why }))
     }
 
-    /// Not all pods may end.
+    /// Checks that the workload exists, and that not all its pods would end.
     pub(super) async fn check_scale(
         &self,
         workload: &Workload,
@@ -75,7 +75,7 @@ impl Acting<'_> {
         Err(self.too_many(&workload.to_string(), "no pod would be left".into()))
     }
 
-    /// The workload has that container.
+    /// Checks that the workload has this container.
     pub(super) async fn check_container(
         &self,
         workload: &Workload,
@@ -85,7 +85,7 @@ impl Acting<'_> {
         list_of(&current, workload, container).map(drop)
     }
 
-    /// The API server accepts the patch, and pods remain after it.
+    /// Checks that the API server accepts the patch, and that pods remain after it.
     pub(super) async fn check_patch(&self, object: &Object, patch: &Patch) -> Result<(), CoordinatorError> {
         let (api, current) = self.object(object).await?;
         let patched = self.session.try_patch(&api, &current, patch).await?;
@@ -107,7 +107,7 @@ impl Acting<'_> {
         Ok((api, current))
     }
 
-    /// Makes a workload replace its pods, as `kubectl rollout restart` does. That is not changed back: it would be
+    /// Makes a workload replace its pods, as `kubectl rollout restart` does. That is not reverted, as it would be
     /// another rollout.
     pub(super) async fn restart(&self, workload: &Workload) -> Result<Disrupted, Refusal> {
         let (api, _) = self.workload(workload).await?;
@@ -121,7 +121,7 @@ impl Acting<'_> {
         Ok(self.insist(self.mode(), None, RESTART, call).await.is_accepted.into())
     }
 
-    /// Gives a workload another number of pods.
+    /// Changes the number of a workload's pods.
     pub(super) async fn scale(
         &self,
         workload: &Workload,
@@ -133,7 +133,7 @@ impl Acting<'_> {
         Ok(self.changed(restore, self.session.alter(&api, &current, scale)).await)
     }
 
-    /// Gives a container of a workload another image.
+    /// Changes the image of one container of a workload.
     pub(super) async fn set_image(
         &self,
         workload: &Workload,
@@ -152,7 +152,7 @@ impl Acting<'_> {
         Ok(self.changed(restore, self.session.patch(&api, &current, patch_of)).await)
     }
 
-    /// Changes an object.
+    /// Patches an object.
     pub(super) async fn patch(
         &self,
         object: &Object,
@@ -163,7 +163,7 @@ impl Acting<'_> {
         Ok(self.changed(restore, self.session.patch(&api, &current, |_| Ok(patch.clone()))).await)
     }
 
-    /// Makes a change, records it as an action, and changes it back when it is time.
+    /// Makes a change, records it as an action, and reverts it when the time for that has come.
     async fn changed(
         &self,
         restore: Restore,
@@ -177,7 +177,7 @@ impl Acting<'_> {
     }
 }
 
-/// In which list of its pods' containers a workload has this one.
+/// Returns the field of the pod template that lists this container.
 fn list_of(current: &Value, workload: &Workload, container: &str) -> Result<&'static str, CoordinatorError> {
     let spec = &current["spec"]["template"]["spec"];
     let has = |list: &&str| {

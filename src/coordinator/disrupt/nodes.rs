@@ -1,8 +1,8 @@
-//! Nodes that are drained or shut down, and their agents.
+//! Actions on nodes: draining them, shutting them down, and restarting their agents.
 //!
-//! Kubernetes has no API call that shuts a node down, restarts its agent or kills a container's process. A cluster
-//! that supports it offers that below its nodes' `proxy`, as the embedded one does (docs/embedded-cluster.md). Any
-//! other cluster returns 404 there, which the plan of a run finds out ([`super::super::plan`]).
+//! Kubernetes has no API call that shuts a node down, restarts its agent or kills a container's process. A cluster that
+//! supports it offers that below its nodes' `proxy`, as the embedded one does (docs/embedded-cluster.md). Any other
+//! cluster returns 404 there, which the plan of a run finds out ([`super::super::plan`]).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -26,17 +26,17 @@ use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::Mode;
 use rolldrop_record::event::PodEvent;
 
-/// What a cluster itself needs is not touched.
+/// Prefix of the namespaces that hold the cluster's own pods, which actions on nodes leave alone.
 const SYSTEM: &str = "kube-";
 
-/// How a node's agent is asked to restart, or to kill a container's process.
+/// Rules for asking a node's agent to restart, or to kill a container's process.
 const AGENT: Insisting = Insisting { success: 200, pause: Duration::from_secs(1), twice: Twice::Harmful };
-/// How it is asked to shut the node down: a shutdown that has started goes on.
+/// Rules for asking it to shut the node down: a shutdown that has started continues, so asking again is harmless.
 const SHUTDOWN: Insisting = Insisting { twice: Twice::Harmless, ..AGENT };
 
 impl Caller {
-    /// The pods on a node that are not ending, except those of the node itself and of the system, and those that send
-    /// the load of this run.
+    /// Lists the pods on a node that are not terminating. Leaves out those of the node itself, of the system, and the
+    /// load workers of this run.
     pub(in crate::coordinator) async fn pods_on(
         &self,
         node: &str,
@@ -56,7 +56,7 @@ impl Caller {
         Ok(pods)
     }
 
-    /// The action ends some of these pods on a node, which are of the run's namespace, and no more than may end at once.
+    /// Checks that the action ends some pods of the run's namespace on a node, and no more than may end at once.
     pub(in crate::coordinator) async fn check_node(
         &self,
         disruption: &Disruption,
@@ -77,8 +77,8 @@ impl Caller {
         self.check_node_bounds(disruption, node, &going).await
     }
 
-    /// Of the pods that end with a node, no more are of the run's namespace than may end at once, and they are not
-    /// all the ready pods of some owner.
+    /// Checks that no more of the pods that end with a node are of the run's namespace than may end at once, and that
+    /// they are not all the ready pods of some owner.
     async fn check_node_bounds(
         &self,
         disruption: &Disruption,
@@ -120,14 +120,14 @@ impl Caller {
 }
 
 impl Acting<'_> {
-    /// The pods that the action ends on a node.
+    /// Lists the pods that the action ends on a node.
     async fn pods_ending(&self, node: &str) -> Result<Vec<Candidate>, CoordinatorError> {
         let run = self.session.journal().run().to_owned();
         let pods = self.session.caller.pods_on(node, &run).await?;
         Ok(ended_by(&self.disruption.action, pods))
     }
 
-    /// A node as it is.
+    /// Reads a node.
     pub(super) async fn node(&self, node: &str) -> Result<(Api<DynamicObject>, Value), CoordinatorError> {
         let caller = &self.session.caller;
         let resource = ApiResource::erase::<Node>(&());
@@ -136,7 +136,7 @@ impl Acting<'_> {
         Ok((api, serde_json::to_value(found).unwrap_or_default()))
     }
 
-    /// The node exists, and the action may end its pods.
+    /// Checks that the node exists, and that the action may end its pods.
     pub(super) async fn check_node(&self, node: &str) -> Result<(), CoordinatorError> {
         self.node(node).await?;
         let (caller, run) = (&self.session.caller, self.session.journal().run().to_owned());
@@ -162,7 +162,7 @@ impl Acting<'_> {
         Ok(done)
     }
 
-    /// Shuts a node down; it is booted again.
+    /// Shuts a node down. It is booted again when `restore` says so.
     pub(super) async fn shut_node_down(
         &self,
         node: &str,
@@ -182,12 +182,12 @@ impl Acting<'_> {
         Ok(insisted.is_accepted.into())
     }
 
-    /// Restarts a node's agent; its containers keep running.
+    /// Restarts a node's agent. The node's containers keep running.
     pub(super) async fn restart_agent(&self, node: &str) -> Disrupted {
         self.insist(None, None, AGENT, || self.ask(node, "restart")).await.is_accepted.into()
     }
 
-    /// The pods must be there, and have the container.
+    /// Checks that the pods exist, and have the container.
     pub(super) async fn check_crash(
         &self,
         pods: &Pods,
@@ -198,8 +198,8 @@ impl Acting<'_> {
         found.iter().filter(|pod| pod.is_ready).try_for_each(|pod| kill_command(pod, container).map(drop))
     }
 
-    /// Kills the first process of a pod's container, and waits until the pod shows that it was restarted, while the
-    /// load lasts.
+    /// Kills the first process of a pod's container. While the load lasts, waits until the pod shows that the container
+    /// was restarted.
     pub(super) async fn crash(&self, pod: &Candidate, container: Option<&str>) -> bool {
         let uid = pod.uid().unwrap_or_default();
         let shown = |view: &View| view.pods.get(&uid).map(|seen| restarts(&seen.event));
@@ -216,7 +216,7 @@ impl Acting<'_> {
         if is_accepted {
             let limit = self.session.caller.limits.recovery;
             let again = self.session.views.wait_until(|view| shown(view) != before);
-            // If it is not back then, the recovery reports it.
+            // If the container is not back by then, the recovery reports it.
             let _ = self.while_loaded(timeout(limit, again)).await;
         }
         is_accepted
@@ -227,7 +227,7 @@ impl Acting<'_> {
     }
 }
 
-/// Those of the pods on a node that an action ends: a drain leaves those of DaemonSets.
+/// Returns those of the pods on a node that an action ends: a drain leaves pods of DaemonSets.
 fn ended_by(action: &Action, mut pods: Vec<Candidate>) -> Vec<Candidate> {
     if matches!(action, Action::Drain { .. }) {
         pods.retain(|pod| !is_owned_by(pod, "DaemonSet"));
@@ -239,12 +239,12 @@ fn is_owned_by(pod: &Candidate, kind: &str) -> bool {
     pod.owner_references().iter().any(|owner| owner.kind == kind)
 }
 
-/// How often a pod's containers were restarted, in all.
+/// Returns the sum of the restart counts of a pod's containers.
 fn restarts(pod: &PodEvent) -> i32 {
     pod.containers.iter().map(|container| container.restarts).sum()
 }
 
-/// The command that kills a container of a pod, and who gets it.
+/// Returns the node whose agent kills a pod's container, and the command for it.
 fn kill_command<'a>(
     pod: &'a Candidate,
     container: Option<&str>,

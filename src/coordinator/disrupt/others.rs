@@ -1,4 +1,5 @@
-//! What the run does not do itself: programs that it starts, and what others do in the meantime.
+//! Disruptions that the run does not cause by its own calls: programs that it starts, and terminations by others that
+//! it observes.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ impl Acting<'_> {
         let status = self.programs.run(words).await;
         let (code, signal) = match &status {
             Ok(status) => codes(*status),
-            // The form that a shell uses.
+            // The code that a shell uses.
             Err(_) => (Some(127), None),
         };
         self.session.record(EventKind::CommandEnded { code, signal, disruption });
@@ -36,7 +37,7 @@ impl Acting<'_> {
         Ok((code == Some(0)).into())
     }
 
-    /// Watches what others do, for this long, or until the goal is reached.
+    /// Observes what others do, for this time, or until the goal is reached.
     pub(super) async fn observe(&self, lasts: Option<Duration>) -> Disrupted {
         let watched = async {
             match (self.disruption.repeat, lasts) {

@@ -1,4 +1,4 @@
-//! Pods that are deleted, evicted, crashed, or taken out of their Services.
+//! Actions on pods: deleting, evicting, crashing them, or taking them out of their Services.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,15 +19,15 @@ use crate::scenario::{Action, Count, Pods, Restore};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::Mode;
 
-/// The value of a label by which a pod has left its Service.
+/// Value that a label gets when it takes its pod out of a Service.
 const LEFT: &str = "left-by-rolldrop";
-/// How a deletion is requested.
+/// Rules for repeating a deletion.
 const DELETION: Insisting = Insisting { success: 200, pause: Duration::from_secs(1), twice: Twice::Harmless };
-/// The same for an eviction.
+/// Rules for repeating an eviction.
 const EVICTION: Insisting = Insisting { success: 201, pause: Duration::from_secs(5), twice: Twice::Harmless };
 
 impl Acting<'_> {
-    /// The selector must match something, and not all may end at once.
+    /// Checks that the selector matches a pod, and that not all would end at once.
     pub(super) async fn check_pods(&self, pods: &Pods) -> Result<(), CoordinatorError> {
         let choice = Claims::default().sort(self.selected(pods).await?);
         let first = self.disruption.chosen(pods, 0, &choice.ready);
@@ -35,7 +35,7 @@ impl Acting<'_> {
         self.check_bounds(pods, first, &choice).await
     }
 
-    /// The pods that a selector matches; there must be one.
+    /// Lists the pods that a selector matches; no match is an error.
     pub(super) async fn selected(&self, pods: &Pods) -> Result<Vec<Candidate>, CoordinatorError> {
         let found = self.listed(&pods.selector).await?;
         if found.is_empty() {
@@ -45,7 +45,7 @@ impl Acting<'_> {
         Ok(found)
     }
 
-    /// Not more than may end at once, including those that are already ending.
+    /// Checks that no more pods end than may end at once, including those that are already terminating.
     async fn check_bounds(
         &self,
         pods: &Pods,
@@ -68,7 +68,7 @@ impl Acting<'_> {
         CoordinatorError::TooMany { action, of: of.to_owned(), why }
     }
 
-    /// Ends as many pods as requested, batch after batch.
+    /// Ends the requested number of pods, batch after batch.
     pub(super) async fn end_pods(&self, pods: &Pods, repetition: u32, whole: &mut Whole) -> Disrupted {
         let mut done = Disrupted::default();
         let mut left = None;
@@ -90,9 +90,9 @@ impl Acting<'_> {
         }
     }
 
-    /// Chooses the next pods, from those that no other action has chosen: until they are given back, they belong to
-    /// this action. `left` are those of the first choice that have not had their turn; none before it, and if there
-    /// is nothing to choose from. Pods that the action should take and cannot are recorded as skipped.
+    /// Chooses the next pods from those that no other action has chosen. They belong to this action until they are
+    /// given back. `left` holds the pods of the first choice that have not had their turn; it is `None` before that
+    /// choice, and if no pod is free to choose. Pods that the action should take and cannot are recorded as skipped.
     async fn take(
         &self,
         pods: &Pods,
@@ -101,7 +101,7 @@ impl Acting<'_> {
         whole: &mut Whole,
     ) -> Result<(Vec<Candidate>, Disrupted), Refusal> {
         let before = left.take();
-        // Held to the end: of two actions at once the second chooses from what the first left.
+        // Held to the end, so that the second of two concurrent actions chooses from what the first left.
         let mut claims = self.session.claims.lock().await;
         let found = self.listed(&pods.selector).await?;
         self.session.views.read(|view| whole.see(&oldest_ready_first(found.clone()), view));
@@ -137,13 +137,13 @@ impl Acting<'_> {
         Ok((going, missing))
     }
 
-    /// The end of these pods is known: a list shows it. Or they do not end by this action.
+    /// Gives pods back once a list shows that they end, or if they do not end by this action.
     async fn give_back(&self, pods: &[Candidate]) {
         self.session.claims.lock().await.give_back(pods);
     }
 
     async fn end_batch(&self, pods: &Pods, going: Vec<Candidate>) -> Disrupted {
-        // One at a time, with recovery in between, makes a termination isolated.
+        // One at a time, with recovery in between: the termination is isolated.
         let mode = if going.len() == 1 { Mode::Isolated } else { Mode::Other };
         let ends = going.iter().map(|pod| async move {
             match &self.disruption.action {
@@ -162,14 +162,14 @@ impl Acting<'_> {
         self.insist(Some(mode), Some(pod), DELETION, || api.delete(&name, &params)).await.is_accepted
     }
 
-    /// Evicts a pod. If a budget does not allow it yet, it waits and retries while the load lasts.
+    /// Evicts a pod. Retries while the load lasts if a budget does not allow it yet.
     pub(super) async fn evict(&self, mode: Mode, pod: &Candidate, grace_seconds: Option<u32>) -> bool {
         let (api, name) = (self.pod_api(pod), pod.name_any());
         let params = EvictParams { delete_options: Some(only(pod, grace_seconds)), ..EvictParams::default() };
         self.insist(Some(mode), Some(pod), EVICTION, || api.evict(&name, &params)).await.is_accepted
     }
 
-    /// The pods must be there, and each have a label that a Service selects by.
+    /// Checks that the pods exist, and that a Service selects each of them by a label.
     pub(super) async fn check_relabel(
         &self,
         pods: &Pods,
@@ -182,8 +182,8 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// The label by which the pod leaves its Service: the named one, or one that a Service selects it by; of several,
-    /// one that only Services use.
+    /// Returns the label by which the pod leaves its Service: the named one, or one that a Service selects it by. Of
+    /// several, prefers one that only Services use.
     async fn label_of(&self, pod: &Candidate, named: Option<&str>) -> Result<String, CoordinatorError> {
         let wrong = |why: String| CoordinatorError::Relabel { pod: pod.name_any(), why };
         let of_service = |service: Service| service.spec.and_then(|spec| spec.selector);
@@ -211,7 +211,7 @@ impl Acting<'_> {
         label.map(|label| (*label).clone()).ok_or_else(|| wrong("no Service selects it".to_owned()))
     }
 
-    /// Takes pods out of their Services by a label; they keep running.
+    /// Takes pods out of their Services by changing a label; the pods keep running.
     pub(super) async fn relabel(
         &self,
         pods: &Pods,
@@ -242,7 +242,7 @@ impl Acting<'_> {
             done += is_accepted.into();
         }
         self.restore(restore, None, &changes).await;
-        // Pods that stay out of their Services to the end of the run are not released.
+        // Pods that stay out of their Services until the end of the run are not given back.
         if restore != Restore::AtTheEnd {
             self.give_back(&going).await;
         }
@@ -255,7 +255,8 @@ impl Acting<'_> {
     }
 }
 
-/// Only this pod, not another one of its name, with this grace period instead of its own.
+/// Returns parameters that delete only this pod, not another one of its name, with this grace period instead of its
+/// own.
 fn only(pod: &Candidate, grace_seconds: Option<u32>) -> DeleteParams {
     DeleteParams {
         preconditions: Some(Preconditions { uid: pod.uid(), resource_version: None }),

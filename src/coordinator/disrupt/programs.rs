@@ -1,17 +1,17 @@
-//! Programs that the run starts where the user is.
+//! Programs that the run starts on the user's machine.
 
 use std::process::ExitStatus;
 
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 
-/// Runs programs where the user is.
+/// Runs programs on the user's machine.
 pub(crate) trait Programs {
-    /// Runs one to its end. An error says why it could not be run.
+    /// Runs a program to its end. An error is the reason that it could not be run.
     fn run<'a>(&'a self, words: &'a [String]) -> LocalBoxFuture<'a, Result<ExitStatus, String>>;
 }
 
-/// Runs none.
+/// Refuses to run any program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoPrograms;
 
@@ -21,7 +21,7 @@ impl Programs for NoPrograms {
     }
 }
 
-/// The exit code, or the signal, by which a program ended.
+/// Returns the exit code, or the signal, with which a program ended.
 pub(crate) fn codes(status: ExitStatus) -> (Option<i32>, Option<i32>) {
     #[cfg(unix)]
     let signal = std::os::unix::process::ExitStatusExt::signal(&status);

@@ -1,8 +1,8 @@
-//! Decides when an action is complete, so that the next may start.
+//! Decides when an action is complete, so that the next one may start.
 //!
-//! A workload has recovered when as many of its pods are ready as before, none of them is ending, and as many
+//! A workload has recovered when as many of its pods are ready as before, none of them is terminating, and as many
 //! endpoints of each of their Services are ready as before. To be distinguishable, the next termination waits until
-//! the silence has shown that this one's last connection was the last: as long as STATISTICS asks for, see
+//! silence has shown that no more connections are routed to the pods that ended: as long as STATISTICS asks for, see
 //! [`Acting::quiet`].
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,28 +20,27 @@ use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::EventKind;
 use rolldrop_record::event::EndpointState;
 
-/// How much later than the EndpointSlices a Service proxy may be: kube-proxy's own
-/// `minSyncPeriod`.
+/// Time by which a Service proxy may lag behind the EndpointSlices: kube-proxy's own `minSyncPeriod`.
 const PROXY_LAG: Duration = Duration::from_secs(1);
-/// The load goes on for at least this long after what it is to measure has begun.
+/// Minimum time that the load has to last after the recovery, in nanoseconds.
 const AFTERMATH_NS: i64 = 1_000_000_000;
 /// Assumed number of terminations if it is not known.
 const MANY: usize = 100;
-/// A pod that gets new connections less often than this has windows that are too coarse.
+/// Limit of the computed wait. A pod that gets new connections less often than this has windows that are too coarse.
 const LONGEST_QUIET: Duration = Duration::from_secs(10);
 
-/// The numbers before the first action: the same numbers must be reached again before the next.
+/// Numbers of pods and endpoints before the first action, which have to be reached again before the next one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Whole {
     /// The workloads of the namespace.
     pub(super) workloads: Workloads,
     ready: usize,
-    /// Ready endpoints, by Service.
+    /// Number of ready endpoints of each Service.
     endpoints: BTreeMap<String, usize>,
 }
 
 impl Whole {
-    /// Adds the current numbers of the pods that an action may take.
+    /// Raises the numbers to the current ones of the pods that an action may take.
     pub(super) fn see(&mut self, ready: &[Candidate], view: &View) {
         self.ready = self.ready.max(ready.len());
         let names: BTreeSet<&str> = ready.iter().filter_map(|pod| pod.metadata.name.as_deref()).collect();
@@ -56,15 +55,15 @@ impl Whole {
     }
 
     fn has_endpoints_again(&self, view: &View) -> bool {
-        // Not while a list comes in: then an endpoint that is not shown need not be gone.
+        // False while a list arrives: until it is complete, an endpoint that is missing here may still exist.
         let is_known = view.slices_listed || self.endpoints.is_empty();
         is_known && self.endpoints.iter().all(|(service, before)| view.ready_endpoints(service) >= *before)
     }
 }
 
 impl Acting<'_> {
-    /// Waits, while the load lasts, until the action, or a batch of it, is complete, and until the next can be
-    /// distinguished from it. Returns what is not complete, as text.
+    /// Waits, while the load lasts, until the action or its batch is complete, and until the next one can be
+    /// distinguished from it. Returns the reason as text if that does not happen.
     pub(super) async fn recovered(&self, whole: &Whole) -> Result<(), String> {
         let recovered = async {
             match &self.disruption.action {
@@ -79,7 +78,7 @@ impl Acting<'_> {
                     let settled = self.session.until_settled(&whole.workloads);
                     matches!(self.waits(Wait::Rollout, settled).await, Ok((_, None)))
                 }
-                // They wait themselves.
+                // These actions wait themselves.
                 _ => true,
             }
         };
@@ -99,11 +98,10 @@ impl Acting<'_> {
         }
     }
 
-    /// Waits until none of the selected pods is terminating, and pods and endpoints are as many as
-    /// before.
+    /// Waits until none of the selected pods is terminating, and as many pods and endpoints are ready as before.
     async fn pods_recovered(&self, pods: &Pods, whole: &Whole) {
         loop {
-            // Before the list, so that no change after it is missed.
+            // Subscribed before the list, so that no change after the list is missed.
             let changed = self.session.views.changed();
             let is_whole = self.session.views.read(|view| whole.has_endpoints_again(view));
             if is_whole && let Ok(found) = self.listed(&pods.selector).await {
@@ -118,8 +116,7 @@ impl Acting<'_> {
 
     /// Waits until one more connection to a pod that is gone is implausible: ln(n/α)/λ after the last time at which a
     /// Service proxy may have routed one there, where λ is the rate of new connections per pod and n the number of
-    /// terminations. Other consumers take longer, so the wait restarts with each request that is lost
-    /// ([`until_silent`]).
+    /// terminations. Other consumers take longer, so the wait restarts with each lost request ([`until_silent`]).
     async fn quiet(&self, pods: &Pods, whole: &Whole) {
         let per_pod = self.load.rate / whole.ready.max(1) as f64;
         let many = match self.disruption.repeat {

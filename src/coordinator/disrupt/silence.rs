@@ -1,23 +1,23 @@
 //! The silence after a termination that shows that its window has closed.
 //!
-//! How long a consumer keeps sending requests to a pod that is gone is not known beforehand: a Service proxy does it
-//! for a second or two, a cloud load balancer for minutes. So the silence restarts with each request that is lost
-//! during it, up to a limit.
+//! A consumer keeps sending requests to a pod that is gone for a time that is not known beforehand: a Service proxy for
+//! a second or two, a cloud load balancer for minutes. So the silence restarts with each request that is lost during
+//! it, up to a limit.
 
 use std::fmt;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// From one check of the losses to the next.
+/// Longest time between two checks of the losses.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// How long to wait after a termination once its pods are replaced.
+/// Wait after a termination, once its pods are replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settle {
-    /// How long nothing may be lost; `None` lets the rate of requests decide.
+    /// Time for which no request may be lost; `None` derives it from the rate of requests.
     pub silence: Option<Duration>,
-    /// When the wait ends though requests are still lost.
+    /// Time after which the wait ends even though requests are still lost.
     pub most: Duration,
 }
 
@@ -27,13 +27,13 @@ impl Default for Settle {
     }
 }
 
-/// The requests that the load has lost.
+/// Count of the requests that the load has lost.
 pub(crate) trait Losses: fmt::Debug + Sync {
-    /// How many so far. It may lag by a fraction of a second.
+    /// Returns the number so far. It may lag by a fraction of a second.
     fn lost(&self) -> u64;
 }
 
-/// A load about which nothing is known.
+/// Losses of a load that does not report them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NoLosses;
 
@@ -43,16 +43,16 @@ impl Losses for NoLosses {
     }
 }
 
-/// What ended a wait for silence.
+/// Result of a wait for silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Silence {
-    /// Nothing was lost for the required time.
+    /// No request was lost for the required time.
     Kept,
     /// Requests were still lost when the limit had passed.
     NeverCame,
 }
 
-/// Waits until nothing has been lost for `length`, or, while requests are lost, until `most` has passed.
+/// Waits until no request has been lost for `length`, or, while requests are lost, until `most` has passed.
 pub(crate) async fn until_silent(losses: &dyn Losses, length: Duration, most: Duration) -> Silence {
     let begun = Instant::now();
     let (mut since, mut seen) = (begun, losses.lost());
@@ -75,7 +75,7 @@ pub(crate) async fn until_silent(losses: &dyn Losses, length: Duration, most: Du
 mod tests {
     use super::*;
 
-    /// One request is lost each second until `until`.
+    /// Loses one request each second until `until`.
     #[derive(Debug)]
     struct LostUntil {
         begun: Instant,

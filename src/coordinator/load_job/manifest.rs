@@ -1,4 +1,4 @@
-//! The Job's manifest.
+//! Manifest of the load's Job.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,43 +9,43 @@ use crate::coordinator::journal::RUN_LABEL;
 use rolldrop_record::Evidence;
 use rolldrop_record::wire::AdminToken;
 
-/// The label with the purpose of a run's object.
+/// Label with the purpose of an object of a run.
 pub(super) const COMPONENT_LABEL: &str = "rolldrop.dev/component";
 pub(super) const COMPONENT: &str = "load";
-/// The label of nodes with their operating system.
+/// Label of nodes with their operating system.
 pub(super) const OS_LABEL: &str = "kubernetes.io/os";
-/// Where a worker listens, in its own pod.
+/// Port on which a worker listens in its pod.
 pub(crate) const LOAD_PORT: u16 = 9901;
-/// The Secret's key with the token.
+/// Key of the token in the Secret.
 pub(super) const TOKEN_KEY: &str = "token";
-/// The variable with the token.
+/// Environment variable with the token.
 const TOKEN_VARIABLE: &str = "ROLLDROP_LOAD_TOKEN";
-/// Finished workers are removed after this, if nobody else removes them.
+/// Time after which Kubernetes removes a finished Job that nobody else has removed.
 const TTL_SECONDS: u64 = 600;
-/// How long a worker has to close its files after SIGTERM.
+/// Time that a worker has to close its files after SIGTERM.
 const GRACE_SECONDS: u64 = 30;
 
-/// The Job to make.
+/// Settings of the Job.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadJob<'a> {
-    /// How many workers.
+    /// Number of workers.
     pub workers: usize,
-    /// The image that has this program.
+    /// Image with this program.
     pub image: &'a str,
-    /// A worker's resource requests, such as `cpu`; memory is the limit as well.
+    /// Resource requests of a worker, such as `cpu`; memory is the limit as well.
     pub resources: &'a BTreeMap<String, String>,
-    /// The token that the workers check.
+    /// Token that the workers check.
     pub token: &'a AdminToken,
-    /// Where the workers connect to, if they are not reached through the API server.
+    /// Address that the workers connect to; `None` if the run reaches them through the API server.
     pub collector: Option<&'a str>,
-    /// After this the Job ends, whatever goes on.
+    /// Time after which Kubernetes ends the Job in any case.
     pub lifetime: Duration,
-    /// Whether workers ask their node's kernel where connections go: a kernel reports that only in the node's own
-    /// network.
+    /// Evidence of the pods that connections are routed to; `None` if workers need none. For conntrack, workers ask
+    /// their node's kernel, which answers only in the node's own network.
     pub evidence: Option<Evidence>,
 }
 
-/// The Job of this name, whose Secret has the same.
+/// Returns the Job of this name; its Secret has the same name.
 pub(super) fn job(name: &str, run: &str, job: &LoadJob<'_>) -> Value {
     let labels = json!({COMPONENT_LABEL: COMPONENT, RUN_LABEL: run});
     // A CPU limit would delay requests.
@@ -57,7 +57,7 @@ pub(super) fn job(name: &str, run: &str, job: &LoadJob<'_>) -> Value {
     let container = json!({
         "name": "load-worker",
         "image": job.image,
-        // As the chart says; a worker of another version is refused.
+        // The policy that the chart sets, too. A worker of another version is refused.
         "imagePullPolicy": "IfNotPresent",
         "args": args,
         "env": [
@@ -76,7 +76,7 @@ pub(super) fn job(name: &str, run: &str, job: &LoadJob<'_>) -> Value {
                 Some(Evidence::Conntrack) => json!({"drop": ["ALL"], "add": ["NET_ADMIN"]}),
             },
         },
-        // The last line that it wrote is then why it ended.
+        // Makes the last line that it wrote the reason for its end.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": "rows", "mountPath": "/rows"}],
     });
@@ -126,7 +126,7 @@ pub(super) fn job(name: &str, run: &str, job: &LoadJob<'_>) -> Value {
 
 fn enter_node_network(pod: &mut Value) {
     pod["hostNetwork"] = true.into();
-    // Otherwise names would be looked up as the node does.
+    // Otherwise, names would be looked up as the node does it.
     pod["dnsPolicy"] = "ClusterFirstWithHostNet".into();
     // An added capability takes effect only for root.
     pod["securityContext"]["runAsNonRoot"] = false.into();

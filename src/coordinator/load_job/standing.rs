@@ -1,10 +1,10 @@
-//! Reasons that the pods of a load give for taking no orders, or for having ended.
+//! Reasons that the pods of a load report for taking no orders, or for having ended.
 
 use crate::coordinator::unready::last_line;
 use crate::coordinator::view::View;
 use rolldrop_record::event::{ContainerState, PodEvent};
 
-/// Why none of these pods will take orders, once each says so.
+/// Returns the reason that none of these pods will take orders; `None` unless each of them reports one.
 pub(super) fn why_hopeless(view: &View, is_own: impl Fn(&PodEvent) -> bool) -> Option<String> {
     let own = view.pods.values().map(|seen| &seen.event).filter(|pod| is_own(pod));
     let why = |pod: &PodEvent| match view.stuck_container(|other| other.uid == pod.uid) {
@@ -18,7 +18,7 @@ pub(super) fn why_hopeless(view: &View, is_own: impl Fn(&PodEvent) -> bool) -> O
     all?.into_iter().next()
 }
 
-/// Why a pod has ended, if it has. A terminating pod can still be asked.
+/// Returns the reason that a pod has ended; `None` if it has not. A pod that is terminating still answers.
 pub(super) fn why_ended(view: &View, uid: &str) -> Option<String> {
     if !view.pods_listed {
         return None;

@@ -1,4 +1,4 @@
-//! Calls of the API server as a plan lists them, and the rights that they need.
+//! API calls as a plan lists them, and the rights that they need.
 
 use std::fmt;
 
@@ -6,27 +6,27 @@ use kube::api::ApiResource;
 
 use crate::scenario::Workload;
 
-/// Not a call, but a program that the run starts here.
+/// Verb of an entry that is not a call, but a program that the run starts on this machine.
 const RUN: &str = "run";
 
-/// The calls of a run, and their effects.
+/// Calls of a run, and their effects.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
-    /// In order, each once, also if it is repeated.
+    /// Calls in order; a repeated call is listed once.
     pub calls: Vec<Call>,
-    /// What is created, changed and ended, as text: a line each. None if the run only watches.
+    /// Descriptions of what the run creates, changes and ends, one line each. Empty if the run only watches.
     pub effects: Vec<String>,
-    /// What the run creates for itself in the cluster, as text: a line each. It changes nothing else.
+    /// Descriptions of what the run creates in the cluster for itself, one line each. It changes nothing else.
     pub own: Vec<String>,
-    /// The workloads that it marks as in use.
+    /// Workloads that the run marks as in use.
     pub holds: Vec<Workload>,
-    /// What to know before it starts, a line each.
+    /// Warnings to read before the run starts, one line each.
     pub warnings: Vec<String>,
-    /// The same about the result: findings of the run.
+    /// Warnings about the result, one line each; they become findings of the run.
     pub findings: Vec<String>,
 }
 
-/// A call of the API server.
+/// A call to the API server.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     verb: &'static str,
@@ -35,11 +35,11 @@ pub(crate) struct Call {
     right: Option<Right>,
 }
 
-/// What a call needs.
+/// Right that a call needs.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Right {
     pub(super) verb: &'static str,
-    /// Without a name that is known only later.
+    /// Object or kind; without a name that is known only later.
     pub(super) about: About,
 }
 
@@ -71,12 +71,12 @@ impl fmt::Display for Right {
 }
 
 impl Call {
-    /// Whether it needs the right to do this to objects of such a kind.
+    /// Returns true if the call needs the right to do this to objects of such a kind.
     pub(super) fn is_about(&self, verb: &str, kind: impl Fn(&str) -> bool) -> bool {
         self.right.as_ref().is_some_and(|right| right.verb == verb && kind(&right.about.resource.kind))
     }
 
-    /// The HTTP method; `RUN` for a program that the run starts, whose own calls are not listed.
+    /// Returns the HTTP method; `RUN` for a program that the run starts, whose own calls are not listed.
     pub(crate) fn method(&self) -> &'static str {
         match self.verb {
             "create" => "POST",
@@ -88,7 +88,7 @@ impl Call {
     }
 }
 
-/// What a call is about.
+/// Object, or kind of objects, that a call is about.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct About {
     pub(super) resource: ApiResource,
@@ -100,7 +100,7 @@ pub(super) struct About {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Name {
     Known(String),
-    /// A name that is known only later.
+    /// A name that is known only later, with a placeholder for it.
     Later(&'static str),
 }
 
@@ -141,7 +141,7 @@ impl About {
 }
 
 impl Plan {
-    /// A call that the run needs.
+    /// Adds a call that the run needs.
     pub(super) fn must(&mut self, verb: &'static str, about: &About, why: impl Into<String>) {
         self.helps(verb, about, why);
         let name = about.known_name().map(Name::Known);
@@ -151,28 +151,28 @@ impl Plan {
         }
     }
 
-    /// A call that only adds knowledge.
+    /// Adds a call that the run can do without.
     pub(super) fn helps(&mut self, verb: &'static str, about: &About, why: impl Into<String>) {
         let watch = if verb == "watch" { "?watch=true" } else { "" };
         self.push(verb, about.path() + watch, why);
     }
 
-    /// A program that is started here.
+    /// Adds a program that the run starts on this machine.
     pub(super) fn runs(&mut self, words: &[String], why: impl Into<String>) {
         self.push(RUN, words.join(" "), why);
     }
 
-    /// A call that any authenticated user may make.
+    /// Adds a call that any authenticated user may make.
     pub(super) fn open_call(&mut self, path: impl Into<String>, why: &str) {
         self.push("get", path, why);
     }
 
-    /// The call that finds out where a kind is.
+    /// Adds the call that looks up a kind in its API group.
     pub(super) fn discovers(&mut self, about: &About) {
         self.open_call(root(&about.resource), "where the kind is");
     }
 
-    /// Creates one of a kind, and removes it at the end, when it is called so.
+    /// Adds the creation of an object of this kind, and to `undo` its removal under the name that it then has.
     pub(super) fn creates(&mut self, kind: &About, created: &About, why: impl Into<String>, undo: &mut Plan) {
         self.discovers(kind);
         self.must("create", kind, why);
@@ -180,7 +180,7 @@ impl Plan {
         undo.discovers(kind);
     }
 
-    /// Changes an object back, the last call first.
+    /// Adds the calls that restore an object, in reverse order.
     pub(super) fn restores(&mut self, about: &About) {
         self.must("patch", about, "changed back, by a merge patch");
         self.must("get", about, "as it is then");
@@ -191,7 +191,7 @@ impl Plan {
         self.calls.push(Call { verb, path: path.into(), why: why.into(), right: None });
     }
 
-    /// The rights that the calls need, each once.
+    /// Returns the rights that the calls need, each once.
     pub(super) fn rights(&self) -> Vec<Right> {
         let mut rights: Vec<Right> = Vec::new();
         for right in self.calls.iter().filter_map(|call| call.right.as_ref()) {
@@ -203,7 +203,7 @@ impl Plan {
     }
 }
 
-/// Where a group's resources are.
+/// Returns the API path of a group's resources.
 fn root(resource: &ApiResource) -> String {
     let ApiResource { group, version, .. } = resource;
     if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") }

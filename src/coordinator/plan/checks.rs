@@ -1,7 +1,7 @@
-//! Whether the disruptions can do what the scenario says, found out before anything is touched.
+//! Checks, before anything is touched, that the disruptions can do what the scenario says.
 //!
-//! The pods of the manifests do not exist yet, so they are taken as the manifests make them ([`Made`]). What only
-//! the cluster decides, such as the nodes of these pods, is checked again when they are ready
+//! The pods of the manifests do not exist yet, so the checks assume them as the manifests create them ([`Made`]). What
+//! only the cluster decides, such as the nodes of these pods, is checked again when they are ready
 //! ([`super::super::disrupt::check`]).
 
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ use crate::scenario::{Action, Count, Disruption, Place, Pods, Repeat, Scenario, 
 use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_kubernetes::pods::Candidate;
 
-/// A batch waits at least so long for the one before: a Service proxy may be late by that.
+/// Minimum time from one batch to the next: a Service proxy may lag by that much.
 const SHORTEST_SPACING: Duration = Duration::from_secs(1);
 
 /// A disruption of pods, and the pods that it will find.
@@ -35,19 +35,19 @@ struct Aimed<'a> {
     found: Choice,
 }
 
-/// What the checks of one plan share.
+/// Data that the checks of one plan share.
 pub(super) struct Checks<'a> {
     pub(super) caller: &'a Caller,
     pub(super) scenario: &'a Scenario,
     pub(super) made: &'a Made,
 }
 
-/// The path of a disruption in the scenario.
+/// Returns the path of a disruption in the scenario.
 fn key_of(index: usize) -> String {
     format!("spec.disruptions[{index}]")
 }
 
-/// The pods that an action on pods selects.
+/// Returns the pods that an action on pods selects; `None` for other actions.
 pub(in crate::coordinator) fn pods_of(action: &Action) -> Option<&Pods> {
     match action {
         Action::DeletePod(pods)
@@ -58,13 +58,13 @@ pub(in crate::coordinator) fn pods_of(action: &Action) -> Option<&Pods> {
     }
 }
 
-/// Whether there may be another number of pods after an action.
+/// Returns true if there may be another number of pods after an action.
 const fn may_change_counts(action: &Action) -> bool {
     matches!(action, Action::Scale { .. } | Action::Patch { .. } | Action::Exec { .. })
 }
 
 impl Checks<'_> {
-    /// Checks each disruption, and whether they get in each other's way. Adds findings to the plan.
+    /// Checks each disruption, and that no two of them get in each other's way. Adds findings to the plan.
     pub(super) async fn disruptions(
         &self,
         disruptions: &[Disruption],
@@ -106,7 +106,7 @@ impl Checks<'_> {
         self.scenario.invalid(key, why).into()
     }
 
-    /// Some pods match, as many as are to be taken, and no more than may end at once.
+    /// Checks that pods match, as many as the disruption takes, and that no more end than may end at once.
     async fn check_pods(&self, aimed: &Aimed<'_>) -> Result<(), CoordinatorError> {
         let Aimed { index, disruption, pods, found } = aimed;
         let (key, ready) = (key_of(*index), &found.ready);
@@ -143,7 +143,7 @@ impl Checks<'_> {
         }
     }
 
-    /// The target's Services; `None` if a target is a URL, whose pods are not known.
+    /// Returns the Services of the targets; `None` if the pods of a target are not known, as those of a URL.
     async fn services_of_targets(&self) -> Result<Option<Vec<Value>>, CoordinatorError> {
         let mut services = Vec::new();
         for target in &self.scenario.targets {
@@ -151,7 +151,7 @@ impl Checks<'_> {
             let Some((service, _)) = self.service_of_target(name, "spec.target").await? else {
                 return Ok(None);
             };
-            // Endpoints of a Service without a selector are somebody else's.
+            // Others manage the endpoints of a Service without a selector.
             if service.spec.as_ref().is_none_or(|spec| spec.selector.is_none()) {
                 return Ok(None);
             }
@@ -160,7 +160,7 @@ impl Checks<'_> {
         Ok(Some(services))
     }
 
-    /// What to know of a disruption of pods to which no target routes.
+    /// Returns a finding if a disruption takes pods to which no target routes.
     fn behind_none(&self, aimed: &Aimed<'_>, behind: &[Value]) -> Option<String> {
         let Aimed { index, disruption, pods, found } = aimed;
         let is_behind = |pod: &&Candidate| {
@@ -186,7 +186,7 @@ impl Checks<'_> {
         Some(self.scenario.invalid(&format!("{}.selector", key_of(*index)), why).to_string())
     }
 
-    /// Two disruptions at the same time find enough pods for both.
+    /// Checks that disruptions at the same time find enough pods for both.
     fn check_pairs(&self, aimed: &[Aimed<'_>]) -> Result<(), CoordinatorError> {
         for (number, second) in aimed.iter().enumerate() {
             let first = aimed[..number].iter().find(|first| self.compete(first, second));
@@ -215,7 +215,7 @@ impl Checks<'_> {
         !are_apart && wants(first) + wants(second) > all
     }
 
-    /// From its first to its last batch, as far as the scenario says.
+    /// Returns the times of its first and its last batch, as far as the scenario tells them.
     fn span(&self, aimed: &Aimed<'_>) -> (Duration, Duration) {
         let Aimed { disruption, pods, found, .. } = aimed;
         let wanted = pods.count.of(found.ready.len());
@@ -231,7 +231,7 @@ impl Checks<'_> {
         )
     }
 
-    /// The workload is there, and replaces its pods where that is what it is asked to do.
+    /// Checks that the workload exists, and that it replaces its pods if the action is to restart them.
     async fn check_workload(
         &self,
         index: usize,
@@ -282,7 +282,7 @@ impl Checks<'_> {
         }
     }
 
-    /// The node is there, and not all pods end with it.
+    /// Checks that the node exists, and that not all pods end with it.
     async fn check_node(
         &self,
         index: usize,
@@ -327,21 +327,21 @@ impl Checks<'_> {
         node: &str,
         key: &str,
     ) -> Result<(), CoordinatorError> {
-        // Without the right to see them it is checked in the run, if that begins at all.
+        // Without the right to list the pods, the run checks this, if it begins at all.
         let Ok(pods) = self.caller.pods_on(node, "").await else { return Ok(()) };
         let checked = self.caller.check_node(disruption, node, pods).await;
         checked.map_err(|error| error.at(self.scenario, key))
     }
 }
 
-/// The pods that it takes first.
+/// Returns the pods that a disruption takes first.
 fn first_batch(aimed: &Aimed<'_>) -> Vec<Candidate> {
     let mut chosen = aimed.disruption.chosen(aimed.pods, 0, &aimed.found.ready);
     chosen.truncate(aimed.pods.batch.unwrap_or(usize::MAX));
     chosen
 }
 
-/// The UIDs of the pods that either selects.
+/// Returns the UIDs of the pods that either disruption selects.
 fn union(first: &Aimed<'_>, second: &Aimed<'_>) -> BTreeSet<String> {
     first.found.ready.iter().chain(&second.found.ready).filter_map(ResourceExt::uid).collect()
 }

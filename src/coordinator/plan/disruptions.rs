@@ -1,4 +1,4 @@
-//! The API calls of disruptions.
+//! API calls of disruptions.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::coordinator::kinds::resource_of;
 use crate::coordinator::undo::agent_path;
 use crate::scenario::{Action, Count, Disruption, Object, Pods, Repeat, Restore, Workload};
 
-/// The effect of a disruption, as text; `None` if it changes nothing.
+/// Describes the effect of a disruption; `None` if it changes nothing.
 fn effect(disruption: &Disruption) -> Option<String> {
     let pods = |pods: &Pods| {
         let mut text = format!("{} of {}", pods.count, pods.selector);
@@ -77,7 +77,7 @@ fn effect(disruption: &Disruption) -> Option<String> {
     Some(effect + &after)
 }
 
-/// When a node is given back, in words.
+/// Describes when a node is given back.
 fn node_back(does: &str, restore: Restore) -> String {
     match restore {
         Restore::After(after) => format!(", and {does} it {:.1} s later", after.as_secs_f64()),
@@ -98,7 +98,7 @@ fn pods_of_nodes() -> About {
 }
 
 impl Plan {
-    /// A call of a node's agent.
+    /// Adds a call to a node's agent.
     fn agent(&mut self, verb: &'static str, agent: &About, command: &str, why: impl Into<String>) {
         self.must(verb, agent, why);
         if let Some(call) = self.calls.last_mut() {
@@ -106,7 +106,7 @@ impl Plan {
         }
     }
 
-    /// A patch that changes nothing yet.
+    /// Adds a patch as a dry run, which changes nothing.
     fn dry_run(&mut self, about: &About, why: impl Into<String>) {
         self.must("patch", about, why);
         if let Some(call) = self.calls.last_mut() {
@@ -114,7 +114,7 @@ impl Plan {
         }
     }
 
-    /// How a change is undone, if it is.
+    /// Adds the calls that undo a change, unless the scenario keeps it.
     fn undo(&mut self, restore: Restore, about: &About, undo: &mut Plan) {
         match restore {
             Restore::Never => {}
@@ -129,7 +129,7 @@ impl Plan {
 }
 
 impl Caller {
-    /// The cluster must offer what Kubernetes has no call for: that is checked first.
+    /// Checks that the cluster offers an action for which Kubernetes has no call.
     pub(super) async fn plan_means(
         &self,
         disruption: &Disruption,
@@ -147,7 +147,7 @@ impl Caller {
                 "restart",
                 "exec does it with your own means, such as command: [ssh, NODE, systemctl, restart, kubelet]",
             ),
-            // Which pods, and where they are, is known only later.
+            // The pods and their nodes are known only later.
             Action::Crash { .. } => (
                 None,
                 "kill/NAMESPACE/POD/CONTAINER",
@@ -189,7 +189,7 @@ impl Caller {
         Ok(found.items.first().map(ResourceExt::name_any).unwrap_or_default())
     }
 
-    /// The calls to check whether an action is possible and within its limits.
+    /// Adds the calls that check if an action is possible and within its limits.
     pub(super) async fn plan_check(
         &self,
         disruption: &Disruption,
@@ -377,13 +377,13 @@ impl Caller {
         plan.must("list", &pods_of_nodes(), format!("{at}: spec.nodeName={node}"));
         let why = format!("{at}: each pod of the node, except those of DaemonSets and of the system");
         self.plan_end(&disruption.action, pods_of_nodes().later("pod"), &why, plan);
-        // The right to it covers all namespaces.
+        // The right covers all namespaces.
         if let Some(call) = plan.calls.last_mut() {
             call.path = "/api/v1/namespaces/{namespace}/pods/{pod}/eviction".into();
         }
     }
 
-    /// The call that ends a pod.
+    /// Adds the call that ends a pod.
     fn plan_end(&self, action: &Action, pod: About, why: &str, plan: &mut Plan) {
         if matches!(action, Action::DeletePod(_)) {
             plan.must("delete", &pod, why);
@@ -393,7 +393,7 @@ impl Caller {
     }
 }
 
-/// The pods that an action takes, as text; as often as is known beforehand.
+/// Describes the pods that an action takes: one line for each if their number is known beforehand, else one for all.
 fn each(pods: &Pods, at: &dyn Display) -> Vec<String> {
     let Pods { selector, count, order, .. } = pods;
     match count {

@@ -1,4 +1,4 @@
-//! What asking the kernel where connections go needs, and whether the kernel can know.
+//! Calls and rights for asking the kernel where connections go, and checks that the kernel can know.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::ApiResource;
@@ -12,14 +12,14 @@ use crate::scenario::Scenario;
 use rolldrop_record::Evidence;
 use rolldrop_record::service_proxy::ServiceProxy;
 
-/// The label of a namespace with the pods that it allows.
+/// Label of a namespace with the level of pods that it allows.
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 
 impl Caller {
-    /// Adds what asking the kernel needs, if the scenario does.
+    /// Adds what asking the kernel needs, if the scenario asks it.
     ///
     /// # Errors
-    /// When the kernel cannot know, or the pods that would ask are not allowed.
+    /// Fails if the kernel cannot know, or if the namespace does not allow the pods that would ask.
     pub(super) async fn plan_evidence(
         &self,
         scenario: &Scenario,
@@ -32,7 +32,7 @@ impl Caller {
         }
         let config = About::all(ApiResource::erase::<ConfigMap>(&()), Some(service_proxy::NAMESPACE));
         plan.helps("get", &config, "whether the Service proxy leaves connections to the kernel");
-        // Without the right to read it the load workers find out.
+        // Without the right to read it, the load workers find out.
         let (mode, _) = service_proxy::find(self, &[]).await?.known;
         if mode == ServiceProxy::Userspace {
             return Err(CoordinatorError::NoEvidence(

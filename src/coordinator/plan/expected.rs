@@ -1,5 +1,5 @@
-//! The pods and budgets that the run's namespace will have when the load begins: those that are there, and those that
-//! the manifests make.
+//! Pods and budgets that the run's namespace will have when the load begins: the existing ones, and those that the
+//! manifests create.
 
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStrategy, RollingUpdateDeployment};
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
@@ -18,22 +18,22 @@ use crate::scenario::Action;
 use rolldrop_kubernetes::guard::label_selector;
 use rolldrop_kubernetes::pods::Candidate;
 
-/// Groups of Kubernetes whose objects, other than workloads, make no pods.
+/// Groups of Kubernetes whose objects, other than workloads, create no pods.
 const KNOWN_GROUPS: [&str; 5] = ["", "apps", "batch", "policy", "autoscaling"];
 
-/// What the manifests will have made when the load begins.
+/// Objects that the manifests will have created when the load begins.
 #[derive(Debug, Default)]
 pub(in crate::coordinator) struct Made {
-    /// Pods in the run's namespace, all ready.
+    /// Pods in the run's namespace, all of them ready.
     pub(super) pods: Vec<Candidate>,
     budgets: Vec<PodDisruptionBudget>,
     deployments: Vec<Deployment>,
-    /// Whether there may be other pods, or another number of them.
+    /// True if there may be other pods, or another number of pods.
     pub(super) may_differ: bool,
 }
 
 impl Made {
-    /// What these manifests make in a namespace.
+    /// Returns the objects that these manifests create in a namespace.
     pub(in crate::coordinator) fn by(manifests: &[Value], namespace: &str) -> Self {
         let mut made = Self::default();
         let is_here =
@@ -55,7 +55,7 @@ impl Made {
             _ if !spec["template"].is_null() => {
                 let replicas = if kind == "Job" { 0 } else { spec["replicas"].as_u64().unwrap_or(1) };
                 self.add_pods(object, &spec["template"]["metadata"]["labels"], replicas);
-                // A DaemonSet has a pod on each node, and the pods of a Job end by themselves.
+                // A DaemonSet has a pod on each node, and a Job's pods end by themselves.
                 self.may_differ |= ["DaemonSet", "Job"].contains(&kind);
                 if kind == "Deployment" {
                     self.deployments
@@ -89,13 +89,13 @@ impl Made {
         }));
     }
 
-    /// The pods that a selector matches; none if it cannot be read.
+    /// Returns the pods that a selector matches; none if the selector cannot be parsed.
     pub(in crate::coordinator) fn selected(&self, selector: &str) -> Vec<Candidate> {
         let Some(selector) = label_selector(selector) else { return Vec::new() };
         self.pods.iter().filter(|pod| selector.matches(pod.labels())).cloned().collect()
     }
 
-    /// The limits of an action as they will be for these pods.
+    /// Returns the limits of an action as they will be for these pods.
     pub(super) async fn bounds(
         &self,
         caller: &Caller,
@@ -111,7 +111,8 @@ impl Made {
     }
 }
 
-/// The pods that a disruption will find, if they can be known; those that exist and those that the manifests make.
+/// Returns the pods that a disruption will find: existing ones, and those that the manifests create. `None` if they
+/// cannot be known.
 pub(super) async fn found(
     caller: &Caller,
     made: &Made,
@@ -125,7 +126,7 @@ pub(super) async fn found(
     };
     let is_starting = |pod: &Candidate| !pod.is_ready && pod.metadata.deletion_timestamp.is_none();
     if there.iter().any(is_starting) {
-        // Those that are ready now need not be all that are ready then.
+        // The pods that are ready now need not be all that will be ready then.
         return Ok(None);
     }
     let mut choice = Claims::default().sort(there);
@@ -138,7 +139,7 @@ fn read<T: serde::de::DeserializeOwned>(object: &Value) -> Option<T> {
     serde_json::from_value(object.clone()).ok()
 }
 
-/// With the defaults of the API server, and all its pods ready.
+/// Returns a Deployment with the API server's defaults, and with all its pods ready.
 fn as_rolled_out(mut deployment: Deployment, replicas: u64) -> Deployment {
     if let Some(spec) = &mut deployment.spec {
         let strategy = spec.strategy.get_or_insert_with(DeploymentStrategy::default);
@@ -152,7 +153,7 @@ fn as_rolled_out(mut deployment: Deployment, replicas: u64) -> Deployment {
     deployment
 }
 
-/// With the status that its controller gives it when these pods are ready.
+/// Returns a budget with the status that its controller sets when these pods are ready.
 fn as_synced(mut budget: PodDisruptionBudget, ready: &[Candidate]) -> PodDisruptionBudget {
     let Some(spec) = &budget.spec else { return budget };
     let is_meant = |pod: &&Candidate| spec.selector.as_ref().is_some_and(|s| selects(s, pod.labels()));

@@ -1,4 +1,4 @@
-//! Whether the sidecars have enough source ports for the load's fresh connections.
+//! Checks that the sidecars have enough source ports for the load's fresh connections.
 //!
 //! A sidecar opens a connection to its app for each connection of a client, from the pod's own address to the pod's own
 //! address. If the client closes first, the sidecar closes first towards the app, and the port stays taken.
@@ -16,7 +16,7 @@ use rolldrop_record::load::{PortRange, TIME_WAIT, ephemeral_of};
 
 impl Checks<'_> {
     /// Adds a finding for each workload whose sidecars have too few source ports. `workloads` have pods when the load
-    /// begins; `length` is how long it lasts, if that is known.
+    /// begins; `length` is the length of the load, if known.
     pub(super) async fn source_ports(
         &self,
         workloads: &[Value],
@@ -53,13 +53,14 @@ impl Checks<'_> {
         Ok(())
     }
 
-    /// Fresh connections a second to each pod of each workload; 0 where the number of pods is not known.
+    /// Returns the number of fresh connections per second to each pod of each workload; 0 where the number of pods is
+    /// not known.
     async fn fresh_per_pod(&self, workloads: &[Value]) -> Result<Vec<f64>, CoordinatorError> {
         let targets = &self.scenario.targets;
         let turns: u32 = targets.iter().map(|target| target.weight).sum();
         let mut rates = vec![0.0; workloads.len()];
         for target in targets {
-            // A gateway behind a URL has connections of its own.
+            // A gateway behind a URL opens connections of its own.
             let Place::Service { name, .. } = &target.place else { continue };
             let Some((service, _)) = self.service_of_target(name, "spec.target").await? else { continue };
             let service = serde_json::to_value(service).unwrap_or_default();
@@ -78,8 +79,8 @@ impl Checks<'_> {
         Ok(rates)
     }
 
-    /// Whether the pods have addresses of the loopback, as in the embedded cluster's userspace dataplane, where the kernel
-    /// gives a port back after a second.
+    /// Returns true if the pods have loopback addresses, as in the embedded cluster's userspace dataplane, where the
+    /// kernel releases a port after a second.
     async fn is_over_loopback(&self) -> Result<bool, CoordinatorError> {
         let remotes = self.caller.expected_remotes(self.scenario).await?;
         let is_loopback = |remote: &String| {
@@ -89,12 +90,12 @@ impl Checks<'_> {
     }
 }
 
-/// The image with which a workload's pods got the sidecar; null if they have none.
+/// Returns the image of the sidecar that was added to a workload's pods; null if they have none.
 fn annotation(workload: &Value) -> &Value {
     &workload["spec"]["template"]["metadata"]["annotations"][inject::SIDECAR]
 }
 
-/// How many pods it has; `None` if that depends on the nodes.
+/// Returns the number of pods of a workload; `None` if it depends on the nodes, and no status shows it.
 fn pods_of(workload: &Value) -> Option<u64> {
     match workload["kind"].as_str() {
         Some("DaemonSet") => workload["status"]["desiredNumberScheduled"].as_u64(),
@@ -102,7 +103,7 @@ fn pods_of(workload: &Value) -> Option<u64> {
     }
 }
 
-/// How many source ports each of its pods has.
+/// Returns the number of source ports that each pod of a workload has.
 fn ports_of(workload: &Value) -> usize {
     let sysctls = workload["spec"]["template"]["spec"]["securityContext"]["sysctls"].as_array();
     let set = |name: &str| {

@@ -1,4 +1,4 @@
-//! Whether the targets can be reached as the scenario says, found out before anything is touched.
+//! Checks, before anything is touched, that the targets can be reached as the scenario says.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -19,23 +19,24 @@ use crate::scenario::{Place, Scenario};
 use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_kubernetes::pods::Candidate;
 
-/// A target that is the port of a node.
+/// A target that is reached through the port of a node.
 struct NodePort<'a> {
     service: &'a Service,
     node: &'a str,
     key: &'a str,
 }
 
-/// Where every cluster has a Service: its address shows what addresses of Services are like.
+/// A Service that every cluster has: its address shows if Services have IPv4 or IPv6 addresses.
 const ANY_SERVICE: (&str, &str) = ("default", "kubernetes");
 
 impl Caller {
-    /// Where each target's connections will go, as address and port; `None` for a URL. A Service that the manifests
-    /// make has no address yet: a stand-in of its kind has another port for each of them. Nothing if one of them
-    /// cannot be known.
+    /// Returns a stand-in for the address and port to which each target's connections will go; `None` for a URL. The
+    /// address is the real one, or that of another Service if the manifests create the target's. The port only tells
+    /// targets apart: those with the same Service, port and node share it. Returns `None` in place of the list if an
+    /// address cannot be known.
     ///
     /// # Errors
-    /// When the API server does not answer.
+    /// Fails if the API server does not answer.
     pub(crate) async fn expected_remotes(
         &self,
         scenario: &Scenario,
@@ -75,7 +76,7 @@ impl Caller {
         Ok(node.ok().and_then(|node| ways::address(&node)))
     }
 
-    /// The address of a Service, or that of another if it does not exist yet.
+    /// Returns the address of a Service, or that of another Service if it does not exist yet.
     async fn address_like(
         &self,
         name: &str,
@@ -91,8 +92,8 @@ impl Caller {
 }
 
 impl Checks<'_> {
-    /// Each target's Service is there and has its port; if a node is named, its NodePort can be reached by way of
-    /// that node. Adds findings to the plan.
+    /// Checks that each target's Service exists and has its port, and, if the target names a node, that the NodePort
+    /// can be reached through that node. Adds findings to the plan.
     pub(super) async fn targets(&self, plan: &mut Plan) -> Result<(), CoordinatorError> {
         let is_list = self.scenario.resolved()["spec"]["target"].is_array();
         for (index, target) in self.scenario.targets.iter().enumerate() {
@@ -101,7 +102,7 @@ impl Checks<'_> {
             let Some((service, is_own)) = self.service_of_target(name, &key).await? else { continue };
             let has_ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten()).next().is_some();
             if is_own && !has_ports {
-                // The API server says what is wrong with it.
+                // The API server reports what is wrong with it.
                 continue;
             }
             let way = Way { service: &service, name, port: port.as_deref(), path };
@@ -115,7 +116,7 @@ impl Checks<'_> {
         Ok(())
     }
 
-    /// The Service, and whether the manifests make it; `None` if it cannot be read.
+    /// Returns the Service, and true if the manifests create it; `None` if it cannot be read.
     pub(super) async fn service_of_target(
         &self,
         name: &str,
@@ -146,7 +147,7 @@ impl Checks<'_> {
         if will_have { Ok(()) } else { way.node_port(port).map(drop) }
     }
 
-    /// The node is there, is ready and has an address.
+    /// Checks that the node exists, is ready and has an address.
     async fn check_target_node(&self, to: &NodePort<'_>) -> Result<(), CoordinatorError> {
         let (nodes, part) = (Api::<Node>::all(self.caller.client.clone()), in_path(to.node));
         let wrong = |why: String| Err(self.scenario.invalid(to.key, why).into());
@@ -155,7 +156,7 @@ impl Checks<'_> {
             Err(kube::Error::Api(status)) if status.code == 404 => {
                 return wrong(format!("{}: name one that is there (kubectl get nodes)", status.message));
             }
-            // Without the right to read it, that is what the run says.
+            // Without the right to read the node, the run itself reports a problem.
             Err(_) => return Ok(()),
         };
         if ways::address(&node).is_none() {
@@ -180,7 +181,7 @@ impl Checks<'_> {
         }
     }
 
-    /// With `externalTrafficPolicy: Local` a node answers only while it has a ready pod of the Service.
+    /// Checks that the node has a ready pod of the Service: with `externalTrafficPolicy: Local` it answers only then.
     async fn check_local_pods(&self, to: &NodePort<'_>, plan: &mut Plan) -> Result<(), CoordinatorError> {
         let spec = to.service.spec.clone().unwrap_or_default();
         let Some(selector) = spec.selector.filter(|selector| !selector.is_empty()) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Beats against an API server that answers as told.
+//! Tests of beats with an API server that answers as each test says.
 
 use super::*;
 
@@ -28,7 +28,7 @@ async fn beats_are_recorded_slow_down_when_there_are_too_many_and_end_where_they
         _ => with_discovery(method, path, (200, service().to_string())),
     });
     let (session, run_dir, _dir) = session(client, Limits::default());
-    // The run goes on: it is the caller who ends them.
+    // The run continues: the caller ends the beats.
     let beats = tokio::time::timeout(Duration::from_secs(60), session.beat()).await;
     assert!(beats.is_err());
     session.finish(CancellationToken::new()).await.unwrap();

@@ -1,4 +1,4 @@
-//! What proxies hand over, and what of it cannot be read.
+//! Tests of collecting from proxies, including data that cannot be read.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use rolldrop_record::event::ProxyPhase;
 use rolldrop_record::run_info::{Rows, Source};
 use rolldrop_record::wire::ProxyLine;
 
-/// The first line of a proxy that started at `started`, before the row `next`.
+/// Returns the first line of a proxy that started at `started`, before the row `next`.
 fn hello(started: i64, next: u64) -> ProxyLine {
     let started_ns = Stamp::from_unix_ns(started);
     ProxyLine::Hello { source: "web-1".into(), pod: "web-1".into(), started_ns, next }
@@ -25,7 +25,7 @@ fn pre_stop(t_ns: i64) -> ProxyLine {
 async fn a_proxys_rows_are_recorded_once_and_its_end_is_counted() {
     let rows = |seqs: [u64; 2]| seqs.map(|seq| ProxyLine::Row(served(seq)));
     let first = [vec![hello(7, 0), pre_stop(1)], rows([0, 1]).to_vec()].concat();
-    // It broke off, and goes on where it was; every stream tells the phases.
+    // The stream broke off, and is resumed where it was; every stream repeats the phases.
     let second = [vec![hello(7, 2), pre_stop(1)], rows([2, 3]).to_vec(), vec![end(4)]].concat();
     let collected = collected(vec![first, second]).await;
     let rows = Rows { recorded: Some(4), known: 4, in_flight: 0, received: 4 };
@@ -58,7 +58,7 @@ async fn a_proxy_that_is_restarted_after_a_clean_end_is_followed_on() {
 
 #[tokio::test]
 async fn a_proxy_that_asks_for_a_token_is_named_once() {
-    // As the API server passes on what the admin port answers.
+    // The API server passes on the answer of the admin port.
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
     let (client, _) = api(move |_, path| {
@@ -77,7 +77,7 @@ async fn a_proxy_whose_line_has_no_end_is_named_once_and_not_read_on() {
     let count = asked.clone();
     let (client, _) = api(move |_, path| {
         if !path.ends_with("/rows") {
-            // The clock's answer does not end either.
+            // The clock's answer does not end, either.
             return (200, " ".repeat(1 << 20));
         }
         count.fetch_add(1, Ordering::SeqCst);
@@ -107,7 +107,7 @@ async fn an_interrupted_run_has_what_the_proxies_have_and_waits_for_none_that_ca
             match path.rsplit('/').next() {
                 _ if is_away => status(500, "InternalError", "out of order"),
                 Some("clock") => (200, clock.to_string()),
-                // A row at a time.
+                // One row at a time.
                 _ => match streams.get(asked.fetch_add(1, Ordering::SeqCst)) {
                     Some(lines) => {
                         (200, lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect())
@@ -133,7 +133,7 @@ async fn an_interrupted_run_has_what_the_proxies_have_and_waits_for_none_that_ca
     }
 }
 
-/// What is recorded of a proxy whose rows are asked for three times.
+/// Returns the recorded events of a proxy whose rows are requested three times.
 async fn events_until_asked_thrice(client: Client, asked: &AtomicUsize) -> Vec<rolldrop_record::Event> {
     let (session, run_dir, _dir) = session(client, Limits::default());
     let (stop, running) = follow_proxies(&session);
@@ -157,7 +157,7 @@ fn warnings(events: &[rolldrop_record::Event]) -> Vec<&str> {
     warnings.collect()
 }
 
-/// Collects what the proxy of the pod `web-1` records.
+/// Collects the records of the proxy of the pod `web-1`.
 fn follow_proxies(session: &Session) -> (CancellationToken, tokio::task::JoinHandle<()>) {
     let mut running = pod("web-1", container("running", "", ""));
     running.admin_port = Some(8082);
@@ -177,15 +177,15 @@ fn follow_proxies(session: &Session) -> (CancellationToken, tokio::task::JoinHan
     (stop, tokio::spawn(running))
 }
 
-/// What is recorded of a proxy.
+/// Records of a proxy.
 struct Collected {
     ends: Vec<(String, Rows)>,
     rows: Vec<ServedRow>,
-    /// The sources that spoke of a phase.
+    /// Sources that reported a phase.
     phases: Vec<String>,
 }
 
-/// What is recorded of a proxy whose row streams say this, one after the other. The last one ends.
+/// Returns the records of a proxy that sends these row streams, one after the other. The last one ends.
 async fn collected(streams: Vec<Vec<ProxyLine>>) -> Collected {
     let text = |lines: &Vec<ProxyLine>| {
         let lines = lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n");
@@ -209,7 +209,7 @@ async fn collected(streams: Vec<Vec<ProxyLine>>) -> Collected {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    // Of two lives, the first one's end is no end.
+    // The end of the first of two recorders is not the end of the pod's rows.
     let lives = async {
         let started = |line: &ProxyLine| match line {
             ProxyLine::Hello { started_ns, .. } => Some(*started_ns),
@@ -238,7 +238,7 @@ async fn collected(streams: Vec<Vec<ProxyLine>>) -> Collected {
     Collected { ends, rows, phases }
 }
 
-/// A proxy with three rows, of which nobody can read the second. Its first stream breaks off.
+/// Answers for a proxy with three rows, the second of which cannot be parsed. Its first stream breaks off.
 async fn rows_from(asked: Arc<AtomicUsize>, request: Request<Body>) -> kube::Result<Response<Body>> {
     let uri = request.uri();
     let text = if uri.path().ends_with("/rows") {

@@ -1,11 +1,11 @@
-//! The sidecar is put beside live pods while others change their workload; and a rollout that does not end.
+//! Tests of adding the sidecar to live pods while others change their workload, and of a rollout that does not end.
 
 use super::*;
 use crate::inject::{self, KubernetesVersion, SecretKey};
 
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/shop/deployments";
 
-/// As somebody else has set it.
+/// Returns a Deployment as others have set it.
 fn deployment(image: &str, version: u32) -> Value {
     let ports = json!([{"name": "http", "containerPort": 8080}]);
     json!({
@@ -26,7 +26,7 @@ fn service() -> Value {
         "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": "http"}]}})
 }
 
-/// What is read, while the one Deployment is as given.
+/// Returns the answer to a read, with this one Deployment in the cluster.
 fn read(path: &str, deployment: &Value) -> (u16, String) {
     let list = |items: &[Value]| {
         json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}).to_string()
@@ -58,7 +58,7 @@ async fn inject(session: &Session) -> Result<Vec<String>, CoordinatorError> {
     session.change_workloads(&LiveChanges { whose, sidecar, ending: None, gitops: GitOps::Refuse }).await
 }
 
-/// The changes that were asked for.
+/// Returns the patches that the run sent.
 fn patches(calls: &Calls) -> Vec<Value> {
     let calls = calls.lock().unwrap();
     let patches = calls.iter().filter(|(method, ..)| *method == Method::PATCH);
@@ -87,7 +87,7 @@ async fn a_workload_that_others_change_meanwhile_is_read_again_and_keeps_what_th
     let sent: Vec<_> = patches.iter().map(of).collect();
     assert_eq!(sent, [("7", "app:1"), ("8", "app:2")].map(|(version, image)| (json!(version), json!(image))));
     assert!(patches.iter().all(|patch| patch.to_string().contains(inject::SIDECAR_NAME)));
-    // Of the two, one was done.
+    // One of the two changes was made.
     drop(session);
     let open = Journal::resume(run_dir.path(), Clock::start()).unwrap().0.open_changes();
     assert_eq!(open.len(), 1, "{open:?}");
@@ -110,7 +110,7 @@ async fn a_workload_that_others_change_all_the_time_is_left_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn a_change_whose_answer_was_lost_is_known_again_and_its_rollout_awaited() {
-    // As it is once the change is made.
+    // The objects after the change.
     let mut objects = [deployment("app:1", 7), service()];
     let kubernetes = "v1.36.2".parse::<KubernetesVersion>().unwrap();
     let options = inject::Options::of_a_run("rolldrop".into(), kubernetes, token());

@@ -1,4 +1,4 @@
-//! Which pods disruptions take, and when.
+//! Tests of the pods that disruptions choose, and of the times at which they end them.
 
 use tokio::time::Instant;
 
@@ -6,19 +6,19 @@ use super::*;
 use crate::coordinator::disrupt::Disrupted;
 use crate::scenario::{Action, Count, Disruption, Order, Pods, Repeat};
 
-/// The pods that were deleted, and when.
+/// Deleted pods, with the times of their deletion.
 type Deletions = Arc<Mutex<Vec<(String, Instant)>>>;
 
-/// What becomes of a pod that is deleted.
+/// State of a pod after its deletion.
 #[derive(Clone, Copy)]
 enum Deleted {
-    /// It is terminating as long as it is looked at.
+    /// It stays terminating.
     Lingers,
-    /// At once there is another in its place.
+    /// Another pod replaces it at once.
     IsReplaced,
 }
 
-/// An API server that has these pods, all ready, and nothing else.
+/// Creates an API server that has these pods, all ready, and nothing else. Returns its client.
 fn shop(names: &'static [&str], deleted: Deleted) -> (Client, Deletions) {
     let deletions = Deletions::default();
     let seen = Arc::clone(&deletions);
@@ -50,7 +50,7 @@ fn shop(names: &'static [&str], deleted: Deleted) -> (Client, Deletions) {
     (client, deletions)
 }
 
-/// Deletes so many pods at once, the oldest first, so often.
+/// Returns a disruption that deletes `count` pods at once, the oldest first, as often as `repeat` says.
 fn deletion(count: Count, repeat: Repeat) -> Disruption {
     Disruption {
         at: Duration::ZERO,
@@ -96,7 +96,7 @@ async fn an_own_deletion_is_stamped_before_and_after_and_a_refusal_is_recorded()
     assert_eq!(action.error.as_deref(), Some("pods \"web-1\" is forbidden"));
 }
 
-/// Budgets refuse an eviction for longer than an outage may last; then one fault is no outage.
+/// Budgets refuse an eviction for longer than an outage may last; a single fault after that is no outage.
 #[tokio::test(start_paused = true)]
 async fn patience_with_a_fault_begins_with_the_fault() {
     let limits = Limits { outage: Duration::from_secs(5), ..Limits::default() };
@@ -148,7 +148,7 @@ async fn of_two_actions_at_once_the_second_takes_what_the_first_has_left() {
     }
 }
 
-/// The seconds from each deletion to the one before it.
+/// Returns the seconds between consecutive deletions.
 fn distances_s(deletions: &Deletions) -> Vec<f64> {
     let deletions = deletions.lock().unwrap();
     let pairs = deletions.iter().zip(&deletions[1..]);
@@ -157,7 +157,7 @@ fn distances_s(deletions: &Deletions) -> Vec<f64> {
 
 #[tokio::test(start_paused = true)]
 async fn terminations_are_as_far_apart_as_the_silence_after_one_has_to_be() {
-    // A second by which a Service proxy may be late, and ln(n/α)/λ for two pods that share the rate.
+    // The lag of a Service proxy, 1 s, and ln(n/α)/λ for two pods that share the rate.
     for (rate, expected_s) in [(20.0, 1.0 + (3.0_f64 / 0.05).ln() / 10.0), (0.1, 11.0)] {
         let (client, deletions) = shop(&["web-1", "web-2"], Deleted::IsReplaced);
         let (session, _, _dir) = session(client, Limits::default());
@@ -192,7 +192,7 @@ async fn a_batch_goes_when_the_one_before_is_over_and_takes_what_was_chosen_at_f
     }
 }
 
-/// Deletes pods one batch of one after the other.
+/// Returns a disruption that deletes pods one by one.
 fn one_by_one(count: Count) -> Disruption {
     let mut deletion = deletion(count, Repeat::Times(1));
     let Action::DeletePod(pods) = &mut deletion.action else { unreachable!() };

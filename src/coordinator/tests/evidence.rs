@@ -1,4 +1,4 @@
-//! What is found out, and said, before the kernel is asked where connections go.
+//! Tests of the checks and warnings before the run asks the kernel where connections go.
 
 use super::*;
 
@@ -11,7 +11,7 @@ spec:
   load: {duration: 10s, evidence: conntrack}
 ";
 
-/// The plan on a cluster with a Service proxy of this mode, in a namespace that takes such pods.
+/// Returns the plan for a cluster with a Service proxy of this mode, in a namespace that allows pods of this level.
 async fn planned(
     mode: &'static str,
     level: Option<&'static str>,

@@ -1,4 +1,4 @@
-//! Workloads that are in use by one run, and changes that are undone while others change the same object.
+//! Tests of marking workloads as in use, and of undoing changes while others change the same object.
 
 use super::*;
 use crate::coordinator::edits;
@@ -15,7 +15,7 @@ fn deployment() -> Value {
         "spec": {"replicas": 3, "template": {"spec": {"containers": [{"name": "app", "image": "app:1"}]}}}})
 }
 
-/// A JSON merge patch (RFC 7386).
+/// Applies a JSON merge patch (RFC 7386).
 fn merge(object: &mut Value, patch: &Value) {
     let Value::Object(fields) = patch else {
         *object = patch.clone();
@@ -32,7 +32,7 @@ fn merge(object: &mut Value, patch: &Value) {
     }
 }
 
-/// An API server with one Deployment, which somebody else patches once, before the first patch of the test arrives.
+/// An API server with one Deployment, which another client patches once, before the first patch of the test arrives.
 struct Shop {
     object: Arc<Mutex<Value>>,
     meanwhile: Arc<Mutex<Option<Value>>>,
@@ -75,7 +75,7 @@ impl Shop {
         (shop, client, calls)
     }
 
-    /// What a merge patch or a JSON patch of fields that there are makes of an object.
+    /// Returns an object after a merge patch, or after a JSON patch that replaces existing fields.
     fn patched(object: &Value, patch: &Value) -> Value {
         let mut patched = object.clone();
         match patch {
@@ -98,7 +98,7 @@ impl Shop {
         self.object.lock().unwrap().clone()
     }
 
-    /// Marks it as in use.
+    /// Marks the Deployment as in use.
     fn is_used(&self, until: &str) {
         let holder = json!({"run": "first", "owner": "ann@laptop", "until": until});
         let patch = json!({"metadata": {"annotations": {IN_USE: holder.to_string()}}});
@@ -132,7 +132,7 @@ async fn hold_is_taken_renewed_and_released() {
     assert_eq!(shop.now()["spec"], deployment()["spec"]);
     tokio::time::sleep(Duration::from_secs(400)).await;
     assert_eq!(patches(&calls), 3, "renewed twice");
-    // Of a run that is killed it stays in the journal.
+    // If the run is killed, the change stays in the journal.
     let open = session.journal().open_changes();
     assert!(
         matches!(&open[..], [open] if matches!(&open.change, Change::Hold { run } if run == "my-run")),
@@ -157,7 +157,7 @@ async fn second_run_is_refused_and_told_who_holds_it() {
     assert!(error.starts_with(said), "{error}");
     assert!(error.contains("kubectl annotate -n shop deployment/web rolldrop.dev/in-use-"), "{error}");
     assert_eq!((patches(&calls), second.journal().open_changes().len()), (0, 0));
-    // A run of the tuning that holds it goes on.
+    // A run of the tuning that holds the workload continues.
     second.hold(&[web()], "first").await.unwrap();
     assert_eq!((patches(&calls), second.journal().open_changes().len()), (0, 0));
 }
@@ -186,8 +186,8 @@ async fn of_two_runs_at_once_one_holds_it() {
     assert_eq!((shop.holder(), second.journal().open_changes().len()), (Some(holder), 0));
 }
 
-/// Sets the image and the number of replicas, undoes that while somebody else makes a change, and returns what is said and
-/// the object then.
+/// Sets the number of replicas, and undoes that while another client makes a change. Returns the report of the undoing,
+/// and the object after it.
 async fn undone_while(theirs: Value) -> (String, Value) {
     let (shop, client, _) = Shop::open(None);
     let (session, _run_dir, _dir) = session(client, Limits::default());
@@ -230,8 +230,8 @@ async fn change_is_made_anew_of_what_others_have_set() {
     assert_eq!(shop.now()["spec"]["replicas"], 4, "as others had set it");
 }
 
-/// Sets the image by a patch of this kind while somebody else makes a change, and returns the image that the pods then
-/// have, and the object once that is undone.
+/// Sets the image by a patch of this kind while another client makes a change. Returns the containers that the pods
+/// then have, and the object once that is undone.
 async fn image_set_while(patch_type: PatchType, theirs: Value) -> (Value, Value) {
     let (shop, client, _) = Shop::open(Some(theirs));
     let (session, _run_dir, _dir) = session(client, Limits::default());

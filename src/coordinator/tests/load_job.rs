@@ -1,4 +1,4 @@
-//! The Job that sends the load, on a cluster that has its own ways.
+//! Tests of the Job that sends the load, on clusters that cannot run all its pods.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,8 @@ const SECRET: &str = "/api/v1/namespaces/shop/secrets/rolldrop-load-my-run";
 const JOB: &str = "/apis/batch/v1/namespaces/shop/jobs/rolldrop-load-my-run";
 const OWNER: &str = "/api/v1/namespaces/shop/configmaps/rolldrop-run-my-run";
 
-/// A cluster in which the load's pods and the warnings about anything are these.
+/// Returns the answer of a cluster with these pods of the load, and these warnings, whatever object they are requested
+/// for.
 fn cluster(method: &Method, path: &str, pods: &[Value], warnings: &[Value]) -> (u16, String) {
     let kinds = |group: &str, kinds: &[(&str, &str)]| {
         let resource = |(name, kind): &(&str, &str)| {
@@ -48,7 +49,7 @@ async fn make(session: &Session) {
     session.make_load_job(&job).await.unwrap();
 }
 
-/// A pod of an index, as the watch shows it.
+/// Shows a pod of an index in the view.
 fn shown(session: &Session, index: usize, is_ready: bool, state: ContainerState) {
     let mut seen = pod(&format!("rolldrop-load-my-run-{index}-abcde"), state);
     seen.event.ready = is_ready;
@@ -56,7 +57,7 @@ fn shown(session: &Session, index: usize, is_ready: bool, state: ContainerState)
     session.views.update(|view| view.see(Change::Applied, seen));
 }
 
-/// The same as a list shows it.
+/// Returns a pod of an index as a list shows it.
 fn listed(index: usize, status: &Value) -> Value {
     json!({"metadata": {"name": format!("rolldrop-load-my-run-{index}-abcde")}, "status": status})
 }

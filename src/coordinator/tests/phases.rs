@@ -1,4 +1,4 @@
-//! Consumers that have a clock of their own: the DNS's answers, which the load keeps for a while.
+//! Tests of consumers that have a clock of their own, such as the load when it keeps DNS answers for a while.
 
 use super::*;
 use rolldrop_record::event::NameAnswer;

@@ -1,8 +1,9 @@
-//! What a plan finds out before anything is touched.
+//! Tests of the checks that a plan makes before anything is touched.
 
 use super::*;
 
-/// A cluster with these objects, by the end of their path: lists for what ends so, single ones for the rest.
+/// Returns a client of a cluster with these objects, named by the end of their path: lists are arrays, everything else
+/// a single object.
 fn cluster(objects: &[(&'static str, Value)]) -> Client {
     let objects = objects.to_vec();
     let kinds = |group: &str, kinds: &[(&str, &str)]| {
@@ -43,7 +44,7 @@ fn read(spec: &str) -> scenario::Scenario {
     scenario::parse::<Value>(&text, "x.yaml", std::path::Path::new("."), &[]).unwrap().scenario
 }
 
-/// The plan of a scenario, or why there is none.
+/// Returns the plan of a scenario, or the error of making it.
 async fn planned(client: Client, spec: &str) -> Result<Plan, String> {
     let (limits, stop) = (Limits::default(), CancellationToken::new());
     let caller = Caller::in_shop(client, limits, stop);
@@ -77,12 +78,13 @@ fn node(ready: &str) -> Value {
         "conditions": [{"type": "Ready", "status": ready, "reason": "KubeletStopped"}]}})
 }
 
-/// A target that exists, and these disruptions.
+/// Returns a scenario with an existing target and these disruptions.
 fn live(disruptions: &str) -> String {
     format!("  target: {{service: web}}\n  load: {{duration: 60s}}\n  disruptions:\n{disruptions}")
 }
 
-/// The manifests make everything: three pods behind the target, and two that no target routes to.
+/// Returns a scenario whose manifests create everything: three pods behind the target, and two that no target routes
+/// to.
 fn own(disruptions: &str) -> String {
     let workload = |name: &str, replicas: u32| {
         let template =
@@ -184,7 +186,7 @@ async fn pods_behind_no_target_are_a_finding() {
     let both = "  - {at: 1s, action: deletePod, selector: 'app in (web, db)'}\n";
     let plan = planned(cluster(&[]), &own(both)).await.unwrap();
     assert!(plan.findings[0].contains("2 of its 5 pods are not behind a target"), "{:?}", plan.findings);
-    // Nobody knows whose pods are behind a URL.
+    // It is unknown whose pods are behind a URL.
     let url = own(both).replace("target: {service: web}", "target: {url: 'http://web.example/'}");
     assert_eq!(planned(cluster(&[]), &url).await.unwrap().findings, Vec::<String>::new());
 }
@@ -219,7 +221,7 @@ async fn a_node_port_needs_a_service_that_has_it_and_a_node_that_is_ready() {
     }
 }
 
-/// `maxUnavailable` is of rollouts: the eviction API does not know it.
+/// `maxUnavailable` applies to rollouts: the eviction API ignores it.
 #[tokio::test]
 async fn a_drain_is_judged_by_budgets_alone() {
     let deployment = json!([{"metadata": {"name": "web"}, "status": {"readyReplicas": 4}, "spec": {"replicas": 4,
@@ -229,7 +231,7 @@ async fn a_drain_is_judged_by_budgets_alone() {
         json!([{"metadata": {"name": "web"}, "spec": {"selector": {"matchLabels": {"app": "web"}}},
             "status": {"disruptionsAllowed": allowed, "currentHealthy": 4}}])
     };
-    // The list of a node's pods is not filtered here, so all four are there but for those of node-2.
+    // The list of a node's pods is not filtered here: "all" has all four, and "three" leaves out the pod of node-2.
     let on = |pods: &str, allowed: u32| {
         let found = [("/nodes/node-1", node("True")), ("/services/web", service(&json!({})))];
         let lists = [("/deployments", deployment.clone()), ("/poddisruptionbudgets", budgets(allowed))];
@@ -245,7 +247,7 @@ async fn a_drain_is_judged_by_budgets_alone() {
     assert!(all.starts_with("x.yaml:8: spec.disruptions[0].node: drain of node node-1 is refused"), "{all}");
 }
 
-/// No Service shows these pods, and no workload does yet.
+/// No Service shows these pods, and no workload shows them yet.
 #[tokio::test(start_paused = true)]
 async fn pods_of_the_manifests_are_awaited_also_with_a_url_as_the_target() {
     let lists = Arc::new(AtomicUsize::new(0));
@@ -268,11 +270,11 @@ async fn pods_of_the_manifests_are_awaited_also_with_a_url_as_the_target() {
     let url = "target: {url: 'http://web.example/'}";
     let scenario = read(&own(disruption).replace("target: {service: web}", url));
     session.await_ready(&scenario, &scenario.disruptions).await.unwrap();
-    // Two lists that do not have all of them, one that has, and that of the check.
+    // Two lists that lack pods, one that has all, and one for the check.
     assert!(lists.load(Ordering::SeqCst) > 3);
 }
 
-/// A Deployment behind the target, whose pods have the sidecar, and these sysctls.
+/// Returns a Deployment behind the target whose pods have the sidecar and these sysctls.
 fn with_sidecar(replicas: u32, sysctls: &Value) -> Value {
     let metadata = json!({"labels": {"app": "web"}, "annotations": {"rolldrop.dev/sidecar": "registry.example/rolldrop"}});
     let template = json!({"metadata": metadata, "spec": {"securityContext": {"sysctls": sysctls}}});
@@ -304,7 +306,7 @@ async fn sidecars_without_source_ports_for_the_load_are_a_finding() {
     ] {
         assert_eq!(findings(workloads, load).await, Vec::<String>::new(), "{load}");
     }
-    // The manifests' own workload, of which half of the requests go to a URL.
+    // The manifests' own workload; half of the requests go to a URL.
     let mut own = with_sidecar(1, &json!([]));
     let (mut deployment, mut web) = (own[0].take(), service(&json!({"clusterIP": null})));
     (deployment["apiVersion"], deployment["kind"]) = ("apps/v1".into(), "Deployment".into());

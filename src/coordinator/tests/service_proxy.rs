@@ -1,4 +1,4 @@
-//! What implements Services, as API servers of several makes show it.
+//! Tests of finding out what implements Services in clusters of several vendors.
 
 use k8s_openapi::api::core::v1::Node;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::coordinator::service_proxy::find;
 use rolldrop_record::service_proxy::{ProxyEvidence, ServiceProxy};
 
-/// What is found in a cluster whose `kube-system` holds these objects, by their resources and names.
+/// Returns the findings for a cluster whose `kube-system` has these objects, named by their resources and names.
 async fn found(objects: &[(&str, Value)], nodes: Value) -> (ServiceProxy, Option<ProxyEvidence>) {
     let objects: Vec<(String, Value)> =
         objects.iter().map(|(path, object)| ((*path).to_owned(), object.clone())).collect();
@@ -56,7 +56,7 @@ async fn the_service_proxy_is_found_wherever_a_cluster_keeps_its_settings() {
     assert_eq!(found(std::slice::from_ref(&kubeadm), none()).await, of_map(ServiceProxy::Nftables));
     assert_eq!(found(&eks, none()).await, of_map(ServiceProxy::Nftables));
     let cilium = ("configmaps/cilium-config", map("kube-proxy-replacement", "true"));
-    // The settings of a kube-proxy that was there before are often left behind.
+    // The settings of a former kube-proxy are often left behind.
     assert_eq!(found(&[kubeadm.clone(), cilium], none()).await, of_map(ServiceProxy::Cilium));
     let off = [kubeadm.clone(), ("daemonsets/kube-proxy", daemon_set(0))];
     assert_eq!(found(&off, none()).await, (ServiceProxy::Unknown, None));

@@ -1,10 +1,10 @@
-//! Pods that do not get ready, and what is said about them.
+//! Tests of the reasons that pods do not become ready.
 
 use super::*;
 
 const LOG: &str = "starting\nno such table: users\n";
 
-/// A cluster with these pods, and this warning about any of them.
+/// Returns the answer of a cluster with these pods, and this warning about any of them.
 fn cluster(path: &str, pods: &[Value], warning: Option<&Value>) -> (u16, String) {
     match path.rsplit('/').next() {
         Some("pods") => list(&pods.iter().collect::<Vec<_>>()),
@@ -18,7 +18,7 @@ fn list(items: &[&Value]) -> (u16, String) {
     (200, json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}).to_string())
 }
 
-/// The references of what this object controls, whose UID is its name.
+/// Returns the owner references of what this object controls; its UID is its name.
 fn owner(kind: &str, name: &str) -> Value {
     json!([{"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": name, "controller": true}])
 }
@@ -97,7 +97,7 @@ async fn a_rollout_that_hangs_is_recorded_with_its_reason() {
                 list(&[&set("web-5d4c", "web"), &set("web-admin-7f6d", "web-admin")])
             }
             _ => {
-                // Its name begins with that of the other's pods.
+                // Its name begins like those of the other workload's pods.
                 let mut other = running("web-admin-7f6d-1", "False");
                 other["metadata"]["ownerReferences"] = owner("ReplicaSet", "web-admin-7f6d");
                 let pulling = json!({"name": "app", "image": "x", "imageID": "", "ready": false, "restartCount": 0,

@@ -1,5 +1,5 @@
-//! Waits until what was undone has taken effect: the pods of what was removed are gone, and workloads that were changed
-//! back have rolled out.
+//! Waits until the undoing has taken effect: the pods of removed objects are gone, and restored workloads have rolled
+//! out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,28 +15,28 @@ use crate::coordinator::error::CoordinatorError;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_proxy::observed::controller;
 
-/// From one look to the next.
+/// Time between two checks.
 const PERIOD: Duration = Duration::from_millis(500);
-/// What is waited for is said again when it has changed, but not more often than this.
+/// Minimum time between two messages about what is still awaited; a message is repeated only if it has changed.
 const SAID: Duration = Duration::from_secs(5);
-/// So many pods are named; the others are counted.
+/// Maximum number of pods to name; the others are only counted.
 const NAMED: usize = 3;
-/// The kinds of what has pods. Other objects are gone once they are removed.
+/// Kinds of objects that have pods. Objects of other kinds are gone once they are removed.
 const WITH_PODS: [&str; 6] = ["Pod", "ReplicaSet", "Deployment", "StatefulSet", "DaemonSet", "Job"];
 
-/// Whether what is done to an object of this kind takes effect on pods, some time later.
+/// Returns true if changes to objects of this kind take effect on pods, some time later.
 pub(in crate::coordinator) fn has_pods(kind: &str) -> bool {
     WITH_PODS.contains(&kind)
 }
 
-/// The label with the hash of the template of a Deployment's pod.
+/// Label with the hash of a Deployment's pod template.
 const TEMPLATE_HASH: &str = "pod-template-hash";
 
-/// What has not taken effect, when the wait for it has ended.
+/// Effects that were still missing when the wait for them ended.
 #[derive(Debug)]
 pub(crate) struct NotYet {
     what: String,
-    /// How long that was; `None` if the wait was interrupted.
+    /// Length of the wait; `None` if it was interrupted.
     after: Option<Duration>,
 }
 
@@ -54,17 +54,17 @@ impl fmt::Display for NotYet {
     }
 }
 
-/// What is waited for in one namespace, as kinds with names, such as `Deployment web`.
+/// Objects of one namespace whose effects are awaited, as kinds with names, such as `Deployment web`.
 #[derive(Debug, Default, PartialEq)]
 struct Awaited {
-    /// What was removed.
+    /// Objects that were removed.
     removed: BTreeSet<String>,
-    /// What was changed back.
+    /// Objects that were restored.
     restored: Vec<String>,
 }
 
 impl Awaited {
-    /// By namespace.
+    /// Groups the undone changes that affect pods by namespace.
     fn of(undone: &[Undone]) -> BTreeMap<String, Self> {
         let mut awaited: BTreeMap<String, Self> = BTreeMap::new();
         for Undone { object, change, outcome } in undone {
@@ -83,7 +83,8 @@ impl Awaited {
         awaited
     }
 
-    /// What is not as before, as text, and the longest grace period of the pods in it.
+    /// Describes what is still missing, and returns the longest grace period of the pods among that. Returns `None` if
+    /// nothing is.
     async fn pending(&self, caller: &Caller) -> Result<Option<(String, Duration)>, CoordinatorError> {
         let pods: Vec<Candidate> = caller.list("list pods", &caller.api(), &ListParams::default()).await?;
         let missing = match self.restored[..] {
@@ -109,7 +110,7 @@ impl Awaited {
     }
 }
 
-/// The pods, as text; `None` if there are none.
+/// Describes the pods as text; `None` if there are none.
 fn in_words(pods: &[&Candidate], which: &str) -> Option<String> {
     let mut names: Vec<String> = pods.iter().take(NAMED).map(|pod| pod.name_any()).collect();
     if pods.len() > NAMED {
@@ -120,7 +121,7 @@ fn in_words(pods: &[&Candidate], which: &str) -> Option<String> {
     (!names.is_empty()).then(|| format!("{number} pod{s} {which} {are} still there ({})", names.join(", ")))
 }
 
-/// The workload that a pod belongs to, such as `Deployment web`: also when that is gone, and its ReplicaSet with it.
+/// Returns the workload that a pod belongs to, such as `Deployment web`, even if that and its ReplicaSet are gone.
 fn workload_of(pod: &Candidate) -> Option<String> {
     let controller = controller(pod)?;
     let (kind, name) = controller.split_once('/')?;
@@ -132,10 +133,10 @@ fn workload_of(pod: &Candidate) -> Option<String> {
 }
 
 impl Caller {
-    /// Waits until what was undone has taken effect. What it waits for goes to `tell`, in words.
+    /// Waits until the undoing has taken effect. Passes descriptions of what is still missing to `tell`.
     ///
     /// # Errors
-    /// When the limit for a rollout, and the longest grace period of a pod beyond that, have passed, or the wait is
+    /// Fails if the limit for a rollout, extended by the longest grace period of a pod, has passed, or the wait is
     /// interrupted.
     pub(crate) async fn await_effect(&self, undone: &[Undone], tell: impl Fn(&str)) -> Result<(), NotYet> {
         let began = Instant::now();
@@ -193,7 +194,7 @@ mod tests {
         Undone { object, change, outcome }
     }
 
-    /// What a run did: it made a Deployment and a StatefulSet, and changed another Deployment.
+    /// Returns the changes of a run that created a Deployment and a StatefulSet, and changed another Deployment.
     fn changes() -> Vec<Undone> {
         let done = || Outcome::Undone { others: Vec::new() };
         vec![
@@ -205,7 +206,7 @@ mod tests {
         ]
     }
 
-    /// A pod of this controller that ends within 40 s.
+    /// Returns a pod of this controller with a grace period of 40 s, which is terminating.
     fn ending(name: &str, kind: &str, controller: &str) -> Value {
         let owner = json!({"apiVersion": "apps/v1", "kind": kind, "name": controller, "uid": "u", "controller": true});
         json!({"metadata": {"name": name, "labels": {TEMPLATE_HASH: "7f9"}, "ownerReferences": [owner],
@@ -221,7 +222,7 @@ mod tests {
         pods
     }
 
-    /// A caller of a cluster that shows these pods, and a Deployment with so many updated pods of two.
+    /// Returns a caller of a cluster that shows these pods, and a Deployment with `updated` of its two pods updated.
     fn caller(pods: Arc<Mutex<Vec<Value>>>, updated: Arc<AtomicUsize>) -> Caller {
         let (client, _) = api(move |_, path| {
             let items = match path.rsplit('/').next() {
@@ -249,7 +250,7 @@ mod tests {
         let tell = |what: &str| {
             let mut told = told.lock().unwrap();
             told.push(what.to_owned());
-            // What it says first is done next.
+            // Each message brings about the next change.
             match told.len() {
                 1 => pods.lock().unwrap().truncate(5),
                 2 => drop(pods.lock().unwrap().drain(..2)),

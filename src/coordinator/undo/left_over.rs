@@ -1,4 +1,4 @@
-//! Changes that killed runs left in a cluster: those of their journals that are not undone.
+//! Changes that killed runs left in a cluster: the entries of their journals that are not undone.
 
 use std::fs;
 use std::io;
@@ -15,33 +15,33 @@ use crate::coordinator::journal::{Change, Journal, JournalError, Open};
 use crate::coordinator::others::differences;
 use rolldrop_record::Clock;
 
-/// Changes that the run, or the runs of the tuning, in a directory left in a cluster.
+/// Changes that one run, or the runs of one tuning, left in a cluster, according to a directory.
 #[derive(Debug)]
 pub(crate) struct LeftOvers {
-    /// The latest run first, and then the tuning itself.
+    /// Journals of the runs, latest first, and then the tuning's own.
     journals: Vec<Journal>,
     cluster: Option<Origin>,
 }
 
-/// State of a workload, compared with what a tuning found.
+/// State of a workload, compared with the state that a tuning found.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Since {
     /// As the tuning found it.
     AsFound,
-    /// As a run of the tuning set it: undoing that makes it as it was found.
+    /// As a run of the tuning left it: undoing the run's changes makes it as the tuning found it.
     AsSet,
     /// Others have changed it.
     Changed {
-        /// A field each, with its value then and now.
+        /// Changed fields, each with its value then and now.
         what: Vec<String>,
     },
 }
 
 impl LeftOvers {
-    /// Reads what the runs in a directory changed. While this exists, no other process undoes it.
+    /// Reads the changes of the runs in a directory. While this value exists, no other process undoes them.
     ///
     /// # Errors
-    /// When it is no directory of a run or a tuning, or that has not ended.
+    /// Fails if the directory is not of a run or a tuning, or if its run has not ended.
     pub(crate) fn in_dir(dir: &Path) -> Result<Self, JournalError> {
         let io = |source| JournalError::Io { path: dir.to_owned(), source };
         let mut runs: Vec<PathBuf> = match fs::read_dir(dir) {
@@ -58,7 +58,7 @@ impl LeftOvers {
         let mut left = Self { journals: Vec::new(), cluster: None };
         for run in runs {
             let (journal, cluster) = Journal::resume(&run, Clock::start())?;
-            // What is on a cluster that ended with its run ended as well.
+            // Changes to a cluster that ended with its run are gone with it.
             if cluster.is_some() {
                 left.cluster = left.cluster.or(cluster);
                 left.journals.push(journal);
@@ -67,7 +67,7 @@ impl LeftOvers {
         Ok(left)
     }
 
-    /// The cluster on which something is left; `None` if nothing is.
+    /// Returns the cluster on which changes are left; `None` if none are.
     pub(crate) fn cluster(&self) -> Option<&Origin> {
         self.cluster.as_ref().filter(|_| self.open().next().is_some())
     }
@@ -76,7 +76,7 @@ impl LeftOvers {
         self.journals.iter().flat_map(Journal::open_changes)
     }
 
-    /// Compares a workload with what the tuning found. Nothing is changed.
+    /// Compares a workload with the state that the tuning found, without changing anything.
     pub(crate) fn since(&self, found: &Value, now: &Value) -> Since {
         let text = |object: &Value, pointer: &str| {
             object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
@@ -100,10 +100,10 @@ impl LeftOvers {
         }
     }
 
-    /// Undoes it.
+    /// Undoes the changes.
     ///
     /// # Errors
-    /// When a journal cannot be written.
+    /// Fails if a journal cannot be written.
     pub(crate) async fn undo(self, caller: &Caller) -> Result<Vec<Undone>, JournalError> {
         for Open { object, change, .. } in self.open() {
             if let Change::Hold { run } = &change {
@@ -121,11 +121,11 @@ impl LeftOvers {
 /// The file that a tuning writes before its first run.
 const STATE_OF_A_TUNING: &str = "state.json";
 
-/// The logs of an embedded cluster, which starts before its run changes anything.
+/// Directory with the logs of an embedded cluster, which starts before its run changes anything.
 const LOGS: &str = "cluster";
 
-/// Returns true if a directory has no file of a run, as that of a run or a tuning that was killed before it changed
-/// anything: no more than the state of a tuning, part of it, or the logs of a cluster.
+/// Returns true if a directory has no file of a run, like the directory of a run or a tuning that was killed before it
+/// changed anything: at most the state of a tuning, a part of that, or the logs of a cluster.
 fn holds_no_run(dir: &Path) -> io::Result<bool> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
