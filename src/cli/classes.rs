@@ -1,4 +1,4 @@
-//! How many requests of a load, as its counters stand, ended in which class. No analysis has seen them yet.
+//! Requests of a load by class, from the load generator's counters, before any analysis.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ impl ByClass {
         all
     }
 
-    /// What was dropped, by outcome; an answer by its status.
+    /// Returns the number of dropped requests by outcome; failed answers count by their HTTP or gRPC status.
     pub(super) fn dropped(outcomes: &Counts, errors: &ErrorStatuses) -> BTreeMap<String, u64> {
         let is_dropped = |of, status, grpc| Class::of_answer(of, status, grpc) == Class::Dropped;
         let others = outcomes.iter().filter(|(of, _)| is_dropped(*of, None, None));

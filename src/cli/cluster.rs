@@ -159,16 +159,16 @@ fn remove_those_of_the_killed() {
     }
 }
 
-/// Where a cluster's files are.
+/// Paths of a cluster's files.
 struct Files {
     log_dir: PathBuf,
     kubeconfig: PathBuf,
-    /// Whether the log directory is removed with the cluster.
+    /// True if the log directory is removed with the cluster.
     is_temporary: bool,
 }
 
 impl Files {
-    /// What must not outlive the cluster.
+    /// Returns the paths that must not outlive the cluster.
     fn leftovers(&self) -> Vec<PathBuf> {
         let dir = if self.is_temporary { self.log_dir.clone() } else { kernel::names_dir(&self.log_dir) };
         vec![self.kubeconfig.clone(), dir]
@@ -186,7 +186,7 @@ impl Files {
 struct Dataplane {
     /// The namespaces that this process is in with the kernel dataplane.
     entered: Option<Entered>,
-    /// Why it is not the preferred one.
+    /// Reason for the fallback from the kernel to the userspace dataplane, if there was one.
     notice: Option<String>,
 }
 

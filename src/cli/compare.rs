@@ -39,7 +39,7 @@ pub(super) struct CompareArgs {
 #[derive(Debug, Default)]
 pub(super) struct Earlier {
     pub(super) runs: Vec<Sample>,
-    /// Whether a folder was named, so that fewer runs than a history needs are inconclusive.
+    /// True if a folder was named: fewer runs than a history needs are then inconclusive.
     is_folder: bool,
     /// Runs of a folder that could not be read.
     unreadable: usize,
@@ -152,20 +152,20 @@ fn comparable(baseline: &[Sample], candidate: &[Sample], options: &Options) -> a
     })
 }
 
-/// What a run contributes to a comparison.
+/// Returns a run's contribution to a comparison.
 pub(super) fn sample(run_dir: &RunDir, analysed: &Analysed) -> anyhow::Result<Sample> {
     let name = run_dir.path().display().to_string();
     let Analysed { timeline, requests, analysis } = analysed;
     Sample::of(name, timeline, requests, analysis).context("failed to read the run")
 }
 
-/// The last runs of a folder, and how many of them could not be read.
+/// Returns the last runs of a folder, and the number of those that could not be read.
 fn last_of(folder: &Path, last: usize, before: Option<Stamp>) -> anyhow::Result<(Vec<Sample>, usize)> {
     let failed = || format!("failed to read the folder {}", folder.display());
     let mut found: Vec<(Stamp, RunDir)> = Vec::new();
     for entry in std::fs::read_dir(folder).with_context(failed)? {
         let Ok(run_dir) = RunDir::open(&entry.with_context(failed)?.path()) else { continue };
-        // What has no readable beginning is no run of this version.
+        // A directory without a readable beginning is not a run of this version.
         if let Ok(info) = run_dir.info() {
             found.push((info.started, run_dir));
         }

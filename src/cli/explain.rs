@@ -71,7 +71,7 @@ fn names(entries: &[Entry]) -> Vec<(&'static str, Kind)> {
     all.filter(|(name, _)| !is_pattern(name) && seen.insert(*name)).collect()
 }
 
-/// Whether a name of the docs stands for many: `causes.NAME`, `targets.NAME.…`.
+/// Returns true if a name in the docs stands for many: `causes.NAME`, `targets.NAME.…`.
 fn is_pattern(name: &str) -> bool {
     name.split('.').any(|part| is_placeholder(part) || part == "…")
 }
@@ -80,7 +80,7 @@ fn is_placeholder(part: &str) -> bool {
     matches!(part, "NAME" | "CODE")
 }
 
-/// What the docs say about a name, in all of its meanings.
+/// Returns the docs' explanation of a name, in all of its meanings.
 fn explained(name: &str, width: usize) -> anyhow::Result<String> {
     let entries = docs::entries();
     let bare = &bare(name);
@@ -105,7 +105,7 @@ fn explained(name: &str, width: usize) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// A check without where it stands and without its side: `expect.dropped.max` is about `dropped`.
+/// Strips the path and the side from the name of a check: `expect.dropped.max` is about `dropped`.
 fn bare(name: &str) -> String {
     let name = name.strip_prefix("spec.").unwrap_or(name);
     let name = name.strip_prefix("expect.").unwrap_or(name);
@@ -114,7 +114,7 @@ fn bare(name: &str) -> String {
     name.replace("p99.9", "p99_9")
 }
 
-/// The entries of exactly this name; if there are none, those that it is one of, and those below it.
+/// Returns the entries of exactly this name; if there are none, the patterns that it matches and the names below it.
 fn meant<'a>(name: &str, entries: &'a [Entry]) -> Vec<&'a Entry> {
     let of = |fits: fn(&str, &str) -> bool| -> Vec<&Entry> {
         entries.iter().filter(|entry| entry.names.iter().any(|known| fits(known, name))).collect()
@@ -123,7 +123,7 @@ fn meant<'a>(name: &str, entries: &'a [Entry]) -> Vec<&'a Entry> {
     if exactly.is_empty() { of(fits) } else { exactly }
 }
 
-/// Whether a name is one of a pattern's, or a known name is below it.
+/// Returns true if `name` matches the pattern `known`, or `known` is below it.
 fn fits(known: &str, name: &str) -> bool {
     let mut parts = name.split('.');
     for known in known.split('.') {
@@ -136,14 +136,14 @@ fn fits(known: &str, name: &str) -> bool {
     parts.next().is_none()
 }
 
-/// What a check of one target or consumer is about. Names of targets may have dots in them.
+/// Finds the entries for a check of one target or consumer. Names of targets may contain dots.
 fn of_part<'a>(name: &str, entries: &'a [Entry]) -> Option<Vec<&'a Entry>> {
     let of = ["targets.", "consumers."].iter().find_map(|part| name.strip_prefix(part))?;
     let of_rest = |(at, _): (usize, &str)| meant(&of[at + 1..], entries);
     of.match_indices('.').map(of_rest).find(|meant| !meant.is_empty())
 }
 
-/// The names below one that was explained.
+/// Returns the names below one that was explained.
 fn below(name: &str, entries: &[Entry], explained: &[&Entry]) -> Vec<&'static str> {
     let others = entries.iter().filter(|entry| !explained.iter().any(|one| std::ptr::eq(*one, *entry)));
     let prefix = format!("{name}.");

@@ -115,7 +115,7 @@ impl GateArgs {
     }
 }
 
-/// What an inconclusive gate counts as, once the run is over.
+/// Parses `--inconclusive` for a run that is over, which cannot be extended.
 fn without_extension(text: &str) -> Result<Inconclusive, String> {
     match Inconclusive::from_str(text, false) {
         Ok(Inconclusive::Extend) => Err(

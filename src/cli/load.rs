@@ -30,7 +30,7 @@ use rolldrop_record::run_dir::EventLog;
 use rolldrop_record::run_info::{ClusterInfo, FORMAT_VERSION, LoadPlan, Target, Tool};
 use rolldrop_record::{Clock, Event, EventKind, Expect, Policy, RunDir, RunInfo, Stamp};
 
-/// An error of the command line, with what stands here for an option of another tool.
+/// Adds a hint to an error of the command line, if the option is another tool's: `-z` is `-d` here.
 pub(super) fn with_hint(mut error: clap::Error) -> clap::Error {
     let is_length =
         matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(of)) if of == "-z");
@@ -181,10 +181,10 @@ impl LoadArgs {
     }
 }
 
-/// How a load ended.
+/// Result of a load, and how it ended.
 struct Ended {
     summary: Summary,
-    /// When its schedule was stopped before its end.
+    /// Time its schedule was stopped early, if it was.
     stopped: Option<Stamp>,
     interrupted: bool,
 }

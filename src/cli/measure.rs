@@ -144,7 +144,7 @@ impl MeasureArgs {
         })
     }
 
-    /// What the options say, as values of the scenario.
+    /// Returns the options as overrides of the scenario's values.
     fn overrides(&self) -> Vec<String> {
         let mut overrides: Vec<String> = as_override(&self.targets).into_iter().collect();
         overrides.extend(self.set.iter().cloned());
@@ -164,12 +164,12 @@ impl MeasureArgs {
         overrides
     }
 
-    /// Whether only a target is named, which then is on the cluster that is there already.
+    /// Returns true if the user named only a target, which is then on an existing cluster.
     fn is_target_alone(&self, name: Option<&str>) -> bool {
         name.is_none() && !self.targets.is_empty()
     }
 
-    /// Whether the user named the cluster, on the command line or in the scenario of this name (`asked`).
+    /// Returns whether the user named the cluster, on the command line or in the scenario of this name (`asked`).
     pub(super) fn naming(&self, name: Option<&str>, asked: Option<&ClusterChoice<lab::Config>>) -> Naming {
         let on_command_line =
             self.context.is_some() || self.kubeconfig.is_some() || self.embedded || self.in_cluster;

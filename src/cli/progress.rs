@@ -32,13 +32,13 @@ use rolldrop_load::Control;
 use rolldrop_record::{Clock, Event, shown};
 use screen::Screen;
 
-/// How often a block is redrawn, and a load is looked at.
+/// Interval at which the block is redrawn and the load is sampled.
 const REDRAWN: Duration = Duration::from_millis(200);
-/// What happens within this time is told together.
+/// Period of news that is told together in lines.
 const FOLDED: Duration = Duration::from_secs(1);
-/// How often the state is told in a line.
+/// Interval between lines about the state.
 const TOLD: Duration = Duration::from_secs(10);
-/// What each line begins with.
+/// Prefix of each line.
 const PREFIX: &str = "rolldrop: ";
 
 /// Shows the progress of a command. The block is removed with it, also when the command fails.
@@ -60,28 +60,28 @@ enum Form {
     Quiet,
 }
 
-/// What the command itself has said.
+/// State that the command itself has reported.
 #[derive(Debug, Default)]
 struct Said {
     step: String,
     load: Option<Figures>,
     /// Somebody else uses the terminal, until the next step.
     is_hidden: bool,
-    /// When the state is told next.
+    /// Earliest time of the next line about the state.
     told_next: Option<Instant>,
-    /// How often each warning came.
+    /// Number of times each warning came, by its text.
     warnings: BTreeMap<String, u64>,
 }
 
 impl Said {
-    /// Counts a warning. Whether it is the first of its text.
+    /// Counts a warning, and returns true if it is the first with its text.
     fn is_new_warning(&mut self, message: &str) -> bool {
         let times = self.warnings.entry(message.to_owned()).or_default();
         *times += 1;
         *times == 1
     }
 
-    /// The warnings that came more than once, with how often.
+    /// Takes the warnings that came more than once, with their counts.
     fn take_repeated(&mut self) -> Vec<String> {
         let warnings = std::mem::take(&mut self.warnings).into_iter().filter(|(_, times)| *times > 1);
         warnings
@@ -133,7 +133,7 @@ impl Progress {
         Self { form, clock, live: Arc::default(), said: Mutex::default() }
     }
 
-    /// Who views the run whose progress this is.
+    /// Returns the viewer of the run whose progress this is.
     pub(super) fn viewer(&self) -> Arc<dyn Viewer> {
         Arc::clone(&self.live) as Arc<dyn Viewer>
     }
@@ -292,7 +292,7 @@ impl Progress {
         }
     }
 
-    /// Says what has happened since it did so last, where that is said in lines.
+    /// Prints the news since the last call, if progress is shown as lines.
     fn tell_news(&self) {
         let news = self.live.state().take_news();
         if matches!(self.form, Form::Lines) {

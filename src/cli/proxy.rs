@@ -177,7 +177,7 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, AddrParseError> {
     })
 }
 
-/// Whether a connection to `upstream` reaches the listener at `own`.
+/// Returns true if a connection to `upstream` would reach the listener at `own`.
 fn leads_to(upstream: SocketAddr, own: SocketAddr) -> bool {
     let (to, own_ip) = (upstream.ip().to_canonical(), own.ip().to_canonical());
     // A connection to the unspecified address reaches this host by its loopback (ip(7)).

@@ -43,7 +43,7 @@ pub(super) struct ReportArgs {
 }
 
 impl ReportArgs {
-    /// Runs the command. The exit status is that of the last run that did not end well.
+    /// Runs the command. Returns the exit status of the last run that did not end well.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         if !self.compare.baseline.is_empty()
             && !matches!(self.format, ResultFormat::Text | ResultFormat::Json)
@@ -93,7 +93,7 @@ impl ReportArgs {
         Ok(exit.into())
     }
 
-    /// Where the files of a run's report go.
+    /// Returns the directory for the files of a run's report.
     fn folder(&self, run: &Path) -> PathBuf {
         match (&self.out, run.file_name()) {
             (None, _) => run.to_owned(),
@@ -114,12 +114,12 @@ impl ReportArgs {
     }
 }
 
-/// What the user adds to a run's records.
+/// Additions of the user to a run's records.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Given<'a> {
     /// Replaces the expectations of the run.
     pub(super) expect: Option<&'a Expect>,
-    /// What implements Services, as the user states it.
+    /// Implementation of Services, as stated by the user.
     pub(super) service_proxy: Option<&'a ServiceProxy>,
 }
 

@@ -35,7 +35,7 @@ impl ScenariosArgs {
     }
 }
 
-/// What the list says of a scenario.
+/// Entry of a scenario in the list.
 #[derive(Debug)]
 struct Entry {
     name: &'static str,

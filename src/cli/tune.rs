@@ -1,8 +1,8 @@
 //! `rolldrop tune`: the least preStop sleep that loses nothing, proven.
 //!
-//! Runs follow each other, each in a directory of its own, and each leaves the cluster as it found it: one as things are,
-//! one in which pods sleep so long that every window is seen to its end, if something names the pods, and one with the
-//! chosen settings ([`tuner`]). What follows from them is decided in [`rolldrop_analysis::judge::tune`].
+//! Runs follow each other, each in a directory of its own, and each leaves the cluster as it found it: one with the
+//! present settings; one in which pods sleep long enough to see every window to its end, if something names the pods;
+//! and one with the chosen settings ([`tuner`]). [`rolldrop_analysis::judge::tune`] decides what follows from them.
 
 mod evidence;
 mod forecast;

@@ -11,7 +11,7 @@ use super::rename;
 use super::sidecar::{self, Front, Ports};
 use crate::manifest::{Change, Edit, Object, escaped};
 
-/// How many workloads a note names.
+/// Maximum number of workloads that a note names.
 const NAMED: usize = 5;
 
 /// Changes to make, and notes for the user.
@@ -24,12 +24,12 @@ pub(super) struct Additions {
     pub(super) left: Vec<String>,
 }
 
-/// Why a workload gets no sidecar, and what to do.
+/// Reason why a workload gets no sidecar, and the remedy.
 #[derive(Debug)]
 pub(super) struct Refusal {
     /// Its place among the objects.
     pub(super) object: usize,
-    /// The part of it that says so: a JSON pointer.
+    /// JSON pointer to the part of the object that is the reason.
     pub(super) at: String,
     why: String,
     /// True if the others get the sidecar even where all are meant.
@@ -41,7 +41,7 @@ struct Workload<'a> {
     /// Its place among the objects.
     number: usize,
     object: &'a Object,
-    /// Where its pods' metadata and spec are.
+    /// JSON pointer to its pods' metadata and spec.
     pod: &'static str,
     state: State,
 }

@@ -1,5 +1,5 @@
-//! How the pods of a workload end and start: reads and sets the preStop sleep of containers, the grace period, the delay
-//! of readiness probes and minReadySeconds, in objects and in texts.
+//! Settings with which the pods of a workload end and start: reads and sets the preStop sleep of containers, the grace
+//! period, the delay of readiness probes and minReadySeconds, in objects and in texts.
 //!
 //! A hook that does more than sleep is changed only on request, to one that sleeps first: else the error says what that
 //! would be.
@@ -21,7 +21,7 @@ const SHELLS: [&str; 4] = ["sh", "bash", "ash", "dash"];
 const SHELL: &str = "/bin/sh";
 const THEN: &str = "; exec \"$0\" \"$@\"";
 
-/// How pods are to end and to start.
+/// Settings with which pods are to end and to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ending {
     /// The preStop sleep, in seconds; 0 for none.
@@ -41,13 +41,13 @@ pub(crate) struct Sleepers {
     pub workload: String,
     /// Their names.
     pub containers: Vec<String>,
-    /// Whether a program that a hook runs may get a sleep before it.
+    /// True if a sleep may be put before the program that a hook runs.
     pub may_prefix: bool,
     /// The oldest Kubernetes that the result is for.
     pub kubernetes: KubernetesVersion,
 }
 
-/// Why the end of pods cannot be read or set.
+/// Reason why the ending of pods cannot be read or set.
 #[derive(Debug, Error)]
 pub(crate) enum EndingError {
     /// The text cannot be read or written.
@@ -85,7 +85,7 @@ pub(crate) enum EndingError {
         workload: String,
         /// The container.
         container: String,
-        /// What to do instead.
+        /// Alternative for the user.
         instead: String,
     },
 }
@@ -151,7 +151,7 @@ impl<'a> Hook<'a> {
         Some(Self::Program { words, prefix, seconds })
     }
 
-    /// How long it sleeps, if it can be made to sleep as long as is asked for.
+    /// Returns the hook's sleep in seconds; `None` if it cannot be made to sleep as long as requested.
     fn seconds(&self, may_prefix: bool) -> Option<u64> {
         match self {
             Self::None => Some(0),
@@ -163,7 +163,7 @@ impl<'a> Hook<'a> {
         }
     }
 
-    /// The hook that sleeps so long, in the form that there is; `None` if this one cannot.
+    /// Returns the hook with this sleep, in its present form; `None` if it cannot be changed.
     fn with(&self, seconds: u64, kubernetes: KubernetesVersion) -> Option<Value> {
         match self {
             Self::Other => None,
@@ -253,11 +253,12 @@ pub(crate) fn on_the_path(objects: &[Value], title: &str) -> Result<Vec<String>,
     Ok(serving.into_iter().chain(mesh).map(|container| name(container).to_owned()).collect())
 }
 
-/// How the pods of a workload end and start now: the shortest sleep of these containers counts, and the longest delay.
+/// Reads how the pods of a workload end and start now: the shortest sleep of these containers counts, and the longest
+/// delay.
 ///
 /// # Errors
 ///
-/// It is not there, or a hook does something else.
+/// Fails if the workload is not there, or a hook does something else.
 pub(crate) fn ending(objects: &[Value], sleepers: &Sleepers) -> Result<Ending, EndingError> {
     let objects: Vec<Object> =
         objects.iter().cloned().enumerate().map(|(n, object)| Object::whole(n, object)).collect();
@@ -391,7 +392,7 @@ impl Sleepers {
         })
     }
 
-    /// Why the hook of a container cannot be made to sleep so long.
+    /// Returns the error for a hook of a container that cannot be made to sleep this long.
     fn hook(&self, container: &Value, seconds: u64) -> EndingError {
         let hook = Hook::of(container);
         let instead = match hook.with(seconds, self.kubernetes) {
@@ -539,7 +540,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
             let script = format!("sleep {seconds}; exec \"$0\" \"$@\"");
             assert_eq!(hook(&objects), json!(["/bin/sh", "-c", script, "nginx", "-s", "quit"]));
         }
-        // What was prefixed once is known by its form.
+        // A hook that was prefixed once is recognised by its form.
         assert_eq!(ending(&objects, &sleepers(&["app"])).unwrap().sleep_s, 9);
         let calls = self::objects(&with_hook("{httpGet: {path: /quit, port: 80}}"));
         assert!(ending(&calls, &prefixing).is_err());

@@ -10,9 +10,9 @@ use crate::manifest::Object;
 
 /// The sidecar's name. Others may have it as well: `place` says which container is ours.
 pub(crate) const NAME: &str = "rolldrop";
-/// The name of the port of its admin API; that of the other is the app's.
+/// Name of the sidecar's admin port; its other port has the app's name.
 pub(crate) const ADMIN_PORT_NAME: &str = "rolldrop-admin";
-/// Where the image has the program (see the Dockerfile).
+/// Path of the program in the image (see the Dockerfile).
 const PROGRAM: &str = "/rolldrop";
 /// The proxy's own limit of connections.
 const CONNECTIONS: usize = 4096;
@@ -24,13 +24,13 @@ pub(super) struct Ports {
     pub(super) admin: u16,
 }
 
-/// What the sidecar stands in front of, and with which ports.
+/// Port of the app that the sidecar is in front of, and the sidecar's own ports.
 #[derive(Debug)]
 pub(super) struct Front {
     pub(super) app_port: u16,
     /// The path of the app's readiness probe, if it uses that port.
     pub(super) ready_path: Option<String>,
-    /// The name that goes from the app's port to the sidecar's.
+    /// Name that moves from the app's port to the sidecar's.
     pub(super) moved_name: Option<String>,
     pub(super) ports: Ports,
 }
@@ -93,7 +93,7 @@ pub(super) fn container(front: &Front, options: &Options) -> Value {
     })
 }
 
-/// How much memory the sidecar may use: what all connections share, and 40 KiB for each, most of it in the kernel's
+/// Returns the memory limit of the sidecar: a part for all connections, and 40 KiB for each, most of it in the kernel's
 /// buffers of its two sockets (`docs/proxy.md`).
 fn memory_mib(connections: usize) -> usize {
     96 + connections.max(CONNECTIONS).saturating_mul(40).div_ceil(1024)

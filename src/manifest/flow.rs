@@ -17,16 +17,16 @@ use super::tree::{Member, Node, Shape, Style};
 #[derive(Debug)]
 pub(super) struct Flow<'a> {
     text: &'a str,
-    /// Where its opening bracket is.
+    /// Position of its opening bracket.
     open: usize,
-    /// Where its closing bracket is.
+    /// Position of its closing bracket.
     close: usize,
-    /// Of a mapping keys and values.
+    /// Ranges of its items; of a mapping, of keys with their values.
     members: Vec<Range<usize>>,
 }
 
 impl<'a> Flow<'a> {
-    /// The collection that a node is; none if it is no collection, or is written without brackets.
+    /// Returns the collection that a node is; `None` if it is no collection, or is written without brackets.
     pub(super) fn of(text: &'a str, node: &Node) -> Option<Self> {
         let members = match &node.shape {
             Shape::Mapping(Style::Flow, members) => {
@@ -41,7 +41,7 @@ impl<'a> Flow<'a> {
         matches!(brackets, ("{", "}") | ("[", "]")).then_some(Self { text, open, close, members })
     }
 
-    /// Whether it was empty before its only member was added.
+    /// Returns true if it was empty before its only member was added.
     pub(super) fn was_empty(&self) -> bool {
         matches!(self.members.as_slice(), [only] if self.text[self.open + 1..only.start] == *" ")
     }

@@ -13,7 +13,7 @@ pub(crate) struct Edit {
     pub(crate) change: Change,
 }
 
-/// How.
+/// Kind of change.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     /// The field of a mapping has this value, whether it existed or not.
@@ -63,7 +63,7 @@ impl Edit {
 pub(crate) struct Object {
     /// The number of the document that it is in.
     pub(crate) document: usize,
-    /// Where it is in there: a JSON pointer, empty but for an item of a List.
+    /// JSON pointer to the object in the document; empty unless the object is an item of a List.
     pub(crate) at: String,
     pub(crate) value: Value,
 }

@@ -1,9 +1,9 @@
-//! Why a text is no manifest: where, why, and what to do.
+//! Problems of a text that is not a manifest: place, cause and remedy.
 
 use granit_parser::ErrorKind;
 use thiserror::Error;
 
-/// Why manifests cannot be read.
+/// Reason why manifests cannot be read.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub(crate) enum ManifestError {
     /// A template that nobody has rendered.
@@ -21,7 +21,7 @@ pub(crate) enum ManifestError {
     Invalid {
         /// File and line.
         place: String,
-        /// Why, and what to do.
+        /// Cause and remedy.
         why: String,
     },
 }
@@ -65,7 +65,7 @@ pub(super) fn line(text: &str, place: usize) -> usize {
 
 /// The last line, up to this place, with an action of a template (`{{ … }}`, `{% … %}`) where YAML has a key or a value.
 fn template(text: &str, place: usize) -> Option<(usize, String)> {
-    /// As much of it as is shown.
+    /// Maximum number of characters that are shown.
     const SHOWN: usize = 60;
 
     let last = line(text, place);
@@ -94,7 +94,7 @@ fn is_tab(kind: &ErrorKind) -> bool {
     )
 }
 
-/// Why YAML is not read, and what to do, for a user.
+/// Explains to a user why YAML cannot be read, and what to do.
 fn why(kind: &ErrorKind) -> String {
     use ErrorKind as Kind;
 

@@ -1,8 +1,8 @@
-//! Text in quotes that goes on in a line with less indentation, which YAML forbids and kubectl reads (as libyaml does):
-//! the official CRDs of the Gateway API have it.
+//! Repairs quoted text that continues on a line with less indentation, which YAML forbids and kubectl reads (as libyaml
+//! does): the official CRDs of the Gateway API have it.
 //!
-//! Space at the beginning of such a line has no meaning. So the lines get more of it before they are parsed again, and
-//! places behind them are counted back.
+//! Space at the beginning of such a line has no meaning. Therefore the lines get more of it before they are parsed
+//! again, and places behind them are mapped back to the original.
 
 use std::borrow::Cow;
 
@@ -19,11 +19,11 @@ pub(super) struct Repaired<'t> {
 struct Gap {
     start: usize,
     end: usize,
-    /// How much longer the text is here, with all gaps before.
+    /// Number of bytes that the text is longer here, with all gaps before.
     total: usize,
 }
 
-/// Why nothing was indented.
+/// Reason why nothing was indented.
 #[derive(Debug)]
 pub(super) enum Unrepaired {
     NoQuotes,
@@ -40,7 +40,7 @@ impl<'t> Repaired<'t> {
         &self.text
     }
 
-    /// Where a place of this text is in the original.
+    /// Returns the place in the original of a place in this text.
     pub(super) fn original(&self, place: usize) -> usize {
         let before = self.gaps.partition_point(|gap| gap.end <= place);
         let place = self.gaps.get(before).map_or(place, |gap| place.min(gap.start));

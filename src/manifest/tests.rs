@@ -1,4 +1,4 @@
-//! How manifests are read, and what is said of those that cannot be.
+//! Tests of reading manifests, and of the errors for those that cannot be read.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -37,7 +37,7 @@ pub(super) struct Node {
 
 #[derive(Debug)]
 pub(super) enum Shape {
-    /// Nothing stands there.
+    /// Nothing is there.
     Missing,
     Scalar,
     Alias,
@@ -139,11 +139,11 @@ pub(super) fn documents_from(text: &str, start: usize) -> Result<Vec<Document>, 
     }
 }
 
-/// Why reading stopped.
+/// Reason why reading stopped.
 enum Stop {
     Problem(Problem),
-    /// Text in quotes that goes on at `place` with less indentation. Before `read` everything was read. Both are places
-    /// in the repaired text.
+    /// Quoted text continues at `place` with less indentation. Everything before `read` was read. Both are places in
+    /// the repaired text.
     Indentation {
         read: usize,
         place: usize,
@@ -192,11 +192,11 @@ struct Reader<'t> {
     parser: Parser<'t, StrInput<'t>>,
     text: &'t str,
     repaired: &'t Repaired<'t>,
-    /// How far the events came, in the repaired text.
+    /// Position that the events have reached, in the repaired text.
     read: usize,
     /// Values by the parser's number of their anchor, and how many values are in each.
     anchors: HashMap<usize, (Value, usize)>,
-    /// How many values aliases stand for.
+    /// Number of values that the aliases expand to.
     aliased: usize,
     /// The keys and indices down to where the reader is.
     path: Vec<String>,
@@ -252,7 +252,7 @@ impl<'t> Reader<'t> {
         Ok((node, value))
     }
 
-    /// `is_kept`: empty lines at its end are a part of it, all but the last line end.
+    /// Makes the node of a scalar. With `is_kept`, empty lines at its end are a part of it, all but the last line end.
     fn scalar(&self, range: Range<usize>, is_kept: bool) -> Node {
         let own = &self.text[range.clone()];
         let mut end = range.start + own.trim_end().len();
@@ -386,7 +386,7 @@ impl From<StructureStyle> for Style {
     }
 }
 
-/// How many values are in a value, itself included.
+/// Counts the values in a value, itself included.
 fn count(value: &Value) -> usize {
     1 + match value {
         Value::Array(items) => items.iter().map(count).sum(),

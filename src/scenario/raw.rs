@@ -281,7 +281,7 @@ pub(super) struct Stage {
     pub(super) ramp: Option<Ramp>,
 }
 
-/// How a stage reaches its rate; at once without it.
+/// Shape in which a stage reaches its rate; without it, the rate applies at once.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Ramp {

@@ -1,4 +1,4 @@
-//! A YAML document that remembers on which line each value stands.
+//! A YAML document that remembers the line of each value.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,7 +23,7 @@ impl Document {
     /// Parses one YAML document.
     ///
     /// # Errors
-    /// When the text is not YAML.
+    /// Fails if the text is not YAML.
     pub(crate) fn parse(text: &str, file: &str) -> Result<Self, ScenarioError> {
         let tree: Spanned<Tree> = serde_saphyr::from_str(text).map_err(|error| {
             let error = error.without_snippet();
@@ -71,7 +71,7 @@ impl Document {
     /// Replaces the value at a path: `load.rate=50`, with or without the leading `spec.`.
     ///
     /// # Errors
-    /// When it is not `path=value`, or the path leads through something that is no mapping.
+    /// Fails if it is not `path=value`, or the path leads through something that is not a mapping.
     pub(crate) fn set(&mut self, assignment: &str) -> Result<(), ScenarioError> {
         let invalid = |key: &str, why: &str| ScenarioError::Invalid {
             place: "--set".into(),
@@ -109,18 +109,18 @@ impl Document {
     /// Reads the document into a type; an error names the key and its line.
     ///
     /// # Errors
-    /// When a key is unknown or missing, or a value does not fit.
+    /// Fails if a key is unknown or missing, or a value does not fit.
     pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, ScenarioError> {
         serde_path_to_error::deserialize(&self.value)
             .map_err(|error| self.error(&error.path().to_string(), error.inner().to_string()))
     }
 
-    /// An error about the value at a path.
+    /// Makes an error about the value at a path.
     pub(crate) fn error(&self, key: &str, why: impl Into<String>) -> ScenarioError {
         ScenarioError::Invalid { place: self.place(key), key: key.to_owned(), why: why.into() }
     }
 
-    /// The place of the value at a path, or of the nearest thing around it that has one.
+    /// Returns the place of the value at a path, or of the nearest value around it that has one.
     fn place(&self, path: &str) -> String {
         let mut path = path;
         loop {
@@ -163,7 +163,7 @@ fn steps(path: &str) -> impl Iterator<Item = String> {
     path.split(['.', '[']).map(|step| step.trim_end_matches(']').to_owned())
 }
 
-/// Where and why a text is no YAML, in words for those who write it.
+/// Explains where and why a text is not YAML, in words for its author; `None` if it is YAML.
 fn unreadable(file: &str, text: &str) -> Option<(String, String)> {
     match Manifests::parse(file, text).err()? {
         ManifestError::Invalid { place, why } => Some((place, why)),

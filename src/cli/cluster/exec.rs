@@ -63,7 +63,7 @@ impl ExecArgs {
     }
 }
 
-/// Where the cluster of a kubeconfig's context is.
+/// Finds where the embedded cluster of a kubeconfig's context runs.
 fn whereabouts(path: Option<PathBuf>, context: Option<String>) -> anyhow::Result<Whereabouts> {
     let file = match &path {
         Some(path) => Kubeconfig::read_from(path),

@@ -1,10 +1,10 @@
-//! What the docs say about each name: rows of their tables, and the paragraphs that mention it. The docs' own files are
-//! compiled in, so there is one text.
+//! Explanations of names from the docs: rows of their tables, and the paragraphs that mention a name. The docs' own
+//! files are compiled in, so there is one text.
 
 /// A page of the docs.
 #[derive(Debug)]
 pub(super) struct Page {
-    /// Where it is in the repository.
+    /// Path in the repository.
     pub(super) path: &'static str,
     text: &'static str,
 }
@@ -18,7 +18,7 @@ macro_rules! pages {
 /// The pages that explain names.
 pub(super) const PAGES: &[Page] = pages!["docs/outcomes.md", "docs/expect.md", "docs/findings.md"];
 
-/// What a name stands for.
+/// Kind of thing that a name denotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Outcome,
@@ -44,7 +44,7 @@ impl Kind {
         }
     }
 
-    /// What one of them is.
+    /// Returns the words for one of this kind.
     pub(super) fn one(self) -> &'static str {
         match self {
             Self::Outcome => "outcome of a request",
@@ -55,7 +55,7 @@ impl Kind {
         }
     }
 
-    /// What all of them are.
+    /// Returns the heading for all of this kind.
     pub(super) fn all(self) -> &'static str {
         match self {
             Self::Outcome => "Outcomes: what happened on the wire to a request",
@@ -105,7 +105,7 @@ pub(super) fn entries() -> Vec<Entry> {
     entries
 }
 
-/// What a row says, if its table is one of those that explain names.
+/// Reads a row of a table; `None` if its table does not explain names.
 fn entry(header: &[&'static str], cells: &[&'static str], page: &'static Page) -> Option<Entry> {
     let kind = Kind::of_table(header.first()?)?;
     let first = cells.first()?;
@@ -119,7 +119,7 @@ fn entry(header: &[&'static str], cells: &[&'static str], page: &'static Page) -
     Some(Entry { kind, names, cells, page })
 }
 
-/// The cells of a line of a table; none of any other line.
+/// Returns the cells of a line of a table; none for any other line.
 fn cells(line: &str) -> Vec<&str> {
     let row = line.strip_prefix('|').and_then(|line| line.strip_suffix('|'));
     row.into_iter().flat_map(|row| row.split('|')).map(str::trim).collect()

@@ -67,7 +67,7 @@ fn each_key_of_expect_is_explained() {
     }
 }
 
-/// Values, one of which each key of `expect` takes.
+/// Returns sample values: each key of `expect` accepts at least one of them.
 fn values() -> [Value; 7] {
     let words = ["closes", "valid", "default", "90%"].map(Value::from);
     let [closes, valid, default, share] = words;

@@ -310,13 +310,13 @@ impl LoadArgs {
         })
     }
 
-    /// The number that stands as a URL, if `-q` is given: a rate, as another tool has it.
+    /// Returns the number that was given as a URL together with `-q`: in another tool, `-q` takes a rate.
     pub(in super::super) fn rate_after_quiet(&self) -> Option<&str> {
         let is_number = |url: &&str| url.parse::<f64>().is_ok();
         self.urls.iter().map(String::as_str).find(is_number).filter(|_| self.quiet)
     }
 
-    /// Whether connections send as fast as they can. Fresh ones would mostly measure connecting.
+    /// Returns true if connections send as fast as they can. Fresh ones would mostly measure connecting.
     fn is_closed_loop(&self) -> bool {
         self.stages.is_empty() && self.rate == Rate::Max
     }

@@ -24,15 +24,15 @@ use rolldrop_record::{Outcome, Stamp};
 /// Version of what `--format json` prints.
 const SCHEMA_VERSION: u32 = 1;
 
-/// What `--format json` prints, with the names of result.json.
+/// Content of `--format json`, with the names of result.json.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
     schema_version: u32,
     tool: Tool,
-    /// When its schedule began, in UTC.
+    /// Time its schedule began, in UTC.
     start: String,
-    /// Whether this was the requested load.
+    /// Verdict on whether this was the requested load.
     pub(super) verdict: Verdict,
     load: Load,
     pub(super) requests: Requests,
@@ -80,12 +80,12 @@ pub(super) struct Requests {
     statuses: BTreeMap<u16, u64>,
     /// Failures that Go's net/http would have hidden by sending the request again.
     go_hidden: u64,
-    /// What a client that retries saw, with `--retry`.
+    /// Results for a client that retries, with `--retry`.
     #[serde(skip_serializing_if = "Option::is_none")]
     with_retries: Option<WithRetries>,
 }
 
-/// What a client that retries saw in the end.
+/// Final results for a client that retries.
 #[derive(Debug, Serialize)]
 struct WithRetries {
     retried: u64,
@@ -94,13 +94,13 @@ struct WithRetries {
 }
 
 impl Report {
-    /// The result of a load that was planned so, and whose schedule may have been stopped before
-    /// its last request had ended.
+    /// Makes the result of a load with this plan. `stopped` is the time its schedule was stopped, possibly before its
+    /// last request had ended.
     pub(super) fn new(plan: &LoadPlan, summary: &Summary, stopped: Option<Stamp>) -> Self {
         let tally = &summary.tally;
         let total = tally.outcomes.total();
         let is_closed_loop = plan.is_closed_loop();
-        // How long it lasted; a complete schedule has the planned length.
+        // A complete schedule has the planned length; otherwise the duration is measured.
         let end = stopped.map_or(summary.ended, |stopped| stopped.min(summary.ended));
         let elapsed_s = end.ns_since(summary.started) as f64 / 1e9 - plan.warmup_s;
         let duration_s = match (is_closed_loop, summary.stopped_early) {
@@ -202,7 +202,7 @@ pub(super) fn text(url: &str, plan: &LoadPlan, report: &Report, summary: &Summar
 }
 
 impl Report {
-    /// Why the figures are not those of the requested load.
+    /// Returns a warning, with its reasons, if the figures are not those of the requested load.
     fn alarm(&self) -> Option<String> {
         match &self.verdict {
             Verdict::Valid => None,
@@ -361,7 +361,7 @@ impl Load {
     }
 }
 
-/// What is known about an outcome beyond its count.
+/// Returns the details of an outcome beyond its count.
 fn details(outcome: Outcome, tally: &Tally) -> String {
     let list = |parts: Vec<String>| format!("  ({})", parts.join(", "));
     match outcome {

@@ -1,5 +1,5 @@
-//! What a terminal shows of Ctrl-C: `^C` would push a block that is redrawn down by a line, of which
-//! the first would then stay.
+//! Hides the terminal's echo of Ctrl-C: `^C` would push a redrawn block down by one line, and the block's first line
+//! would stay.
 
 #[cfg(unix)]
 pub(super) use unix::NoControlEcho;

@@ -1,5 +1,5 @@
-//! What has happened, in lines for a pipe or a log: no line is wider than [`COLUMNS`], and what many pods do at the same
-//! time is one line.
+//! Events as lines for a pipe or a log: no line is wider than [`COLUMNS`], and what many pods do at the same time is
+//! one line.
 
 /// The widest line, in columns.
 pub(super) const COLUMNS: usize = 120;
@@ -9,11 +9,11 @@ pub(super) const COLUMNS: usize = 120;
 pub(super) enum News {
     /// To the pod of this name.
     Pod(PodNews, String),
-    /// What is said as it stands.
+    /// A text that is shown unchanged.
     Said(String),
 }
 
-/// What has happened to a pod.
+/// Event of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PodNews {
     Ready,

@@ -1,4 +1,4 @@
-//! What a run shows of itself at one moment: a block on a terminal, a line elsewhere.
+//! View of a run at one moment: a block on a terminal, a line elsewhere.
 
 use super::live::{LiveState, Phase, Pod};
 use super::load::Figures;
@@ -14,7 +14,7 @@ const ACTIONS: usize = 4;
 /// The share of the height that losses may take.
 const LOSSES: usize = 3;
 
-/// What there is to show.
+/// Content to show.
 pub(super) struct Screen<'a> {
     /// The step of the work, in words.
     pub(super) step: &'a str,
@@ -65,7 +65,7 @@ impl Screen<'_> {
     fn head(&self, columns: usize, width: usize) -> Vec<String> {
         let Some(load) = self.load else { return vec![self.step.to_owned()] };
         let mut lines = vec![match load.position.of {
-            // Where there is little room, words go before pictures.
+            // On a narrow terminal, words take precedence over pictures.
             Some((done, all)) if columns >= BAR_FROM => format!("{} {}", bar(done, all), load.position.text),
             _ => load.position.text.clone(),
         }];
@@ -123,7 +123,7 @@ mod tests {
 
     const SIZES: [(usize, usize); 2] = [(80, 24), (100, 30)];
 
-    /// What a terminal of this size shows of a run 12 s into its load; it fits.
+    /// Returns the view of a run, 12 s into its load, on a terminal of this size, and checks that it fits.
     fn shown(run: &Run, (columns, rows): (usize, usize)) -> String {
         let load = busy();
         let step = "watching what others do";

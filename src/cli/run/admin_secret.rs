@@ -24,8 +24,8 @@ impl AdminSecret {
         Self { token, key: SecretKey { name, key: "token".to_owned(), absent: Absent::TellsNobody } }
     }
 
-    /// The Secret in every namespace in which a manifest refers to it, and, if live pods get the sidecar, in that of the
-    /// run.
+    /// Makes the Secret for every namespace in which a manifest refers to it and, if live pods get the sidecar, for the
+    /// run's namespace.
     pub(super) fn manifests(&self, namespace: &str, manifests: &[Value], has_live: bool) -> Vec<Value> {
         let refers = |manifest: &&Value| manifest.to_string().contains(&self.key.name);
         let named = manifests.iter().filter(refers).map(|m| m["metadata"]["namespace"].as_str());

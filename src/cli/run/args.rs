@@ -93,7 +93,7 @@ impl RunArgs {
         Ok(loaded)
     }
 
-    /// Whether the user named the cluster.
+    /// Returns whether the user named the cluster.
     pub(super) fn naming(&self, asked: Option<&ClusterChoice<lab::Config>>) -> Naming {
         self.measure.naming(self.scenario.as_deref(), asked)
     }

@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use tokio::process::Child;
 use tokio_util::sync::CancellationToken;
 
-/// How long an interrupted command may take to end before it is killed.
+/// Time that an interrupted command may take to end before it is killed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A command whose program exists.

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// A gateway with its Service, and an app with an Ingress, of which these get the sidecar.
+    /// Returns the workloads that get the sidecar: of a gateway with its Service, and an app with an Ingress.
     fn injected(sidecar: &str, target: &str) -> Vec<String> {
         let yaml = format!(
             "

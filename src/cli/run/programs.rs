@@ -43,7 +43,7 @@ impl Programs for UserPrograms<'_> {
     }
 }
 
-/// Whether the scenario's programs are there.
+/// Checks that the scenario's programs exist.
 pub(super) fn check(scenario: &Scenario) -> anyhow::Result<()> {
     for (number, words) in commands(&scenario.disruptions) {
         if let Err(error) = find(words) {

@@ -1,4 +1,4 @@
-//! Where the load comes from: a process here, or pods of the cluster. The run treats both alike.
+//! Origin of the load: a process here, or pods of the cluster. The run treats both alike.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -30,9 +30,9 @@ use rolldrop_record::run_info::{LoadPlan, Source};
 use rolldrop_record::wire::AdminToken;
 use rolldrop_record::{Clock, RunDir, RunId, Stamp};
 
-/// How long dismissing the workers may take.
+/// Time limit for dismissing the workers.
 const DISMISSAL: Duration = Duration::from_secs(10);
-/// The Job ends in any case when it has lasted for this long beyond the load.
+/// Time after the load at which the Job ends in any case.
 const LIFETIME: Duration = Duration::from_secs(3600);
 
 /// `--load-resources`.
@@ -60,7 +60,7 @@ impl Resources {
     }
 }
 
-/// How many pods send the load; `None` if it comes from here.
+/// Returns the number of pods that send the load; `None` if it comes from here.
 pub(super) async fn load_workers(
     scenario: &Scenario,
     cluster: &Cluster,
@@ -83,7 +83,7 @@ pub(super) async fn load_workers(
     }
 }
 
-/// Where the load comes from by default: from the cluster if a target is a Service whose address cannot be reached from
+/// Returns the default origin of the load: the cluster if a target is a Service whose address cannot be reached from
 /// here.
 fn default_from(scenario: &Scenario, reaches_services: bool) -> LoadFrom {
     let has_service = scenario.targets.iter().any(|target| matches!(target.place, Place::Service { .. }));
@@ -118,7 +118,7 @@ pub(in crate::cli) struct Collecting {
 }
 
 impl Collecting {
-    /// Where workers connect to, if `--collect-listen` asks for that.
+    /// Opens a listener for workers, if `--collect-listen` asks for it.
     async fn reception(&self, token: &AdminToken) -> anyhow::Result<Option<Reception>> {
         let Some(address) = &self.collect_listen else { return Ok(None) };
         let listener = TcpListener::bind(address).await;
@@ -180,7 +180,7 @@ pub(super) async fn in_cluster<N: Note>(
     Ok((Sending::Cluster(Box::new(workers)), warnings))
 }
 
-/// Where pods are, in words.
+/// Describes the nodes that the pods run on.
 fn places(pods: &[LoadPod]) -> String {
     let mut on = BTreeMap::<&str, usize>::new();
     for pod in pods {
@@ -195,7 +195,7 @@ fn places(pods: &[LoadPod]) -> String {
     format!("the load comes from {pods} pod{s}, on {}", nodes.join(", "))
 }
 
-/// What sends the load.
+/// Sender of the load.
 pub(super) enum Sending<N> {
     /// A process on this machine.
     Here(Box<Process<N>>),
@@ -203,7 +203,7 @@ pub(super) enum Sending<N> {
     Cluster(Box<InCluster<N>>),
 }
 
-/// Pods that send the load, and what is made of their rows.
+/// Pods that send the load, and the collection of their rows.
 pub(super) struct InCluster<N> {
     fleet: Fleet<N>,
     /// From the start of the load until all rows are here.

@@ -142,7 +142,7 @@ mod tests {
         assert!(error.starts_with(begin), "{error}");
     }
 
-    /// What stands in backticks.
+    /// Returns the texts in backticks.
     fn samples(cell: &str) -> Vec<&str> {
         cell.split('`').skip(1).step_by(2).collect()
     }

@@ -10,7 +10,7 @@ use rolldrop_record::run_info::Balances;
 /// be routed to for another second (`kubectl rollout status` does not wait for that): its losses are not this run's.
 const WARMUP: &str = "2s";
 
-/// What `--target` says.
+/// Value of `--target`.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::cli) enum TargetArg {
     Service { name: String, port: Option<String>, node: Option<String> },

@@ -15,15 +15,15 @@ use rolldrop_analysis::model::{Mode, Termination};
 
 /// A tuning that takes longer asks first, also on the embedded cluster.
 const LONG: Duration = Duration::from_secs(30 * 60);
-/// From one pod of a rollout to the next, about: on a real cluster, and on the embedded one.
+/// Approximate time from one pod of a rollout to the next: on a real cluster, and on the embedded one.
 const EACH_POD: [Duration; 2] = [Duration::from_secs(4), Duration::from_millis(1500)];
-/// From the end of the last pod of a rollout, or of one that is deleted, to the next, about.
+/// Approximate time from the end of a rollout's last pod, or of a deleted pod, to the next.
 const BETWEEN: Duration = Duration::from_secs(3);
-/// What a run takes besides its terminations, about.
+/// Approximate time of a run besides its terminations.
 const AROUND: Duration = Duration::from_secs(20);
-/// Time of a look at the record, about: rows must be written first.
+/// Approximate time of a look at the record: rows must be written first.
 const LOOK: Duration = Duration::from_secs(8);
-/// From the start of the load to the first rollout.
+/// Time from the start of the load to the first rollout, in seconds.
 const BEFORE_FIRST_S: f64 = 3.0;
 /// The sleep that is assumed to be chosen, in seconds.
 const ASSUMED_SLEEP_S: u64 = 2;
@@ -42,7 +42,7 @@ pub(super) struct Pace {
     pub(super) pods: usize,
     /// Number of times that a rollout waits for pods to end.
     waits: u32,
-    /// When pods of a rollout begin to end, in seconds, sorted.
+    /// Times at which pods of a rollout begin to end, in seconds, sorted.
     ends_s: Vec<f64>,
     /// Units of a rollout whose pods have names, if that was seen.
     named: Option<usize>,
@@ -211,7 +211,7 @@ impl Steps<'_> {
         Plan::of(pace.leg(Purpose::Proof, (sleep_s, needed), names), pace)
     }
 
-    /// Plans a proof of this sleep whose first look shows that it is too short, and that of the next longer one.
+    /// Plans a proof of this sleep whose first look shows that it is too short, and a proof of the next longer sleep.
     fn plan_if_too_short(&self, pace: &Pace, names: Names, sleep_s: u64) -> Plan {
         let seen = (FIRST_LOOK * pace.units_of_each(sleep_s, names)).div_ceil(pace.pods);
         let too_short = Plan::of(pace.leg(Purpose::Proof, (sleep_s, seen), names), pace);
@@ -344,7 +344,7 @@ impl Pace {
         let leg = self.leg(plan.purpose, (sleep_s, plan.needed), names);
         let rollouts = leg.takes.saturating_sub(self.besides(plan.purpose, sleep_s));
         let expected = rollouts.mul_f64(missing as f64 / plan.needed.max(1) as f64);
-        // What this run has shown counts the more, the further it is.
+        // The further this run is, the more its own pace counts.
         let seen = position.elapsed.div_f64(position.own.max(1) as f64).mul_f64(missing as f64);
         let done = position.own.min(plan.needed) as f64 / plan.needed.max(1) as f64;
         let after = self.besides(plan.purpose, sleep_s) / 2;

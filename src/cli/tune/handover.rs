@@ -1,4 +1,4 @@
-//! What a tuning hands over: patches, and the lines to change in the user's own manifest.
+//! Results that a tuning hands over: patches, and the lines to change in the user's own manifest.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -64,7 +64,7 @@ fn strategic_merge(subject: &Subject, ending: Ending) -> String {
     serde_saphyr::to_string(&patch).unwrap_or_else(|_| patch.to_string())
 }
 
-/// Why a workload that a GitOps controller manages is not touched, and how it is measured all the same.
+/// Explains why a workload that a GitOps controller manages is not touched, and how to measure it all the same.
 pub(super) fn to_a_repository(subject: &Subject, controller: &str, max_sleep: Duration) -> String {
     let (workload, name) = (subject.workload(), subject.name());
     let patch = strategic_merge(subject, subject.wide(max_sleep.as_secs()).into());
@@ -93,7 +93,7 @@ pub(super) fn lines(path: &Path, subject: &Subject, choice: &Choice) -> anyhow::
     Ok(out)
 }
 
-/// The lines of a text that an earlier version of it does not have, with their numbers in the new one.
+/// Returns the lines of a text that an earlier version does not have, with their numbers in the new one.
 fn new_lines<'a>(before: &str, after: &'a str) -> Vec<(usize, &'a str)> {
     let mut old = before.lines().peekable();
     let mut new = Vec::new();

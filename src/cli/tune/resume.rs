@@ -26,7 +26,7 @@ pub(super) struct Verified {
 /// Reads what a tuning has chosen.
 ///
 /// # Errors
-/// When it has proven nothing.
+/// Fails if the tuning has proven nothing.
 pub(super) fn verified(tuning: &Path) -> anyhow::Result<Verified> {
     let state = State::read(tuning)?;
     let path = tuning.join("tune.json");
@@ -67,7 +67,7 @@ impl TuneArgs {
         args.measure.yes |= self.measure.yes;
         args.measure.quiet |= self.measure.quiet;
         args.max_rollouts = self.max_rollouts;
-        // What users run.
+        // The default action is what users run.
         args.disrupt = None;
         args.out = self.out.map(std::path::absolute).transpose().context("failed to find --out")?;
         (args.apply, args.dry_run, args.verify) = (self.apply, self.dry_run, self.verify);
@@ -93,7 +93,7 @@ fn parse(arguments: &[String]) -> anyhow::Result<TuneArgs> {
 /// Puts back what a killed run of the tuning had changed.
 ///
 /// # Errors
-/// When the workload is neither as the tuning found it nor as it set it: then nothing is changed.
+/// Fails if the workload is neither as the tuning found it nor as it set it: then nothing is changed.
 pub(super) async fn put_back(
     args: &TuneArgs,
     state: &State,

@@ -34,7 +34,7 @@ const LONGEST: Duration = Duration::from_secs(3 * 3600);
 const LEAST_BOUND: Duration = Duration::from_secs(15 * 60);
 /// Pods that end before the first look at a run.
 pub(super) const FIRST_LOOK: usize = 10;
-/// How many pods are deleted, one at a time, to see what is lost as things are.
+/// Number of pods to delete, one at a time, to see what the present settings lose.
 const DELETED_BEFORE: usize = 3;
 /// Rollouts of a run beyond those that it needs if each shows one unit: one in which no pod is seen to end shows none.
 const SPARE: usize = 2;
@@ -58,7 +58,7 @@ pub(super) struct StepPlan {
     pub(super) purpose: Purpose,
     pub(super) settings: Settings,
     disrupt: Disrupt,
-    /// What names the pods, if answers do not.
+    /// Means of naming the pods, if answers do not name them.
     pub(super) means: Option<Means>,
     /// Number of units it must have.
     pub(super) needed: usize,
@@ -73,7 +73,7 @@ impl StepPlan {
     }
 }
 
-/// What all runs have in common.
+/// Context that all runs of a tuning share.
 pub(super) struct Steps<'a> {
     pub(super) args: &'a TuneArgs,
     pub(super) subject: &'a Subject,
@@ -217,7 +217,7 @@ impl Steps<'_> {
             ending: (!subject.is_own()).then(|| (subject.sleepers(), settings.into())),
             ..Extras::default()
         };
-        // Consent was asked for all of it.
+        // The user has consented to the whole tuning.
         Ok((Job::new(scenario, &args.measure, Consent::Given, extras)?, cluster))
     }
 

@@ -1,6 +1,6 @@
 //! The runs of a tuning, one after the other: what each shows decides the next.
 //!
-//! A resumed tuning takes the same way again, and reads the runs that are done from their directories.
+//! A resumed tuning takes the same steps again, and reads finished runs from their directories.
 
 use anyhow::anyhow;
 
@@ -96,7 +96,7 @@ impl<'a> Tuner<'a> {
                 Outcome::Partial { why: vec![format!("it was interrupted: {resume}")] }
             }
             Err(Halt::Failed(error)) => {
-                // What is measured is kept.
+                // The measurements so far are kept.
                 self.write(Outcome::Partial { why: vec![format!("{error:#}")] })?;
                 return Err(error);
             }
@@ -111,7 +111,7 @@ impl<'a> Tuner<'a> {
     async fn find(&mut self) -> Result<Outcome, Halt> {
         let Steps { subject, args, .. } = self.steps;
         let before = self.step(self.steps.before()).await?;
-        // What pods that start need is chosen with the sleep.
+        // The settings for pods that start are chosen with the sleep.
         let set = with_starts(&before, subject.settings(), subject.rollout());
         let has_starts = set != subject.settings();
         trusted(&before)?;
@@ -279,7 +279,7 @@ impl<'a> Tuner<'a> {
         settings
     }
 
-    /// The reasons, with that of the last run's bound.
+    /// Appends the reason why the last run ended before it had what it needs, if it did.
     fn with_bound(&self, mut why: Vec<String>) -> Vec<String> {
         why.extend(self.state.runs[..self.replayed].last().and_then(|run| run.gave_up.clone()));
         why

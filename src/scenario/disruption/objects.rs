@@ -99,7 +99,7 @@ pub(crate) enum WorkloadKind {
 }
 
 impl Workload {
-    /// Whether `object` is this workload.
+    /// Returns true if `object` is this workload.
     pub(crate) fn is(&self, object: &Value) -> bool {
         object["kind"] == format!("{:?}", self.kind) && object["metadata"]["name"] == self.name.as_str()
     }

@@ -124,7 +124,7 @@ impl TargetFigures {
     }
 }
 
-/// What ended in a second of the counted part.
+/// Requests that ended in one second of the counted part.
 #[derive(Debug, Serialize)]
 pub(super) struct SecondFigures {
     /// Its number since `start`.

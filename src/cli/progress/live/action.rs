@@ -1,4 +1,4 @@
-//! A disruption while it goes on, in words.
+//! A disruption in progress, in words.
 
 use std::collections::BTreeSet;
 
@@ -14,15 +14,15 @@ pub(in crate::cli::progress) struct Action {
     /// The repetition, counted from 0, and how many there will be, if there are several.
     repetition: (u32, Option<u32>),
     pub(super) standing: Standing,
-    /// Whether others act.
+    /// True if others act, and the run only watches.
     is_watch: bool,
-    /// What is said of it when it is over.
+    /// Words for the disruption when it is over.
     over: &'static str,
     /// Pods whose eviction a budget does not allow yet.
     held: BTreeSet<String>,
 }
 
-/// What a call has shown.
+/// Result of a call to the API server.
 pub(super) enum Called {
     Nothing,
     /// A budget does not allow it yet, since this call.
@@ -90,7 +90,7 @@ impl Action {
         self.standing == Standing::Done
     }
 
-    /// What it is, and how it stands; `unsettled` is what a rollout lacks.
+    /// Describes the disruption and its state; `unsettled` is the part of a rollout that has not settled.
     pub(super) fn in_words(&self, now: Stamp, unsettled: Option<&str>) -> String {
         let title = self.title();
         let left_s = |at: Stamp| at.seconds_since(now).ceil().max(0.0);
