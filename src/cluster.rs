@@ -193,12 +193,12 @@ impl Cluster {
         self.warnings.clone()
     }
 
-    /// A client for the cluster's API.
+    /// Returns a client for the cluster's API.
     pub(crate) fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// The namespace for objects that name none.
+    /// Returns the namespace for objects that name none.
     pub(crate) fn default_namespace(&self) -> &str {
         &self.default_namespace
     }
@@ -263,7 +263,7 @@ impl Cluster {
         self.has_inside || self.origin.context.is_none()
     }
 
-    /// A command to run `program` where the cluster's Services can be reached.
+    /// Makes a command to run `program` where the cluster's Services can be reached.
     ///
     /// # Errors
     ///

@@ -1,8 +1,7 @@
 //! YAML to a validated scenario: what to deploy, load, disrupt and expect.
 //!
-//! Text becomes a tree that remembers its lines ([`yaml`]), then the raw form
-//! with every key checked (`raw`), then a [`Scenario`] without contradictions. An error names file, line, key and remedy. Nothing here talks
-//! to a cluster.
+//! Text becomes a tree that remembers its lines ([`yaml`]), then the raw form with every key checked (`raw`), then a
+//! [`Scenario`] without contradictions. An error names file, line, key and remedy. Nothing here talks to a cluster.
 
 mod builtin;
 mod disruption;
@@ -76,7 +75,7 @@ impl Scenario {
         self.disruptions.iter().any(Disruption::ends_the_load) && !self.disruptions.iter().any(watches_on)
     }
 
-    /// The resolved YAML as JSON, with defaults left as the author left them.
+    /// Returns the resolved YAML as JSON, with defaults left as the author left them.
     pub(crate) fn resolved(&self) -> &Value {
         self.document.value()
     }
@@ -92,7 +91,7 @@ impl Scenario {
         expect::check_targets(&self.expect, &names, &self.document)
     }
 
-    /// An error about a value, for checks outside this module. `key` is its path from the top of the file.
+    /// Makes an error about a value, for checks outside this module. `key` is its path from the top of the file.
     pub(crate) fn invalid(&self, key: &str, why: impl Into<String>) -> ScenarioError {
         self.document.error(key, why)
     }

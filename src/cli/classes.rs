@@ -50,7 +50,8 @@ impl ByClass {
         others.chain(http).chain(grpc).collect()
     }
 
-    /// The requests that ended as their user sees it: without those that the load generator did not send or cut off.
+    /// Returns the number of requests that ended as their user sees it: without those that were not sent or were cut
+    /// off.
     pub(super) fn ended(&self) -> u64 {
         self.ok + self.dropped + self.app_errors
     }

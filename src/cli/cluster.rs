@@ -80,7 +80,7 @@ fn parse_config(json: &str) -> Result<Box<Config>, String> {
     Ok(Box::new(config))
 }
 
-/// The parameters, laid out as in a configuration.
+/// Returns the help on parameters, laid out as in a configuration.
 fn after_help() -> String {
     let mut help = "Example:\n  rolldrop cluster --kubeconfig ./kubeconfig --config '{\"nodes\": 2}'\n\n\
                     Parameters of the configuration with their defaults and, in parentheses, the sources\n\
@@ -127,7 +127,7 @@ impl ClusterArgs {
     }
 }
 
-/// A directory of this process alone, with a name that cannot be guessed.
+/// Makes a directory for this process alone, with a name that cannot be guessed.
 fn temporary_dir(purpose: &str) -> io::Result<TempDir> {
     private_dir(&format!("rolldrop-{purpose}-{}-", std::process::id()))
 }
@@ -135,7 +135,7 @@ fn temporary_dir(purpose: &str) -> io::Result<TempDir> {
 /// Part of the names of clusters' temporary directories.
 const PURPOSE: &str = "cluster";
 
-/// A temporary directory is in use until what is returned is dropped, or the process killed.
+/// Marks a temporary directory as in use until the returned file is dropped, or the process is killed.
 fn mark_as_in_use(dir: &Path) -> io::Result<File> {
     let file = File::open(dir)?;
     file.lock()?;
@@ -297,7 +297,7 @@ async fn serve(
     }
 }
 
-/// Standard input as a pipe whose other end the parent holds.
+/// Opens standard input as a pipe whose other end the parent holds.
 fn open_lifeline() -> anyhow::Result<pipe::Receiver> {
     let stdin = io::stdin().as_fd().try_clone_to_owned().context("duplicate standard input")?;
     pipe::Receiver::from_owned_fd(stdin).context("--lifeline needs a pipe as standard input")

@@ -67,14 +67,15 @@ impl FromStr for Percent {
 }
 
 impl Percent {
-    /// As a share: 1 for 100 %.
+    /// Returns it as a share: 1 for 100 %.
     pub(super) fn share(self) -> f64 {
         self.0
     }
 }
 
 impl CompareArgs {
-    /// The baseline's runs; of folders, the last ones that began before the given time. None without `--baseline`.
+    /// Reads the baseline's runs; of folders, the last ones that began before the given time. Empty without
+    /// `--baseline`.
     pub(super) fn earlier(&self, before: Option<Stamp>) -> anyhow::Result<Earlier> {
         let mut earlier = Earlier::default();
         for path in &self.baseline {
@@ -98,7 +99,8 @@ impl CompareArgs {
         comparable(baseline, candidate, &self.options())
     }
 
-    /// The gate's checks of a run against the baseline: limits from the spread of enough runs, else a comparison.
+    /// Returns the gate's checks of a run against the baseline: limits from the spread of enough runs, else a
+    /// comparison.
     pub(super) fn judge(
         &self,
         earlier: Earlier,

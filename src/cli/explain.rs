@@ -42,7 +42,7 @@ impl ExplainArgs {
     }
 }
 
-/// Any text; a shell completes the names that can be written as they stand.
+/// Parser of any text; a shell completes the names that can be written literally.
 #[derive(Clone, Debug)]
 struct Name;
 
@@ -64,7 +64,7 @@ impl TypedValueParser for Name {
     }
 }
 
-/// The names that can be written as they stand, each once.
+/// Returns the names that can be written literally, each once.
 fn names(entries: &[Entry]) -> Vec<(&'static str, Kind)> {
     let all = entries.iter().flat_map(|entry| entry.names.iter().map(|name| (*name, entry.kind)));
     let mut seen = BTreeSet::new();
@@ -150,7 +150,7 @@ fn below(name: &str, entries: &[Entry], explained: &[&Entry]) -> Vec<&'static st
     others.flat_map(|entry| entry.names.iter().copied()).filter(|known| known.starts_with(&prefix)).collect()
 }
 
-/// Everything that the docs say about one entry.
+/// Returns everything that the docs say about one entry.
 fn in_full(entry: &Entry, width: usize) -> String {
     let mut text = format!(
         "{}\n\n",
@@ -167,14 +167,14 @@ fn in_full(entry: &Entry, width: usize) -> String {
     text
 }
 
-/// A text whose lines are indented by `indent`; the first begins with `lead` instead.
+/// Wraps a text; its lines are indented by `indent`, and the first begins with `lead` instead.
 fn wrapped(lead: &str, indent: usize, text: &str, width: usize) -> String {
     let (first, others) = (format!("{lead:indent$}"), " ".repeat(indent));
     let options = textwrap::Options::new(width).word_splitter(textwrap::WordSplitter::NoHyphenation);
     textwrap::fill(text, options.initial_indent(&first).subsequent_indent(&others))
 }
 
-/// All names by kind, one a line.
+/// Lists all names by kind, one per line.
 fn list(entries: &[Entry], width: usize) -> String {
     let names = entries.iter().flat_map(|entry| &entry.names);
     let column = names.map(|name| name.chars().count()).max().unwrap_or(0);
@@ -193,7 +193,7 @@ fn list(entries: &[Entry], width: usize) -> String {
     text + "More about one of them: rolldrop explain NAME\n"
 }
 
-/// A line that is cut between two words if it is too long.
+/// Cuts a line between two words if it is too long.
 fn one_line(line: &str, width: usize) -> String {
     if line.chars().count() <= width {
         return line.to_owned();

@@ -52,7 +52,7 @@ impl LoadArgs {
         exit
     }
 
-    /// In other tools `-q` is the rate, so that its value is taken for a URL here.
+    /// Adds a hint for users of other tools, in which `-q` is the rate: its value is taken for a URL here.
     fn with_hint(&self, error: PlanError) -> anyhow::Error {
         let rate = self.rate_after_quiet();
         let hint = rate.map(|rate| format!("-q is --quiet: for {rate} requests/s write -r {rate}"));
@@ -137,7 +137,7 @@ impl LoadArgs {
         self.conclude(&title, &load_plan, &ended, table)
     }
 
-    /// The message if the load is cut off.
+    /// Returns the message for a load that is cut off.
     fn cut_off(&self) -> String {
         match &self.out {
             Some(dir) => {
@@ -245,14 +245,15 @@ impl Recording {
         Ok(self.dir.write_info(&self.info)?)
     }
 
-    /// Without a coordinator, events are those of the load's first source: all sources share one clock.
+    /// Appends an event. Without a coordinator, events are those of the load's first source: all sources share one
+    /// clock.
     fn event(&mut self, at: Stamp, kind: EventKind) -> anyhow::Result<()> {
         let source = self.info.sources.first().map(|source| source.name.as_str()).unwrap_or_default();
         Ok(self.events.append(&Event::new(at, source, kind))?)
     }
 }
 
-/// The targets in a few words.
+/// Describes the targets in a few words.
 fn title(targets: &[Target]) -> String {
     match targets {
         [target] => target.url.clone(),

@@ -127,7 +127,7 @@ pub(super) struct MeasureArgs {
 }
 
 impl MeasureArgs {
-    /// The scenario of this name, or one that has nothing but the target. `further` are values of the scenario.
+    /// Loads the scenario of this name, or makes one that has only the target. `further` are overrides of its values.
     pub(super) fn scenario(
         &self,
         name: Option<&str>,
@@ -177,7 +177,7 @@ impl MeasureArgs {
         if is_current && !on_command_line { Naming::Current } else { Naming::Named }
     }
 
-    /// The cluster; an embedded one keeps its logs in this directory.
+    /// Returns the choice of the cluster; an embedded one keeps its logs in this directory.
     pub(super) fn choice(
         &self,
         name: Option<&str>,
@@ -205,7 +205,7 @@ impl MeasureArgs {
     }
 }
 
-/// A text as a value of a scenario.
+/// Formats a text as a value of a scenario.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

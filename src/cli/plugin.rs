@@ -46,7 +46,7 @@ impl Called {
         }
     }
 
-    /// The command, with the name that was called in help texts and usage lines.
+    /// Returns the command, with the name that was called in help texts and usage lines.
     pub(super) fn known_as(self, command: Command) -> Command {
         match self {
             Self::AsPlugin => renamed(command).bin_name(AS_PLUGIN),

@@ -119,7 +119,7 @@ impl Viewer for Live {
 }
 
 impl Progress {
-    /// The form that fits stderr.
+    /// Chooses the form that fits stderr.
     pub(super) fn new(quiet: bool, clock: Clock) -> Self {
         let form = if quiet {
             Form::Quiet
@@ -138,7 +138,7 @@ impl Progress {
         Arc::clone(&self.live) as Arc<dyn Viewer>
     }
 
-    /// A step begins.
+    /// Begins a step.
     pub(super) fn step(&self, what: &str) {
         let what = shown::one_line(what);
         self.tell_news();
@@ -157,7 +157,7 @@ impl Progress {
         }
     }
 
-    /// A notice, which stays on the screen and is shown even when quiet.
+    /// Shows a notice, which stays on the screen and is shown even when quiet.
     pub(super) fn note(&self, what: &str) {
         self.tell_news();
         let line = format!("{PREFIX}{}", shown::message(what));
@@ -240,12 +240,12 @@ impl Progress {
         ended
     }
 
-    /// The run waits until nothing has been lost for this long, or no longer.
+    /// Sets the time without losses that the run waits for; `None` if it no longer waits.
     pub(super) fn awaits_silence(&self, silence: Option<Duration>) {
         self.live.state().awaits_silence(silence);
     }
 
-    /// A warning, which is shown even when quiet: once, and how often it came at the end.
+    /// Shows a warning, even when quiet: once, with the number of times that it came at the end.
     pub(super) fn warn(&self, message: &str) {
         let is_new = self.said().is_new_warning(message);
         if is_new {
@@ -253,7 +253,7 @@ impl Progress {
         }
     }
 
-    /// A line that stays.
+    /// Prints a line that stays.
     pub(super) fn say(&self, message: &str) {
         self.tell_news();
         let message = shown::message(message);
@@ -264,7 +264,7 @@ impl Progress {
         }
     }
 
-    /// Nothing more to show.
+    /// Ends the display. Warnings that came more than once are shown with their counts.
     pub(super) fn done(&self) {
         let repeated = self.said().take_repeated();
         repeated.iter().for_each(|text| self.note(text));
@@ -286,7 +286,7 @@ impl Progress {
                     self.tell_news();
                     self.tell_state(now);
                 }
-                // So that it does not heap up.
+                // Without this, news would pile up.
                 Form::Quiet => self.tell_news(),
             }
         }

@@ -167,7 +167,7 @@ fn allow_connections() -> usize {
     usize::try_from(files.saturating_sub(OTHERS) / 2).unwrap_or(usize::MAX).max(1)
 }
 
-/// An address as a manifest can write it: `$(POD_IP):8080` has no brackets when it is of IPv6.
+/// Parses an address as a manifest can write it: `$(POD_IP):8080` has no brackets when it is of IPv6.
 pub(super) fn address(text: &str) -> Result<SocketAddr, AddrParseError> {
     text.parse().or_else(|error| {
         let parts = text.rsplit_once(':');

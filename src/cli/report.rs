@@ -173,7 +173,7 @@ fn is_coloured() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
-/// Text for where stdout goes.
+/// Returns the text options that fit stdout.
 pub(super) fn text_options(folder: Option<&Path>) -> TextOptions {
     let most = TextOptions::default().width;
     // None where that is no terminal.

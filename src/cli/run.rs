@@ -496,8 +496,8 @@ impl Run<'_> {
     }
 }
 
-/// The result of closing a run. If the run had failed before, its own error is the one to report, as it may be the
-/// cause of this one; this one is then only a warning.
+/// Returns the result of closing a run. If the run had failed before, its own error is the one to report, as it may be
+/// the cause of this one; this one is then only a warning.
 fn closed<T: Default>(
     finished: Result<T, CoordinatorError>,
     has_failed: bool,
@@ -524,14 +524,14 @@ fn interruption(error: CoordinatorError) -> anyhow::Error {
     }
 }
 
-/// A unique name, valid as the value of a label.
+/// Returns a unique name, valid as the value of a label.
 pub(super) fn run_name(scenario: &str, now: Stamp) -> String {
     let time = jiff::Timestamp::from_nanosecond(now.unix_ns().into()).unwrap_or_default();
     let scenario: String = scenario.chars().take(40).collect();
     format!("{scenario}-{}", time.strftime("%Y%m%dT%H%M%S.%3fZ"))
 }
 
-/// `rolldrop-runs/NAME-TIME`, followed by a number if that exists.
+/// Returns `rolldrop-runs/NAME-TIME`, followed by a number if that exists.
 pub(super) fn default_out(folder: &str, name: &str, now: Stamp) -> PathBuf {
     let time = jiff::Timestamp::from_nanosecond(now.unix_ns().into()).unwrap_or_default();
     let base = PathBuf::from(folder).join(format!("{name}-{}", time.strftime("%Y%m%dT%H%M%SZ")));

@@ -165,13 +165,13 @@ impl TuneArgs {
         Ok(exit.into())
     }
 
-    /// The scenario; `None` if only a target is named.
+    /// Returns the name of the scenario; `None` if only a target is named.
     fn scenario_name(&self) -> Option<&str> {
         let demo = self.measure.targets.is_empty().then_some(scenario::ROLLOUT);
         self.scenario.as_deref().or(demo)
     }
 
-    /// The scenario with these further values, and the workload that `--workload` names.
+    /// Loads the scenario with these further values, and the workload that `--workload` names.
     fn loaded(&self, further: Vec<String>) -> anyhow::Result<Loaded<lab::Config>> {
         let mut loaded = self.measure.scenario(self.scenario_name(), further)?;
         if let Some(workload) = &self.workload {

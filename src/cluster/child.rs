@@ -174,7 +174,7 @@ impl ClusterProcess {
     /// Waits until the process has ended on its own or been killed. None of its pods is left then.
     pub(super) async fn died(&self) -> Died {
         let pid = Pid::from_raw(self.pid);
-        // It is left to be reaped by whoever ends it.
+        // Leaves the process to be reaped by whoever ends it.
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         let how = loop {
             match waitid(Id::Pid(pid), flags) {

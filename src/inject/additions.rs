@@ -27,7 +27,7 @@ pub(super) struct Additions {
 /// Reason why a workload gets no sidecar, and the remedy.
 #[derive(Debug)]
 pub(super) struct Refusal {
-    /// Its place among the objects.
+    /// Index of the workload among the objects.
     pub(super) object: usize,
     /// JSON pointer to the part of the object that is the reason.
     pub(super) at: String,
@@ -38,7 +38,7 @@ pub(super) struct Refusal {
 
 /// A workload among the objects.
 struct Workload<'a> {
-    /// Its place among the objects.
+    /// Index of the workload among the objects.
     number: usize,
     object: &'a Object,
     /// JSON pointer to its pods' metadata and spec.
@@ -57,7 +57,7 @@ enum State {
 ///
 /// # Errors
 ///
-/// As [`super::inject`].
+/// Fails as [`super::inject`] does.
 pub(super) fn of(
     objects: &[Object],
     options: &Options,
@@ -122,7 +122,7 @@ pub(super) fn of(
     Ok(additions)
 }
 
-/// Looks whether what was named is there, and anything is meant.
+/// Checks that what was named is there, and that anything is meant.
 fn look_for_meant(
     objects: &[Object],
     workloads: &[Workload<'_>],
@@ -154,7 +154,7 @@ fn look_for_meant(
     Err(InjectError::NoWorkload { instead })
 }
 
-/// The first few, and how many there are more.
+/// Lists the first few titles, and counts the others.
 fn some(titles: impl Iterator<Item = String>) -> String {
     let titles: Vec<String> = titles.collect();
     let shown = titles[..titles.len().min(NAMED)].join(", ");

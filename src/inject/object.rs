@@ -61,7 +61,7 @@ pub(crate) struct BadWorkloadName;
 impl FromStr for WorkloadName {
     type Err = BadWorkloadName;
 
-    /// `KIND/NAME`, with a kind as kubectl takes it: in any case, plural, short, or with its group.
+    /// Parses `KIND/NAME`, with a kind as kubectl takes it: in any case, plural, short, or with its group.
     fn from_str(text: &str) -> Result<Self, BadWorkloadName> {
         let (kind, name) = text.split_once('/').ok_or(BadWorkloadName)?;
         let kind = kind.split('.').next().unwrap_or_default().to_lowercase();

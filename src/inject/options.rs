@@ -89,7 +89,7 @@ pub(crate) struct BadSecretKey;
 impl FromStr for SecretKey {
     type Err = BadSecretKey;
 
-    /// `NAME`, or `NAME/KEY`; the default key is `token`.
+    /// Parses `NAME`, or `NAME/KEY`; the default key is `token`.
     fn from_str(text: &str) -> Result<Self, BadSecretKey> {
         let (name, key) = text.split_once('/').unwrap_or((text, "token"));
         let good = |part: &str| {
@@ -108,7 +108,7 @@ impl FromStr for SecretKey {
 pub(crate) struct KubernetesVersion(u32);
 
 impl KubernetesVersion {
-    /// 1.`minor`.
+    /// Returns version 1.`minor`.
     pub(crate) const fn minor(minor: u32) -> Self {
         Self(minor)
     }
@@ -179,7 +179,7 @@ pub(crate) enum InjectError {
     NotThere {
         /// The workload.
         named: WorkloadName,
-        /// Those that there are.
+        /// Titles of the workloads that there are.
         known: String,
     },
     /// No workload uses the port that was asked for.

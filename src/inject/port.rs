@@ -38,7 +38,7 @@ pub(super) fn free<'a>(
 /// A Service among the manifests.
 #[derive(Debug)]
 pub(super) struct Service<'a> {
-    /// Its place among the objects.
+    /// Index of the Service among the objects.
     pub(super) number: usize,
     pub(super) object: &'a Object,
     /// Target ports that it had before, by the number of its port.
@@ -63,7 +63,7 @@ impl<'a> Service<'a> {
         ports.enumerate().filter(|(_, port)| is_tcp(port))
     }
 
-    /// The target port that the app has behind a port of this Service; null where none is written.
+    /// Returns the target port that the app has behind a port of this Service; null where none is written.
     pub(super) fn target<'b>(&'b self, port: &'b Value) -> &'b Value {
         self.kept.get(&port["port"].to_string()).unwrap_or(&port["targetPort"])
     }
@@ -77,7 +77,7 @@ impl<'a> Service<'a> {
 #[derive(Debug)]
 pub(super) struct Services<'a> {
     pub(super) all: Vec<Service<'a>>,
-    /// By namespace, and the first label that they ask for.
+    /// Indices by namespace, and by the first label that the Services select.
     by_label: HashMap<(Option<&'a str>, &'a str, &'a Value), Vec<usize>>,
 }
 
@@ -96,7 +96,7 @@ impl<'a> Services<'a> {
         Self { all, by_label }
     }
 
-    /// Those that select the pods of a workload, in order.
+    /// Returns the indices of the Services that select the pods of a workload, in order.
     pub(super) fn of(&self, workload: &Object, pod: &str) -> Vec<usize> {
         let labels = workload.get(&format!("{pod}/metadata/labels"));
         let namespace = workload.namespace();
@@ -296,7 +296,7 @@ fn is_tcp(port: &Value) -> bool {
     port["protocol"].as_str().is_none_or(|protocol| protocol == "TCP")
 }
 
-/// The ports of all containers but the sidecar.
+/// Returns the ports of all containers but the sidecar.
 fn declared(workload: &Object, pod: &str) -> Vec<Declared> {
     let spec = workload.get(&format!("{pod}/spec"));
     let own = sidecar::place(workload, pod);
@@ -313,7 +313,7 @@ fn declared(workload: &Object, pod: &str) -> Vec<Declared> {
         .collect()
 }
 
-/// The TCP ports of a Service, each with the pod's port that it routes to, if that is known.
+/// Returns the TCP ports of a Service, each with the pod's port that it routes to, if that is known.
 fn leads_of<'a>(
     number: usize,
     service: &'a Service<'_>,
@@ -333,7 +333,7 @@ fn leads_of<'a>(
     })
 }
 
-/// The ports of a workload's pods that Services among these objects route to.
+/// Returns the ports of a workload's pods that Services among these objects route to.
 pub(super) fn targets(workload: &Object, pod: &str, objects: &[Object]) -> Vec<u16> {
     let (declared, services) = (declared(workload, pod), Services::among(objects));
     let of_it = services.of(workload, pod);
@@ -381,7 +381,7 @@ fn app_port(
     }
 }
 
-/// The path of the app's readiness probe, if it uses that port.
+/// Returns the path of the app's readiness probe, if it uses that port.
 fn ready_path(spec: &Value, app_port: u16, name: Option<&str>) -> Option<String> {
     let containers = spec["containers"].as_array()?;
     let mut asked = containers.iter().map(|container| &container["readinessProbe"]["httpGet"]);

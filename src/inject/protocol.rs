@@ -1,4 +1,4 @@
-//! Ports that carry no HTTP, by what manifests say of them.
+//! Ports that carry no HTTP, judged by their manifests.
 //!
 //! The proxy for HTTP waits for a request's head. In front of Redis it answers 400, and where the server speaks first,
 //! such as MySQL's, both sides wait for ever.
@@ -7,8 +7,8 @@ use std::fmt;
 
 use serde_json::Value;
 
-/// Words of HTTP in port names (`<protocol>-<suffix>`, as in Istio's convention) and application protocols. They win over
-/// other words: `redis-metrics` and `mysql-http` are HTTP.
+/// Words of HTTP in port names (`<protocol>-<suffix>`, as in Istio's convention) and application protocols. They win
+/// over other words: `redis-metrics` and `mysql-http` are HTTP.
 const HTTP_WORDS: [&str; 24] = [
     "admin",
     "api",

@@ -35,8 +35,8 @@ pub(super) struct Front {
     pub(super) ports: Ports,
 }
 
-/// The native sidecar: an init container that is always restarted (KEP-753), so that it starts before
-/// the app and ends after it.
+/// Makes the native sidecar: an init container that is always restarted (KEP-753), so that it starts before the app and
+/// ends after it.
 ///
 /// It has no probes, which would decide when the pod is ready; the app's own probes still go to the app. Its
 /// preStop hook runs the same program, which marks when the kubelet begins to end the pod. The hook finds the
@@ -99,9 +99,9 @@ fn memory_mib(connections: usize) -> usize {
     96 + connections.max(CONNECTIONS).saturating_mul(40).div_ceil(1024)
 }
 
-/// The index of a workload's sidecar among its init containers. Its pods have the annotation [`SIDECAR`], and the
-/// container of that name has the image of the annotation, or another image named `rolldrop`, as registries
-/// rewrite image names. The container's name alone is not enough: it may be a migration of the user's own.
+/// Finds the index of a workload's sidecar among its init containers. Its pods have the annotation [`SIDECAR`], and the
+/// container of that name has the image of the annotation, or another image named `rolldrop`, as registries rewrite
+/// image names. The container's name alone is not enough: it may be a migration of the user's own.
 pub(super) fn place(object: &Object, pod: &str) -> Option<usize> {
     let added = object.get(&format!("{pod}/metadata/annotations"))[SIDECAR].as_str()?;
     let containers = object.get(&format!("{pod}/spec/initContainers")).as_array()?;
@@ -112,13 +112,13 @@ pub(super) fn place(object: &Object, pod: &str) -> Option<usize> {
     containers.iter().position(is_ours)
 }
 
-/// The last part of an image's name, without its tag and digest.
+/// Returns the last part of an image's name, without its tag and digest.
 fn base_name(image: &str) -> &str {
     let last = image.rsplit('/').next().unwrap_or_default();
     last.split(['@', ':']).next().unwrap_or_default()
 }
 
-/// The ports of a workload's sidecar.
+/// Returns the ports of a workload's sidecar.
 pub(super) fn ports(object: &Object, pod: &str) -> Option<Ports> {
     let at = place(object, pod)?;
     let port = |index: usize| {
@@ -128,7 +128,7 @@ pub(super) fn ports(object: &Object, pod: &str) -> Option<Ports> {
     Some(Ports { listen: port(0)?, admin: port(1)? })
 }
 
-/// The name that a sidecar's port took over from the app's.
+/// Returns the name that a sidecar's port took over from the app's.
 pub(super) fn moved_name(sidecar: &Value) -> Option<&str> {
     let mut names = sidecar["ports"].as_array()?.iter().filter_map(|port| port["name"].as_str());
     names.find(|name| *name != ADMIN_PORT_NAME)

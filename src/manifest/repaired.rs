@@ -51,7 +51,7 @@ impl<'t> Repaired<'t> {
     /// Indents the lines of the text in quotes that reaches over `place`; what lies before `read` was read already.
     ///
     /// # Errors
-    /// There is no such text, or it does not end.
+    /// Fails if there is no such text, or it does not end.
     pub(super) fn indent(&mut self, read: usize, place: usize) -> Result<(), Unrepaired> {
         let (open, close) = quoted(&self.text, read, place).ok_or(Unrepaired::NoQuotes)?;
         let close = close.ok_or(Unrepaired::Unclosed(open))?;
@@ -85,8 +85,8 @@ fn is_separator(line: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
 }
 
-/// The text in quotes that reaches over `place`, quotes included, without its end if that is nowhere. From `from` on there
-/// are only keys, tags, comments and plain values before it.
+/// Finds the quoted text that reaches over `place`, quotes included; its end is `None` if it is not closed. From `from`
+/// on, only keys, tags, comments and plain values precede it.
 fn quoted(text: &str, from: usize, place: usize) -> Option<(usize, Option<usize>)> {
     let bytes = text.as_bytes();
     let is_blank = |at: usize| bytes.get(at).is_none_or(u8::is_ascii_whitespace);
@@ -111,7 +111,7 @@ fn quoted(text: &str, from: usize, place: usize) -> Option<(usize, Option<usize>
     None
 }
 
-/// The place behind the quote that closes the one at `open`.
+/// Returns the place behind the quote that closes the one at `open`.
 fn closing(bytes: &[u8], open: usize, quote: u8) -> Option<usize> {
     let mut at = open + 1;
     loop {

@@ -13,7 +13,7 @@ use super::scalar;
 
 /// Collections in collections: Kubernetes' own schemas have fewer than 40.
 const DEPTH: usize = 120;
-/// The most values that aliases may stand for in one document: a few lines can multiply them without end.
+/// Maximum number of values that aliases may expand to in one document: a few lines can multiply them without end.
 const ALIASED_VALUES: usize = 1_000_000;
 /// libyaml allows 1,024 characters. A key of JSON may have more.
 const KEY_LENGTH: usize = 1 << 20;
@@ -21,7 +21,7 @@ const KEY_LENGTH: usize = 1 << 20;
 /// A document of a text.
 #[derive(Debug)]
 pub(super) struct Document {
-    /// From the end of the document before to its own, comments and separators included.
+    /// Range from the end of the document before to the end of this one, comments and separators included.
     pub(super) range: Range<usize>,
     pub(super) root: Node,
     pub(super) value: Value,
@@ -30,7 +30,7 @@ pub(super) struct Document {
 /// A value in the text.
 #[derive(Debug)]
 pub(super) struct Node {
-    /// From its first byte to its last, without comments behind it. Where there is no value, the place for one.
+    /// Range from the first byte to the last, without comments behind it. For a missing value, the place for one.
     pub(super) range: Range<usize>,
     pub(super) shape: Shape,
 }
@@ -61,7 +61,7 @@ pub(super) struct Member {
 }
 
 impl Node {
-    /// The node at a JSON pointer, if no alias is on the way.
+    /// Returns the node at a JSON pointer, if no alias is on the way.
     pub(super) fn at(&self, pointer: &str) -> Option<&Node> {
         pointer.split('/').skip(1).try_fold(self, |node, part| node.child(&unescaped(part)))
     }
@@ -76,7 +76,8 @@ impl Node {
         }
     }
 
-    /// The place of what a JSON pointer names: of a field its key, of what is missing the nearest thing around it.
+    /// Returns the place of the part that a JSON pointer names: of a field its key, of a missing part the nearest one
+    /// around it.
     pub(super) fn place(&self, pointer: &str) -> usize {
         let (mut node, mut place) = (self, self.range.start);
         for part in pointer.split('/').skip(1).map(unescaped) {
@@ -103,7 +104,7 @@ pub(super) fn documents(text: &str) -> Result<Vec<Document>, Problem> {
 /// Reads the documents that begin at `start` or behind it.
 ///
 /// # Errors
-/// As [`documents`].
+/// Fails as [`documents`] does.
 pub(super) fn documents_from(text: &str, start: usize) -> Result<Vec<Document>, Problem> {
     let mut documents = Vec::new();
     let mut repaired = Repaired::from(text, start);
@@ -357,7 +358,7 @@ impl<'t> Reader<'t> {
         self.path.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(".")
     }
 
-    /// The place behind the colon after a key.
+    /// Returns the place behind the colon after a key.
     fn behind_colon(&self, key_end: usize) -> usize {
         let rest = &self.text[key_end..];
         let space = rest.len() - rest.trim_start().len();

@@ -130,8 +130,8 @@ impl Disruption {
         StdRng::seed_from_u64(self.seed ^ (u64::from(stream) << 32))
     }
 
-    /// The same for another round, counted from 0, with random choices of its own, and until something else if that is
-    /// given.
+    /// Returns the same disruption for another round, counted from 0, with random choices of its own, and with another
+    /// end of its repetitions if one is given.
     pub(crate) fn in_round(&self, round: usize, until: Option<Until>) -> Self {
         // The seeds of a scenario's disruptions differ by small numbers, and streams by the upper half.
         let seed = self.seed.wrapping_add((round as u64) << 16);
@@ -252,7 +252,7 @@ pub(crate) enum Action {
     },
     /// Watches what others do.
     Observe {
-        /// For this long; `None`: until the load ends.
+        /// Duration of the watch; `None` until the load ends.
         lasts: Option<Duration>,
     },
 }

@@ -59,7 +59,7 @@ pub(crate) fn with(
     read(&document)
 }
 
-/// The same in the document of a scenario. An assignment outweighs the file, also if it was made before.
+/// Does the same in the document of a scenario. An assignment outweighs the file, even if it was made before.
 pub(super) fn replace(
     document: &mut Document,
     file: Option<&ExpectFile>,
@@ -77,7 +77,7 @@ fn is_of_expect(assignment: &str) -> bool {
     path.split('.').next() == Some("expect")
 }
 
-/// The expectations of a document.
+/// Reads the expectations of a document.
 pub(super) fn read(document: &Document) -> Result<Expect, ScenarioError> {
     #[derive(Deserialize)]
     struct File {

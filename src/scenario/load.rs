@@ -8,7 +8,7 @@ use rolldrop_record::load::{LoadFrom, Pace, Settings, Stage};
 /// The load.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Load {
-    /// Its settings, without targets: those follow when the cluster has said where they are.
+    /// Settings, without targets: those follow when the cluster has said where they are.
     pub settings: Settings,
     /// Requests that are sent to each target; at least one.
     pub requests: Vec<Request>,

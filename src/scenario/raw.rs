@@ -206,7 +206,7 @@ impl<'de> Deserialize<'de> for Share {
     }
 }
 
-/// A text such as `25%` as a fraction, from 0 to 1.
+/// Parses a text such as `25%` as a fraction, from 0 to 1.
 fn percent(text: &str) -> Option<f64> {
     let number: f64 = text.strip_suffix('%')?.trim().parse().ok()?;
     (0.0..=100.0).contains(&number).then_some(number / 100.0)

@@ -39,7 +39,7 @@ impl Document {
         Ok(Self { file: file.to_owned(), value, places })
     }
 
-    /// A document that has one value, at this path.
+    /// Makes a document that has one value, at this path.
     pub(crate) fn holding(path: &str, value: Value, file: &str) -> Self {
         let nest = |value, step: String| Value::Object([(step, value)].into_iter().collect());
         let steps: Vec<String> = steps(path).collect();
@@ -63,7 +63,7 @@ impl Document {
         self.places.extend(places.map(|(below, place)| (format!("{path}.{below}"), place.clone())));
     }
 
-    /// The document as JSON.
+    /// Returns the document as JSON.
     pub(crate) fn value(&self) -> &Value {
         &self.value
     }
@@ -146,7 +146,7 @@ fn join(into: &mut Value, from: &Value) {
     }
 }
 
-/// The child of a mapping (made if it is not there) or of a list.
+/// Returns the child of a mapping (made if it is not there) or of a list.
 fn child<'a>(value: &'a mut Value, step: &str) -> Option<&'a mut Value> {
     if value.is_null() {
         *value = Value::Object(serde_json::Map::new());
@@ -158,7 +158,7 @@ fn child<'a>(value: &'a mut Value, step: &str) -> Option<&'a mut Value> {
     }
 }
 
-/// The steps of a path such as `disruptions[0].at` or `disruptions.0.at`.
+/// Returns the steps of a path such as `disruptions[0].at` or `disruptions.0.at`.
 fn steps(path: &str) -> impl Iterator<Item = String> {
     path.split(['.', '[']).map(|step| step.trim_end_matches(']').to_owned())
 }
@@ -173,7 +173,7 @@ fn unreadable(file: &str, text: &str) -> Option<(String, String)> {
     }
 }
 
-/// A parser's message on one line.
+/// Puts a parser's message on one line.
 fn plain(message: &str) -> String {
     message.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }

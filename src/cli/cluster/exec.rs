@@ -57,7 +57,7 @@ impl ExecArgs {
             command.env_remove(name);
         }
         let status = whereabouts.run(&spot, command)?;
-        // As a shell says it.
+        // Exits with the status that a shell would give.
         let code = status.code().or(status.signal().map(|signal| 128 + signal));
         Ok(ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
     }

@@ -32,7 +32,7 @@ impl Kind {
     pub(super) const ALL: &'static [Self] =
         &[Self::Outcome, Self::Cause, Self::Check, Self::Stage, Self::Finding];
 
-    /// The kind of a table's rows, by the heading of its first column.
+    /// Returns the kind of a table's rows, by the heading of its first column.
     fn of_table(first: &str) -> Option<Self> {
         match first {
             "outcome" => Some(Self::Outcome),
@@ -79,7 +79,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// The paragraphs and items of lists on its page that mention one of its names.
+    /// Returns the paragraphs and items of lists on its page that mention one of its names.
     pub(super) fn mentions(&self) -> Vec<String> {
         let is_mentioned =
             |block: &String| self.names.iter().any(|name| block.contains(&format!("`{name}`")));
@@ -87,7 +87,7 @@ impl Entry {
     }
 }
 
-/// Every row that says what a name means, in the order of the docs.
+/// Returns every row that explains a name, in the order of the docs.
 pub(super) fn entries() -> Vec<Entry> {
     let mut entries = Vec::new();
     for page in PAGES {
@@ -125,8 +125,8 @@ fn cells(line: &str) -> Vec<&str> {
     row.into_iter().flat_map(|row| row.split('|')).map(str::trim).collect()
 }
 
-/// The paragraphs of a page and the items of its lists, each as one line. One that ends with a colon is none: it says
-/// nothing without what follows. Neither are the names of tests.
+/// Returns the paragraphs of a page and the items of its lists, each as one line. Leaves out those that end with a
+/// colon, which say nothing without what follows, and the names of tests.
 fn blocks(text: &str) -> Vec<String> {
     let mut blocks = vec![String::new()];
     let mut is_code = false;
@@ -147,7 +147,7 @@ fn blocks(text: &str) -> Vec<String> {
     blocks
 }
 
-/// Markdown as plain text: links become their text.
+/// Converts Markdown to plain text: links become their text.
 fn plain(markdown: &str) -> String {
     let mut text = String::new();
     let mut rest = markdown;

@@ -237,7 +237,7 @@ pub(in super::super) struct LoadArgs {
 struct Body(Vec<u8>);
 
 impl LoadArgs {
-    /// The settings, with what files and the environment have to say.
+    /// Makes the settings, with the content of files and the environment.
     pub(in super::super) fn settings(&self) -> anyhow::Result<Settings> {
         let read = |path: &Path| match path.to_str() {
             Some("-") => {

@@ -183,12 +183,12 @@ impl Requests {
     }
 }
 
-/// The times of the percentile table: response times, or service times in a closed loop.
+/// Returns the times of the percentile table: response times, or service times in a closed loop.
 pub(super) fn latency<'a>(plan: &LoadPlan, summary: &'a Summary) -> &'a Histogram<u64> {
     if plan.is_closed_loop() { &summary.tally.service_ns } else { &summary.tally.response_ns }
 }
 
-/// The result for people: the answer in the first line, unless the result cannot be trusted.
+/// Formats the result for people: the answer in the first line, unless the result cannot be trusted.
 pub(super) fn text(url: &str, plan: &LoadPlan, report: &Report, summary: &Summary, color: bool) -> String {
     let mut out = String::new();
     if let Some(alarm) = report.alarm() {
@@ -215,7 +215,7 @@ impl Report {
         }
     }
 
-    /// Requests, rate, how connections were used, and failures by class.
+    /// Describes requests, rate, use of connections, and failures by class.
     fn answer(&self, connections: ConnectionMode) -> String {
         let Self { requests, load, .. } = self;
         let failures = requests.by_outcome.iter().filter(|(outcome, _)| **outcome != Outcome::Ok);
@@ -326,7 +326,7 @@ fn write_times(out: &mut String, times: &Latencies) -> std::fmt::Result {
     writeln!(out)
 }
 
-/// A line for each target, if there are several.
+/// Writes a line for each target, if there are several.
 fn write_targets(out: &mut String, targets: &[TargetFigures]) -> std::fmt::Result {
     if targets.len() < 2 {
         return Ok(());

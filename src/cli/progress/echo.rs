@@ -47,7 +47,7 @@ mod unix {
         }
     }
 
-    /// A background process may not change the terminal: the kernel would stop it.
+    /// Returns true if this process may change the terminal: the kernel would stop a background process that does.
     fn is_ours() -> bool {
         tcgetpgrp(stderr()) == Ok(getpgrp())
     }

@@ -28,11 +28,11 @@ const NAMED: usize = 2;
 /// Current state of a run.
 #[derive(Debug, Default)]
 pub(super) struct LiveState {
-    /// By UID.
+    /// Pods by UID.
     pods: BTreeMap<String, Pod>,
     /// Times at which pods were gone, with the pods' names, the latest last.
     gone: VecDeque<(Stamp, String)>,
-    /// By the number of the disruption; the user's command has none.
+    /// Actions by the number of their disruption; the user's command has none.
     actions: BTreeMap<Option<u32>, Action>,
     /// Unsettled part of a rollout, in words.
     unsettled: Option<String>,
@@ -98,7 +98,7 @@ impl Phase {
 struct Loss {
     first: Stamp,
     last: Stamp,
-    /// By outcome.
+    /// Numbers of dropped requests by outcome.
     dropped: BTreeMap<String, u64>,
     /// Pods that were terminating, gone or starting at the same time, in words.
     meanwhile: String,
@@ -158,8 +158,8 @@ impl LiveState {
         self.news.extend(self.last_wait().map(News::Said));
     }
 
-    /// Takes in how many requests were dropped so far, by outcome. Those of the warm-up are no news, nor those of a load
-    /// that is not part of a run.
+    /// Takes in the numbers of requests dropped so far, by outcome. Drops of the warm-up are no news, nor are those of
+    /// a load that is not part of a run.
     pub(super) fn dropped(&mut self, at: Stamp, dropped: BTreeMap<String, u64>, is_warmup: bool) {
         let before = std::mem::replace(&mut self.dropped, dropped);
         if is_warmup || self.zero.is_none() {
@@ -205,14 +205,14 @@ impl LiveState {
         }
     }
 
-    /// The pods, those that change first.
+    /// Returns the pods, those that change first.
     pub(super) fn pods(&self) -> Vec<&Pod> {
         let mut pods: Vec<&Pod> = self.pods.values().collect();
         pods.sort_by_key(|pod| (pod.phase, pod.since, &pod.name));
         pods
     }
 
-    /// The actions, those that are over last.
+    /// Describes the actions, those that are over last.
     pub(super) fn actions(&self, now: Stamp) -> Vec<String> {
         let mut actions: Vec<&Action> = self.actions.values().collect();
         actions.sort_by_key(|action| action.is_over());
@@ -220,7 +220,7 @@ impl LiveState {
         self.last_wait().into_iter().chain(actions.into_iter().map(in_words)).collect()
     }
 
-    /// The losses, the last one first.
+    /// Describes the losses, the latest first.
     pub(super) fn losses(&self) -> impl Iterator<Item = String> {
         self.losses.iter().rev().map(|loss| self.loss_in_words(loss))
     }
@@ -279,7 +279,7 @@ impl LiveState {
         }
     }
 
-    /// A call of a disruption, which was accepted or refused.
+    /// Applies a call of a disruption, which was accepted or refused.
     fn call(&mut self, call: &event::Action) {
         let Some(action) = self.actions.get_mut(&Some(call.disruption)) else { return };
         let pod = call.pod.clone().unwrap_or_default();

@@ -71,7 +71,7 @@ impl<'a> Planned<'a> {
         Position { text: format!("{counted}{planned} requests{left}"), of }
     }
 
-    /// The remaining time. Requests are counted a moment late: as long as some are missing, so is time.
+    /// Returns the remaining time. Requests are counted a moment late: while some are missing, time remains, too.
     fn left(self, counted: u64, elapsed: Duration) -> Option<Duration> {
         let left = self.length?.saturating_sub(elapsed);
         let is_complete = self.requests.is_none_or(|all| counted >= all);
@@ -141,14 +141,14 @@ impl Figures {
         format!("offered {offered_per_s:.0}/s, sent {sent_per_s:.0}/s, {in_flight} in flight")
     }
 
-    /// The same in fewer words.
+    /// Describes the rates in fewer words.
     pub(super) fn rate(&self) -> String {
         let [offered, sent] =
             [self.rate.offered_per_s, self.rate.sent_per_s].map(|per_s| format!("{per_s:.0}/s"));
         if offered == sent { offered } else { format!("offered {offered}, sent {sent}") }
     }
 
-    /// The outcomes of the counted requests.
+    /// Describes the outcomes of the counted requests.
     pub(super) fn outcomes(&self) -> String {
         let counted = self.progress.counted();
         let failed =
@@ -162,7 +162,7 @@ impl Figures {
         format!("{} ok, {failed}", counted.of(Outcome::Ok))
     }
 
-    /// The latest latencies, if there are any.
+    /// Describes the latest latencies, if there are any.
     pub(super) fn latencies(&self) -> Option<String> {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let recent = self.progress.recent?;
@@ -174,7 +174,7 @@ impl Figures {
 pub(super) mod tests {
     use super::*;
 
-    /// A load that has been running for a while, after a warm-up of 40 requests.
+    /// Returns the figures of a load that has been running for a while, after a warm-up of 40 requests.
     pub(in crate::cli::progress) fn busy() -> Figures {
         let mut progress = load::Progress { scheduled: 440, in_flight: 3, ..load::Progress::default() };
         progress.outcomes.add(Outcome::Ok, 419);

@@ -5,13 +5,13 @@ use super::load::Figures;
 use super::news::{fit, joined, wrapped};
 use rolldrop_record::{Stamp, shown};
 
-/// A terminal that is narrower shows words instead of a bar.
+/// Minimum width for a bar; a narrower terminal shows words instead.
 const BAR_FROM: usize = 70;
-/// Its width.
+/// Width of the bar.
 const BAR: usize = 20;
-/// The most actions.
+/// Maximum number of actions shown.
 const ACTIONS: usize = 4;
-/// The share of the height that losses may take.
+/// Losses may take one part in this many of the height.
 const LOSSES: usize = 3;
 
 /// Content to show.
@@ -49,7 +49,7 @@ impl Screen<'_> {
         lines.iter().map(|line| fit(&shown::one_line(line), width)).collect()
     }
 
-    /// One line.
+    /// Returns the view as one line.
     pub(super) fn line(&self, width: usize) -> String {
         let head = match self.load {
             Some(load) => load.position.text.clone(),
@@ -79,7 +79,7 @@ impl Screen<'_> {
         lines
     }
 
-    /// The latest losses, as many as there is room for, the last one last.
+    /// Returns the latest losses, as many as there is room for, the latest last.
     fn losses(&self, width: usize, mut room: usize) -> Vec<String> {
         let losses = self.state.losses().map(|loss| wrapped(&loss, width));
         let mut shown: Vec<_> = losses

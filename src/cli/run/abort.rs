@@ -25,7 +25,7 @@ pub(super) async fn too_much_dropped(limit: &Abort, control: &Control) -> String
     }
 }
 
-/// The warning for a scenario that disrupts while its load still rises.
+/// Returns the warning for a scenario that disrupts while its load still rises.
 pub(super) fn disrupts_a_ramp(scenario: &Scenario) -> Option<String> {
     let steady_from = scenario.load.steady_from();
     let at = scenario.disruptions.iter().map(|disruption| disruption.at).min()?;

@@ -1,8 +1,8 @@
 //! The Secret with the token of the admin ports of a run's sidecars.
 //!
-//! It exists as long as the run. Pods refer to it, so the token is in no pod's spec and in no file of the run. They also
-//! start without it: a pod that is made after the run, before its workload has been rolled back, must not wait for a
-//! Secret that is gone.
+//! It exists as long as the run. Pods refer to it, so the token is in no pod's spec and in no file of the run. They
+//! also start without it: a pod that is made after the run, before its workload has been rolled back, must not wait for
+//! a Secret that is gone.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub(super) struct AdminSecret {
 }
 
 impl AdminSecret {
-    /// Under a name that no other run has.
+    /// Makes one with a name that no other run has.
     pub(super) fn new(token: AdminToken) -> Self {
         let name = format!("rolldrop-admin-{:08x}", rand::random::<u32>());
         Self { token, key: SecretKey { name, key: "token".to_owned(), absent: Absent::TellsNobody } }

@@ -88,11 +88,11 @@ fn signal(child: &Child, which: Signal) {
     let _ = signal::killpg(nix::unistd::Pid::from_raw(pid), which);
 }
 
-/// There is no way to ask it to end; dropping it kills it.
+/// Does nothing: there is no way to ask the process to end; dropping it kills it.
 #[cfg(not(unix))]
 fn signal(_child: &Child, _which: Signal) {}
 
-/// A program by its path, or by its name in PATH, as a shell finds it.
+/// Finds a program by its path, or by its name in PATH, as a shell does.
 fn find_program(name: &OsStr) -> anyhow::Result<PathBuf> {
     let path = Path::new(name);
     if path.components().count() > 1 {

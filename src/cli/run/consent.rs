@@ -84,7 +84,7 @@ pub(super) async fn ask(
     confirm(progress, interrupts).await
 }
 
-/// The option that names a cluster.
+/// Returns the option that names a cluster.
 pub(in crate::cli) fn flag_of(origin: Option<&Origin>) -> String {
     match origin.and_then(|origin| origin.context.as_ref()) {
         Some(context) => format!("--context {context}"),
@@ -92,7 +92,7 @@ pub(in crate::cli) fn flag_of(origin: Option<&Origin>) -> String {
     }
 }
 
-/// Asks whether to go on.
+/// Asks the user whether to continue.
 ///
 /// # Errors
 /// Fails if the answer is no, or there is nobody to ask.
@@ -107,7 +107,7 @@ pub(in crate::cli) async fn confirm(progress: &Progress, interrupts: &Interrupts
     }
 }
 
-/// A line from the terminal; none if the run is stopped first.
+/// Reads a line from the terminal; `None` if the run is stopped first.
 async fn line(stop: CancellationToken) -> anyhow::Result<Option<String>> {
     let reading = tokio::task::spawn_blocking(move || {
         let stdin = io::stdin();

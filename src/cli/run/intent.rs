@@ -73,7 +73,7 @@ impl Intent<'_> {
         Ok(plan)
     }
 
-    /// The Secrets with the sidecars' token.
+    /// Returns the Secrets with the sidecars' token.
     pub(super) fn secrets(&self, scenario: &Scenario, namespace: &str) -> Vec<Value> {
         let has_live = self.live(scenario).is_some_and(|changes| changes.sidecar.is_some());
         let secrets = |secret: &AdminSecret| secret.manifests(namespace, &scenario.manifests, has_live);

@@ -1,4 +1,4 @@
-//! `--inconclusive extend`: whether a run can go on while its gate is inconclusive, and how often it is looked at.
+//! `--inconclusive extend`: whether a run can continue while its gate is inconclusive, and the number of looks at it.
 //!
 //! [`super::rounds`] carries out the rounds and looks.
 
@@ -15,7 +15,7 @@ use rolldrop_record::load::{Length, Pace};
 /// The most looks, if the user names no other number.
 const MOST: u16 = 4;
 
-/// The looks of a run; `None` if its length is fixed.
+/// Plans the looks of a run; `None` if its length is fixed.
 ///
 /// # Errors
 /// Fails if the run is to continue while its gate is inconclusive, and cannot.
@@ -43,7 +43,7 @@ pub(super) fn planned(
     Ok(Some(spending::looks(usize::from(most.unwrap_or(MOST)))))
 }
 
-/// Each round must be like the first.
+/// Checks that each round can be like the first.
 fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
     let wrong = |key: &str, why: &str| Err(scenario.invalid(key, format!("--inconclusive extend: {why}")));
     for (number, disruption) in scenario.disruptions.iter().enumerate() {

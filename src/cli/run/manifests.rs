@@ -1,4 +1,5 @@
-//! Changes of a run to its scenario's manifests: the sidecar, if it is asked for, and the image that a cluster can pull.
+//! Changes of a run to its scenario's manifests: the sidecar, if the scenario asks for it, and the image that a cluster
+//! can pull.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +13,8 @@ use crate::inject::{self, InjectError};
 use crate::scenario::{Place, Scenario};
 use rolldrop_record::wire::AdminToken;
 
-/// Adds the sidecar, if the scenario asks for it, and returns the Secret with its token. Makes a token if there is none.
+/// Adds the sidecar, if the scenario asks for it, and returns the Secret with its token. Makes a token if there is
+/// none.
 pub(super) fn inject_sidecar(
     scenario: &mut Scenario,
     token: &mut Option<AdminToken>,
@@ -38,8 +40,9 @@ pub(super) fn inject_sidecar(
     Ok(Some(secret))
 }
 
-/// For each manifest, whether it may get the sidecar. If workloads are named, of all that make pods only these. Otherwise,
-/// if a URL leads to Services of the scenario, only the workloads behind those Services, so not a gateway in front of them.
+/// Returns, for each manifest, true if it may get the sidecar. If workloads are named, of all that make pods only these
+/// may. Otherwise, if a URL leads to Services of the scenario, only the workloads behind those Services may, so not a
+/// gateway in front of them.
 fn meant(scenario: &Scenario) -> Vec<bool> {
     let manifests = &scenario.manifests;
     let (mut services, mut behind) = (BTreeSet::new(), BTreeSet::new());

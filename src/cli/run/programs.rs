@@ -58,7 +58,7 @@ fn find(words: &[String]) -> anyhow::Result<Option<UserCommand>> {
     UserCommand::find(words.iter().map(OsString::from).collect())
 }
 
-/// The commands of disruptions, each with its disruption's number.
+/// Returns the commands of disruptions, each with its disruption's number.
 fn commands(disruptions: &[Disruption]) -> impl Iterator<Item = (usize, &[String])> {
     disruptions.iter().enumerate().filter_map(|(number, disruption)| match &disruption.action {
         Action::Exec { command } => Some((number, &command[..])),

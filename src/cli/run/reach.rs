@@ -41,7 +41,7 @@ fn node_addresses(node: Node) -> Vec<NodeAddress> {
     node.status.and_then(|status| status.addresses).unwrap_or_default()
 }
 
-/// URLs that lead to a Service from outside.
+/// Returns the URLs that lead to a Service from outside.
 fn urls<'a>(
     service: &Service,
     ingresses: impl Iterator<Item = &'a IngressSpec>,

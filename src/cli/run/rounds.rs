@@ -56,7 +56,8 @@ pub(super) struct Round {
 }
 
 impl Round {
-    /// As the strictest look has it, which shares its error between the terminations of all rounds.
+    /// Makes the round before a look. It has the error of the strictest look, shared between the terminations of all
+    /// rounds.
     fn of(looks: &Looks) -> Self {
         let strictest = looks.alphas.iter().copied().fold(ALPHA, f64::min);
         Self { index: looks.at - 1, alpha: strictest / looks.most() as f64, until: None }

@@ -54,7 +54,7 @@ impl FromStr for Resources {
 }
 
 impl Resources {
-    /// As the value of a scenario's key.
+    /// Formats it as an override of a scenario's value.
     pub(in crate::cli) fn as_override(&self) -> String {
         format!("load.job.resources={}", serde_json::json!(self.0))
     }
@@ -254,7 +254,7 @@ impl<N: Note> Sending<N> {
         }
     }
 
-    /// The nodes that the load comes from, where it comes from the cluster.
+    /// Returns the nodes that the load comes from, if it comes from the cluster.
     pub(super) fn nodes(&self) -> Option<BTreeSet<String>> {
         match self {
             Self::Here(_) => None,
@@ -288,7 +288,7 @@ impl<N: Note> Sending<N> {
         }
     }
 
-    /// The rows that pods have, of a load that has started.
+    /// Returns the rows that pods hold, once their load has started; `None` if the load comes from here.
     pub(super) fn early_rows(&self) -> Option<EarlyRows> {
         match self {
             Self::Here(_) => None,
@@ -311,7 +311,7 @@ impl<N: Note> Sending<N> {
         }
     }
 
-    /// After the load: fetches the rows of pods, unless `give_up` is cancelled. Reports progress to `tell`.
+    /// Fetches the rows of pods after the load, unless `give_up` is cancelled. Reports progress to `tell`.
     pub(super) async fn collect(
         &mut self,
         give_up: &CancellationToken,
@@ -341,7 +341,7 @@ impl<N: Note> Sending<N> {
     }
 }
 
-/// A load as a node sends it: each Service, through the Service proxy of that node, is a separate target.
+/// Returns the load as a node sends it: each Service, through the Service proxy of that node, is a separate target.
 fn seen_from(settings: &load::Settings, node: &str, ready: &Ready) -> load::Settings {
     let mut settings = settings.clone();
     let is_nodes_own = |target: &&mut load::Target| ready.by_service_proxy().any(|name| name == target.name);

@@ -49,7 +49,7 @@ pub(super) struct Measuring<'a> {
 }
 
 impl Measuring<'_> {
-    /// From the first answer to the last row.
+    /// Measures from the first answer to the last row.
     pub(super) async fn measure<N: Note>(
         self,
         ready: &Ready,
@@ -243,8 +243,8 @@ impl Measuring<'_> {
         Ok((None, None))
     }
 
-    /// Does the scenario's disruptions once. One of several rounds lasts as long as the load that the scenario has, unless
-    /// that ends with its disruptions. Returns whether its effects have settled before the end of that load.
+    /// Does the scenario's disruptions once. One of several rounds lasts as long as the load that the scenario has,
+    /// unless that ends with its disruptions. Returns whether its effects have settled before the end of that load.
     pub(super) async fn round(
         self,
         (zero, rate): (Stamp, f64),
@@ -349,7 +349,7 @@ impl Measuring<'_> {
         }
     }
 
-    /// KUBECONFIG for programs that the run starts, if it is not the user's own.
+    /// Returns KUBECONFIG for programs that the run starts, if it is not the user's own.
     pub(super) fn command_kubeconfig(self) -> anyhow::Result<Option<OsString>> {
         let overlay = self.run.run_dir.path().join("command-kubeconfig");
         let kubeconfig = self.cluster.kubeconfig_for(self.session.namespace(), &overlay);

@@ -37,7 +37,7 @@ impl Means {
         }
     }
 
-    /// As a value of a scenario.
+    /// Formats it as an override of a scenario's value.
     pub(super) fn as_override(self) -> String {
         match self {
             Self::Sidecar => "sidecar.inject=true".to_owned(),
@@ -50,7 +50,7 @@ impl Steps<'_> {
     /// Chooses the means of naming pods, says so, and continues only with consent.
     ///
     /// # Errors
-    /// Without consent, or when the cluster cannot be reached.
+    /// Fails without consent, or if the cluster cannot be reached.
     pub(super) async fn means(&self) -> anyhow::Result<Means> {
         let (means, what) = match self.why_no_conntrack().await? {
             None => (Means::Conntrack, "the kernel's connection tracking here names them".to_owned()),

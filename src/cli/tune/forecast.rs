@@ -34,7 +34,7 @@ const KNOWN_AFTER_S: f64 = 0.4;
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     disrupt: Disrupt,
-    /// From one rollout to the next, with the sleep that is set.
+    /// Time from one rollout to the next, with the sleep that is set.
     each: Duration,
     around: Duration,
     set_s: u64,
@@ -63,7 +63,7 @@ pub(super) struct Leg {
 }
 
 impl Pace {
-    /// As assumed before anything is measured.
+    /// Returns the pace that is assumed before anything is measured.
     pub(super) fn assumed(subject: &Subject, disrupt: Disrupt) -> Self {
         let [real, embedded] = EACH_POD;
         let each_pod = if subject.elsewhere().is_some() { real } else { embedded };
@@ -92,7 +92,7 @@ impl Pace {
         }
     }
 
-    /// As the first run has shown, which took that long.
+    /// Returns the pace as shown by the first run, which took this long.
     pub(super) fn measured(self, before: &RunResult, took: Duration) -> Self {
         let in_mode = |t: &&Termination| t.mode == Mode::Rollout;
         let mut ends_s: Vec<f64> = before.terminations.iter().filter(in_mode).map(|t| t.t0_s).collect();
@@ -121,8 +121,9 @@ impl Pace {
         }
     }
 
-    /// Number of units that a rollout, or a deletion, shows whose pods sleep for that long. Without names, pods are apart that
-    /// begin to end after the one before is known to have left the rules: once it has ended.
+    /// Returns the number of units that a rollout, or a deletion, shows if its pods sleep for that long. Without names,
+    /// pods count as separate if they begin to end after the one before is known to have left the rules: once it has
+    /// ended.
     pub(super) fn units_of_each(&self, sleep_s: u64, names: Names) -> usize {
         match (self.disrupt, names, self.named) {
             (Disrupt::DeletePod, ..) => 1,
@@ -148,7 +149,7 @@ impl Pace {
         (self.each + longer).saturating_sub(shorter)
     }
 
-    /// A run that is to have so many units.
+    /// Plans a run that is to have this many units.
     pub(super) fn leg(&self, purpose: Purpose, (sleep_s, needed): (u64, usize), names: Names) -> Leg {
         let times = needed.div_ceil(self.units_of_each(sleep_s, names));
         let each_ends = if self.disrupt == Disrupt::DeletePod { 1 } else { self.pods };
@@ -179,7 +180,7 @@ impl Pace {
     }
 }
 
-/// Counts the looks at a run before so many pods have ended, about: each round doubles their number.
+/// Estimates the number of looks at a run before this many pods have ended: each round doubles their number.
 fn looks(ended: usize) -> u32 {
     ended.div_ceil(FIRST_LOOK).next_power_of_two().ilog2() + 1
 }
@@ -220,18 +221,18 @@ impl Steps<'_> {
 }
 
 impl Plan {
-    /// The plan of one run.
+    /// Makes the plan of one run.
     fn of(leg: Leg, pace: &Pace) -> Self {
         Self { rollouts: pace.rollouts_of(&leg), takes: leg.takes, legs: vec![leg] }
     }
 
-    /// This plan, and then the other.
+    /// Appends the other plan to this one.
     fn then(mut self, other: Self) -> Self {
         self.legs.extend(other.legs);
         Self { rollouts: self.rollouts + other.rollouts, takes: self.takes + other.takes, ..self }
     }
 
-    /// The runs in words.
+    /// Describes the runs.
     fn in_words(&self, disrupt: Disrupt) -> String {
         let acts = |times: usize| match disrupt {
             Disrupt::RollingRestart => counted(len(times), "rollout"),
@@ -328,9 +329,9 @@ pub(super) async fn ask(steps: &Steps<'_>, takes: Duration) -> anyhow::Result<()
 /// Progress of a run, as its looks have seen it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Position {
-    /// Since its load began.
+    /// Time since its load began.
     pub(super) elapsed: Duration,
-    /// Units that count so far, about, with those of interrupted parts.
+    /// Approximate number of units that count so far, with those of interrupted parts.
     pub(super) units: usize,
     /// Units of these that it has shown itself.
     pub(super) own: usize,

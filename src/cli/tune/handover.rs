@@ -23,8 +23,8 @@ pub(super) fn write_report(out: &Path, tuning: &Tuning) -> anyhow::Result<()> {
     rolldrop_report::tuning(tuning)?.iter().try_for_each(|file| write(out, file))
 }
 
-/// The chosen settings as patches: a strategic merge patch, and the same for kustomize. The first line of each says what
-/// they rest on.
+/// Returns the chosen settings as patches: a strategic merge patch, and the same for kustomize. The first line of each
+/// states their basis.
 pub(super) fn patches(subject: &Subject, choice: &Choice, basis: &str) -> Vec<ReportFile> {
     let patch = format!("# {basis}\n{}", strategic_merge(subject, choice.settings.into()));
     let file = |path: &str, text: String| ReportFile { path: path.to_owned(), bytes: text.into_bytes() };
@@ -77,7 +77,7 @@ pub(super) fn to_a_repository(subject: &Subject, controller: &str, max_sleep: Du
     )
 }
 
-/// The lines of a manifest that the chosen settings change, with their numbers.
+/// Returns the lines of a manifest that the chosen settings change, with their numbers.
 pub(super) fn lines(path: &Path, subject: &Subject, choice: &Choice) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
     let changed =
@@ -110,7 +110,7 @@ fn new_lines<'a>(before: &str, after: &'a str) -> Vec<(usize, &'a str)> {
     new
 }
 
-/// An edit replaces at most so many lines in a row.
+/// Maximum number of lines in a row that an edit replaces.
 const MOST_GONE: usize = 8;
 
 #[cfg(test)]

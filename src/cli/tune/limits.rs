@@ -35,7 +35,8 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Looks at the labels of nodes, and at Services and Ingresses. `budget` is what the user says of nodes that shut down.
+    /// Looks at the labels of nodes, and at Services and Ingresses. `budget` is what the user says of nodes that shut
+    /// down.
     pub(super) fn find(
         nodes: &[BTreeMap<String, String>],
         objects: &[Value],

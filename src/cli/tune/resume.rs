@@ -45,7 +45,7 @@ pub(super) fn verified(tuning: &Path) -> anyhow::Result<Verified> {
 }
 
 impl TuneArgs {
-    /// The arguments of the tuning to resume, and its state; without `--resume` these.
+    /// Returns the arguments of the tuning to resume, and its state; without `--resume`, these arguments.
     pub(super) fn resumed(self) -> anyhow::Result<(Self, Option<State>)> {
         let Some(dir) = &self.resume else { return Ok((self, None)) };
         let dir = absolute(dir)?;
@@ -61,7 +61,7 @@ impl TuneArgs {
         Ok((args, Some(state)))
     }
 
-    /// The arguments of an earlier tuning, whose choice these prove again.
+    /// Returns the arguments of an earlier tuning, for proving its choice again.
     pub(super) fn verifying(self, earlier: &Verified) -> anyhow::Result<Self> {
         let mut args = parse(&earlier.arguments)?;
         args.measure.yes |= self.measure.yes;
@@ -148,7 +148,7 @@ fn differs(state: &State, what: &str) -> anyhow::Error {
     )
 }
 
-/// The workload must be as the tuning found it.
+/// Checks that the workload is as the tuning found it.
 pub(super) fn check(state: &State, subject: &Subject) -> anyhow::Result<()> {
     let found = subject.elsewhere().map(|elsewhere| elsewhere.title.as_str());
     if found != state.cluster.as_deref() {

@@ -95,7 +95,7 @@ impl State {
 }
 
 impl Run {
-    /// One that begins.
+    /// Returns the record of a run that begins.
     pub(super) fn begin(name: String, plan: StepPlan) -> Self {
         Self { name, plan, step: None, is_whole: false, took: Duration::ZERO, gave_up: None }
     }

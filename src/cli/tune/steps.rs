@@ -124,19 +124,19 @@ impl Steps<'_> {
         self.args.evidence.is_some()
     }
 
-    /// The run that shows what is lost as things are.
+    /// Plans the run that shows what the present settings lose.
     pub(super) fn before(&self) -> StepPlan {
         let needed = if self.disrupt() == Disrupt::DeletePod { DELETED_BEFORE } else { 1 };
         let plan = self.plan(Purpose::Before, self.subject.settings(), 1.0 - CONFIDENCE);
         StepPlan { needed, ..plan }
     }
 
-    /// The run that shows the whole windows.
+    /// Plans the run that shows the whole windows.
     pub(super) fn windows(&self, settings: Settings) -> StepPlan {
         self.plan(Purpose::Windows, settings, 1.0 - CONFIDENCE)
     }
 
-    /// A run that shows, with at most this error, whether settings hold.
+    /// Plans a run that shows, with at most this error, whether settings hold.
     pub(super) fn proof(&self, settings: Settings, error: f64) -> StepPlan {
         self.plan(Purpose::Proof, settings, error)
     }
@@ -153,7 +153,7 @@ impl Steps<'_> {
         }
     }
 
-    /// The most rollouts, or deletions, of a run: as many as it needs if each shows one unit.
+    /// Describes the maximum number of rollouts, or deletions, of a run: as many as it needs if each shows one unit.
     pub(super) fn most_in_words(&self, plan: &StepPlan) -> String {
         let most = len(plan.needed + SPARE);
         match plan.disrupt {
@@ -175,7 +175,7 @@ impl Steps<'_> {
         (leg.takes * 3).clamp(LEAST_BOUND, LONGEST)
     }
 
-    /// Returns the disruption that ends the pods, in the scenario's form, until so many have ended.
+    /// Returns the disruption that ends the pods, in the scenario's form, until this many have ended.
     fn disruption(&self, plan: StepPlan, ended: usize) -> String {
         let until = format!("until: {{terminations: {ended}}}");
         match plan.disrupt {
@@ -191,7 +191,7 @@ impl Steps<'_> {
         }
     }
 
-    /// The run to be made, and the cluster that the scenario names.
+    /// Makes the job of a run, and returns the cluster that the scenario names.
     fn job<'a>(
         &'a self,
         plan: StepPlan,
@@ -307,7 +307,7 @@ impl Steps<'_> {
 /// Observer of a run while it lasts.
 #[derive(Clone, Copy, Default)]
 struct Watched<'a> {
-    /// Says how far it is, once so many pods have ended.
+    /// Describes the progress of the run, given the number of pods that have ended.
     told: Option<&'a dyn Fn(usize) -> String>,
     /// Judges a look.
     goal: Option<&'a dyn Fn(&RunResult) -> Look>,
@@ -320,7 +320,7 @@ struct Watch<'a> {
     outlook: Outlook,
     /// Longest time that it may take.
     longest: Duration,
-    /// Since when its load lasts.
+    /// Time its load began.
     began: Cell<Option<Instant>>,
     /// Pods that had ended by then: those of the change of the template.
     ended_before: Cell<Option<usize>>,
@@ -343,7 +343,7 @@ impl<'a> Watch<'a> {
         began.elapsed()
     }
 
-    /// The units of so many ended pods, about, as the last look saw their share.
+    /// Estimates the units of this many ended pods, by the share that the last look saw.
     fn units_of(&self, ended: usize) -> usize {
         let Outlook { pace, names, .. } = &self.outlook;
         let (seen_ended, seen) = match *self.seen.borrow() {

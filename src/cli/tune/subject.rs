@@ -166,7 +166,7 @@ impl Subject {
         &self.cautions
     }
 
-    /// Reason why requests are lost whatever the sleep, with the remedy; `None` if a sleep may help.
+    /// Returns the reason why requests are lost whatever the sleep, with the remedy; `None` if a sleep may help.
     pub(super) fn why_no_sleep_helps(&self) -> Option<String> {
         why_no_sleep_helps(&self.object, self.workload(), self.rollout)
     }
@@ -205,7 +205,7 @@ impl Subject {
         &self.sleepers.containers
     }
 
-    /// The labels by which it selects its pods, as a selector.
+    /// Returns the labels by which it selects its pods, as a selector.
     pub(super) fn selector(&self) -> String {
         let labels = self.object["spec"]["selector"]["matchLabels"].as_object();
         let pairs = labels.into_iter().flatten();
@@ -264,7 +264,7 @@ impl Subject {
         }
     }
 
-    /// The sleeps with which its windows are measured, one after the other, in seconds.
+    /// Returns the sleeps with which its windows are measured, one after the other, in seconds.
     pub(super) fn sleeps(&self, most: Duration) -> Vec<u64> {
         let [real, embedded] = FIRST_SLEEP_S;
         let first = if self.elsewhere.is_some() { real } else { embedded };
@@ -283,7 +283,7 @@ impl Subject {
     }
 }
 
-/// The pods of the targets.
+/// Returns the pods of the targets.
 pub(super) fn whose(scenario: &Scenario) -> Whose<'_> {
     let mut whose = Whose { workloads: scenario.sidecar_workloads.iter().collect(), ..Whose::default() };
     for target in &scenario.targets {
@@ -299,7 +299,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// The workload that is named, or the only one behind the targets.
+/// Finds the workload that is named, or the only one behind the targets.
 pub(super) fn workload<'a>(objects: &'a [Value], scenario: &Scenario) -> anyhow::Result<&'a Value> {
     if let [named] = &scenario.sidecar_workloads[..] {
         return objects
@@ -384,7 +384,8 @@ fn nodes_for(object: &Value, nodes: &[BTreeMap<String, String>]) -> u64 {
     len(nodes.iter().filter(is_selected).count())
 }
 
-/// The rollouts of a workload. `each_node` is the number of pods of a DaemonSet that does not say how many it has.
+/// Describes the rollouts of a workload. `each_node` is the number of pods of a DaemonSet that does not say how many it
+/// has.
 fn rollout(object: &Value, kind: &str, each_node: u64) -> anyhow::Result<Rollout> {
     let (spec, name) = (&object["spec"], object["metadata"]["name"].as_str().unwrap_or_default());
     if let Some(why) = why_no_rollout(object) {

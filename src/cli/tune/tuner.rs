@@ -156,8 +156,8 @@ impl<'a> Tuner<'a> {
         self.proven(Search::by_losses((sleep_s, has_lost), first, (args.tight, most)), wish).await
     }
 
-    /// Measures the windows, with longer sleeps if one outlasts them, and chooses; what starts lose meanwhile is added to
-    /// the wish. Returns nothing if the windows have too few bounds.
+    /// Measures the windows, with longer sleeps if one outlasts them, and chooses; what starts lose meanwhile is added
+    /// to the wish. Returns nothing if the windows have too few bounds.
     async fn choose_by_windows(&mut self, wish: &mut Wish) -> Result<Option<Choice>, Halt> {
         let Steps { subject, args, progress, .. } = self.steps;
         for sleep_s in subject.sleeps(args.max_sleep) {
@@ -266,7 +266,7 @@ impl<'a> Tuner<'a> {
         (plan.purpose == Purpose::Proof).then(|| Units::of_parts(parts(&self.done, plan.settings))).flatten()
     }
 
-    /// The settings with this sleep, which is the chosen one from now on.
+    /// Returns the settings with this sleep, which is the chosen one from now on.
     fn settings(&mut self, wish: Wish, sleep_s: u64) -> Settings {
         let stopping_s = self.choice.as_ref().and_then(|choice| choice.stopping_seconds);
         let settings = match sleep_s == wish.before.pre_stop_seconds && !wish.may_shorten {
@@ -454,14 +454,14 @@ fn too_short(sleep_s: u64, lost: u64, at_least: Option<u64>) -> String {
     }
 }
 
-/// Returns true if a sleep may save what is lost by this cause: requests in flight at SIGTERM too, as none arrive after a sleep
-/// that outlasts the window.
+/// Returns true if a sleep may save what is lost by this cause: requests in flight at SIGTERM too, as none arrive after
+/// a sleep that outlasts the window.
 fn may_help(result: &RunResult, cause: Cause) -> bool {
     let avoidable = result.what_if.iter().map(|what_if| what_if.drops_avoided).max().unwrap_or(0);
     cause.is_helped_by_sleep() || (cause == Cause::KilledInFlight && avoidable > 0)
 }
 
-/// A run that shows nothing ends the tuning.
+/// Ends the tuning if a run shows nothing.
 fn trusted(result: &RunResult) -> Result<(), Halt> {
     match &result.verdict {
         Verdict::Valid => Ok(()),

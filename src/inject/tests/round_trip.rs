@@ -11,7 +11,7 @@ use super::*;
 const KUBECTL_GET: &str = include_str!("samples/kubectl-get.yaml");
 const KUBECTL_GET_JSON: &str = include_str!("samples/kubectl-get.json");
 
-/// Every object of a text, in YAML or JSON.
+/// Returns every object of a text, in YAML or JSON.
 fn said(text: &str) -> Vec<Value> {
     let manifests = Manifests::parse("shop.yaml", text).expect("manifests");
     manifests.objects().into_iter().map(|object| object.value).collect()

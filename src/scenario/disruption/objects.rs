@@ -34,7 +34,7 @@ pub(crate) struct Patch {
 }
 
 impl Patch {
-    /// The patch that the API server refuses if the object no longer has this version.
+    /// Makes it a patch that the API server refuses if the object no longer has this version.
     pub(crate) fn of_version(mut self, version: Option<&str>) -> Self {
         let Some(version) = version else { return self };
         match &mut self.body {

@@ -11,7 +11,7 @@ use rolldrop_record::{Stamp, event};
 #[derive(Debug)]
 pub(in crate::cli::progress) struct Action {
     what: String,
-    /// The repetition, counted from 0, and how many there will be, if there are several.
+    /// Repetition, counted from 0, and the number of repetitions, if there are several.
     repetition: (u32, Option<u32>),
     pub(super) standing: Standing,
     /// True if others act, and the run only watches.
@@ -125,7 +125,7 @@ impl Action {
     }
 }
 
-/// The action and its object.
+/// Describes the action and its object.
 fn what(action: &scenario::Action) -> String {
     use scenario::Action;
     let object = match action {
