@@ -157,7 +157,7 @@ impl Cluster {
         let config = kube::Config::from_custom_kubeconfig(file, &options).await;
         let mut config = config.map_err(unusable)?;
         if has_inside {
-            // It is on loopback, which a proxy that the environment names cannot reach.
+            // The API server is on loopback, which a proxy from the environment cannot reach.
             config.proxy_url = None;
         }
         let origin = Origin { kubeconfig: path, context: name };

@@ -17,7 +17,7 @@ pub(super) struct ByClass {
 }
 
 impl ByClass {
-    /// Goes through the counts once. The status of an answer decides the class of an `http_error`.
+    /// Adds up the counts by class. The status of an answer decides the class of an `http_error`.
     pub(super) fn of(outcomes: &Counts, errors: &ErrorStatuses) -> Self {
         let of_error = |status, grpc| Class::of_answer(Outcome::HttpError, status, grpc);
         let with_status: u64 = errors.http.values().chain(errors.grpc.values()).sum();

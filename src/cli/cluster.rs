@@ -150,10 +150,10 @@ fn remove_those_of_the_killed() {
         let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(&prefix)) else { continue };
         let pid = rest.split('-').next().unwrap_or_default();
         let has_ended = !Path::new("/proc").join(pid).exists();
-        // In another PID namespace it may live, and use the directory.
+        // A process in another PID namespace may live, and use the directory.
         let is_free = || File::open(entry.path()).is_ok_and(|dir| dir.try_lock().is_ok());
         if has_ended && is_free() {
-            // Another user's is not ours to remove.
+            // Fails for the directory of another user, which is not ours to remove.
             let _ = fs::remove_dir_all(entry.path());
         }
     }

@@ -41,7 +41,7 @@ const TOLD: Duration = Duration::from_secs(10);
 /// Prefix of each line.
 const PREFIX: &str = "rolldrop: ";
 
-/// Shows the progress of a command. The block is removed with it, also when the command fails.
+/// Progress of a command, as it is shown. The block is removed with it, also when the command fails.
 #[derive(Debug)]
 pub(super) struct Progress {
     form: Form,
@@ -65,7 +65,7 @@ enum Form {
 struct Said {
     step: String,
     load: Option<Figures>,
-    /// Somebody else uses the terminal, until the next step.
+    /// True while something else uses the terminal, until the next step.
     is_hidden: bool,
     /// Earliest time of the next line about the state.
     told_next: Option<Instant>,
@@ -180,7 +180,7 @@ impl Progress {
         }
     }
 
-    /// Shows how a run fares until it ends.
+    /// Shows the progress of a run until it ends.
     pub(super) async fn show<T>(&self, run: impl Future<Output = T>) -> T {
         *self.live.state() = LiveState::default();
         self.said().told_next = Some(Instant::now() + TOLD);
@@ -324,7 +324,7 @@ impl Progress {
             let spinner = if said.load.is_none() { 2 } else { 0 };
             self.screen(&said, &state).block(usize::from(columns).saturating_sub(spinner), rows.into())
         };
-        // Without the locks: a terminal may be slow, and the tasks of the run do not wait for it.
+        // The locks are released: a terminal may be slow, and the tasks of the run do not wait for it.
         bar.set_message(block.join("\n"));
     }
 

@@ -64,7 +64,7 @@ impl ReportArgs {
                 samples.push(compare::sample(&run_dir, &analysed)?);
             }
             let Analysed { analysis, requests, .. } = analysed;
-            // They make room for the files.
+            // Frees memory for the files.
             drop(requests);
             let folder = self.folder(path);
             write(&folder, &analysis)?;
@@ -176,7 +176,7 @@ fn is_coloured() -> bool {
 /// Returns the text options that fit stdout.
 pub(super) fn text_options(folder: Option<&Path>) -> TextOptions {
     let most = TextOptions::default().width;
-    // None where that is no terminal.
+    // `None` if stdout is not a terminal.
     let columns = console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
     TextOptions {
         color: is_coloured(),

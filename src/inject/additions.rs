@@ -262,7 +262,7 @@ impl Workload<'_> {
 /// Refuses workloads behind a Service that would send all its traffic to the sidecar's port, by number, where it also
 /// selects pods that get no sidecar.
 fn refuse_with_shared_services(workloads: &mut [Workload<'_>], services: &Services<'_>) {
-    // One that is refused may share another Service with a third.
+    // A workload that is refused may share another Service with a third one.
     loop {
         let mut without: Vec<Option<String>> = vec![None; services.all.len()];
         for workload in &*workloads {

@@ -1,4 +1,4 @@
-//! Ports of workloads that the sidecar takes the connections of, and the Services that route to them.
+//! Ports of workloads that the sidecar takes over, and the Services that route to them.
 
 use std::collections::{HashMap, HashSet};
 

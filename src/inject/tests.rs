@@ -383,7 +383,7 @@ fn names_that_the_sidecar_needs_are_asked_for() {
         "      initContainers: [{name: rolldrop, image: shop/migrate:3, args: [up]}]\n      containers:\n";
     let migration = SHOP.replace("      containers:\n", migration);
     assert_eq!(error(&migration), taken(13, "initContainers"));
-    // Nor is it taken out, whatever is called so.
+    // Containers of that name that are not the sidecar are not removed either.
     for text in [&container, &migration] {
         let output = uninject(text).expect("manifests");
         assert_eq!(

@@ -27,7 +27,7 @@ struct Gap {
 #[derive(Debug)]
 pub(super) enum Unrepaired {
     NoQuotes,
-    /// Text in quotes from here on does not end, or another document begins in it.
+    /// Quoted text that begins here does not end, or another document begins in it.
     Unclosed(usize),
 }
 
@@ -48,7 +48,7 @@ impl<'t> Repaired<'t> {
         self.base + place - longer
     }
 
-    /// Indents the lines of the text in quotes that reaches over `place`; what lies before `read` was read already.
+    /// Indents the lines of the quoted text that reaches over `place`. What lies before `read` was read already.
     ///
     /// # Errors
     /// Fails if there is no such text, or it does not end.

@@ -113,7 +113,7 @@ impl Manifests {
         for edit in edits {
             of_document[edit.document].push(edit);
         }
-        // Once: it takes a look at all of the text.
+        // Done once, as it reads all of the text.
         let line_break = if self.text.contains("\r\n") { "\r\n" } else { "\n" };
         let mut notes = Vec::new();
         let mut text: String = self.has_mark.then_some(MARK).into_iter().collect();

@@ -117,14 +117,14 @@ pub(super) fn documents_from(text: &str, start: usize) -> Result<Vec<Document>, 
             Err(Stop::Indentation { read, place }) => (read, place),
         };
         match documents.last() {
-            // The others need not be read again.
+            // The documents before need not be read again.
             Some(Document { range, .. }) if documents.len() > before => {
                 repaired = Repaired::from(text, range.end);
             }
             _ => {
                 let at = repaired.original(place);
                 let problem = |place, kind| Err(Problem::of_kind(text, place, &kind));
-                // It is of no use twice.
+                // A second repair at the same place would not help.
                 if indented.replace(at).is_some_and(|last| last >= at) {
                     return problem(at, ErrorKind::InvalidQuotedScalarIndent);
                 }
@@ -163,7 +163,7 @@ fn read(text: &str, repaired: &Repaired<'_>, documents: &mut Vec<Document>) -> R
         flow_nesting_limit: DEPTH,
         block_nesting_limit: DEPTH,
     };
-    // Another package may switch them on.
+    // Another package may have switched comments on.
     options.set_emit_comments(false);
     let parser = Parser::new_from_str_with_options(repaired.text(), options);
     let mut reader =

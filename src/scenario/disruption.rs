@@ -13,7 +13,7 @@ use serde::Deserialize;
 pub(crate) use objects::{Object, Patch, PatchType, Workload, WorkloadKind};
 use rolldrop_record::event::ActionName;
 
-/// Something that ends pods, as often as its repetition says.
+/// An action that ends pods, with its times and repetition.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Disruption {
     /// Time of the first repetition, since the counted part of the load began.

@@ -40,14 +40,14 @@ impl Load {
     }
 }
 
-/// Share of dropped requests above which the run ends.
+/// Limit on dropped requests at which the run ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Abort {
-    /// More than this share, as a fraction of 1,
+    /// Share that may be dropped, as a fraction of 1.
     pub share: f64,
-    /// of the requests that ended within this period,
+    /// Period in which the requests of the share ended.
     pub over: Duration,
-    /// if there are at least this many.
+    /// Minimum number of requests in the period.
     pub requests: u64,
 }
 

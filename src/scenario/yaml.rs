@@ -51,7 +51,7 @@ impl Document {
     pub(crate) fn merge(&mut self, path: &str, other: &Document) {
         let mut at = &mut self.value;
         for step in steps(path) {
-            // A value that is no mapping gives way.
+            // A value that is not a mapping is replaced.
             if !at.is_object() {
                 *at = Value::Null;
             }

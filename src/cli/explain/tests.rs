@@ -41,7 +41,7 @@ fn keys(path: &[String]) -> Vec<String> {
 
 /// Collects everything that can be expected, down to the limits.
 fn limits(path: &[String], found: &mut BTreeSet<String>) {
-    // These hold all others once more, and these are words, not mappings.
+    // Some of these repeat all other keys, the rest are words and not mappings.
     let last = path.last().map_or("", String::as_str);
     let is_leaf = matches!(last, "consumers" | "targets" | "limits" | "accounting" | "validity" | "suffices");
     let below = if is_leaf { Vec::new() } else { keys(path) };

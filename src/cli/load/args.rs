@@ -290,7 +290,7 @@ impl LoadArgs {
             arrivals: if self.poisson { Arrivals::Poisson } else { Arrivals::Even },
             seed: self.seed.unwrap_or_else(rand::random),
             warmup: self.warmup,
-            // As a scenario has it, which says what is spoken.
+            // As in a scenario, which states the version: gRPC needs HTTP/2.
             http: if grpc.is_some() && self.http == Http::Auto { Http::Http2 } else { self.http },
             grpc: grpc.map(|rpc| Grpc { rpc: rpc.clone(), success: self.grpc_success.clone() }),
             streams: self.streams,

@@ -303,7 +303,7 @@ fn write_text(out: &mut String, url: &str, report: &Report, summary: &Summary) -
 fn write_statuses(out: &mut String, statuses: &BTreeMap<u16, u64>) -> std::fmt::Result {
     let most = statuses.values().copied().max().unwrap_or(1);
     for (status, n) in statuses {
-        // The longest bar has 40 columns; few are still seen.
+        // The longest bar has 40 columns; small counts still show.
         let bar = "#".repeat(usize::try_from((n * 40).div_ceil(most)).unwrap_or(40));
         writeln!(out, "status {status} {n:>10}  {bar}")?;
     }

@@ -4,7 +4,7 @@
 #[cfg(unix)]
 pub(super) use unix::NoControlEcho;
 
-/// As long as it lives, the terminal behind stderr does not show which control key was pressed.
+/// Guard: while it lives, the terminal behind stderr does not show which control key was pressed.
 #[cfg(not(unix))]
 #[derive(Debug)]
 pub(in crate::cli) struct NoControlEcho;
@@ -23,7 +23,7 @@ mod unix {
     use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
     use nix::unistd::{getpgrp, tcgetpgrp};
 
-    /// As long as it lives, the terminal behind stderr does not show which control key was pressed.
+    /// Guard: while it lives, the terminal behind stderr does not show which control key was pressed.
     #[derive(Debug)]
     pub(in crate::cli) struct NoControlEcho(Option<Termios>);
 

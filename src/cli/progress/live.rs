@@ -64,7 +64,7 @@ pub(super) enum Phase {
     NotReady,
     Starting,
     Ready,
-    /// It has failed or succeeded, and is still there.
+    /// Failed or succeeded, and still there.
     Ended,
 }
 
@@ -195,7 +195,7 @@ impl LiveState {
         }
     }
 
-    /// Tells the last loss, if that is not done.
+    /// Tells the last loss, unless it was told before.
     pub(super) fn tell_loss(&mut self) {
         let Some(loss) = self.losses.back().filter(|loss| !loss.is_told) else { return };
         let told = News::Said(self.loss_in_words(loss));
@@ -249,7 +249,7 @@ impl LiveState {
     }
 
     fn pod(&mut self, at: Stamp, event: &PodEvent) {
-        // Pods that run to an end serve nobody.
+        // Pods of Jobs serve no requests.
         if event.owner.as_deref().is_some_and(|owner| owner.starts_with("Job/")) {
             return;
         }
@@ -330,7 +330,7 @@ impl LiveState {
         match (seen.is_empty(), self.pods.is_empty()) {
             (false, _) => format!(" {}", seen.join(", ")),
             (true, false) => " while no pod was terminating or starting".to_owned(),
-            // A target whose pods nobody knows.
+            // The pods of the target are unknown.
             (true, true) => String::new(),
         }
     }

@@ -10,7 +10,7 @@ use crate::coordinator::Losses;
 use crate::scenario::{Abort, Scenario};
 use rolldrop_load::{Control, Progress};
 
-/// Between two looks at the counters.
+/// Interval between looks at the counters.
 const PERIOD: Duration = Duration::from_millis(200);
 
 /// Watches a load until it loses too much, and returns how much that is. Never returns otherwise.

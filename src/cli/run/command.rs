@@ -47,7 +47,7 @@ impl UserCommand {
     ) -> io::Result<ExitStatus> {
         let mut command = tokio::process::Command::new(&self.program);
         command.args(&self.words[1..]).stdout(io::stderr()).kill_on_drop(true);
-        // It is not in the terminal's foreground, where alone it could read from there.
+        // Its process group is not in the terminal's foreground, so it cannot read from the terminal.
         command.stdin(if io::stdin().is_terminal() { Stdio::null() } else { Stdio::inherit() });
         #[cfg(unix)]
         command.process_group(0);
@@ -84,7 +84,7 @@ fn signal(child: &Child, which: Signal) {
         Signal::Interrupt => signal::Signal::SIGINT,
         Signal::Kill => signal::Signal::SIGKILL,
     };
-    // One that has just ended needs no signal.
+    // A process that has just ended needs no signal.
     let _ = signal::killpg(nix::unistd::Pid::from_raw(pid), which);
 }
 

@@ -68,7 +68,7 @@ pub(super) async fn refusal(
     let checking = async {
         let mut child = command.spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
-            // One that has ended early says why.
+            // A process that has ended early states the reason on stderr.
             let _ = stdin.write_all(input).await;
         }
         child.wait_with_output().await

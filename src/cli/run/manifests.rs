@@ -30,7 +30,7 @@ pub(super) fn inject_sidecar(
     let (places, mut objects): (Vec<usize>, Vec<Value>) =
         scenario.manifests.iter().cloned().enumerate().filter(|(place, _)| is_meant[*place]).unzip();
     match inject::inject_into(&mut objects, &options) {
-        // Then live pods get it.
+        // Live pods get the sidecar in this case.
         Err(InjectError::NoWorkload { .. }) => {}
         injected => injected.context("spec.sidecar.inject")?.left.iter().for_each(|note| say(note)),
     }

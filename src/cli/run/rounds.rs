@@ -47,7 +47,7 @@ pub(super) struct Sent<'a> {
 /// One of several rounds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
-    /// Counted from 0.
+    /// Number of the round, counted from 0.
     pub(super) index: usize,
     /// The chance of an error that the waits of this round share.
     pub(super) alpha: f64,

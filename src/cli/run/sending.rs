@@ -76,7 +76,7 @@ pub(super) async fn load_workers(
         Some(workers) => Ok(Some(workers)),
         None => {
             let nodes = caller.schedulable_nodes().await.map_err(interruption)?;
-            // In their nodes' network they have the same port.
+            // Pods in their nodes' network use the same port, so each needs a node of its own.
             let most = if load.settings.evidence.is_some() { nodes.max(1) } else { usize::MAX };
             Ok(Some(coordinator::default_workers(nodes, load.settings.pace.peak_rate()).min(most)))
         }

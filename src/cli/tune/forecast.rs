@@ -105,7 +105,7 @@ impl Pace {
         if times == 0 {
             return self;
         }
-        // Until the last pod was gone: what the run waits for then, it waits for once.
+        // Rollouts last until the last pod was gone; the wait after that comes once per run.
         let gone = |t: &Termination| t.t0_s + t.timeline.values().copied().fold(0.0, f64::max);
         let lasted =
             before.terminations.iter().map(gone).fold(BEFORE_FIRST_S + 1.0, f64::max) - BEFORE_FIRST_S;
@@ -206,7 +206,7 @@ impl Steps<'_> {
         Plan::of(pace.leg(Purpose::Windows, (first, windows), names), pace).then(proof)
     }
 
-    /// Plans a proof of this sleep that may err so often.
+    /// Plans a proof of this sleep with this probability of error.
     pub(super) fn plan_of_proof(&self, pace: &Pace, names: Names, (sleep_s, error): (u64, f64)) -> Plan {
         let needed = self.proof(self.subject.settings(), error).needed;
         Plan::of(pace.leg(Purpose::Proof, (sleep_s, needed), names), pace)
@@ -256,7 +256,7 @@ impl Plan {
     }
 }
 
-/// Says what will be done, and how long that takes.
+/// Describes the plan and its duration.
 pub(super) fn say(steps: &Steps<'_>, is_verifying: bool) -> Duration {
     let (subject, progress, disrupt) = (steps.subject, steps.progress, steps.disrupt());
     let set = subject.settings();
@@ -299,7 +299,7 @@ pub(super) fn say(steps: &Steps<'_>, is_verifying: bool) -> Duration {
     plan.takes
 }
 
-/// Says what follows, as measured: if the first sleep that is proven holds, and if it does not.
+/// Describes what follows, as measured: if the first sleep that is proven holds, and if it does not.
 pub(super) fn say_again(steps: &Steps<'_>, plan: &Plan, (pace, names): (&Pace, Names)) {
     let is_own = steps.subject.is_own();
     let mut said = format!("as measured: {}; {}", plan.in_words(steps.disrupt()), plan.amount(is_own));
@@ -310,7 +310,7 @@ pub(super) fn say_again(steps: &Steps<'_>, plan: &Plan, (pace, names): (&Pace, N
     steps.progress.say(&said);
 }
 
-/// Goes on only with consent.
+/// Continues only with consent.
 pub(super) async fn ask(steps: &Steps<'_>, takes: Duration) -> anyhow::Result<()> {
     let (subject, progress) = (steps.subject, steps.progress);
     let elsewhere = subject.elsewhere();

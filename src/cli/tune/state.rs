@@ -89,7 +89,7 @@ impl State {
             file.get_ref().sync_all()
         };
         run_dir::write_file_with(tuning, FILE, sync)?;
-        // The new name as well.
+        // Also syncs the directory, which has the new name.
         File::open(tuning).and_then(|dir| dir.sync_all()).context("failed to sync the tuning's directory")
     }
 }

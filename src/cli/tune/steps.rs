@@ -433,7 +433,7 @@ impl<'a> Watch<'a> {
         if ended == 0 {
             return Some((RoundsEnd::NoneCounted, "no pod ended under load".to_owned()));
         }
-        // More rollouts do not bound windows; a proof does without.
+        // More rollouts would not give windows an upper bound; a proof needs none.
         if plan.purpose == Purpose::Windows && own.unit == Unit::Rollouts && own.rollouts > 1 {
             let why = "too few windows have an upper bound: proofs find the sleep".to_owned();
             return Some((RoundsEnd::NoneCounted, why));

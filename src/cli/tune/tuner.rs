@@ -43,7 +43,7 @@ pub(super) struct Tuner<'a> {
 
 /// Reason why a tuning ends before it has shown anything.
 enum Halt {
-    /// By a signal.
+    /// Interrupted by a signal.
     Interrupted,
     /// Nothing can be shown, for these reasons.
     NotShown(Vec<String>),
@@ -194,7 +194,7 @@ impl<'a> Tuner<'a> {
                     let is_set = settings == subject.settings();
                     return Ok(if is_set { Outcome::AlreadyRight } else { Outcome::Proven });
                 }
-                // A window of another run is known to have lasted longer.
+                // A window of another run lasted longer: this sleep is too short.
                 Next::Found(sleep_s) => {
                     search.learn(sleep_s, &Proof::TooShort { lost: 0, at_least: Some(self.seen.least_s()) });
                     continue;
@@ -356,7 +356,7 @@ impl<'a> Tuner<'a> {
         let ended = self.steps.run(plan, &name, outlook).await?;
         let Ended { analysis, is_interrupted, took, gave_up } = ended;
         let step = Step::of(plan.purpose, &name, plan.settings, (&analysis.result, &analysis.lost));
-        // One that was interrupted before its load shows nothing.
+        // A run that was interrupted before its load shows nothing.
         let step = Some(step).filter(|step| !is_interrupted || step.requests > 0);
         let run = Run { name, plan, step: step.clone(), is_whole: !is_interrupted, took, gave_up };
         if let Some(last) = self.state.runs.last_mut() {

@@ -43,7 +43,7 @@ impl Patch {
                 operations.push(json!({"op": "add", "path": "/metadata/resourceVersion", "value": version}));
             }
             Value::Object(fields) => {
-                // Metadata that are no mapping are refused anyway.
+                // The API server refuses metadata that are not a mapping anyway.
                 if let Value::Object(metadata) = fields.entry("metadata").or_insert_with(|| json!({})) {
                     metadata.entry("resourceVersion").or_insert_with(|| version.into());
                 }

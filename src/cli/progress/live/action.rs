@@ -25,9 +25,9 @@ pub(in crate::cli::progress) struct Action {
 /// Result of a call to the API server.
 pub(super) enum Called {
     Nothing,
-    /// A budget does not allow it yet, since this call.
+    /// A budget has begun, with this call, to hold the eviction.
     Held,
-    /// It was not accepted, in words.
+    /// The API server did not accept it: the reason, in words.
     Refused(String),
 }
 
@@ -37,7 +37,7 @@ impl Action {
             Repeat::Times(times) => Some(times),
             Repeat::Until(_) => None,
         };
-        // Nobody waits for the only rollout of a disruption.
+        // The run does not wait for the only rollout of a disruption.
         let over = match (times, disruption.action.is_rollout()) {
             (Some(1), true) => "has been asked for",
             _ => "is done",
@@ -52,7 +52,7 @@ impl Action {
         Self { what, repetition: (0, Some(1)), standing, is_watch: false, over: "is done", held }
     }
 
-    /// Takes in how far it has come. Returns what is new in that.
+    /// Updates its state. Returns the news in that, in words.
     pub(super) fn stands(&mut self, disruption: &Disruption, standing: Standing) -> Option<String> {
         if let Standing::Due { repetition, .. } = standing {
             // In another round it may end with something else.
@@ -73,7 +73,7 @@ impl Action {
         }
     }
 
-    /// Takes in the answer to one of its calls, about this pod.
+    /// Updates the action by the answer to one of its calls, about this pod.
     pub(super) fn called(&mut self, call: &event::Action, pod: &str) -> Called {
         let evicts = matches!(call.action, ActionName::Evict | ActionName::Drain);
         if evicts && call.status == Some(429) {
