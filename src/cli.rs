@@ -140,7 +140,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// A temporary directory that nobody else can enter, with a name that nobody can guess.
+/// Makes a temporary directory that nobody else can enter, with a name that nobody can guess.
 fn private_dir(prefix: &str) -> std::io::Result<tempfile::TempDir> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(prefix);
@@ -149,7 +149,7 @@ fn private_dir(prefix: &str) -> std::io::Result<tempfile::TempDir> {
     builder.tempdir()
 }
 
-/// An error with its causes, each only once: the text of some already ends with their cause.
+/// Describes an error with its causes, each only once: the text of some already ends with their cause.
 fn in_words(error: &anyhow::Error) -> String {
     let mut words = String::new();
     for cause in error.chain().map(ToString::to_string).filter(|cause| !cause.is_empty()) {
@@ -173,7 +173,7 @@ fn manual(dir: Option<&Path>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A command without its hidden subcommands and arguments, for completions.
+/// Returns a command without its hidden subcommands and arguments, for completions.
 fn visible(command: &clap::Command) -> clap::Command {
     let subcommands = command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set());
     clap::Command::new(command.get_name().to_owned())
@@ -243,7 +243,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// The words of a command of a shell, up to what is the shell's own: a comment, a pipe, a redirection.
+    /// Returns the words of a shell command, up to what is the shell's own: a comment, a pipe, a redirection.
     fn words(command: &str) -> Vec<String> {
         let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
         for c in command.chars().chain([' ']) {
@@ -261,7 +261,7 @@ mod tests {
         words
     }
 
-    /// The commands of this program in a page's `sh` blocks.
+    /// Returns the commands of this program in a page's `sh` blocks.
     fn commands(page: &str) -> Vec<Vec<String>> {
         let blocks = page.split("\n```sh\n").skip(1).filter_map(|rest| rest.split("\n```").next());
         let text: String = blocks.map(|block| format!("{block}\n").replace("\\\n", " ")).collect();
@@ -314,7 +314,7 @@ mod tests {
             anyhow::anyhow!("no such file").context("cannot read /x: no such file").context("no cluster");
         assert_eq!(in_words(&error), "no cluster: cannot read /x: no such file");
         assert_eq!(in_words(&anyhow::anyhow!("gone").context("lost")), "lost: gone");
-        // A word that happens to stand in what was said before is news.
+        // A cause whose text is inside the text before, but not at its end, is still shown.
         let error = anyhow::anyhow!("8080").context("port 8080 is taken");
         assert_eq!(in_words(&error), "port 8080 is taken: 8080");
         let error = anyhow::anyhow!("out").context("the run timed out");

@@ -29,14 +29,14 @@ pub(crate) use child::{ChildError, Died};
 use rolldrop_kubernetes::guard::GuardLayer;
 use rolldrop_kubernetes::warnings::Warnings;
 
-/// Which cluster to connect to.
+/// Choice of the cluster to connect to.
 #[derive(Clone, Debug)]
 pub(crate) enum Choice {
     /// Start the embedded one.
     Embedded {
         /// Its parameters.
         config: Box<lab::Config>,
-        /// Where its logs and its kubeconfig go.
+        /// Directory for its logs and its kubeconfig.
         log_dir: PathBuf,
     },
     /// Use a kubeconfig: the given file, or the one that `KUBECONFIG` or the home directory names,
@@ -68,9 +68,9 @@ pub(crate) enum ClusterError {
         files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
     )]
     NoCluster {
-        /// Where one was looked for.
+        /// Files in which a kubeconfig was looked for.
         files: Vec<PathBuf>,
-        /// Why this is no pod.
+        /// Reason why this process is not a pod.
         source: Box<kube::config::InClusterError>,
     },
     /// There is no service account.
@@ -84,7 +84,7 @@ pub(crate) enum ClusterError {
     Embedded(#[from] ChildError),
 }
 
-/// How a cluster that does not end with this process is reached again.
+/// Way to reach a cluster again that does not end with this process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Origin {
     /// The kubeconfig, where it is not the one that any program would use.
@@ -99,12 +99,12 @@ pub(crate) struct Cluster {
     /// Warnings of its API server.
     warnings: Warnings,
     default_namespace: String,
-    /// Where its API server is.
+    /// URL of its API server.
     server: String,
     origin: Origin,
-    /// What the context in the kubeconfig says.
+    /// Content of the context in the kubeconfig.
     context: Option<Context>,
-    /// Whether its Services are reached through `rolldrop cluster exec`.
+    /// True if its Services are reached through `rolldrop cluster exec`.
     has_inside: bool,
     process: Option<ClusterProcess>,
 }
@@ -115,7 +115,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// What is wrong with the kubeconfig, or why the embedded cluster did not start.
+    /// Fails if the kubeconfig is wrong, or the embedded cluster did not start.
     pub(crate) async fn connect(choice: Choice) -> Result<Self, ClusterError> {
         match choice {
             Choice::Embedded { config, log_dir } => {
@@ -157,7 +157,7 @@ impl Cluster {
         let config = kube::Config::from_custom_kubeconfig(file, &options).await;
         let mut config = config.map_err(unusable)?;
         if has_inside {
-            // It is on loopback, which a proxy that the environment names cannot reach.
+            // The API server is on loopback, which a proxy from the environment cannot reach.
             config.proxy_url = None;
         }
         let origin = Origin { kubeconfig: path, context: name };
@@ -170,7 +170,7 @@ impl Cluster {
         process: Option<ClusterProcess>,
     ) -> Result<Self, ClusterError> {
         let (default_namespace, server) = (config.default_namespace.clone(), config.cluster_url.to_string());
-        // What is measured is one request, not the client's repetitions of it.
+        // A measured request must be one request, without the client's retries.
         config.default_retry = false;
         let builder =
             ClientBuilder::try_from(config).map_err(|error| ClusterError::Client(Box::new(error)))?;
@@ -193,17 +193,17 @@ impl Cluster {
         self.warnings.clone()
     }
 
-    /// A client for the cluster's API.
+    /// Returns a client for the cluster's API.
     pub(crate) fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// The namespace for objects that name none.
+    /// Returns the namespace for objects that name none.
     pub(crate) fn default_namespace(&self) -> &str {
         &self.default_namespace
     }
 
-    /// How it is reached again; `None` if it ends with this process.
+    /// Returns the way to reach it again; `None` if it ends with this process.
     pub(crate) fn origin(&self) -> Option<Origin> {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let Origin { kubeconfig, context } = &self.origin;
@@ -211,7 +211,7 @@ impl Cluster {
         self.process.is_none().then_some(origin)
     }
 
-    /// A description of the cluster; `None` if it ends with this process.
+    /// Describes the cluster; `None` if it ends with this process.
     pub(crate) fn title(&self) -> Option<String> {
         let whose = match &self.origin.context {
             Some(context) => format!("context {context}"),
@@ -220,13 +220,12 @@ impl Cluster {
         self.process.is_none().then(|| format!("{whose} at {}", self.server.trim_end_matches('/')))
     }
 
-    /// What `KUBECONFIG` has to be for a program to find this cluster and, unless it is told
-    /// otherwise, this namespace; `None` where it would find them anyway. `file` is written for that
-    /// if need be; it holds no secrets.
+    /// Returns the value of `KUBECONFIG` with which a program finds this cluster and, unless told otherwise, this
+    /// namespace; `None` if it would find them anyway. Writes `file` for that if needed; it holds no secrets.
     ///
     /// # Errors
     ///
-    /// The file cannot be written.
+    /// Fails if the file cannot be written.
     pub(crate) fn kubeconfig_for(&self, namespace: &str, file: &Path) -> io::Result<Option<OsString>> {
         let files = match &self.origin.kubeconfig {
             Some(path) => vec![std::path::absolute(path)?],
@@ -253,22 +252,22 @@ impl Cluster {
         std::env::join_paths(files).map(Some).map_err(io::Error::other)
     }
 
-    /// Whether [`Cluster::command`] enters a network of the cluster's own.
+    /// Returns true if [`Cluster::command`] enters a network of the cluster's own.
     pub(crate) fn is_entered(&self) -> bool {
         self.has_inside
     }
 
-    /// Whether [`Cluster::command`] runs where the Services' own addresses can be reached.
+    /// Returns true if [`Cluster::command`] runs where the Services' own addresses can be reached.
     pub(crate) fn reaches_services(&self) -> bool {
         // Without a context this is a pod.
         self.has_inside || self.origin.context.is_none()
     }
 
-    /// A command to run `program` where the cluster's Services can be reached.
+    /// Makes a command to run `program` where the cluster's Services can be reached.
     ///
     /// # Errors
     ///
-    /// This program's own file, which has to take it there, is not found.
+    /// Fails if this program's own file, which enters the cluster's network, is not found.
     pub(crate) fn command(&self, program: &Path) -> io::Result<Command> {
         if !self.has_inside {
             return Ok(Command::new(program));
@@ -285,7 +284,7 @@ impl Cluster {
         Ok(command)
     }
 
-    /// What the user should know of the cluster.
+    /// Returns a notice about the cluster for the user, if there is one.
     pub(crate) fn notice(&self) -> Option<&str> {
         self.process.as_ref()?.notice()
     }
@@ -298,7 +297,7 @@ impl Cluster {
         }
     }
 
-    /// Lets go of the cluster. The embedded one ends, and nothing of it is left when this returns.
+    /// Releases the cluster. An embedded one ends, and nothing is left when this returns.
     pub(crate) async fn shut_down(self) {
         drop(self.client);
         if let Some(process) = self.process {
@@ -307,7 +306,7 @@ impl Cluster {
     }
 }
 
-/// The files that any program would read, if they are there.
+/// Returns the kubeconfig files that any program would read, if they are there.
 fn kubeconfig_files() -> Vec<PathBuf> {
     let named = std::env::var_os("KUBECONFIG").unwrap_or_default();
     let named: Vec<_> = std::env::split_paths(&named).filter(|path| !path.as_os_str().is_empty()).collect();
@@ -322,7 +321,7 @@ fn has_kubeconfig() -> bool {
     kubeconfig_files().iter().any(|path| path.is_file())
 }
 
-/// Whether a context is one of an embedded cluster, which the kubeconfig's extension shows.
+/// Returns true if a context belongs to an embedded cluster, which the kubeconfig's extension shows.
 fn is_embedded(file: &Kubeconfig, context: &Context) -> bool {
     let cluster = file.clusters.iter().find(|cluster| cluster.name == context.cluster);
     let extensions = cluster.and_then(|named| named.cluster.as_ref()?.extensions.as_ref());

@@ -1,10 +1,10 @@
-//! What the parts that need Linux are on other systems: a sentence that says so.
+//! Stand-ins on other systems for the parts that need Linux: a sentence that says so.
 //!
 //! The embedded cluster makes namespaces, mounts and rules of the Linux kernel. Elsewhere its crate is no dependency;
 //! the three parts of the program that name it find the names here. Everything else works with a cluster of the
 //! kubeconfig.
 
-/// Why there is no embedded cluster, and what there is.
+/// Explanation of why there is no embedded cluster, and of the alternatives.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "it needs Linux: measure a cluster of your kubeconfig (run --target svc/web -n shop -- COMMAND, or --context CTX), \
@@ -12,7 +12,7 @@
 )]
 pub(crate) struct NeedsLinux;
 
-/// In place of `rolldrop_lab`: what a scenario may say of the embedded cluster is read, and not acted on.
+/// Stand-in for `rolldrop_lab`: the settings of the embedded cluster in a scenario are read and ignored.
 pub(crate) mod lab {
     /// The extension of a kubeconfig that says where an embedded cluster is on this machine.
     pub(crate) const EXTENSION: &str = "rolldrop.dev/cluster";
@@ -21,9 +21,9 @@ pub(crate) mod lab {
     #[derive(Clone, Debug, Default, PartialEq, serde::Deserialize)]
     #[serde(from = "serde::de::IgnoredAny")]
     pub(crate) struct Config {
-        /// How many nodes it has.
+        /// Number of nodes.
         pub(crate) nodes: u32,
-        /// How its pods are reached.
+        /// Way in which its pods are reached.
         pub(crate) dataplane: config::DataplaneChoice,
     }
 
@@ -34,7 +34,7 @@ pub(crate) mod lab {
     }
 
     pub(crate) mod config {
-        /// How connections reach pods.
+        /// Way in which connections reach pods.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub(crate) enum DataplaneChoice {
             #[default]

@@ -9,7 +9,7 @@ rolldrop_testing::targets! {
 }
 
 fn read_scenario(bytes: &[u8]) {
-    // Below a folder that is none, no manifest file is read.
+    // This is not a directory, so no manifest file is read.
     let nowhere = Path::new("/dev/null");
     let _ = crate::scenario::parse::<Value>(&String::from_utf8_lossy(bytes), "scenario.yaml", nowhere, &[]);
 }

@@ -46,7 +46,7 @@ pub(crate) struct Output {
 ///
 /// # Errors
 ///
-/// The text cannot be read, none of its workloads can have the sidecar, or one that was named cannot.
+/// Fails if the text cannot be read, none of its workloads can have the sidecar, or one that was named cannot.
 pub(crate) fn inject(file: &str, text: &str, options: &Options) -> Result<Output, InjectError> {
     let manifests = Manifests::parse(file, text)?;
     let objects = manifests.objects();
@@ -69,7 +69,7 @@ pub(crate) fn inject(file: &str, text: &str, options: &Options) -> Result<Output
 ///
 /// # Errors
 ///
-/// The text cannot be read.
+/// Fails if the text cannot be read.
 pub(crate) fn uninject(file: &str, text: &str) -> Result<Output, InjectError> {
     let manifests = Manifests::parse(file, text)?;
     let (edits, mut notes) = removals(&manifests.objects());
@@ -91,7 +91,7 @@ pub(crate) struct Injected {
 ///
 /// # Errors
 ///
-/// As [`inject`].
+/// Fails as [`inject`] does.
 pub(crate) fn inject_into(objects: &mut [Value], options: &Options) -> Result<Injected, InjectError> {
     let found: Vec<_> =
         objects.iter().cloned().enumerate().map(|(n, object)| Object::whole(n, object)).collect();

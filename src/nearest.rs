@@ -1,14 +1,14 @@
-//! What somebody may have meant by a name that is unknown.
+//! Suggestions for a name that is unknown.
 
-/// How alike two names are at least, from 0 to 1.
+/// Minimum similarity of two names that are alike, from 0 to 1.
 const ALIKE: f64 = 0.6;
 
-/// The known name that is most like this one, if any is.
+/// Returns the known name that is most like this one, if any is.
 pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     alike(name, known).into_iter().next()
 }
 
-/// The known names that are like this one, the most similar first.
+/// Returns the known names that are like this one, the most similar first.
 pub(crate) fn alike<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let alike = |known: &'a str| (strsim::normalized_damerau_levenshtein(name, known), known);
     let mut alike: Vec<_> = known.into_iter().map(alike).filter(|(how, _)| *how >= ALIKE).collect();

@@ -1,8 +1,7 @@
 //! YAML to a validated scenario: what to deploy, load, disrupt and expect.
 //!
-//! Text becomes a tree that remembers its lines ([`yaml`]), then the raw form
-//! with every key checked (`raw`), then a [`Scenario`] without contradictions. An error names file, line, key and remedy. Nothing here talks
-//! to a cluster.
+//! Text becomes a tree that remembers its lines ([`yaml`]), then the raw form with every key checked (`raw`), then a
+//! [`Scenario`] without contradictions. An error names file, line, key and remedy. Nothing here talks to a cluster.
 
 mod builtin;
 mod disruption;
@@ -39,36 +38,36 @@ use yaml::Document;
 pub(crate) struct Scenario {
     /// Its name.
     pub name: String,
-    /// What it shows, in a sentence.
+    /// A sentence about what it shows.
     pub description: String,
-    /// Texts for whoever reads the file; a run knows nothing of them.
+    /// Texts for readers of the file; a run ignores them.
     pub annotations: BTreeMap<String, String>,
     /// Kubernetes objects that the run creates and removes.
     pub manifests: Vec<Value>,
-    /// Where each of them stands in the file.
+    /// Path in the file of each manifest.
     pub manifest_keys: Vec<String>,
     /// The targets of the load: at least one, with different names.
     pub targets: Vec<Target>,
     /// The load.
     pub load: Load,
-    /// Whether the manifests are given the recording proxy as a sidecar.
+    /// True if the manifests are given the recording proxy as a sidecar.
     pub inject_sidecar: bool,
     /// The workloads whose pods get it, or that are tuned, where no target says which.
     pub sidecar_workloads: Vec<Workload>,
-    /// What ends pods, and when.
+    /// Disruptions that end pods, with their times.
     pub disruptions: Vec<Disruption>,
-    /// How long nothing may be lost after a termination before the next; `None` computes it from the rate.
+    /// Time without losses after a termination before the next one; `None` computes it from the rate.
     pub settle: Option<Duration>,
-    /// When the next one comes although requests are still lost.
+    /// Time after which the next one comes although requests are still lost.
     pub settle_max: Duration,
     /// The gate.
     pub expect: Expect,
-    /// The YAML, with what replaced parts of it.
+    /// The YAML, with the values that replaced parts of it.
     document: Document,
 }
 
 impl Scenario {
-    /// Whether the load ends when all disruptions are done, if that is before its duration.
+    /// Returns true if the load ends when all disruptions are done, if that is before its duration.
     pub(crate) fn ends_with_its_disruptions(&self) -> bool {
         let watches_on = |d: &Disruption| {
             matches!((&d.action, d.repeat), (Action::Observe { lasts: None }, Repeat::Times(_)))
@@ -76,7 +75,7 @@ impl Scenario {
         self.disruptions.iter().any(Disruption::ends_the_load) && !self.disruptions.iter().any(watches_on)
     }
 
-    /// The resolved YAML as JSON, with defaults left as the author left them.
+    /// Returns the resolved YAML as JSON, with defaults left as the author left them.
     pub(crate) fn resolved(&self) -> &Value {
         self.document.value()
     }
@@ -84,7 +83,7 @@ impl Scenario {
     /// Replaces expectations by those of a file, and these by assignments.
     ///
     /// # Errors
-    /// When the result is malformed or contradictory.
+    /// Fails if the result is malformed or contradictory.
     pub(crate) fn expect_also(&mut self, file: &ExpectFile, set: &[String]) -> Result<(), ScenarioError> {
         expect::replace(&mut self.document, Some(file), set)?;
         self.expect = expect::read(&self.document)?;
@@ -92,7 +91,7 @@ impl Scenario {
         expect::check_targets(&self.expect, &names, &self.document)
     }
 
-    /// An error about a value, for checks outside this module. `key` is its path from the top of the file.
+    /// Makes an error about a value, for checks outside this module. `key` is its path from the top of the file.
     pub(crate) fn invalid(&self, key: &str, why: impl Into<String>) -> ScenarioError {
         self.document.error(key, why)
     }
@@ -123,15 +122,15 @@ pub(crate) struct Target {
     pub name: String,
     /// Its share of the requests, relative to the sum of all targets' weights.
     pub weight: u32,
-    /// What its consumer balances, which decides what shows its window.
+    /// Unit that its consumer balances, connections or requests, which decides what shows its window.
     pub balances: Balances,
-    /// Why.
+    /// Reason for that.
     pub balances_because: BalancesBecause,
-    /// Where it is.
+    /// Location of the target.
     pub place: Place,
 }
 
-/// Where a target is.
+/// Location of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// A port of a Service.
@@ -149,7 +148,7 @@ pub(crate) enum Place {
     Url(url::Url),
 }
 
-/// Why a scenario cannot be used.
+/// Reason why a scenario cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ScenarioError {
     /// The file cannot be read.
@@ -157,7 +156,7 @@ pub(crate) enum ScenarioError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: std::io::Error,
     },
     /// Neither a file nor a built-in scenario has this name.
@@ -170,7 +169,7 @@ pub(crate) enum ScenarioError {
         place: String,
         /// The key, as a path from the top of the file.
         key: String,
-        /// What is wrong, and what to do.
+        /// Fault and remedy.
         why: String,
     },
 }
@@ -181,7 +180,7 @@ pub(crate) enum ScenarioError {
 /// `spec.load.rate=50`, which replace values before anything is checked.
 ///
 /// # Errors
-/// When it cannot be read, or anything in it is unknown, malformed or contradictory.
+/// Fails if it cannot be read, or anything in it is unknown, malformed or contradictory.
 pub(crate) fn load<C: DeserializeOwned>(
     name: &str,
     overrides: &[String],
@@ -202,7 +201,7 @@ pub(crate) fn load<C: DeserializeOwned>(
 /// Parses a scenario's text. `file` names it in errors; manifest files are found from `dir`.
 ///
 /// # Errors
-/// When anything in it is unknown, malformed or contradictory.
+/// Fails if anything in it is unknown, malformed or contradictory.
 pub(crate) fn parse<C: DeserializeOwned>(
     text: &str,
     file: &str,

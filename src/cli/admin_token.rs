@@ -20,7 +20,7 @@ pub(super) struct TokenArgs {
 }
 
 impl TokenArgs {
-    /// The token, if one is given.
+    /// Returns the token, if one is given.
     pub(super) fn token(&self) -> anyhow::Result<Option<AdminToken>> {
         if let Some(path) = &self.admin_token_file {
             let read = || anyhow::Ok(std::fs::read_to_string(path)?.parse()?);
@@ -40,7 +40,7 @@ impl TokenArgs {
     }
 }
 
-/// A token that nobody can guess.
+/// Makes a token that nobody can guess.
 pub(super) fn random() -> AdminToken {
     AdminToken::of_bytes(rand::random())
 }

@@ -1,4 +1,4 @@
-//! How many requests of a load, as its counters stand, ended in which class. No analysis has seen them yet.
+//! Requests of a load by class, from the load generator's counters, before any analysis.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(super) struct ByClass {
 }
 
 impl ByClass {
-    /// Goes through the counts once. The status of an answer decides the class of an `http_error`.
+    /// Adds up the counts by class. The status of an answer decides the class of an `http_error`.
     pub(super) fn of(outcomes: &Counts, errors: &ErrorStatuses) -> Self {
         let of_error = |status, grpc| Class::of_answer(Outcome::HttpError, status, grpc);
         let with_status: u64 = errors.http.values().chain(errors.grpc.values()).sum();
@@ -36,7 +36,7 @@ impl ByClass {
         all
     }
 
-    /// What was dropped, by outcome; an answer by its status.
+    /// Returns the number of dropped requests by outcome; failed answers count by their HTTP or gRPC status.
     pub(super) fn dropped(outcomes: &Counts, errors: &ErrorStatuses) -> BTreeMap<String, u64> {
         let is_dropped = |of, status, grpc| Class::of_answer(of, status, grpc) == Class::Dropped;
         let others = outcomes.iter().filter(|(of, _)| is_dropped(*of, None, None));
@@ -50,7 +50,8 @@ impl ByClass {
         others.chain(http).chain(grpc).collect()
     }
 
-    /// The requests that ended as their user sees it: without those that the load generator did not send or cut off.
+    /// Returns the number of requests that ended as their user sees it: without those that were not sent or were cut
+    /// off.
     pub(super) fn ended(&self) -> u64 {
         self.ok + self.dropped + self.app_errors
     }

@@ -80,7 +80,7 @@ fn parse_config(json: &str) -> Result<Box<Config>, String> {
     Ok(Box::new(config))
 }
 
-/// The parameters, laid out as in a configuration.
+/// Returns the help on parameters, laid out as in a configuration.
 fn after_help() -> String {
     let mut help = "Example:\n  rolldrop cluster --kubeconfig ./kubeconfig --config '{\"nodes\": 2}'\n\n\
                     Parameters of the configuration with their defaults and, in parentheses, the sources\n\
@@ -127,7 +127,7 @@ impl ClusterArgs {
     }
 }
 
-/// A directory of this process alone, with a name that cannot be guessed.
+/// Makes a directory for this process alone, with a name that cannot be guessed.
 fn temporary_dir(purpose: &str) -> io::Result<TempDir> {
     private_dir(&format!("rolldrop-{purpose}-{}-", std::process::id()))
 }
@@ -135,7 +135,7 @@ fn temporary_dir(purpose: &str) -> io::Result<TempDir> {
 /// Part of the names of clusters' temporary directories.
 const PURPOSE: &str = "cluster";
 
-/// A temporary directory is in use until what is returned is dropped, or the process killed.
+/// Marks a temporary directory as in use until the returned file is dropped, or the process is killed.
 fn mark_as_in_use(dir: &Path) -> io::Result<File> {
     let file = File::open(dir)?;
     file.lock()?;
@@ -150,25 +150,25 @@ fn remove_those_of_the_killed() {
         let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(&prefix)) else { continue };
         let pid = rest.split('-').next().unwrap_or_default();
         let has_ended = !Path::new("/proc").join(pid).exists();
-        // In another PID namespace it may live, and use the directory.
+        // A process in another PID namespace may live, and use the directory.
         let is_free = || File::open(entry.path()).is_ok_and(|dir| dir.try_lock().is_ok());
         if has_ended && is_free() {
-            // Another user's is not ours to remove.
+            // Fails for the directory of another user, which is not ours to remove.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// Where a cluster's files are.
+/// Paths of a cluster's files.
 struct Files {
     log_dir: PathBuf,
     kubeconfig: PathBuf,
-    /// Whether the log directory is removed with the cluster.
+    /// True if the log directory is removed with the cluster.
     is_temporary: bool,
 }
 
 impl Files {
-    /// What must not outlive the cluster.
+    /// Returns the paths that must not outlive the cluster.
     fn leftovers(&self) -> Vec<PathBuf> {
         let dir = if self.is_temporary { self.log_dir.clone() } else { kernel::names_dir(&self.log_dir) };
         vec![self.kubeconfig.clone(), dir]
@@ -186,7 +186,7 @@ impl Files {
 struct Dataplane {
     /// The namespaces that this process is in with the kernel dataplane.
     entered: Option<Entered>,
-    /// Why it is not the preferred one.
+    /// Reason for the fallback from the kernel to the userspace dataplane, if there was one.
     notice: Option<String>,
 }
 
@@ -297,7 +297,7 @@ async fn serve(
     }
 }
 
-/// Standard input as a pipe whose other end the parent holds.
+/// Opens standard input as a pipe whose other end the parent holds.
 fn open_lifeline() -> anyhow::Result<pipe::Receiver> {
     let stdin = io::stdin().as_fd().try_clone_to_owned().context("duplicate standard input")?;
     pipe::Receiver::from_owned_fd(stdin).context("--lifeline needs a pipe as standard input")

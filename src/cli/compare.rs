@@ -39,7 +39,7 @@ pub(super) struct CompareArgs {
 #[derive(Debug, Default)]
 pub(super) struct Earlier {
     pub(super) runs: Vec<Sample>,
-    /// Whether a folder was named, so that fewer runs than a history needs are inconclusive.
+    /// True if a folder was named: fewer runs than a history needs are then inconclusive.
     is_folder: bool,
     /// Runs of a folder that could not be read.
     unreadable: usize,
@@ -67,14 +67,15 @@ impl FromStr for Percent {
 }
 
 impl Percent {
-    /// As a share: 1 for 100 %.
+    /// Returns it as a share: 1 for 100 %.
     pub(super) fn share(self) -> f64 {
         self.0
     }
 }
 
 impl CompareArgs {
-    /// The baseline's runs; of folders, the last ones that began before the given time. None without `--baseline`.
+    /// Reads the baseline's runs; of folders, the last ones that began before the given time. Empty without
+    /// `--baseline`.
     pub(super) fn earlier(&self, before: Option<Stamp>) -> anyhow::Result<Earlier> {
         let mut earlier = Earlier::default();
         for path in &self.baseline {
@@ -98,7 +99,8 @@ impl CompareArgs {
         comparable(baseline, candidate, &self.options())
     }
 
-    /// The gate's checks of a run against the baseline: limits from the spread of enough runs, else a comparison.
+    /// Returns the gate's checks of a run against the baseline: limits from the spread of enough runs, else a
+    /// comparison.
     pub(super) fn judge(
         &self,
         earlier: Earlier,
@@ -152,20 +154,20 @@ fn comparable(baseline: &[Sample], candidate: &[Sample], options: &Options) -> a
     })
 }
 
-/// What a run contributes to a comparison.
+/// Returns a run's contribution to a comparison.
 pub(super) fn sample(run_dir: &RunDir, analysed: &Analysed) -> anyhow::Result<Sample> {
     let name = run_dir.path().display().to_string();
     let Analysed { timeline, requests, analysis } = analysed;
     Sample::of(name, timeline, requests, analysis).context("failed to read the run")
 }
 
-/// The last runs of a folder, and how many of them could not be read.
+/// Returns the last runs of a folder, and the number of those that could not be read.
 fn last_of(folder: &Path, last: usize, before: Option<Stamp>) -> anyhow::Result<(Vec<Sample>, usize)> {
     let failed = || format!("failed to read the folder {}", folder.display());
     let mut found: Vec<(Stamp, RunDir)> = Vec::new();
     for entry in std::fs::read_dir(folder).with_context(failed)? {
         let Ok(run_dir) = RunDir::open(&entry.with_context(failed)?.path()) else { continue };
-        // What has no readable beginning is no run of this version.
+        // A directory without a readable beginning is not a run of this version.
         if let Ok(info) = run_dir.info() {
             found.push((info.started, run_dir));
         }

@@ -34,7 +34,8 @@ pub(super) enum Inconclusive {
 }
 
 impl Exit {
-    /// The status of a finished run: 130 > 2 (nothing sent) > 3 (invalid) > 1 > 3 (does not work, inconclusive) > 0.
+    /// Returns the status of a finished run: 130 > 2 (nothing sent) > 3 (invalid) > 1 > 3 (does not work, inconclusive)
+    /// > 0.
     pub(super) fn of(result: &RunResult, interrupted: bool) -> Self {
         if interrupted {
             return Exit::Interrupted;
@@ -48,7 +49,7 @@ impl Exit {
         }
     }
 
-    /// The same, if an inconclusive gate counts as something else. An invalid run stays invalid.
+    /// Replaces the status of an inconclusive gate if it counts as something else. An invalid run stays invalid.
     pub(super) fn settled(self, inconclusive: Option<Inconclusive>) -> Self {
         match (self, inconclusive) {
             (Exit::Inconclusive, Some(Inconclusive::Fail)) => Exit::GateFailed,

@@ -42,7 +42,7 @@ impl ExplainArgs {
     }
 }
 
-/// Any text; a shell completes the names that can be written as they stand.
+/// Parser of any text; a shell completes the names that can be written literally.
 #[derive(Clone, Debug)]
 struct Name;
 
@@ -64,14 +64,14 @@ impl TypedValueParser for Name {
     }
 }
 
-/// The names that can be written as they stand, each once.
+/// Returns the names that can be written literally, each once.
 fn names(entries: &[Entry]) -> Vec<(&'static str, Kind)> {
     let all = entries.iter().flat_map(|entry| entry.names.iter().map(|name| (*name, entry.kind)));
     let mut seen = BTreeSet::new();
     all.filter(|(name, _)| !is_pattern(name) && seen.insert(*name)).collect()
 }
 
-/// Whether a name of the docs stands for many: `causes.NAME`, `targets.NAME.…`.
+/// Returns true if a name in the docs stands for many: `causes.NAME`, `targets.NAME.…`.
 fn is_pattern(name: &str) -> bool {
     name.split('.').any(|part| is_placeholder(part) || part == "…")
 }
@@ -80,7 +80,7 @@ fn is_placeholder(part: &str) -> bool {
     matches!(part, "NAME" | "CODE")
 }
 
-/// What the docs say about a name, in all of its meanings.
+/// Returns the docs' explanation of a name, in all of its meanings.
 fn explained(name: &str, width: usize) -> anyhow::Result<String> {
     let entries = docs::entries();
     let bare = &bare(name);
@@ -105,7 +105,7 @@ fn explained(name: &str, width: usize) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// A check without where it stands and without its side: `expect.dropped.max` is about `dropped`.
+/// Strips the path and the side from the name of a check: `expect.dropped.max` is about `dropped`.
 fn bare(name: &str) -> String {
     let name = name.strip_prefix("spec.").unwrap_or(name);
     let name = name.strip_prefix("expect.").unwrap_or(name);
@@ -114,7 +114,7 @@ fn bare(name: &str) -> String {
     name.replace("p99.9", "p99_9")
 }
 
-/// The entries of exactly this name; if there are none, those that it is one of, and those below it.
+/// Returns the entries of exactly this name; if there are none, the patterns that it matches and the names below it.
 fn meant<'a>(name: &str, entries: &'a [Entry]) -> Vec<&'a Entry> {
     let of = |fits: fn(&str, &str) -> bool| -> Vec<&Entry> {
         entries.iter().filter(|entry| entry.names.iter().any(|known| fits(known, name))).collect()
@@ -123,7 +123,7 @@ fn meant<'a>(name: &str, entries: &'a [Entry]) -> Vec<&'a Entry> {
     if exactly.is_empty() { of(fits) } else { exactly }
 }
 
-/// Whether a name is one of a pattern's, or a known name is below it.
+/// Returns true if `name` matches the pattern `known`, or `known` is below it.
 fn fits(known: &str, name: &str) -> bool {
     let mut parts = name.split('.');
     for known in known.split('.') {
@@ -136,21 +136,21 @@ fn fits(known: &str, name: &str) -> bool {
     parts.next().is_none()
 }
 
-/// What a check of one target or consumer is about. Names of targets may have dots in them.
+/// Finds the entries for a check of one target or consumer. Names of targets may contain dots.
 fn of_part<'a>(name: &str, entries: &'a [Entry]) -> Option<Vec<&'a Entry>> {
     let of = ["targets.", "consumers."].iter().find_map(|part| name.strip_prefix(part))?;
     let of_rest = |(at, _): (usize, &str)| meant(&of[at + 1..], entries);
     of.match_indices('.').map(of_rest).find(|meant| !meant.is_empty())
 }
 
-/// The names below one that was explained.
+/// Returns the names below one that was explained.
 fn below(name: &str, entries: &[Entry], explained: &[&Entry]) -> Vec<&'static str> {
     let others = entries.iter().filter(|entry| !explained.iter().any(|one| std::ptr::eq(*one, *entry)));
     let prefix = format!("{name}.");
     others.flat_map(|entry| entry.names.iter().copied()).filter(|known| known.starts_with(&prefix)).collect()
 }
 
-/// Everything that the docs say about one entry.
+/// Returns everything that the docs say about one entry.
 fn in_full(entry: &Entry, width: usize) -> String {
     let mut text = format!(
         "{}\n\n",
@@ -167,14 +167,14 @@ fn in_full(entry: &Entry, width: usize) -> String {
     text
 }
 
-/// A text whose lines are indented by `indent`; the first begins with `lead` instead.
+/// Wraps a text; its lines are indented by `indent`, and the first begins with `lead` instead.
 fn wrapped(lead: &str, indent: usize, text: &str, width: usize) -> String {
     let (first, others) = (format!("{lead:indent$}"), " ".repeat(indent));
     let options = textwrap::Options::new(width).word_splitter(textwrap::WordSplitter::NoHyphenation);
     textwrap::fill(text, options.initial_indent(&first).subsequent_indent(&others))
 }
 
-/// All names by kind, one a line.
+/// Lists all names by kind, one per line.
 fn list(entries: &[Entry], width: usize) -> String {
     let names = entries.iter().flat_map(|entry| &entry.names);
     let column = names.map(|name| name.chars().count()).max().unwrap_or(0);
@@ -193,7 +193,7 @@ fn list(entries: &[Entry], width: usize) -> String {
     text + "More about one of them: rolldrop explain NAME\n"
 }
 
-/// A line that is cut between two words if it is too long.
+/// Cuts a line between two words if it is too long.
 fn one_line(line: &str, width: usize) -> String {
     if line.chars().count() <= width {
         return line.to_owned();

@@ -103,7 +103,7 @@ impl GateArgs {
         Ok(Exit::of(result, false).settled(self.inconclusive).into())
     }
 
-    /// The expectations of the run, with what the command line replaces.
+    /// Returns the expectations of the run, with the replacements from the command line.
     fn expectations(&self, run_dir: &RunDir) -> anyhow::Result<Expect> {
         let file = self.expect.as_deref().map(ExpectFile::read).transpose()?;
         let mut set = self.set.clone();
@@ -115,7 +115,7 @@ impl GateArgs {
     }
 }
 
-/// What an inconclusive gate counts as, once the run is over.
+/// Parses `--inconclusive` for a run that is over, which cannot be extended.
 fn without_extension(text: &str) -> Result<Inconclusive, String> {
     match Inconclusive::from_str(text, false) {
         Ok(Inconclusive::Extend) => Err(
@@ -128,7 +128,7 @@ fn without_extension(text: &str) -> Result<Inconclusive, String> {
     }
 }
 
-/// A line for each check.
+/// Returns a line for each check.
 fn in_lines(result: &RunResult) -> String {
     let line = |check: &Check| {
         let verdict = match check.verdict {

@@ -30,7 +30,7 @@ use rolldrop_record::run_dir::EventLog;
 use rolldrop_record::run_info::{ClusterInfo, FORMAT_VERSION, LoadPlan, Target, Tool};
 use rolldrop_record::{Clock, Event, EventKind, Expect, Policy, RunDir, RunInfo, Stamp};
 
-/// An error of the command line, with what stands here for an option of another tool.
+/// Adds a hint to an error of the command line, if the option is another tool's: `-z` is `-d` here.
 pub(super) fn with_hint(mut error: clap::Error) -> clap::Error {
     let is_length =
         matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(of)) if of == "-z");
@@ -52,7 +52,7 @@ impl LoadArgs {
         exit
     }
 
-    /// In other tools `-q` is the rate, so that its value is taken for a URL here.
+    /// Adds a hint for users of other tools, in which `-q` is the rate: its value is taken for a URL here.
     fn with_hint(&self, error: PlanError) -> anyhow::Error {
         let rate = self.rate_after_quiet();
         let hint = rate.map(|rate| format!("-q is --quiet: for {rate} requests/s write -r {rate}"));
@@ -137,7 +137,7 @@ impl LoadArgs {
         self.conclude(&title, &load_plan, &ended, table)
     }
 
-    /// The message if the load is cut off.
+    /// Returns the message for a load that is cut off.
     fn cut_off(&self) -> String {
         match &self.out {
             Some(dir) => {
@@ -181,10 +181,10 @@ impl LoadArgs {
     }
 }
 
-/// How a load ended.
+/// Result of a load, and how it ended.
 struct Ended {
     summary: Summary,
-    /// When its schedule was stopped before its end.
+    /// Time its schedule was stopped early, if it was.
     stopped: Option<Stamp>,
     interrupted: bool,
 }
@@ -245,14 +245,15 @@ impl Recording {
         Ok(self.dir.write_info(&self.info)?)
     }
 
-    /// Without a coordinator, events are those of the load's first source: all sources share one clock.
+    /// Appends an event. Without a coordinator, events are those of the load's first source: all sources share one
+    /// clock.
     fn event(&mut self, at: Stamp, kind: EventKind) -> anyhow::Result<()> {
         let source = self.info.sources.first().map(|source| source.name.as_str()).unwrap_or_default();
         Ok(self.events.append(&Event::new(at, source, kind))?)
     }
 }
 
-/// The targets in a few words.
+/// Describes the targets in a few words.
 fn title(targets: &[Target]) -> String {
     match targets {
         [target] => target.url.clone(),

@@ -127,7 +127,7 @@ pub(super) struct MeasureArgs {
 }
 
 impl MeasureArgs {
-    /// The scenario of this name, or one that has nothing but the target. `further` are values of the scenario.
+    /// Loads the scenario of this name, or makes one that has only the target. `further` are overrides of its values.
     pub(super) fn scenario(
         &self,
         name: Option<&str>,
@@ -144,7 +144,7 @@ impl MeasureArgs {
         })
     }
 
-    /// What the options say, as values of the scenario.
+    /// Returns the options as overrides of the scenario's values.
     fn overrides(&self) -> Vec<String> {
         let mut overrides: Vec<String> = as_override(&self.targets).into_iter().collect();
         overrides.extend(self.set.iter().cloned());
@@ -164,12 +164,12 @@ impl MeasureArgs {
         overrides
     }
 
-    /// Whether only a target is named, which then is on the cluster that is there already.
+    /// Returns true if the user named only a target, which is then on an existing cluster.
     fn is_target_alone(&self, name: Option<&str>) -> bool {
         name.is_none() && !self.targets.is_empty()
     }
 
-    /// Whether the user named the cluster, on the command line or in the scenario of this name (`asked`).
+    /// Returns whether the user named the cluster, on the command line or in the scenario of this name (`asked`).
     pub(super) fn naming(&self, name: Option<&str>, asked: Option<&ClusterChoice<lab::Config>>) -> Naming {
         let on_command_line =
             self.context.is_some() || self.kubeconfig.is_some() || self.embedded || self.in_cluster;
@@ -177,7 +177,7 @@ impl MeasureArgs {
         if is_current && !on_command_line { Naming::Current } else { Naming::Named }
     }
 
-    /// The cluster; an embedded one keeps its logs in this directory.
+    /// Returns the choice of the cluster; an embedded one keeps its logs in this directory.
     pub(super) fn choice(
         &self,
         name: Option<&str>,
@@ -205,7 +205,7 @@ impl MeasureArgs {
     }
 }
 
-/// A text as a value of a scenario.
+/// Formats a text as a value of a scenario.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

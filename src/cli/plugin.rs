@@ -13,7 +13,7 @@ use clap_complete::engine::complete as candidates;
 /// The names by which kubectl calls its plugin, and the program for completions.
 const PLUGIN: &str = "kubectl-rolldrop";
 const COMPLETER: &str = "kubectl_complete-rolldrop";
-/// How the plugin is called by people.
+/// Command by which people call the plugin.
 const AS_PLUGIN: &str = "kubectl rolldrop";
 
 /// No space after a completion (cobra's ShellCompDirectiveNoSpace).
@@ -21,7 +21,7 @@ const NO_SPACE: u8 = 2;
 /// No completion by file names (ShellCompDirectiveNoFileComp).
 const NO_FILES: u8 = 4;
 
-/// By which name this program was called.
+/// Name by which this program was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Called {
     /// Its own.
@@ -46,7 +46,7 @@ impl Called {
         }
     }
 
-    /// The command, with the name that was called in help texts and usage lines.
+    /// Returns the command, with the name that was called in help texts and usage lines.
     pub(super) fn known_as(self, command: Command) -> Command {
         match self {
             Self::AsPlugin => renamed(command).bin_name(AS_PLUGIN),

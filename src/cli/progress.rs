@@ -32,16 +32,16 @@ use rolldrop_load::Control;
 use rolldrop_record::{Clock, Event, shown};
 use screen::Screen;
 
-/// How often a block is redrawn, and a load is looked at.
+/// Interval at which the block is redrawn and the load is sampled.
 const REDRAWN: Duration = Duration::from_millis(200);
-/// What happens within this time is told together.
+/// Period of news that is told together in lines.
 const FOLDED: Duration = Duration::from_secs(1);
-/// How often the state is told in a line.
+/// Interval between lines about the state.
 const TOLD: Duration = Duration::from_secs(10);
-/// What each line begins with.
+/// Prefix of each line.
 const PREFIX: &str = "rolldrop: ";
 
-/// Shows the progress of a command. The block is removed with it, also when the command fails.
+/// Progress of a command, as it is shown. The block is removed with it, also when the command fails.
 #[derive(Debug)]
 pub(super) struct Progress {
     form: Form,
@@ -60,28 +60,28 @@ enum Form {
     Quiet,
 }
 
-/// What the command itself has said.
+/// State that the command itself has reported.
 #[derive(Debug, Default)]
 struct Said {
     step: String,
     load: Option<Figures>,
-    /// Somebody else uses the terminal, until the next step.
+    /// True while something else uses the terminal, until the next step.
     is_hidden: bool,
-    /// When the state is told next.
+    /// Earliest time of the next line about the state.
     told_next: Option<Instant>,
-    /// How often each warning came.
+    /// Number of times each warning came, by its text.
     warnings: BTreeMap<String, u64>,
 }
 
 impl Said {
-    /// Counts a warning. Whether it is the first of its text.
+    /// Counts a warning, and returns true if it is the first with its text.
     fn is_new_warning(&mut self, message: &str) -> bool {
         let times = self.warnings.entry(message.to_owned()).or_default();
         *times += 1;
         *times == 1
     }
 
-    /// The warnings that came more than once, with how often.
+    /// Takes the warnings that came more than once, with their counts.
     fn take_repeated(&mut self) -> Vec<String> {
         let warnings = std::mem::take(&mut self.warnings).into_iter().filter(|(_, times)| *times > 1);
         warnings
@@ -119,7 +119,7 @@ impl Viewer for Live {
 }
 
 impl Progress {
-    /// The form that fits stderr.
+    /// Chooses the form that fits stderr.
     pub(super) fn new(quiet: bool, clock: Clock) -> Self {
         let form = if quiet {
             Form::Quiet
@@ -133,12 +133,12 @@ impl Progress {
         Self { form, clock, live: Arc::default(), said: Mutex::default() }
     }
 
-    /// Who views the run whose progress this is.
+    /// Returns the viewer of the run whose progress this is.
     pub(super) fn viewer(&self) -> Arc<dyn Viewer> {
         Arc::clone(&self.live) as Arc<dyn Viewer>
     }
 
-    /// A step begins.
+    /// Begins a step.
     pub(super) fn step(&self, what: &str) {
         let what = shown::one_line(what);
         self.tell_news();
@@ -157,7 +157,7 @@ impl Progress {
         }
     }
 
-    /// A notice, which stays on the screen and is shown even when quiet.
+    /// Shows a notice, which stays on the screen and is shown even when quiet.
     pub(super) fn note(&self, what: &str) {
         self.tell_news();
         let line = format!("{PREFIX}{}", shown::message(what));
@@ -180,7 +180,7 @@ impl Progress {
         }
     }
 
-    /// Shows how a run fares until it ends.
+    /// Shows the progress of a run until it ends.
     pub(super) async fn show<T>(&self, run: impl Future<Output = T>) -> T {
         *self.live.state() = LiveState::default();
         self.said().told_next = Some(Instant::now() + TOLD);
@@ -240,12 +240,12 @@ impl Progress {
         ended
     }
 
-    /// The run waits until nothing has been lost for this long, or no longer.
+    /// Sets the time without losses that the run waits for; `None` if it no longer waits.
     pub(super) fn awaits_silence(&self, silence: Option<Duration>) {
         self.live.state().awaits_silence(silence);
     }
 
-    /// A warning, which is shown even when quiet: once, and how often it came at the end.
+    /// Shows a warning, even when quiet: once, with the number of times that it came at the end.
     pub(super) fn warn(&self, message: &str) {
         let is_new = self.said().is_new_warning(message);
         if is_new {
@@ -253,7 +253,7 @@ impl Progress {
         }
     }
 
-    /// A line that stays.
+    /// Prints a line that stays.
     pub(super) fn say(&self, message: &str) {
         self.tell_news();
         let message = shown::message(message);
@@ -264,7 +264,7 @@ impl Progress {
         }
     }
 
-    /// Nothing more to show.
+    /// Ends the display. Warnings that came more than once are shown with their counts.
     pub(super) fn done(&self) {
         let repeated = self.said().take_repeated();
         repeated.iter().for_each(|text| self.note(text));
@@ -286,13 +286,13 @@ impl Progress {
                     self.tell_news();
                     self.tell_state(now);
                 }
-                // So that it does not heap up.
+                // Without this, news would pile up.
                 Form::Quiet => self.tell_news(),
             }
         }
     }
 
-    /// Says what has happened since it did so last, where that is said in lines.
+    /// Prints the news since the last call, if progress is shown as lines.
     fn tell_news(&self) {
         let news = self.live.state().take_news();
         if matches!(self.form, Form::Lines) {
@@ -324,7 +324,7 @@ impl Progress {
             let spinner = if said.load.is_none() { 2 } else { 0 };
             self.screen(&said, &state).block(usize::from(columns).saturating_sub(spinner), rows.into())
         };
-        // Without the locks: a terminal may be slow, and the tasks of the run do not wait for it.
+        // The locks are released: a terminal may be slow, and the tasks of the run do not wait for it.
         bar.set_message(block.join("\n"));
     }
 

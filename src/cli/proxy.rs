@@ -167,7 +167,7 @@ fn allow_connections() -> usize {
     usize::try_from(files.saturating_sub(OTHERS) / 2).unwrap_or(usize::MAX).max(1)
 }
 
-/// An address as a manifest can write it: `$(POD_IP):8080` has no brackets when it is of IPv6.
+/// Parses an address as a manifest can write it: `$(POD_IP):8080` has no brackets when it is of IPv6.
 pub(super) fn address(text: &str) -> Result<SocketAddr, AddrParseError> {
     text.parse().or_else(|error| {
         let parts = text.rsplit_once(':');
@@ -177,7 +177,7 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, AddrParseError> {
     })
 }
 
-/// Whether a connection to `upstream` reaches the listener at `own`.
+/// Returns true if a connection to `upstream` would reach the listener at `own`.
 fn leads_to(upstream: SocketAddr, own: SocketAddr) -> bool {
     let (to, own_ip) = (upstream.ip().to_canonical(), own.ip().to_canonical());
     // A connection to the unspecified address reaches this host by its loopback (ip(7)).

@@ -43,7 +43,7 @@ pub(super) struct ReportArgs {
 }
 
 impl ReportArgs {
-    /// Runs the command. The exit status is that of the last run that did not end well.
+    /// Runs the command. Returns the exit status of the last run that did not end well.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         if !self.compare.baseline.is_empty()
             && !matches!(self.format, ResultFormat::Text | ResultFormat::Json)
@@ -64,7 +64,7 @@ impl ReportArgs {
                 samples.push(compare::sample(&run_dir, &analysed)?);
             }
             let Analysed { analysis, requests, .. } = analysed;
-            // They make room for the files.
+            // Frees memory for the files.
             drop(requests);
             let folder = self.folder(path);
             write(&folder, &analysis)?;
@@ -93,7 +93,7 @@ impl ReportArgs {
         Ok(exit.into())
     }
 
-    /// Where the files of a run's report go.
+    /// Returns the directory for the files of a run's report.
     fn folder(&self, run: &Path) -> PathBuf {
         match (&self.out, run.file_name()) {
             (None, _) => run.to_owned(),
@@ -114,12 +114,12 @@ impl ReportArgs {
     }
 }
 
-/// What the user adds to a run's records.
+/// Additions of the user to a run's records.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Given<'a> {
     /// Replaces the expectations of the run.
     pub(super) expect: Option<&'a Expect>,
-    /// What implements Services, as the user states it.
+    /// Implementation of Services, as stated by the user.
     pub(super) service_proxy: Option<&'a ServiceProxy>,
 }
 
@@ -173,10 +173,10 @@ fn is_coloured() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
-/// Text for where stdout goes.
+/// Returns the text options that fit stdout.
 pub(super) fn text_options(folder: Option<&Path>) -> TextOptions {
     let most = TextOptions::default().width;
-    // None where that is no terminal.
+    // `None` if stdout is not a terminal.
     let columns = console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
     TextOptions {
         color: is_coloured(),

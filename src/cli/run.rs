@@ -110,22 +110,22 @@ impl RunArgs {
     }
 }
 
-/// What only some commands add to a run.
+/// Settings that only some commands add to a run.
 #[derive(Default)]
 pub(super) struct Extras<'a> {
     /// Ends pods, in place of the scenario's disruptions.
     pub(super) command: Option<&'a UserCommand>,
-    /// The looks at its gate, if it goes on while that is inconclusive.
+    /// Looks at its gate, if the run continues while the gate is inconclusive.
     pub(super) looks: Option<Looks>,
-    /// How sure its recommendation must be.
+    /// Policy on how sure its recommendation must be.
     pub(super) policy: Policy,
     /// Settings of its rounds, if it has several.
     pub(super) covering: Option<Covering<'a>>,
-    /// What it is part of, as text, once so many pods have ended.
+    /// Text about what the run is part of, given the number of terminations so far.
     pub(super) told: Option<&'a dyn Fn(usize) -> String>,
-    /// The name of the tuning that it is part of, under which workloads are in use.
+    /// Name of the tuning that the run is part of, under which workloads are marked as in use.
     pub(super) holder: Option<&'a str>,
-    /// How the pods of a workload that is not the run's own are to end meanwhile.
+    /// Settings for how the pods of a workload that is not the run's own end during the run.
     pub(super) ending: Option<(&'a Sleepers, Ending)>,
 }
 
@@ -163,7 +163,7 @@ impl<'a> Job<'a> {
     /// Checks what can be checked before a cluster is started.
     ///
     /// # Errors
-    /// When its settings cannot work.
+    /// Fails if its settings cannot work.
     pub(super) fn new(
         mut scenario: Scenario,
         measure: &'a MeasureArgs,
@@ -200,7 +200,7 @@ impl<'a> Job<'a> {
     /// Prints each call of the API server that it would make, and changes nothing.
     ///
     /// # Errors
-    /// When it could not be made.
+    /// Fails if the run could not be made.
     pub(super) async fn dry_run(
         &self,
         choice: impl FnOnce(&Path) -> Choice,
@@ -222,7 +222,7 @@ impl<'a> Job<'a> {
     /// Measures, and returns whether it was interrupted.
     ///
     /// # Errors
-    /// When nothing could be measured.
+    /// Fails if nothing could be measured.
     pub(super) async fn carry_out(
         &self,
         choice: Choice,
@@ -237,7 +237,7 @@ impl<'a> Job<'a> {
     }
 }
 
-/// How long a run whose cluster has ended may take to close its records. Usually that takes a second.
+/// Time limit for a run to close its records after its cluster has ended. It usually takes a second.
 const AFTER_THE_CLUSTER: Duration = Duration::from_secs(20);
 
 async fn connect(choice: Choice, interrupts: &Interrupts, progress: &Progress) -> anyhow::Result<Cluster> {
@@ -276,7 +276,7 @@ pub(super) fn caller(
     })
 }
 
-/// What a run needs.
+/// Context of a run.
 struct Run<'a> {
     clock: Clock,
     run_dir: &'a RunDir,
@@ -372,7 +372,7 @@ impl Run<'_> {
         let closed = closed(finished, loaded.is_err(), |error| self.progress.warn(error))?;
         let Closed { sources, undone, events } = closed;
         let written = loaded.and_then(|info| self.write(RunInfo { events, ..info }, sources, give_up));
-        // What is on a cluster that ends with the run is removed together with it.
+        // A cluster that ends with the run takes its objects with it.
         if cluster.origin().is_some() {
             self.leave(&undone, caller, give_up).await;
         }
@@ -496,8 +496,8 @@ impl Run<'_> {
     }
 }
 
-/// The result of closing a run. If the run had failed before, its own error is the one to report, as it may be the
-/// cause of this one; this one is then only a warning.
+/// Returns the result of closing a run. If the run had failed before, its own error is the one to report, as it may be
+/// the cause of this one; this one is then only a warning.
 fn closed<T: Default>(
     finished: Result<T, CoordinatorError>,
     has_failed: bool,
@@ -524,14 +524,14 @@ fn interruption(error: CoordinatorError) -> anyhow::Error {
     }
 }
 
-/// A unique name, valid as the value of a label.
+/// Returns a unique name, valid as the value of a label.
 pub(super) fn run_name(scenario: &str, now: Stamp) -> String {
     let time = jiff::Timestamp::from_nanosecond(now.unix_ns().into()).unwrap_or_default();
     let scenario: String = scenario.chars().take(40).collect();
     format!("{scenario}-{}", time.strftime("%Y%m%dT%H%M%S.%3fZ"))
 }
 
-/// `rolldrop-runs/NAME-TIME`, followed by a number if that exists.
+/// Returns `rolldrop-runs/NAME-TIME`, followed by a number if that exists.
 pub(super) fn default_out(folder: &str, name: &str, now: Stamp) -> PathBuf {
     let time = jiff::Timestamp::from_nanosecond(now.unix_ns().into()).unwrap_or_default();
     let base = PathBuf::from(folder).join(format!("{name}-{}", time.strftime("%Y%m%dT%H%M%SZ")));

@@ -10,10 +10,10 @@ use tokio::runtime::{Builder, Runtime};
 /// Threads that a command needs besides the runtime's own.
 const BESIDES: usize = 2;
 
-/// A runtime with this many threads.
+/// Makes a runtime with this many threads.
 ///
 /// # Errors
-/// When the system does not allow that many.
+/// Fails if the system does not allow that many threads.
 pub(super) fn with_threads(workers: usize) -> anyhow::Result<Runtime> {
     check(workers + BESIDES, |thread| thread::Builder::new().spawn(thread).map(drop))?;
     Builder::new_multi_thread()
@@ -23,7 +23,7 @@ pub(super) fn with_threads(workers: usize) -> anyhow::Result<Runtime> {
         .context("failed to start a runtime")
 }
 
-/// Checks that so many threads can run at a time: each waits until all have started.
+/// Checks that this many threads can run at a time: each waits until all have started.
 fn check(
     threads: usize,
     mut spawn: impl FnMut(Box<dyn FnOnce() + Send>) -> io::Result<()>,

@@ -11,7 +11,7 @@ pub(super) fn say(text: &str) {
     eprintln!("rolldrop: {}", shown::message(text));
 }
 
-/// Where logs are written: standard error, without colours, because ours could not be told from others'.
+/// Writer of logs to standard error, without colours, because ours could not be told from others'.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Log;
 

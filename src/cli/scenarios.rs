@@ -35,7 +35,7 @@ impl ScenariosArgs {
     }
 }
 
-/// What the list says of a scenario.
+/// Entry of a scenario in the list.
 #[derive(Debug)]
 struct Entry {
     name: &'static str,
@@ -46,7 +46,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// `32 s`, or above two minutes `3.5 min`.
+    /// Formats the time: `32 s`, or above two minutes `3.5 min`.
     fn time(&self) -> String {
         match self.takes.as_secs() {
             seconds @ 0..=120 => format!("{seconds} s"),
@@ -55,7 +55,7 @@ impl Entry {
     }
 }
 
-/// The built-in scenarios, as their own files describe them.
+/// Reads the built-in scenarios, as their own files describe them.
 fn library() -> anyhow::Result<Vec<Entry>> {
     let entry = |builtin: &scenario::Builtin| {
         let scenario = scenario::load::<serde_json::Value>(builtin.name, &[])?.scenario;
@@ -73,7 +73,7 @@ fn library() -> anyhow::Result<Vec<Entry>> {
     BUILTIN.iter().map(entry).collect()
 }
 
-/// The list, theme by theme.
+/// Formats the list, theme by theme.
 fn list(library: &[Entry]) -> String {
     let width = library.iter().map(|entry| entry.name.len()).max().unwrap_or(0);
     let options = textwrap::Options::new(WIDTH).word_splitter(textwrap::WordSplitter::NoHyphenation);
@@ -122,7 +122,7 @@ mod tests {
         assert!(words.contains("Needs: kernel dataplane; the names of two nodes"), "{list}");
     }
 
-    /// The same as a table of the docs.
+    /// Formats the list as tables of the docs.
     fn tables(library: &[Entry]) -> String {
         let of_theme = |entries: &[Entry]| {
             let mut table = format!("| {} | what | time | needs |\n|---|---|---|---|\n", entries[0].theme);

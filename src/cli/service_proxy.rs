@@ -17,7 +17,7 @@ pub(super) struct AssumeArgs {
 }
 
 impl AssumeArgs {
-    /// What the user states, if anything.
+    /// Returns the implementation of Services that the user states, if any.
     pub(super) fn service_proxy(&self) -> Option<&ServiceProxy> {
         self.assume_service_proxy.as_ref()
     }

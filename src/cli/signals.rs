@@ -3,7 +3,7 @@
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Listens for signals as long as it lives.
+/// Listens for signals while it lives.
 #[derive(Debug)]
 pub(super) struct Interrupts {
     /// Cancelled by the first signal.

@@ -1,8 +1,8 @@
 //! `rolldrop tune`: the least preStop sleep that loses nothing, proven.
 //!
-//! Runs follow each other, each in a directory of its own, and each leaves the cluster as it found it: one as things are,
-//! one in which pods sleep so long that every window is seen to its end, if something names the pods, and one with the
-//! chosen settings ([`tuner`]). What follows from them is decided in [`rolldrop_analysis::judge::tune`].
+//! Runs follow each other, each in a directory of its own, and each leaves the cluster as it found it: one with the
+//! present settings; one in which pods sleep long enough to see every window to its end, if something names the pods;
+//! and one with the chosen settings ([`tuner`]). [`rolldrop_analysis::judge::tune`] decides what follows from them.
 
 mod evidence;
 mod forecast;
@@ -165,13 +165,13 @@ impl TuneArgs {
         Ok(exit.into())
     }
 
-    /// The scenario; `None` if only a target is named.
+    /// Returns the name of the scenario; `None` if only a target is named.
     fn scenario_name(&self) -> Option<&str> {
         let demo = self.measure.targets.is_empty().then_some(scenario::ROLLOUT);
         self.scenario.as_deref().or(demo)
     }
 
-    /// The scenario with these further values, and the workload that `--workload` names.
+    /// Loads the scenario with these further values, and the workload that `--workload` names.
     fn loaded(&self, further: Vec<String>) -> anyhow::Result<Loaded<lab::Config>> {
         let mut loaded = self.measure.scenario(self.scenario_name(), further)?;
         if let Some(workload) = &self.workload {

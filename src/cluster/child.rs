@@ -15,16 +15,16 @@ use tokio::process::{Child, Command};
 use rolldrop_lab::config::ConfigError;
 use rolldrop_lab::{Config, descendants, kernel};
 
-/// How long the cluster may take to be ready.
+/// Time that the cluster may take to become ready.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the cluster may take to clean up after itself before it is killed.
+/// Time that the cluster may take to clean up before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often the process is checked.
+/// Interval between checks of the process.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// How much of the cluster's log an error shows.
+/// Number of bytes of the cluster's log that an error shows.
 const TAIL_BYTES: usize = 2000;
 
-/// What the cluster process says on its standard output, in one line, once it is ready.
+/// Line that the cluster process prints on its standard output once it is ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Ready {
@@ -34,7 +34,7 @@ pub(crate) struct Ready {
     pub server: String,
     /// The kubeconfig of the cluster.
     pub kubeconfig: PathBuf,
-    /// What the user should know: why it does not use the preferred dataplane.
+    /// Notice for the user: the reason why the preferred dataplane is not used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notice: Option<String>,
 }
@@ -64,7 +64,7 @@ pub(crate) enum ChildError {
     /// It ended before it was ready.
     #[error("it ended before it was ready ({status}):\n{log}")]
     Ended {
-        /// How it ended.
+        /// Exit status of the process.
         status: ExitStatus,
         /// The end of its log.
         log: String,
@@ -81,7 +81,7 @@ pub(crate) enum ChildError {
 #[derive(Debug, thiserror::Error)]
 #[error("the embedded cluster has ended ({how}), and the run with it{}", last_words(log))]
 pub(crate) struct Died {
-    /// How it ended.
+    /// End of the process, in words: its exit status or the signal that killed it.
     how: String,
     /// The end of its log.
     log: String,
@@ -100,7 +100,7 @@ pub(super) struct ClusterProcess {
     pid: i32,
     kubeconfig: PathBuf,
     log: PathBuf,
-    /// Where its links to namespaces are, if it uses the kernel dataplane.
+    /// Directory of its links to namespaces, if it uses the kernel dataplane.
     namespaces: PathBuf,
     notice: Option<String>,
 }
@@ -161,12 +161,12 @@ impl ClusterProcess {
         }
     }
 
-    /// Where the cluster's kubeconfig is.
+    /// Returns the path of the cluster's kubeconfig.
     pub(super) fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    /// What the user should know of it.
+    /// Returns the cluster's notice for the user, if there is one.
     pub(super) fn notice(&self) -> Option<&str> {
         self.notice.as_deref()
     }
@@ -174,7 +174,7 @@ impl ClusterProcess {
     /// Waits until the process has ended on its own or been killed. None of its pods is left then.
     pub(super) async fn died(&self) -> Died {
         let pid = Pid::from_raw(self.pid);
-        // It is left to be reaped by whoever ends it.
+        // Leaves the process to be reaped by whoever ends it.
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         let how = loop {
             match waitid(Id::Pid(pid), flags) {
@@ -191,7 +191,7 @@ impl ClusterProcess {
         Died { how, log: tail_of(&self.log) }
     }
 
-    /// Ends the cluster and whatever is left of it.
+    /// Ends the cluster and everything that is left.
     pub(super) async fn stop(mut self) {
         self.end().await;
     }

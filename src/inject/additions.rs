@@ -11,7 +11,7 @@ use super::rename;
 use super::sidecar::{self, Front, Ports};
 use crate::manifest::{Change, Edit, Object, escaped};
 
-/// How many workloads a note names.
+/// Maximum number of workloads that a note names.
 const NAMED: usize = 5;
 
 /// Changes to make, and notes for the user.
@@ -24,12 +24,12 @@ pub(super) struct Additions {
     pub(super) left: Vec<String>,
 }
 
-/// Why a workload gets no sidecar, and what to do.
+/// Reason why a workload gets no sidecar, and the remedy.
 #[derive(Debug)]
 pub(super) struct Refusal {
-    /// Its place among the objects.
+    /// Index of the workload among the objects.
     pub(super) object: usize,
-    /// The part of it that says so: a JSON pointer.
+    /// JSON pointer to the part of the object that is the reason.
     pub(super) at: String,
     why: String,
     /// True if the others get the sidecar even where all are meant.
@@ -38,10 +38,10 @@ pub(super) struct Refusal {
 
 /// A workload among the objects.
 struct Workload<'a> {
-    /// Its place among the objects.
+    /// Index of the workload among the objects.
     number: usize,
     object: &'a Object,
-    /// Where its pods' metadata and spec are.
+    /// JSON pointer to its pods' metadata and spec.
     pod: &'static str,
     state: State,
 }
@@ -57,7 +57,7 @@ enum State {
 ///
 /// # Errors
 ///
-/// As [`super::inject`].
+/// Fails as [`super::inject`] does.
 pub(super) fn of(
     objects: &[Object],
     options: &Options,
@@ -122,7 +122,7 @@ pub(super) fn of(
     Ok(additions)
 }
 
-/// Looks whether what was named is there, and anything is meant.
+/// Checks that what was named is there, and that anything is meant.
 fn look_for_meant(
     objects: &[Object],
     workloads: &[Workload<'_>],
@@ -154,7 +154,7 @@ fn look_for_meant(
     Err(InjectError::NoWorkload { instead })
 }
 
-/// The first few, and how many there are more.
+/// Lists the first few titles, and counts the others.
 fn some(titles: impl Iterator<Item = String>) -> String {
     let titles: Vec<String> = titles.collect();
     let shown = titles[..titles.len().min(NAMED)].join(", ");
@@ -262,7 +262,7 @@ impl Workload<'_> {
 /// Refuses workloads behind a Service that would send all its traffic to the sidecar's port, by number, where it also
 /// selects pods that get no sidecar.
 fn refuse_with_shared_services(workloads: &mut [Workload<'_>], services: &Services<'_>) {
-    // One that is refused may share another Service with a third.
+    // A workload that is refused may share another Service with a third one.
     loop {
         let mut without: Vec<Option<String>> = vec![None; services.all.len()];
         for workload in &*workloads {

@@ -1,5 +1,5 @@
-//! How the pods of a workload end and start: reads and sets the preStop sleep of containers, the grace period, the delay
-//! of readiness probes and minReadySeconds, in objects and in texts.
+//! Settings with which the pods of a workload end and start: reads and sets the preStop sleep of containers, the grace
+//! period, the delay of readiness probes and minReadySeconds, in objects and in texts.
 //!
 //! A hook that does more than sleep is changed only on request, to one that sleeps first: else the error says what that
 //! would be.
@@ -21,7 +21,7 @@ const SHELLS: [&str; 4] = ["sh", "bash", "ash", "dash"];
 const SHELL: &str = "/bin/sh";
 const THEN: &str = "; exec \"$0\" \"$@\"";
 
-/// How pods are to end and to start.
+/// Settings with which pods are to end and to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ending {
     /// The preStop sleep, in seconds; 0 for none.
@@ -34,20 +34,20 @@ pub(crate) struct Ending {
     pub readiness_delay_s: Option<u64>,
 }
 
-/// A workload whose pods' end is set: which of its containers sleep, and for which Kubernetes.
+/// A workload whose pods' ending is set: its containers that sleep, and the Kubernetes versions that it is for.
 #[derive(Clone, Debug)]
 pub(crate) struct Sleepers {
-    /// Such as `deployment/web`.
+    /// Title of the workload, such as `deployment/web`.
     pub workload: String,
-    /// Their names.
+    /// Names of the containers that sleep.
     pub containers: Vec<String>,
-    /// Whether a program that a hook runs may get a sleep before it.
+    /// True if a sleep may be put before the program that a hook runs.
     pub may_prefix: bool,
     /// The oldest Kubernetes that the result is for.
     pub kubernetes: KubernetesVersion,
 }
 
-/// Why the end of pods cannot be read or set.
+/// Reason why the ending of pods cannot be read or set.
 #[derive(Debug, Error)]
 pub(crate) enum EndingError {
     /// The text cannot be read or written.
@@ -63,7 +63,7 @@ pub(crate) enum EndingError {
         workload: String,
         /// The container that was asked for.
         container: String,
-        /// Those that there are.
+        /// Names of the containers that it has.
         known: String,
     },
     /// It is not known which container serves.
@@ -85,7 +85,7 @@ pub(crate) enum EndingError {
         workload: String,
         /// The container.
         container: String,
-        /// What to do instead.
+        /// Alternative for the user.
         instead: String,
     },
 }
@@ -130,7 +130,7 @@ impl<'a> Hook<'a> {
         }
     }
 
-    /// The form in which [`Self::with`] puts a sleep before a command.
+    /// Recognises the form in which [`Self::with`] puts a sleep before a command.
     fn before(command: &'a [Value]) -> Option<Self> {
         let [shell, option, script, command @ ..] = command else { return None };
         let seconds = script.as_str()?.strip_prefix("sleep ")?.strip_suffix(THEN)?.parse().ok()?;
@@ -151,7 +151,7 @@ impl<'a> Hook<'a> {
         Some(Self::Program { words, prefix, seconds })
     }
 
-    /// How long it sleeps, if it can be made to sleep as long as is asked for.
+    /// Returns the hook's sleep in seconds; `None` if it cannot be made to sleep as long as requested.
     fn seconds(&self, may_prefix: bool) -> Option<u64> {
         match self {
             Self::None => Some(0),
@@ -163,7 +163,7 @@ impl<'a> Hook<'a> {
         }
     }
 
-    /// The hook that sleeps so long, in the form that there is; `None` if this one cannot.
+    /// Returns the hook with this sleep, in its present form; `None` if it cannot be changed.
     fn with(&self, seconds: u64, kubernetes: KubernetesVersion) -> Option<Value> {
         match self {
             Self::Other => None,
@@ -189,7 +189,7 @@ fn base_name(word: &Value) -> Option<&str> {
     word.as_str()?.rsplit('/').next()
 }
 
-/// The containers of a pod, with the places at which they are.
+/// Returns the containers of a pod, with the places at which they are.
 fn containers<'a>(object: &'a Object, pod: &str) -> impl Iterator<Item = (String, &'a Value)> {
     let pod = pod.to_owned();
     ["containers", "initContainers"].into_iter().flat_map(move |list| {
@@ -209,7 +209,7 @@ fn names<'a>(containers: impl Iterator<Item = (String, &'a Value)>) -> String {
     containers.map(|(_, container)| name(container)).collect::<Vec<_>>().join(", ")
 }
 
-/// The object of a workload, and where its pods' metadata and spec are.
+/// Finds the object of a workload, and the JSON pointer to its pods' metadata and spec.
 fn workload<'a>(objects: &'a [Object], title: &str) -> Result<(&'a Object, &'static str), EndingError> {
     let found = objects.iter().find(|object| object.title() == title);
     found
@@ -217,12 +217,12 @@ fn workload<'a>(objects: &'a [Object], title: &str) -> Result<(&'a Object, &'sta
         .ok_or_else(|| EndingError::NoWorkload(title.to_owned()))
 }
 
-/// The containers that requests from Services pass through: those with a port that a Service uses, and proxies of
-/// meshes. A single container always counts.
+/// Returns the containers that requests from Services pass through: those with a port that a Service uses, and proxies
+/// of meshes. A single container always counts.
 ///
 /// # Errors
 ///
-/// It is not there, or not clear which.
+/// Fails if the workload is not there, or it is not clear which container counts.
 pub(crate) fn on_the_path(objects: &[Value], title: &str) -> Result<Vec<String>, EndingError> {
     let objects: Vec<Object> =
         objects.iter().cloned().enumerate().map(|(n, object)| Object::whole(n, object)).collect();
@@ -253,11 +253,12 @@ pub(crate) fn on_the_path(objects: &[Value], title: &str) -> Result<Vec<String>,
     Ok(serving.into_iter().chain(mesh).map(|container| name(container).to_owned()).collect())
 }
 
-/// How the pods of a workload end and start now: the shortest sleep of these containers counts, and the longest delay.
+/// Reads how the pods of a workload end and start now: the shortest sleep of these containers counts, and the longest
+/// delay.
 ///
 /// # Errors
 ///
-/// It is not there, or a hook does something else.
+/// Fails if the workload is not there, or a hook does something else.
 pub(crate) fn ending(objects: &[Value], sleepers: &Sleepers) -> Result<Ending, EndingError> {
     let objects: Vec<Object> =
         objects.iter().cloned().enumerate().map(|(n, object)| Object::whole(n, object)).collect();
@@ -281,7 +282,7 @@ pub(crate) fn ending(objects: &[Value], sleepers: &Sleepers) -> Result<Ending, E
     })
 }
 
-/// The delay of a container's readiness probe; `None` without one.
+/// Returns the delay of a container's readiness probe; `None` without one.
 fn delay_of(container: &Value) -> Option<u64> {
     let probe = container["readinessProbe"].as_object()?;
     Some(probe.get("initialDelaySeconds").and_then(Value::as_u64).unwrap_or(0))
@@ -291,7 +292,7 @@ fn delay_of(container: &Value) -> Option<u64> {
 ///
 /// # Errors
 ///
-/// It is not there, or a hook does something else.
+/// Fails if the workload is not there, or a hook does something else.
 pub(crate) fn set_ending(
     objects: &mut [Value],
     sleepers: &Sleepers,
@@ -308,11 +309,11 @@ pub(crate) fn set_ending(
     Ok(())
 }
 
-/// The same in a text, comments included.
+/// Sets it in a text, and keeps the text's comments.
 ///
 /// # Errors
 ///
-/// It cannot be read, the workload is not there, or a hook does something else.
+/// Fails if the text cannot be read, the workload is not there, or a hook does something else.
 pub(crate) fn set_ending_in(
     file: &str,
     text: &str,
@@ -326,7 +327,7 @@ pub(crate) fn set_ending_in(
 }
 
 impl Sleepers {
-    /// The preStop hook of a container of this workload.
+    /// Returns the preStop hook that this ending gives a container of this workload.
     pub(crate) fn hook_of(&self, workload: &Value, container: &str, ending: Ending) -> Value {
         let object = Object::whole(0, workload.clone());
         let found = object::pod(&object.value).and_then(|pod| self.find(&object, pod, container).ok());
@@ -334,7 +335,8 @@ impl Sleepers {
         hook.with(ending.sleep_s, self.kubernetes).unwrap_or_default()
     }
 
-    /// The delay of the readiness probe of a container of this workload, if it has one and that changes.
+    /// Returns the delay to set for the readiness probe of a container of this workload, if it has one and that
+    /// changes.
     pub(crate) fn delay_of(&self, workload: &Value, container: &str, ending: Ending) -> Option<u64> {
         let object = Object::whole(0, workload.clone());
         let (_, container) = self.find(&object, object::pod(&object.value)?, container).ok()?;
@@ -391,7 +393,7 @@ impl Sleepers {
         })
     }
 
-    /// Why the hook of a container cannot be made to sleep so long.
+    /// Returns the error for a hook of a container that cannot be made to sleep this long.
     fn hook(&self, container: &Value, seconds: u64) -> EndingError {
         let hook = Hook::of(container);
         let instead = match hook.with(seconds, self.kubernetes) {
@@ -539,7 +541,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
             let script = format!("sleep {seconds}; exec \"$0\" \"$@\"");
             assert_eq!(hook(&objects), json!(["/bin/sh", "-c", script, "nginx", "-s", "quit"]));
         }
-        // What was prefixed once is known by its form.
+        // A hook that was prefixed once is recognised by its form.
         assert_eq!(ending(&objects, &sleepers(&["app"])).unwrap().sleep_s, 9);
         let calls = self::objects(&with_hook("{httpGet: {path: /quit, port: 80}}"));
         assert!(ending(&calls, &prefixing).is_err());

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::manifest::{Change, Edit, Object, escaped};
 
-/// What the app's port is called while the sidecar has its name.
+/// Name of the app's port while the sidecar has its original name.
 pub(crate) const APP_PORT_NAME: &str = "rolldrop-app";
 /// The annotation of pods that have the sidecar: the image that it was added with.
 pub(crate) const SIDECAR: &str = "rolldrop.dev/sidecar";
@@ -25,14 +25,15 @@ const KINDS: [(&str, &str, &[&str]); 7] = [
     ("argoproj.io/v1alpha1", "Rollout", &["ro"]),
 ];
 
-/// Where an object has the metadata and the spec of its pods; `None` if it is none of [`KINDS`].
+/// Returns the JSON pointer to an object's pod metadata and spec; `None` if the object is none of [`KINDS`], or a
+/// Rollout without a template.
 pub(super) fn pod(object: &Value) -> Option<&'static str> {
     let (version, kind) = (object["apiVersion"].as_str()?, object["kind"].as_str()?);
     KINDS.iter().find(|(v, k, _)| (*v, *k) == (version, kind))?;
     template(object).or((kind != "Rollout").then_some(if kind == "Pod" { "" } else { "/spec/template" }))
 }
 
-/// Where any object has the metadata and the spec of its pods.
+/// Returns the JSON pointer to the pod metadata and spec of any object that has them.
 pub(super) fn template(object: &Value) -> Option<&'static str> {
     if object["apiVersion"] == "v1" && object["kind"] == "Pod" {
         return Some("");
@@ -40,7 +41,7 @@ pub(super) fn template(object: &Value) -> Option<&'static str> {
     object["spec"]["template"]["spec"]["containers"].is_array().then_some("/spec/template")
 }
 
-/// The labels of these pods.
+/// Returns the labels of these pods.
 pub(crate) fn pod_labels(object: &Value) -> Option<&Value> {
     Some(&object.pointer(pod(object)?)?["metadata"]["labels"])
 }
@@ -60,7 +61,7 @@ pub(crate) struct BadWorkloadName;
 impl FromStr for WorkloadName {
     type Err = BadWorkloadName;
 
-    /// `KIND/NAME`, with a kind as kubectl takes it: in any case, plural, short, or with its group.
+    /// Parses `KIND/NAME`, with a kind as kubectl takes it: in any case, plural, short, or with its group.
     fn from_str(text: &str) -> Result<Self, BadWorkloadName> {
         let (kind, name) = text.split_once('/').ok_or(BadWorkloadName)?;
         let kind = kind.split('.').next().unwrap_or_default().to_lowercase();

@@ -1,4 +1,4 @@
-//! What to add, for which Kubernetes, and why that may not be possible.
+//! Options for adding the sidecar, the Kubernetes versions that they apply to, and errors.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::object::WorkloadName;
 use crate::manifest::ManifestError;
 
-/// What to add.
+/// Options for adding the sidecar.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     /// The image of the sidecar.
@@ -18,11 +18,11 @@ pub(crate) struct Options {
     pub port: Option<u16>,
     /// The oldest Kubernetes that the result is for.
     pub kubernetes: KubernetesVersion,
-    /// Where the admin port's token is; `None` if it needs none.
+    /// Secret with the admin port's token; `None` if the port needs none.
     pub admin_token: Option<SecretKey>,
     /// Content of the app's connections. `None`: HTTP, and a port that carries something else is refused.
     pub mode: Option<Mode>,
-    /// How many client connections the sidecar takes, if not the proxy's default.
+    /// Maximum number of client connections of the sidecar, if not the proxy's default.
     pub max_connections: Option<NonZeroUsize>,
     /// The workloads that get the sidecar.
     pub selection: Selection,
@@ -68,11 +68,11 @@ pub(crate) struct SecretKey {
     pub name: String,
     /// The key in it.
     pub key: String,
-    /// What happens to a pod that is created while the Secret does not exist.
+    /// Behaviour of a pod that is created while the Secret does not exist.
     pub absent: Absent,
 }
 
-/// What happens to a pod whose Secret does not exist.
+/// Behaviour of a pod whose Secret does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Absent {
     /// It waits until the Secret exists.
@@ -89,7 +89,7 @@ pub(crate) struct BadSecretKey;
 impl FromStr for SecretKey {
     type Err = BadSecretKey;
 
-    /// `NAME`, or `NAME/KEY`; the default key is `token`.
+    /// Parses `NAME`, or `NAME/KEY`; the default key is `token`.
     fn from_str(text: &str) -> Result<Self, BadSecretKey> {
         let (name, key) = text.split_once('/').unwrap_or((text, "token"));
         let good = |part: &str| {
@@ -108,7 +108,7 @@ impl FromStr for SecretKey {
 pub(crate) struct KubernetesVersion(u32);
 
 impl KubernetesVersion {
-    /// 1.`minor`.
+    /// Returns version 1.`minor`.
     pub(crate) const fn minor(minor: u32) -> Self {
         Self(minor)
     }
@@ -144,7 +144,7 @@ impl fmt::Display for KubernetesVersion {
     }
 }
 
-/// Why manifests cannot be changed.
+/// Reason why manifests cannot be changed.
 #[derive(Debug, Error)]
 pub(crate) enum InjectError {
     /// The text is no manifest.
@@ -179,7 +179,7 @@ pub(crate) enum InjectError {
     NotThere {
         /// The workload.
         named: WorkloadName,
-        /// Those that there are.
+        /// Titles of the workloads that there are.
         known: String,
     },
     /// No workload uses the port that was asked for.
@@ -195,13 +195,13 @@ pub(crate) enum InjectError {
     In {
         /// Its name.
         file: String,
-        /// Why its manifests cannot be changed.
+        /// Reason why its manifests cannot be changed.
         error: Box<InjectError>,
     },
 }
 
 impl InjectError {
-    /// The same with the name of the file, if it has none.
+    /// Adds the name of the file, if the error has none.
     pub(super) fn of(self, file: &str) -> Self {
         match self {
             Self::NoPort | Self::NoWorkload { .. } | Self::NotThere { .. } | Self::NoSuchPort(_) => {

@@ -1,4 +1,4 @@
-//! Which port of a workload the sidecar stands in front of, and which Services route to it.
+//! Ports of workloads that the sidecar takes over, and the Services that route to them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,14 +10,14 @@ use super::protocol::{Foreign, foreign};
 use super::sidecar::{self, ADMIN_PORT_NAME, Front, NAME as SIDECAR_NAME, Ports};
 use crate::manifest::{Object, escaped};
 
-/// Where the sidecar's ports begin, if the pod has none of these itself.
+/// First port for a sidecar; ports that a workload declares are skipped.
 const FIRST_PORT: u16 = 18080;
 
-/// The ports of an existing sidecar, else the first two that no workload declares.
+/// Returns the ports of an existing sidecar, else the first two that no workload declares.
 ///
 /// # Errors
 ///
-/// No two ports are free.
+/// Fails if no two ports are free.
 pub(super) fn free<'a>(
     workloads: impl Iterator<Item = (&'a Object, &'a str)> + Clone,
 ) -> Result<Ports, InjectError> {
@@ -38,12 +38,12 @@ pub(super) fn free<'a>(
 /// A Service among the manifests.
 #[derive(Debug)]
 pub(super) struct Service<'a> {
-    /// Its place among the objects.
+    /// Index of the Service among the objects.
     pub(super) number: usize,
     pub(super) object: &'a Object,
-    /// The target ports that it had before, by the number of its port.
+    /// Target ports that it had before, by the number of its port.
     pub(super) kept: Map<String, Value>,
-    /// Whether it has the annotation, readable or not.
+    /// True if it has the annotation, readable or not.
     pub(super) is_annotated: bool,
 }
 
@@ -57,13 +57,13 @@ impl<'a> Service<'a> {
         Some(Self { number, object, kept, is_annotated: annotation.is_some() })
     }
 
-    /// Its TCP ports, with their places.
+    /// Returns its TCP ports, with their places.
     pub(super) fn tcp_ports(&self) -> impl Iterator<Item = (usize, &Value)> {
         let ports = self.object.value["spec"]["ports"].as_array().into_iter().flatten();
         ports.enumerate().filter(|(_, port)| is_tcp(port))
     }
 
-    /// The target port that the app has behind a port of this Service; null where none is written.
+    /// Returns the target port that the app has behind a port of this Service; null where none is written.
     pub(super) fn target<'b>(&'b self, port: &'b Value) -> &'b Value {
         self.kept.get(&port["port"].to_string()).unwrap_or(&port["targetPort"])
     }
@@ -77,7 +77,7 @@ impl<'a> Service<'a> {
 #[derive(Debug)]
 pub(super) struct Services<'a> {
     pub(super) all: Vec<Service<'a>>,
-    /// By namespace, and the first label that they ask for.
+    /// Indices by namespace, and by the first label that the Services select.
     by_label: HashMap<(Option<&'a str>, &'a str, &'a Value), Vec<usize>>,
 }
 
@@ -96,7 +96,7 @@ impl<'a> Services<'a> {
         Self { all, by_label }
     }
 
-    /// Those that select the pods of a workload, in order.
+    /// Returns the indices of the Services that select the pods of a workload, in order.
     pub(super) fn of(&self, workload: &Object, pod: &str) -> Vec<usize> {
         let labels = workload.get(&format!("{pod}/metadata/labels"));
         let namespace = workload.namespace();
@@ -114,7 +114,7 @@ impl<'a> Services<'a> {
     }
 }
 
-/// Whether a Service selects pods with these labels.
+/// Returns true if a Service selects pods with these labels.
 pub(crate) fn selects(service: &Value, labels: &Value) -> bool {
     let selector = service["spec"]["selector"].as_object();
     selector.is_some_and(|selector| {
@@ -125,15 +125,15 @@ pub(crate) fn selects(service: &Value, labels: &Value) -> bool {
 /// A port of a Service that routes to the app.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lead {
-    /// Which of the Services.
+    /// Index of the Service.
     pub(super) service: usize,
-    /// Which of its ports.
+    /// Index of the port in the Service.
     pub(super) index: usize,
-    /// Whether it follows the name to the sidecar.
+    /// True if it follows the port's name to the sidecar.
     pub(super) by_name: bool,
 }
 
-/// What the sidecar stands in front of, and which Service ports route there.
+/// Port that the sidecar is in front of, and the Service ports that route there.
 #[derive(Debug)]
 pub(super) struct Frontage {
     pub(super) front: Front,
@@ -151,7 +151,7 @@ struct Declared {
     host_port: Option<u64>,
 }
 
-/// Why a workload gets no sidecar.
+/// Reason why a workload gets no sidecar.
 #[derive(Debug)]
 pub(super) enum Unfit {
     /// It has no port: perhaps nothing connects to it.
@@ -160,9 +160,9 @@ pub(super) enum Unfit {
     NoHttp { port: u16, foreign: Foreign },
     /// It cannot have one, or it is ambiguous.
     Refused {
-        /// The part that says so: a JSON pointer.
+        /// JSON pointer to the part that is the reason.
         at: String,
-        /// Why, and what to do.
+        /// Reason and remedy.
         why: String,
     },
 }
@@ -178,7 +178,7 @@ impl Frontage {
     ///
     /// # Errors
     ///
-    /// Why none can be chosen, and what to do.
+    /// Fails, with a remedy, if no port can be chosen.
     pub(super) fn of(
         workload: &Object,
         pod: &str,
@@ -296,7 +296,7 @@ fn is_tcp(port: &Value) -> bool {
     port["protocol"].as_str().is_none_or(|protocol| protocol == "TCP")
 }
 
-/// The ports of all containers but the sidecar.
+/// Returns the ports of all containers but the sidecar.
 fn declared(workload: &Object, pod: &str) -> Vec<Declared> {
     let spec = workload.get(&format!("{pod}/spec"));
     let own = sidecar::place(workload, pod);
@@ -313,7 +313,7 @@ fn declared(workload: &Object, pod: &str) -> Vec<Declared> {
         .collect()
 }
 
-/// The TCP ports of a Service, each with the pod's port that it routes to, if that is known.
+/// Returns the TCP ports of a Service, each with the pod's port that it routes to, if that is known.
 fn leads_of<'a>(
     number: usize,
     service: &'a Service<'_>,
@@ -333,7 +333,7 @@ fn leads_of<'a>(
     })
 }
 
-/// The ports of a workload's pods that Services among these objects route to.
+/// Returns the ports of a workload's pods that Services among these objects route to.
 pub(super) fn targets(workload: &Object, pod: &str, objects: &[Object]) -> Vec<u16> {
     let (declared, services) = (declared(workload, pod), Services::among(objects));
     let of_it = services.of(workload, pod);
@@ -381,7 +381,7 @@ fn app_port(
     }
 }
 
-/// The path of the app's readiness probe, if it uses that port.
+/// Returns the path of the app's readiness probe, if it uses that port.
 fn ready_path(spec: &Value, app_port: u16, name: Option<&str>) -> Option<String> {
     let containers = spec["containers"].as_array()?;
     let mut asked = containers.iter().map(|container| &container["readinessProbe"]["httpGet"]);

@@ -1,14 +1,14 @@
-//! Ports that carry no HTTP, by what manifests say of them.
+//! Ports that carry no HTTP, judged by their manifests.
 //!
 //! The proxy for HTTP waits for a request's head. In front of Redis it answers 400, and where the server speaks first,
-//! such as MySQL's, both sides wait for ever.
+//! such as MySQL's, both sides wait forever.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// Words of HTTP in port names (`<protocol>-<suffix>`, as in Istio's convention) and application protocols. They win over
-/// other words: `redis-metrics` and `mysql-http` are HTTP.
+/// Words of HTTP in port names (`<protocol>-<suffix>`, as in Istio's convention) and application protocols. They win
+/// over other words: `redis-metrics` and `mysql-http` are HTTP.
 const HTTP_WORDS: [&str; 24] = [
     "admin",
     "api",
@@ -94,7 +94,7 @@ pub(super) fn foreign<'a>(
         match meaning(app_protocol) {
             Some(Meaning::Http) => return None,
             Some(Meaning::Other(protocol)) => said = Some((protocol.to_owned(), app_protocol)),
-            // Opaque bytes, said on purpose. TLS passes unread, whatever it carries.
+            // The port is declared to carry opaque bytes. TLS passes unread, whatever it carries.
             None if app_protocol.eq_ignore_ascii_case("tcp") => said = Some(("TCP".to_owned(), app_protocol)),
             None => {}
         }

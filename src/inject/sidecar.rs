@@ -10,9 +10,9 @@ use crate::manifest::Object;
 
 /// The sidecar's name. Others may have it as well: `place` says which container is ours.
 pub(crate) const NAME: &str = "rolldrop";
-/// The name of the port of its admin API; that of the other is the app's.
+/// Name of the sidecar's admin port; its other port has the app's name.
 pub(crate) const ADMIN_PORT_NAME: &str = "rolldrop-admin";
-/// Where the image has the program (see the Dockerfile).
+/// Path of the program in the image (see the Dockerfile).
 const PROGRAM: &str = "/rolldrop";
 /// The proxy's own limit of connections.
 const CONNECTIONS: usize = 4096;
@@ -24,19 +24,19 @@ pub(super) struct Ports {
     pub(super) admin: u16,
 }
 
-/// What the sidecar stands in front of, and with which ports.
+/// Port of the app that the sidecar is in front of, and the sidecar's own ports.
 #[derive(Debug)]
 pub(super) struct Front {
     pub(super) app_port: u16,
     /// The path of the app's readiness probe, if it uses that port.
     pub(super) ready_path: Option<String>,
-    /// The name that goes from the app's port to the sidecar's.
+    /// Name that moves from the app's port to the sidecar's.
     pub(super) moved_name: Option<String>,
     pub(super) ports: Ports,
 }
 
-/// The native sidecar: an init container that is always restarted (KEP-753), so that it starts before
-/// the app and ends after it.
+/// Makes the native sidecar: an init container that is always restarted (KEP-753), so that it starts before the app and
+/// ends after it.
 ///
 /// It has no probes, which would decide when the pod is ready; the app's own probes still go to the app. Its
 /// preStop hook runs the same program, which marks when the kubelet begins to end the pod. The hook finds the
@@ -93,15 +93,15 @@ pub(super) fn container(front: &Front, options: &Options) -> Value {
     })
 }
 
-/// How much memory the sidecar may use: what all connections share, and 40 KiB for each, most of it in the kernel's
+/// Returns the memory limit of the sidecar: a part for all connections, and 40 KiB for each, most of it in the kernel's
 /// buffers of its two sockets (`docs/proxy.md`).
 fn memory_mib(connections: usize) -> usize {
     96 + connections.max(CONNECTIONS).saturating_mul(40).div_ceil(1024)
 }
 
-/// The index of a workload's sidecar among its init containers. Its pods have the annotation [`SIDECAR`], and the
-/// container of that name has the image of the annotation, or another image named `rolldrop`, as registries
-/// rewrite image names. The container's name alone is not enough: it may be a migration of the user's own.
+/// Finds the index of a workload's sidecar among its init containers. Its pods have the annotation [`SIDECAR`], and the
+/// container of that name has the image of the annotation, or another image named `rolldrop`, as registries rewrite
+/// image names. The container's name alone is not enough: it may be a migration of the user's own.
 pub(super) fn place(object: &Object, pod: &str) -> Option<usize> {
     let added = object.get(&format!("{pod}/metadata/annotations"))[SIDECAR].as_str()?;
     let containers = object.get(&format!("{pod}/spec/initContainers")).as_array()?;
@@ -112,13 +112,13 @@ pub(super) fn place(object: &Object, pod: &str) -> Option<usize> {
     containers.iter().position(is_ours)
 }
 
-/// The last part of an image's name, without its tag and digest.
+/// Returns the last part of an image's name, without its tag and digest.
 fn base_name(image: &str) -> &str {
     let last = image.rsplit('/').next().unwrap_or_default();
     last.split(['@', ':']).next().unwrap_or_default()
 }
 
-/// The ports of a workload's sidecar.
+/// Returns the ports of a workload's sidecar.
 pub(super) fn ports(object: &Object, pod: &str) -> Option<Ports> {
     let at = place(object, pod)?;
     let port = |index: usize| {
@@ -128,7 +128,7 @@ pub(super) fn ports(object: &Object, pod: &str) -> Option<Ports> {
     Some(Ports { listen: port(0)?, admin: port(1)? })
 }
 
-/// The name that a sidecar's port took over from the app's.
+/// Returns the name that a sidecar's port took over from the app's.
 pub(super) fn moved_name(sidecar: &Value) -> Option<&str> {
     let mut names = sidecar["ports"].as_array()?.iter().filter_map(|port| port["name"].as_str());
     names.find(|name| *name != ADMIN_PORT_NAME)

@@ -69,7 +69,7 @@ fn error(text: &str) -> String {
     inject(text, &options()).expect_err("no manifests").to_string()
 }
 
-/// What the options make of a text: what is said, and the names of the objects that have the sidecar.
+/// Injects with these options: returns the notes, and the names of the objects that have the sidecar.
 fn chosen(text: &str, options: &Options) -> (Vec<String>, Vec<String>) {
     let output = inject(text, options).expect("manifests");
     let objects = Manifests::parse("out.yaml", &output.text).expect("manifests").objects();
@@ -383,7 +383,7 @@ fn names_that_the_sidecar_needs_are_asked_for() {
         "      initContainers: [{name: rolldrop, image: shop/migrate:3, args: [up]}]\n      containers:\n";
     let migration = SHOP.replace("      containers:\n", migration);
     assert_eq!(error(&migration), taken(13, "initContainers"));
-    // Nor is it taken out, whatever is called so.
+    // Containers of that name that are not the sidecar are not removed either.
     for text in [&container, &migration] {
         let output = uninject(text).expect("manifests");
         assert_eq!(
@@ -391,7 +391,7 @@ fn names_that_the_sidecar_needs_are_asked_for() {
             (text.as_str(), &["there is no sidecar to remove".into()][..])
         );
     }
-    // An annotation alone makes none of it.
+    // An annotation alone does not make it a sidecar.
     let annotated = |image: &str| {
         let labels = "      labels: {app: web}\n";
         migration

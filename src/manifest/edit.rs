@@ -27,7 +27,7 @@ pub(super) struct Source<'a> {
     pub(super) text: &'a str,
     pub(super) form: Form,
     pub(super) root: &'a Node,
-    /// Of all lines of the text.
+    /// Line break of all lines of the text.
     pub(super) line_break: &'static str,
 }
 
@@ -45,7 +45,7 @@ pub(super) fn spliced(text: &str, within: Range<usize>, mut splices: Vec<Splice>
 }
 
 impl Source<'_> {
-    /// The change of the text that an edit is; `None` if there is none, for example behind an alias.
+    /// Returns the change of the text that an edit makes; `None` if there is none, for example behind an alias.
     pub(super) fn splice(&self, edit: &Edit) -> Option<Splice> {
         if let Change::Push(item) = &edit.change {
             let list = self.root.at(&edit.pointer)?;
@@ -151,7 +151,7 @@ impl Source<'_> {
         Some(Splice { range, text: new })
     }
 
-    /// A value as text, in the same quotes as the field's former value, or else as the field's name.
+    /// Formats a value in the same quotes as the field's former value, or else as the field's name.
     fn scalar(&self, member: &Member, value: &Value) -> Option<String> {
         let is_in = |node: &Node, quote| self.text[node.range.clone()].starts_with(quote);
         match (self.form, value) {
@@ -182,7 +182,7 @@ impl Source<'_> {
         Some(Splice { range, text: String::new() })
     }
 
-    /// The place of the `-` before an item.
+    /// Returns the place of the `-` before an item.
     fn dash(&self, item: &Node) -> Option<usize> {
         let before = self.text[..item.range.start].trim_end();
         before.ends_with('-').then(|| before.len() - 1)
@@ -192,13 +192,13 @@ impl Source<'_> {
         self.text[..place].rfind('\n').map_or(0, |end| end + 1)
     }
 
-    /// The end of a line, before its line break.
+    /// Returns the end of a line, before its line break.
     fn line_end(&self, place: usize) -> usize {
         let end = self.text[place..].find('\n').map_or(self.text.len(), |length| place + length);
         end - usize::from(end > place && self.text[..end].ends_with('\r'))
     }
 
-    /// The place of the line break before a line.
+    /// Returns the place of the line break before a line.
     fn break_before(&self, line: usize) -> Option<usize> {
         let before = self.text[..line].strip_suffix('\n')?;
         Some(before.strip_suffix('\r').unwrap_or(before).len())

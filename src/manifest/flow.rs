@@ -17,16 +17,16 @@ use super::tree::{Member, Node, Shape, Style};
 #[derive(Debug)]
 pub(super) struct Flow<'a> {
     text: &'a str,
-    /// Where its opening bracket is.
+    /// Position of its opening bracket.
     open: usize,
-    /// Where its closing bracket is.
+    /// Position of its closing bracket.
     close: usize,
-    /// Of a mapping keys and values.
+    /// Ranges of its items; of a mapping, of keys with their values.
     members: Vec<Range<usize>>,
 }
 
 impl<'a> Flow<'a> {
-    /// The collection that a node is; none if it is no collection, or is written without brackets.
+    /// Returns the collection that a node is; `None` if it is no collection, or is written without brackets.
     pub(super) fn of(text: &'a str, node: &Node) -> Option<Self> {
         let members = match &node.shape {
             Shape::Mapping(Style::Flow, members) => {
@@ -41,7 +41,7 @@ impl<'a> Flow<'a> {
         matches!(brackets, ("{", "}") | ("[", "]")).then_some(Self { text, open, close, members })
     }
 
-    /// Whether it was empty before its only member was added.
+    /// Returns true if it was empty before its only member was added.
     pub(super) fn was_empty(&self) -> bool {
         matches!(self.members.as_slice(), [only] if self.text[self.open + 1..only.start] == *" ")
     }
@@ -72,7 +72,7 @@ impl<'a> Flow<'a> {
         Some(Splice { range, text: String::new() })
     }
 
-    /// The text between two members, after the comma.
+    /// Returns the text between two members, after the comma.
     fn gap(&self) -> &'a str {
         let is_gap = |gap: &&str| gap.trim_start().is_empty();
         let between = match self.members.as_slice() {
@@ -83,7 +83,7 @@ impl<'a> Flow<'a> {
         between.filter(is_gap).unwrap_or(" ")
     }
 
-    /// The indentation of one level, if members have `indent`.
+    /// Returns the indentation of one level, if members have `indent`.
     fn unit(&self, indent: &str) -> usize {
         let closing = self.text[..self.close].rsplit_once('\n').map_or("", |(_, closing)| closing);
         let closing = if closing.trim().is_empty() { closing.len() } else { indent.len() };
@@ -94,7 +94,7 @@ impl<'a> Flow<'a> {
     }
 }
 
-/// JSON in one line, with spaces as people put them.
+/// Formats JSON in one line, with spaces as people put them.
 pub(super) fn in_line(value: &Value) -> String {
     let joined = |parts: Vec<String>| parts.join(", ");
     match value {
@@ -107,7 +107,7 @@ pub(super) fn in_line(value: &Value) -> String {
     }
 }
 
-/// JSON in lines, each level indented by so many spaces.
+/// Formats JSON in lines, each level indented by this many spaces.
 fn lines(value: &Value, unit: usize) -> Option<String> {
     let (mut text, indent) = (Vec::new(), " ".repeat(unit));
     let layout = PrettyFormatter::with_indent(indent.as_bytes());

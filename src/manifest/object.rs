@@ -8,12 +8,12 @@ use serde_json::Value;
 #[derive(Clone, Debug)]
 pub(crate) struct Edit {
     pub(crate) document: usize,
-    /// Of a field, an item, or for [`Change::Push`] a list: a JSON pointer (RFC 6901).
+    /// JSON pointer (RFC 6901) to a field, an item, or for [`Change::Push`] a list.
     pub(crate) pointer: String,
     pub(crate) change: Change,
 }
 
-/// How.
+/// Kind of change.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     /// The field of a mapping has this value, whether it existed or not.
@@ -32,7 +32,7 @@ impl Edit {
         Some((parent, unescaped(last)))
     }
 
-    /// Makes the edit in an object. What it names is there, for it was found there.
+    /// Makes the edit in an object, in which the pointer was found.
     pub(crate) fn apply(&self, object: &mut Value) {
         if let Change::Push(item) = &self.change {
             if let Some(list) = object.pointer_mut(&self.pointer).and_then(Value::as_array_mut) {
@@ -63,7 +63,7 @@ impl Edit {
 pub(crate) struct Object {
     /// The number of the document that it is in.
     pub(crate) document: usize,
-    /// Where it is in there: a JSON pointer, empty but for an item of a List.
+    /// JSON pointer to the object in the document; empty unless the object is an item of a List.
     pub(crate) at: String,
     pub(crate) value: Value,
 }
@@ -73,7 +73,7 @@ impl Object {
         Self { document, at: String::new(), value }
     }
 
-    /// Such as `deployment/web`.
+    /// Returns a title such as `deployment/web`.
     pub(crate) fn title(&self) -> String {
         let kind = self.value["kind"].as_str().unwrap_or("object").to_lowercase();
         let meta = &self.value["metadata"];
@@ -102,7 +102,7 @@ impl Object {
     }
 }
 
-/// A key as a part of a JSON pointer (RFC 6901, section 3).
+/// Escapes a key as a part of a JSON pointer (RFC 6901, section 3).
 pub(crate) fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }

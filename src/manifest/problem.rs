@@ -1,9 +1,9 @@
-//! Why a text is no manifest: where, why, and what to do.
+//! Problems of a text that is not a manifest: place, cause and remedy.
 
 use granit_parser::ErrorKind;
 use thiserror::Error;
 
-/// Why manifests cannot be read.
+/// Reason why manifests cannot be read.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub(crate) enum ManifestError {
     /// A template that nobody has rendered.
@@ -21,7 +21,7 @@ pub(crate) enum ManifestError {
     Invalid {
         /// File and line.
         place: String,
-        /// Why, and what to do.
+        /// Cause and remedy.
         why: String,
     },
 }
@@ -29,7 +29,7 @@ pub(crate) enum ManifestError {
 /// A fault at some place of a text.
 #[derive(Debug)]
 pub(super) struct Problem {
-    /// In bytes.
+    /// Position in bytes.
     place: usize,
     why: String,
 }
@@ -46,7 +46,7 @@ impl Problem {
         Self::new(place + tab.unwrap_or(0), why(kind))
     }
 
-    /// As the user reads it.
+    /// Converts the problem to an error for the user.
     pub(super) fn of(self, file: &str, text: &str) -> ManifestError {
         match template(text, self.place) {
             Some((line, text)) => ManifestError::Template { place: format!("{file}:{line}"), text },
@@ -57,15 +57,16 @@ impl Problem {
     }
 }
 
-/// The number of the line with this byte, from 1.
+/// Returns the number of the line with this byte, from 1.
 pub(super) fn line(text: &str, place: usize) -> usize {
     let before = &text.as_bytes()[..place.min(text.len())];
     1 + before.iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// The last line, up to this place, with an action of a template (`{{ … }}`, `{% … %}`) where YAML has a key or a value.
+/// Finds the last line, up to this place, with an action of a template (`{{ … }}`, `{% … %}`) where YAML has a key or a
+/// value.
 fn template(text: &str, place: usize) -> Option<(usize, String)> {
-    /// As much of it as is shown.
+    /// Maximum number of characters that are shown.
     const SHOWN: usize = 60;
 
     let last = line(text, place);
@@ -73,7 +74,8 @@ fn template(text: &str, place: usize) -> Option<(usize, String)> {
     lines.filter_map(|(number, line)| Some((number + 1, action(line)?.chars().take(SHOWN).collect()))).last()
 }
 
-/// The action of a template that a line, a list's item or a key's value begins with, or that is a part of a plain value.
+/// Finds the action of a template that a line, a list's item or a key's value begins with, or that is a part of a plain
+/// value.
 fn action(line: &str) -> Option<&str> {
     let begins = |text: &str| text.starts_with("{{") || text.starts_with("{%");
     let own = line.trim_start().trim_start_matches("- ").trim_start();
@@ -94,7 +96,7 @@ fn is_tab(kind: &ErrorKind) -> bool {
     )
 }
 
-/// Why YAML is not read, and what to do, for a user.
+/// Explains to a user why YAML cannot be read, and what to do.
 fn why(kind: &ErrorKind) -> String {
     use ErrorKind as Kind;
 

@@ -1,8 +1,8 @@
-//! Text in quotes that goes on in a line with less indentation, which YAML forbids and kubectl reads (as libyaml does):
-//! the official CRDs of the Gateway API have it.
+//! Repairs quoted text that continues on a line with less indentation, which YAML forbids and kubectl reads (as libyaml
+//! does): the official CRDs of the Gateway API have it.
 //!
-//! Space at the beginning of such a line has no meaning. So the lines get more of it before they are parsed again, and
-//! places behind them are counted back.
+//! Space at the beginning of such a line has no meaning. Therefore the lines get more of it before they are parsed
+//! again, and places behind them are mapped back to the original.
 
 use std::borrow::Cow;
 
@@ -19,15 +19,15 @@ pub(super) struct Repaired<'t> {
 struct Gap {
     start: usize,
     end: usize,
-    /// How much longer the text is here, with all gaps before.
+    /// Number of bytes that the text is longer here, with all gaps before.
     total: usize,
 }
 
-/// Why nothing was indented.
+/// Reason why nothing was indented.
 #[derive(Debug)]
 pub(super) enum Unrepaired {
     NoQuotes,
-    /// Text in quotes from here on does not end, or another document begins in it.
+    /// Quoted text that begins here does not end, or another document begins in it.
     Unclosed(usize),
 }
 
@@ -40,7 +40,7 @@ impl<'t> Repaired<'t> {
         &self.text
     }
 
-    /// Where a place of this text is in the original.
+    /// Returns the place in the original of a place in this text.
     pub(super) fn original(&self, place: usize) -> usize {
         let before = self.gaps.partition_point(|gap| gap.end <= place);
         let place = self.gaps.get(before).map_or(place, |gap| place.min(gap.start));
@@ -48,10 +48,10 @@ impl<'t> Repaired<'t> {
         self.base + place - longer
     }
 
-    /// Indents the lines of the text in quotes that reaches over `place`; what lies before `read` was read already.
+    /// Indents the lines of the quoted text that reaches over `place`. What lies before `read` was read already.
     ///
     /// # Errors
-    /// There is no such text, or it does not end.
+    /// Fails if there is no such text, or it does not end.
     pub(super) fn indent(&mut self, read: usize, place: usize) -> Result<(), Unrepaired> {
         let (open, close) = quoted(&self.text, read, place).ok_or(Unrepaired::NoQuotes)?;
         let close = close.ok_or(Unrepaired::Unclosed(open))?;
@@ -85,8 +85,8 @@ fn is_separator(line: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
 }
 
-/// The text in quotes that reaches over `place`, quotes included, without its end if that is nowhere. From `from` on there
-/// are only keys, tags, comments and plain values before it.
+/// Finds the quoted text that reaches over `place`, quotes included; its end is `None` if it is not closed. From `from`
+/// on, only keys, tags, comments and plain values precede it.
 fn quoted(text: &str, from: usize, place: usize) -> Option<(usize, Option<usize>)> {
     let bytes = text.as_bytes();
     let is_blank = |at: usize| bytes.get(at).is_none_or(u8::is_ascii_whitespace);
@@ -111,7 +111,7 @@ fn quoted(text: &str, from: usize, place: usize) -> Option<(usize, Option<usize>
     None
 }
 
-/// The place behind the quote that closes the one at `open`.
+/// Returns the place behind the quote that closes the one at `open`.
 fn closing(bytes: &[u8], open: usize, quote: u8) -> Option<usize> {
     let mut at = open + 1;
     loop {

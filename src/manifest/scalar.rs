@@ -6,7 +6,7 @@
 use granit_parser::{ScalarStyle, Tag};
 use serde_json::{Number, Value};
 
-/// The value of a scalar.
+/// Returns the value of a scalar.
 pub(super) fn value(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Value {
     let is_text = tag.is_some_and(|tag| {
         tag.core_suffix().is_some_and(|kind| matches!(kind, "str" | "binary")) || tag.original() == "!"
@@ -30,7 +30,7 @@ fn number(text: &str) -> Option<Number> {
     whole(&plain).or_else(|| is_decimal(&plain).then(|| Number::from_f64(plain.parse().ok()?)).flatten())
 }
 
-/// A whole number as Go writes it, with the base in its prefix (strconv.ParseInt with base 0).
+/// Parses a whole number as Go writes it, with the base in its prefix (strconv.ParseInt with base 0).
 fn whole(text: &str) -> Option<Number> {
     let (is_negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),

@@ -1,4 +1,4 @@
-//! How manifests are read, and what is said of those that cannot be.
+//! Tests of reading manifests, and of the errors for those that cannot be read.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -121,7 +121,7 @@ fn templates_are_named_and_said_how_to_render() {
     ] {
         assert_eq!(error(text), said(line, action), "{text}");
     }
-    // A template as text of a manifest is none.
+    // A template in the text of a value does not make the manifest a template.
     let text = "kind: ConfigMap\ndata:\n  a: |\n    {{ if x }}\n  b: '{{ y }}'\n";
     assert_eq!(read(text).unwrap()[0]["data"]["a"], "{{ if x }}\n");
 }

@@ -43,7 +43,7 @@ pub(super) enum Form {
 
 #[derive(Debug)]
 struct Entry {
-    /// From the end of the document before.
+    /// Range of the document, from the end of the one before.
     range: Range<usize>,
     /// `None` if only the values of the text are known.
     root: Option<Node>,
@@ -55,7 +55,7 @@ impl Manifests {
     ///
     /// # Errors
     ///
-    /// kubectl could not read it either, or a key is given twice.
+    /// Fails if kubectl could not read the text either, or a key is given twice.
     pub(crate) fn parse(file: &str, text: &str) -> Result<Self, ManifestError> {
         let (text, has_mark) = text.strip_prefix(MARK).map_or((text, false), |text| (text, true));
         let whole = |form, documents| Self {
@@ -80,7 +80,7 @@ impl Manifests {
         }
     }
 
-    /// The objects of all documents, those of a List one by one.
+    /// Returns the objects of all documents, those of a List one by one.
     pub(crate) fn objects(&self) -> Vec<Object> {
         let mut objects = Vec::new();
         for (document, entry) in self.documents.iter().enumerate() {
@@ -98,7 +98,7 @@ impl Manifests {
         objects
     }
 
-    /// File and line of what a JSON pointer names in an object, or of the nearest thing around it.
+    /// Returns the file and line of the part that a JSON pointer names in an object, or of the nearest part around it.
     pub(crate) fn place(&self, object: &Object, pointer: &str) -> String {
         let root = self.documents.get(object.document).and_then(|entry| entry.root.as_ref());
         match root.map(|root| root.place(&format!("{}{pointer}", object.at))) {
@@ -113,7 +113,7 @@ impl Manifests {
         for edit in edits {
             of_document[edit.document].push(edit);
         }
-        // Once: it takes a look at all of the text.
+        // Done once, as it reads all of the text.
         let line_break = if self.text.contains("\r\n") { "\r\n" } else { "\n" };
         let mut notes = Vec::new();
         let mut text: String = self.has_mark.then_some(MARK).into_iter().collect();
@@ -150,7 +150,7 @@ impl From<Document> for Entry {
 }
 
 impl Entry {
-    /// The same edits, with each [`Change::Withdraw`] as a [`Change::Remove`] of the right field.
+    /// Returns the same edits, with each [`Change::Withdraw`] as a [`Change::Remove`] of the right field.
     fn resolved(&self, text: &str, edits: &[&Edit]) -> Vec<Edit> {
         let resolve = |edit: &Edit| {
             let Change::Withdraw = edit.change else { return edit.clone() };
@@ -169,7 +169,7 @@ impl Entry {
         edits.iter().map(|edit| resolve(edit)).collect()
     }
 
-    /// The document's text with the edits made in it, if it then has the values that it should have.
+    /// Returns the document's text with the edits made in it, if it then has the values that it should have.
     fn spliced(&self, text: &str, line_break: &'static str, form: Form, edits: &[Edit]) -> Option<String> {
         let source = Source { text, form, root: self.root.as_ref()?, line_break };
         let splices: Option<Vec<Splice>> = edits.iter().map(|edit| source.splice(edit)).collect();
@@ -177,7 +177,7 @@ impl Entry {
         form.has(&own, &self.value).then_some(own)
     }
 
-    /// The document written anew, behind what was before it.
+    /// Writes the document anew, behind the text that was before it.
     fn rewritten(&self, text: &str, form: Form) -> String {
         let place = self.root.as_ref().map_or(self.range.clone(), |root| root.range.clone());
         let before = &text[self.range.start..place.start];
@@ -216,7 +216,7 @@ impl Form {
     }
 }
 
-/// The documents of a text that is JSON, one after the other.
+/// Parses the documents of a text that is JSON, one after the other.
 fn json_documents(text: &str) -> Result<Vec<Entry>, Problem> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     let (mut documents, mut end, as_yaml) = (Vec::new(), 0, as_yaml(text));
@@ -231,8 +231,8 @@ fn json_documents(text: &str) -> Result<Vec<Entry>, Problem> {
     Ok(documents)
 }
 
-/// JSON as YAML with the same places. Tabs and halves of surrogate pairs, which YAML does not know, are no part of its
-/// structure.
+/// Converts JSON to YAML with the same places. Tabs and halves of surrogate pairs, which YAML does not know, are not
+/// part of its structure.
 fn as_yaml(text: &str) -> String {
     let mut text = text.replace('\t', " ");
     let escapes: Vec<usize> = text.match_indices("\\u").map(|(at, _)| at + 2).collect();

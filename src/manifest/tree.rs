@@ -13,7 +13,7 @@ use super::scalar;
 
 /// Collections in collections: Kubernetes' own schemas have fewer than 40.
 const DEPTH: usize = 120;
-/// The most values that aliases may stand for in one document: a few lines can multiply them without end.
+/// Maximum number of values that aliases may expand to in one document: a few lines can multiply them without end.
 const ALIASED_VALUES: usize = 1_000_000;
 /// libyaml allows 1,024 characters. A key of JSON may have more.
 const KEY_LENGTH: usize = 1 << 20;
@@ -21,7 +21,7 @@ const KEY_LENGTH: usize = 1 << 20;
 /// A document of a text.
 #[derive(Debug)]
 pub(super) struct Document {
-    /// From the end of the document before to its own, comments and separators included.
+    /// Range from the end of the document before to the end of this one, comments and separators included.
     pub(super) range: Range<usize>,
     pub(super) root: Node,
     pub(super) value: Value,
@@ -30,14 +30,14 @@ pub(super) struct Document {
 /// A value in the text.
 #[derive(Debug)]
 pub(super) struct Node {
-    /// From its first byte to its last, without comments behind it. Where there is no value, the place for one.
+    /// Range from the first byte to the last, without comments behind it. For a missing value, the place for one.
     pub(super) range: Range<usize>,
     pub(super) shape: Shape,
 }
 
 #[derive(Debug)]
 pub(super) enum Shape {
-    /// Nothing stands there.
+    /// Nothing is there.
     Missing,
     Scalar,
     Alias,
@@ -61,7 +61,7 @@ pub(super) struct Member {
 }
 
 impl Node {
-    /// The node at a JSON pointer, if no alias is on the way.
+    /// Returns the node at a JSON pointer, if no alias is on the way.
     pub(super) fn at(&self, pointer: &str) -> Option<&Node> {
         pointer.split('/').skip(1).try_fold(self, |node, part| node.child(&unescaped(part)))
     }
@@ -76,7 +76,8 @@ impl Node {
         }
     }
 
-    /// The place of what a JSON pointer names: of a field its key, of what is missing the nearest thing around it.
+    /// Returns the place of the part that a JSON pointer names: of a field its key, of a missing part the nearest one
+    /// around it.
     pub(super) fn place(&self, pointer: &str) -> usize {
         let (mut node, mut place) = (self, self.range.start);
         for part in pointer.split('/').skip(1).map(unescaped) {
@@ -103,7 +104,7 @@ pub(super) fn documents(text: &str) -> Result<Vec<Document>, Problem> {
 /// Reads the documents that begin at `start` or behind it.
 ///
 /// # Errors
-/// As [`documents`].
+/// Fails as [`documents`] does.
 pub(super) fn documents_from(text: &str, start: usize) -> Result<Vec<Document>, Problem> {
     let mut documents = Vec::new();
     let mut repaired = Repaired::from(text, start);
@@ -116,14 +117,14 @@ pub(super) fn documents_from(text: &str, start: usize) -> Result<Vec<Document>, 
             Err(Stop::Indentation { read, place }) => (read, place),
         };
         match documents.last() {
-            // The others need not be read again.
+            // The documents before need not be read again.
             Some(Document { range, .. }) if documents.len() > before => {
                 repaired = Repaired::from(text, range.end);
             }
             _ => {
                 let at = repaired.original(place);
                 let problem = |place, kind| Err(Problem::of_kind(text, place, &kind));
-                // It is of no use twice.
+                // A second repair at the same place would not help.
                 if indented.replace(at).is_some_and(|last| last >= at) {
                     return problem(at, ErrorKind::InvalidQuotedScalarIndent);
                 }
@@ -139,11 +140,11 @@ pub(super) fn documents_from(text: &str, start: usize) -> Result<Vec<Document>, 
     }
 }
 
-/// Why reading stopped.
+/// Reason why reading stopped.
 enum Stop {
     Problem(Problem),
-    /// Text in quotes that goes on at `place` with less indentation. Before `read` everything was read. Both are places
-    /// in the repaired text.
+    /// Quoted text continues at `place` with less indentation. Everything before `read` was read. Both are places in
+    /// the repaired text.
     Indentation {
         read: usize,
         place: usize,
@@ -162,7 +163,7 @@ fn read(text: &str, repaired: &Repaired<'_>, documents: &mut Vec<Document>) -> R
         flow_nesting_limit: DEPTH,
         block_nesting_limit: DEPTH,
     };
-    // Another package may switch them on.
+    // Another package may have switched comments on.
     options.set_emit_comments(false);
     let parser = Parser::new_from_str_with_options(repaired.text(), options);
     let mut reader =
@@ -192,11 +193,11 @@ struct Reader<'t> {
     parser: Parser<'t, StrInput<'t>>,
     text: &'t str,
     repaired: &'t Repaired<'t>,
-    /// How far the events came, in the repaired text.
+    /// Position that the events have reached, in the repaired text.
     read: usize,
     /// Values by the parser's number of their anchor, and how many values are in each.
     anchors: HashMap<usize, (Value, usize)>,
-    /// How many values aliases stand for.
+    /// Number of values that the aliases expand to.
     aliased: usize,
     /// The keys and indices down to where the reader is.
     path: Vec<String>,
@@ -252,7 +253,7 @@ impl<'t> Reader<'t> {
         Ok((node, value))
     }
 
-    /// `is_kept`: empty lines at its end are a part of it, all but the last line end.
+    /// Makes the node of a scalar. With `is_kept`, empty lines at its end are a part of it, all but the last line end.
     fn scalar(&self, range: Range<usize>, is_kept: bool) -> Node {
         let own = &self.text[range.clone()];
         let mut end = range.start + own.trim_end().len();
@@ -357,7 +358,7 @@ impl<'t> Reader<'t> {
         self.path.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(".")
     }
 
-    /// The place behind the colon after a key.
+    /// Returns the place behind the colon after a key.
     fn behind_colon(&self, key_end: usize) -> usize {
         let rest = &self.text[key_end..];
         let space = rest.len() - rest.trim_start().len();
@@ -386,7 +387,7 @@ impl From<StructureStyle> for Style {
     }
 }
 
-/// How many values are in a value, itself included.
+/// Counts the values in a value, itself included.
 fn count(value: &Value) -> usize {
     1 + match value {
         Value::Array(items) => items.iter().map(count).sum(),

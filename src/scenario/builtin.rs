@@ -81,7 +81,7 @@ builtin![
     "gate",
 ];
 
-/// The most similar name, for a message.
+/// Returns the most similar name, for a message.
 pub(super) fn like(name: &str) -> String {
     let nearest = nearest(name, BUILTIN.iter().map(|builtin| builtin.name));
     nearest.map_or_else(String::new, |nearest| format!(", such as {nearest}"))

@@ -1,4 +1,4 @@
-//! What ends pods, when, and how often.
+//! Disruptions: actions that end pods, their times, and their repetition.
 
 mod objects;
 
@@ -13,26 +13,26 @@ use serde::Deserialize;
 pub(crate) use objects::{Object, Patch, PatchType, Workload, WorkloadKind};
 use rolldrop_record::event::ActionName;
 
-/// Something that ends pods, as often as its repetition says.
+/// An action that ends pods, with its times and repetition.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Disruption {
-    /// Since the counted part of the load began.
+    /// Time of the first repetition, since the counted part of the load began.
     pub at: Duration,
-    /// From one repetition to the next, at least; zero where the next comes as soon as it may.
+    /// Minimum time from one repetition to the next; zero where the next comes as soon as it may.
     pub every: Duration,
     /// Each repetition is delayed by a random share of this, drawn from the load's seed.
     pub jitter: Duration,
     /// The seed of its random choices.
     pub seed: u64,
-    /// How often.
+    /// Number of repetitions, or the condition that ends them.
     pub repeat: Repeat,
-    /// Whether it may end the last ready pod, or more pods than a budget or `maxUnavailable` allows.
+    /// True if it may end the last ready pod, or more pods than a budget or `maxUnavailable` allows.
     pub allow_outage: bool,
-    /// What to do.
+    /// Action of each repetition.
     pub action: Action,
 }
 
-/// How often something is done.
+/// Number of repetitions, or the condition that ends them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Repeat {
     /// This many times, at least once.
@@ -41,7 +41,7 @@ pub(crate) enum Repeat {
     Until(Until),
 }
 
-/// When enough was seen.
+/// Condition that ends repetitions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Until {
     /// The rollout is complete.
@@ -59,7 +59,7 @@ pub(crate) enum Until {
 }
 
 impl Until {
-    /// How many pods must end; `None` if it does not wait for a number.
+    /// Returns the number of pods that must end; `None` if it does not wait for a number.
     ///
     /// The largest of n windows is at least the p-quantile with confidence 1 − pⁿ (Wilks 1941).
     pub(crate) fn terminations(self) -> Option<usize> {
@@ -89,25 +89,25 @@ impl fmt::Display for Until {
 }
 
 impl Disruption {
-    /// When a repetition, counted from 0, is due, since the counted part of the load began. If a consumer has a clock of
-    /// its own, with this `period`, repetitions must meet all of its phases: each is delayed by a random share of the
-    /// period, or of the jitter if that is longer.
+    /// Computes the time at which a repetition, counted from 0, is due, since the counted part of the load began. If a
+    /// consumer has a clock of its own, with this `period`, repetitions must meet all of its phases: each is delayed by
+    /// a random share of the period, or of the jitter if that is longer.
     pub(crate) fn due(&self, repetition: u32, period: Duration) -> Duration {
         self.at + self.every * repetition + self.phase(repetition, self.jitter.max(period))
     }
 
-    /// A share of a period, drawn for a repetition from the load's seed.
+    /// Draws a share of a period for a repetition, from the load's seed.
     pub(crate) fn phase(&self, repetition: u32, period: Duration) -> Duration {
         period.mul_f64(self.random(repetition).random_range(0.0..=1.0))
     }
 
     /// Shuffles `things` for a repetition, counted from 0.
     fn shuffle<T>(&self, repetition: u32, things: &mut [T]) {
-        // Another stream than that of the jitter.
+        // Uses another random stream than the jitter.
         things.shuffle(&mut self.random(repetition | 1 << 31));
     }
 
-    /// The pods that it takes of the ready ones in a repetition, in the order in which it takes them.
+    /// Chooses the pods that a repetition takes from the ready ones, in the order in which it takes them.
     pub(crate) fn chosen<T: Clone>(&self, pods: &Pods, repetition: u32, ready: &[T]) -> Vec<T> {
         let mut chosen = ready.to_vec();
         if pods.order == Order::Random {
@@ -117,7 +117,7 @@ impl Disruption {
         chosen
     }
 
-    /// Whether workloads show when its effects are over.
+    /// Returns true if the state of workloads shows when its effects are over.
     pub(crate) fn looks_at_workloads(&self) -> bool {
         match self.action {
             Action::Exec { .. } => true,
@@ -130,15 +130,15 @@ impl Disruption {
         StdRng::seed_from_u64(self.seed ^ (u64::from(stream) << 32))
     }
 
-    /// The same for another round, counted from 0, with random choices of its own, and until something else if that is
-    /// given.
+    /// Returns the same disruption for another round, counted from 0, with random choices of its own, and with another
+    /// end of its repetitions if one is given.
     pub(crate) fn in_round(&self, round: usize, until: Option<Until>) -> Self {
         // The seeds of a scenario's disruptions differ by small numbers, and streams by the upper half.
         let seed = self.seed.wrapping_add((round as u64) << 16);
         Self { seed, repeat: until.map_or(self.repeat, Repeat::Until), ..self.clone() }
     }
 
-    /// Why it cannot be done again in another round, and what to do; `None` if it can.
+    /// Returns the reason why it cannot be repeated in another round, and the remedy; `None` if it can.
     pub(crate) fn why_once(&self) -> Option<String> {
         let name = self.action.name();
         match &self.action {
@@ -164,13 +164,13 @@ impl Disruption {
         }
     }
 
-    /// Whether the load can end when this is done.
+    /// Returns true if the load can end when this is done.
     pub(crate) fn ends_the_load(&self) -> bool {
         matches!(self.repeat, Repeat::Until(_)) || matches!(self.action, Action::Observe { lasts: Some(_) })
     }
 }
 
-/// What a disruption does.
+/// Action of a disruption.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Action {
     /// Deletes pods.
@@ -179,65 +179,65 @@ pub(crate) enum Action {
     Evict(Pods),
     /// Kills the first process of a container of each pod.
     Crash {
-        /// Which pods.
+        /// Choice of the pods.
         pods: Pods,
-        /// Which container; `None` takes the pod's only one, or its first.
+        /// Name of the container; `None` takes the pod's only one, or its first.
         container: Option<String>,
     },
     /// Takes running pods out of their Services by a label.
     Relabel {
-        /// Which pods.
+        /// Choice of the pods.
         pods: Pods,
-        /// Which label; `None` takes one that a Service selects by.
+        /// Label to change; `None` takes one that a Service selects by.
         label: Option<String>,
-        /// When it gets its old value back.
+        /// Time at which it gets its old value back.
         restore: Restore,
     },
     /// Makes a workload replace its pods.
     RollingRestart(Workload),
     /// Gives a container of a workload another image.
     SetImage {
-        /// Which workload.
+        /// Workload to change.
         workload: Workload,
-        /// Which container.
+        /// Name of the container.
         container: String,
         /// The image.
         image: String,
-        /// When the container gets its old one back.
+        /// Time at which the container gets its old one back.
         restore: Restore,
     },
     /// Changes an object.
     Patch {
-        /// Which.
+        /// Object to change.
         object: Object,
-        /// How.
+        /// Patch to apply.
         patch: Patch,
-        /// When that is changed back.
+        /// Time at which that is changed back.
         restore: Restore,
     },
     /// Gives a workload another number of pods.
     Scale {
-        /// Which.
+        /// Workload to scale.
         workload: Workload,
-        /// How many.
+        /// New number of pods.
         replicas: u32,
-        /// When it gets its own number back.
+        /// Time at which it gets its own number back.
         restore: Restore,
     },
     /// Cordons a node, and evicts its pods.
     Drain {
         /// Its name.
         node: String,
-        /// When it is uncordoned.
+        /// Time at which it is uncordoned.
         restore: Restore,
     },
     /// Shuts a node down.
     NodeShutdown {
         /// Its name.
         node: String,
-        /// How long its pods have, in seconds.
+        /// Time that its pods have to end, in seconds.
         grace_seconds: u32,
-        /// When it is booted.
+        /// Time at which it is booted.
         restore: Restore,
     },
     /// Restarts a node's agent, while its containers keep running.
@@ -252,13 +252,13 @@ pub(crate) enum Action {
     },
     /// Watches what others do.
     Observe {
-        /// For this long; `None`: until the load ends.
+        /// Duration of the watch; `None` until the load ends.
         lasts: Option<Duration>,
     },
 }
 
 impl Action {
-    /// Whether controllers of workloads create other pods because of it.
+    /// Returns true if controllers of workloads create other pods because of it.
     pub(crate) const fn is_rollout(&self) -> bool {
         matches!(
             self,
@@ -271,7 +271,7 @@ impl Action {
         )
     }
 
-    /// The workload that it names.
+    /// Returns the workload that it names.
     pub(crate) const fn workload(&self) -> Option<&Workload> {
         match self {
             Action::RollingRestart(workload)
@@ -281,12 +281,12 @@ impl Action {
         }
     }
 
-    /// Whether pods end by it, or may.
+    /// Returns true if pods end by it, or may.
     pub(crate) const fn ends_pods(&self) -> bool {
         !matches!(self, Action::Crash { .. } | Action::Relabel { .. } | Action::RestartNodeAgent { .. })
     }
 
-    /// Its name in scenario files and events.
+    /// Returns its name in scenario files and events.
     pub(crate) const fn name(&self) -> ActionName {
         match self {
             Action::DeletePod(_) => ActionName::DeletePod,
@@ -306,10 +306,10 @@ impl Action {
     }
 }
 
-/// When a change is undone.
+/// Time at which a change is undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Restore {
-    /// When the run ends.
+    /// At the end of the run.
     AtTheEnd,
     /// This long after it was made, or when the run ends.
     After(Duration),
@@ -330,21 +330,21 @@ impl fmt::Display for Restore {
 /// A choice of ready pods.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pods {
-    /// Which, as a label selector.
+    /// Label selector.
     pub selector: String,
-    /// How many.
+    /// Number of pods to take.
     pub count: Count,
-    /// Which come first.
+    /// Order in which pods are taken.
     pub order: Order,
-    /// How many at once; `None` takes all at once.
+    /// Number of pods that are taken at once; `None` takes all at once.
     pub batch: Option<usize>,
-    /// From one batch to the next, at least.
+    /// Minimum time from one batch to the next.
     pub spacing: Duration,
-    /// Their grace period in seconds, in place of their own; 0 ends them by force.
+    /// Grace period in seconds, in place of the pods' own; 0 ends them by force.
     pub grace_seconds: Option<u32>,
 }
 
-/// How many of some things.
+/// Number, share or all of some things.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Count {
     /// This many.
@@ -356,7 +356,7 @@ pub(crate) enum Count {
 }
 
 impl Count {
-    /// How many of `all`.
+    /// Returns the number to take from `all`.
     pub(crate) fn of(self, all: usize) -> usize {
         match self {
             Count::Number(number) => number.min(all),
@@ -381,7 +381,7 @@ impl fmt::Display for Count {
     }
 }
 
-/// Which of several pods come first.
+/// Order in which pods are taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Order {

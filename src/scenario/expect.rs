@@ -8,7 +8,7 @@ use super::yaml::Document;
 use super::{ScenarioError, files};
 use rolldrop_record::Expect;
 
-/// Where a document holds its expectations.
+/// Path of the expectations in a document.
 const KEY: &str = "spec.expect";
 
 /// A file of expectations: what a scenario has below `expect`.
@@ -19,7 +19,7 @@ impl ExpectFile {
     /// Reads a file.
     ///
     /// # Errors
-    /// When it cannot be read, or anything in it is unknown, malformed or contradictory.
+    /// Fails if it cannot be read, or anything in it is unknown, malformed or contradictory.
     pub(crate) fn read(path: &Path) -> Result<Self, ScenarioError> {
         let text = files::read_scenario(path)
             .map_err(|source| ScenarioError::Io { path: path.to_owned(), source })?;
@@ -34,10 +34,11 @@ impl ExpectFile {
     }
 }
 
-/// Expectations with what replaces some of them: first the file, then each assignment, such as `expect.dropped.max=0`.
+/// Returns expectations with replacements: first from the file, then from each assignment, such as
+/// `expect.dropped.max=0`.
 ///
 /// # Errors
-/// When an assignment is about something else, or anything is unknown, malformed or contradictory.
+/// Fails if an assignment is about something else, or anything is unknown, malformed or contradictory.
 pub(crate) fn with(
     recorded: &Expect,
     place: &str,
@@ -58,7 +59,7 @@ pub(crate) fn with(
     read(&document)
 }
 
-/// The same in the document of a scenario. An assignment outweighs the file, also if it was made before.
+/// Does the same in the document of a scenario. An assignment outweighs the file, even if it was made before.
 pub(super) fn replace(
     document: &mut Document,
     file: Option<&ExpectFile>,
@@ -76,7 +77,7 @@ fn is_of_expect(assignment: &str) -> bool {
     path.split('.').next() == Some("expect")
 }
 
-/// The expectations of a document.
+/// Reads the expectations of a document.
 pub(super) fn read(document: &Document) -> Result<Expect, ScenarioError> {
     #[derive(Deserialize)]
     struct File {

@@ -10,8 +10,8 @@ pub(super) const FILE_BYTES: u64 = 16 * 1024 * 1024;
 /// Reads a file that a scenario names.
 ///
 /// # Errors
-/// The operating system's, or that it is not a regular file (a device may have no end, a pipe no beginning), or is
-/// longer than [`FILE_BYTES`].
+/// Fails with the operating system's error, or if the file is not a regular one (a device may have no end, a pipe no
+/// beginning), or is longer than [`FILE_BYTES`].
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     // Before it is opened: opening a pipe waits for a writer.
     if !std::fs::metadata(path)?.is_file() {
@@ -20,12 +20,12 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     bounded(File::open(path)?)
 }
 
-/// The same as text.
+/// Reads a file that a scenario names, as text.
 pub(super) fn read_text(path: &Path) -> io::Result<String> {
     text(read(path)?)
 }
 
-/// A scenario itself, which may come through a pipe.
+/// Reads a scenario itself, which may come through a pipe.
 pub(super) fn read_scenario(path: &Path) -> io::Result<String> {
     text(bounded(File::open(path)?)?)
 }

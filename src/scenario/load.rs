@@ -8,11 +8,11 @@ use rolldrop_record::load::{LoadFrom, Pace, Settings, Stage};
 /// The load.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Load {
-    /// Its settings, without targets: those follow when the cluster has said where they are.
+    /// Settings, without targets: those follow when the cluster has said where they are.
     pub settings: Settings,
-    /// What is sent to each target; one at least.
+    /// Requests that are sent to each target; at least one.
     pub requests: Vec<Request>,
-    /// Where it is sent from; `None` to let targets and cluster decide.
+    /// Origin of the load; `None` lets targets and cluster decide.
     pub from: Option<LoadFrom>,
     /// The pods that send it, if it comes from the cluster.
     pub job: LoadJob,
@@ -21,12 +21,13 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Length of the counted part: that of all stages.
+    /// Returns the length of the counted part: the sum of all stages.
     pub(crate) fn duration(&self) -> Duration {
         self.settings.pace.duration().unwrap_or_default()
     }
 
-    /// When the load is steady, since its counted part began: at the first constant stage that no higher one follows.
+    /// Computes the time from which the load is steady, since its counted part began: at the first constant stage that
+    /// no higher one follows.
     pub(crate) fn steady_from(&self) -> Duration {
         let Pace::Open(stages) = &self.settings.pace else { return Duration::ZERO };
         let is_up = |index: usize| {
@@ -39,23 +40,23 @@ impl Load {
     }
 }
 
-/// How much may be dropped before the run ends.
+/// Limit on dropped requests at which the run ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Abort {
-    /// More than this share, as a fraction of 1,
+    /// Share that may be dropped, as a fraction of 1.
     pub share: f64,
-    /// of the requests that ended within this period,
+    /// Period in which the requests of the share ended.
     pub over: Duration,
-    /// if there are at least this many.
+    /// Minimum number of requests in the period.
     pub requests: u64,
 }
 
 /// Pods that send a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LoadJob {
-    /// How many; `None` for one on each node, within the limits of the rate.
+    /// Number of pods; `None` for one on each node, within the limits of the rate.
     pub workers: Option<usize>,
-    /// How long they may take to be ready.
+    /// Time that they may take to become ready.
     pub start_limit: Duration,
     /// The resource requests of each, by the name of the resource.
     pub resources: BTreeMap<String, String>,

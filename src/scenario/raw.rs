@@ -206,7 +206,7 @@ impl<'de> Deserialize<'de> for Share {
     }
 }
 
-/// A text such as `25%` as a fraction, from 0 to 1.
+/// Parses a text such as `25%` as a fraction, from 0 to 1.
 fn percent(text: &str) -> Option<f64> {
     let number: f64 = text.strip_suffix('%')?.trim().parse().ok()?;
     (0.0..=100.0).contains(&number).then_some(number / 100.0)
@@ -281,7 +281,7 @@ pub(super) struct Stage {
     pub(super) ramp: Option<Ramp>,
 }
 
-/// How a stage reaches its rate; at once without it.
+/// Shape in which a stage reaches its rate; without it, the rate applies at once.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Ramp {

@@ -3,10 +3,10 @@
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
-/// Bytes as pairs of hexadecimal digits, with spaces anywhere.
+/// Decodes pairs of hexadecimal digits, with spaces anywhere.
 ///
 /// # Errors
-/// When it is something else; the error says what is accepted.
+/// Fails if it is something else; the error says what is accepted.
 pub(crate) fn from_hex(text: &str) -> Result<Vec<u8>, String> {
     let bad = || "needs pairs of hexadecimal digits, such as 0a03776562".to_owned();
     let digits: Option<Vec<u32>> =
@@ -16,24 +16,24 @@ pub(crate) fn from_hex(text: &str) -> Result<Vec<u8>, String> {
     pairs.iter().map(byte).collect::<Option<_>>().ok_or_else(bad)
 }
 
-/// Bytes in base64.
+/// Decodes base64.
 ///
 /// # Errors
-/// When it is something else.
+/// Fails if it is something else.
 pub(crate) fn from_base64(text: &str) -> Result<Vec<u8>, String> {
     BASE64_STANDARD.decode(text.trim()).map_err(|error| format!("is not valid base64: {error}"))
 }
 
-/// A header, written as `Name: value`.
+/// Splits a header that is written as `Name: value`.
 pub(crate) fn header(line: &str) -> Option<(String, String)> {
     let (name, value) = line.split_once(':')?;
     Some((name.trim().to_owned(), value.trim().to_owned()))
 }
 
-/// The headers of a file, one a line.
+/// Reads the headers of a file, one per line.
 ///
 /// # Errors
-/// When a line is none. The error does not repeat it: it may be a secret.
+/// Fails if a line is not a header. The error does not repeat the line: it may be a secret.
 pub(crate) fn headers(text: &str) -> Result<Vec<(String, String)>, String> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     let read = |(line, number)| {

@@ -1,4 +1,4 @@
-//! From the raw file to a scenario without contradictions.
+//! Validation: makes the raw file a scenario without contradictions.
 
 mod disruption;
 mod load;
@@ -88,7 +88,7 @@ fn cluster<C>(
     }
 }
 
-/// The objects, each with its place in the file.
+/// Reads the objects, each with its place in the file.
 fn manifests(
     raw: Vec<raw::Manifest>,
     document: &Document,
@@ -229,8 +229,8 @@ fn place(
     }
 }
 
-/// With `load.abort`, the load must be steady for as long as that limit looks back before the first disruption, so that
-/// requests dropped until then are not taken for its effect.
+/// Checks that, with `load.abort`, the load is steady for as long as that limit looks back before the first disruption,
+/// so that requests dropped until then are not taken for its effect.
 fn is_steady_first(
     load: &Load,
     disruptions: &[Disruption],

@@ -1,4 +1,4 @@
-//! A YAML document that remembers on which line each value stands.
+//! A YAML document that remembers the line of each value.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,7 +23,7 @@ impl Document {
     /// Parses one YAML document.
     ///
     /// # Errors
-    /// When the text is not YAML.
+    /// Fails if the text is not YAML.
     pub(crate) fn parse(text: &str, file: &str) -> Result<Self, ScenarioError> {
         let tree: Spanned<Tree> = serde_saphyr::from_str(text).map_err(|error| {
             let error = error.without_snippet();
@@ -39,7 +39,7 @@ impl Document {
         Ok(Self { file: file.to_owned(), value, places })
     }
 
-    /// A document that has one value, at this path.
+    /// Makes a document that has one value, at this path.
     pub(crate) fn holding(path: &str, value: Value, file: &str) -> Self {
         let nest = |value, step: String| Value::Object([(step, value)].into_iter().collect());
         let steps: Vec<String> = steps(path).collect();
@@ -51,7 +51,7 @@ impl Document {
     pub(crate) fn merge(&mut self, path: &str, other: &Document) {
         let mut at = &mut self.value;
         for step in steps(path) {
-            // A value that is no mapping gives way.
+            // A value that is not a mapping is replaced.
             if !at.is_object() {
                 *at = Value::Null;
             }
@@ -63,7 +63,7 @@ impl Document {
         self.places.extend(places.map(|(below, place)| (format!("{path}.{below}"), place.clone())));
     }
 
-    /// The document as JSON.
+    /// Returns the document as JSON.
     pub(crate) fn value(&self) -> &Value {
         &self.value
     }
@@ -71,7 +71,7 @@ impl Document {
     /// Replaces the value at a path: `load.rate=50`, with or without the leading `spec.`.
     ///
     /// # Errors
-    /// When it is not `path=value`, or the path leads through something that is no mapping.
+    /// Fails if it is not `path=value`, or the path leads through something that is not a mapping.
     pub(crate) fn set(&mut self, assignment: &str) -> Result<(), ScenarioError> {
         let invalid = |key: &str, why: &str| ScenarioError::Invalid {
             place: "--set".into(),
@@ -109,18 +109,18 @@ impl Document {
     /// Reads the document into a type; an error names the key and its line.
     ///
     /// # Errors
-    /// When a key is unknown or missing, or a value does not fit.
+    /// Fails if a key is unknown or missing, or a value does not fit.
     pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, ScenarioError> {
         serde_path_to_error::deserialize(&self.value)
             .map_err(|error| self.error(&error.path().to_string(), error.inner().to_string()))
     }
 
-    /// An error about the value at a path.
+    /// Makes an error about the value at a path.
     pub(crate) fn error(&self, key: &str, why: impl Into<String>) -> ScenarioError {
         ScenarioError::Invalid { place: self.place(key), key: key.to_owned(), why: why.into() }
     }
 
-    /// The place of the value at a path, or of the nearest thing around it that has one.
+    /// Returns the place of the value at a path, or of the nearest value around it that has one.
     fn place(&self, path: &str) -> String {
         let mut path = path;
         loop {
@@ -146,7 +146,7 @@ fn join(into: &mut Value, from: &Value) {
     }
 }
 
-/// The child of a mapping (made if it is not there) or of a list.
+/// Returns the child of a mapping (made if it is not there) or of a list.
 fn child<'a>(value: &'a mut Value, step: &str) -> Option<&'a mut Value> {
     if value.is_null() {
         *value = Value::Object(serde_json::Map::new());
@@ -158,12 +158,12 @@ fn child<'a>(value: &'a mut Value, step: &str) -> Option<&'a mut Value> {
     }
 }
 
-/// The steps of a path such as `disruptions[0].at` or `disruptions.0.at`.
+/// Returns the steps of a path such as `disruptions[0].at` or `disruptions.0.at`.
 fn steps(path: &str) -> impl Iterator<Item = String> {
     path.split(['.', '[']).map(|step| step.trim_end_matches(']').to_owned())
 }
 
-/// Where and why a text is no YAML, in words for those who write it.
+/// Explains where and why a text is not YAML, in words for its author; `None` if it is YAML.
 fn unreadable(file: &str, text: &str) -> Option<(String, String)> {
     match Manifests::parse(file, text).err()? {
         ManifestError::Invalid { place, why } => Some((place, why)),
@@ -173,7 +173,7 @@ fn unreadable(file: &str, text: &str) -> Option<(String, String)> {
     }
 }
 
-/// A parser's message on one line.
+/// Puts a parser's message on one line.
 fn plain(message: &str) -> String {
     message.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }

@@ -57,13 +57,13 @@ impl ExecArgs {
             command.env_remove(name);
         }
         let status = whereabouts.run(&spot, command)?;
-        // As a shell says it.
+        // Exits with the status that a shell would give.
         let code = status.code().or(status.signal().map(|signal| 128 + signal));
         Ok(ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
     }
 }
 
-/// Where the cluster of a kubeconfig's context is.
+/// Finds where the embedded cluster of a kubeconfig's context runs.
 fn whereabouts(path: Option<PathBuf>, context: Option<String>) -> anyhow::Result<Whereabouts> {
     let file = match &path {
         Some(path) => Kubeconfig::read_from(path),

@@ -1,10 +1,10 @@
-//! What the docs say about each name: rows of their tables, and the paragraphs that mention it. The docs' own files are
-//! compiled in, so there is one text.
+//! Explanations of names from the docs: rows of their tables, and the paragraphs that mention a name. The docs' own
+//! files are compiled in, so there is one text.
 
 /// A page of the docs.
 #[derive(Debug)]
 pub(super) struct Page {
-    /// Where it is in the repository.
+    /// Path in the repository.
     pub(super) path: &'static str,
     text: &'static str,
 }
@@ -18,7 +18,7 @@ macro_rules! pages {
 /// The pages that explain names.
 pub(super) const PAGES: &[Page] = pages!["docs/outcomes.md", "docs/expect.md", "docs/findings.md"];
 
-/// What a name stands for.
+/// Kind of thing that a name denotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Outcome,
@@ -32,7 +32,7 @@ impl Kind {
     pub(super) const ALL: &'static [Self] =
         &[Self::Outcome, Self::Cause, Self::Check, Self::Stage, Self::Finding];
 
-    /// The kind of a table's rows, by the heading of its first column.
+    /// Returns the kind of a table's rows, by the heading of its first column.
     fn of_table(first: &str) -> Option<Self> {
         match first {
             "outcome" => Some(Self::Outcome),
@@ -44,7 +44,7 @@ impl Kind {
         }
     }
 
-    /// What one of them is.
+    /// Returns the words for one of this kind.
     pub(super) fn one(self) -> &'static str {
         match self {
             Self::Outcome => "outcome of a request",
@@ -55,7 +55,7 @@ impl Kind {
         }
     }
 
-    /// What all of them are.
+    /// Returns the heading for all of this kind.
     pub(super) fn all(self) -> &'static str {
         match self {
             Self::Outcome => "Outcomes: what happened on the wire to a request",
@@ -79,7 +79,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// The paragraphs and items of lists on its page that mention one of its names.
+    /// Returns the paragraphs and items of lists on its page that mention one of its names.
     pub(super) fn mentions(&self) -> Vec<String> {
         let is_mentioned =
             |block: &String| self.names.iter().any(|name| block.contains(&format!("`{name}`")));
@@ -87,7 +87,7 @@ impl Entry {
     }
 }
 
-/// Every row that says what a name means, in the order of the docs.
+/// Returns every row that explains a name, in the order of the docs.
 pub(super) fn entries() -> Vec<Entry> {
     let mut entries = Vec::new();
     for page in PAGES {
@@ -105,7 +105,7 @@ pub(super) fn entries() -> Vec<Entry> {
     entries
 }
 
-/// What a row says, if its table is one of those that explain names.
+/// Reads a row of a table; `None` if its table does not explain names.
 fn entry(header: &[&'static str], cells: &[&'static str], page: &'static Page) -> Option<Entry> {
     let kind = Kind::of_table(header.first()?)?;
     let first = cells.first()?;
@@ -119,14 +119,14 @@ fn entry(header: &[&'static str], cells: &[&'static str], page: &'static Page) -
     Some(Entry { kind, names, cells, page })
 }
 
-/// The cells of a line of a table; none of any other line.
+/// Returns the cells of a line of a table; none for any other line.
 fn cells(line: &str) -> Vec<&str> {
     let row = line.strip_prefix('|').and_then(|line| line.strip_suffix('|'));
     row.into_iter().flat_map(|row| row.split('|')).map(str::trim).collect()
 }
 
-/// The paragraphs of a page and the items of its lists, each as one line. One that ends with a colon is none: it says
-/// nothing without what follows. Neither are the names of tests.
+/// Returns the paragraphs of a page and the items of its lists, each as one line. Leaves out those that end with a
+/// colon, which say nothing without what follows, and the names of tests.
 fn blocks(text: &str) -> Vec<String> {
     let mut blocks = vec![String::new()];
     let mut is_code = false;
@@ -147,7 +147,7 @@ fn blocks(text: &str) -> Vec<String> {
     blocks
 }
 
-/// Markdown as plain text: links become their text.
+/// Converts Markdown to plain text: links become their text.
 fn plain(markdown: &str) -> String {
     let mut text = String::new();
     let mut rest = markdown;

@@ -28,7 +28,7 @@ fn each_outcome_cause_stage_and_finding_is_explained_and_nothing_else() {
     assert_eq!(names_of(Kind::Finding), findings);
 }
 
-/// The keys below one of `expect`, as it names them itself when it refuses one that it does not know; none of a limit.
+/// Returns the keys below one of `expect`, from its error on an unknown key; none below a limit.
 fn keys(path: &[String]) -> Vec<String> {
     let unknown = path.iter().rev().fold(json!({"unknown": 0}), |value, key| json!({ key: value }));
     let refused = serde_json::from_value::<Expect>(unknown).expect_err("an unknown key").to_string();
@@ -39,9 +39,9 @@ fn keys(path: &[String]) -> Vec<String> {
     known.filter(|key| !matches!(*key, "min" | "max" | "worse")).map(str::to_owned).collect()
 }
 
-/// All that can be expected, down to the limits.
+/// Collects everything that can be expected, down to the limits.
 fn limits(path: &[String], found: &mut BTreeSet<String>) {
-    // These hold all others once more, and these are words, not mappings.
+    // Some of these repeat all other keys, the rest are words and not mappings.
     let last = path.last().map_or("", String::as_str);
     let is_leaf = matches!(last, "consumers" | "targets" | "limits" | "accounting" | "validity" | "suffices");
     let below = if is_leaf { Vec::new() } else { keys(path) };
@@ -67,7 +67,7 @@ fn each_key_of_expect_is_explained() {
     }
 }
 
-/// Values, one of which each key of `expect` takes.
+/// Returns sample values: each key of `expect` accepts at least one of them.
 fn values() -> [Value; 7] {
     let words = ["closes", "valid", "default", "90%"].map(Value::from);
     let [closes, valid, default, share] = words;

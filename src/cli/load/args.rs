@@ -237,7 +237,7 @@ pub(in super::super) struct LoadArgs {
 struct Body(Vec<u8>);
 
 impl LoadArgs {
-    /// The settings, with what files and the environment have to say.
+    /// Makes the settings, with the content of files and the environment.
     pub(in super::super) fn settings(&self) -> anyhow::Result<Settings> {
         let read = |path: &Path| match path.to_str() {
             Some("-") => {
@@ -290,7 +290,7 @@ impl LoadArgs {
             arrivals: if self.poisson { Arrivals::Poisson } else { Arrivals::Even },
             seed: self.seed.unwrap_or_else(rand::random),
             warmup: self.warmup,
-            // As a scenario has it, which says what is spoken.
+            // As in a scenario, which states the version: gRPC needs HTTP/2.
             http: if grpc.is_some() && self.http == Http::Auto { Http::Http2 } else { self.http },
             grpc: grpc.map(|rpc| Grpc { rpc: rpc.clone(), success: self.grpc_success.clone() }),
             streams: self.streams,
@@ -310,13 +310,13 @@ impl LoadArgs {
         })
     }
 
-    /// The number that stands as a URL, if `-q` is given: a rate, as another tool has it.
+    /// Returns the number that was given as a URL together with `-q`: in another tool, `-q` takes a rate.
     pub(in super::super) fn rate_after_quiet(&self) -> Option<&str> {
         let is_number = |url: &&str| url.parse::<f64>().is_ok();
         self.urls.iter().map(String::as_str).find(is_number).filter(|_| self.quiet)
     }
 
-    /// Whether connections send as fast as they can. Fresh ones would mostly measure connecting.
+    /// Returns true if connections send as fast as they can. Fresh ones would mostly measure connecting.
     fn is_closed_loop(&self) -> bool {
         self.stages.is_empty() && self.rate == Rate::Max
     }

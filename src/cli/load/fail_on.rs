@@ -40,7 +40,7 @@ enum Percentile {
 }
 
 impl FailOn {
-    /// What is wrong, if the result is beyond the limit.
+    /// Describes the violation if the result exceeds the limit; `None` if it does not.
     pub(super) fn exceeded(&self, report: &Report) -> Option<String> {
         let requests = &report.requests;
         let count = |which| match which {

@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 const ROWS_PER_HALVING: u32 = 5;
 const NS_PER_MS: f64 = 1e6;
 
-/// The table of a histogram of nanoseconds.
+/// Returns the table of a histogram of nanoseconds.
 pub(super) fn table(ns: &Histogram<u64>) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.

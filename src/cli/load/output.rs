@@ -24,15 +24,15 @@ use rolldrop_record::{Outcome, Stamp};
 /// Version of what `--format json` prints.
 const SCHEMA_VERSION: u32 = 1;
 
-/// What `--format json` prints, with the names of result.json.
+/// Content of `--format json`, with the names of result.json.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
     schema_version: u32,
     tool: Tool,
-    /// When its schedule began, in UTC.
+    /// Time its schedule began, in UTC.
     start: String,
-    /// Whether this was the requested load.
+    /// Verdict on whether this was the requested load.
     pub(super) verdict: Verdict,
     load: Load,
     pub(super) requests: Requests,
@@ -80,12 +80,12 @@ pub(super) struct Requests {
     statuses: BTreeMap<u16, u64>,
     /// Failures that Go's net/http would have hidden by sending the request again.
     go_hidden: u64,
-    /// What a client that retries saw, with `--retry`.
+    /// Results for a client that retries, with `--retry`.
     #[serde(skip_serializing_if = "Option::is_none")]
     with_retries: Option<WithRetries>,
 }
 
-/// What a client that retries saw in the end.
+/// Final results for a client that retries.
 #[derive(Debug, Serialize)]
 struct WithRetries {
     retried: u64,
@@ -94,13 +94,13 @@ struct WithRetries {
 }
 
 impl Report {
-    /// The result of a load that was planned so, and whose schedule may have been stopped before
-    /// its last request had ended.
+    /// Makes the result of a load with this plan. `stopped` is the time its schedule was stopped, possibly before its
+    /// last request had ended.
     pub(super) fn new(plan: &LoadPlan, summary: &Summary, stopped: Option<Stamp>) -> Self {
         let tally = &summary.tally;
         let total = tally.outcomes.total();
         let is_closed_loop = plan.is_closed_loop();
-        // How long it lasted; a complete schedule has the planned length.
+        // A complete schedule has the planned length; otherwise the duration is measured.
         let end = stopped.map_or(summary.ended, |stopped| stopped.min(summary.ended));
         let elapsed_s = end.ns_since(summary.started) as f64 / 1e9 - plan.warmup_s;
         let duration_s = match (is_closed_loop, summary.stopped_early) {
@@ -183,12 +183,12 @@ impl Requests {
     }
 }
 
-/// The times of the percentile table: response times, or service times in a closed loop.
+/// Returns the times of the percentile table: response times, or service times in a closed loop.
 pub(super) fn latency<'a>(plan: &LoadPlan, summary: &'a Summary) -> &'a Histogram<u64> {
     if plan.is_closed_loop() { &summary.tally.service_ns } else { &summary.tally.response_ns }
 }
 
-/// The result for people: the answer in the first line, unless the result cannot be trusted.
+/// Formats the result for people: the answer in the first line, unless the result cannot be trusted.
 pub(super) fn text(url: &str, plan: &LoadPlan, report: &Report, summary: &Summary, color: bool) -> String {
     let mut out = String::new();
     if let Some(alarm) = report.alarm() {
@@ -202,7 +202,7 @@ pub(super) fn text(url: &str, plan: &LoadPlan, report: &Report, summary: &Summar
 }
 
 impl Report {
-    /// Why the figures are not those of the requested load.
+    /// Returns a warning, with its reasons, if the figures are not those of the requested load.
     fn alarm(&self) -> Option<String> {
         match &self.verdict {
             Verdict::Valid => None,
@@ -215,7 +215,7 @@ impl Report {
         }
     }
 
-    /// Requests, rate, how connections were used, and failures by class.
+    /// Describes requests, rate, use of connections, and failures by class.
     fn answer(&self, connections: ConnectionMode) -> String {
         let Self { requests, load, .. } = self;
         let failures = requests.by_outcome.iter().filter(|(outcome, _)| **outcome != Outcome::Ok);
@@ -303,7 +303,7 @@ fn write_text(out: &mut String, url: &str, report: &Report, summary: &Summary) -
 fn write_statuses(out: &mut String, statuses: &BTreeMap<u16, u64>) -> std::fmt::Result {
     let most = statuses.values().copied().max().unwrap_or(1);
     for (status, n) in statuses {
-        // The longest bar has 40 columns; few are still seen.
+        // The longest bar has 40 columns; small counts still show.
         let bar = "#".repeat(usize::try_from((n * 40).div_ceil(most)).unwrap_or(40));
         writeln!(out, "status {status} {n:>10}  {bar}")?;
     }
@@ -326,7 +326,7 @@ fn write_times(out: &mut String, times: &Latencies) -> std::fmt::Result {
     writeln!(out)
 }
 
-/// A line for each target, if there are several.
+/// Writes a line for each target, if there are several.
 fn write_targets(out: &mut String, targets: &[TargetFigures]) -> std::fmt::Result {
     if targets.len() < 2 {
         return Ok(());
@@ -361,7 +361,7 @@ impl Load {
     }
 }
 
-/// What is known about an outcome beyond its count.
+/// Returns the details of an outcome beyond its count.
 fn details(outcome: Outcome, tally: &Tally) -> String {
     let list = |parts: Vec<String>| format!("  ({})", parts.join(", "));
     match outcome {

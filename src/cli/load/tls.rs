@@ -39,7 +39,7 @@ pub(super) struct TlsArgs {
 }
 
 impl TlsArgs {
-    /// The settings, with what the files hold.
+    /// Makes the settings, with the content of the files.
     pub(super) fn settings(&self) -> anyhow::Result<TlsSettings> {
         let versions = match (self.tls13, self.tls_max.as_deref()) {
             (true, Some("1.2")) => anyhow::bail!("--tlsv1.3 and --tls-max 1.2 leave no version of TLS"),

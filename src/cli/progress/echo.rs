@@ -1,10 +1,10 @@
-//! What a terminal shows of Ctrl-C: `^C` would push a block that is redrawn down by a line, of which
-//! the first would then stay.
+//! Hides the terminal's echo of Ctrl-C: `^C` would push a redrawn block down by one line, and the block's first line
+//! would stay.
 
 #[cfg(unix)]
 pub(super) use unix::NoControlEcho;
 
-/// As long as it lives, the terminal behind stderr does not show which control key was pressed.
+/// Guard: while it lives, the terminal behind stderr does not show which control key was pressed.
 #[cfg(not(unix))]
 #[derive(Debug)]
 pub(in crate::cli) struct NoControlEcho;
@@ -23,7 +23,7 @@ mod unix {
     use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
     use nix::unistd::{getpgrp, tcgetpgrp};
 
-    /// As long as it lives, the terminal behind stderr does not show which control key was pressed.
+    /// Guard: while it lives, the terminal behind stderr does not show which control key was pressed.
     #[derive(Debug)]
     pub(in crate::cli) struct NoControlEcho(Option<Termios>);
 
@@ -47,7 +47,7 @@ mod unix {
         }
     }
 
-    /// A background process may not change the terminal: the kernel would stop it.
+    /// Returns true if this process may change the terminal: the kernel would stop a background process that does.
     fn is_ours() -> bool {
         tcgetpgrp(stderr()) == Ok(getpgrp())
     }

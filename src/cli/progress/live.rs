@@ -1,8 +1,8 @@
-//! What a run is doing at this moment, derived from the very events that it records.
+//! Current state of a run, derived from the same events that it records.
 //!
-//! Nothing here reads a clock or waits. [`super::screen`] shows it on a terminal, [`super::news`] tells elsewhere what
-//! has changed. What explains a lost request is the analysis' to find out: here stands only which pods were terminating
-//! or starting when the loss became known.
+//! Nothing here reads a clock or waits. [`super::screen`] shows the state on a terminal, [`super::news`] tells its
+//! changes elsewhere. The analysis explains lost requests; this module knows only which pods were terminating or
+//! starting when the loss became known.
 
 mod action;
 
@@ -16,29 +16,29 @@ pub(super) use action::Action;
 use rolldrop_record::event::{self, Change, PodEvent, ProxyPhase};
 use rolldrop_record::{Event, EventKind, Stamp};
 
-/// How long a pod that is gone is named beside a loss.
+/// Time for which a pod that is gone is named beside a loss, in seconds.
 const JUST_GONE_S: f64 = 2.0;
-/// A loss that nothing was added to for this long is told.
+/// Time without another lost request after which a loss is told, in seconds.
 const TOLD_AFTER_S: f64 = 1.0;
-/// Losses that are kept to be shown.
+/// Number of losses that are kept for display.
 const LOSSES: usize = 16;
-/// Pods that are named in a sentence; others are counted.
+/// Maximum number of pods that a sentence names; others are counted.
 const NAMED: usize = 2;
 
-/// What a run is doing.
+/// Current state of a run.
 #[derive(Debug, Default)]
 pub(super) struct LiveState {
-    /// By UID.
+    /// Pods by UID.
     pods: BTreeMap<String, Pod>,
-    /// When pods were gone, the latest last.
+    /// Times at which pods were gone, with the pods' names, the latest last.
     gone: VecDeque<(Stamp, String)>,
-    /// By the number of the disruption; the user's command has none.
+    /// Actions by the number of their disruption; the user's command has none.
     actions: BTreeMap<Option<u32>, Action>,
-    /// What has not settled of a rollout.
+    /// Unsettled part of a rollout, in words.
     unsettled: Option<String>,
-    /// How long nothing may be lost before the run goes on, if that is waited for.
+    /// Time without losses that the run waits for, if it does.
     silence: Option<Duration>,
-    /// When the counted part of the load began.
+    /// Start of the counted part of the load.
     zero: Option<Stamp>,
     /// Dropped requests by outcome, as last seen.
     dropped: BTreeMap<String, u64>,
@@ -51,9 +51,9 @@ pub(super) struct LiveState {
 pub(super) struct Pod {
     pub(super) name: String,
     pub(super) phase: Phase,
-    /// When it came into that phase; `None` if that was not seen.
+    /// Time it entered that phase; `None` if that was not seen.
     pub(super) since: Option<Stamp>,
-    /// How far its proxy says that its termination is.
+    /// Progress of its termination, as reported by its proxy.
     pub(super) stage: Option<&'static str>,
 }
 
@@ -64,7 +64,7 @@ pub(super) enum Phase {
     NotReady,
     Starting,
     Ready,
-    /// It has failed or succeeded, and is still there.
+    /// Failed or succeeded, and still there.
     Ended,
 }
 
@@ -98,16 +98,16 @@ impl Phase {
 struct Loss {
     first: Stamp,
     last: Stamp,
-    /// By outcome.
+    /// Numbers of dropped requests by outcome.
     dropped: BTreeMap<String, u64>,
-    /// What was seen at the same time.
+    /// Pods that were terminating, gone or starting at the same time, in words.
     meanwhile: String,
-    /// Whether it is news no more: nothing is added to it.
+    /// True if it has been told, so that nothing is added to it any more.
     is_told: bool,
 }
 
 impl LiveState {
-    /// Takes in what is recorded.
+    /// Applies an event that is recorded.
     pub(super) fn apply(&mut self, event: &Event) {
         let at = event.at;
         match &event.kind {
@@ -127,24 +127,24 @@ impl LiveState {
             }
             EventKind::CommandEnded { disruption: None, .. } => self.command(Standing::Waits(Wait::Rollout)),
             EventKind::CommandSettled { disruption: None, .. } => self.command(Standing::Done),
-            // What happened meanwhile is unknown, and a list follows.
+            // Events in the gap are unknown, and a list follows.
             EventKind::WatchGap { resource, .. } if resource == "pods" => self.pods.clear(),
             _ => {}
         }
     }
 
-    /// Takes in how far a disruption has come.
+    /// Updates the state of a disruption.
     pub(super) fn stands(&mut self, index: u32, disruption: &Disruption, standing: Standing) {
         let action = self.actions.entry(Some(index)).or_insert_with(|| Action::of(disruption));
         self.news.extend(action.stands(disruption, standing).map(News::Said));
     }
 
-    /// What has not settled of a rollout that is waited for.
+    /// Sets the unsettled part of a rollout that the run waits for.
     pub(super) fn unsettled(&mut self, what: Option<&str>) {
         self.unsettled = what.map(str::to_owned);
     }
 
-    /// Pods that are waited for are not ready for this reason.
+    /// Sets the reason why pods that the run waits for are not ready.
     pub(super) fn unready(&mut self, why: &str) {
         if self.unsettled.as_deref() != Some(why) {
             self.unsettled = Some(why.to_owned());
@@ -152,14 +152,14 @@ impl LiveState {
         }
     }
 
-    /// The run waits until nothing has been lost for this long, or no longer.
+    /// Sets the time without losses that the run waits for; `None` if it no longer waits.
     pub(super) fn awaits_silence(&mut self, silence: Option<Duration>) {
         self.silence = silence;
         self.news.extend(self.last_wait().map(News::Said));
     }
 
-    /// Takes in how many requests were dropped so far, by outcome. Those of the warm-up are no news, nor those of a load
-    /// that is not part of a run.
+    /// Takes in the numbers of requests dropped so far, by outcome. Drops of the warm-up are no news, nor are those of
+    /// a load that is not part of a run.
     pub(super) fn dropped(&mut self, at: Stamp, dropped: BTreeMap<String, u64>, is_warmup: bool) {
         let before = std::mem::replace(&mut self.dropped, dropped);
         if is_warmup || self.zero.is_none() {
@@ -195,7 +195,7 @@ impl LiveState {
         }
     }
 
-    /// Tells the last loss, if that is not done.
+    /// Tells the last loss, unless it was told before.
     pub(super) fn tell_loss(&mut self) {
         let Some(loss) = self.losses.back().filter(|loss| !loss.is_told) else { return };
         let told = News::Said(self.loss_in_words(loss));
@@ -205,14 +205,14 @@ impl LiveState {
         }
     }
 
-    /// The pods, those that change first.
+    /// Returns the pods, those that change first.
     pub(super) fn pods(&self) -> Vec<&Pod> {
         let mut pods: Vec<&Pod> = self.pods.values().collect();
         pods.sort_by_key(|pod| (pod.phase, pod.since, &pod.name));
         pods
     }
 
-    /// The actions, those that are over last.
+    /// Describes the actions, those that are over last.
     pub(super) fn actions(&self, now: Stamp) -> Vec<String> {
         let mut actions: Vec<&Action> = self.actions.values().collect();
         actions.sort_by_key(|action| action.is_over());
@@ -220,7 +220,7 @@ impl LiveState {
         self.last_wait().into_iter().chain(actions.into_iter().map(in_words)).collect()
     }
 
-    /// The losses, the last one first.
+    /// Describes the losses, the latest first.
     pub(super) fn losses(&self) -> impl Iterator<Item = String> {
         self.losses.iter().rev().map(|loss| self.loss_in_words(loss))
     }
@@ -234,7 +234,7 @@ impl LiveState {
         format!("lost at {when} s: {dropped}{}", loss.meanwhile)
     }
 
-    /// How many pods are in each phase: `10 ready, 1 terminating`.
+    /// Counts the pods in each phase: `10 ready, 1 terminating`.
     pub(super) fn pod_counts(&self) -> Option<String> {
         let count = |phase| self.pods.values().filter(|pod| pod.phase == phase).count();
         let counts = Phase::ALL.map(|phase| (count(phase), phase));
@@ -243,13 +243,13 @@ impl LiveState {
         (!counts.is_empty()).then(|| counts.join(", "))
     }
 
-    /// What has happened since the last call.
+    /// Takes the news since the last call.
     pub(super) fn take_news(&mut self) -> Vec<News> {
         std::mem::take(&mut self.news)
     }
 
     fn pod(&mut self, at: Stamp, event: &PodEvent) {
-        // Pods that run to an end serve nobody.
+        // Pods of Jobs serve no requests.
         if event.owner.as_deref().is_some_and(|owner| owner.starts_with("Job/")) {
             return;
         }
@@ -279,7 +279,7 @@ impl LiveState {
         }
     }
 
-    /// A call of a disruption, which was accepted or refused.
+    /// Applies a call of a disruption, which was accepted or refused.
     fn call(&mut self, call: &event::Action) {
         let Some(action) = self.actions.get_mut(&Some(call.disruption)) else { return };
         let pod = call.pod.clone().unwrap_or_default();
@@ -296,13 +296,13 @@ impl LiveState {
         }
     }
 
-    /// What the run waits for when its disruptions are over.
+    /// Describes the wait after the last disruption; `None` if the run does not wait.
     fn last_wait(&self) -> Option<String> {
         let silence_s = self.silence?.as_secs_f64();
         Some(format!("waiting until no request has been lost for {silence_s:.1} s"))
     }
 
-    /// Which pods were terminating, gone or starting at a moment at which a loss became known.
+    /// Names the pods that were terminating, gone or starting at the time a loss became known.
     fn meanwhile(&mut self, at: Stamp) -> String {
         self.gone.retain(|(gone, _)| at.seconds_since(*gone) <= JUST_GONE_S);
         let of = |phase| {
@@ -330,13 +330,13 @@ impl LiveState {
         match (seen.is_empty(), self.pods.is_empty()) {
             (false, _) => format!(" {}", seen.join(", ")),
             (true, false) => " while no pod was terminating or starting".to_owned(),
-            // A target whose pods nobody knows.
+            // The pods of the target are unknown.
             (true, true) => String::new(),
         }
     }
 }
 
-/// How far a termination is, in words; `None` where that says nothing of it.
+/// Describes a stage of a termination; `None` for stages that say nothing about its progress.
 const fn in_words(stage: ProxyPhase) -> Option<&'static str> {
     match stage {
         ProxyPhase::PreStop => Some("in preStop"),

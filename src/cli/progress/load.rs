@@ -7,37 +7,37 @@ use tokio::time::Instant;
 use rolldrop_load as load;
 use rolldrop_record::Outcome;
 
-/// What is known of a load before it starts.
+/// Facts about a load that are known before it starts.
 #[derive(Clone, Copy, Default)]
 pub(in crate::cli) struct Planned<'a> {
-    /// How many requests will be counted.
+    /// Number of requests that will be counted.
     requests: Option<u64>,
-    /// How many the warm-up sends before them.
+    /// Number of requests that the warm-up sends before them.
     warmup_requests: Option<u64>,
-    /// How long that takes.
+    /// Length of the warm-up.
     warmup: Duration,
-    /// How long all of them will take to be sent.
+    /// Time it takes to send all requests.
     length: Option<Duration>,
-    /// Whether something else may end it before.
+    /// True if something else may end the load earlier.
     may_end_before: bool,
-    /// What the load is part of: said in place of these.
+    /// Description of what the load is part of, shown in place of these.
     part_of: Option<&'a dyn Fn() -> String>,
 }
 
 impl<'a> Planned<'a> {
-    /// What a plan says.
+    /// Reads the facts from a plan.
     pub(in crate::cli) fn of(plan: &load::Plan) -> Self {
         let warmup_requests = plan.warmup_requests();
         let requests = plan.requests().zip(warmup_requests).map(|(all, warmup)| all.saturating_sub(warmup));
         Self { requests, warmup_requests, warmup: plan.warmup(), length: plan.length(), ..Self::default() }
     }
 
-    /// A load that something else ends, within that length.
+    /// Marks the load as one that something else may end within its length.
     pub(in crate::cli) fn may_end_before(self) -> Self {
         Self { requests: None, may_end_before: true, ..self }
     }
 
-    /// A load whose end is not known, as part of what this says.
+    /// Marks the load as one without a known end; `what` describes what it is part of.
     pub(in crate::cli) fn part_of(self, what: Option<&'a dyn Fn() -> String>) -> Self {
         Self { requests: None, length: None, part_of: what, ..self }
     }
@@ -46,7 +46,7 @@ impl<'a> Planned<'a> {
         elapsed < self.warmup
     }
 
-    /// How far the load has come, and the requests of it that count.
+    /// Computes how far the load has come, in counted requests and in words.
     pub(super) fn position(self, scheduled: u64, warmup_ended: u64, elapsed: Duration, end: End) -> Position {
         if let Some(what) = self.part_of {
             return Position { text: what(), of: None };
@@ -71,7 +71,7 @@ impl<'a> Planned<'a> {
         Position { text: format!("{counted}{planned} requests{left}"), of }
     }
 
-    /// The remaining time. Requests are counted a moment late: as long as some are missing, so is time.
+    /// Returns the remaining time. Requests are counted a moment late: while some are missing, time remains, too.
     fn left(self, counted: u64, elapsed: Duration) -> Option<Duration> {
         let left = self.length?.saturating_sub(elapsed);
         let is_complete = self.requests.is_none_or(|all| counted >= all);
@@ -79,7 +79,7 @@ impl<'a> Planned<'a> {
     }
 }
 
-/// What ends a load.
+/// End of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Planned,
@@ -87,15 +87,15 @@ pub(super) enum End {
     Stopped,
 }
 
-/// How far a load has come.
+/// Progress of a load.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) text: String,
-    /// Requests that were due, and how many there will be, if that is known.
+    /// Number of requests that were due, and of all, if that is known.
     pub(super) of: Option<(u64, u64)>,
 }
 
-/// The rates of about the last second, so that they can be read.
+/// Rates over about the last second, so that they can be read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
     since: Instant,
@@ -141,14 +141,14 @@ impl Figures {
         format!("offered {offered_per_s:.0}/s, sent {sent_per_s:.0}/s, {in_flight} in flight")
     }
 
-    /// The same in fewer words.
+    /// Describes the rates in fewer words.
     pub(super) fn rate(&self) -> String {
         let [offered, sent] =
             [self.rate.offered_per_s, self.rate.sent_per_s].map(|per_s| format!("{per_s:.0}/s"));
         if offered == sent { offered } else { format!("offered {offered}, sent {sent}") }
     }
 
-    /// The outcomes of the counted requests.
+    /// Describes the outcomes of the counted requests.
     pub(super) fn outcomes(&self) -> String {
         let counted = self.progress.counted();
         let failed =
@@ -162,7 +162,7 @@ impl Figures {
         format!("{} ok, {failed}", counted.of(Outcome::Ok))
     }
 
-    /// The latest latencies, if there are any.
+    /// Describes the latest latencies, if there are any.
     pub(super) fn latencies(&self) -> Option<String> {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let recent = self.progress.recent?;
@@ -174,7 +174,7 @@ impl Figures {
 pub(super) mod tests {
     use super::*;
 
-    /// A load that has been running for a while, after a warm-up of 40 requests.
+    /// Returns the figures of a load that has been running for a while, after a warm-up of 40 requests.
     pub(in crate::cli::progress) fn busy() -> Figures {
         let mut progress = load::Progress { scheduled: 440, in_flight: 3, ..load::Progress::default() };
         progress.outcomes.add(Outcome::Ok, 419);

@@ -1,5 +1,5 @@
-//! What has happened, in lines for a pipe or a log: no line is wider than [`COLUMNS`], and what many pods do at the same
-//! time is one line.
+//! Events as lines for a pipe or a log: no line is wider than [`COLUMNS`], and what many pods do at the same time is
+//! one line.
 
 /// The widest line, in columns.
 pub(super) const COLUMNS: usize = 120;
@@ -9,11 +9,11 @@ pub(super) const COLUMNS: usize = 120;
 pub(super) enum News {
     /// To the pod of this name.
     Pod(PodNews, String),
-    /// What is said as it stands.
+    /// A text that is shown unchanged.
     Said(String),
 }
 
-/// What has happened to a pod.
+/// Event of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PodNews {
     Ready,
@@ -26,7 +26,7 @@ pub(super) enum PodNews {
 }
 
 impl PodNews {
-    /// In words, for one pod and for several.
+    /// Returns the words for one pod and for several.
     const fn words(self) -> [&'static str; 2] {
         match self {
             Self::Ready => ["is ready", "are ready"],
@@ -42,7 +42,7 @@ impl PodNews {
     }
 }
 
-/// The lines for what has happened since the last ones, each at most `width` columns wide.
+/// Returns the lines for these events, each at most `width` columns wide.
 pub(super) fn lines(news: &[News], width: usize) -> Vec<String> {
     let mut folded: Vec<(Option<PodNews>, Vec<&str>)> = Vec::new();
     for one in news {
@@ -63,7 +63,7 @@ pub(super) fn lines(news: &[News], width: usize) -> Vec<String> {
     folded.into_iter().flat_map(lines).collect()
 }
 
-/// As many names as fit on a line after its beginning; the others are counted.
+/// Lists as many names as fit on a line after its beginning, and counts the others.
 fn listed(beginning: &str, names: &[&str], width: usize) -> String {
     let with = |number: usize| {
         let more =
@@ -75,14 +75,14 @@ fn listed(beginning: &str, names: &[&str], width: usize) -> String {
     fit(&with(number.unwrap_or(1)), width)
 }
 
-/// A text on lines that are no wider than this.
+/// Wraps a text into lines that are no wider than this.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let options = textwrap::Options::new(width.max(1)).word_splitter(textwrap::WordSplitter::NoHyphenation);
     let lines = textwrap::wrap(text, options.subsequent_indent("  "));
     lines.into_iter().map(std::borrow::Cow::into_owned).collect()
 }
 
-/// As many of the parts as fit on a line, those that come first before others.
+/// Joins as many of the parts as fit on a line; earlier parts take precedence.
 pub(super) fn joined(parts: impl IntoIterator<Item = String>, width: usize) -> String {
     let mut line = String::new();
     for part in parts {
@@ -94,7 +94,7 @@ pub(super) fn joined(parts: impl IntoIterator<Item = String>, width: usize) -> S
     line
 }
 
-/// A text that is no wider than this.
+/// Cuts a text to this width.
 pub(super) fn fit(text: &str, width: usize) -> String {
     console::truncate_str(text, width.max(1), "…").into_owned()
 }

@@ -1,20 +1,20 @@
-//! What a run shows of itself at one moment: a block on a terminal, a line elsewhere.
+//! View of a run at one moment: a block on a terminal, a line elsewhere.
 
 use super::live::{LiveState, Phase, Pod};
 use super::load::Figures;
 use super::news::{fit, joined, wrapped};
 use rolldrop_record::{Stamp, shown};
 
-/// A terminal that is narrower shows words instead of a bar.
+/// Minimum width for a bar; a narrower terminal shows words instead.
 const BAR_FROM: usize = 70;
-/// Its width.
+/// Width of the bar.
 const BAR: usize = 20;
-/// The most actions.
+/// Maximum number of actions shown.
 const ACTIONS: usize = 4;
-/// The share of the height that losses may take.
+/// Losses may take one part in this many of the height.
 const LOSSES: usize = 3;
 
-/// What there is to show.
+/// Content to show.
 pub(super) struct Screen<'a> {
     /// The step of the work, in words.
     pub(super) step: &'a str,
@@ -49,7 +49,7 @@ impl Screen<'_> {
         lines.iter().map(|line| fit(&shown::one_line(line), width)).collect()
     }
 
-    /// One line.
+    /// Returns the view as one line.
     pub(super) fn line(&self, width: usize) -> String {
         let head = match self.load {
             Some(load) => load.position.text.clone(),
@@ -65,7 +65,7 @@ impl Screen<'_> {
     fn head(&self, columns: usize, width: usize) -> Vec<String> {
         let Some(load) = self.load else { return vec![self.step.to_owned()] };
         let mut lines = vec![match load.position.of {
-            // Where there is little room, words go before pictures.
+            // On a narrow terminal, words take precedence over pictures.
             Some((done, all)) if columns >= BAR_FROM => format!("{} {}", bar(done, all), load.position.text),
             _ => load.position.text.clone(),
         }];
@@ -79,7 +79,7 @@ impl Screen<'_> {
         lines
     }
 
-    /// The latest losses, as many as there is room for, the last one last.
+    /// Returns the latest losses, as many as there is room for, the latest last.
     fn losses(&self, width: usize, mut room: usize) -> Vec<String> {
         let losses = self.state.losses().map(|loss| wrapped(&loss, width));
         let mut shown: Vec<_> = losses
@@ -123,7 +123,7 @@ mod tests {
 
     const SIZES: [(usize, usize); 2] = [(80, 24), (100, 30)];
 
-    /// What a terminal of this size shows of a run 12 s into its load; it fits.
+    /// Returns the view of a run, 12 s into its load, on a terminal of this size, and checks that it fits.
     fn shown(run: &Run, (columns, rows): (usize, usize)) -> String {
         let load = busy();
         let step = "watching what others do";

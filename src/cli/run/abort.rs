@@ -10,7 +10,7 @@ use crate::coordinator::Losses;
 use crate::scenario::{Abort, Scenario};
 use rolldrop_load::{Control, Progress};
 
-/// Between two looks at the counters.
+/// Interval between looks at the counters.
 const PERIOD: Duration = Duration::from_millis(200);
 
 /// Watches a load until it loses too much, and returns how much that is. Never returns otherwise.
@@ -25,7 +25,7 @@ pub(super) async fn too_much_dropped(limit: &Abort, control: &Control) -> String
     }
 }
 
-/// The warning for a scenario that disrupts while its load still rises.
+/// Returns the warning for a scenario that disrupts while its load still rises.
 pub(super) fn disrupts_a_ramp(scenario: &Scenario) -> Option<String> {
     let steady_from = scenario.load.steady_from();
     let at = scenario.disruptions.iter().map(|disruption| disruption.at).min()?;
@@ -42,16 +42,16 @@ pub(super) fn disrupts_a_ramp(scenario: &Scenario) -> Option<String> {
 /// The drops of the last period.
 struct Drops {
     limit: Abort,
-    /// When, and how many requests had ended and were dropped by then.
+    /// Times of looks, each with the number of requests that had ended and been dropped by then.
     seen: VecDeque<(Instant, u64, u64)>,
 }
 
 impl Drops {
-    /// Why the load must stop, if it must.
+    /// Returns the reason why the load must stop, if it must.
     fn look(&mut self, now: Instant, progress: &Progress) -> Option<String> {
         let counted = by_class(progress);
         let (ended, dropped) = (counted.ended(), counted.dropped);
-        // The last look before the period is where it begins.
+        // The period begins at the last look before it.
         while self.seen.get(1).is_some_and(|(at, ..)| now.duration_since(*at) >= self.limit.over) {
             self.seen.pop_front();
         }
@@ -70,7 +70,7 @@ impl Drops {
     }
 }
 
-/// What a running load has lost.
+/// Requests that a running load has lost.
 #[derive(Debug)]
 pub(super) struct Lost<'a> {
     control: &'a Control,
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(look(0, 0, 10, &[]), None, "too few to say");
         assert_eq!(look(1, 1000, 40, &[]), None);
         assert_eq!(look(5, 1500, 60, &[(500, 400)]), None, "the app's own errors are no drops");
-        // What was dropped long ago does not count.
+        // Drops before the period do not count.
         assert_eq!(look(16, 1600, 64, &[(500, 400)]), None);
         let why = look(17, 1600, 64, &[(500, 400), (503, 20)]).unwrap();
         assert_eq!(why, "24 of the last 124 requests were dropped (19.4 %, limit 5.0 % over 10 s)");

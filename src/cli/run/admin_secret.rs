@@ -1,8 +1,8 @@
 //! The Secret with the token of the admin ports of a run's sidecars.
 //!
-//! It exists as long as the run. Pods refer to it, so the token is in no pod's spec and in no file of the run. They also
-//! start without it: a pod that is made after the run, before its workload has been rolled back, must not wait for a
-//! Secret that is gone.
+//! It exists as long as the run. Pods refer to it, so the token is in no pod's spec and in no file of the run. They
+//! also start without it: a pod that is made after the run, before its workload has been rolled back, must not wait for
+//! a Secret that is gone.
 
 use std::collections::BTreeSet;
 
@@ -18,14 +18,14 @@ pub(super) struct AdminSecret {
 }
 
 impl AdminSecret {
-    /// Under a name that no other run has.
+    /// Makes one with a name that no other run has.
     pub(super) fn new(token: AdminToken) -> Self {
         let name = format!("rolldrop-admin-{:08x}", rand::random::<u32>());
         Self { token, key: SecretKey { name, key: "token".to_owned(), absent: Absent::TellsNobody } }
     }
 
-    /// The Secret in every namespace in which a manifest refers to it, and, if live pods get the sidecar, in that of the
-    /// run.
+    /// Makes the Secret for every namespace in which a manifest refers to it and, if live pods get the sidecar, for the
+    /// run's namespace.
     pub(super) fn manifests(&self, namespace: &str, manifests: &[Value], has_live: bool) -> Vec<Value> {
         let refers = |manifest: &&Value| manifest.to_string().contains(&self.key.name);
         let named = manifests.iter().filter(refers).map(|m| m["metadata"]["namespace"].as_str());

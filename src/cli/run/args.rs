@@ -80,7 +80,7 @@ pub(in crate::cli) struct RunArgs {
 }
 
 impl RunArgs {
-    /// The scenario, or one that has nothing but the target.
+    /// Loads the scenario, or makes one that has only the target.
     pub(super) fn scenario(&self) -> anyhow::Result<Loaded<lab::Config>> {
         let mut own: Vec<String> =
             self.duration.map(|d| format!("load.duration={}ms", d.as_millis())).into_iter().collect();
@@ -93,18 +93,18 @@ impl RunArgs {
         Ok(loaded)
     }
 
-    /// Whether the user named the cluster.
+    /// Returns whether the user named the cluster.
     pub(super) fn naming(&self, asked: Option<&ClusterChoice<lab::Config>>) -> Naming {
         self.measure.naming(self.scenario.as_deref(), asked)
     }
 
-    /// The cluster; an embedded one keeps its logs in the run directory.
+    /// Returns the choice of the cluster; an embedded one keeps its logs in the run directory.
     pub(super) fn choice(&self, asked: Option<ClusterChoice<lab::Config>>, out: &Path) -> Choice {
         self.measure.choice(self.scenario.as_deref(), asked, out)
     }
 }
 
-/// `--stage` as values of a scenario.
+/// Converts `--stage` to overrides of a scenario's values.
 pub(super) fn stage_overrides(stages: &[load::Stage]) -> Vec<String> {
     if stages.is_empty() {
         return Vec::new();

@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use tokio::process::Child;
 use tokio_util::sync::CancellationToken;
 
-/// How long an interrupted command may take to end before it is killed.
+/// Time that an interrupted command may take to end before it is killed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A command whose program exists.
@@ -47,7 +47,7 @@ impl UserCommand {
     ) -> io::Result<ExitStatus> {
         let mut command = tokio::process::Command::new(&self.program);
         command.args(&self.words[1..]).stdout(io::stderr()).kill_on_drop(true);
-        // It is not in the terminal's foreground, where alone it could read from there.
+        // Its process group is not in the terminal's foreground, so it cannot read from the terminal.
         command.stdin(if io::stdin().is_terminal() { Stdio::null() } else { Stdio::inherit() });
         #[cfg(unix)]
         command.process_group(0);
@@ -84,15 +84,15 @@ fn signal(child: &Child, which: Signal) {
         Signal::Interrupt => signal::Signal::SIGINT,
         Signal::Kill => signal::Signal::SIGKILL,
     };
-    // One that has just ended needs no signal.
+    // A process that has just ended needs no signal.
     let _ = signal::killpg(nix::unistd::Pid::from_raw(pid), which);
 }
 
-/// There is no way to ask it to end; dropping it kills it.
+/// Does nothing: there is no way to ask the process to end; dropping it kills it.
 #[cfg(not(unix))]
 fn signal(_child: &Child, _which: Signal) {}
 
-/// A program by its path, or by its name in PATH, as a shell finds it.
+/// Finds a program by its path, or by its name in PATH, as a shell does.
 fn find_program(name: &OsStr) -> anyhow::Result<PathBuf> {
     let path = Path::new(name);
     if path.components().count() > 1 {

@@ -1,4 +1,4 @@
-//! What a run may do to a cluster without asking, and the question.
+//! Consent to a run's changes of a cluster: rules for changes without asking, and the question.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -19,10 +19,10 @@ use crate::scenario::Scenario;
 /// The namespaces of the cluster itself.
 const SYSTEM: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
 
-/// How soon an interruption is noticed while waiting for the answer.
+/// Interval between checks for an interruption while waiting for the answer.
 const LOOK_AGAIN_MS: u8 = 100;
 
-/// Whether the user has agreed to what a run changes.
+/// Consent of the user to a run's changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cli) enum Consent {
     /// To be asked for.
@@ -31,7 +31,7 @@ pub(in crate::cli) enum Consent {
     Given,
 }
 
-/// Whether the user named the cluster.
+/// Source of the choice of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cli) enum Naming {
     /// The command line or the scenario names it, or it is the run's own.
@@ -84,7 +84,7 @@ pub(super) async fn ask(
     confirm(progress, interrupts).await
 }
 
-/// The option that names a cluster.
+/// Returns the option that names a cluster.
 pub(in crate::cli) fn flag_of(origin: Option<&Origin>) -> String {
     match origin.and_then(|origin| origin.context.as_ref()) {
         Some(context) => format!("--context {context}"),
@@ -92,10 +92,10 @@ pub(in crate::cli) fn flag_of(origin: Option<&Origin>) -> String {
     }
 }
 
-/// Asks whether to go on.
+/// Asks the user whether to continue.
 ///
 /// # Errors
-/// When the answer is no, or there is nobody to ask.
+/// Fails if the answer is no, or there is nobody to ask.
 pub(in crate::cli) async fn confirm(progress: &Progress, interrupts: &Interrupts) -> anyhow::Result<()> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         bail!("there is no terminal to ask on: add --yes, or look at it first with --dry-run");
@@ -107,7 +107,7 @@ pub(in crate::cli) async fn confirm(progress: &Progress, interrupts: &Interrupts
     }
 }
 
-/// A line from the terminal; none if the run is stopped first.
+/// Reads a line from the terminal; `None` if the run is stopped first.
 async fn line(stop: CancellationToken) -> anyhow::Result<Option<String>> {
     let reading = tokio::task::spawn_blocking(move || {
         let stdin = io::stdin();

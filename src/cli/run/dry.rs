@@ -8,7 +8,7 @@ use crate::cluster::Choice;
 use crate::coordinator::Plan;
 use crate::scenario::Scenario;
 
-/// What a run would do. Prints the cluster and warnings.
+/// Plans the calls of a run. Prints the cluster and warnings.
 pub(super) async fn plan(
     scenario: &Scenario,
     choice: Choice,

@@ -13,10 +13,10 @@ use crate::cluster::Cluster;
 use crate::coordinator::Caller;
 use crate::scenario::Scenario;
 
-/// Why the evidence that a scenario asks for is not available to a load from here; `None` if it is.
+/// Returns the reason why the evidence that a scenario asks for is not available to a load from here; `None` if it is.
 ///
 /// # Errors
-/// When that cannot be found out.
+/// Fails if that cannot be determined.
 pub(in crate::cli) async fn why_no_evidence(
     scenario: &Scenario,
     cluster: &Cluster,
@@ -58,7 +58,7 @@ async fn missing(
     refusal(command, &[], interrupts).await
 }
 
-/// What a process that checks something where the load will come from says against it; `None` if it is fine.
+/// Runs a check in a process where the load will come from, and returns its objection; `None` if it has none.
 pub(super) async fn refusal(
     mut command: Command,
     input: &[u8],
@@ -68,7 +68,7 @@ pub(super) async fn refusal(
     let checking = async {
         let mut child = command.spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
-            // One that has ended early says why.
+            // A process that has ended early states the reason on stderr.
             let _ = stdin.write_all(input).await;
         }
         child.wait_with_output().await

@@ -1,4 +1,4 @@
-//! What a run does in addition to its scenario, and what it needs for that.
+//! Additions of a run to its scenario, and what they require.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::coordinator::{Caller, GitOps, LiveChanges, Plan, Sidecar, Whose, Work
 use crate::scenario::{Place, Scenario, Workload};
 use rolldrop_record::service_proxy::ServiceProxy;
 
-/// What the command line adds to the scenario.
+/// Settings that the command line adds to the scenario.
 pub(super) struct Intent<'a> {
     /// The image of a sidecar for live pods.
     pub(super) image: &'a str,
@@ -26,19 +26,20 @@ pub(super) struct Intent<'a> {
     pub(super) collecting: &'a Collecting,
     /// The share of its processors' time that this machine may have in use, if not the stated limit.
     pub(super) max_busy: Option<f64>,
-    /// What implements Services, as the user states it.
+    /// Implementation of Services, as stated by the user.
     pub(super) service_proxy: Option<&'a ServiceProxy>,
-    /// Whether the run writes to an object of its own while pods may end.
+    /// True if the run writes to an object of its own while pods may end.
     pub(super) beats: bool,
-    /// What only some commands add.
+    /// Settings that only some commands add.
     pub(super) extras: &'a Extras<'a>,
 }
 
-/// What a load that ends with something else is planned to last beyond that, at the most.
+/// Maximum time, beyond the planned rounds, that is planned for a load that ends with something else.
 const OPEN_END: Duration = Duration::from_secs(24 * 3600);
 
 impl Intent<'_> {
-    /// How long a load without an end of its own may last: it ends with a command, or when the gate is decided.
+    /// Returns the maximum length of a load that ends with a command, or when the gate is decided; `None` if it has an
+    /// end of its own.
     pub(super) fn open_end(&self, scenario: &Scenario) -> Option<Duration> {
         let most = self.extras.looks.as_ref().map(|looks| u32::try_from(looks.most()).unwrap_or(u32::MAX));
         let rounds = most.map(|most| scenario.load.duration().saturating_mul(most).saturating_add(OPEN_END));
@@ -46,7 +47,7 @@ impl Intent<'_> {
         is_open.then_some(OPEN_END).or(rounds)
     }
 
-    /// What the run will do. Namespaces of the system are refused.
+    /// Plans the changes of the run. Refuses namespaces of the system.
     pub(super) async fn plan(
         &self,
         scenario: &Scenario,
@@ -72,14 +73,14 @@ impl Intent<'_> {
         Ok(plan)
     }
 
-    /// The Secrets with the sidecars' token.
+    /// Returns the Secrets with the sidecars' token.
     pub(super) fn secrets(&self, scenario: &Scenario, namespace: &str) -> Vec<Value> {
         let has_live = self.live(scenario).is_some_and(|changes| changes.sidecar.is_some());
         let secrets = |secret: &AdminSecret| secret.manifests(namespace, &scenario.manifests, has_live);
         self.admin_secret.map(secrets).unwrap_or_default()
     }
 
-    /// What the run changes in workloads that the scenario does not make.
+    /// Returns the changes of the run to workloads that the scenario does not create; `None` if there are none.
     pub(super) fn live<'s>(&'s self, scenario: &'s Scenario) -> Option<LiveChanges<'s>> {
         let is_own = |name: &str| {
             let named = |object: &Value| object["kind"] == "Service" && object["metadata"]["name"] == *name;

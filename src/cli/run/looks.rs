@@ -1,6 +1,6 @@
-//! `--inconclusive extend`: whether a run can go on while its gate is inconclusive, and how often it is looked at.
+//! `--inconclusive extend`: whether a run can continue while its gate is inconclusive, and the number of looks at it.
 //!
-//! What happens then is in [`super::rounds`].
+//! [`super::rounds`] carries out the rounds and looks.
 
 use anyhow::bail;
 
@@ -15,10 +15,10 @@ use rolldrop_record::load::{Length, Pace};
 /// The most looks, if the user names no other number.
 const MOST: u16 = 4;
 
-/// The looks of a run; `None` if its length is fixed.
+/// Plans the looks of a run; `None` if its length is fixed.
 ///
 /// # Errors
-/// When it is to go on while the gate is inconclusive, and cannot.
+/// Fails if the run is to continue while its gate is inconclusive, and cannot.
 pub(super) fn planned(
     inconclusive: Option<Inconclusive>,
     most: Option<u16>,
@@ -43,7 +43,7 @@ pub(super) fn planned(
     Ok(Some(spending::looks(usize::from(most.unwrap_or(MOST)))))
 }
 
-/// Each round must be like the first.
+/// Checks that each round can be like the first.
 fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
     let wrong = |key: &str, why: &str| Err(scenario.invalid(key, format!("--inconclusive extend: {why}")));
     for (number, disruption) in scenario.disruptions.iter().enumerate() {
@@ -70,7 +70,7 @@ fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
     }
 }
 
-/// What the run does, as text.
+/// Describes the planned looks.
 pub(super) fn in_words(looks: &Looks) -> String {
     let confidences: Vec<String> = looks.alphas.iter().map(|alpha| percent(1.0 - alpha)).collect();
     format!(
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use crate::scenario;
 
-    /// What is said to a scenario with these keys.
+    /// Plans the looks of a scenario with these keys.
     fn asked(keys: &str, most: Option<u16>, has_command: bool) -> Result<Option<Looks>, String> {
         let text = format!(
             "apiVersion: rolldrop.dev/v1\nkind: Scenario\nmetadata: {{name: x}}\nspec:\n  \

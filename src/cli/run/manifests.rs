@@ -1,4 +1,5 @@
-//! Changes of a run to its scenario's manifests: the sidecar, if it is asked for, and the image that a cluster can pull.
+//! Changes of a run to its scenario's manifests: the sidecar, if the scenario asks for it, and the image that a cluster
+//! can pull.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +13,8 @@ use crate::inject::{self, InjectError};
 use crate::scenario::{Place, Scenario};
 use rolldrop_record::wire::AdminToken;
 
-/// Adds the sidecar, if the scenario asks for it, and returns the Secret with its token. Makes a token if there is none.
+/// Adds the sidecar, if the scenario asks for it, and returns the Secret with its token. Makes a token if there is
+/// none.
 pub(super) fn inject_sidecar(
     scenario: &mut Scenario,
     token: &mut Option<AdminToken>,
@@ -28,7 +30,7 @@ pub(super) fn inject_sidecar(
     let (places, mut objects): (Vec<usize>, Vec<Value>) =
         scenario.manifests.iter().cloned().enumerate().filter(|(place, _)| is_meant[*place]).unzip();
     match inject::inject_into(&mut objects, &options) {
-        // Then live pods get it.
+        // Live pods get the sidecar in this case.
         Err(InjectError::NoWorkload { .. }) => {}
         injected => injected.context("spec.sidecar.inject")?.left.iter().for_each(|note| say(note)),
     }
@@ -38,8 +40,9 @@ pub(super) fn inject_sidecar(
     Ok(Some(secret))
 }
 
-/// For each manifest, whether it may get the sidecar. If workloads are named, of all that make pods only these. Otherwise,
-/// if a URL leads to Services of the scenario, only the workloads behind those Services, so not a gateway in front of them.
+/// Returns, for each manifest, true if it may get the sidecar. If workloads are named, of all that make pods only these
+/// may. Otherwise, if a URL leads to Services of the scenario, only the workloads behind those Services may, so not a
+/// gateway in front of them.
 fn meant(scenario: &Scenario) -> Vec<bool> {
     let manifests = &scenario.manifests;
     let (mut services, mut behind) = (BTreeSet::new(), BTreeSet::new());
@@ -90,7 +93,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// A gateway with its Service, and an app with an Ingress, of which these get the sidecar.
+    /// Returns the workloads that get the sidecar: of a gateway with its Service, and an app with an Ingress.
     fn injected(sidecar: &str, target: &str) -> Vec<String> {
         let yaml = format!(
             "

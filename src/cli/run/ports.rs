@@ -21,7 +21,7 @@ use rolldrop_record::run_info::Target;
 /// assumed. `open_end` is the longest that a load with an open end may take.
 ///
 /// # Errors
-/// When there are too few ports, or the check was interrupted.
+/// Fails if there are too few ports, or the check was interrupted.
 pub(super) async fn check(
     scenario: &Scenario,
     cluster: &Cluster,
@@ -30,7 +30,7 @@ pub(super) async fn check(
     open_end: Option<Duration>,
     interrupts: &Interrupts,
 ) -> anyhow::Result<()> {
-    // Where a target has no address yet, the load finds out when it is prepared.
+    // For a target that has no address yet, the load checks when it is prepared.
     let Some(remotes) = caller.expected_remotes(scenario).await.map_err(interruption)? else { return Ok(()) };
     let mut targets = expected_targets(scenario);
     for (target, remote) in targets.iter_mut().zip(&remotes) {
@@ -52,7 +52,7 @@ pub(super) async fn check(
     let input = serde_json::to_vec(&order).context("failed to write the load")?;
     let Some(mut why) = refusal(command, &input, interrupts).await? else { return Ok(()) };
     for (target, remote) in scenario.targets.iter().zip(&remotes) {
-        // What has no address yet has a stand-in.
+        // A target that has no address yet has a stand-in.
         if let Some(remote) = remote {
             why = why.replace(remote, &format!("target {}", target.name));
         }
@@ -60,7 +60,7 @@ pub(super) async fn check(
     Err(scenario.invalid("spec.load", why).into())
 }
 
-/// The load, or the part of it that each pod sends.
+/// Returns the load, or the part of it that each pod sends.
 fn order(mut settings: Settings, load_workers: Option<usize>) -> Prepare {
     let share = load_workers.map(|pods| {
         settings.source_ports.get_or_insert(PortRange::OF_LINUX);
@@ -69,10 +69,10 @@ fn order(mut settings: Settings, load_workers: Option<usize>) -> Prepare {
     Prepare { settings, run: RunId::random(), first_answer_limit: Duration::ZERO, share, before: None }
 }
 
-/// Whether a load that a process is told of finds enough ports here.
+/// Checks that a load, as ordered from a process, finds enough ports here.
 ///
 /// # Errors
-/// When it does not, or the load cannot be carried out.
+/// Fails if it does not, or the load cannot be carried out.
 pub(in crate::cli) async fn check_here(order: Prepare) -> Result<(), PlanError> {
     let plan = Plan::new(order.settings)?;
     let plan = match order.share {
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
     use crate::scenario;
 
-    /// What a check says of a scenario with this load.
+    /// Checks a scenario with this load.
     async fn checked(load: &str, load_workers: Option<usize>) -> Result<(), PlanError> {
         let set = [format!("load={{{load}}}"), "disruptions=[]".to_owned(), "expect={}".to_owned()];
         let scenario = scenario::load::<Value>(scenario::DEFAULT, &set).unwrap().scenario;

@@ -43,7 +43,7 @@ impl Programs for UserPrograms<'_> {
     }
 }
 
-/// Whether the scenario's programs are there.
+/// Checks that the scenario's programs exist.
 pub(super) fn check(scenario: &Scenario) -> anyhow::Result<()> {
     for (number, words) in commands(&scenario.disruptions) {
         if let Err(error) = find(words) {
@@ -58,7 +58,7 @@ fn find(words: &[String]) -> anyhow::Result<Option<UserCommand>> {
     UserCommand::find(words.iter().map(OsString::from).collect())
 }
 
-/// The commands of disruptions, each with its disruption's number.
+/// Returns the commands of disruptions, each with its disruption's number.
 fn commands(disruptions: &[Disruption]) -> impl Iterator<Item = (usize, &[String])> {
     disruptions.iter().enumerate().filter_map(|(number, disruption)| match &disruption.action {
         Action::Exec { command } => Some((number, &command[..])),

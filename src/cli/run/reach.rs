@@ -1,4 +1,4 @@
-//! What to measure if a Service's own address does not answer from here.
+//! Alternatives for measuring a Service whose own address does not answer from here.
 
 use k8s_openapi::api::core::v1::{Node, NodeAddress, Service};
 use k8s_openapi::api::networking::v1::{Ingress, IngressSpec};
@@ -8,7 +8,7 @@ use kube::{Api, Client};
 use crate::coordinator::list_at_once;
 use crate::scenario::{Place, Scenario};
 
-/// Why the targets may not answer, and the other ways to them that the cluster shows, in words.
+/// Describes why the targets may not answer, and the other paths to them that the cluster shows.
 pub(super) async fn other_ways(client: &Client, namespace: &str, scenario: &Scenario) -> String {
     let mut words = Vec::new();
     for target in &scenario.targets {
@@ -41,7 +41,7 @@ fn node_addresses(node: Node) -> Vec<NodeAddress> {
     node.status.and_then(|status| status.addresses).unwrap_or_default()
 }
 
-/// URLs that lead to a Service from outside.
+/// Returns the URLs that lead to a Service from outside.
 fn urls<'a>(
     service: &Service,
     ingresses: impl Iterator<Item = &'a IngressSpec>,

@@ -1,9 +1,9 @@
-//! A run that goes on while its gate is inconclusive, or while its windows cover less than is asked: rounds of the same
-//! disruptions under one load, and a look at the record after each.
+//! Runs that continue while their gate is inconclusive, or while their windows cover less than required: rounds of the
+//! same disruptions under one load, and a look at the record after each.
 //!
-//! A look reads the run directory as far as it is written, while the load goes on; rows that workers in the cluster have
-//! are fetched for it. It decides only whether there is another round: the run is judged by its whole record, as every
-//! run is, with the confidence of its last look.
+//! A look reads the run directory as far as it is written, while the load continues; rows that workers in the cluster
+//! hold are fetched for it. It decides only whether there is another round: the run is judged by its whole record, as
+//! every run is, with the confidence of its last look.
 
 use std::time::Duration;
 
@@ -25,13 +25,13 @@ use rolldrop_load::remote::collect::early::{Arrived, EarlyRows};
 use rolldrop_record::parts::PART_AGE;
 use rolldrop_record::{Expect, Looks, Rounds, RoundsEnd, RunDir, RunInfo, Stamp};
 
-/// How long a row may take from the end of its request until it is in a closed part.
+/// Maximum time from the end of a request until its row is in a closed part.
 const WRITTEN_AFTER: Duration = PART_AGE.saturating_add(Duration::from_secs(1));
 /// Time that a worker in the cluster may take to report how many requests had ended.
 const REPORTED_AFTER: Duration = Duration::from_secs(3);
-/// From one attempt to find all rows to the next.
+/// Interval between attempts to find all rows.
 const RETRY: Duration = Duration::from_secs(1);
-/// After this time a look takes the rows that there are, beyond the time that a request may take.
+/// Time, beyond that of a request, after which a look uses the rows that have arrived.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A load that is sent while a run makes its rounds.
@@ -47,23 +47,24 @@ pub(super) struct Sent<'a> {
 /// One of several rounds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
-    /// Counted from 0.
+    /// Number of the round, counted from 0.
     pub(super) index: usize,
     /// The chance of an error that the waits of this round share.
     pub(super) alpha: f64,
-    /// What ends it, if not what ends the first.
+    /// Condition that ends this round, if not the one that ends the first.
     pub(super) until: Option<Until>,
 }
 
 impl Round {
-    /// As the strictest look has it, which shares its error between the terminations of all rounds.
+    /// Makes the round before a look. It has the error of the strictest look, shared between the terminations of all
+    /// rounds.
     fn of(looks: &Looks) -> Self {
         let strictest = looks.alphas.iter().copied().fold(ALPHA, f64::min);
         Self { index: looks.at - 1, alpha: strictest / looks.most() as f64, until: None }
     }
 }
 
-/// What a look shows.
+/// Result of a look.
 enum Seen {
     /// The gate is inconclusive, by these checks.
     Open(Vec<String>),
@@ -72,7 +73,7 @@ enum Seen {
 }
 
 impl Measuring<'_> {
-    /// Does the disruptions in rounds until the gate has passed or failed, or there is no look left. The load goes on
+    /// Repeats the disruptions in rounds until the gate has passed or failed, or no look is left. The load continues
     /// meanwhile, and ends then. Returns the looks, at the one that judges the run.
     pub(super) async fn in_rounds(
         self,
@@ -81,7 +82,7 @@ impl Measuring<'_> {
         mut looks: Looks,
     ) -> anyhow::Result<Looks> {
         let (Self { run, session, halt, .. }, Sent { control, info, .. }) = (self, sent);
-        // What is not known to have been whole is waited for as well.
+        // Workloads that are not known to have been whole are waited for, too.
         let workloads = session.workloads().await.unwrap_or_default();
         loop {
             self.round((zero, rate), control, Some(Round::of(&looks))).await?;
@@ -98,7 +99,7 @@ impl Measuring<'_> {
                 percent(1.0 - looks.alpha())
             );
             match seen.map(|result| seen_of_gate(&result)) {
-                // What is recorded is not lost by that.
+                // That does not lose the record so far.
                 Err(error) => {
                     run.warn(session, &format!("{look}: {error:#}"));
                     break;
@@ -120,8 +121,8 @@ impl Measuring<'_> {
         Ok(looks)
     }
 
-    /// Does the disruptions in rounds until a look wants no more pods to end. The load goes on meanwhile, and ends then.
-    /// Returns how far they came, and says why there are no more.
+    /// Repeats the disruptions in rounds until a look requires no more terminations. The load continues meanwhile, and
+    /// ends then. Returns how far the rounds came, and the reason why there are no more.
     pub(super) async fn until_covered(
         self,
         (mut zero, rate): (Stamp, f64),
@@ -207,10 +208,10 @@ impl Measuring<'_> {
     }
 }
 
-/// The result of what is recorded so far, and whether it has all requests up to this time.
+/// Judges the record so far, and returns true beside the result if the record has all requests up to `until`.
 fn judge(run_dir: &RunDir, info: RunInfo, until: Stamp) -> anyhow::Result<(RunResult, bool)> {
     let (mut log, tables) = run_dir.recorded().context("failed to read what is recorded so far")?;
-    // Whether the record is complete is known at its end.
+    // Only the end of the run shows whether its record is complete.
     let expect = Expect { validity: None, ..info.expect.clone() };
     (log.info, log.torn) = (RunInfo { complete: true, ..info }, Vec::new());
     let analysed = report::analyse_recorded(log, tables, &expect)?;

@@ -1,4 +1,4 @@
-//! Where the load comes from: a process here, or pods of the cluster. The run treats both alike.
+//! Origin of the load: a process here, or pods of the cluster. The run treats both alike.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -30,9 +30,9 @@ use rolldrop_record::run_info::{LoadPlan, Source};
 use rolldrop_record::wire::AdminToken;
 use rolldrop_record::{Clock, RunDir, RunId, Stamp};
 
-/// How long dismissing the workers may take.
+/// Time limit for dismissing the workers.
 const DISMISSAL: Duration = Duration::from_secs(10);
-/// The Job ends in any case when it has lasted for this long beyond the load.
+/// Time after the load at which the Job ends in any case.
 const LIFETIME: Duration = Duration::from_secs(3600);
 
 /// `--load-resources`.
@@ -54,13 +54,13 @@ impl FromStr for Resources {
 }
 
 impl Resources {
-    /// As the value of a scenario's key.
+    /// Formats it as an override of a scenario's value.
     pub(in crate::cli) fn as_override(&self) -> String {
         format!("load.job.resources={}", serde_json::json!(self.0))
     }
 }
 
-/// How many pods send the load; `None` if it comes from here.
+/// Returns the number of pods that send the load; `None` if it comes from here.
 pub(super) async fn load_workers(
     scenario: &Scenario,
     cluster: &Cluster,
@@ -76,14 +76,14 @@ pub(super) async fn load_workers(
         Some(workers) => Ok(Some(workers)),
         None => {
             let nodes = caller.schedulable_nodes().await.map_err(interruption)?;
-            // In their nodes' network they have the same port.
+            // Pods in their nodes' network use the same port, so each needs a node of its own.
             let most = if load.settings.evidence.is_some() { nodes.max(1) } else { usize::MAX };
             Ok(Some(coordinator::default_workers(nodes, load.settings.pace.peak_rate()).min(most)))
         }
     }
 }
 
-/// Where the load comes from by default: from the cluster if a target is a Service whose address cannot be reached from
+/// Returns the default origin of the load: the cluster if a target is a Service whose address cannot be reached from
 /// here.
 fn default_from(scenario: &Scenario, reaches_services: bool) -> LoadFrom {
     let has_service = scenario.targets.iter().any(|target| matches!(target.place, Place::Service { .. }));
@@ -118,7 +118,7 @@ pub(in crate::cli) struct Collecting {
 }
 
 impl Collecting {
-    /// Where workers connect to, if `--collect-listen` asks for that.
+    /// Opens a listener for workers, if `--collect-listen` asks for it.
     async fn reception(&self, token: &AdminToken) -> anyhow::Result<Option<Reception>> {
         let Some(address) = &self.collect_listen else { return Ok(None) };
         let listener = TcpListener::bind(address).await;
@@ -180,7 +180,7 @@ pub(super) async fn in_cluster<N: Note>(
     Ok((Sending::Cluster(Box::new(workers)), warnings))
 }
 
-/// Where pods are, in words.
+/// Describes the nodes that the pods run on.
 fn places(pods: &[LoadPod]) -> String {
     let mut on = BTreeMap::<&str, usize>::new();
     for pod in pods {
@@ -195,7 +195,7 @@ fn places(pods: &[LoadPod]) -> String {
     format!("the load comes from {pods} pod{s}, on {}", nodes.join(", "))
 }
 
-/// What sends the load.
+/// Sender of the load.
 pub(super) enum Sending<N> {
     /// A process on this machine.
     Here(Box<Process<N>>),
@@ -203,7 +203,7 @@ pub(super) enum Sending<N> {
     Cluster(Box<InCluster<N>>),
 }
 
-/// Pods that send the load, and what is made of their rows.
+/// Pods that send the load, and the collection of their rows.
 pub(super) struct InCluster<N> {
     fleet: Fleet<N>,
     /// From the start of the load until all rows are here.
@@ -254,7 +254,7 @@ impl<N: Note> Sending<N> {
         }
     }
 
-    /// The nodes that the load comes from, where it comes from the cluster.
+    /// Returns the nodes that the load comes from, if it comes from the cluster.
     pub(super) fn nodes(&self) -> Option<BTreeSet<String>> {
         match self {
             Self::Here(_) => None,
@@ -288,7 +288,7 @@ impl<N: Note> Sending<N> {
         }
     }
 
-    /// The rows that pods have, of a load that has started.
+    /// Returns the rows that pods hold, once their load has started; `None` if the load comes from here.
     pub(super) fn early_rows(&self) -> Option<EarlyRows> {
         match self {
             Self::Here(_) => None,
@@ -311,7 +311,7 @@ impl<N: Note> Sending<N> {
         }
     }
 
-    /// After the load: fetches the rows of pods, unless `give_up` is cancelled. Reports progress to `tell`.
+    /// Fetches the rows of pods after the load, unless `give_up` is cancelled. Reports progress to `tell`.
     pub(super) async fn collect(
         &mut self,
         give_up: &CancellationToken,
@@ -341,7 +341,7 @@ impl<N: Note> Sending<N> {
     }
 }
 
-/// A load as a node sends it: each Service, through the Service proxy of that node, is a separate target.
+/// Returns the load as a node sends it: each Service, through the Service proxy of that node, is a separate target.
 fn seen_from(settings: &load::Settings, node: &str, ready: &Ready) -> load::Settings {
     let mut settings = settings.clone();
     let is_nodes_own = |target: &&mut load::Target| ready.by_service_proxy().any(|name| name == target.name);

@@ -7,7 +7,7 @@ use crate::scenario::{self, Place, Scenario};
 use rolldrop_load as load;
 use rolldrop_record::run_info;
 
-/// The resolved scenario without what may be secret: the values of headers and of Secrets, and bodies.
+/// Returns the resolved scenario without what may be secret: the values of headers and of Secrets, and bodies.
 pub(super) fn redacted(scenario: &Scenario) -> Value {
     fn redact(request: &mut Value) {
         if let Some(Value::Object(headers)) = request.get_mut("headers") {
@@ -45,7 +45,7 @@ pub(super) fn redacted(scenario: &Scenario) -> Value {
     resolved
 }
 
-/// The scenario's targets before the cluster has said where they are.
+/// Returns the scenario's targets before the cluster has said where they are.
 pub(super) fn expected_targets(scenario: &Scenario) -> Vec<run_info::Target> {
     let url = |place: &Place| match place {
         Place::Url(url) => url.to_string(),
@@ -64,7 +64,7 @@ pub(super) fn expected_targets(scenario: &Scenario) -> Vec<run_info::Target> {
     scenario.targets.iter().map(target).collect()
 }
 
-/// Every request of the scenario to every target, found at these URLs.
+/// Returns every request of the scenario to every target, found at these URLs.
 fn load_targets(scenario: &Scenario, found: &[run_info::Target]) -> anyhow::Result<Vec<load::Target>> {
     let mut targets = Vec::new();
     for (target, found) in scenario.targets.iter().zip(found) {
@@ -89,7 +89,7 @@ fn load_targets(scenario: &Scenario, found: &[run_info::Target]) -> anyhow::Resu
     Ok(targets)
 }
 
-/// The load of the scenario on its targets, found at these URLs.
+/// Returns the load of the scenario on its targets, found at these URLs.
 pub(super) fn load_settings(
     scenario: &Scenario,
     found: &[run_info::Target],
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
 
-    /// The settings that a scenario makes, with these keys of its load.
+    /// Returns the settings that a scenario makes, with these keys of its load.
     fn settings_of(text: &str, dir: &Path) -> Result<load::Settings, String> {
         let loaded = scenario::parse::<Value>(text, "x.yaml", dir, &[]).map_err(|e| e.to_string())?;
         let found = expected_targets(&loaded.scenario);
@@ -142,12 +142,12 @@ mod tests {
         assert!(error.starts_with(begin), "{error}");
     }
 
-    /// What stands in backticks.
+    /// Returns the texts in backticks.
     fn samples(cell: &str) -> Vec<&str> {
         cell.split('`').skip(1).step_by(2).collect()
     }
 
-    /// The rows of the table in docs/load.md that begins with this head.
+    /// Returns the rows of the table in docs/load.md that begins with this head.
     fn table(head: &str) -> Vec<[&'static str; 2]> {
         let docs = include_str!("../../../docs/load.md");
         let (_, after) = docs.split_once(head).expect(head);

@@ -6,11 +6,12 @@ use serde_json::{Value, json};
 
 use rolldrop_record::run_info::Balances;
 
-/// The warm-up of a run that has a target and no scenario. The last pod of a rollout that somebody has just finished may
-/// be routed to for another second (`kubectl rollout status` does not wait for that): its losses are not this run's.
+/// The warm-up of a run that has a target and no scenario. The last pod of a rollout that somebody has just finished
+/// may be routed to for another second (`kubectl rollout status` does not wait for that): its losses are not this
+/// run's.
 const WARMUP: &str = "2s";
 
-/// What `--target` says.
+/// Value of `--target`.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::cli) enum TargetArg {
     Service { name: String, port: Option<String>, node: Option<String> },
@@ -72,7 +73,7 @@ impl TargetArg {
         }
     }
 
-    /// As a scenario that says nothing else but the warm-up. It is named after the target.
+    /// Makes a scenario that sets only the target and the warm-up. It is named after the target.
     pub(in crate::cli) fn as_scenario(&self) -> String {
         let name = match self {
             Self::Service { name, .. } => name.clone(),

@@ -1,4 +1,4 @@
-//! The measured part of a run: the load lasts, pods end, and what both leave behind is collected.
+//! The measured part of a run: sends the load, ends pods, and collects the records of both.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -28,13 +28,13 @@ use rolldrop_load::remote::collect::Collected;
 use rolldrop_record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Tool};
 use rolldrop_record::{EventKind, Looks, Rounds, Stamp};
 
-/// How long the target may take to answer for the first time, once its pods are ready.
+/// Time limit for the target's first answer, once its pods are ready.
 const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(45);
 /// The load before a command is run, where no disruption of the scenario says when.
 const STEADY_PART: Duration = Duration::from_secs(3);
-/// How long before the first disruption the beats begin.
+/// Time before the first disruption at which the beats begin.
 const BEATS_BEFORE: Duration = Duration::from_secs(1);
-/// How long the load continues after the effects of a command have settled: a Service proxy may lag by about a second.
+/// Time that the load continues after the effects of a command have settled: a Service proxy may lag by about a second.
 const AFTERMATH: Duration = Duration::from_secs(3);
 
 /// A run whose pods are ready.
@@ -49,7 +49,7 @@ pub(super) struct Measuring<'a> {
 }
 
 impl Measuring<'_> {
-    /// From the first answer to the last row.
+    /// Measures from the first answer to the last row.
     pub(super) async fn measure<N: Note>(
         self,
         ready: &Ready,
@@ -90,7 +90,7 @@ impl Measuring<'_> {
         }
     }
 
-    /// What is known about the run before its load starts.
+    /// Describes the run as it is known before its load starts.
     fn info<N: Note>(self, ready: &Ready, plan: &load::Plan, sending: &Sending<N>) -> RunInfo {
         let Self { run, scenario, .. } = self;
         let mut info = RunInfo {
@@ -221,7 +221,8 @@ impl Measuring<'_> {
     }
 
     /// Ends pods, by the user's command or the scenario's disruptions. Returns the looks, at the last one, of a run
-    /// that goes on while its gate is inconclusive, and the rounds of one that goes on until its windows cover enough.
+    /// that continues while its gate is inconclusive, and the rounds of one that continues until its windows cover
+    /// enough.
     async fn disrupt(
         self,
         (zero, rate): (Stamp, f64),
@@ -242,8 +243,8 @@ impl Measuring<'_> {
         Ok((None, None))
     }
 
-    /// Does the scenario's disruptions once. One of several rounds lasts as long as the load that the scenario has, unless
-    /// that ends with its disruptions. Returns whether its effects have settled before the end of that load.
+    /// Does the scenario's disruptions once. One of several rounds lasts as long as the load that the scenario has,
+    /// unless that ends with its disruptions. Returns whether its effects have settled before the end of that load.
     pub(super) async fn round(
         self,
         (zero, rate): (Stamp, f64),
@@ -292,7 +293,7 @@ impl Measuring<'_> {
         session.beat().await
     }
 
-    /// How long the load lasts before the user's command is run.
+    /// Returns the time that the load lasts before the user's command is run.
     fn steady_part(self) -> Duration {
         let scenario = self.scenario;
         let first = scenario.disruptions.iter().map(|disruption| disruption.at).min();
@@ -348,7 +349,7 @@ impl Measuring<'_> {
         }
     }
 
-    /// KUBECONFIG for programs that the run starts, if it is not the user's own.
+    /// Returns KUBECONFIG for programs that the run starts, if it is not the user's own.
     pub(super) fn command_kubeconfig(self) -> anyhow::Result<Option<OsString>> {
         let overlay = self.run.run_dir.path().join("command-kubeconfig");
         let kubeconfig = self.cluster.kubeconfig_for(self.session.namespace(), &overlay);
@@ -403,12 +404,13 @@ impl Measuring<'_> {
     }
 }
 
-/// How long to wait after a termination.
+/// Returns the wait after a termination.
 fn settle(scenario: &Scenario) -> Settle {
     Settle { silence: scenario.settle, most: scenario.settle_max }
 }
 
-/// How long it takes to know that a request is lost. Behind a gateway, only a missing answer shows that a pod is gone.
+/// Returns the time until a lost request is known to be lost. Behind a gateway, only a missing answer shows that a pod
+/// is gone.
 fn known_after(scenario: &Scenario) -> Duration {
     let is_url = scenario.targets.iter().any(|target| matches!(target.place, Place::Url(_)));
     if is_url { scenario.load.settings.response_timeout } else { Duration::ZERO }

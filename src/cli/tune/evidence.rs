@@ -1,4 +1,4 @@
-//! What names the pods of new connections where their answers do not.
+//! Means of naming the pods of new connections whose answers do not name them.
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ pub(super) enum EvidenceArg {
     Conntrack,
 }
 
-/// What names them.
+/// Means of naming pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Means {
@@ -28,7 +28,7 @@ pub(super) enum Means {
 }
 
 impl Means {
-    /// What is known before the first run.
+    /// Returns the means, if they are known before the first run.
     pub(super) fn of(asked: Option<EvidenceArg>) -> Option<Self> {
         match asked? {
             EvidenceArg::Auto => None,
@@ -37,7 +37,7 @@ impl Means {
         }
     }
 
-    /// As a value of a scenario.
+    /// Formats it as an override of a scenario's value.
     pub(super) fn as_override(self) -> String {
         match self {
             Self::Sidecar => "sidecar.inject=true".to_owned(),
@@ -47,10 +47,10 @@ impl Means {
 }
 
 impl Steps<'_> {
-    /// Chooses what names the pods, says so, and goes on only with consent.
+    /// Chooses the means of naming pods, says so, and continues only with consent.
     ///
     /// # Errors
-    /// Without consent, or when the cluster cannot be reached.
+    /// Fails without consent, or if the cluster cannot be reached.
     pub(super) async fn means(&self) -> anyhow::Result<Means> {
         let (means, what) = match self.why_no_conntrack().await? {
             None => (Means::Conntrack, "the kernel's connection tracking here names them".to_owned()),
@@ -66,7 +66,8 @@ impl Steps<'_> {
         Ok(means)
     }
 
-    /// Why connection tracking would not name the pods, or not without more than this machine gives; `None` if it does.
+    /// Returns the reason why connection tracking would not name the pods, or would need more than this machine gives;
+    /// `None` if it would.
     async fn why_no_conntrack(&self) -> anyhow::Result<Option<String>> {
         let measure = &self.args.measure;
         let name = self.args.scenario_name();

@@ -15,15 +15,15 @@ use rolldrop_analysis::model::{Mode, Termination};
 
 /// A tuning that takes longer asks first, also on the embedded cluster.
 const LONG: Duration = Duration::from_secs(30 * 60);
-/// From one pod of a rollout to the next, about: on a real cluster, and on the embedded one.
+/// Approximate time from one pod of a rollout to the next: on a real cluster, and on the embedded one.
 const EACH_POD: [Duration; 2] = [Duration::from_secs(4), Duration::from_millis(1500)];
-/// From the end of the last pod of a rollout, or of one that is deleted, to the next, about.
+/// Approximate time from the end of a rollout's last pod, or of a deleted pod, to the next.
 const BETWEEN: Duration = Duration::from_secs(3);
-/// What a run takes besides its terminations, about.
+/// Approximate time of a run besides its terminations.
 const AROUND: Duration = Duration::from_secs(20);
-/// Time of a look at the record, about: rows must be written first.
+/// Approximate time of a look at the record: rows must be written first.
 const LOOK: Duration = Duration::from_secs(8);
-/// From the start of the load to the first rollout.
+/// Time from the start of the load to the first rollout, in seconds.
 const BEFORE_FIRST_S: f64 = 3.0;
 /// The sleep that is assumed to be chosen, in seconds.
 const ASSUMED_SLEEP_S: u64 = 2;
@@ -34,7 +34,7 @@ const KNOWN_AFTER_S: f64 = 0.4;
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     disrupt: Disrupt,
-    /// From one rollout to the next, with the sleep that is set.
+    /// Time from one rollout to the next, with the sleep that is set.
     each: Duration,
     around: Duration,
     set_s: u64,
@@ -42,7 +42,7 @@ pub(super) struct Pace {
     pub(super) pods: usize,
     /// Number of times that a rollout waits for pods to end.
     waits: u32,
-    /// When pods of a rollout begin to end, in seconds, sorted.
+    /// Times at which pods of a rollout begin to end, in seconds, sorted.
     ends_s: Vec<f64>,
     /// Units of a rollout whose pods have names, if that was seen.
     named: Option<usize>,
@@ -63,7 +63,7 @@ pub(super) struct Leg {
 }
 
 impl Pace {
-    /// As assumed before anything is measured.
+    /// Returns the pace that is assumed before anything is measured.
     pub(super) fn assumed(subject: &Subject, disrupt: Disrupt) -> Self {
         let [real, embedded] = EACH_POD;
         let each_pod = if subject.elsewhere().is_some() { real } else { embedded };
@@ -92,7 +92,7 @@ impl Pace {
         }
     }
 
-    /// As the first run has shown, which took that long.
+    /// Returns the pace as shown by the first run, which took this long.
     pub(super) fn measured(self, before: &RunResult, took: Duration) -> Self {
         let in_mode = |t: &&Termination| t.mode == Mode::Rollout;
         let mut ends_s: Vec<f64> = before.terminations.iter().filter(in_mode).map(|t| t.t0_s).collect();
@@ -105,7 +105,7 @@ impl Pace {
         if times == 0 {
             return self;
         }
-        // Until the last pod was gone: what the run waits for then, it waits for once.
+        // Rollouts last until the last pod was gone; the wait after that comes once per run.
         let gone = |t: &Termination| t.t0_s + t.timeline.values().copied().fold(0.0, f64::max);
         let lasted =
             before.terminations.iter().map(gone).fold(BEFORE_FIRST_S + 1.0, f64::max) - BEFORE_FIRST_S;
@@ -121,8 +121,9 @@ impl Pace {
         }
     }
 
-    /// Number of units that a rollout, or a deletion, shows whose pods sleep for that long. Without names, pods are apart that
-    /// begin to end after the one before is known to have left the rules: once it has ended.
+    /// Returns the number of units that a rollout, or a deletion, shows if its pods sleep for that long. Without names,
+    /// pods count as separate if they begin to end after the one before is known to have left the rules: once it has
+    /// ended.
     pub(super) fn units_of_each(&self, sleep_s: u64, names: Names) -> usize {
         match (self.disrupt, names, self.named) {
             (Disrupt::DeletePod, ..) => 1,
@@ -148,7 +149,7 @@ impl Pace {
         (self.each + longer).saturating_sub(shorter)
     }
 
-    /// A run that is to have so many units.
+    /// Plans a run that is to have this many units.
     pub(super) fn leg(&self, purpose: Purpose, (sleep_s, needed): (u64, usize), names: Names) -> Leg {
         let times = needed.div_ceil(self.units_of_each(sleep_s, names));
         let each_ends = if self.disrupt == Disrupt::DeletePod { 1 } else { self.pods };
@@ -179,7 +180,7 @@ impl Pace {
     }
 }
 
-/// Counts the looks at a run before so many pods have ended, about: each round doubles their number.
+/// Estimates the number of looks at a run before this many pods have ended: each round doubles their number.
 fn looks(ended: usize) -> u32 {
     ended.div_ceil(FIRST_LOOK).next_power_of_two().ilog2() + 1
 }
@@ -205,13 +206,13 @@ impl Steps<'_> {
         Plan::of(pace.leg(Purpose::Windows, (first, windows), names), pace).then(proof)
     }
 
-    /// Plans a proof of this sleep that may err so often.
+    /// Plans a proof of this sleep with this probability of error.
     pub(super) fn plan_of_proof(&self, pace: &Pace, names: Names, (sleep_s, error): (u64, f64)) -> Plan {
         let needed = self.proof(self.subject.settings(), error).needed;
         Plan::of(pace.leg(Purpose::Proof, (sleep_s, needed), names), pace)
     }
 
-    /// Plans a proof of this sleep whose first look shows that it is too short, and that of the next longer one.
+    /// Plans a proof of this sleep whose first look shows that it is too short, and a proof of the next longer sleep.
     fn plan_if_too_short(&self, pace: &Pace, names: Names, sleep_s: u64) -> Plan {
         let seen = (FIRST_LOOK * pace.units_of_each(sleep_s, names)).div_ceil(pace.pods);
         let too_short = Plan::of(pace.leg(Purpose::Proof, (sleep_s, seen), names), pace);
@@ -220,18 +221,18 @@ impl Steps<'_> {
 }
 
 impl Plan {
-    /// The plan of one run.
+    /// Makes the plan of one run.
     fn of(leg: Leg, pace: &Pace) -> Self {
         Self { rollouts: pace.rollouts_of(&leg), takes: leg.takes, legs: vec![leg] }
     }
 
-    /// This plan, and then the other.
+    /// Appends the other plan to this one.
     fn then(mut self, other: Self) -> Self {
         self.legs.extend(other.legs);
         Self { rollouts: self.rollouts + other.rollouts, takes: self.takes + other.takes, ..self }
     }
 
-    /// The runs in words.
+    /// Describes the runs.
     fn in_words(&self, disrupt: Disrupt) -> String {
         let acts = |times: usize| match disrupt {
             Disrupt::RollingRestart => counted(len(times), "rollout"),
@@ -255,7 +256,7 @@ impl Plan {
     }
 }
 
-/// Says what will be done, and how long that takes.
+/// Describes the plan and its duration.
 pub(super) fn say(steps: &Steps<'_>, is_verifying: bool) -> Duration {
     let (subject, progress, disrupt) = (steps.subject, steps.progress, steps.disrupt());
     let set = subject.settings();
@@ -298,7 +299,7 @@ pub(super) fn say(steps: &Steps<'_>, is_verifying: bool) -> Duration {
     plan.takes
 }
 
-/// Says what follows, as measured: if the first sleep that is proven holds, and if it does not.
+/// Describes what follows, as measured: if the first sleep that is proven holds, and if it does not.
 pub(super) fn say_again(steps: &Steps<'_>, plan: &Plan, (pace, names): (&Pace, Names)) {
     let is_own = steps.subject.is_own();
     let mut said = format!("as measured: {}; {}", plan.in_words(steps.disrupt()), plan.amount(is_own));
@@ -309,7 +310,7 @@ pub(super) fn say_again(steps: &Steps<'_>, plan: &Plan, (pace, names): (&Pace, N
     steps.progress.say(&said);
 }
 
-/// Goes on only with consent.
+/// Continues only with consent.
 pub(super) async fn ask(steps: &Steps<'_>, takes: Duration) -> anyhow::Result<()> {
     let (subject, progress) = (steps.subject, steps.progress);
     let elsewhere = subject.elsewhere();
@@ -328,9 +329,9 @@ pub(super) async fn ask(steps: &Steps<'_>, takes: Duration) -> anyhow::Result<()
 /// Progress of a run, as its looks have seen it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Position {
-    /// Since its load began.
+    /// Time since its load began.
     pub(super) elapsed: Duration,
-    /// Units that count so far, about, with those of interrupted parts.
+    /// Approximate number of units that count so far, with those of interrupted parts.
     pub(super) units: usize,
     /// Units of these that it has shown itself.
     pub(super) own: usize,
@@ -344,7 +345,7 @@ impl Pace {
         let leg = self.leg(plan.purpose, (sleep_s, plan.needed), names);
         let rollouts = leg.takes.saturating_sub(self.besides(plan.purpose, sleep_s));
         let expected = rollouts.mul_f64(missing as f64 / plan.needed.max(1) as f64);
-        // What this run has shown counts the more, the further it is.
+        // The further this run is, the more its own pace counts.
         let seen = position.elapsed.div_f64(position.own.max(1) as f64).mul_f64(missing as f64);
         let done = position.own.min(plan.needed) as f64 / plan.needed.max(1) as f64;
         let after = self.besides(plan.purpose, sleep_s) / 2;

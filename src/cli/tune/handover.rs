@@ -1,4 +1,4 @@
-//! What a tuning hands over: patches, and the lines to change in the user's own manifest.
+//! Results that a tuning hands over: patches, and the lines to change in the user's own manifest.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -23,8 +23,8 @@ pub(super) fn write_report(out: &Path, tuning: &Tuning) -> anyhow::Result<()> {
     rolldrop_report::tuning(tuning)?.iter().try_for_each(|file| write(out, file))
 }
 
-/// The chosen settings as patches: a strategic merge patch, and the same for kustomize. The first line of each says what
-/// they rest on.
+/// Returns the chosen settings as patches: a strategic merge patch, and the same for kustomize. The first line of each
+/// states their basis.
 pub(super) fn patches(subject: &Subject, choice: &Choice, basis: &str) -> Vec<ReportFile> {
     let patch = format!("# {basis}\n{}", strategic_merge(subject, choice.settings.into()));
     let file = |path: &str, text: String| ReportFile { path: path.to_owned(), bytes: text.into_bytes() };
@@ -64,7 +64,7 @@ fn strategic_merge(subject: &Subject, ending: Ending) -> String {
     serde_saphyr::to_string(&patch).unwrap_or_else(|_| patch.to_string())
 }
 
-/// Why a workload that a GitOps controller manages is not touched, and how it is measured all the same.
+/// Explains why a workload that a GitOps controller manages is not touched, and how to measure it all the same.
 pub(super) fn to_a_repository(subject: &Subject, controller: &str, max_sleep: Duration) -> String {
     let (workload, name) = (subject.workload(), subject.name());
     let patch = strategic_merge(subject, subject.wide(max_sleep.as_secs()).into());
@@ -77,7 +77,7 @@ pub(super) fn to_a_repository(subject: &Subject, controller: &str, max_sleep: Du
     )
 }
 
-/// The lines of a manifest that the chosen settings change, with their numbers.
+/// Returns the lines of a manifest that the chosen settings change, with their numbers.
 pub(super) fn lines(path: &Path, subject: &Subject, choice: &Choice) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
     let changed =
@@ -93,7 +93,7 @@ pub(super) fn lines(path: &Path, subject: &Subject, choice: &Choice) -> anyhow::
     Ok(out)
 }
 
-/// The lines of a text that an earlier version of it does not have, with their numbers in the new one.
+/// Returns the lines of a text that an earlier version does not have, with their numbers in the new one.
 fn new_lines<'a>(before: &str, after: &'a str) -> Vec<(usize, &'a str)> {
     let mut old = before.lines().peekable();
     let mut new = Vec::new();
@@ -110,7 +110,7 @@ fn new_lines<'a>(before: &str, after: &'a str) -> Vec<(usize, &'a str)> {
     new
 }
 
-/// An edit replaces at most so many lines in a row.
+/// Maximum number of lines in a row that an edit replaces.
 const MOST_GONE: usize = 8;
 
 #[cfg(test)]

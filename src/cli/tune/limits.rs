@@ -18,24 +18,25 @@ const SPOT: [(&str, &str, u64, &str); 6] = [
     ("node.kubernetes.io/lifecycle", "spot", 120, "AWS"),
     ("kubernetes.azure.com/scalesetpriority", "spot", 30, "Azure"),
 ];
-/// Where a Service or an Ingress says how AWS deregisters its targets.
+/// Annotations of a Service or an Ingress that set how AWS deregisters its targets.
 const TARGET_GROUP: [(&str, &str); 2] = [
     ("Service", "service.beta.kubernetes.io/aws-load-balancer-target-group-attributes"),
     ("Ingress", "alb.ingress.kubernetes.io/target-group-attributes"),
 ];
 const DEREGISTRATION: &str = "deregistration_delay.timeout_seconds=";
 
-/// What of the platform bounds how pods may end.
+/// Limits of the platform on how pods may end.
 #[derive(Debug, Default)]
 pub(super) struct Limits {
-    /// How long a node's pods have when it shuts down, with what says so.
+    /// Time that a node's pods have when the node shuts down, in seconds, with the source of the figure.
     shutdown: BTreeSet<(u64, String)>,
-    /// How long a load balancer lets requests end, with its Service or Ingress.
+    /// Time that a load balancer gives requests to end, in seconds, with the name of its Service or Ingress.
     deregistration: Vec<(u64, String)>,
 }
 
 impl Limits {
-    /// Looks at the labels of nodes, and at Services and Ingresses. `budget` is what the user says of nodes that shut down.
+    /// Looks at the labels of nodes, and at Services and Ingresses. `budget` is what the user says of nodes that shut
+    /// down.
     pub(super) fn find(
         nodes: &[BTreeMap<String, String>],
         objects: &[Value],
@@ -61,7 +62,7 @@ impl Limits {
         Self { shutdown, deregistration: objects.iter().filter_map(deregistration).collect() }
     }
 
-    /// What they mean for chosen settings, a sentence each.
+    /// Describes what the limits mean for chosen settings, a sentence each.
     pub(super) fn of(&self, settings: Settings) -> Vec<String> {
         let Settings { pre_stop_seconds: sleep_s, termination_grace_period_seconds: grace_s, .. } = settings;
         let shutdown = self.shutdown.iter().map(|(seconds, who)| match (sleep_s >= *seconds, grace_s > *seconds) {

@@ -26,7 +26,7 @@ pub(super) struct Verified {
 /// Reads what a tuning has chosen.
 ///
 /// # Errors
-/// When it has proven nothing.
+/// Fails if the tuning has proven nothing.
 pub(super) fn verified(tuning: &Path) -> anyhow::Result<Verified> {
     let state = State::read(tuning)?;
     let path = tuning.join("tune.json");
@@ -45,7 +45,7 @@ pub(super) fn verified(tuning: &Path) -> anyhow::Result<Verified> {
 }
 
 impl TuneArgs {
-    /// The arguments of the tuning to resume, and its state; without `--resume` these.
+    /// Returns the arguments of the tuning to resume, and its state; without `--resume`, these arguments.
     pub(super) fn resumed(self) -> anyhow::Result<(Self, Option<State>)> {
         let Some(dir) = &self.resume else { return Ok((self, None)) };
         let dir = absolute(dir)?;
@@ -61,13 +61,13 @@ impl TuneArgs {
         Ok((args, Some(state)))
     }
 
-    /// The arguments of an earlier tuning, whose choice these prove again.
+    /// Returns the arguments of an earlier tuning, for proving its choice again.
     pub(super) fn verifying(self, earlier: &Verified) -> anyhow::Result<Self> {
         let mut args = parse(&earlier.arguments)?;
         args.measure.yes |= self.measure.yes;
         args.measure.quiet |= self.measure.quiet;
         args.max_rollouts = self.max_rollouts;
-        // What users run.
+        // The default action is what users run.
         args.disrupt = None;
         args.out = self.out.map(std::path::absolute).transpose().context("failed to find --out")?;
         (args.apply, args.dry_run, args.verify) = (self.apply, self.dry_run, self.verify);
@@ -93,7 +93,7 @@ fn parse(arguments: &[String]) -> anyhow::Result<TuneArgs> {
 /// Puts back what a killed run of the tuning had changed.
 ///
 /// # Errors
-/// When the workload is neither as the tuning found it nor as it set it: then nothing is changed.
+/// Fails if the workload is neither as the tuning found it nor as it set it: then nothing is changed.
 pub(super) async fn put_back(
     args: &TuneArgs,
     state: &State,
@@ -148,7 +148,7 @@ fn differs(state: &State, what: &str) -> anyhow::Error {
     )
 }
 
-/// The workload must be as the tuning found it.
+/// Checks that the workload is as the tuning found it.
 pub(super) fn check(state: &State, subject: &Subject) -> anyhow::Result<()> {
     let found = subject.elsewhere().map(|elsewhere| elsewhere.title.as_str());
     if found != state.cluster.as_deref() {

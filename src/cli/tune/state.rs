@@ -40,7 +40,7 @@ pub(super) struct State {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Run {
-    /// Its directory in that of the tuning.
+    /// Name of its directory below the tuning's.
     pub(super) name: String,
     pub(super) plan: StepPlan,
     /// Figures that it has shown; `None` while it lasts, and if it has shown nothing.
@@ -53,7 +53,7 @@ pub(super) struct Run {
 }
 
 impl State {
-    /// That of a tuning that begins.
+    /// Returns the state of a tuning that begins.
     pub(super) fn begin(cluster: Option<String>, object: Value) -> anyhow::Result<Self> {
         let arguments = std::env::args_os().skip(2).map(OsString::into_string).collect::<Result<_, _>>();
         let Ok(arguments) = arguments else {
@@ -63,10 +63,10 @@ impl State {
         Ok(Self { version: VERSION, arguments, directory, cluster, object, runs: Vec::new() })
     }
 
-    /// Reads that of a tuning.
+    /// Reads the state of a tuning.
     ///
     /// # Errors
-    /// When it is none, or of another version.
+    /// Fails if there is none, or it is of another version.
     pub(super) fn read(tuning: &Path) -> anyhow::Result<Self> {
         let path = tuning.join(FILE);
         let text = std::fs::read(&path).with_context(|| {
@@ -89,21 +89,21 @@ impl State {
             file.get_ref().sync_all()
         };
         run_dir::write_file_with(tuning, FILE, sync)?;
-        // The new name as well.
+        // Also syncs the directory, which has the new name.
         File::open(tuning).and_then(|dir| dir.sync_all()).context("failed to sync the tuning's directory")
     }
 }
 
 impl Run {
-    /// One that begins.
+    /// Returns the record of a run that begins.
     pub(super) fn begin(name: String, plan: StepPlan) -> Self {
         Self { name, plan, step: None, is_whole: false, took: Duration::ZERO, gave_up: None }
     }
 
-    /// The result and the figures of a run that is over; `None` if nothing was measured.
+    /// Returns the result and the figures of a run that is over; `None` if nothing was measured.
     ///
     /// # Errors
-    /// When it was whole, and is not readable any more.
+    /// Fails if the run was whole, and is no longer readable.
     pub(super) fn shown(&self, tuning: &Path) -> anyhow::Result<Option<(RunResult, Step)>> {
         let dir = tuning.join(&self.name);
         if let (Some(step), Ok(text)) = (&self.step, std::fs::read(dir.join("result.json"))) {

@@ -34,7 +34,7 @@ const LONGEST: Duration = Duration::from_secs(3 * 3600);
 const LEAST_BOUND: Duration = Duration::from_secs(15 * 60);
 /// Pods that end before the first look at a run.
 pub(super) const FIRST_LOOK: usize = 10;
-/// How many pods are deleted, one at a time, to see what is lost as things are.
+/// Number of pods to delete, one at a time, to see what the present settings lose.
 const DELETED_BEFORE: usize = 3;
 /// Rollouts of a run beyond those that it needs if each shows one unit: one in which no pod is seen to end shows none.
 const SPARE: usize = 2;
@@ -58,7 +58,7 @@ pub(super) struct StepPlan {
     pub(super) purpose: Purpose,
     pub(super) settings: Settings,
     disrupt: Disrupt,
-    /// What names the pods, if answers do not.
+    /// Means of naming the pods, if answers do not name them.
     pub(super) means: Option<Means>,
     /// Number of units it must have.
     pub(super) needed: usize,
@@ -73,7 +73,7 @@ impl StepPlan {
     }
 }
 
-/// What all runs have in common.
+/// Context that all runs of a tuning share.
 pub(super) struct Steps<'a> {
     pub(super) args: &'a TuneArgs,
     pub(super) subject: &'a Subject,
@@ -124,19 +124,19 @@ impl Steps<'_> {
         self.args.evidence.is_some()
     }
 
-    /// The run that shows what is lost as things are.
+    /// Plans the run that shows what the present settings lose.
     pub(super) fn before(&self) -> StepPlan {
         let needed = if self.disrupt() == Disrupt::DeletePod { DELETED_BEFORE } else { 1 };
         let plan = self.plan(Purpose::Before, self.subject.settings(), 1.0 - CONFIDENCE);
         StepPlan { needed, ..plan }
     }
 
-    /// The run that shows the whole windows.
+    /// Plans the run that shows the whole windows.
     pub(super) fn windows(&self, settings: Settings) -> StepPlan {
         self.plan(Purpose::Windows, settings, 1.0 - CONFIDENCE)
     }
 
-    /// A run that shows, with at most this error, whether settings hold.
+    /// Plans a run that shows, with at most this error, whether settings hold.
     pub(super) fn proof(&self, settings: Settings, error: f64) -> StepPlan {
         self.plan(Purpose::Proof, settings, error)
     }
@@ -153,7 +153,7 @@ impl Steps<'_> {
         }
     }
 
-    /// The most rollouts, or deletions, of a run: as many as it needs if each shows one unit.
+    /// Describes the maximum number of rollouts, or deletions, of a run: as many as it needs if each shows one unit.
     pub(super) fn most_in_words(&self, plan: &StepPlan) -> String {
         let most = len(plan.needed + SPARE);
         match plan.disrupt {
@@ -175,7 +175,7 @@ impl Steps<'_> {
         (leg.takes * 3).clamp(LEAST_BOUND, LONGEST)
     }
 
-    /// Returns the disruption that ends the pods, in the scenario's form, until so many have ended.
+    /// Returns the disruption that ends the pods, in the scenario's form, until this many have ended.
     fn disruption(&self, plan: StepPlan, ended: usize) -> String {
         let until = format!("until: {{terminations: {ended}}}");
         match plan.disrupt {
@@ -191,7 +191,7 @@ impl Steps<'_> {
         }
     }
 
-    /// The run to be made, and the cluster that the scenario names.
+    /// Makes the job of a run, and returns the cluster that the scenario names.
     fn job<'a>(
         &'a self,
         plan: StepPlan,
@@ -217,7 +217,7 @@ impl Steps<'_> {
             ending: (!subject.is_own()).then(|| (subject.sleepers(), settings.into())),
             ..Extras::default()
         };
-        // Consent was asked for all of it.
+        // The user has consented to the whole tuning.
         Ok((Job::new(scenario, &args.measure, Consent::Given, extras)?, cluster))
     }
 
@@ -307,7 +307,7 @@ impl Steps<'_> {
 /// Observer of a run while it lasts.
 #[derive(Clone, Copy, Default)]
 struct Watched<'a> {
-    /// Says how far it is, once so many pods have ended.
+    /// Describes the progress of the run, given the number of pods that have ended.
     told: Option<&'a dyn Fn(usize) -> String>,
     /// Judges a look.
     goal: Option<&'a dyn Fn(&RunResult) -> Look>,
@@ -320,7 +320,7 @@ struct Watch<'a> {
     outlook: Outlook,
     /// Longest time that it may take.
     longest: Duration,
-    /// Since when its load lasts.
+    /// Time its load began.
     began: Cell<Option<Instant>>,
     /// Pods that had ended by then: those of the change of the template.
     ended_before: Cell<Option<usize>>,
@@ -343,7 +343,7 @@ impl<'a> Watch<'a> {
         began.elapsed()
     }
 
-    /// The units of so many ended pods, about, as the last look saw their share.
+    /// Estimates the units of this many ended pods, by the share that the last look saw.
     fn units_of(&self, ended: usize) -> usize {
         let Outlook { pace, names, .. } = &self.outlook;
         let (seen_ended, seen) = match *self.seen.borrow() {
@@ -433,7 +433,7 @@ impl<'a> Watch<'a> {
         if ended == 0 {
             return Some((RoundsEnd::NoneCounted, "no pod ended under load".to_owned()));
         }
-        // More rollouts do not bound windows; a proof does without.
+        // More rollouts would not give windows an upper bound; a proof needs none.
         if plan.purpose == Purpose::Windows && own.unit == Unit::Rollouts && own.rollouts > 1 {
             let why = "too few windows have an upper bound: proofs find the sleep".to_owned();
             return Some((RoundsEnd::NoneCounted, why));

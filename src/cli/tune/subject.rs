@@ -1,4 +1,4 @@
-//! What is tuned: a workload, its containers that serve, and how its pods end now.
+//! Subject of a tuning: a workload, its serving containers, and how its pods end now.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,9 +25,9 @@ use rolldrop_analysis::model::figures::{counted, len};
 use rolldrop_analysis::{MAX_COARSENESS_S, RunResult};
 use rolldrop_record::Clock;
 
-/// How long pods sleep at first while their windows are measured, in seconds: on a real cluster, and on the embedded one.
+/// First sleep of pods while their windows are measured, in seconds: on a real cluster, and on the embedded one.
 const FIRST_SLEEP_S: [u64; 2] = [10, 5];
-/// By which factor that grows if a window outlasts it.
+/// Factor by which that sleep grows if a window outlasts it.
 const GROWTH: u64 = 3;
 
 /// The workload that is tuned.
@@ -39,9 +39,9 @@ pub(super) struct Subject {
     limits: Limits,
     /// Its object.
     object: Value,
-    /// Whether the scenario makes it.
+    /// True if the scenario creates it.
     is_own: bool,
-    /// Where its cluster is; `None` if it ends with each run.
+    /// Its cluster; `None` if the cluster ends with each run.
     elsewhere: Option<Elsewhere>,
     /// Cautions before the first run, a sentence each.
     cautions: Vec<String>,
@@ -50,9 +50,9 @@ pub(super) struct Subject {
 /// A cluster that is not the tuning's own.
 #[derive(Debug)]
 pub(super) struct Elsewhere {
-    /// What it is called.
+    /// Title of the cluster.
     pub(super) title: String,
-    /// How the user names it.
+    /// Option by which the user names the cluster.
     pub(super) flag: String,
     pub(super) naming: Naming,
 }
@@ -145,7 +145,7 @@ impl Subject {
     /// Marks it as in use for the tuning in a directory; `None` if each run makes a workload of its own.
     ///
     /// # Errors
-    /// When another run or tuning uses it.
+    /// Fails if another run or tuning uses it.
     pub(super) async fn hold(
         &self,
         args: &TuneArgs,
@@ -166,15 +166,15 @@ impl Subject {
         &self.cautions
     }
 
-    /// Reason why requests are lost whatever the sleep, with the remedy; `None` if a sleep may help.
+    /// Returns the reason why requests are lost whatever the sleep, with the remedy; `None` if a sleep may help.
     pub(super) fn why_no_sleep_helps(&self) -> Option<String> {
         why_no_sleep_helps(&self.object, self.workload(), self.rollout)
     }
 
-    /// What others have changed in it since then.
+    /// Describes what others have changed in the workload since the tuning found it; `None` if nothing.
     ///
     /// # Errors
-    /// When its cluster does not say.
+    /// Fails if its cluster cannot be read.
     pub(super) async fn changed_since(
         &self,
         args: &TuneArgs,
@@ -188,7 +188,7 @@ impl Subject {
         Ok(changed_by_others(&self.object, workload(&objects, &scenario)?))
     }
 
-    /// The GitOps controller that would undo changes of it.
+    /// Returns the GitOps controller that would undo changes to it.
     pub(super) fn managed_by(&self) -> Option<&'static str> {
         controller_of(&self.object).filter(|_| !self.is_own)
     }
@@ -205,7 +205,7 @@ impl Subject {
         &self.sleepers.containers
     }
 
-    /// The labels by which it selects its pods, as a selector.
+    /// Returns the labels by which it selects its pods, as a selector.
     pub(super) fn selector(&self) -> String {
         let labels = self.object["spec"]["selector"]["matchLabels"].as_object();
         let pairs = labels.into_iter().flatten();
@@ -213,7 +213,8 @@ impl Subject {
         pairs.map(pair).collect::<Vec<_>>().join(",")
     }
 
-    /// Why the windows of its pods would be seen too coarsely, as a run has shown; `None` if they are not.
+    /// Returns the reason why connections are too few to show the windows of its pods, as seen in a run; `None` if they
+    /// are enough.
     pub(super) fn too_few_connections(&self, before: &RunResult) -> Option<String> {
         let windows = before.terminations.iter().flat_map(|t| &t.windows).map(|window| window.rate_before);
         let named = windows.filter(|rate| *rate > 0.0).fold(f64::INFINITY, f64::min);
@@ -253,7 +254,7 @@ impl Subject {
         self.rollout
     }
 
-    /// How its pods end now.
+    /// Returns the settings that its pods end with now.
     pub(super) const fn settings(&self) -> Settings {
         Settings {
             pre_stop_seconds: self.ending.sleep_s,
@@ -263,7 +264,7 @@ impl Subject {
         }
     }
 
-    /// The sleeps with which its windows are measured, one after the other, in seconds.
+    /// Returns the sleeps with which its windows are measured, one after the other, in seconds.
     pub(super) fn sleeps(&self, most: Duration) -> Vec<u64> {
         let [real, embedded] = FIRST_SLEEP_S;
         let first = if self.elsewhere.is_some() { real } else { embedded };
@@ -274,7 +275,7 @@ impl Subject {
         if sleeps.is_empty() { vec![set] } else { sleeps }
     }
 
-    /// How its pods are to end while their windows are measured. What the app has after its sleep stays.
+    /// Returns the settings for measuring windows with this sleep. The time that the app has after its sleep stays.
     pub(super) const fn wide(&self, sleep_s: u64) -> Settings {
         let set = self.settings();
         let of_app = set.termination_grace_period_seconds.saturating_sub(set.pre_stop_seconds);
@@ -282,7 +283,7 @@ impl Subject {
     }
 }
 
-/// The pods of the targets.
+/// Returns the pods of the targets.
 pub(super) fn whose(scenario: &Scenario) -> Whose<'_> {
     let mut whose = Whose { workloads: scenario.sidecar_workloads.iter().collect(), ..Whose::default() };
     for target in &scenario.targets {
@@ -298,7 +299,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// The workload that is named, or the only one behind the targets.
+/// Finds the workload that is named, or the only one behind the targets.
 pub(super) fn workload<'a>(objects: &'a [Value], scenario: &Scenario) -> anyhow::Result<&'a Value> {
     if let [named] = &scenario.sidecar_workloads[..] {
         return objects
@@ -373,7 +374,7 @@ fn ends_all(object: &Value, rollout: Rollout) -> Option<String> {
     })
 }
 
-/// How many of these nodes a workload's pods may run on, by the node selector in its template.
+/// Counts the nodes that a workload's pods may run on, by the node selector in its template.
 fn nodes_for(object: &Value, nodes: &[BTreeMap<String, String>]) -> u64 {
     let selector = object["spec"]["template"]["spec"]["nodeSelector"].as_object();
     let is_selected = |labels: &&BTreeMap<String, String>| {
@@ -383,7 +384,8 @@ fn nodes_for(object: &Value, nodes: &[BTreeMap<String, String>]) -> u64 {
     len(nodes.iter().filter(is_selected).count())
 }
 
-/// The rollouts of a workload. `each_node` is the number of pods of a DaemonSet that does not say how many it has.
+/// Describes the rollouts of a workload. `each_node` is the number of pods of a DaemonSet that does not say how many it
+/// has.
 fn rollout(object: &Value, kind: &str, each_node: u64) -> anyhow::Result<Rollout> {
     let (spec, name) = (&object["spec"], object["metadata"]["name"].as_str().unwrap_or_default());
     if let Some(why) = why_no_rollout(object) {

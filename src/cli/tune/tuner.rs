@@ -1,6 +1,6 @@
 //! The runs of a tuning, one after the other: what each shows decides the next.
 //!
-//! A resumed tuning takes the same way again, and reads the runs that are done from their directories.
+//! A resumed tuning takes the same steps again, and reads finished runs from their directories.
 
 use anyhow::anyhow;
 
@@ -43,7 +43,7 @@ pub(super) struct Tuner<'a> {
 
 /// Reason why a tuning ends before it has shown anything.
 enum Halt {
-    /// By a signal.
+    /// Interrupted by a signal.
     Interrupted,
     /// Nothing can be shown, for these reasons.
     NotShown(Vec<String>),
@@ -96,7 +96,7 @@ impl<'a> Tuner<'a> {
                 Outcome::Partial { why: vec![format!("it was interrupted: {resume}")] }
             }
             Err(Halt::Failed(error)) => {
-                // What is measured is kept.
+                // The measurements so far are kept.
                 self.write(Outcome::Partial { why: vec![format!("{error:#}")] })?;
                 return Err(error);
             }
@@ -111,7 +111,7 @@ impl<'a> Tuner<'a> {
     async fn find(&mut self) -> Result<Outcome, Halt> {
         let Steps { subject, args, .. } = self.steps;
         let before = self.step(self.steps.before()).await?;
-        // What pods that start need is chosen with the sleep.
+        // The settings for pods that start are chosen with the sleep.
         let set = with_starts(&before, subject.settings(), subject.rollout());
         let has_starts = set != subject.settings();
         trusted(&before)?;
@@ -156,8 +156,8 @@ impl<'a> Tuner<'a> {
         self.proven(Search::by_losses((sleep_s, has_lost), first, (args.tight, most)), wish).await
     }
 
-    /// Measures the windows, with longer sleeps if one outlasts them, and chooses; what starts lose meanwhile is added to
-    /// the wish. Returns nothing if the windows have too few bounds.
+    /// Measures the windows, with longer sleeps if one outlasts them, and chooses; what starts lose meanwhile is added
+    /// to the wish. Returns nothing if the windows have too few bounds.
     async fn choose_by_windows(&mut self, wish: &mut Wish) -> Result<Option<Choice>, Halt> {
         let Steps { subject, args, progress, .. } = self.steps;
         for sleep_s in subject.sleeps(args.max_sleep) {
@@ -194,7 +194,7 @@ impl<'a> Tuner<'a> {
                     let is_set = settings == subject.settings();
                     return Ok(if is_set { Outcome::AlreadyRight } else { Outcome::Proven });
                 }
-                // A window of another run is known to have lasted longer.
+                // A window of another run lasted longer: this sleep is too short.
                 Next::Found(sleep_s) => {
                     search.learn(sleep_s, &Proof::TooShort { lost: 0, at_least: Some(self.seen.least_s()) });
                     continue;
@@ -266,7 +266,7 @@ impl<'a> Tuner<'a> {
         (plan.purpose == Purpose::Proof).then(|| Units::of_parts(parts(&self.done, plan.settings))).flatten()
     }
 
-    /// The settings with this sleep, which is the chosen one from now on.
+    /// Returns the settings with this sleep, which is the chosen one from now on.
     fn settings(&mut self, wish: Wish, sleep_s: u64) -> Settings {
         let stopping_s = self.choice.as_ref().and_then(|choice| choice.stopping_seconds);
         let settings = match sleep_s == wish.before.pre_stop_seconds && !wish.may_shorten {
@@ -279,7 +279,7 @@ impl<'a> Tuner<'a> {
         settings
     }
 
-    /// The reasons, with that of the last run's bound.
+    /// Appends the reason why the last run ended before it had what it needs, if it did.
     fn with_bound(&self, mut why: Vec<String>) -> Vec<String> {
         why.extend(self.state.runs[..self.replayed].last().and_then(|run| run.gave_up.clone()));
         why
@@ -356,7 +356,7 @@ impl<'a> Tuner<'a> {
         let ended = self.steps.run(plan, &name, outlook).await?;
         let Ended { analysis, is_interrupted, took, gave_up } = ended;
         let step = Step::of(plan.purpose, &name, plan.settings, (&analysis.result, &analysis.lost));
-        // One that was interrupted before its load shows nothing.
+        // A run that was interrupted before its load shows nothing.
         let step = Some(step).filter(|step| !is_interrupted || step.requests > 0);
         let run = Run { name, plan, step: step.clone(), is_whole: !is_interrupted, took, gave_up };
         if let Some(last) = self.state.runs.last_mut() {
@@ -454,14 +454,14 @@ fn too_short(sleep_s: u64, lost: u64, at_least: Option<u64>) -> String {
     }
 }
 
-/// Returns true if a sleep may save what is lost by this cause: requests in flight at SIGTERM too, as none arrive after a sleep
-/// that outlasts the window.
+/// Returns true if a sleep may save what is lost by this cause: requests in flight at SIGTERM too, as none arrive after
+/// a sleep that outlasts the window.
 fn may_help(result: &RunResult, cause: Cause) -> bool {
     let avoidable = result.what_if.iter().map(|what_if| what_if.drops_avoided).max().unwrap_or(0);
     cause.is_helped_by_sleep() || (cause == Cause::KilledInFlight && avoidable > 0)
 }
 
-/// A run that shows nothing ends the tuning.
+/// Ends the tuning if a run shows nothing.
 fn trusted(result: &RunResult) -> Result<(), Halt> {
     match &result.verdict {
         Verdict::Valid => Ok(()),

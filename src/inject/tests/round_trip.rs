@@ -1,5 +1,4 @@
-//! What comes back when the sidecar is taken out again: the same bytes in all that people write, the same
-//! objects in anything.
+//! Round trips: adding and removing the sidecar keeps the bytes of all that people write, and the objects of anything.
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Pod, Service};
@@ -12,7 +11,7 @@ use super::*;
 const KUBECTL_GET: &str = include_str!("samples/kubectl-get.yaml");
 const KUBECTL_GET_JSON: &str = include_str!("samples/kubectl-get.json");
 
-/// Every object of a text, in YAML or JSON.
+/// Returns every object of a text, in YAML or JSON.
 fn said(text: &str) -> Vec<Value> {
     let manifests = Manifests::parse("shop.yaml", text).expect("manifests");
     manifests.objects().into_iter().map(|object| object.value).collect()
@@ -266,7 +265,7 @@ fn awkward_manifests_come_back_byte_for_byte() {
     ");
 }
 
-/// A workload and a Service of it, in which anything may be there or not.
+/// Generates a workload and its Service, with any of their parts present or missing.
 fn shops() -> impl Strategy<Value = [Value; 2]> {
     let kinds = prop::sample::select(vec!["Pod", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"]);
     let extras = prop::collection::vec(any::<bool>(), 8);
@@ -356,7 +355,7 @@ proptest! {
     }
 }
 
-/// Whether the types of the API take every field as it is: what they do not know would be gone.
+/// Checks that the types of the API know every field: an unknown one would be lost.
 fn is_known_whole<T: DeserializeOwned + Serialize>(object: &Value) {
     let typed: T = serde_json::from_value(object.clone()).expect("its fields have these types");
     assert_eq!(serde_json::to_value(typed).expect("JSON"), *object);

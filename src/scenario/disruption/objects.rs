@@ -34,7 +34,7 @@ pub(crate) struct Patch {
 }
 
 impl Patch {
-    /// The patch that the API server refuses if the object no longer has this version.
+    /// Makes it a patch that the API server refuses if the object no longer has this version.
     pub(crate) fn of_version(mut self, version: Option<&str>) -> Self {
         let Some(version) = version else { return self };
         match &mut self.body {
@@ -43,7 +43,7 @@ impl Patch {
                 operations.push(json!({"op": "add", "path": "/metadata/resourceVersion", "value": version}));
             }
             Value::Object(fields) => {
-                // Metadata that are no mapping are refused anyway.
+                // The API server refuses metadata that are not a mapping anyway.
                 if let Value::Object(metadata) = fields.entry("metadata").or_insert_with(|| json!({})) {
                     metadata.entry("resourceVersion").or_insert_with(|| version.into());
                 }
@@ -99,7 +99,7 @@ pub(crate) enum WorkloadKind {
 }
 
 impl Workload {
-    /// Whether `object` is this workload.
+    /// Returns true if `object` is this workload.
     pub(crate) fn is(&self, object: &Value) -> bool {
         object["kind"] == format!("{:?}", self.kind) && object["metadata"]["name"] == self.name.as_str()
     }

@@ -66,7 +66,7 @@ pub(super) fn disruption(
     Ok(Disruption { at, every, jitter, seed, repeat, allow_outage: raw.allow_outage, action })
 }
 
-/// The keys that an action takes besides the common ones.
+/// Returns the keys that an action takes besides the common ones.
 fn takes(action: event::ActionName) -> Vec<&'static str> {
     use event::ActionName as Name;
     let pods = |more: &[&'static str]| [&PODS, more].concat();
@@ -96,7 +96,7 @@ impl Checked<'_> {
         self.document.error(&self.key, format!("{} needs {what}", self.name))
     }
 
-    /// Every key that is given is one of the action's.
+    /// Checks that every given key is one of the action's.
     fn takes_no_other(&self, takes: &[&str]) -> Result<(), ScenarioError> {
         let pointer = format!("/{}", self.key.replace(['.', '['], "/").replace(']', ""));
         let given = self.document.value().pointer(&pointer).and_then(Value::as_object);
@@ -278,7 +278,7 @@ impl Checked<'_> {
         self.workload_and_manifest().map(|(workload, _)| workload)
     }
 
-    /// The workload, and the manifest that makes it, if there are manifests.
+    /// Returns the workload, and the manifest that makes it, if there are manifests.
     fn workload_and_manifest(&self) -> Result<(Workload, Option<&Value>), ScenarioError> {
         let text = self.raw.workload.as_deref();
         let text = text.ok_or_else(|| self.needs("a workload, such as workload: deployment/web"))?;
@@ -347,7 +347,7 @@ impl Checked<'_> {
     }
 }
 
-/// A selector of plain `key=value` terms must match a pod template, where the manifests have any.
+/// Checks that a selector of plain `key=value` terms matches a pod template, where the manifests have any.
 fn check_selector(selector: &str, manifests: &[Value]) -> Result<(), String> {
     let mut terms = Vec::new();
     for term in selector.split(',') {

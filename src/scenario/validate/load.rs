@@ -210,7 +210,7 @@ struct Body<'a> {
     file: Option<String>,
     hex: Option<String>,
     base64: Option<String>,
-    /// What it is the body of.
+    /// Path of the load or request that it is the body of.
     key: &'a str,
 }
 

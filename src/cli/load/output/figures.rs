@@ -20,13 +20,13 @@ pub(in crate::cli::load) struct Distribution {
 }
 
 impl Distribution {
-    /// That of values in nanoseconds.
+    /// Returns the distribution of values in nanoseconds.
     pub(super) fn of_ns(ns: &Histogram<u64>) -> Self {
         let min = if ns.is_empty() { 0.0 } else { ns.min() as f64 / 1e6 };
         Self { min, p75: ns.value_at_quantile(0.75) as f64 / 1e6, percentiles: Percentiles::of_ns(ns) }
     }
 
-    /// That of the values, if there are any.
+    /// Returns the distribution of the values, if there are any.
     fn of_some(ns: &Histogram<u64>) -> Option<Self> {
         (!ns.is_empty()).then(|| Self::of_ns(ns))
     }
@@ -35,15 +35,15 @@ impl Distribution {
 /// Times of requests.
 #[derive(Debug, Serialize)]
 pub(in crate::cli::load) struct Latencies {
-    /// From the intended send time; none in a closed loop, which has no such time.
+    /// Time from the intended send time; `None` in a closed loop, which has no such time.
     pub(in crate::cli::load) response: Option<Distribution>,
-    /// From the actual send time, as in result.json.
+    /// Time from the actual send time, as in result.json.
     pub(in crate::cli::load) service: Distribution,
-    /// Until a new connection stood; none if there was none.
+    /// Time until a new connection was established; `None` if there was none.
     pub(super) connect: Option<Distribution>,
-    /// The TLS handshake after that.
+    /// Time of the TLS handshake after that.
     pub(super) tls: Option<Distribution>,
-    /// From sending until the complete head of the answer was there.
+    /// Time from sending until the complete head of the answer had arrived.
     pub(super) head: Option<Distribution>,
 }
 
@@ -58,7 +58,7 @@ impl Latencies {
         }
     }
 
-    /// Those that there are, with their names.
+    /// Returns the distributions that have values, with their names.
     pub(super) fn rows(&self) -> impl Iterator<Item = (&'static str, &Distribution)> {
         let Self { response, service, connect, tls, head } = self;
         let service = (service.percentiles.n > 0).then_some(service);
@@ -124,7 +124,7 @@ impl TargetFigures {
     }
 }
 
-/// What ended in a second of the counted part.
+/// Requests that ended in one second of the counted part.
 #[derive(Debug, Serialize)]
 pub(super) struct SecondFigures {
     /// Its number since `start`.

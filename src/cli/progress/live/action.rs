@@ -1,4 +1,4 @@
-//! A disruption while it goes on, in words.
+//! A disruption in progress, in words.
 
 use std::collections::BTreeSet;
 
@@ -11,23 +11,23 @@ use rolldrop_record::{Stamp, event};
 #[derive(Debug)]
 pub(in crate::cli::progress) struct Action {
     what: String,
-    /// The repetition, counted from 0, and how many there will be, if there are several.
+    /// Repetition, counted from 0, and the number of repetitions, if there are several.
     repetition: (u32, Option<u32>),
     pub(super) standing: Standing,
-    /// Whether others act.
+    /// True if others act, and the run only watches.
     is_watch: bool,
-    /// What is said of it when it is over.
+    /// Words for the disruption when it is over.
     over: &'static str,
     /// Pods whose eviction a budget does not allow yet.
     held: BTreeSet<String>,
 }
 
-/// What a call has shown.
+/// Result of a call to the API server.
 pub(super) enum Called {
     Nothing,
-    /// A budget does not allow it yet, since this call.
+    /// A budget has begun, with this call, to hold the eviction.
     Held,
-    /// It was not accepted, in words.
+    /// The API server did not accept it: the reason, in words.
     Refused(String),
 }
 
@@ -37,7 +37,7 @@ impl Action {
             Repeat::Times(times) => Some(times),
             Repeat::Until(_) => None,
         };
-        // Nobody waits for the only rollout of a disruption.
+        // The run does not wait for the only rollout of a disruption.
         let over = match (times, disruption.action.is_rollout()) {
             (Some(1), true) => "has been asked for",
             _ => "is done",
@@ -52,7 +52,7 @@ impl Action {
         Self { what, repetition: (0, Some(1)), standing, is_watch: false, over: "is done", held }
     }
 
-    /// Takes in how far it has come. Returns what is new in that.
+    /// Updates its state. Returns the news in that, in words.
     pub(super) fn stands(&mut self, disruption: &Disruption, standing: Standing) -> Option<String> {
         if let Standing::Due { repetition, .. } = standing {
             // In another round it may end with something else.
@@ -73,7 +73,7 @@ impl Action {
         }
     }
 
-    /// Takes in the answer to one of its calls, about this pod.
+    /// Updates the action by the answer to one of its calls, about this pod.
     pub(super) fn called(&mut self, call: &event::Action, pod: &str) -> Called {
         let evicts = matches!(call.action, ActionName::Evict | ActionName::Drain);
         if evicts && call.status == Some(429) {
@@ -90,7 +90,7 @@ impl Action {
         self.standing == Standing::Done
     }
 
-    /// What it is, and how it stands; `unsettled` is what a rollout lacks.
+    /// Describes the disruption and its state; `unsettled` is the part of a rollout that has not settled.
     pub(super) fn in_words(&self, now: Stamp, unsettled: Option<&str>) -> String {
         let title = self.title();
         let left_s = |at: Stamp| at.seconds_since(now).ceil().max(0.0);
@@ -125,7 +125,7 @@ impl Action {
     }
 }
 
-/// The action and its object.
+/// Describes the action and its object.
 fn what(action: &scenario::Action) -> String {
     use scenario::Action;
     let object = match action {

@@ -55,7 +55,7 @@ impl Run {
         self.event(s, EventKind::Pod(event));
     }
 
-    /// A pod as a watch shows it.
+    /// Applies a pod as a watch shows it.
     pub(in crate::cli::progress) fn sees(&mut self, s: f64, name: &str, phase: Phase) {
         self.pod(s, name, Change::Applied, phase);
     }
@@ -69,7 +69,7 @@ impl Run {
         self.0.dropped(at(s), dropped, false);
     }
 
-    /// The answer of the API server to an eviction.
+    /// Applies the API server's answer to an eviction.
     pub(in crate::cli::progress) fn evicts(&mut self, s: f64, disruption: u32, pod: &str, status: u16) {
         let error = (status >= 300).then(|| "it would violate the pod's disruption budget".to_owned());
         self.event(
@@ -93,7 +93,7 @@ impl Run {
     }
 }
 
-/// A disruption as scenario files have it.
+/// Parses a disruption as scenario files have it.
 pub(in crate::cli::progress) fn disruption(text: &str) -> Disruption {
     let text = format!(
         "{{apiVersion: rolldrop.dev/v1, kind: Scenario, metadata: {{name: x}}, spec: {{target: {{service: web}}, \
