@@ -22,7 +22,7 @@ use super::*;
 use rolldrop_record::wire::ProxyLine;
 use rolldrop_record::{Protocol, ServedEnd, ServedRow};
 
-/// Long enough for any step on a busy machine; only a failing test waits so long.
+/// Long enough for any step on a busy machine; only a failing test waits this long.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 async fn within<T>(what: impl Future<Output = T>) -> T {
@@ -184,7 +184,7 @@ impl RowStream {
         self
     }
 
-    /// Reads one line of the stream; what is no JSON is the framing around it.
+    /// Reads one line of the stream; lines that are not JSON are the framing around it.
     async fn next_line(&mut self) -> bool {
         loop {
             let mut line = String::new();
@@ -231,7 +231,7 @@ async fn read_all(stream: &mut TcpStream) -> String {
     text
 }
 
-/// Reads exactly what is expected, and shows what came instead.
+/// Reads the expected bytes, and shows the actual ones if they differ.
 async fn expect(stream: &mut TcpStream, expected: &str) {
     let mut bytes = vec![0; expected.len()];
     within(stream.read_exact(&mut bytes)).await.unwrap();
