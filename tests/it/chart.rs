@@ -36,7 +36,7 @@ fn helm(verb: &str, values: &str) -> Output {
         .expect("python starts: scripts/test installs it")
 }
 
-/// What the chart makes of values, or why Helm refuses them.
+/// Renders the chart with these values; returns its objects and notes, or the reason that Helm refuses the values.
 fn template(values: &str) -> Result<(Vec<Value>, String), String> {
     let output = helm("template", values);
     if !output.status.success() {
@@ -209,7 +209,7 @@ fn the_chart_is_of_the_programs_version() {
     assert!(dockerfile.contains(&rust), "{rust}\n{dockerfile}");
 }
 
-/// Objects by kind and name, without what is Helm's own, and with the scenario read.
+/// Returns objects by kind and name, without Helm's own fields, and with the scenario parsed.
 fn plain(objects: Vec<Value>) -> BTreeMap<(String, String), Value> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut all = BTreeMap::new();
@@ -275,7 +275,7 @@ fn an_overlay_says_the_namespace_and_the_image_of_the_plain_manifests() {
     assert_eq!(of("CronJob").pointer(containers).expect("an image"), "registry.example.org/rolldrop:0.1.0");
 }
 
-/// What `kubectl kustomize` makes of a directory.
+/// Returns the objects that `kubectl kustomize` makes of a directory.
 pub(crate) fn kustomized(directory: &Path) -> Vec<Value> {
     let output = Command::new(KUBECTL).arg("kustomize").arg(directory).output().expect("kubectl starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

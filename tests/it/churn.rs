@@ -25,7 +25,7 @@ fn slice(address: &str) -> Value {
     })
 }
 
-/// When the rules of the Service `web` changed.
+/// Returns the times at which the rules of the Service `web` changed, in Unix nanoseconds.
 fn syncs(lab: &Lab) -> Vec<i64> {
     let log = std::fs::read_to_string(lab.dir().join("service-proxy.jsonl")).unwrap_or_default();
     let whole = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

@@ -1,6 +1,6 @@
-//! Rows of many load workers, collected: 100 synthetic ones at 1/20 of 10,000 requests/s each, with
-//! an outage in the middle, and one that dies. The collector is a process of its own, so that its
-//! memory can be told. `scripts/proofs/collection` is the long form (docs/proofs.md).
+//! Rows of many load workers, collected: 100 synthetic ones at 1/20 of 10,000 requests/s each, with an outage in the
+//! middle, and one worker that dies. The collector is a process of its own, so that its memory can be measured alone.
+//! `scripts/proofs/collection` is the long form (docs/proofs.md).
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -40,9 +40,9 @@ const WORKERS: usize = 100;
 const SHORT: (u64, u64) = (6, 50_000);
 /// Rows that are not ok and may cross from each in a second.
 const LIVE_ROWS: usize = 20;
-/// The one that dies halfway.
+/// Number of the worker that dies halfway.
 const DEAD: usize = 99;
-/// What the collector may grow by while the load lasts: two seconds' rows would take more.
+/// Most memory that the collector may grow by while the load lasts: two seconds' rows would take more.
 const MOST_GROWTH_KIB: u64 = 32 * 1024;
 /// `--collect-limit` where none is given.
 const LIMIT_BYTES: f64 = 5e6;
@@ -85,7 +85,7 @@ fn memory_is_flat_at_a_twentieth_of_the_planned_size() {
             }
         }
         if second == seconds / 2 {
-            // What it said before has crossed when the next second is over.
+            // Its earlier messages have crossed when the next second is over.
             collector.say(&format!("gone {}", name_of(DEAD)));
         }
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
@@ -127,7 +127,7 @@ fn memory_is_flat_at_a_twentieth_of_the_planned_size() {
     assert!(took.as_secs_f64() > part_bytes as f64 / LIMIT_BYTES - 1.0, "{part_bytes} bytes in {took:?}");
     assert!(live_bytes < seconds * 2_000_000, "{live_bytes} bytes crossed while the load lasted");
 
-    // Every row of those that live, and what crossed of the one that does not.
+    // All rows of the workers that live, and those that crossed of the dead one.
     let per_worker = seconds * per_second;
     let live = (WORKERS as u64 - 1) * per_worker;
     let info = RunDir::open(&run).expect("a run").info().expect("run.json");
@@ -197,7 +197,7 @@ impl CollectorProcess {
         writeln!(self.orders, "{order}").expect("it listens");
     }
 
-    /// What it says at its end.
+    /// Waits for the collector's end, and returns its last lines.
     fn finish(&mut self) -> Vec<String> {
         let said: Vec<String> = self.lines.by_ref().map_while(Result::ok).collect();
         assert!(self.child.wait().expect("it ends").success(), "{said:?}");

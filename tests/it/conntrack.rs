@@ -28,7 +28,7 @@ fn scenario() -> String {
     )
 }
 
-/// What `conntrack -E` shows of a new connection.
+/// A new connection, as `conntrack -E` shows it.
 struct Shown {
     at_s: f64,
     to: String,

@@ -1,4 +1,4 @@
-//! What the controllers' own limits look like from outside.
+//! The controllers' own limits, seen from outside.
 
 use std::collections::BTreeSet;
 
@@ -69,8 +69,8 @@ fn an_eviction_while_the_budget_is_being_processed_is_put_off_by_10_s() {
                 .clone()
         };
         wait_for_async(async || allowed().await == 1).await;
-        // Each change takes the controller a moment. What is tried out in that moment is told so; any
-        // other time it would be granted.
+        // Each change takes the controller a moment. An eviction that is tried in that moment is refused with this
+        // message; at any other time it would be granted.
         let eviction = json!({
             "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web"},
             "deleteOptions": {"dryRun": ["All"]},

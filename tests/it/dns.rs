@@ -83,7 +83,7 @@ impl Resolver {
     }
 }
 
-/// Whether a request to a server succeeds.
+/// Returns true if a request to a server succeeds.
 fn is_served(address: Ipv4Addr) -> bool {
     let ask = || -> std::io::Result<bool> {
         let mut stream = TcpStream::connect((address, 8080))?;
@@ -131,7 +131,7 @@ fn a_client_that_keeps_answers_goes_on_to_a_pod_that_is_gone_until_it_asks_again
         assert!(both.len() == 2 && both.contains(&gone), "{both:?}");
         assert_eq!((told - asked).as_secs(), 5, "the TTL of CoreDNS");
         lab.call("DELETE", &format!("{PODS}/web-1"), None).await;
-        // It goes on to the address that it was told, for as long as it takes here to see that fail.
+        // It uses the address that it was told, for as long as it takes here to see that fail.
         wait_for("a failure by the kept answer", LIMIT, || {
             let failed = both.iter().copied().find(|address| !is_served(*address));
             failed.inspect(|failed| assert_eq!(*failed, gone))

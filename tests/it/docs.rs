@@ -9,7 +9,7 @@ use crate::harness::root;
 /// Folders whose pages are not ours, or are made.
 const NOT_OURS: [&str; 3] = ["target", ".git", "corpus"];
 
-/// A message's parts stand this close to each other in the source, in bytes.
+/// Longest distance between two parts of a message in the source, in bytes.
 const NEAR: usize = 600;
 
 /// All files with this extension below a folder.
@@ -55,7 +55,7 @@ fn anchors(page: &str) -> Vec<String> {
     anchors.collect()
 }
 
-/// What a line links to, code aside.
+/// Returns the targets of a line's links, outside code.
 fn links(line: &str) -> Vec<&str> {
     line.split('`')
         .step_by(2)
@@ -98,14 +98,14 @@ fn every_picture_of_the_docs_is_shown_on_a_page() {
     }
 }
 
-/// A source as one would read it: literals that go on in the next line are whole.
+/// Returns a source with its literals whole that continue in the next line.
 fn whole_literals(source: &str) -> String {
     let mut pieces = source.split("\\\n");
     let first = pieces.next().unwrap_or_default().to_owned();
     pieces.fold(first, |whole, piece| whole + piece.trim_start())
 }
 
-/// Whether a text has these parts in this order, near to each other.
+/// Returns true if a text has these parts in this order, near to each other.
 fn has_in_order(text: &str, parts: &[&str]) -> bool {
     let [first, others @ ..] = parts else { return true };
     text.match_indices(first).any(|(at, _)| {

@@ -1,5 +1,5 @@
-//! Gateways that are not ours, each with its own log as the truth: Traefik, which dials pods, and HAProxy
-//! before NodePorts with health checks, which stands in for a cloud's load balancer.
+//! Gateways that are not ours, each with its own log as the truth: Traefik, which dials pods, and HAProxy with health
+//! checks before NodePorts, in place of a cloud's load balancer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -163,7 +163,7 @@ fn number(id: &str) -> Option<u64> {
     id.rsplit_once('-')?.1.parse().ok()
 }
 
-/// Which pod Traefik chose for each request, by the request's number.
+/// Returns the pod that Traefik chose for each request, by the request's number.
 fn chosen_by_traefik(log: &str) -> BTreeMap<u64, String> {
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let chosen = lines.filter_map(|line| {
@@ -231,7 +231,7 @@ fn what_a_gateway_lost_is_that_of_the_pod_that_its_own_log_names() {
         let (cluster, [traefik, haproxy]) = gateways();
         finds_whose_pods_a_url_leads_to(&cluster);
 
-        // Nobody has said that these balance requests, and nobody waits for the pods but the run.
+        // No option says that these balance requests, and only the run waits for the pods.
         let finished = cluster.run(&scenario(&traefik, &haproxy)).measured().expect_code(0);
         let (events, Analysed { timeline, analysis, .. }) = analysed(&finished.dir().join("run"));
         for target in &timeline.info.targets {

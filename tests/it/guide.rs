@@ -1,6 +1,6 @@
 //! The README and the guide, command by command, as they are written.
 //!
-//! What is replaced, and why, is the table of `docs/README.md`, which is read here and nowhere repeated.
+//! The table in `docs/README.md` lists the replaced texts and the reasons; it is read here and repeated nowhere.
 
 use std::fmt::Write;
 use std::fs::{self, File};
@@ -74,7 +74,7 @@ struct Replaced {
     to: String,
 }
 
-/// The table of what is replaced.
+/// Returns the table of replaced texts.
 fn replaced() -> Vec<Replaced> {
     let docs = tracked("docs/README.md");
     let table = docs.split("## Commands that are tested").nth(1).expect("the section");
@@ -180,7 +180,7 @@ impl Desk {
         let meanwhile = Meanwhile::begins();
         let status = bash.status().expect("bash starts");
         let both = || format!("{status}\n--- stdout\n{}\n--- stderr\n{}", said("stdout"), said("stderr"));
-        // How nearly all of them end rests on what was measured.
+        // Most of these commands end as they do because of a measurement.
         figure(meanwhile.taken(), status.success(), both);
         let stdout = said("stdout");
         let times = stdout.lines().filter(|line| line.starts_with("--- line "));
@@ -188,7 +188,7 @@ impl Desk {
     }
 }
 
-/// The cluster that stands in for the reader's, with the workload that the README speaks of.
+/// Starts the cluster that takes the place of the reader's, with the workload that the README describes.
 fn staging(dir: &Path) -> Cluster {
     let cluster = Setup::new().start();
     let manifests = dir.join("shop.yaml");

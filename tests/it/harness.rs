@@ -1,4 +1,4 @@
-//! Runs the binary; when something fails, shows what was run and what it said.
+//! Runs the binary; when something fails, shows the command and its output.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -16,8 +16,8 @@ use tempfile::TempDir;
 use crate::machine::{Meanwhile, figure};
 use crate::runs::Dataplane;
 
-/// How long anything may take that a test waits for: far longer than it does on a machine that is busy with other
-/// things, so that only what never comes fails a test.
+/// Longest wait of a test for anything: far longer than it takes on a busy machine, so that a test fails only if the
+/// event never comes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
 /// The programs that scripts/test installs.
@@ -30,7 +30,7 @@ pub(crate) struct Rolldrop {
     env: Vec<(String, String)>,
 }
 
-/// Where the repository is.
+/// Returns the folder of the repository.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -164,7 +164,7 @@ impl Finished {
         self
     }
 
-    /// Whether it calls its own measurement invalid.
+    /// Returns true if the run calls its own measurement invalid.
     pub(crate) fn is_invalid(&self) -> bool {
         self.stdout().contains("INVALID")
     }
@@ -180,12 +180,12 @@ impl Finished {
         self.output.status.code()
     }
 
-    /// What it wrote to stdout.
+    /// Returns the program's output on stdout.
     pub(crate) fn stdout(&self) -> String {
         String::from_utf8_lossy(&self.output.stdout).into_owned()
     }
 
-    /// What it wrote to stderr.
+    /// Returns the program's output on stderr.
     pub(crate) fn stderr(&self) -> String {
         String::from_utf8_lossy(&self.output.stderr).into_owned()
     }
@@ -219,15 +219,15 @@ pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut condition: impl FnMut
     }
 }
 
-/// A loopback address of its caller's own: a port on it stays free while nobody listens. Embedded clusters have
-/// addresses below it.
+/// Returns a loopback address for its caller alone: a port on it stays free while nothing listens on it. Embedded
+/// clusters have lower addresses.
 pub(crate) fn own_host() -> Ipv4Addr {
     static NEXT: AtomicU8 = AtomicU8::new(0);
     let [.., high, low] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, 192 + NEXT.fetch_add(1, Ordering::Relaxed) % 64, high, low.clamp(1, 254))
 }
 
-/// What a container wrote, from the entries of its log: `TIME STREAM TAG TEXT`.
+/// Returns the text that a container wrote, from the entries of its log: `TIME STREAM TAG TEXT`.
 pub(crate) fn written(log: &str) -> String {
     let mut text = String::new();
     for entry in log.lines() {
@@ -287,27 +287,27 @@ impl Process {
         (!is_zombie).then_some(process)
     }
 
-    /// Whether it still runs.
+    /// Returns true if the process still runs.
     pub(crate) fn is_alive(&self) -> bool {
         Self::read(self.pid).is_some_and(|now| now.started == self.started)
     }
 
-    /// Whether `pid` was its parent when it was found.
+    /// Returns true if `pid` was the process's parent when it was found.
     pub(crate) fn is_child_of(&self, pid: u32) -> bool {
         self.parent == pid
     }
 
-    /// Whether it is the one with this number.
+    /// Returns true if the process has this number.
     pub(crate) fn is(&self, pid: u32) -> bool {
         self.pid == pid
     }
 
-    /// Whether this process was its parent when it was found.
+    /// Returns true if this process was its parent when it was found.
     pub(crate) fn is_child_of_process(&self, parent: &Self) -> bool {
         self.parent == parent.pid
     }
 
-    /// Whether it is this subcommand of a program.
+    /// Returns true if the process runs this subcommand of a program.
     pub(crate) fn runs(&self, subcommand: &str) -> bool {
         self.arguments().get(1).is_some_and(|argument| argument == subcommand)
     }
@@ -319,13 +319,13 @@ impl Process {
         words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
     }
 
-    /// Whether a signal has stopped it.
+    /// Returns true if a signal has stopped the process.
     pub(crate) fn is_stopped(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
     }
 
-    /// The processor time that it has used so far, with that of its children that have ended, in ticks.
+    /// Returns the processor time that the process and its ended children have used so far, in ticks.
     pub(crate) fn ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();

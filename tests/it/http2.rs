@@ -41,7 +41,8 @@ fn sent(run: &MeasuredRun) -> Vec<&RequestRow> {
     rows
 }
 
-/// What a GOAWAY leaves out was not processed, and any client sends it again (RFC 9113, 6.8).
+/// Checks that no request was lost. Requests that a GOAWAY leaves out were not processed, and any client sends them
+/// again (RFC 9113, 6.8).
 fn expect_none_lost(run: &MeasuredRun, rows: &[&RequestRow]) {
     let is_left_out = |row: &RequestRow| row.outcome == Outcome::H2Goaway && row.final_outcome == Outcome::Ok;
     let lost: Vec<_> = rows.iter().filter(|row| row.outcome != Outcome::Ok && !is_left_out(row)).collect();
@@ -67,7 +68,7 @@ fn a_graceful_drain_over_http2_drops_nothing() {
 fn a_graceful_drain_drops_no_call() {
     measured(|| {
         let calls = ["--set", "load.grpc.method=shop.v1.Cart/Get"];
-        // A call's path is that of its method.
+        // A call's path is its method's path.
         let scenario = scenario("/");
         let run = measure(&scenario, Dataplane::Userspace, &calls);
         let rows = sent(&run);

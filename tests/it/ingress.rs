@@ -70,7 +70,7 @@ async fn ask_through_traefik(lab: &Lab) {
         .await;
 }
 
-/// What the client has written so far.
+/// Returns the answers that the client has written so far.
 fn answers(lab: &Lab) -> Vec<String> {
     log_with(lab, "client", "app", "").lines().map(str::to_owned).collect()
 }
@@ -111,7 +111,7 @@ fn an_ingress_controller_leaves_a_pod_at_its_own_pace_and_answers_502_for_one_th
             assert!(seen.contains(&"200 serves-on".to_owned()), "{dataplane}: it still served: {seen:?}");
             assert!(seen.iter().all(|answer| answer.starts_with("200 ")), "{dataplane}: {seen:?}");
 
-            // Of one that ends at once, the client is told by a gateway status.
+            // If a pod ends at once, the client sees a gateway's status.
             let before = answers(&lab).len();
             lab.call("DELETE", &format!("{PODS}/exits"), None).await;
             let seen = until_only(&lab, before, &["stays"]).await;

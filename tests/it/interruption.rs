@@ -1,4 +1,4 @@
-//! Killed, interrupted: nothing is left behind, and what was recorded is kept.
+//! Killed and interrupted runs: nothing is left behind, and all recorded rows are kept.
 
 use std::collections::HashSet;
 use std::path::Path;

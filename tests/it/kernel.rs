@@ -37,7 +37,7 @@ struct Cluster {
     program: Program,
 }
 
-/// How the binary is run.
+/// The binary, and the way to run it.
 pub(crate) struct Program {
     /// A command that runs it, as another user for example.
     through: Vec<&'static str>,
@@ -53,7 +53,7 @@ impl Program {
     }
 }
 
-/// Binary and directory of a user without privileges: whoever runs the tests, but not root.
+/// Returns binary and directory of a user without privileges: the user that runs the tests, unless that is root.
 pub(crate) fn unprivileged() -> (Program, TempDir) {
     const NOBODY: u32 = 65534;
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -61,7 +61,7 @@ pub(crate) fn unprivileged() -> (Program, TempDir) {
         return (Program { through: vec![], binary: env!("CARGO_BIN_EXE_rolldrop").into() }, dir);
     }
     std::os::unix::fs::chown(dir.path(), Some(NOBODY), Some(NOBODY)).expect("root may");
-    // What root has built may be where nobody else can go.
+    // Root's build may be in a folder that no other user can enter.
     let binary = dir.path().join("rolldrop");
     fs::copy(env!("CARGO_BIN_EXE_rolldrop"), &binary).expect("a copy");
     let through = vec!["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
@@ -136,7 +136,7 @@ impl Cluster {
         self.exec_command(args).output().expect("the binary starts")
     }
 
-    /// What curl in the network says of a request: the HTTP status, or `exit CODE`.
+    /// Returns curl's result for a request in the network: the HTTP status, or `exit CODE`.
     fn curl(&self, url: &str, more: &[&str]) -> String {
         self.curl_at("node-1", url, more)
     }
@@ -383,7 +383,7 @@ async fn with_a_stubborn_pod(cluster: &Cluster) -> (Vec<Process>, Vec<PathBuf>) 
     (tree, namespaces.collect())
 }
 
-/// Whether a process is in one of these namespaces.
+/// Returns true if a process is in one of these namespaces.
 fn is_inhabited(namespaces: &[PathBuf]) -> bool {
     let processes = fs::read_dir("/proc").expect("/proc").flatten();
     let of = |entry: fs::DirEntry| fs::read_link(entry.path().join("ns/net")).ok();
@@ -445,7 +445,7 @@ async fn every_node_answers_at_its_own_address_by_its_own_table() {
         for (pod, _) in &nodes {
             cluster.pod_on(pod, SERVE_AT_POD_IP, Some(pod)).await;
         }
-        // What the sync lines of a node say of the Service: names of pods.
+        // Returns the names of the Service's pods in each sync line of a node.
         let tables = |node: &str| -> Vec<Vec<String>> {
             let log = json_lines(&cluster.dir.path().join("service-proxy.jsonl"));
             let of_node = |line: &&Value| line["node"] == node && line["service"] == "default/web";

@@ -76,7 +76,7 @@ fn learn(known: &mut BTreeSet<String>, event: watcher::Event<ConfigMap>) -> bool
     !is_listing
 }
 
-/// What the API says was wrong: code, reason, message.
+/// Returns the API's refusal: code, reason, message.
 fn refusal<T: std::fmt::Debug>(result: Result<T, kube::Error>) -> (u16, String, String) {
     match result {
         Err(kube::Error::Api(status)) => (status.code, status.reason.clone(), status.message.clone()),
@@ -141,7 +141,7 @@ fn deployments_are_patched_in_every_way() {
         assert_eq!(merged.labels().get("merged").map(String::as_str), Some("yes"));
         assert!(!merged.labels().contains_key("app"));
 
-        // A strategic patch finds the container by its name and keeps the rest of it.
+        // A strategic patch finds the container by its name and keeps its other fields.
         let container = json!({"name": "app", "env": [{"name": "A", "value": "1"}]});
         let patch = json!({"spec": {"template": {"spec": {"containers": [container]}}}});
         let patched = deployments.patch("web", &plain, &Patch::Strategic(patch)).await.expect("patched");
@@ -169,7 +169,7 @@ fn fields_are_applied() {
         let (first, second) = (PatchParams::apply("first"), PatchParams::apply("second"));
         maps.patch("owned", &first, &apply(json!({"a": "1", "b": "1"}))).await.expect("created");
         maps.patch("owned", &second, &apply(json!({"c": "2"}))).await.expect("added to");
-        // Nobody owns a field here: what is no longer applied stays.
+        // Fields have no owners here: a field that is no longer applied stays.
         let left = maps.patch("owned", &first, &apply(json!({"a": "3"}))).await.expect("applied");
         let data: Vec<_> = left.data.expect("data").into_iter().collect();
         assert_eq!(
@@ -293,7 +293,7 @@ fn a_watcher_starts_anew_when_its_version_is_gone() {
         match maps.watch(&WatchParams::default(), "1").await {
             Err(kube::Error::Api(status)) => assert_eq!(status.code, 410),
             Ok(events) => {
-                // Not so long behind: what is remembered is then told from the beginning.
+                // Not far enough behind: the server then sends the changes that it remembers.
                 let mut events = pin!(events);
                 maps.create(&PostParams::default(), &config_map("kept", &[])).await.expect("created");
                 next(&mut events).await;

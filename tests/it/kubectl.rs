@@ -38,7 +38,7 @@ pub(crate) struct SharedCluster {
 }
 
 impl SharedCluster {
-    /// The cluster, started by whoever comes first.
+    /// Returns the cluster; the first caller starts it.
     pub(crate) fn get() -> &'static Self {
         static CLUSTER: OnceLock<SharedCluster> = OnceLock::new();
         CLUSTER.get_or_init(|| Self::start("kubectl-cluster"))
@@ -99,7 +99,7 @@ pub(crate) struct Kubectl {
 }
 
 impl Kubectl {
-    /// A new namespace, named after what is tested in it.
+    /// Creates a new namespace, named after the subject of the test.
     #[track_caller]
     pub(crate) fn in_namespace(what: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -232,7 +232,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// What it wrote to stdout; it has succeeded.
+    /// Returns stdout; fails unless the command succeeded.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
         assert!(self.output.status.success(), "it should succeed\n{self}");

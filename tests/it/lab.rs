@@ -115,12 +115,12 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// What it said when it was ready.
+    /// Returns the JSON that the cluster printed when it was ready.
     pub(crate) fn ready(&self) -> &Value {
         &self.ready
     }
 
-    /// What it has written to stderr.
+    /// Returns the cluster's stderr so far.
     pub(crate) fn said(&self) -> String {
         std::fs::read_to_string(self.dir.join("stderr.log")).unwrap_or_default()
     }
@@ -146,7 +146,7 @@ impl Cluster {
         self.child.id()
     }
 
-    /// How kube-rs reaches it.
+    /// Returns the configuration with which kube-rs reaches the cluster.
     pub(crate) async fn client_config(&self) -> kube::Config {
         let file = Kubeconfig::read_from(self.kubeconfig()).expect("a kubeconfig");
         let options = KubeConfigOptions::default();
@@ -155,7 +155,7 @@ impl Cluster {
         config
     }
 
-    /// A client of it.
+    /// Returns a client of the cluster.
     pub(crate) async fn client(&self) -> kube::Client {
         kube::Client::try_from(self.client_config().await).expect("a client")
     }

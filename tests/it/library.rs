@@ -38,7 +38,7 @@ fn each_scenario_of_the_library_shows_what_it_expects() {
     let show = |name: &str| {
         let _turn = turn();
         let run = Rolldrop::run(name).args(["--quiet"]).on(Dataplane::Kernel).with_tools().measured();
-        // What pods do depends on the time that they get.
+        // The pods' behaviour depends on their share of processor time.
         run.figure(run.code() == Some(0));
     };
     thread::scope(|scope| {

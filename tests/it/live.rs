@@ -26,7 +26,7 @@ fn web() -> String {
     web.service(json!({"ports": ports})).manifests()
 }
 
-/// Measures what is there already, with the sidecar, and deletes a pod.
+/// Scenario that measures existing objects, with the sidecar, and deletes a pod.
 const SCENARIO: &str = "\
 apiVersion: rolldrop.dev/v1
 kind: Scenario
@@ -120,7 +120,7 @@ impl Shop {
         assert_eq!(script.wait().expect("an end").code(), Some(2), "{text}");
     }
 
-    /// What the Deployment and the Service are to be.
+    /// Returns the specs and labels of the Deployment and the Service.
     fn specs(&self) -> Value {
         let list: Value =
             serde_json::from_str(&self.0.ok("get deployment/web service/web -o json")).expect("JSON");
@@ -152,14 +152,14 @@ impl Shop {
         ))
     }
 
-    /// What the admin port of a pod says of being asked for something, without a token.
+    /// Returns the error of a request to a pod's admin port without a token.
     fn refusal(&self, path: &str) -> String {
         let pod = self.0.field("pods -l app=web", ".items[0].metadata.name");
         let namespace = self.0.namespace();
         self.0.fails(&format!("get --raw /api/v1/namespaces/{namespace}/pods/{pod}:18081/proxy{path}"))
     }
 
-    /// Whether the Service leads to the sidecar.
+    /// Returns true if the Service routes to the sidecar.
     fn is_injected(&self) -> bool {
         self.0.field("service/web", ".spec.ports[*].targetPort").contains("18080")
     }
@@ -192,7 +192,7 @@ fn the_sidecar_stands_beside_live_pods_as_long_as_the_run_lasts() {
         let waited = "waiting until all is as before the run: Deployment web: ";
         assert!(finished.stderr().contains(waited), "{finished}");
 
-        // What a GitOps controller would change back is left alone.
+        // The run does not change objects that a GitOps controller would change back.
         shop.0.ok("annotate deployment/web argocd.argoproj.io/tracking-id=shop:apps/Deployment:shop/web");
         let refused = shop.run(SCENARIO, &[]).finish().expect_code(2);
         assert!(refused.stderr().contains("Deployment web is managed by Argo CD"), "{refused}");
@@ -252,7 +252,7 @@ fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_
     assert!(labels.contains("rolldrop.dev/run") && labels.contains("live-"), "{labels}");
     let owner = shop.0.field("configmap/notes", ".metadata.ownerReferences[0].name");
     assert!(owner.starts_with("rolldrop-run-live-"), "{owner}");
-    // Pods that are made when the token is gone start all the same, and tell nobody.
+    // Pods that are created after the token is gone start all the same, and refuse every reader.
     shop.0.ok("delete secrets -l rolldrop.dev/run");
     shop.0.ok("delete pods -l app=web");
     shop.0.ok(ROLLED_OUT);

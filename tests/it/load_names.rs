@@ -1,4 +1,4 @@
-//! Where `rolldrop load` connects to: names that change while it runs, both families, Unix sockets.
+//! Destinations of `rolldrop load`: names that change while it runs, both families, Unix sockets.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -120,7 +120,7 @@ fn a_name_is_followed_and_while_it_leads_nowhere_the_rows_say_so() {
     let at = |event: &Value| event["t_ns"].as_i64().expect("a stamp");
     let within = |part: usize, row: &RequestRow| {
         let end = answers.get(part + 1).map_or(i64::MAX, at);
-        // What was on its way when the answer changed may have had either.
+        // Requests under way when the answer changed may have used either address.
         let tried = row.connect_start.unwrap_or(row.end).unix_ns();
         at(&answers[part]) < row.scheduled.unix_ns() && tried < end
     };

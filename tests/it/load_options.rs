@@ -1,4 +1,4 @@
-//! What single options of `rolldrop load` do, as the server and the rows show it.
+//! The effects of single options of `rolldrop load`, as the server and the rows show them.
 
 use std::cell::RefCell;
 use std::net::TcpListener;

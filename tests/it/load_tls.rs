@@ -1,5 +1,5 @@
-//! `rolldrop load` over TLS, against servers that fail in one way each. What its rows say is held
-//! against what the server does, and whether there was an answer against what curl says.
+//! `rolldrop load` over TLS, against servers that fail in one way each. Its rows are compared with the server's
+//! behaviour, and the presence of an answer with curl's result.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -78,10 +78,10 @@ impl Authority {
     }
 }
 
-/// What the server does with a request.
+/// The server's treatment of a request.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
-    /// Answers, as long as it is asked.
+    /// Answers every request.
     Whole,
     /// Announces more than it sends, and closes the connection, not TLS.
     CutShort,

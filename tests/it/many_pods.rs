@@ -56,7 +56,7 @@ async fn fill(client: Client, pods: usize) -> usize {
     client.request_text(path.expect("a request")).await.expect("a pod").len()
 }
 
-/// What a run needed.
+/// Costs of a run.
 #[derive(Debug)]
 struct Cost {
     /// The most resident memory that its process ever had.
@@ -64,7 +64,7 @@ struct Cost {
     cpu_s: f64,
     /// Pods that its first list showed.
     listed: usize,
-    /// How much later than what its watches showed first that list was there, to its end.
+    /// Seconds from its list of EndpointSlices to the end of its list of pods; the run requests both at once.
     list_s: f64,
 }
 

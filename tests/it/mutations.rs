@@ -46,7 +46,7 @@ impl Faults {
             .map(|(at, manifest)| (at, manifest["inline"]["metadata"]["name"].as_str().expect("a name")))
     }
 
-    /// What `rolldrop run --set` takes to make the fault.
+    /// Returns the `--set` arguments of `rolldrop run` that make the fault.
     fn settings(&self, mutation: &Mutation) -> Vec<String> {
         let is_meant = |name: &str| mutation.only.is_empty() || mutation.only.iter().any(|only| only == name);
         let places = self.deployments().filter(|(_, name)| is_meant(name)).map(|(at, _)| at);
@@ -86,7 +86,7 @@ fn each_deliberate_fault_changes_what_exists() {
         let settings = faults.settings(mutation);
         assert!(!settings.is_empty(), "{name} changes nothing");
         let (code, said) = plan(&faults.base, &settings);
-        // What cannot work may be refused before it is started.
+        // A scenario that cannot work may be refused before it is started.
         assert!(code == Some(0) || *exit == code, "{name}: {settings:?}\n{said}");
     }
 }
@@ -106,7 +106,7 @@ const FEW: [(&str, &str); 3] = [
     ("budget-that-blocks", "terminations.planned"),
 ];
 
-/// A run of the scenario with these settings, and what the default gate says of it.
+/// Runs the scenario with these settings; returns the run, and the default gate's verdict on it.
 fn judged(base: &Value, settings: &[String]) -> (Finished, Finished) {
     let settings: Vec<&str> = SMALL.into_iter().chain(settings.iter().map(String::as_str)).collect();
     let run = Rolldrop::run(&format!("{base}\n")).set(&settings).args(["--quiet"]).on(Dataplane::Userspace);

@@ -69,13 +69,13 @@ impl Drop for Proxy {
     }
 }
 
-/// What both sides say before one of them sends without end.
+/// Bytes that both sides send before one of them sends without end.
 #[derive(Clone, Copy)]
 struct Conversation {
     mode: &'static str,
     ask: &'static [u8],
     answer: &'static [u8],
-    /// What is sent again and again.
+    /// Returns the piece that is sent again and again.
     piece: fn() -> Vec<u8>,
 }
 

@@ -83,7 +83,7 @@ impl Proxy {
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
-    /// How many requests ended so in a phase.
+    /// Returns the number of requests with this outcome in a phase.
     fn count(&self, outcome: &str, phase: &str) -> f64 {
         let labels = json!({"outcome": outcome, "phase": phase});
         let metrics = self.metrics();
@@ -200,7 +200,7 @@ fn prometheus_reads_requests_by_outcome_and_phase_and_a_latency_histogram() {
     assert_eq!(current, [&json!({"phase": "listener_closed"})]);
 }
 
-/// Whether the app still listens is looked at all the time then, and whatever took long would hold up the relay.
+/// The proxy looks all the time then whether the app still listens, and a slow look would hold up the relay.
 #[test]
 fn a_proxy_whose_pod_ends_takes_hardly_any_processor_time_to_see_the_app_go() {
     let app = Server::start("exit", &[]);
@@ -264,7 +264,7 @@ fn without_a_token_nobody_is_told_more_than_health_and_readiness() {
     ] {
         assert_eq!(closed.admin(path).0, status, "{path}");
     }
-    // Whoever opens it all the same does not tell where the clients are.
+    // If the port is opened to everybody all the same, it does not reveal the clients' addresses.
     for (token, header) in [("", ""), ("s3cret", "rolldrop-token: s3cret\r\n")] {
         let proxy = Proxy::start(&app.address, "127.0.0.1:0", token);
         get(proxy.data, "/", "");
@@ -316,7 +316,7 @@ fn with_a_token_only_the_kubelets_paths_answer_without_it() {
 #[test]
 fn the_admin_port_is_where_it_is_told_to_be_and_the_data_port_is_the_apps_alone() {
     let app = Server::start("exit", &[]);
-    // Of these two nobody else listens at either.
+    // Nothing else listens on these two addresses.
     let [data, admin] = [(); 2].map(|()| own_host());
     let command = Proxy::listening_at(&format!("{data}:0"), &app.address, &format!("{admin}:0"));
     let proxy = Proxy::started(command.args(["--open-admin"]));
@@ -334,7 +334,7 @@ fn the_admin_port_is_where_it_is_told_to_be_and_the_data_port_is_the_apps_alone(
         assert_eq!(through, direct, "{path}");
     }
     assert_eq!(received(), before + 2 * paths.len());
-    // What the admin port is asked, the app does not hear of.
+    // The app does not see requests to the admin port.
     for path in paths.into_iter().filter(|path| *path != "/rows") {
         get(proxy.admin, path, ID);
     }

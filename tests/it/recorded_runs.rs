@@ -1,6 +1,6 @@
-//! Every statement about the five recorded runs, held against their truth (`tests/reference/runs`).
+//! Compares every statement about the five recorded runs with their truth (`tests/reference/runs`).
 //!
-//! `cargo test --test it recorded_runs -- --nocapture` prints the table: what is required, and what is seen.
+//! `cargo test --test it recorded_runs -- --nocapture` prints the table of required and actual values.
 
 mod statements;
 mod truth;
@@ -19,7 +19,7 @@ const NOISE_NS: i64 = 3_000_000;
 
 const RUNS: [&str; 5] = ["plain-one", "plain-rollout", "plain-all", "ingress", "both"];
 
-/// One statement, what is required of it, and what is seen.
+/// One statement, its required value, and its actual value.
 struct Row {
     run: &'static str,
     statement: &'static str,
@@ -70,7 +70,7 @@ fn dir(run: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests/reference/runs", run].iter().collect()
 }
 
-/// One recorded run: what is stated about it, and what was true.
+/// One recorded run: the statements about it, and the truth.
 struct Recorded {
     said: Statements,
     truth: Truth,
@@ -269,7 +269,7 @@ impl Recorded {
     }
 }
 
-/// When the first request was lost at each pod.
+/// Returns the time at which the first request was lost at each pod.
 fn first_lost<'a>(known: &[(&Lost, &'a Uid)]) -> BTreeMap<&'a Uid, Stamp> {
     let mut first = BTreeMap::new();
     for (lost, pod) in known {
@@ -322,7 +322,8 @@ fn statements_about_recorded_runs_agree_with_their_truth() {
     assert!(untrue.is_empty(), "{untrue:?}");
 }
 
-/// Where `now` differs from `before`, which has none of the result's sentences; figures may differ by rounding.
+/// Collects the differences of `now` from `before`, which has none of the result's sentences; figures may differ by
+/// rounding.
 fn differences(place: &str, before: &Value, now: &Value, found: &mut Vec<String>) {
     let is_close = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs().max(b.abs());
     match (before, now) {

@@ -1,4 +1,4 @@
-//! What a release consists of (`scripts/release`): archives, checksums, krew's manifest, and where `cargo binstall`
+//! Parts of a release (`scripts/release`): archives, checksums, krew's manifest, and the places where `cargo binstall`
 //! looks for them.
 
 use std::fs;

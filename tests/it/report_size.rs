@@ -1,4 +1,4 @@
-//! The memory of a report: what was answered is added up, and what was lost is held. `scripts/proofs/report` is the long
+//! The memory of a report: answered requests are added up, and lost ones are held. `scripts/proofs/report` is the long
 //! form (docs/performance.md).
 
 use std::path::Path;
@@ -10,11 +10,11 @@ use crate::harness::Rolldrop;
 use crate::hostile::memory_kib_if_alive;
 use crate::synthetic::{PER_SECOND, Synthetic};
 
-/// Of so many requests one is lost.
+/// Number of requests of which one is lost.
 const ONE_LOST_OF: u64 = 1000;
-/// What 100,000 more requests may take; held they would take 70,000.
+/// Most memory for 100,000 more requests; held in memory they would take 70,000 KiB.
 const MOST_GROWTH_KIB: u64 = 24 * 1024;
-/// What 100,000 more lost requests may take.
+/// Most memory for 100,000 more lost requests.
 const MOST_GROWTH_OF_LOST_KIB: u64 = 80_000;
 
 #[test]

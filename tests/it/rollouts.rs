@@ -1,4 +1,4 @@
-//! A rollout of an app that nobody prepared, against the Service proxy's own log: the small form of
+//! A rollout of an app that is not prepared for it, compared with the Service proxy's own log: the small form of
 //! `scripts/proofs/rollouts`.
 
 use std::collections::{BTreeMap, HashMap};

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::harness::{Finished, Rolldrop, again_while_invalid};
 use crate::machine::{MEASUREMENTS, measurement};
 
-/// How the embedded cluster carries Services.
+/// The way in which the embedded cluster carries Services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dataplane {
     /// The kernel's own: namespaces and nftables.
@@ -32,7 +32,7 @@ impl From<Dataplane> for &'static str {
     }
 }
 
-/// run.json of a whole run that nobody made: fresh connections to one Service.
+/// Returns the run.json of a whole run that was never measured: fresh connections to one Service.
 pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, Stamp)) -> RunInfo {
     RunInfo {
         format: FORMAT_VERSION,
@@ -78,9 +78,9 @@ pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, St
 
 /// A finished run.
 pub(crate) struct MeasuredRun {
-    /// What carried its Services.
+    /// Dataplane that carried its Services.
     pub(crate) dataplane: Dataplane,
-    /// What the command said.
+    /// Output of the command.
     pub(crate) finished: Finished,
     /// The run directory.
     pub(crate) path: PathBuf,
@@ -211,8 +211,8 @@ pub(crate) fn measure(scenario: &str, dataplane: Dataplane, more: &[&str]) -> Me
     MeasuredRun { dataplane, finished, path, records, result }
 }
 
-/// When the Service proxy's table without a pod took effect, in Unix seconds: just before and just
-/// after the swap, for each pod that the Service `web` was ever routed to and is no more.
+/// Returns the times at which the Service proxy's table without a pod took effect, in Unix seconds: just before and
+/// just after the swap, for each pod that the Service `web` was once routed to and no longer is.
 pub(crate) fn stopped_routing(run: &MeasuredRun) -> BTreeMap<String, (f64, f64)> {
     let mut routed = HashSet::new();
     let mut stopped = BTreeMap::new();

@@ -1,7 +1,8 @@
-//! Apps that end as apps end, most on servers that are not ours: the report of each says what was lost, why, and what
-//! helps this workload, and no sentence of it contradicts its figures. Each is a row of `docs/findings.md`.
+//! Apps that end as real apps end, most on servers that are not ours: the report of each states the lost requests,
+//! their cause, and the remedy for this workload, and none of its sentences contradicts its figures. Each is a row of
+//! `docs/findings.md`.
 //!
-//! The apps are in `servers`; `scripts/venv` installs what they run on.
+//! The apps are in `servers`; `scripts/venv` installs the programs they need.
 
 use rolldrop_analysis::model::Finding;
 use rolldrop_record::Cause;

@@ -25,7 +25,7 @@ fn scenario() -> String {
     )
 }
 
-/// What the swap of a table may take, and two clocks may differ by.
+/// Longest time for the swap of a table, plus the difference between two clocks.
 const TOLERANCE_S: f64 = 0.05;
 
 /// The connects that failed though they began when the last rule to a gone pod was gone.

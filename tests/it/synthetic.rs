@@ -1,4 +1,4 @@
-//! Run directories that nobody measured: as many requests and terminations as a test of size wants.
+//! Run directories that were never measured: as many requests and terminations as a test of size needs.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use crate::harness::root;
 
-/// What a part of a crate may use of ours where its crate could use more: module by module in the program's own
-/// package, and all of the lab (`docs/architecture.md`). What a crate may use at all, its manifest says.
+/// The crates and modules of ours that a part of a crate may use where its crate could use more: module by module in
+/// the program's own package, and all of the lab (`docs/architecture.md`). The crate's manifest lists everything that a
+/// crate may use.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("scenario", &["record", "nearest", "manifest"]),
     ("inject", &["manifest"]),
@@ -28,7 +29,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// clock, no I/O, no async.
 const PURE: &[&str] = &["inject", "manifest", "nearest"];
 
-/// What a pure module never names.
+/// Names that a pure module never uses.
 const IMPURE: &[&str] = &[
     "tokio",
     "std::fs",
@@ -52,7 +53,7 @@ const MAX_LINES: usize = 800;
 const TEST_FILES: &[&str] = &["tests.rs", "samples.rs", "known_answers.rs", "fuzzing.rs"];
 
 struct Source {
-    /// The crate; `rolldrop` is that of the program.
+    /// Name of the crate; `rolldrop` is the program's own.
     library: String,
     /// The module at the top of the crate.
     module: String,
@@ -61,7 +62,7 @@ struct Source {
 }
 
 impl Source {
-    /// What [`MAY_USE`] calls it: a library, or a module of the program's own package.
+    /// Returns its name in [`MAY_USE`]: a library, or a module of the program's own package.
     fn part(&self) -> &str {
         if self.library == "rolldrop" { &self.module } else { &self.library }
     }
@@ -117,7 +118,8 @@ fn code(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// What a text names behind a prefix (`crate::`, `rolldrop_`), as `name` or with the next one: `name::Item`.
+/// Returns the names in a text that follow a prefix (`crate::`, `rolldrop_`), as `name` or with the next one:
+/// `name::Item`.
 fn named(code: &str, prefix: &str) -> BTreeSet<String> {
     let word =
         |text: &str| -> String { text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect() };
@@ -194,7 +196,7 @@ fn modules_at_the_top_of_a_crate_use_each_other_in_no_circle() {
             used.remove(*module);
         }
         assert!(uses.len() > 2, "{library}: {uses:?}");
-        // Whoever uses none of those that are left is in no circle.
+        // A module that uses none of the remaining ones is in no circle.
         loop {
             let left: BTreeSet<String> = uses.keys().map(|module| (*module).to_owned()).collect();
             uses.retain(|_, used| !used.is_disjoint(&left));
@@ -277,7 +279,7 @@ fn every_test_that_the_docs_name_exists() {
         let is_test = |line: &str| line.ends_with("test]") || line.starts_with("#[tokio::test(");
         let mut lines = text.lines().map(str::trim);
         while lines.any(is_test) {
-            // Other attributes may stand between.
+            // There may be other attributes in between.
             let name = lines.find_map(|line| line.trim_start_matches("async ").strip_prefix("fn "));
             tests.extend(name.and_then(|name| name.split('(').next()).map(str::to_owned));
         }

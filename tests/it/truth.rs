@@ -1,7 +1,7 @@
-//! What the tool says against what happened, by logs that are apart from everything that measures.
+//! Compares the tool's statements with the truth, by logs that are separate from everything that measures.
 //!
-//! The embedded Service proxy writes down when it stopped routing to a pod, and
-//! the sample server what it did to each request.
+//! The embedded Service proxy logs when it stopped routing to a pod, and the sample server logs its treatment of each
+//! request.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -27,7 +27,7 @@ fn the_measured_bounds_contain_when_the_service_proxy_stopped_routing() {
     measured(|| runs::all().for_each(bounds_hold));
 }
 
-/// When the counted part of the load began, in Unix seconds.
+/// Returns the time at which the counted part of the load began, in Unix seconds.
 pub(crate) fn zero_s(run: &MeasuredRun) -> f64 {
     let started = run.records.events.iter().find_map(|event| match event.kind {
         EventKind::LoadStarted { warmup_s, .. } => Some(event.at.unix_ns() as f64 / 1e9 + warmup_s),
@@ -71,7 +71,7 @@ pub(crate) fn bounds_hold(run: &MeasuredRun) {
     }
 }
 
-/// What the sample servers of all pods did to each request id: `received`, then `answered` or `aborted`.
+/// Returns the sample servers' actions on each request id, for all pods: `received`, then `answered` or `aborted`.
 fn server_log(run: &MeasuredRun) -> HashMap<String, Vec<String>> {
     let mut did: HashMap<String, Vec<String>> = HashMap::new();
     for pod in fs::read_dir(run.path.join("cluster/pods")).expect("pod logs").flatten() {

@@ -1,4 +1,5 @@
-//! Who a request reached, as answers say it: named by any header or by the body, over HTTP/1.1 and HTTP/2, with known answers.
+//! The pods that requests reached, as answers name them: by any header or by the body, over HTTP/1.1 and HTTP/2, with
+//! known answers.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

@@ -1,4 +1,4 @@
-//! The GitHub Action, step by step as a runner would: its scripts, its inputs and outputs, and a stand-in for GitHub.
+//! The GitHub Action, step by step as a runner executes it: its scripts, inputs and outputs, and a stand-in for GitHub.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ struct Job {
     dir: TempDir,
     action: Value,
     inputs: BTreeMap<String, String>,
-    /// What stands in expressions besides the inputs.
+    /// Values of expressions besides the inputs.
     context: BTreeMap<String, String>,
     env: BTreeMap<String, String>,
 }
@@ -50,7 +50,7 @@ impl Job {
         fs::read_to_string(self.dir.path().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
     }
 
-    /// An output of a step, as the steps after it see it: what was written last.
+    /// Returns an output of a step as later steps see it: the value that was written last.
     fn output(&self, name: &str) -> String {
         let outputs = self.file("output");
         let of = |line: &str| line.strip_prefix(name)?.strip_prefix('=').map(str::to_owned);

@@ -1,4 +1,4 @@
-//! What `rolldrop gate --format` gives of a recorded run.
+//! The output of `rolldrop gate --format` for a recorded run.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Which endpoints may be used from where.
+//! Tests which endpoints can be used from which node.
 
 use super::*;
 
@@ -9,7 +9,7 @@ async fn create(cluster: &Cluster, service: Value) -> Service {
     services.create(&PostParams::default(), &service).await.expect("it is created")
 }
 
-/// Who answers a request that is sent from a node: the pod's name, or `exit CODE` of curl.
+/// Returns the pod that answers a request sent from a node, or `exit CODE` of curl.
 fn who_answers(cluster: &Cluster, from: &str, url: &str) -> String {
     let curl = ["--node", from, "--", "curl", "--silent", "--include", url];
     let output = cluster.exec(&[&curl[..], &CURL_LIMITS].concat());

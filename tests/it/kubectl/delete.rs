@@ -118,6 +118,6 @@ fn waiting_gives_up_in_time() {
     let error = kubectl.fails("wait deployment/web --for=jsonpath={.status.readyReplicas}=9 --timeout=1s");
     assert!(error.ends_with("error: timed out waiting for the condition on deployments/web\n"), "{error}");
     let error = kubectl.fails("wait deployment/web --for=delete --timeout=1s");
-    // Beside it may stand that a watch was short.
+    // Before it, stderr may also say that a watch was short.
     assert!(error.ends_with("error: timed out waiting for the condition on deployments/web\n"), "{error}");
 }

@@ -20,7 +20,7 @@ pub(super) struct Browser {
     from: Receiver<Value>,
     session: Option<String>,
     sent: u64,
-    /// What the page complained of.
+    /// Errors that the page reported.
     pub(super) errors: Vec<String>,
     _dir: TempDir,
 }
@@ -166,7 +166,7 @@ impl Browser {
         );
     }
 
-    /// What the browser noted.
+    /// Ends the trace, and returns the browser's events.
     pub(super) fn end_trace(&mut self) -> Vec<Value> {
         self.call_browser("Tracing.end", json!({}));
         let mut events = Vec::new();
@@ -211,7 +211,7 @@ impl Browser {
     }
 }
 
-/// What a mouse does.
+/// Action of a mouse.
 #[derive(Clone, Copy)]
 pub(super) enum Mouse {
     Point,

@@ -1,4 +1,4 @@
-//! What rolldrop states about a recorded run, in one form for comparison.
+//! Statements of rolldrop about a recorded run, in one form for comparison.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -28,12 +28,12 @@ pub(super) struct Statements {
     pub(super) result: Value,
 }
 
-/// What is stated about one pod that ended.
+/// Statements about one pod that ended.
 pub(super) struct Termination {
     pub(super) uid: Uid,
     /// t0 earliest.
     pub(super) earliest: Stamp,
-    /// When a watch showed the deletion.
+    /// Time at which a watch showed the deletion.
     pub(super) seen: Option<Stamp>,
     /// By target.
     pub(super) windows: Vec<Bounds>,
@@ -41,21 +41,21 @@ pub(super) struct Termination {
     pub(super) dropped: Bounded,
 }
 
-/// Between which moments a window is stated to end.
+/// Earliest and latest stated end of a window.
 pub(super) struct Bounds {
     pub(super) lower: Option<Stamp>,
     pub(super) upper: Option<Stamp>,
 }
 
-/// What is stated about terminations that share lost requests.
+/// Statements about terminations that share lost requests.
 pub(super) struct Group {
     pub(super) pods: BTreeSet<Uid>,
     pub(super) dropped: u64,
-    /// By target: at least one of their windows lasted so long, in seconds.
+    /// By target: time in seconds that at least one of their windows lasted.
     pub(super) lower_s: Vec<Option<f64>>,
 }
 
-/// What is stated about one lost request.
+/// Statements about one lost request.
 pub(super) struct Lost {
     pub(super) request: Request,
     pub(super) cause: Cause,

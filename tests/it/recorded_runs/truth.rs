@@ -1,4 +1,4 @@
-//! What the kernel and the Service proxy recorded beside a run: `connections.csv.gz`, `rules.csv`, `pods.csv`.
+//! Facts that the kernel and the Service proxy recorded beside a run: `connections.csv.gz`, `rules.csv`, `pods.csv`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -34,7 +34,7 @@ pub(super) struct Truth {
     routed: HashMap<u16, Vec<Connection>>,
     /// Connections straight to a pod's address: a gateway's, and the kubelet's probes. In order.
     dialled: Vec<Connection>,
-    /// When the Service's rules changed, and the pods in them from then on.
+    /// Times at which the Service's rules changed, and the pods in them from then on.
     rules: Vec<(Stamp, BTreeSet<Uid>)>,
 }
 
@@ -71,7 +71,7 @@ impl Truth {
         (distance(&nearest) <= SAME_CONNECTION_NS).then_some(&nearest.pod)
     }
 
-    /// When the last connection of a client of the Service was sent to each pod.
+    /// Returns the time at which the last connection of a client of the Service was sent to each pod.
     pub(super) fn last_routed(&self) -> BTreeMap<&Uid, Stamp> {
         let mut last = BTreeMap::new();
         for connection in self.routed.values().flatten() {
@@ -92,12 +92,12 @@ impl Truth {
         near.filter(|c| ending.get(&c.pod).is_some_and(|from| c.at >= *from)).map(|c| c.pod.clone()).collect()
     }
 
-    /// When the last connection straight to a pod's address was made.
+    /// Returns the time at which the last connection straight to a pod's address was made.
     pub(super) fn last_dialled(&self, pod: &Uid) -> Option<Stamp> {
         self.dialled.iter().rfind(|c| c.pod == *pod).map(|c| c.at)
     }
 
-    /// When a pod left the Service's rules: the first change after `t0` that is without it.
+    /// Returns the time at which a pod left the Service's rules: the first change after `t0` without the pod.
     pub(super) fn left_rules(&self, pod: &Uid, t0: Stamp) -> Option<Stamp> {
         self.rules.iter().find(|(at, pods)| *at >= t0 && !pods.contains(pod)).map(|(at, _)| *at)
     }

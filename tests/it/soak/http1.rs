@@ -195,7 +195,7 @@ pub(super) async fn converse(mut stream: TcpStream, rng: &mut StdRng, ledger: &L
                     sleep(Duration::from_millis(50)).await;
                 }
                 if !read_answer(&mut from, *id, &is_cut_off, ledger).await {
-                    // Those behind it may have reached nobody.
+                    // The requests behind it may have reached nobody.
                     return false;
                 }
             }
@@ -247,7 +247,7 @@ async fn read_answer(
             false
         }
         Err(error) => {
-            // What was reset may have been complete, for all that its reader knows.
+            // A reset answer may have been complete, for all that its reader knows.
             if has_begun && error.kind() == ErrorKind::UnexpectedEof && !is_cut_off.load(Ordering::Relaxed) {
                 ledger.ended(id, false);
             }

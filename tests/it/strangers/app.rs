@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::attacks::frame;
 
-/// How long a head may take, and how long a client may take nothing of its answer.
+/// Longest time for a head to arrive, and for a client to take nothing of its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LARGE_BYTES: usize = 8 * 1024 * 1024;
 const MAX_HEAD_BYTES: usize = 16 * 1024;
@@ -40,7 +40,7 @@ pub(super) async fn start() -> (JoinSet<()>, SocketAddr) {
 
 async fn serve(mut stream: TcpStream, large: &[u8]) {
     if answer_all(&mut stream, large).await.is_err() {
-        // Whoever does not take its answer is reset, so that nothing is kept for it.
+        // A client that does not take its answer is reset, so that no memory is kept for it.
         let _ = stream.set_zero_linger();
     }
 }
@@ -92,7 +92,7 @@ async fn write(stream: &mut TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Answers no stream, says so, and reads on for a client that goes on.
+/// Answers no stream, sends GOAWAY, and keeps reading while the client sends.
 async fn http2(stream: &mut TcpStream) -> io::Result<()> {
     let goaway = [&frame(8, 7, 0, 0)[..], &[0; 8]].concat();
     stream.write_all(&[&frame(0, 4, 0, 0)[..], &goaway].concat()).await?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What a sidecar may have.
+/// Memory limit of a sidecar.
 pub(super) const LIMIT_BYTES: u64 = 256 * 1024 * 1024;
 
 /// A cgroup of its own; it is removed with this value, when its process has ended.
@@ -19,9 +19,9 @@ pub(super) struct Cgroup {
 pub(super) struct Memory {
     /// Of the process itself.
     pub(super) anonymous: u64,
-    /// All but the page cache: with the kernel's own, and what lies in sockets.
+    /// Memory without the page cache, including the kernel's own and that of sockets.
     pub(super) all: u64,
-    /// What lies in sockets.
+    /// Memory of sockets.
     pub(super) sockets: u64,
 }
 
@@ -76,7 +76,7 @@ impl Cgroup {
         command
     }
 
-    /// What it has now.
+    /// Returns the cgroup's memory now.
     pub(super) fn memory(&self) -> Memory {
         let number = |file: &str| self.read(file).trim().parse::<u64>().unwrap_or_default();
         let stat = self.read("memory.stat");
@@ -93,7 +93,7 @@ impl Cgroup {
         Memory { anonymous: stat("rss"), all, sockets }
     }
 
-    /// How often the kernel has killed a process because of the limit.
+    /// Returns how often the kernel has killed a process because of the limit.
     pub(super) fn kills(&self) -> u64 {
         let events = self.read(if self.is_v2 { "memory.events" } else { "memory.oom_control" });
         let kills = events.lines().find_map(|line| line.strip_prefix("oom_kill "));

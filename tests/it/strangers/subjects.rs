@@ -79,7 +79,7 @@ impl Subject {
         let mut said = BufReader::new(child.stderr.take().ok_or("no stderr")?);
         let mut line = String::new();
         said.read_line(&mut line).map_err(|error| error.to_string())?;
-        // What it says later is nobody's to hold up.
+        // Its later output must not block anybody.
         std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
         let data = line.split_once("proxy on ").and_then(|(_, said)| said.split_once(','));
         let data = data.and_then(|(data, _)| data.parse().ok()).ok_or(format!("it says {line:?}"))?;

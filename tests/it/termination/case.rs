@@ -1,4 +1,4 @@
-//! A termination case: a pod, what is done to it when, and how it is watched.
+//! A termination case: a pod, the acts on it and their times, and the way it is watched.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -75,9 +75,9 @@ pub(crate) struct Case {
     /// More of the pod's and of the Service's spec.
     spec: Value,
     service: Value,
-    /// What is created before the pod: `(path below the namespace, object)`.
+    /// Objects that are created before the pod: `(path below the namespace, object)`.
     objects: Vec<(&'static str, Value)>,
-    /// From when on the acts are done, and whether the containers' processes are there by then.
+    /// Condition from which on the acts are done, and whether the containers' processes exist by then.
     begins: fn(&[Seen]) -> bool,
     has_processes: bool,
     acts: Vec<(f64, Act)>,
@@ -125,7 +125,7 @@ impl Case {
         self.name
     }
 
-    /// Where a container's program writes what happens to it.
+    /// Returns the file in which a container's program writes its events.
     fn log(&self, container: &str) -> std::path::PathBuf {
         self.lab.dir().join(format!("{}.{container}.jsonl", self.namespace()))
     }
@@ -182,7 +182,7 @@ impl Case {
         self
     }
 
-    /// The acts begin in another state than that of a ready pod, one without processes.
+    /// Begins the acts in another state than the one of a ready pod, one without processes.
     pub(crate) fn begins_without_processes(mut self, when: fn(&[Seen]) -> bool) -> Self {
         (self.begins, self.has_processes) = (when, false);
         self
@@ -332,7 +332,7 @@ pub(crate) fn condition<'a>(pod: &'a Value, kind: &str) -> Option<&'a Value> {
     pod["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
 }
 
-/// Whether the newest that was seen is a ready pod and a ready endpoint.
+/// Returns true if the newest objects are a ready pod and a ready endpoint.
 fn is_ready(seen: &[Seen]) -> bool {
     let newest = |kind: &str| seen.iter().rfind(|seen| seen.kind() == kind).map(|seen| &seen.object);
     let pod_ready =
@@ -343,7 +343,7 @@ fn is_ready(seen: &[Seen]) -> bool {
     pod_ready && endpoint_ready
 }
 
-/// Whether the pod and its endpoint are gone.
+/// Returns true if the pod and its endpoint are gone.
 fn is_gone(seen: &[Seen]) -> bool {
     let deleted = seen.iter().any(|seen| seen.kind() == "Pod" && seen.event == "DELETED");
     let slice = seen.iter().rfind(|seen| seen.kind() == "EndpointSlice");

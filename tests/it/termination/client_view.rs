@@ -1,5 +1,5 @@
-//! What a client sees of the end of a pod on the kernel dataplane, each of it brought about by what
-//! the pod's process does. Where consumers matter, `kernel`, `stale_flows` and `ingress` look.
+//! The end of a pod on the kernel dataplane as a client sees it, each kind caused by the behaviour of the pod's
+//! process. Tests in which consumers matter are in `kernel`, `stale_flows` and `ingress`.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -171,7 +171,7 @@ fn the_last_delete_is_for_the_pod_that_ended_and_not_for_its_namesake() {
         run(&lab, "web", spec).await;
         let new = uid(&lab.call("GET", &path, None).await.body);
         assert_ne!(old, new);
-        // The old container ends 2 s later, and with it whatever its node agent does of it.
+        // The old container ends 2 s later, and with it all work of its node agent on it.
         let killed = lab.dir().join("pods").join(format!("default_web_{old}"));
         let held = super::lab::Held::find("trap '' TERM; echo up").await;
         held.ended_ns().await;

@@ -20,12 +20,12 @@ const API_SLACK_S: (f64, f64) = (1.5, 2.0);
 /// The same for signals and ends of processes.
 const PROCESS_SLACK_S: (f64, f64) = (0.6, 1.5);
 
-/// What lasts no longer than this may not be told: a node agent and the controller of EndpointSlices write what is
-/// newest.
+/// States that last no longer than this may be missing: a node agent and the controller of EndpointSlices write only
+/// the newest state.
 const MERGING_S: f64 = 0.5;
 
-/// What may not be told, between which two it lasts: the status that says that the node agent has seen the deletion
-/// of a pod that ends at once, and the endpoint of a pod that runs and is not ready yet.
+/// States that may be missing, with the two events between which they last: the status by which the node agent shows
+/// that it has seen the deletion of a pod that ends at once, and the endpoint of a pod that runs and is not ready yet.
 const PASSING: [Passing; 2] = [
     Passing {
         begins: "Pod MODIFIED generation=2/1 ",
@@ -39,21 +39,21 @@ const PASSING: [Passing; 2] = [
     },
 ];
 
-/// How the events begin between which something lasts, and how it is told.
+/// A passing state: the beginnings of the two events between which it lasts, and its own text.
 struct Passing {
     begins: &'static str,
     ends: &'static str,
     text: &'static str,
 }
 
-/// What was recorded of a case.
+/// Recorded facts of a case.
 #[derive(Debug, Default)]
 pub(crate) struct Golden {
     /// Each order of API events that was seen: `(earliest, latest, text)`.
     orders: Vec<Vec<(f64, f64, String)>>,
     /// Signals and ends of processes.
     process: BTreeMap<String, (f64, f64)>,
-    /// How many Events of which reason: at least, at most.
+    /// Number of Events by reason: at least, at most.
     events: BTreeMap<String, (usize, usize)>,
 }
 
@@ -198,7 +198,7 @@ pub(crate) fn order(ours: &Recording) -> Vec<(f64, String)> {
         };
         let at = ours.at(seen.at_ns);
         let kind = if seen.kind() == "Pod" { "Pod" } else { "EndpointSlice" };
-        // An endpoint that has not been there yet is not one that has gone.
+        // An endpoint that has not existed yet is not one that has gone.
         let is_news = match last.get(kind) {
             Some(before) => *before != text,
             None => kind == "Pod" || !text.ends_with("no endpoint"),

@@ -1,9 +1,7 @@
-//! How long each hop of a termination and of a creation takes, against the measured spread of a
-//! real v1.36.2.
+//! Durations of each hop of a termination and of a creation, compared with the measured spread of a real v1.36.2.
 //!
-//! On a cluster where nothing else happens: a Service with a client at a steady rate, one
-//! deletion after the other, a few with preStop hooks, rollouts, and creations.
-//! `scripts/proofs/hop-times` runs it with as many as were measured.
+//! On a cluster where nothing else happens: a Service with a client at a steady rate, one deletion after the other, a
+//! few with preStop hooks, rollouts, and creations. `scripts/proofs/hop-times` runs it with as many as were measured.
 
 mod spread;
 
@@ -35,10 +33,10 @@ const SLACK_MS: f64 = 2000.0;
 /// No hop takes so much (ms) longer than any that was measured, whatever the machine does.
 const ANOTHER_HOP_MS: f64 = 1000.0;
 
-/// When each stage was seen, in seconds since the request that began it was sent.
+/// Time at which each stage was seen, in seconds since the request that began it was sent.
 type Stages = BTreeMap<&'static str, f64>;
 
-/// Adds what is seen of every termination, in the words of the measurement.
+/// Returns the stages seen of a termination, in the words of the measurement.
 fn stages(ours: &Recording, gone_ns: Option<i64>, rows: &[RequestRow], rules: &[Rule]) -> Stages {
     let mut stages = Stages::new();
     if let Some(answer) = ours.answers.first() {
@@ -71,7 +69,7 @@ fn stages(ours: &Recording, gone_ns: Option<i64>, rows: &[RequestRow], rules: &[
     stages
 }
 
-/// When the requests' connections were begun.
+/// Returns the times at which the requests' connections were begun.
 fn begun(rows: &[RequestRow]) -> impl Iterator<Item = i64> {
     rows.iter().filter_map(|row| row.connect_start).map(|at| at.unix_ns())
 }
@@ -166,8 +164,8 @@ async fn isolated(lab: &Lab, n: usize) -> Vec<Stages> {
     deleted.iter().enumerate().map(of).collect()
 }
 
-/// Whether a request was sent to a pod: the pod answered it, or it failed while that pod was the only
-/// one that went, from its deletion until the next one.
+/// Returns true if a request was sent to a pod: the pod answered it, or it failed while only that pod was ending, from
+/// its deletion until the next one.
 fn was_sent_to(row: &RequestRow, pod: &str, alone: Range<i64>) -> bool {
     let failed = !matches!(row.outcome, Outcome::Ok | Outcome::NotSent | Outcome::Cancelled);
     let within = alone.contains(&row.scheduled.unix_ns()) && alone.contains(&row.end.unix_ns());

@@ -1,4 +1,4 @@
-//! What becomes of pods that end while their node's agent restarts or their node shuts down.
+//! Pods that end while their node's agent restarts or their node shuts down.
 
 use std::sync::Arc;
 

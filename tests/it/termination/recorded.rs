@@ -92,7 +92,7 @@ pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
     cases.into_iter().map(|case| (case.name(), case)).collect()
 }
 
-/// Compares all recordings of a case with what was recorded on a real cluster.
+/// Compares all recordings of a case with the one of a real cluster.
 #[track_caller]
 fn goes_as_recorded(case: &str) {
     for ours in recordings(case) {

@@ -1,4 +1,4 @@
-//! What was seen of one case, timed from its first act.
+//! Everything seen of one case, timed from its first act.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,14 +19,14 @@ pub(crate) struct Recording {
     pub(crate) dataplane: &'static str,
     /// The pod that the case is about.
     pub(crate) pod: String,
-    /// When the first act was sent.
+    /// Time at which the first act was sent.
     pub(crate) zero_ns: i64,
     /// The watch events of the case's namespace.
     pub(crate) seen: Vec<Seen>,
-    /// By how much this machine may have put off what was timed.
+    /// Time by which this machine may have delayed the timed events.
     pub(crate) lag_s: f64,
-    /// What the containers' programs wrote, and the ends of their processes: seconds, and
-    /// `CONTAINER SIGTERM`, `CONTAINER hook begins`, `CONTAINER hook ends`, `CONTAINER gone`, …
+    /// Events that the containers' programs wrote, and the ends of their processes: seconds, and `CONTAINER SIGTERM`,
+    /// `CONTAINER hook begins`, `CONTAINER hook ends`, `CONTAINER gone`, …
     pub(crate) process: Vec<(f64, String)>,
     /// The API's answers to the acts, in order.
     pub(crate) answers: Vec<Answer>,
@@ -41,7 +41,7 @@ impl Recording {
         (ns - self.zero_ns) as f64 / 1e9
     }
 
-    /// Whether a time lies in a range, or outside by no more than this machine's own lag.
+    /// Returns true if a time lies in a range, or outside by no more than this machine's own lag.
     pub(crate) fn fits(&self, seconds: f64, range: Range<f64>) -> bool {
         (range.start - self.lag_s..range.end + self.lag_s).contains(&seconds)
     }
@@ -51,19 +51,19 @@ impl Recording {
         Self { pod: pod.to_owned(), zero_ns, ..self.clone() }
     }
 
-    /// When something first happened to a process.
+    /// Returns the time at which something first happened to a process.
     #[track_caller]
     pub(crate) fn first(&self, what: &str) -> f64 {
         let found = self.process.iter().find(|(_, text)| text == what);
         found.unwrap_or_else(|| panic!("no {what:?}\n{self}")).0
     }
 
-    /// How often it happened since the first act.
+    /// Returns how often it happened since the first act.
     pub(crate) fn count(&self, what: &str) -> usize {
         self.process.iter().filter(|(at, text)| *at >= 0.0 && text == what).count()
     }
 
-    /// When something last happened to a process.
+    /// Returns the time at which something last happened to a process.
     #[track_caller]
     pub(crate) fn last(&self, what: &str) -> f64 {
         let found = self.process.iter().rfind(|(_, text)| text == what);
@@ -76,7 +76,7 @@ impl Recording {
         self.seen.iter().filter(ours).map(|seen| (self.at(seen.at_ns), seen)).filter(|(at, _)| *at >= 0.0)
     }
 
-    /// When the pod was first seen in a state.
+    /// Returns the time at which the pod was first seen in a state, and its object.
     #[track_caller]
     pub(crate) fn pod_seen(&self, what: &str, state: impl Fn(&Seen) -> bool) -> (f64, Value) {
         let found = self.pods().find(|(_, seen)| state(seen));
@@ -84,13 +84,13 @@ impl Recording {
         (at, seen.object.clone())
     }
 
-    /// When the pod was seen to be gone.
+    /// Returns the time at which the pod was seen to be gone.
     #[track_caller]
     pub(crate) fn deleted(&self) -> f64 {
         self.pod_seen("its end", |seen| seen.event == "DELETED").0
     }
 
-    /// How many Events there were about the pod since the first act, by reason.
+    /// Returns the number of distinct Events about the pod since the first act, by reason.
     pub(crate) fn events_by_reason(&self) -> BTreeMap<String, usize> {
         let text = |event: &Value, field: &str| event[field].as_str().unwrap_or_default().to_owned();
         let distinct: BTreeSet<_> =

@@ -1,5 +1,5 @@
-//! Who learns of a termination: endpoints, ReplicaSets, rollouts, and the traffic of a client that
-//! is a pod itself.
+//! The parts that learn of a termination: endpoints, ReplicaSets, rollouts, and the traffic of a client that is a pod
+//! itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -238,7 +238,7 @@ fn a_rollout_scales_up_first_and_keeps_all_replicas_available() {
                 let pods = pods_now(&ours.seen[..=n]);
                 let staying: Vec<_> = pods.values().filter(|pod| !is_leaving(pod)).collect();
                 let ready = |pod: &&&&Value| condition(pod, "Ready").is_some_and(|c| c["status"] == "True");
-                // What the Deployment counts is what it has asked its ReplicaSets for.
+                // The Deployment counts the replicas that it has asked its ReplicaSets for.
                 let sets = now("ReplicaSet", &ours.seen[..=n]);
                 let asked: i64 = sets.values().filter_map(|set| set["spec"]["replicas"].as_i64()).sum();
                 assert!(asked <= 4, "25 % of 3, rounded up, more: {ours}");
@@ -263,7 +263,7 @@ fn c12_a_replica_set_does_not_count_a_pod_that_is_terminating() {
     }
 }
 
-/// When a request was sent, in seconds since the deletion.
+/// Returns the time at which a request was sent, in seconds since the deletion.
 fn sent(ours: &Recording, row: &RequestRow) -> f64 {
     ours.at(row.sent.or(row.connect_start).unwrap_or(row.scheduled).unix_ns())
 }

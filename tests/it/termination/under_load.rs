@@ -29,7 +29,7 @@ fn c02_a_pod_gets_traffic_while_it_shuts_down_and_after_it_is_gone() {
             let late: usize = run.result.terminations.iter().map(fresh_after_t0).sum();
             run.finished.figure(late > 0);
         }
-        // After it is gone: connections that found nobody.
+        // After it is gone, connections are routed to it in vain.
         for run in runs::naive_exit() {
             assert!(run.result.requests.by_cause[&Cause::RoutedToDeadPod] > 0, "{}", run.finished);
         }

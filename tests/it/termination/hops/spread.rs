@@ -1,12 +1,11 @@
-//! The measured values of each hop of a real v1.36.2, and how ours compare with them.
+//! The measured values of each hop of a real v1.36.2, and a comparison of ours with them.
 //!
-//! A hop agrees when our median is a value that the real cluster shows in 9 of 10 cases: it lies
-//! between the 5th and the 95th percentile of what was measured, to within the 1 ms that is the
-//! resolution of the timers here. (A percentile is the smallest
-//! value that so large a share of the sample does not exceed.) Beside it stands, for information,
-//! how likely two samples of one distribution differ as much as these, by the two-sample
-//! Kolmogorov-Smirnov test: it looks at the whole shape, which matters where a distribution has
-//! two humps, but finds any difference of machines if only the samples are large enough.
+//! A hop agrees when our median is a value that the real cluster shows in 9 of 10 cases: it lies between the 5th and
+//! the 95th percentile of the measured values, to within the 1 ms that is the resolution of the timers here. (A
+//! percentile is the smallest value that this share of the sample does not exceed.) For information, the table also has
+//! the probability that two samples of one distribution differ as much as these, by the two-sample Kolmogorov-Smirnov
+//! test: it looks at the whole shape, which matters where a distribution has two humps, but finds any difference of
+//! machines if only the samples are large enough.
 
 use std::fmt::{self, Write};
 
@@ -15,11 +14,11 @@ const HOPS: &str = include_str!("../../golden/hops.txt");
 /// Timers here are no better.
 const RESOLUTION_MS: f64 = 1.0;
 
-/// One hop, and what was measured of it.
+/// One hop, and its measured values.
 pub(super) struct Hop {
-    /// How the pods came to end, or that they were created. Never pooled.
+    /// The way in which the pods ended, or `creation`. Groups are never pooled.
     pub(super) group: &'static str,
-    /// From which stage; that of the request itself is in no list of stages.
+    /// Stage at which the hop begins; the request itself is in no list of stages.
     pub(super) from: &'static str,
     pub(super) to: &'static str,
     pub(super) measured: Sample,
@@ -83,12 +82,12 @@ impl fmt::Display for Sample {
     }
 }
 
-/// Hops beside what was measured of them, as Markdown.
+/// Hops beside their measured values, as Markdown.
 pub(super) struct Table {
     text: String,
     hops: usize,
     agree: usize,
-    /// How likely by chance, of each hop.
+    /// Probability by chance, of each hop.
     chances: Vec<f64>,
 }
 
@@ -114,7 +113,7 @@ impl Table {
         off
     }
 
-    /// How many hops one can tell from the measured ones at 5 % in all (Holm).
+    /// Returns the number of hops that differ from the measured ones at 5 % in all (Holm).
     fn told_apart(&self) -> usize {
         let mut chances = self.chances.clone();
         chances.sort_by(f64::total_cmp);
