@@ -88,7 +88,7 @@ impl Server {
         StreamOwned::new(session, stream)
     }
 
-    /// One request with these header lines, on a connection of its own.
+    /// Sends one request with these header lines, on a connection of its own.
     fn send(&self, line: &str, headers: &str, body: &[u8]) -> Answer {
         let mut stream = self.connect();
         let length = body.len();
@@ -342,7 +342,7 @@ fn requests_are_proxied_to_pods() {
     assert_eq!(server.request(&format!("GET {namespace}/pods/{pod}:nosuch/proxy/"), "", "").code, 400);
 }
 
-/// The watch at `path`, after its head.
+/// Starts the watch at `path`; returns its events.
 fn watch(server: &Server, path: &str) -> impl Iterator<Item = Value> + use<> {
     let mut stream = server.connect();
     // HTTP/1.0 is answered without chunks.

@@ -1,5 +1,5 @@
-//! The Helm chart, by Helm's own code, and the plain manifests beside it: what they make, what
-//! rights that gives, and that a run by them measures.
+//! The Helm chart, by Helm's own code, and the plain manifests beside it: the objects that they create, the rights that
+//! those grant, and a run with them.
 
 mod job;
 mod rights;
@@ -22,7 +22,7 @@ use crate::kubectl::{KUBECTL, Kubectl};
 
 const CHARTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts");
 
-/// Kinds that the embedded cluster has not.
+/// Kinds that the embedded cluster does not have.
 const NOT_SERVED: [&str; 2] = ["CronJob", "PersistentVolumeClaim"];
 
 /// Runs `scripts/helm.py VERB` with these values, as a file of YAML.
@@ -55,7 +55,7 @@ fn of_kind<'a>(objects: &'a [Value], kind: &str) -> impl Iterator<Item = &'a Val
     objects.iter().filter(move |object| object["kind"] == kind)
 }
 
-/// The default values, which are none, and the sets of values beside the chart, by their names.
+/// Returns the default values, which are none, and the sets of values beside the chart, by their names.
 fn value_sets() -> BTreeMap<String, String> {
     let mut sets = BTreeMap::from([("default".to_owned(), String::new())]);
     for entry in fs::read_dir(Path::new(CHARTS).join("rolldrop/ci")).expect("values").flatten() {
@@ -66,7 +66,7 @@ fn value_sets() -> BTreeMap<String, String> {
     sets
 }
 
-/// Fails unless all that the object says is known to the type.
+/// Fails unless the type knows all fields of the object.
 #[track_caller]
 fn is_a<T: DeserializeOwned + Serialize + Debug>(object: &Value) {
     let typed: T = serde_json::from_value(object.clone()).unwrap_or_else(|e| panic!("{e}: {object:#}"));

@@ -11,7 +11,7 @@ use crate::termination::lab::{LIMIT, Lab};
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// A slice of the Service `web` with this endpoint.
+/// Returns a slice of the Service `web` with this endpoint.
 fn slice(address: &str) -> Value {
     json!({
         "metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},

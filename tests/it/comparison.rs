@@ -8,7 +8,7 @@ use crate::harness::{Finished, Rolldrop, again_while_invalid};
 use crate::load::Server;
 use crate::machine::{Meanwhile, figure, measured};
 
-/// Loads a server, again if the machine makes that invalid: then it is no baseline.
+/// Loads a server, and repeats that if the machine makes the load invalid: then it is no baseline.
 fn load(dir: &Path, name: &str, url: &str, rate: &str) {
     let (out, meanwhile) = (dir.join(name), Meanwhile::begins());
     let run = || {

@@ -10,7 +10,7 @@ use crate::termination::lab::{LIMIT, Seen};
 /// Services that select one and the same pod.
 const SERVICES: usize = 100;
 
-/// The arrivals of the first slice of each Service that is as asked for, in order.
+/// Returns the arrival times of each Service's first slice that meets the condition, in order.
 fn arrivals(seen: &[Seen], is: impl Fn(&Value) -> bool) -> Option<Vec<i64>> {
     let mut services = BTreeSet::new();
     let mut arrivals = Vec::new();

@@ -15,14 +15,14 @@ use crate::machine::measured;
 use crate::runs::{self, Dataplane, MeasuredRun, actions};
 use crate::web::Web;
 
-/// Three pods that may be evicted one at a time. They leave the Service where they lose a label.
+/// Returns three pods that may be evicted one at a time. They leave the Service if they lose a label.
 fn web() -> Web {
     let web = Web::new(3).named().label("routed", "here").pod(json!({"terminationGracePeriodSeconds": 1}));
     let budget = json!({"maxUnavailable": 1, "selector": {"matchLabels": {"app": "web"}}});
     web.and("policy/v1", "PodDisruptionBudget", "web", budget)
 }
 
-/// A scenario with these disruptions.
+/// Returns a scenario with these disruptions.
 fn scenario(name: &str, duration: &str, disruptions: &str) -> String {
     scenario_of(&web(), name, duration, disruptions)
 }
@@ -45,7 +45,7 @@ fn modes(run: &MeasuredRun) -> Vec<Mode> {
     run.result.terminations.iter().map(|termination| termination.mode).collect()
 }
 
-/// Each termination shows when it was seen to begin, when its endpoint knew, and when it was over.
+/// Checks that each termination shows when it was seen to begin, when its endpoint reacted, and when it was over.
 fn show_their_timelines(run: &MeasuredRun) {
     for termination in &run.result.terminations {
         let at =

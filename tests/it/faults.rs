@@ -25,7 +25,7 @@ use crate::machine::{Meanwhile, figure, measured};
 use crate::runs::{actions, json_lines, result, turn};
 use crate::web::Web;
 
-/// Two pods with the sidecar behind a Service, and a deletion unless it is left out.
+/// Returns a scenario of two pods with the sidecar behind a Service, and a deletion unless it is left out.
 fn scenario(name: &str, seconds: u32, disruptions: &str) -> String {
     Web::new(2).pod(json!({"terminationGracePeriodSeconds": 2})).scenario(
         name,
@@ -129,7 +129,7 @@ struct Ended {
     result: RunResult,
     records: Records,
     dir: TempDir,
-    /// The share of the processors' time that others had meanwhile.
+    /// Share of the processors' time that others had meanwhile.
     taken: f64,
 }
 
@@ -144,7 +144,7 @@ impl Ended {
             .any(|w| reasons.contains(w))
     }
 
-    /// Fails, with all that is known, unless the run was valid and whole, and had this one termination.
+    /// Fails, with everything known, unless the run was valid and complete, and had this one termination.
     #[track_caller]
     fn is_valid_with_its_deletion(&self) -> &Termination {
         figure(self.taken, !self.was_starved(), || self.to_string());
@@ -167,7 +167,7 @@ impl Ended {
         assert_eq!(count("\"entry\":\"change\""), count("\"entry\":\"undone\""), "{changes}");
     }
 
-    /// The calls that were to end a pod.
+    /// Returns the calls that were meant to end a pod.
     fn actions(&self) -> Vec<&Action> {
         actions(&self.records)
     }
@@ -198,10 +198,10 @@ fn until(what: &str, count: &AtomicUsize, wanted: usize) {
     wait_for(what, LIMIT, || (count.load(Ordering::SeqCst) >= wanted).then_some(()));
 }
 
-/// Answers the first two deletions with a fault, and once the load has begun every other call as well.
+/// Answers the first two deletions with a fault, and after the beginning of the load also every other call.
 fn refused(lab: &Cluster, name: &str, (status, reason): (u16, &'static str)) -> Ended {
     let deletions = Arc::new(AtomicUsize::new(0));
-    // Of so many calls one.
+    // Refuses one call in `one_of`.
     let refuse = |api: &FaultyApi, one_of: usize| {
         let (calls, deletions) = (AtomicUsize::new(1), Arc::clone(&deletions));
         api.set(move |request| {

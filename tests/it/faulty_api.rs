@@ -45,14 +45,14 @@ pub(crate) enum Act {
 }
 
 impl Act {
-    /// The answer of an API server that does not do it.
+    /// Returns the answer of an API server that refuses.
     pub(crate) fn status(status: u16, reason: &str) -> Self {
         let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status,
             "reason": reason, "message": format!("{reason}, as the test says")});
         Self::json(status, &body)
     }
 
-    /// An answer in JSON.
+    /// Returns an answer in JSON.
     pub(crate) fn json(status: u16, body: &Value) -> Self {
         let headers = vec![("content-type", "application/json".to_owned())];
         Act::Answer { status, headers, body: body.to_string() }
@@ -78,7 +78,7 @@ pub(crate) struct FaultyApi {
 }
 
 impl FaultyApi {
-    /// One before this cluster, which does nothing of its own yet.
+    /// Returns a proxy before this cluster, which passes everything on at first.
     pub(crate) fn before(cluster: &Cluster) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
@@ -104,7 +104,7 @@ impl FaultyApi {
         Self { rule, is_open, is_listening, kubeconfig, runtime: Some(runtime), _dir: dir }
     }
 
-    /// The kubeconfig that leads to it.
+    /// Returns the kubeconfig that leads to the proxy.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.kubeconfig.clone()
     }

@@ -1,5 +1,5 @@
-//! A container's first process is process 1: which signals reach it, compared with process 1 of a PID namespace that the
-//! test makes; and what a hook may signal.
+//! A container's first process is process 1: the signals that reach it, compared with process 1 of a PID namespace that
+//! the test makes; and the signals that a hook may send.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -32,7 +32,7 @@ const SERVERS: [&str; 5] = ["sh", "bash", "node", "python", "ours"];
 /// Time that a server has to end after a signal, before SIGKILL ends it.
 const GRACE: Duration = Duration::from_secs(12);
 
-/// A command that says `up` when it has set its handlers. Its last word is a mark.
+/// Returns a command that prints `up` when it has set its handlers. Its last word is a mark.
 fn server(name: &str, mark: &str) -> Vec<String> {
     let venv = |program: &str| format!("{VENV}/{program}");
     let shell = "echo up; while :; do sleep 0.05; done";
@@ -61,7 +61,7 @@ fn mark(server: &str, signal: Signal) -> String {
     format!("{server}-{}", signal.as_str().to_lowercase())
 }
 
-/// The process that has this mark as its last word.
+/// Returns the process that has this mark as its last word.
 fn marked<'a>(tree: &'a [Process], mark: &str) -> Option<&'a Process> {
     tree.iter().find(|process| process.arguments().last().is_some_and(|last| last == mark))
 }

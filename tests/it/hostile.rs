@@ -13,7 +13,7 @@ use crate::kubectl::SharedCluster;
 const CLIENTS: usize = 4;
 const PER_CLIENT: usize = 2500;
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
-/// Those that the test has made.
+/// Path of the objects that the test has made.
 const OURS: &str = "/api/v1/namespaces/default/configmaps?labelSelector=crowd";
 /// A few times the memory that the server needs in a debug build.
 const LIMIT_KIB: u64 = 400 * 1024;
@@ -51,7 +51,7 @@ pub(crate) fn memory_kib(pid: u32, which: &str) -> u64 {
     memory_kib_if_alive(pid, which).expect("its memory")
 }
 
-/// The same, if the process has not ended.
+/// Returns the same, if the process has not ended.
 pub(crate) fn memory_kib_if_alive(pid: u32, which: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find(|line| line.starts_with(which))?;

@@ -11,7 +11,7 @@ use crate::runs::{Dataplane, MeasuredRun, measure};
 use crate::sample_server::Server;
 use crate::web::Web;
 
-/// Pods that serve on for a while when they are told to stop, without a proxy beside them.
+/// Returns a scenario of pods that keep serving for a while after SIGTERM, without a proxy beside them.
 fn scenario(path: &str) -> String {
     let web = Web::new(2).named().args(&["--on-sigterm", "drain", "--drain-for", "3s"]);
     web.scenario(
@@ -34,7 +34,7 @@ fn scenario(path: &str) -> String {
     )
 }
 
-/// The rows of what a slow machine sent.
+/// Returns the rows of requests that were sent. Their number is a figure, as a slow machine may not send all.
 fn sent(run: &MeasuredRun) -> Vec<&RequestRow> {
     let rows: Vec<_> = run.records.requests.iter().filter(|row| row.outcome != Outcome::NotSent).collect();
     run.finished.figure(rows.len() * 2 > run.records.requests.len());

@@ -1,4 +1,4 @@
-//! `rolldrop inject`: what it writes runs, on a cluster and in a scenario.
+//! `rolldrop inject`: its output runs, on a cluster and in a scenario.
 
 use std::collections::BTreeSet;
 use std::process::Command;

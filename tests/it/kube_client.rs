@@ -1,5 +1,5 @@
-//! kube-rs, unmodified, against a running `rolldrop cluster`: typed objects, patches, watchers and
-//! stores, waiting, eviction, logs, and what it makes of errors.
+//! kube-rs, unmodified, against a running `rolldrop cluster`: typed objects, patches, watchers and stores, waiting,
+//! eviction, logs, and its handling of errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -51,7 +51,7 @@ fn typed<K: DeserializeOwned>(value: serde_json::Value) -> K {
     serde_json::from_value(value).expect("the object is well formed")
 }
 
-/// The next item of a stream that has one.
+/// Returns the next item of a stream, which must have one.
 async fn next<T, E: std::fmt::Debug>(stream: &mut (impl Stream<Item = Result<T, E>> + Unpin)) -> T {
     let item = timeout(LIMIT, stream.next()).await.expect("an event in time");
     item.expect("the stream goes on").expect("no error")
@@ -320,7 +320,7 @@ fn a_watcher_starts_anew_when_its_version_is_gone() {
             for n in 0..3 {
                 maps.delete(&format!("w{n}"), &DeleteParams::default()).await.expect("deleted");
             }
-            // By a list as well, if others have changed so much meanwhile that its version is gone.
+            // It may learn of these by a list, if others have changed so much meanwhile that its version is gone.
             let is_left = |known: &BTreeSet<String>| known.iter().any(|name| name.starts_with('w'));
             while !learn(&mut known, next(&mut events).await) || is_left(&known) {}
         }

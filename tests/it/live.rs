@@ -16,7 +16,7 @@ use crate::machine::measured;
 use crate::runs::{every_answer_has_its_row, json_lines, no_file_holds, result, turn};
 use crate::web::Web;
 
-/// A Deployment, and a Service that names one target port and numbers the other.
+/// Returns a Deployment, and a Service that names one target port and numbers the other.
 fn web() -> String {
     let ports = json!([
         {"name": "named", "port": 80, "targetPort": "http"},
@@ -51,7 +51,7 @@ impl Shop {
         Self(kubectl)
     }
 
-    /// `rolldrop run scenario.yaml` on it, agreed to.
+    /// Returns `rolldrop run scenario.yaml` on the cluster, with consent.
     fn run(&self, scenario: &str, more: &[&str]) -> Rolldrop {
         self.unasked(scenario, more).args(["--yes"])
     }
@@ -61,7 +61,7 @@ impl Shop {
         run.args([SharedCluster::get().kubeconfig()]).args(more)
     }
 
-    /// Without consent nothing is done.
+    /// Checks that a run announces its changes and asks, and that without consent nothing happens.
     fn says_what_it_will_do_and_asks(&self) {
         let namespace = self.0.namespace();
         let planned = self.unasked(SCENARIO, &["--dry-run"]).finish().expect_code(0);
@@ -128,7 +128,7 @@ impl Shop {
         items.iter().map(|item| json!([item["spec"], item["metadata"]["labels"]])).collect()
     }
 
-    /// So many pods are there, all ready, and none has the sidecar.
+    /// Checks that there are this many pods, all ready, and none with the sidecar.
     fn is_as_before(&self, pods: usize) {
         let list: Value = serde_json::from_str(&self.0.ok("get pods -l app=web -o json")).expect("JSON");
         let items = list["items"].as_array().expect("items");
@@ -143,7 +143,7 @@ impl Shop {
         }
     }
 
-    /// The token of the run that is under way, which a Secret holds; it has no other of the name.
+    /// Returns the token of the current run, which a Secret holds; there is no other Secret of the name.
     fn token(&self) -> String {
         let secrets = "secrets -l rolldrop.dev/run";
         assert!(self.0.field(secrets, ".items[*].metadata.name").starts_with("rolldrop-admin-"));
@@ -328,7 +328,7 @@ fn a_rollout_of_what_is_there_is_measured_from_a_cold_start() {
             run.with_tools().measured()
         };
 
-        // The command is told the namespace as well.
+        // The command gets the namespace as well.
         let words = ["run", "--target", "svc/web:named", "-n", "shop", "--out", "run", "--"];
         let finished =
             run(&[&words[..], &["kubectl", "rollout", "restart", "deploy/web"]].concat()).expect_code(0);

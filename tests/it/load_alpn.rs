@@ -31,7 +31,7 @@ impl Drop for Nginx {
 }
 
 impl Nginx {
-    /// Starts it, so that it goes away after so many requests of a connection.
+    /// Starts nginx, so that it ends a connection after this many requests.
     fn start(requests: u64) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let authority = Authority::new();
@@ -83,7 +83,7 @@ impl Nginx {
         self.dir.path().join(name).display().to_string()
     }
 
-    /// A load on one of its ports.
+    /// Runs a load on one of its ports; returns its rows.
     fn load(&self, port: usize, args: &[&str]) -> Vec<RequestRow> {
         let ca = self.path("ca.pem");
         let url = format!("https://{}:{}/", self.host, self.ports[port]);
@@ -99,7 +99,7 @@ impl Nginx {
         rows
     }
 
-    /// By request id, the protocol that nginx spoke and its status. It logs a request when it is done.
+    /// Returns the protocol that nginx spoke and its status, by request id. nginx logs a request when it is done.
     fn log(&self, requests: usize) -> Vec<(String, String)> {
         let path = self.dir.path().join("access.log");
         wait_for("nginx's log", LIMIT, || {

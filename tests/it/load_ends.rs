@@ -1,4 +1,4 @@
-//! `rolldrop load` that is interrupted: results are kept, and said to be partial.
+//! `rolldrop load` that is interrupted: results are kept, and marked as partial.
 
 use std::io::Read;
 use std::net::TcpListener;

@@ -21,7 +21,7 @@ use crate::machine::measured;
 use crate::runs::{self, Dataplane, json_lines, result, turn};
 use crate::web::Web;
 
-/// Three pods behind a Service on two nodes, and a worker on each node.
+/// Returns a scenario of three pods behind a Service on two nodes, and a worker on each node.
 fn scenario() -> String {
     web().scenario("from-the-cluster", FROM_CLUSTER)
 }
@@ -102,7 +102,7 @@ fn each_nodes_service_proxy_is_a_consumer_of_a_load_from_the_cluster() {
     });
 }
 
-/// The load worker of an index, below a process.
+/// Returns the load worker of an index, below a process.
 fn worker_of(child: &Child, index: &str) -> Option<Process> {
     let tree = process_tree(child.id());
     tree.into_iter().find(|process| {
@@ -147,7 +147,7 @@ fn a_load_worker_that_dies_is_named_and_the_others_go_on() {
     let warned =
         |kind: &EventKind| matches!(kind, EventKind::Warning { message } if message.contains("was lost"));
     assert!(records.events.iter().any(|event| warned(&event.kind)));
-    // Of the rest it is told how they ended, beside all other figures.
+    // The result has the outcomes of the other requests, beside all other figures.
     let result = result(&run_dir);
     let requests = &result.requests;
     assert_eq!(requests.total, 400 + killed.received, "{requests:?}");

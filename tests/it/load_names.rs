@@ -32,8 +32,8 @@ fn answer(stream: &mut (impl Read + Write)) {
     }
 }
 
-/// A DNS server that gives the next of these answers to each question for IPv4 addresses of the
-/// name, and the last one from then on; `None` is that there is no such name.
+/// Starts a DNS server that gives the next of these answers to each question for IPv4 addresses of the name, and the
+/// last one from then on; `None` means that there is no such name.
 fn dns(answers: Vec<Option<Vec<Ipv4Addr>>>, v6: Vec<Ipv6Addr>) -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
     let address = socket.local_addr().expect("an address");
@@ -80,7 +80,7 @@ fn name_answers(finished: &Finished) -> Vec<Value> {
     events.filter(|event| event["kind"] == "name_answer").collect()
 }
 
-/// Two listeners on the same port, of these addresses.
+/// Returns two listeners on the same port of these addresses.
 fn listeners(first: &str, second: &str) -> (TcpListener, TcpListener) {
     for _ in 0..100 {
         let one = TcpListener::bind((first, 0)).expect("a port");

@@ -9,12 +9,12 @@ use crate::harness::{Finished, Rolldrop};
 use crate::machine::measured;
 use crate::runs::{self, Dataplane, turn};
 
-/// The sample app, of which so many pods end in each round, and this gate.
+/// Runs the sample app, of which this many pods end in each round, with this gate.
 fn run(terminations: u32, expect: &str, most: &str) -> Finished {
     run_from("local", terminations, expect, most)
 }
 
-/// The same with the load from here or from the cluster.
+/// Runs the same with the load from here or from the cluster.
 fn run_from(from: &str, terminations: u32, expect: &str, most: &str) -> Finished {
     let ends = format!(
         "disruptions=[{{at: 1s, action: deletePod, selector: app=web, count: 1, \
@@ -36,7 +36,7 @@ fn read(run: &Finished) -> (RunInfo, RunResult) {
     (RunDir::open(&path).and_then(|run| run.info()).expect("run.json"), runs::result(&path))
 }
 
-/// One load and one schedule: each request is in one count, and the load is as long as its requests say.
+/// Checks one load and one schedule: each request is in one count, and the load is as long as its requests say.
 #[track_caller]
 fn expect_exact_accounting(run: &Finished) {
     let (info, result) = read(run);

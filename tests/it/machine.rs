@@ -26,7 +26,7 @@ const TAKEN: f64 = 0.25;
 /// next.
 const QUIET: f64 = 0.2;
 
-/// A test's figures are measured so often at most.
+/// Most measurements of a test's figures.
 pub(crate) const MEASUREMENTS: usize = 3;
 
 thread_local! {
@@ -89,7 +89,7 @@ impl Account {
     }
 }
 
-/// The account until now.
+/// Returns the account until now.
 fn account() -> Account {
     static STATE: Mutex<Option<(Ticks, Account)>> = Mutex::new(None);
     static READER: Once = Once::new();
@@ -119,7 +119,7 @@ impl Meanwhile {
         Self { since: account() }
     }
 
-    /// The share of the processors' time that others have had.
+    /// Returns the share of the processors' time that others have had.
     pub(crate) fn taken(&self) -> f64 {
         account().share_since(self.since)
     }

@@ -1,4 +1,4 @@
-//! The built-in scenarios show what they are meant to show.
+//! The built-in scenarios show the effects that they were made for.
 
 use std::process::Command;
 
@@ -212,7 +212,7 @@ print(duckdb.sql(f\"select count(*) from '{run}/served/*.parquet' where request_
     assert_eq!(lines[1], run.records.served.iter().filter(|r| r.request.is_some()).count().to_string());
 }
 
-/// The groups as Python prints them: main before warmup, outcomes by name.
+/// Returns the groups as Python prints them: main before warmup, outcomes by name.
 fn expected_groups(run: &MeasuredRun) -> String {
     let mut groups = std::collections::BTreeMap::new();
     for row in &run.records.requests {

@@ -1,5 +1,5 @@
-//! The deliberate faults that the gate is proved with (`gate/mutations.yaml`): each is a fault of a scenario that works,
-//! and changes what exists. A few are run here; `scripts/proofs/mutations` runs all.
+//! The deliberate faults that prove the gate (`gate/mutations.yaml`): each is a fault in a scenario that works, and
+//! changes existing fields. A few are run here; `scripts/proofs/mutations` runs all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
@@ -38,7 +38,7 @@ impl Faults {
         serde_saphyr::from_str(include_str!("gate/mutations.yaml")).expect("YAML")
     }
 
-    /// The scenario's Deployments, with their places in `manifests`.
+    /// Returns the scenario's Deployments, with their places in `manifests`.
     fn deployments(&self) -> impl Iterator<Item = (usize, &str)> {
         let manifests = self.base["spec"]["manifests"].as_array().expect("manifests").iter().enumerate();
         manifests
@@ -58,7 +58,7 @@ impl Faults {
     }
 }
 
-/// The scenario with these settings, as far as that can be told without running it.
+/// Plans the scenario with these settings, without running it; returns the exit code and the output.
 fn plan(base: &Value, settings: &[String]) -> (Option<i32>, String) {
     let mut run = Rolldrop::new(["run", "base.yaml", "--dry-run", "--dataplane", "userspace"]);
     for setting in settings {
@@ -91,7 +91,7 @@ fn each_deliberate_fault_changes_what_exists() {
     }
 }
 
-/// Shorter, and with a load that hardly needs a processor.
+/// Settings for a shorter run with a load that hardly needs a processor.
 const SMALL: [&str; 4] = [
     "load.rate=50",
     "load.duration=12s",
@@ -99,7 +99,7 @@ const SMALL: [&str; 4] = [
     "disruptions=[{at: 2s, action: evict, selector: app=web, every: 4s, repeat: 2}]",
 ];
 
-/// Faults that show in any run, and what finds them.
+/// Faults that show in any run, and the checks that find them.
 const FEW: [(&str, &str); 3] = [
     ("downloads-longer-than-grace-period", "dropped.max"),
     ("one-percent-errors", "appErrors.max"),

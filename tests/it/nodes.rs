@@ -9,7 +9,7 @@ use crate::termination::lab::{Lab, Seen};
 
 const NODE: &str = "/api/v1/nodes/node-1";
 
-/// Some nodes and a Service.
+/// Starts some nodes and a Service.
 async fn lab(nodes: u32) -> Lab {
     let lab = Setup::new().nodes(nodes).watched().await;
     let service = json!({

@@ -19,7 +19,7 @@ pub(crate) fn on(dataplane: &'static str, test: impl AsyncFnOnce(Lab)) {
     on_with(dataplane, json!({}), test);
 }
 
-/// The same, with more in the cluster's configuration.
+/// Starts the same, with more in the cluster's configuration.
 pub(crate) fn on_with(dataplane: &'static str, config: Value, test: impl AsyncFnOnce(Lab)) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async { test(Setup::on(dataplane).with(config).watched().await).await });

@@ -1,4 +1,4 @@
-//! The admin port of the recording proxy, as a process: what it tells, whom, and where.
+//! The admin port of the recording proxy, as a process: its answers, its readers, and its address.
 
 use std::io::{BufRead, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,7 +15,7 @@ use crate::sample_server::Server;
 /// A proxy that runs.
 struct Proxy {
     child: Child,
-    /// The proxy's own number: the child may be what has started it.
+    /// Number of the proxy's own process: the child may be the program that started it.
     pid: u32,
     data: SocketAddr,
     admin: SocketAddr,
@@ -23,7 +23,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// One that tells everybody, or where there is a token those who have it.
+    /// Starts a proxy that answers everybody or, if there is a token, those who have it.
     fn start(upstream: &str, admin: &str, token: &str) -> Self {
         let (command, token_file) = (Self::command(upstream, admin), "token.txt");
         Self::started(match token {
@@ -60,7 +60,7 @@ impl Proxy {
         get(self.admin, path, "")
     }
 
-    /// The preStop hook of its container, under the command `before`; what it says against it.
+    /// Runs the preStop hook of its container, under the command `before`; the error is its message.
     fn pre_stop(&self, before: &[&str]) -> Result<(), String> {
         let admin = self.admin.to_string();
         let hook = [env!("CARGO_BIN_EXE_rolldrop"), "proxy-pre-stop", "--admin", &admin];
@@ -73,7 +73,7 @@ impl Proxy {
         }
     }
 
-    /// The metrics as Prometheus' own client library reads them.
+    /// Returns the metrics as Prometheus' own client library reads them.
     fn metrics(&self) -> Value {
         let (status, text) = self.admin("/metrics");
         assert_eq!(status, 200, "{text}");
@@ -104,7 +104,7 @@ impl Drop for Proxy {
     }
 }
 
-/// By family: its type, its help, and its samples, each with name, labels and value.
+/// Script that returns each family's type, help, and samples with name, labels and value.
 const PARSE: &str = r"
 import json, sys
 from prometheus_client.parser import text_string_to_metric_families
@@ -118,10 +118,10 @@ print(json.dumps({
 }))
 ";
 
-/// By which the app writes a request down.
+/// Header by which the app logs a request.
 const ID: &str = "rolldrop-id: t-1\r\n";
 
-/// Status and body of what an address answers.
+/// Returns status and body of an address's answer.
 fn get(address: SocketAddr, path: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("a connection");
     stream.set_read_timeout(Some(LIMIT)).expect("a limit");
@@ -134,7 +134,7 @@ fn get(address: SocketAddr, path: &str, headers: &str) -> (u16, String) {
     (status, body.to_owned())
 }
 
-/// The first rows that the admin port hands over.
+/// Returns the first rows that the admin port hands over.
 fn rows(admin: SocketAddr, headers: &str, count: usize) -> Vec<Value> {
     let mut stream = TcpStream::connect(admin).expect("a connection");
     stream.set_read_timeout(Some(LIMIT)).expect("a limit");

@@ -22,8 +22,8 @@ const TOKEN: &str = "only-for-the-proxies";
 /// its clock.
 const TOLERANCE_NS: i64 = 5_000_000;
 
-/// A workload of one pod behind the Service `web`: `env` is more of the proxy's environment, `app`
-/// more of the app's arguments, `more` of its container.
+/// A workload of one pod behind the Service `web`: `env` adds to the proxy's environment, `app` to the app's arguments,
+/// `more` to its container.
 struct Workload {
     name: &'static str,
     env: String,
@@ -103,7 +103,7 @@ spec:
     )
 }
 
-/// The library that shows a process another time (libfaketime).
+/// Returns the library that shows a process another time (libfaketime).
 fn faketime() -> String {
     let dirs = fs::read_dir("/usr/lib").expect("/usr/lib").flatten().map(|dir| dir.path());
     let mut libraries = dirs.map(|dir| dir.join("faketime/libfaketime.so.1")).filter(|path| path.exists());
@@ -142,7 +142,7 @@ fn skewed() -> MeasuredRun {
     runs::measure(&text, Dataplane::Kernel, &["--admin-token-file", &token.display().to_string()])
 }
 
-/// The phases of each source, as stamped.
+/// Returns the phases of each source, as stamped.
 fn phases(run: &MeasuredRun) -> BTreeMap<String, BTreeMap<ProxyPhase, Stamp>> {
     let mut phases: BTreeMap<String, BTreeMap<_, _>> = BTreeMap::new();
     for event in &run.records.events {
@@ -338,8 +338,8 @@ impl Run {
         (ran.code() == Some(0)).then(|| ran.stdout())
     }
 
-    /// Changes a pod that is going away, again and again, until it is gone. Answers the versions, and
-    /// when each was there.
+    /// Changes a pod that is being deleted, again and again, until it is gone. Returns the versions, and the time of
+    /// each.
     fn changes_until_gone(&self, pod: &str) -> Vec<(String, Stamp)> {
         let change = |n: usize| {
             let show = "-o jsonpath={.metadata.resourceVersion}";
@@ -349,13 +349,13 @@ impl Run {
         (0..).map_while(change).collect()
     }
 
-    /// The pod of a workload.
+    /// Returns the pod of a workload.
     fn pod(&self, workload: &str) -> String {
         self.kubectl(&format!("get pods -l is={workload} -o jsonpath={{.items[0].metadata.name}}"))
             .expect("a pod")
     }
 
-    /// The proxy beside a pod, as a process.
+    /// Returns the proxy beside a pod, as a process.
     fn proxy(&self, pod: &str) -> Process {
         let processes = process_tree(self.child.id());
         let own =

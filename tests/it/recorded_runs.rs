@@ -14,7 +14,7 @@ use serde_json::Value;
 use statements::{Group, Lost, Statements, Termination};
 use truth::{Truth, Uid};
 
-/// The noise between the clocks of the record and of the run.
+/// Noise between the clocks of the record and of the run.
 const NOISE_NS: i64 = 3_000_000;
 
 const RUNS: [&str; 5] = ["plain-one", "plain-rollout", "plain-all", "ingress", "both"];
@@ -39,7 +39,7 @@ impl Table {
         self.rows.push(Row { run: self.run, statement, required, seen, holds });
     }
 
-    /// A row of `n` cases of `of`, at least this share of which must be.
+    /// Adds a row of `n` cases out of `of`, which must be at least this share.
     fn share(
         &mut self,
         statement: &'static str,
@@ -51,7 +51,7 @@ impl Table {
         self.row(statement, required, format!("{n} of {of}"), holds);
     }
 
-    /// A row of values whose median must be at most `most`.
+    /// Adds a row of values whose median must be at most `most`.
     fn median(&mut self, statement: &'static str, required: &'static str, values: Vec<f64>, most: f64) {
         let Some((median, largest)) = median_and_largest(values) else {
             return self.row(statement, required, "none".to_owned(), false);
@@ -82,7 +82,7 @@ impl Recorded {
         Self { said: Statements::of(&dir.join("run")), truth: Truth::read(&dir) }
     }
 
-    /// The number of the target that balances so.
+    /// Returns the number of the target that balances in this way.
     fn target(&self, balances: Balances) -> usize {
         self.said.balances.iter().position(|(_, b)| *b == balances).expect("such a target")
     }
@@ -92,7 +92,7 @@ impl Recorded {
         self.said.lost.iter().filter(move |lost| *lost.request.row.target == **name)
     }
 
-    /// The rows that hold for a Service whose requests nothing names.
+    /// Adds the rows that hold for a Service whose pods no answer names.
     fn service(&self, table: &mut Table) {
         let target = self.target(Balances::Connections);
         self.windows(table, target);
@@ -130,7 +130,7 @@ impl Recorded {
         }
     }
 
-    /// The rows of the windows towards the Service.
+    /// Adds the rows of the windows towards the Service.
     fn windows(&self, table: &mut Table, target: usize) {
         let ends = &self.said.terminations;
         let last_routed = self.truth.last_routed();
@@ -162,7 +162,7 @@ impl Recorded {
         );
     }
 
-    /// The rows of what each pod is stated to have lost.
+    /// Adds the rows of the requests that each pod is stated to have lost.
     fn shares(&self, table: &mut Table, target: usize, known: &[(&Lost, &Uid)]) {
         let mut of_pod: BTreeMap<&Uid, u64> = BTreeMap::new();
         for (_, pod) in known {
@@ -191,7 +191,7 @@ impl Recorded {
         );
     }
 
-    /// The rows of a gateway's requests.
+    /// Adds the rows of a gateway's requests.
     fn gateway(&self, table: &mut Table) {
         let target = self.target(Balances::Requests);
         let lost: Vec<&Lost> = self.lost(target).collect();
@@ -242,7 +242,7 @@ impl Recorded {
         self.said.terminations.iter().filter(|end| group.pods.contains(&end.uid))
     }
 
-    /// The rows of what the pods that share lost requests are stated to have in common.
+    /// Adds the rows of the requests that groups of pods are stated to have lost together.
     fn groups(&self, table: &mut Table, target: usize, known: &[(&Lost, &Uid)]) {
         let groups = &self.said.groups;
         let is_exact = |group: &&Group| {
@@ -279,7 +279,7 @@ fn first_lost<'a>(known: &[(&Lost, &'a Uid)]) -> BTreeMap<&'a Uid, Stamp> {
     first
 }
 
-/// Every row of every run.
+/// Returns every row of every run.
 fn table() -> Vec<Row> {
     let mut rows = Vec::new();
     for run in RUNS {
@@ -296,7 +296,7 @@ fn table() -> Vec<Row> {
     rows
 }
 
-/// The table as Markdown.
+/// Prints the table as Markdown.
 fn print(rows: &[Row]) {
     println!("| run | statement | required | seen | holds |\n|---|---|---|---|---|");
     for Row { run, statement, required, seen, holds } in rows {

@@ -33,14 +33,14 @@ fn a_lost_request_takes_less_than_a_kilobyte() {
     grows_by_less_than(MOST_GROWTH_OF_LOST_KIB, 1);
 }
 
-/// Makes the reports of 20,000 and of 120,000 requests.
+/// Checks the memory of the reports of 20,000 and of 120,000 requests.
 fn grows_by_less_than(most_kib: u64, one_lost_of: u64) {
     let [few, many] = [2, 12].map(|seconds| peak_kib(seconds, one_lost_of));
     println!("{few} KiB for 20,000 requests, {many} KiB for 120,000; one lost of {one_lost_of}");
     assert!(many < few + most_kib, "{few} KiB for 20,000 requests, {many} KiB for 120,000");
 }
 
-/// The most memory that the report of so many seconds takes, in KiB.
+/// Returns the most memory that the report of a run of this many seconds takes, in KiB.
 fn peak_kib(seconds: u64, one_lost_of: u64) -> u64 {
     let dir = tempfile::tempdir().expect("a directory");
     let run = dir.path().join("run");
@@ -53,7 +53,7 @@ fn peak_kib(seconds: u64, one_lost_of: u64) -> u64 {
     peak_kib
 }
 
-/// Makes the report, and answers the most memory that was seen in use, in KiB.
+/// Makes the report, and returns the most memory in use, in KiB.
 fn report(run: &Path) -> u64 {
     let (mut child, _dir) = Rolldrop::new(["report".as_ref(), run.as_os_str()]).start();
     let mut peak_kib = 0;

@@ -19,7 +19,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// A server with this habit on SIGTERM.
+    /// Starts a server with this habit on SIGTERM.
     pub(crate) fn start(habit: &str, further: &[&str]) -> Self {
         let args = ["workload", "--listen", "127.0.0.1:0", "--on-sigterm", habit, "--log", "log.jsonl"];
         let (child, dir) = Rolldrop::new(args).args(further).start();
@@ -57,7 +57,7 @@ impl Server {
         stream
     }
 
-    /// Its log so far.
+    /// Returns the server's log so far.
     pub(crate) fn log(&self) -> Vec<Value> {
         json_lines(&self.dir.path().join("log.jsonl"))
     }

@@ -9,7 +9,7 @@ use crate::runs::{Dataplane, MeasuredRun, json_lines, measure, seconds};
 use crate::truth::{CLOCK_TOLERANCE_S, zero_s};
 use crate::web::Web;
 
-/// A rolling restart of a StatefulSet of three pods whose app exits at once.
+/// Returns the scenario of a rolling restart of a StatefulSet of three pods whose app exits at once.
 fn scenario(more: &str) -> String {
     Web::new(3).named().args(&["--on-sigterm", "exit"]).kind("StatefulSet").scenario(
         "names",
@@ -42,7 +42,8 @@ fn stops(run: &MeasuredRun, pod: &str) -> Vec<f64> {
     stops
 }
 
-/// The pods ended in order, each successor came under its predecessor's name, and the two were not mixed up.
+/// Checks that the pods ended in order, that each successor had its predecessor's name, and that the two were not
+/// confused.
 fn each_pod_is_told_from_its_successor(run: &MeasuredRun) {
     let result = &run.result;
     let mut ends: Vec<_> = result.terminations.iter().collect();

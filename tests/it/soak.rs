@@ -40,14 +40,14 @@ struct Size {
     clients: u64,
     /// Clients that attack meanwhile, and are not counted.
     hostile: u64,
-    /// The longest rest of a client between two conversations.
+    /// Longest rest of a client between two conversations.
     rest: Duration,
     seed: u64,
     binary: PathBuf,
 }
 
 impl Size {
-    /// The small one, unless `SOAK` says how many seconds it shall be at full load.
+    /// Returns the small size or, if `SOAK` is set, that many seconds at full load.
     fn chosen() -> Self {
         let full = std::env::var("SOAK").ok().map(|seconds| seconds.parse().expect("SOAK=SECONDS"));
         let binary =
@@ -132,7 +132,7 @@ struct Ledger {
 }
 
 impl Ledger {
-    /// A request that is about to be sent.
+    /// Returns the number of a request that is about to be sent.
     fn new_id(&self) -> u64 {
         let mut requests = self.requests();
         requests.push(Known(Known::SENT));
@@ -146,23 +146,23 @@ impl Ledger {
         }
     }
 
-    /// Notes what may happen but once.
+    /// Notes a fact that may occur only once.
     fn note_once(&self, id: u64, fact: u8) {
         let known = self.requests().get(usize::try_from(id).expect("a number")).copied().unwrap_or_default();
         self.note(id, fact | if known.is(fact) { Known::TWICE } else { 0 });
     }
 
-    /// A client saw the beginning of an answer.
+    /// Notes that a client saw the beginning of an answer.
     fn begun(&self, id: u64) {
         self.note(id, Known::BEGUN);
     }
 
-    /// A client that stayed saw the end of an answer.
+    /// Notes that a client that stayed saw the end of an answer.
     fn ended(&self, id: u64, complete: bool) {
         self.note(id, Known::ENDED | if complete { Known::ENDED_COMPLETE } else { 0 });
     }
 
-    /// The app read a request, whose id this is.
+    /// Notes that the app read the request with this id.
     fn read_by_app(&self, id: &str) {
         if id == HOSTILE_ID {
             return;
@@ -212,13 +212,13 @@ impl Memory {
         samples.iter().map(|(_, kib)| kib).sum::<f64>() / samples.len().max(1) as f64 / 1024.0
     }
 
-    /// The means of the first and of the last quarter.
+    /// Returns the means of the first and of the last quarter.
     fn quarters_mib(&self) -> (f64, f64) {
         let quarter = self.0.len().div_ceil(4);
         (Self::mean_mib(&self.0[..quarter]), Self::mean_mib(&self.0[self.0.len() - quarter..]))
     }
 
-    /// The slope of the least squares from the second quarter on.
+    /// Returns the slope of the least squares from the second quarter on.
     fn mib_per_hour(&self) -> f64 {
         let samples = &self.0[self.0.len() / 4..];
         let n = samples.len() as f64;
@@ -442,7 +442,7 @@ async fn get(admin: SocketAddr, path: &str) -> String {
     answer.split_once("\r\n\r\n").expect("a body").1.to_owned()
 }
 
-/// An app that now and then does not listen.
+/// Runs an app that sometimes does not listen.
 async fn app(address: SocketAddr, mut rng: StdRng, ledger: Arc<Ledger>) {
     let mut connections = JoinSet::new();
     loop {
@@ -464,7 +464,7 @@ async fn app(address: SocketAddr, mut rng: StdRng, ledger: Arc<Ledger>) {
     }
 }
 
-/// A connection of the app, whose client chose the protocol.
+/// Serves a connection of the app, whose client chose the protocol.
 async fn serve(stream: TcpStream, mut rng: StdRng, ledger: Arc<Ledger>) {
     if rng.random_bool(0.02) {
         // Accepted, and closed at once.
@@ -489,7 +489,7 @@ async fn serve(stream: TcpStream, mut rng: StdRng, ledger: Arc<Ledger>) {
     };
 }
 
-/// A client, one connection after the other.
+/// Runs a client, one connection after the other.
 async fn client(proxy: SocketAddr, end: Instant, rest: Duration, mut rng: StdRng, ledger: &Arc<Ledger>) {
     while Instant::now() < end {
         let stream = match TcpStream::connect(proxy).await {
@@ -529,7 +529,7 @@ fn bytes(rng: &mut StdRng, length: usize) -> &'static [u8] {
     &BLOCK[from..from + length]
 }
 
-/// One of several.
+/// Returns one of several values at random.
 fn one_of<T: Copy>(rng: &mut StdRng, of: &[T]) -> T {
     of[rng.random_range(0..of.len())]
 }

@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const AFTERWARDS: Duration = Duration::from_secs(300);
 const MIB: u64 = 1024 * 1024;
 
-/// So many hostile clients of a kind at once.
+/// An attack, by this many hostile clients of a kind at once.
 #[derive(Clone, Copy)]
 struct Load {
     name: &'static str,
@@ -80,11 +80,11 @@ struct Outcome {
     descriptors: usize,
     /// Number of descriptors more than before at the load's end, with the clients still there.
     left: usize,
-    /// After how long the descriptors were as before, from when the clients had gone.
+    /// Time from the clients' end until there were as many descriptors as before.
     after: Option<Duration>,
 }
 
-/// A client that asks for something small again and again, on a new connection each time.
+/// Runs a client that requests something small again and again, on a new connection each time.
 async fn normal(to: SocketAddr, stops: Arc<AtomicBool>) -> (u64, u64, Duration) {
     let (mut served, mut failed, mut slowest) = (0, 0, Duration::ZERO);
     while !stops.load(Ordering::Relaxed) {
@@ -111,7 +111,7 @@ async fn ask(to: SocketAddr) -> bool {
     answer.await.is_ok_and(|answer| answer.starts_with(b"HTTP/1.1 200 "))
 }
 
-/// Puts a subject under a load, and looks at it until it has let go of everything.
+/// Puts a subject under a load, and watches it until it has released everything.
 async fn attack(kind: Kind, load: Load, lasts: Duration) -> Result<Outcome, String> {
     let cgroup = Cgroup::new()?;
     let (_app, upstream) = app::start().await;
@@ -179,7 +179,7 @@ fn row(kind: Kind, load: Load, outcome: &Result<Outcome, String>) -> String {
     row
 }
 
-/// Has this process, and those that it starts, open as many files as they may; returns how many.
+/// Lets this process, and those that it starts, open as many files as allowed; returns that number.
 pub(crate) fn files() -> usize {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
 

@@ -1,4 +1,4 @@
-//! Progress on a terminal and elsewhere, and completions: what people see, and what pipes get.
+//! Progress on a terminal and elsewhere, and completions: the output that people see, and that pipes get.
 
 use std::process::Command;
 
@@ -38,7 +38,7 @@ fn shown_by(words: &str, columns: u32) -> (String, String) {
     (read("typescript"), read("result"))
 }
 
-/// The lines of a terminal's input without what moves its cursor.
+/// Returns the lines of a terminal's output without the codes that move its cursor.
 fn lines(typescript: &str) -> Vec<String> {
     let mut text = String::new();
     let mut rest = typescript.chars();

@@ -37,10 +37,10 @@ type Recorded = BTreeMap<&'static str, Result<Recording, String>>;
 /// The dataplanes that the cases are recorded on.
 const DATAPLANES: [&str; 2] = ["userspace", "kernel"];
 
-/// Between the beginnings of two cases, lest all pods start at once.
+/// Time between the beginnings of two cases, so that not all pods start at once.
 const STAGGER: Duration = Duration::from_millis(200);
 
-/// The recordings of a case, one for each dataplane.
+/// Returns the recordings of a case, one for each dataplane.
 #[track_caller]
 fn recordings(case: &str) -> Vec<&'static Recording> {
     static RECORDED: OnceLock<Vec<Recorded>> = OnceLock::new();

@@ -1,4 +1,4 @@
-//! The architecture's rules, read off the source: who may use whom, and who stays pure.
+//! The architecture's rules, checked in the source: which part may use which, and which stay pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,7 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lab", &["record::Clock", "record::Stamp", "record::clock", "wire::places"]),
 ];
 
-/// Modules that take data and give data, as `crates/analysis` and `crates/report` do, whose lints see to it: no
+/// Modules that take data and return data, as `crates/analysis` and `crates/report` do, whose lints check the same: no
 /// clock, no I/O, no async.
 const PURE: &[&str] = &["inject", "manifest", "nearest"];
 
@@ -44,7 +44,7 @@ const IMPURE: &[&str] = &[
     ".await",
 ];
 
-/// Crates in which no modules at the top use each other in a circle.
+/// Crates whose top modules do not use each other in a circle.
 const WITHOUT_CIRCLES: &[&str] = &["rolldrop", "analysis", "lab", "load", "wire"];
 
 const MAX_LINES: usize = 800;
@@ -68,13 +68,13 @@ impl Source {
     }
 }
 
-/// The libraries, by name, with their folders.
+/// Returns the libraries, by name, with their folders.
 fn libraries() -> Vec<(String, PathBuf)> {
     let folders = fs::read_dir(root().join("crates")).expect("the crates").flatten();
     folders.map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path())).collect()
 }
 
-/// All files of Rust below a folder.
+/// Returns all files of Rust below a folder.
 fn rust_files(folder: PathBuf) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder];
@@ -91,7 +91,7 @@ fn rust_files(folder: PathBuf) -> Vec<PathBuf> {
     found
 }
 
-/// The code of all crates, what only tests or fuzz targets are made of aside.
+/// Returns the code of all crates, without files for tests or fuzz targets only.
 fn sources() -> Vec<Source> {
     let own = ("rolldrop".to_owned(), root().to_owned());
     let all = libraries().into_iter().filter(|(name, _)| name != "testing").chain([own]);
@@ -111,7 +111,7 @@ fn sources() -> Vec<Source> {
     sources.filter(|source| !is_test(&source.path)).collect()
 }
 
-/// The text without comments and without its unit tests.
+/// Returns the text without comments and without its unit tests.
 fn code(text: &str) -> String {
     let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
@@ -162,7 +162,7 @@ fn modules_use_only_what_the_architecture_allows() {
     }
 }
 
-/// The names behind the root of its crate that a source has: modules at the top, and what the root re-exports.
+/// Returns the names that a source may use from the root of its crate: top modules, and re-exports of the root.
 fn behind_the_root(source: &Source) -> BTreeSet<String> {
     let depth = source.path.components().rev().take_while(|part| part.as_os_str() != "src").count();
     let (code, above) = (code(&source.text), "super::".repeat(depth));
@@ -208,7 +208,7 @@ fn modules_at_the_top_of_a_crate_use_each_other_in_no_circle() {
     }
 }
 
-/// The libraries of ours that a manifest names, those for tests aside.
+/// Returns our libraries that a manifest names, without those for tests.
 fn dependencies(manifest: &Path) -> BTreeSet<String> {
     let text = fs::read_to_string(manifest).expect("a manifest");
     let sections = ["dependencies]\n", "target.'cfg(target_os = \"linux\")'.dependencies]\n"];

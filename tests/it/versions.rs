@@ -7,7 +7,7 @@ use crate::harness::{Finished, Rolldrop};
 use crate::lab::Setup;
 use crate::web::Web;
 
-/// The app with these fields in its pods' spec and its container.
+/// Returns the app with these fields in its pods' spec and its container.
 fn scenario(pod: Value, app: Value) -> String {
     let web = Web::new(1).pod(pod).app(app);
     web.scenario("old", "  target: {service: web}\n  load: {rate: 50, duration: 1s}\n")

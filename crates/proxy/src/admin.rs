@@ -262,7 +262,7 @@ impl Port {
         if let Err(error) = served {
             tracing::debug!(%error, "an admin connection ended");
         } else if self.told_all.load(Ordering::Relaxed) {
-            // The process exits next: wait until the reader has it all, which it says by closing.
+            // The process exits next: wait until the reader has it all, which it shows by closing.
             let _busy = place.begin_request();
             match gone(&mut stream).await {
                 Ok(()) => self.shared.journal.reader_has_all(),

@@ -150,7 +150,7 @@ impl Talk {
         }
     }
 
-    /// Ends everything under way; returns whether there was anything.
+    /// Ends everything under way; returns true if there was anything.
     fn end_all(&self, end: ServedEnd) -> bool {
         match self {
             Talk::None => false,

@@ -83,7 +83,8 @@ impl Running {
         TcpStream::connect(self.data).await.unwrap()
     }
 
-    /// A new client's connection, and the app's for it: this much was asked, and has come there.
+    /// Returns a new client's connection, and the app's for it, after the client has sent this text and the app has got
+    /// it.
     async fn asked(&self, app: &TcpListener, request: &str) -> (TcpStream, TcpStream) {
         let mut client = self.client().await;
         client.write_all(request.as_bytes()).await.unwrap();
@@ -105,7 +106,7 @@ impl Running {
         read_all(&mut stream).await
     }
 
-    /// The value of a metric without labels.
+    /// Returns the value of a metric without labels.
     async fn metric(&self, name: &str) -> usize {
         let metrics = self.get("/metrics").await;
         let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -116,7 +117,7 @@ impl Running {
         self.rows_from(0).await
     }
 
-    /// The first line that a reader gets.
+    /// Returns the first line that a reader gets.
     async fn hello(&self, query: &str) -> ProxyLine {
         self.rows_of(query).await.lines.remove(0)
     }

@@ -1,4 +1,4 @@
-//! The chart's Role and what the program says it will do: neither may have what the other has not.
+//! The chart's Role and the program's plan: neither may have a right that the other does not have.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::{objects, of_kind, template};
 use crate::harness::Rolldrop;
 use crate::kubectl::{Kubectl, ROLLED_OUT, SharedCluster};
 
-/// Something that may be done.
+/// Right to an operation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Right {
     /// Namespace of the right; `None` means all namespaces, or objects that are in none.
@@ -98,7 +98,7 @@ fn of_chart(values: &Value) -> BTreeSet<Right> {
     rights
 }
 
-/// The specifications of scenarios, one for each thing that takes rights of its own.
+/// Returns the specifications of scenarios, one for each feature that needs rights of its own.
 fn specs() -> Vec<(&'static str, Value)> {
     let disrupt = |disruption: Value| json!({"target": {"service": "web"}, "disruptions": [disruption]});
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "own"},

@@ -31,7 +31,7 @@ impl Shop {
         Self(cluster)
     }
 
-    /// Applies what this cluster serves of these objects.
+    /// Applies those of these objects that this cluster serves.
     #[track_caller]
     fn apply(&self, objects: &[Value]) {
         let kinds =
@@ -120,7 +120,7 @@ fn of_kind<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
     objects.iter().find(|object| object["kind"] == kind).unwrap_or_else(|| panic!("no {kind}"))
 }
 
-/// A Job named `name` with this spec. Other tests use the processors meanwhile.
+/// Returns a Job named `name` with this spec. Other tests use the processors meanwhile.
 fn job(name: &str, mut spec: Value) -> Value {
     let args = spec.pointer_mut("/template/spec/containers/0/args").and_then(Value::as_array_mut);
     args.expect("arguments").push("--max-busy=100%".into());

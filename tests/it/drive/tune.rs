@@ -1,4 +1,4 @@
-//! `rolldrop tune` on a workload that was there before: the least sleep, its proof, and nothing left behind.
+//! `rolldrop tune` on an existing workload: the shortest sleep, its proof, and nothing left behind.
 
 use std::path::Path;
 
@@ -235,7 +235,7 @@ fn gateway_without_an_ingress_needs_the_workloads_name() {
     assert!(missing.stderr().contains("there is no Deployment other in namespace"), "{missing}");
 }
 
-/// The runs of a tuning, without those that were made again because the machine lagged.
+/// Returns the runs of a tuning, without those that were repeated because the machine lagged.
 fn valid_steps(found: &Value) -> Vec<&Value> {
     let steps = found["steps"].as_array().expect("steps");
     steps.iter().filter(|step| step["verdict"]["state"] == "valid").collect()

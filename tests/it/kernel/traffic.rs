@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A Service of the default namespace, as it was created.
+/// Creates a Service in the default namespace, and returns it.
 async fn create(cluster: &Cluster, service: Value) -> Service {
     let services = Api::<Service>::default_namespaced(cluster.client.clone());
     let service = serde_json::from_value(service).expect("a Service");

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use super::{Kubectl, LIMIT, pod, wait_for};
 
-/// A pod that ignores SIGTERM.
+/// Creates a pod that ignores SIGTERM.
 fn stubborn(kubectl: &Kubectl) {
     kubectl.apply(&pod("stubborn", "trap '' TERM; while :; do sleep 1; done"));
     kubectl.ok("wait pod/stubborn --for=condition=Ready --timeout=300s");

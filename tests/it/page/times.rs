@@ -106,7 +106,7 @@ fn a_page_of_300_terminations_does_what_it_is_asked_for() {
     assert_eq!(browser.errors, Vec::<String>::new());
 }
 
-/// The report of a run with 300 terminations.
+/// Returns the report of a run with 300 terminations.
 fn report_of_many(dir: &TempDir) -> PathBuf {
     let run = dir.path().join("run");
     Synthetic { workers: 1, seconds: 6, deletions: 300, one_lost_of: 1000 }.write(&run);

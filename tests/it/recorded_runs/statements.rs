@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::truth::Uid;
 
-/// The statements about one run.
+/// Statements about one run.
 pub(super) struct Statements {
     /// Each pod that ended.
     pub(super) terminations: Vec<Termination>,
@@ -22,7 +22,7 @@ pub(super) struct Statements {
     pub(super) lost: Vec<Lost>,
     /// Terminations that share lost requests.
     pub(super) groups: Vec<Group>,
-    /// For each target: what it balances.
+    /// Way of balancing of each target.
     pub(super) balances: Vec<(String, Balances)>,
     /// `result.json`.
     pub(super) result: Value,
@@ -35,7 +35,7 @@ pub(super) struct Termination {
     pub(super) earliest: Stamp,
     /// Time at which a watch showed the deletion.
     pub(super) seen: Option<Stamp>,
-    /// By target.
+    /// Windows by target.
     pub(super) windows: Vec<Bounds>,
     /// Lost requests.
     pub(super) dropped: Bounded,
@@ -59,7 +59,7 @@ pub(super) struct Group {
 pub(super) struct Lost {
     pub(super) request: Request,
     pub(super) cause: Cause,
-    /// The pods whose end may explain it.
+    /// Pods whose termination may explain the lost request.
     pub(super) candidates: BTreeSet<Uid>,
 }
 

@@ -15,7 +15,7 @@ const SAME_CONNECTION_NS: i64 = 100_000_000;
 const DIAL_BEFORE_NS: i64 = 1_000_000;
 /// A gateway that dials for a request does so within this time.
 const DIAL_AFTER_NS: i64 = 30_000_000;
-/// `conntrack -E` prints a connection so much later than it came.
+/// Time by which `conntrack -E` prints a connection later than it came.
 const PRINTED_LATER_NS: i64 = 3_000_000;
 
 /// The uid of a pod.
@@ -28,7 +28,7 @@ struct Connection {
     pod: Uid,
 }
 
-/// The record that nothing of rolldrop wrote.
+/// Record that no part of rolldrop wrote.
 pub(super) struct Truth {
     /// Connections to a Service, by the client's port, in order.
     routed: HashMap<u16, Vec<Connection>>,
@@ -63,7 +63,7 @@ impl Truth {
         truth
     }
 
-    /// The pod that the kernel sent this request's connection to; `None` if it sent it to none.
+    /// Returns the pod that the kernel sent this request's connection to; `None` if it sent it to none.
     pub(super) fn routed_to(&self, request: &Request) -> Option<&Uid> {
         let of_port = self.routed.get(&request.row.local_port?)?;
         let distance = |c: &&Connection| c.at.ns_since(request.begun()).abs();
@@ -81,7 +81,7 @@ impl Truth {
         last
     }
 
-    /// The pods that a gateway may have dialled for this request: those of `ending`, each with the time from
+    /// Returns the pods that a gateway may have dialled for this request: those of `ending`, each with the time from
     /// which its connections count, to which a connection was made just after the request was sent.
     pub(super) fn dialled_for(&self, request: &Request, ending: &BTreeMap<Uid, Stamp>) -> BTreeSet<Uid> {
         let from = request.begun().shifted_ns(-DIAL_BEFORE_NS);

@@ -18,13 +18,13 @@ use super::{Ledger, bytes, one_of, reset};
 
 const WINDOW: u32 = 1 << 20;
 
-/// An app's side of a connection.
+/// Runs an app's side of a connection.
 pub(super) async fn serve(stream: TcpStream, mut rng: StdRng, ledger: Arc<Ledger>) -> Result<(), h2::Error> {
     if rng.random_bool(0.05) {
         // However it ends, it ends in a reset.
         reset(&stream);
     }
-    // After so many requests it says goodbye, or is gone.
+    // After this many requests it sends GOAWAY, or is gone.
     let last = rng.random_bool(0.3).then(|| rng.random_range(1..20));
     let is_graceful = rng.random_bool(0.5);
     let mut builder = server::Builder::new();
@@ -92,7 +92,7 @@ async fn answer(
     to.send_trailers(status("0"))
 }
 
-/// A client's side of a connection.
+/// Runs a client's side of a connection.
 pub(super) async fn converse(
     stream: TcpStream,
     rng: &mut StdRng,

@@ -1,4 +1,4 @@
-//! An app that gives its clients 10 s for whatever they do, as servers do by default with other numbers.
+//! An app that gives its clients 10 s for any step, as servers do by default with other numbers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -45,7 +45,7 @@ async fn serve(mut stream: TcpStream, large: &[u8]) {
     }
 }
 
-/// Answers requests until the client has said nothing for too long.
+/// Answers requests until the client has sent nothing for too long.
 async fn answer_all(stream: &mut TcpStream, large: &[u8]) -> io::Result<()> {
     let mut held = Vec::new();
     loop {

@@ -26,7 +26,7 @@ pub(crate) enum Attack {
     LongHead,
     /// A HEADERS frame of nearly 1 MiB that does not end.
     LongFrame,
-    /// Streams that are not a client's to open, and streams that do not end, behind whatever GOAWAY.
+    /// Streams that a client must not open, and streams that do not end, regardless of GOAWAY.
     Streams,
 }
 
@@ -40,7 +40,7 @@ pub(crate) enum Client {
 }
 
 impl Attack {
-    /// Every way.
+    /// All attacks.
     pub(crate) const ALL: [Attack; 7] = [
         Attack::Idle,
         Attack::SlowHead,
@@ -134,13 +134,13 @@ impl Attack {
 /// The preface of HTTP/2, and SETTINGS without any.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// The header of a frame.
+/// Returns the header of a frame.
 pub(crate) fn frame(length: u32, kind: u8, flags: u8, stream: u32) -> [u8; 9] {
     let ([_, a, b, c], [d, e, f, g]) = (length.to_be_bytes(), stream.to_be_bytes());
     [a, b, c, kind, flags, d, e, f, g]
 }
 
-/// A request of a hostile client.
+/// Returns a request of a hostile client.
 pub(crate) fn request(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: hostile\r\nrolldrop-id: {HOSTILE_ID}\r\n\r\n")
 }

@@ -17,7 +17,7 @@ pub(super) struct Cgroup {
 /// Memory in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Memory {
-    /// Of the process itself.
+    /// Memory of the process itself.
     pub(super) anonymous: u64,
     /// Memory without the page cache, including the kernel's own and that of sockets.
     pub(super) all: u64,
@@ -26,7 +26,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// The larger of each.
+    /// Returns the larger value of each kind.
     pub(super) fn max(self, other: Self) -> Self {
         Self {
             anonymous: self.anonymous.max(other.anonymous),
@@ -37,7 +37,7 @@ impl Memory {
 }
 
 impl Cgroup {
-    /// A new one with the limit of a sidecar; why not, where none can be made.
+    /// Returns a new cgroup with the limit of a sidecar, or the reason that none can be made.
     pub(super) fn new() -> Result<Self, String> {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -66,7 +66,7 @@ impl Cgroup {
         Ok(cgroup)
     }
 
-    /// The same command, in this cgroup.
+    /// Returns the command of a program, in this cgroup.
     pub(super) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("sh");
         command
@@ -100,7 +100,7 @@ impl Cgroup {
         kills.and_then(|kills| kills.trim().parse().ok()).unwrap_or_default()
     }
 
-    /// The processes in it.
+    /// Returns the processes in it.
     pub(super) fn pids(&self) -> Vec<u32> {
         self.read("cgroup.procs").lines().filter_map(|pid| pid.parse().ok()).collect()
     }

@@ -1,4 +1,4 @@
-//! The proxies that are attacked: ours, nginx and HAProxy, each with one process that relays.
+//! The proxies under attack: ours, nginx and HAProxy, each with one process that relays.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -103,7 +103,7 @@ impl Subject {
         Ok(())
     }
 
-    /// The descriptors of all its processes.
+    /// Returns the number of descriptors of all its processes.
     pub(super) fn descriptors(&self) -> usize {
         let of = |pid: &u32| std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
         self.pids.iter().map(of).sum()

@@ -9,7 +9,7 @@ use super::lab::{Lab, Seen};
 use super::recordings;
 use crate::lab::may_get_pods;
 
-/// The cases that no other module has.
+/// Returns the cases that no other module has.
 pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
     let c6 = Case::new(lab, "c06", SERVE_2).grace(10).exec_hook(5);
     let post_start = c6.shell("app", "say 'post start begins'; sleep 5; say 'post start ends'");

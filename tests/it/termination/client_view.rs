@@ -25,8 +25,8 @@ fn exec(lab: &Lab, spot: &[&str]) -> Command {
     command
 }
 
-/// Starts a server that exits at once on SIGTERM and says its process id first; answers its address. Others can stop it:
-/// it is not the first process of a namespace.
+/// Starts a server that prints its process id first and exits at once on SIGTERM; returns its address. Others can stop
+/// it: it is not the first process of a namespace.
 async fn serve(lab: &Lab, name: &str) -> String {
     let binary = env!("CARGO_BIN_EXE_rolldrop");
     let script = format!("echo pid $$$$; exec {binary} workload --listen 0.0.0.0:8080 --log -");
@@ -59,7 +59,7 @@ impl<'a> Pair<'a> {
         Self { lab, name, client, out }
     }
 
-    /// Deletes the pod; answers what became of the client's requests.
+    /// Deletes the pod; returns the outcomes of the client's requests.
     async fn end(mut self, grace: u32) -> Vec<RequestRow> {
         let options = json!({"gracePeriodSeconds": grace});
         self.lab.call("DELETE", &format!("{PODS}/{}", self.name), Some(&options)).await;

@@ -14,8 +14,8 @@ use super::recording::Recording;
 
 const ORDERS: &str = include_str!("../golden/orders.txt");
 
-/// An API event may come so much sooner or later than the recorded ones: the
-/// recorded cases ran many at once, as these do.
+/// Largest time that an API event may come sooner or later than the recorded ones: the recorded cases ran many at once,
+/// as these do.
 const API_SLACK_S: (f64, f64) = (1.5, 2.0);
 /// The same for signals and ends of processes.
 const PROCESS_SLACK_S: (f64, f64) = (0.6, 1.5);
@@ -88,8 +88,8 @@ impl Golden {
         golden
     }
 
-    /// Fails unless the case went as recorded: the order of API events exactly, the seconds of
-    /// everything, and the Events.
+    /// Fails unless the case went as recorded: the order of API events exactly, the times of everything, and the
+    /// Events.
     #[track_caller]
     pub(crate) fn check(&self, ours: &Recording) {
         self.check_order(ours);
@@ -119,7 +119,7 @@ impl Golden {
         }
     }
 
-    /// The orders of one kind's API events that were recorded.
+    /// Returns the orders of one kind's API events that were recorded.
     pub(crate) fn orders_of(&self, kind: &str) -> Vec<Vec<&str>> {
         let of_kind = |order: &'_ [(f64, f64, String)]| -> Vec<usize> {
             (0..order.len()).filter(|n| order[*n].2.starts_with(kind)).collect()
@@ -178,12 +178,12 @@ impl Passing {
     }
 }
 
-/// The API events of one kind, in our order.
+/// Returns the API events of one kind, in our order.
 pub(crate) fn order_of(kind: &str, ours: &Recording) -> Vec<String> {
     order(ours).into_iter().map(|(_, text)| text).filter(|text| text.starts_with(kind)).collect()
 }
 
-/// The pod's and its endpoint's API events, told as the recorded ones are: `(seconds, text)`.
+/// Returns the pod's and its endpoint's API events, in the words of the recorded ones: `(seconds, text)`.
 pub(crate) fn order(ours: &Recording) -> Vec<(f64, String)> {
     let mut order: Vec<(f64, String)> = Vec::new();
     let mut last: BTreeMap<&str, String> = BTreeMap::new();

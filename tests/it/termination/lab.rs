@@ -35,7 +35,7 @@ const WAITS_OF_AN_ANSWER: f64 = 5.0;
 /// Most waits of processes for a processor in a timed sequence.
 const WAITS: f64 = 20.0;
 
-/// Unix nanoseconds, as the sample server and `date +%s%N` write them.
+/// Returns the time in Unix nanoseconds, as the sample server and `date +%s%N` write it.
 pub(crate) fn now_ns() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a date after 1970");
     i64::try_from(since.as_nanos()).expect("a date before 2262")
@@ -142,12 +142,12 @@ impl Lab {
         Self { dataplane, client, journal, late, _watches: watches, cluster }
     }
 
-    /// A directory for the logs of the pods' programs.
+    /// Returns a directory for the logs of the pods' programs.
     pub(crate) fn dir(&self) -> &Path {
         self.cluster.dir()
     }
 
-    /// The cluster's process.
+    /// Returns the cluster's process.
     pub(crate) fn pid(&self) -> u32 {
         self.cluster.pid()
     }
@@ -181,7 +181,7 @@ impl Lab {
         answer
     }
 
-    /// All that the watches have said of a namespace.
+    /// Returns all events of the watches in a namespace.
     pub(crate) fn seen(&self, namespace: &str) -> Vec<Seen> {
         self.journal.look(namespace, <[Seen]>::to_vec)
     }
@@ -234,7 +234,7 @@ async fn keep_watch(client: Client, path: &str, journal: std::sync::Arc<Journal>
     }
 }
 
-/// Looks how late timers come.
+/// Measures how late timers come.
 async fn keep_time(late: Late) {
     loop {
         let due = tokio::time::Instant::now() + TICK;
@@ -244,7 +244,7 @@ async fn keep_time(late: Late) {
     }
 }
 
-/// Looks how long the API takes for an answer that the model delays by nothing. Never returns.
+/// Measures the time that the API takes for an answer that the model does not delay. Never returns.
 async fn keep_asking(client: Client, late: Late) {
     loop {
         tokio::time::sleep(ASK).await;
@@ -261,7 +261,7 @@ async fn keep_asking(client: Client, late: Late) {
 pub(crate) struct Held(OwnedFd);
 
 impl Held {
-    /// The process whose command line has `word` in it, once there is one.
+    /// Waits for a process whose command line has `word` in it.
     pub(crate) async fn find(word: &str) -> Self {
         let deadline = tokio::time::Instant::now() + LIMIT;
         loop {
@@ -285,7 +285,7 @@ impl Held {
     }
 }
 
-/// The process with this word among its arguments; of several, the first that was started.
+/// Returns the process with this word among its arguments; of several, the first that was started.
 fn pid_of(word: &str) -> Option<Pid> {
     let mut found: BTreeMap<i32, PathBuf> = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {

@@ -10,7 +10,7 @@ use super::golden::order_of;
 use super::lab::{Lab, Seen};
 use super::recordings;
 
-/// The cases.
+/// Returns the cases.
 pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
     let server = |name, habit| Case::new(lab, name, habit);
     let delete = Act::Delete(None);

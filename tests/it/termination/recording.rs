@@ -35,7 +35,7 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Seconds since the first act.
+    /// Returns the seconds since the first act.
     #[expect(clippy::cast_precision_loss, reason = "a case takes a minute")]
     pub(crate) fn at(&self, ns: i64) -> f64 {
         (ns - self.zero_ns) as f64 / 1e9
@@ -46,7 +46,7 @@ impl Recording {
         (range.start - self.lag_s..range.end + self.lag_s).contains(&seconds)
     }
 
-    /// The same, about another pod and timed from another moment.
+    /// Returns the same recording, about another pod and timed from another moment.
     pub(crate) fn about(&self, pod: &str, zero_ns: i64) -> Self {
         Self { pod: pod.to_owned(), zero_ns, ..self.clone() }
     }
@@ -70,7 +70,7 @@ impl Recording {
         found.unwrap_or_else(|| panic!("no {what:?}\n{self}")).0
     }
 
-    /// The watch events of the case's pod since the first act.
+    /// Returns the watch events of the case's pod since the first act.
     pub(crate) fn pods(&self) -> impl Iterator<Item = (f64, &Seen)> {
         let ours = |seen: &&Seen| seen.kind() == "Pod" && seen.name() == self.pod;
         self.seen.iter().filter(ours).map(|seen| (self.at(seen.at_ns), seen)).filter(|(at, _)| *at >= 0.0)
@@ -102,7 +102,7 @@ impl Recording {
         count
     }
 
-    /// The Events about the pod since the first act.
+    /// Returns the Events about the pod since the first act.
     pub(crate) fn events(&self) -> impl Iterator<Item = &Value> {
         self.seen
             .iter()
@@ -111,12 +111,12 @@ impl Recording {
             .filter(|event| event["involvedObject"]["name"] == *self.pod)
     }
 
-    /// The messages of the Events of a reason.
+    /// Returns the messages of the Events of a reason.
     pub(crate) fn messages(&self, reason: &str) -> Vec<&str> {
         self.events().filter(|e| e["reason"] == reason).filter_map(|e| e["message"].as_str()).collect()
     }
 
-    /// The exit code that the API shows for a container at its end.
+    /// Returns the exit code that the API shows for a container at its end.
     #[track_caller]
     pub(crate) fn exit_code(&self, container: &str) -> i64 {
         let code = |object: &Value| {

@@ -6,7 +6,7 @@ use rolldrop_record::{Cause, EventKind, Outcome, RequestRow};
 use crate::machine::measured;
 use crate::runs::{self, MeasuredRun};
 
-/// The requests that a pod answered, with when they were sent, in seconds since its t0.
+/// Returns the requests that a pod answered, with when they were sent, in seconds since its t0.
 fn answered_by<'a>(run: &'a MeasuredRun, termination: &'a Termination) -> Vec<(f64, &'a RequestRow)> {
     let zero = run.records.events.iter().find_map(|event| match event.kind {
         EventKind::LoadStarted { warmup_s, .. } => Some(event.at.unix_ns() as f64 / 1e9 + warmup_s),

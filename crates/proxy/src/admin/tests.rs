@@ -15,7 +15,7 @@ use rolldrop_record::Clock;
 const DEADLINE: Duration = Duration::from_secs(120);
 const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// The admin port of a proxy before this app.
+/// Returns the admin port of a proxy before this app.
 fn port(app: SocketAddr) -> Port {
     Port {
         shared: Arc::new(Shared::new(&Config::bare(app), Clock::start())),
@@ -33,7 +33,7 @@ fn asking(path: &str, token: Option<&str>) -> Request<()> {
     request.body(()).unwrap()
 }
 
-/// An admin port that serves within these limits, until the set is dropped.
+/// Returns an admin port that serves within these limits, until the set is dropped.
 async fn serving(limits: Limits) -> (SocketAddr, JoinSet<()>) {
     let listener = TcpListener::bind(LOCAL).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -49,7 +49,7 @@ async fn connected(address: SocketAddr, say: &[u8]) -> TcpStream {
     stream
 }
 
-/// All that the admin port says before it closes.
+/// Returns everything that the admin port sends before it closes.
 async fn answer(stream: &mut TcpStream) -> String {
     let mut text = Vec::new();
     // A reset ends it as well.

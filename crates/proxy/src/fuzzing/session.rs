@@ -1,6 +1,6 @@
 //! A whole proxy, from its ports to its report, between hostile clients and a hostile app.
 //!
-//! An input says what happens, step by step (`script`): both ends speak HTTP/1, HTTP/2 or anything, in
+//! An input determines the session, step by step (`script`): both ends speak HTTP/1, HTTP/2 or anything, in
 //! pieces, stop to read, half-close and reset; the app dies, the pod ends, readers of the rows come and
 //! break off. After each step the proxy gets to rest, and then it must hold:
 //!

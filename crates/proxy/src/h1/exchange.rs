@@ -58,7 +58,7 @@ impl Exchange {
         Self { origin, state: Mutex::default(), settled: Notify::new() }
     }
 
-    /// The connection.
+    /// Returns the connection.
     pub(super) fn origin(&self) -> &Origin {
         &self.origin
     }

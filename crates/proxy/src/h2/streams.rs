@@ -92,7 +92,7 @@ impl Http2 {
         Self { origin, state: Mutex::default(), by_app: Terms::default(), by_client: Terms::default() }
     }
 
-    /// The connection.
+    /// Returns the connection.
     pub(super) fn origin(&self) -> &Origin {
         &self.origin
     }

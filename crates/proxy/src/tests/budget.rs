@@ -294,7 +294,7 @@ async fn a_frame_for_which_there_is_no_room_passes_unread() {
     assert!(metrics.contains("unrecorded_total{reason=\"head\"} 1\n"), "{metrics}");
 }
 
-/// A client's connection from this address of the loopback.
+/// Returns a client's connection from this address of the loopback.
 async fn from(last: u8, to: SocketAddr) -> std::io::Result<TcpStream> {
     let socket = tokio::net::TcpSocket::new_v4()?;
     socket.bind((Ipv4Addr::new(127, 0, 0, last), 0).into())?;

@@ -17,7 +17,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&FrameHeader { length: payload.len(), kind, flags, stream }.bytes()[..], payload].concat()
 }
 
-/// A request head with an id, as its block of fields.
+/// Returns a request head with an id, as its block of fields.
 fn fields(seq: u64) -> Vec<u8> {
     // GET, http, /, and a host that enters the table.
     let mut block = vec![0x82, 0x86, 0x84, 0x41, 1, b'a'];

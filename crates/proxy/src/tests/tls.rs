@@ -14,7 +14,7 @@ use super::*;
 
 const NAME: &str = "web.example";
 
-/// An app's and a client's side, each with a certificate that the other one asks for.
+/// Returns an app's and a client's side, each with a certificate that the other one asks for.
 fn ends(protocols: &[&[u8]]) -> (TlsAcceptor, TlsConnector, rcgen::Certificate) {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let issued = rcgen::generate_simple_self_signed([NAME.to_owned()]).unwrap();

@@ -91,7 +91,7 @@ async fn pass(from: &mut TcpStream, to: &mut TcpStream, bytes: &[u8], sizes: &[u
     got
 }
 
-/// Every kind of conversation that HTTP/1 knows.
+/// Returns every kind of conversation that HTTP/1 knows.
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn conversations() -> Vec<(&'static str, Vec<Step>, Last)> {
     use Last::*;
@@ -356,7 +356,7 @@ async fn an_answer_that_breaks_off_breaks_off_at_the_same_byte_in_the_same_way()
     }
 }
 
-/// All that a client gets for its request, and how it ends.
+/// Returns all that a client gets for its request, and how it ends.
 async fn whole(
     steps: &[Step; 2],
     last: Last,

@@ -25,7 +25,7 @@ pub(super) struct Hop {
 }
 
 impl Hop {
-    /// All that were measured.
+    /// Returns all measured hops.
     pub(super) fn all() -> impl Iterator<Item = Self> {
         HOPS.lines().filter(|line| !line.starts_with('#')).map(|line| {
             let words: Vec<&str> = line.split("; ").collect();
@@ -45,7 +45,7 @@ impl Sample {
         Self(ms)
     }
 
-    /// The smallest value that so many percent of the sample do not exceed.
+    /// Returns the smallest value that this percentage of the sample does not exceed.
     pub(super) fn percentile(&self, percent: usize) -> f64 {
         let rank = (percent * self.0.len()).div_ceil(100);
         self.0[rank.clamp(1, self.0.len()) - 1]
@@ -55,8 +55,8 @@ impl Sample {
         self.percentile(50)
     }
 
-    /// The largest distance of the two empirical distributions, and how likely one so large is
-    /// by chance (asymptotic, with Stephens' correction).
+    /// Returns how likely the largest distance of the two empirical distributions is by chance (asymptotic, with
+    /// Stephens' correction).
     fn kolmogorov_smirnov(&self, other: &Self) -> f64 {
         let below = |sample: &Self, x: f64| {
             sample.0.partition_point(|value| *value <= x) as f64 / sample.0.len() as f64
@@ -74,7 +74,7 @@ impl Sample {
     }
 }
 
-/// Minimum, median, 95th percentile, maximum, and how many values.
+/// Minimum, median, 95th percentile, maximum, and number of values.
 impl fmt::Display for Sample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [min, median, p95, max] = [0, 50, 95, 100].map(|percent| self.percentile(percent));
@@ -98,7 +98,7 @@ impl Table {
         Self { text: text.to_owned(), hops: 0, agree: 0, chances: Vec::new() }
     }
 
-    /// Adds a hop; answers how far our median lies outside of the measured p5 to p95, in ms.
+    /// Adds a hop; returns how far our median lies outside of the measured p5 to p95, in ms.
     pub(super) fn add(&mut self, hop: &Hop, ours: &Sample) -> f64 {
         let Hop { group, from, to, measured } = hop;
         let (low, high) = (measured.percentile(5), measured.percentile(95));
