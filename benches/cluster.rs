@@ -21,17 +21,17 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::task::JoinSet;
 
-/// For each thing that is waited for.
+/// Longest wait for anything that a measurement waits for.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Watchers of the event figure.
 const WATCHERS: usize = 20;
-/// Events that each watcher must see.
+/// Number of events that each watcher must see.
 const EVENTS: usize = 30_000;
-/// Clients that write at the same time.
+/// Number of clients that write at the same time.
 const WRITERS: usize = 16;
 /// The unit of processor times in /proc, which is part of Linux' interface.
 const TICKS_PER_S: f64 = 100.0;
-/// How long the idle cluster is looked at.
+/// Time for which the idle cluster is measured.
 const IDLE: Duration = Duration::from_secs(20);
 
 #[tokio::main]
@@ -53,7 +53,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     Ok(if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What the command line says.
+/// Options of the command line.
 struct Options {
     dataplane: String,
     repeats: usize,
@@ -136,7 +136,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// Starts it and waits until it says that it is ready.
+    /// Starts a cluster and waits until it reports that it is ready.
     async fn start(options: &Options, config: Value) -> anyhow::Result<Self> {
         let mut config = config;
         config["dataplane"] = json!(options.dataplane);
@@ -215,7 +215,7 @@ async fn deploy(client: &Client, replicas: usize) -> anyhow::Result<()> {
     .await?
 }
 
-/// From the start of the process to three ready pods.
+/// Measures the time from the start of the process to three ready pods.
 async fn three_pods(options: &Options) -> anyhow::Result<Vec<Figure>> {
     let mut values = Vec::new();
     for _ in 0..options.repeats {
@@ -233,7 +233,7 @@ async fn three_pods(options: &Options) -> anyhow::Result<Vec<Figure>> {
     }])
 }
 
-/// A hundred pods on five nodes.
+/// Measures a hundred pods on five nodes.
 async fn hundred_pods(options: &Options) -> anyhow::Result<Vec<Figure>> {
     let cluster = Cluster::start(options, json!({"nodes": 5})).await?;
     let begun = Instant::now();
@@ -243,7 +243,7 @@ async fn hundred_pods(options: &Options) -> anyhow::Result<Vec<Figure>> {
     Ok(vec![Figure { what: "100 pods ready on 5 nodes", unit: "s", values, limit: Limit::Below(30.0) }])
 }
 
-/// Events of one resource to many watchers: none lost, none out of order.
+/// Sends events of one resource to many watchers, and checks that none is lost or out of order.
 async fn watch_events(options: &Options) -> anyhow::Result<Vec<Figure>> {
     let cluster = Cluster::start(options, json!({})).await?;
     let maps = Api::<ConfigMap>::default_namespaced(cluster.client.clone());
@@ -279,7 +279,7 @@ async fn watch_events(options: &Options) -> anyhow::Result<Vec<Figure>> {
     }])
 }
 
-/// Updates a ConfigMap of its own over and over; answers the versions that it made.
+/// Updates a ConfigMap of its own over and over; returns the versions that it made.
 async fn write(maps: Api<ConfigMap>, writer: usize) -> anyhow::Result<Vec<u64>> {
     let name = format!("bench-{writer}");
     let mut versions = Vec::new();
@@ -294,7 +294,7 @@ async fn write(maps: Api<ConfigMap>, writer: usize) -> anyhow::Result<Vec<u64>> 
     Ok(versions)
 }
 
-/// Reads a watch until it has seen all events; answers their versions in the order of arrival.
+/// Reads a watch until it has seen all events; returns their versions in the order of arrival.
 async fn read_versions(
     mut lines: impl TryStream<Ok = String, Error = std::io::Error> + Unpin,
 ) -> anyhow::Result<Vec<u64>> {
@@ -307,11 +307,11 @@ async fn read_versions(
     Ok(seen)
 }
 
-/// What a cluster with twenty pods costs while nothing happens.
+/// Measures the costs of a cluster with twenty pods while nothing happens.
 async fn idle(options: &Options) -> anyhow::Result<Vec<Figure>> {
     let cluster = Cluster::start(options, json!({})).await?;
     deploy(&cluster.client, 20).await?;
-    // What is still being written down after the last pod became ready is not idleness.
+    // The cluster still writes after the last pod became ready: that is not idleness.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let pid = cluster.process.id().context("it has ended")?;
     let before = usage(pid)?;
@@ -335,7 +335,7 @@ async fn idle(options: &Options) -> anyhow::Result<Vec<Figure>> {
     ])
 }
 
-/// What the cluster's own processes have used; its pods are left out.
+/// Processor time and memory of the cluster's own processes, without its pods.
 struct Usage {
     cpu_s: f64,
     resident_mib: f64,
@@ -369,7 +369,7 @@ fn usage(root: u32) -> anyhow::Result<Usage> {
     Ok(usage)
 }
 
-/// The fields of /proc/PID/stat that follow the name.
+/// Returns the fields of /proc/PID/stat that follow the name.
 fn stat(pid: u32) -> Option<Vec<String>> {
     let text = std::fs::read_to_string(PathBuf::from(format!("/proc/{pid}/stat"))).ok()?;
     Some(text.rsplit_once(')')?.1.split_whitespace().map(str::to_owned).collect())

@@ -56,7 +56,7 @@ impl Server {
         }
     }
 
-    /// How many connections to it are open on its side, closed ones that wait out their time aside.
+    /// Returns the number of connections open on the server's side, without those in TIME_WAIT.
     pub(crate) fn connections(&self) -> usize {
         const LISTEN: &str = "0A";
         const TIME_WAIT: &str = "06";
@@ -88,7 +88,7 @@ impl Server {
         StreamOwned::new(session, stream)
     }
 
-    /// One request with these header lines, on a connection of its own.
+    /// Sends one request with these header lines, on a connection of its own.
     fn send(&self, line: &str, headers: &str, body: &[u8]) -> Answer {
         let mut stream = self.connect();
         let length = body.len();
@@ -318,7 +318,7 @@ fn paths_do_not_lead_out() {
         assert!(matches!(answer.code, 400 | 404), "{path}: {} {}", answer.code, answer.body);
         assert!(!answer.body.contains("root:"), "{path}");
     }
-    // What a proxied path says is the pod's business: it goes there, and nowhere else.
+    // The pod decides what a proxied path answers: the request goes there, and nowhere else.
     let answer = server.request(&format!("GET {pods}/idle:1/proxy/../../../../../version"), "", "");
     assert_eq!((answer.code, answer.json()["reason"].as_str()), (503, Some("ServiceUnavailable")));
 }
@@ -342,7 +342,7 @@ fn requests_are_proxied_to_pods() {
     assert_eq!(server.request(&format!("GET {namespace}/pods/{pod}:nosuch/proxy/"), "", "").code, 400);
 }
 
-/// The watch at `path`, after its head.
+/// Starts the watch at `path`; returns its events.
 fn watch(server: &Server, path: &str) -> impl Iterator<Item = Value> + use<> {
     let mut stream = server.connect();
     // HTTP/1.0 is answered without chunks.
@@ -500,7 +500,7 @@ fn a_watcher_that_never_reads_is_cut_off() {
     wait_for("the server lets go", LIMIT, || (!is_connected(server_port, own_port)).then_some(()));
 }
 
-/// Whether the connection between two ports of 127.0.0.1 is open, seen from the first one's side.
+/// Returns true if the connection between two ports of 127.0.0.1 is open, seen from the first one's side.
 fn is_connected(local: u16, remote: u16) -> bool {
     const ESTABLISHED: &str = "01";
     let table = std::fs::read_to_string("/proc/net/tcp").expect("the table of connections");

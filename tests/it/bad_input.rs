@@ -3,7 +3,7 @@
 use crate::harness::Rolldrop;
 use crate::runs::turn;
 
-/// The scenario whose app's binary does not exist.
+/// Returns the scenario whose app's binary does not exist.
 fn missing_binary() -> String {
     let text = std::fs::read_to_string("scenarios/naive-exit.yaml").expect("the scenario");
     let app = "image: rolldrop\n                  args: [workload";

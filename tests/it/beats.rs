@@ -11,10 +11,10 @@ use crate::harness::Rolldrop;
 use crate::machine::measured;
 use crate::runs::turn;
 
-/// How far the clocks of two processes of this machine may be apart, each anchored once.
+/// Largest difference between the clocks of two processes of this machine, each anchored once.
 const CLOCKS_APART_NS: i64 = 5_000_000;
 
-/// When the API server carried each deletion out, by the pod's UID.
+/// Returns the time at which the API server carried out each deletion, by the pod's UID.
 fn truth(log: &str) -> BTreeMap<String, Stamp> {
     let deletions = log.lines().filter(|line| line.contains("a pod's deletion takes effect"));
     let field = |line: &str, name: &str| {

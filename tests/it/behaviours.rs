@@ -1,5 +1,5 @@
-//! The behaviours that are taken away to prove the library (`library/behaviours.yaml`): the list covers each claim, and is
-//! true of the source. `scripts/proofs/behaviours` builds each change and runs the scenarios that must fail.
+//! The behaviours that are removed to prove the library (`library/behaviours.yaml`): the list covers each claim, and
+//! agrees with the source. `scripts/proofs/behaviours` builds each change and runs the scenarios that must fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ struct Change {
     becomes: String,
 }
 
-/// The claims that a scenario says it shows.
+/// Returns the claims that a scenario says it shows.
 fn claims_of(scenario: &str) -> BTreeSet<String> {
     let source = scenario.lines().find(|line| line.starts_with("# Source: ")).expect("a source");
     let words = source.split(|c: char| !c.is_ascii_alphanumeric());

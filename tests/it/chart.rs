@@ -1,5 +1,5 @@
-//! The Helm chart, by Helm's own code, and the plain manifests beside it: what they make, what
-//! rights that gives, and that a run by them measures.
+//! The Helm chart, by Helm's own code, and the plain manifests beside it: the objects that they create, the rights that
+//! those grant, and a run with them.
 
 mod job;
 mod rights;
@@ -22,7 +22,7 @@ use crate::kubectl::{KUBECTL, Kubectl};
 
 const CHARTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts");
 
-/// Kinds that the embedded cluster has not.
+/// Kinds that the embedded cluster does not have.
 const NOT_SERVED: [&str; 2] = ["CronJob", "PersistentVolumeClaim"];
 
 /// Runs `scripts/helm.py VERB` with these values, as a file of YAML.
@@ -36,7 +36,7 @@ fn helm(verb: &str, values: &str) -> Output {
         .expect("python starts: scripts/test installs it")
 }
 
-/// What the chart makes of values, or why Helm refuses them.
+/// Renders the chart with these values; returns its objects and notes, or the reason that Helm refuses the values.
 fn template(values: &str) -> Result<(Vec<Value>, String), String> {
     let output = helm("template", values);
     if !output.status.success() {
@@ -55,7 +55,7 @@ fn of_kind<'a>(objects: &'a [Value], kind: &str) -> impl Iterator<Item = &'a Val
     objects.iter().filter(move |object| object["kind"] == kind)
 }
 
-/// The default values, which are none, and the sets of values beside the chart, by their names.
+/// Returns the default values, which are none, and the sets of values beside the chart, by their names.
 fn value_sets() -> BTreeMap<String, String> {
     let mut sets = BTreeMap::from([("default".to_owned(), String::new())]);
     for entry in fs::read_dir(Path::new(CHARTS).join("rolldrop/ci")).expect("values").flatten() {
@@ -66,7 +66,7 @@ fn value_sets() -> BTreeMap<String, String> {
     sets
 }
 
-/// Fails unless all that the object says is known to the type.
+/// Fails unless the type knows all fields of the object.
 #[track_caller]
 fn is_a<T: DeserializeOwned + Serialize + Debug>(object: &Value) {
     let typed: T = serde_json::from_value(object.clone()).unwrap_or_else(|e| panic!("{e}: {object:#}"));
@@ -209,7 +209,7 @@ fn the_chart_is_of_the_programs_version() {
     assert!(dockerfile.contains(&rust), "{rust}\n{dockerfile}");
 }
 
-/// Objects by kind and name, without what is Helm's own, and with the scenario read.
+/// Returns objects by kind and name, without Helm's own fields, and with the scenario parsed.
 fn plain(objects: Vec<Value>) -> BTreeMap<(String, String), Value> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut all = BTreeMap::new();
@@ -275,7 +275,7 @@ fn an_overlay_says_the_namespace_and_the_image_of_the_plain_manifests() {
     assert_eq!(of("CronJob").pointer(containers).expect("an image"), "registry.example.org/rolldrop:0.1.0");
 }
 
-/// What `kubectl kustomize` makes of a directory.
+/// Returns the objects that `kubectl kustomize` makes of a directory.
 pub(crate) fn kustomized(directory: &Path) -> Vec<Value> {
     let output = Command::new(KUBECTL).arg("kustomize").arg(directory).output().expect("kubectl starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

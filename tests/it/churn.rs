@@ -11,7 +11,7 @@ use crate::termination::lab::{LIMIT, Lab};
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// A slice of the Service `web` with this endpoint.
+/// Returns a slice of the Service `web` with this endpoint.
 fn slice(address: &str) -> Value {
     json!({
         "metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
@@ -25,7 +25,7 @@ fn slice(address: &str) -> Value {
     })
 }
 
-/// When the rules of the Service `web` changed.
+/// Returns the times at which the rules of the Service `web` changed, in Unix nanoseconds.
 fn syncs(lab: &Lab) -> Vec<i64> {
     let log = std::fs::read_to_string(lab.dir().join("service-proxy.jsonl")).unwrap_or_default();
     let whole = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

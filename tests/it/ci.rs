@@ -10,7 +10,7 @@ use std::process::Command;
 
 use crate::harness::root;
 
-/// A program of the tests' own Python.
+/// Returns a program of the tests' own Python.
 fn python(program: &str) -> PathBuf {
     root().join("target/test-venv/bin").join(program)
 }

@@ -1,4 +1,4 @@
-//! Embedded clusters as processes: side by side, and gone with whoever started them.
+//! Embedded clusters as processes: side by side, and gone with the process that started them.
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
-//! Rows of many load workers, collected: 100 synthetic ones at 1/20 of 10,000 requests/s each, with
-//! an outage in the middle, and one that dies. The collector is a process of its own, so that its
-//! memory can be told. `scripts/proofs/collection` is the long form (docs/proofs.md).
+//! Rows of many load workers, collected: 100 synthetic ones at 1/20 of 10,000 requests/s each, with an outage in the
+//! middle, and one worker that dies. The collector is a process of its own, so that its memory can be measured alone.
+//! `scripts/proofs/collection` is the long form (docs/proofs.md).
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -36,17 +36,17 @@ use crate::hostile::memory_kib;
 use crate::runs;
 
 const WORKERS: usize = 100;
-/// Seconds, and the requests of all workers in a second, of the short form: 1/20 of 100 × 10,000.
+/// Duration in seconds, and requests of all workers per second, of the short form: 1/20 of 100 × 10,000.
 const SHORT: (u64, u64) = (6, 50_000);
-/// Rows that are not ok and may cross from each in a second.
+/// Most rows of each worker that are not ok and may cross in a second.
 const LIVE_ROWS: usize = 20;
-/// The one that dies halfway.
+/// Number of the worker that dies halfway.
 const DEAD: usize = 99;
-/// What the collector may grow by while the load lasts: two seconds' rows would take more.
+/// Most memory that the collector may grow by while the load lasts: two seconds' rows would take more.
 const MOST_GROWTH_KIB: u64 = 32 * 1024;
-/// `--collect-limit` where none is given.
+/// Default of `--collect-limit`.
 const LIMIT_BYTES: f64 = 5e6;
-/// In the collector's environment: its run directory.
+/// Variable of the collector's environment with its run directory.
 const ROLE: &str = "ROLLDROP_TEST_COLLECTOR";
 const TOKEN: &str = "synthetic";
 
@@ -85,7 +85,7 @@ fn memory_is_flat_at_a_twentieth_of_the_planned_size() {
             }
         }
         if second == seconds / 2 {
-            // What it said before has crossed when the next second is over.
+            // Its earlier messages have crossed when the next second is over.
             collector.say(&format!("gone {}", name_of(DEAD)));
         }
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
@@ -127,7 +127,7 @@ fn memory_is_flat_at_a_twentieth_of_the_planned_size() {
     assert!(took.as_secs_f64() > part_bytes as f64 / LIMIT_BYTES - 1.0, "{part_bytes} bytes in {took:?}");
     assert!(live_bytes < seconds * 2_000_000, "{live_bytes} bytes crossed while the load lasted");
 
-    // Every row of those that live, and what crossed of the one that does not.
+    // All rows of the workers that live, and those that crossed of the dead one.
     let per_worker = seconds * per_second;
     let live = (WORKERS as u64 - 1) * per_worker;
     let info = RunDir::open(&run).expect("a run").info().expect("run.json");
@@ -142,7 +142,7 @@ fn memory_is_flat_at_a_twentieth_of_the_planned_size() {
     assert!(!run.join("live").exists());
 }
 
-/// Seconds, and the requests of each worker in one, by `COLLECTION=SECONDS@RATE`.
+/// Returns the duration in seconds, and each worker's requests per second, by `COLLECTION=SECONDS@RATE`.
 fn size() -> (u64, u64) {
     let (seconds, rate) = std::env::var("COLLECTION").map_or(SHORT, |text| {
         let (seconds, rate) = text.split_once('@').expect("COLLECTION=SECONDS@RATE");
@@ -174,7 +174,7 @@ struct CollectorProcess {
 }
 
 impl CollectorProcess {
-    /// This very test, in a process of its own.
+    /// Starts this same test in a process of its own.
     fn start(run: &Path) -> Self {
         let test = "collection::memory_is_flat_at_a_twentieth_of_the_planned_size";
         let mut child = Command::new(std::env::current_exe().expect("this program"))
@@ -197,7 +197,7 @@ impl CollectorProcess {
         writeln!(self.orders, "{order}").expect("it listens");
     }
 
-    /// What it says at its end.
+    /// Waits for the collector's end, and returns its last lines.
     fn finish(&mut self) -> Vec<String> {
         let said: Vec<String> = self.lines.by_ref().map_while(Result::ok).collect();
         assert!(self.child.wait().expect("it ends").success(), "{said:?}");
@@ -212,7 +212,7 @@ impl Drop for CollectorProcess {
     }
 }
 
-/// Collects from those who come, until it is told that the load is over.
+/// Collects rows from all workers that come, until the test says that the load is over.
 fn be_the_collector(dir: &Path) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.expect("a runtime").block_on(async {
@@ -266,7 +266,7 @@ fn be_the_collector(dir: &Path) {
     });
 }
 
-/// The run as `rolldrop run` would have written it down.
+/// Writes the run as `rolldrop run` would have written it.
 fn write_down(run_dir: &RunDir, zero: Stamp, ended: Stamp, sources: Vec<Source>) {
     let (rate, duration_s) = ((size().1 * WORKERS as u64) as f64, ended.seconds_since(zero));
     let info = RunInfo { sources, ..runs::synthetic(rate, duration_s, (zero, ended)) };
@@ -331,7 +331,7 @@ impl Worker {
         self.sent.lock().expect("nobody panicked")
     }
 
-    /// A second of requests, of which one in a hundred is lost, or all in an outage.
+    /// Records a second of requests, of which one in a hundred is lost, or all of them in an outage.
     fn second(&self, n: u64, zero: Stamp, outage: bool) {
         let mut state = self.state();
         let source: Arc<str> = source_of(self.number).into();

@@ -9,7 +9,7 @@ use crate::kubectl::KUBECTL;
 use crate::machine::measured;
 use crate::runs::{every_answer_has_its_row, result, turn};
 
-/// A run of a scenario with a rolling restart by the real kubectl.
+/// Runs a scenario with a rolling restart by the real kubectl.
 fn with_restart(scenario: &str) -> Finished {
     let restart = ["--quiet", "--", KUBECTL, "rollout", "restart", "deploy/web"];
     Rolldrop::run(scenario).args(restart).measured().expect_code(0)

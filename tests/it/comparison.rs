@@ -8,7 +8,7 @@ use crate::harness::{Finished, Rolldrop, again_while_invalid};
 use crate::load::Server;
 use crate::machine::{Meanwhile, figure, measured};
 
-/// Loads a server, again if the machine makes that invalid: then it is no baseline.
+/// Loads a server, and repeats that if the machine makes the load invalid: then it is no baseline.
 fn load(dir: &Path, name: &str, url: &str, rate: &str) {
     let (out, meanwhile) = (dir.join(name), Meanwhile::begins());
     let run = || {
@@ -84,7 +84,7 @@ fn losses_are_worse_and_what_is_not_comparable_is_refused() {
     });
 }
 
-/// Copies a run, as one that began so many nanoseconds later.
+/// Copies a run, as one that began `later` nanoseconds later.
 fn copy(from: &Path, to: &Path, later: i64) {
     let mut pending = vec![(from.to_owned(), to.to_owned())];
     while let Some((from, to)) = pending.pop() {
@@ -119,7 +119,7 @@ fn the_last_runs_of_a_folder_give_limits_and_a_small_baseline() {
         }
         copy(&dir.join("first"), &dir.join("last"), 6);
 
-        // What began later is no history.
+        // Runs that began later are not history.
         let few = rolldrop(dir, "gate runs/4 --baseline runs").expect_code(3);
         let why =
             "inconclusive baseline.history: 3 (limit at least 5 valid runs that passed): so few do not show";
@@ -152,7 +152,7 @@ fn says(finished: &Finished, line: &str) {
     assert!(finished.stdout().contains(line), "{line}: {finished}");
 }
 
-/// A saved run, as one that began so many seconds earlier and had these figures.
+/// Returns a saved run as one that began `seconds` earlier and had these figures.
 fn earlier(saved: &Value, seconds: i64, figures: &[(&str, f64)]) -> Value {
     let mut run = saved.clone();
     run["started"] = (run["started"].as_i64().expect("a time") - seconds * 1_000_000_000).into();

@@ -1,4 +1,4 @@
-//! `--evidence conntrack` against the kernel's own record, which another program takes down, and the apps' logs.
+//! `--evidence conntrack` against the kernel's own record, which another program writes, and the apps' logs.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use crate::kernel::unprivileged;
 use crate::runs;
 use crate::web::Web;
 
-/// A rollout of pods that only the kernel names.
+/// Returns the scenario of a rollout of pods that only the kernel can name.
 fn scenario() -> String {
     let web = Web::new(4).args(&["--on-sigterm", "exit", "--log", "-"]);
     web.scenario(
@@ -28,14 +28,14 @@ fn scenario() -> String {
     )
 }
 
-/// What `conntrack -E` shows of a new connection.
+/// A new connection, as `conntrack -E` shows it.
 struct Shown {
     at_s: f64,
     to: String,
     routed_to: String,
 }
 
-/// By source port, in order.
+/// Returns the connections by source port, in order.
 fn shown(log: &Path) -> HashMap<u16, Vec<Shown>> {
     let mut all: HashMap<u16, Vec<Shown>> = HashMap::new();
     let log = fs::read_to_string(log).expect("what conntrack says");
@@ -56,7 +56,7 @@ fn shown(log: &Path) -> HashMap<u16, Vec<Shown>> {
     all
 }
 
-/// Has another program take down what the kernel says of connections from the node of the load.
+/// Makes another program record the kernel's events of connections from the load's node.
 fn listen_beside(dir: &Path) -> (Child, std::path::PathBuf) {
     let (kubeconfig, log) = (dir.join("run/cluster/kubeconfig"), dir.join("conntrack.log"));
     let exec = |command: &[&str], out: Stdio| {
@@ -76,7 +76,7 @@ fn listen_beside(dir: &Path) -> (Child, std::path::PathBuf) {
     (listening, log)
 }
 
-/// The pod whose app has answered a request, by the request's id.
+/// Returns the pod whose app has answered a request, by the request's id.
 fn answered_by(run: &Path) -> HashMap<String, String> {
     let mut pods = HashMap::new();
     for pod in fs::read_dir(run.join("cluster/pods")).expect("pod logs").flatten() {
@@ -92,7 +92,7 @@ fn answered_by(run: &Path) -> HashMap<String, String> {
     pods
 }
 
-/// A run of the scenario, and what conntrack said meanwhile.
+/// Runs the scenario, and returns it with conntrack's events.
 fn measured() -> (runs::Turn, tempfile::TempDir, HashMap<u16, Vec<Shown>>) {
     let turn = runs::turn();
     let (mut run, dir) = Rolldrop::run(&scenario()).args(["--quiet"]).start();

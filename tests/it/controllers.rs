@@ -1,4 +1,4 @@
-//! What the controllers' own limits look like from outside.
+//! The controllers' own limits, seen from outside.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::termination::lab::{LIMIT, Seen};
 /// Services that select one and the same pod.
 const SERVICES: usize = 100;
 
-/// The arrivals of the first slice of each Service that is as asked for, in order.
+/// Returns the arrival times of each Service's first slice that meets the condition, in order.
 fn arrivals(seen: &[Seen], is: impl Fn(&Value) -> bool) -> Option<Vec<i64>> {
     let mut services = BTreeSet::new();
     let mut arrivals = Vec::new();
@@ -69,8 +69,8 @@ fn an_eviction_while_the_budget_is_being_processed_is_put_off_by_10_s() {
                 .clone()
         };
         wait_for_async(async || allowed().await == 1).await;
-        // Each change takes the controller a moment. What is tried out in that moment is told so; any
-        // other time it would be granted.
+        // Each change takes the controller a moment. An eviction that is tried in that moment is refused with this
+        // message; at any other time it would be granted.
         let eviction = json!({
             "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web"},
             "deleteOptions": {"dryRun": ["All"]},

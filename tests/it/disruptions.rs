@@ -1,4 +1,4 @@
-//! What ends pods, and the timeline of terminations that it is expected to show.
+//! The disruptions that end pods, and the timeline of terminations that each is expected to show.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,14 +15,14 @@ use crate::machine::measured;
 use crate::runs::{self, Dataplane, MeasuredRun, actions};
 use crate::web::Web;
 
-/// Three pods that may be evicted one at a time. They leave the Service where they lose a label.
+/// Returns three pods that may be evicted one at a time. They leave the Service if they lose a label.
 fn web() -> Web {
     let web = Web::new(3).named().label("routed", "here").pod(json!({"terminationGracePeriodSeconds": 1}));
     let budget = json!({"maxUnavailable": 1, "selector": {"matchLabels": {"app": "web"}}});
     web.and("policy/v1", "PodDisruptionBudget", "web", budget)
 }
 
-/// A scenario with these disruptions.
+/// Returns a scenario with these disruptions.
 fn scenario(name: &str, duration: &str, disruptions: &str) -> String {
     scenario_of(&web(), name, duration, disruptions)
 }
@@ -45,7 +45,7 @@ fn modes(run: &MeasuredRun) -> Vec<Mode> {
     run.result.terminations.iter().map(|termination| termination.mode).collect()
 }
 
-/// Each termination shows when it was seen to begin, when its endpoint knew, and when it was over.
+/// Checks that each termination shows when it was seen to begin, when its endpoint reacted, and when it was over.
 fn show_their_timelines(run: &MeasuredRun) {
     for termination in &run.result.terminations {
         let at =
@@ -387,8 +387,8 @@ fn a_restarted_node_agent_begins_the_grace_period_again_and_a_node_that_is_shut_
     assert!(changes.contains("Node node-1: booted"), "{changes}");
 }
 
-/// Ends a pod of the second node as the scheduler does for one that is more important, and those of the first
-/// by a taint.
+/// Ends a pod of the second node as the scheduler does to make room for a more important pod, and the pods of the first
+/// node by a taint.
 const OTHERS: &str = r#"
 test -s "$KUBECONFIG" || exit 1
 pod=$(kubectl get pods --field-selector spec.nodeName=node-2 --output name | head -n 1)
@@ -479,7 +479,7 @@ fn a_dry_run_says_each_call_of_a_disruption_and_what_undoes_it() {
     assert_eq!(changing, expected, "{said}");
 }
 
-/// Nobody looks at it while it is there: a dry run is too short for that.
+/// Checks the directory only afterwards: a dry run is too short to look at it in between.
 #[test]
 fn the_kubeconfig_of_a_dry_run_is_in_a_temporary_directory_that_goes_with_it() {
     let temporary = tempfile::tempdir().expect("a directory");

@@ -1,5 +1,5 @@
-//! The cluster's DNS as clients use it: by a pod's own resolver on the kernel dataplane, and by one
-//! that keeps answers as long as it may.
+//! The cluster's DNS as clients use it: by a pod's own resolver on the kernel dataplane, and by a resolver that keeps
+//! answers as long as it may.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
@@ -29,7 +29,7 @@ async fn serve(lab: &Lab, name: &str, more: Value) {
     lab.create(PODS, &json!({"metadata": {"name": name, "labels": {"app": "web"}}, "spec": spec})).await;
 }
 
-/// A Service of those servers.
+/// Creates a Service of those servers.
 async fn service(lab: &Lab, name: &str, more: Value) {
     let mut spec = json!({"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]});
     for (field, value) in more.as_object().into_iter().flatten() {
@@ -38,7 +38,7 @@ async fn service(lab: &Lab, name: &str, more: Value) {
     lab.create(SERVICES, &json!({"metadata": {"name": name}, "spec": spec})).await;
 }
 
-/// The address of a pod that runs.
+/// Returns the address of a running pod.
 async fn address(lab: &Lab, pod: &str) -> String {
     let found = |seen: &[crate::termination::lab::Seen]| {
         let mut own = seen.iter().filter(|seen| seen.kind() == "Pod" && seen.name() == pod);
@@ -47,7 +47,7 @@ async fn address(lab: &Lab, pod: &str) -> String {
     lab.until("default", "the address of a pod", found).await
 }
 
-/// A resolver that asks again only when what it was told has expired.
+/// A resolver that asks again only when its last answer has expired.
 #[derive(Clone)]
 struct Resolver {
     server: SocketAddr,
@@ -83,7 +83,7 @@ impl Resolver {
     }
 }
 
-/// Whether a request to a server succeeds.
+/// Returns true if a request to a server succeeds.
 fn is_served(address: Ipv4Addr) -> bool {
     let ask = || -> std::io::Result<bool> {
         let mut stream = TcpStream::connect((address, 8080))?;
@@ -131,12 +131,12 @@ fn a_client_that_keeps_answers_goes_on_to_a_pod_that_is_gone_until_it_asks_again
         assert!(both.len() == 2 && both.contains(&gone), "{both:?}");
         assert_eq!((told - asked).as_secs(), 5, "the TTL of CoreDNS");
         lab.call("DELETE", &format!("{PODS}/web-1"), None).await;
-        // It goes on to the address that it was told, for as long as it takes here to see that fail.
+        // It uses the address that it was told, for as long as it takes here to see that fail.
         wait_for("a failure by the kept answer", LIMIT, || {
             let failed = both.iter().copied().find(|address| !is_served(*address));
             failed.inspect(|failed| assert_eq!(*failed, gone))
         });
-        // Others are told already.
+        // Other clients already get answers without it.
         let mut other = resolver.clone();
         wait_for("answers without it", LIMIT, || {
             other.kept.clear();

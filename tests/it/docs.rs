@@ -1,4 +1,4 @@
-//! The docs against themselves and against the source: links lead somewhere, and quoted messages exist.
+//! The docs against themselves and against the source: links have targets, and quoted messages exist.
 
 use std::collections::HashMap;
 use std::fs;
@@ -6,13 +6,13 @@ use std::path::PathBuf;
 
 use crate::harness::root;
 
-/// Folders whose pages are not ours, or are made.
+/// Folders whose pages are not ours, or are generated.
 const NOT_OURS: [&str; 3] = ["target", ".git", "corpus"];
 
-/// A message's parts stand this close to each other in the source, in bytes.
+/// Longest distance between two parts of a message in the source, in bytes.
 const NEAR: usize = 600;
 
-/// All files with this extension below a folder.
+/// Returns all files with this extension below a folder.
 fn files(folder: PathBuf, extension: &str) -> Vec<PathBuf> {
     let (mut found, mut folders) = (Vec::new(), vec![folder]);
     while let Some(folder) = folders.pop() {
@@ -28,7 +28,7 @@ fn files(folder: PathBuf, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The lines of a page that are no code.
+/// Returns the lines of a page outside code blocks.
 fn prose(page: &str) -> impl Iterator<Item = &str> {
     let mut is_code = false;
     page.lines().filter(move |line| {
@@ -38,7 +38,7 @@ fn prose(page: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The names by which a page's headings are linked to, as GitHub makes them.
+/// Returns the anchors of a page's headings, as GitHub makes them.
 fn anchors(page: &str) -> Vec<String> {
     let mut seen: HashMap<String, usize> = HashMap::new();
     let headings = prose(page).filter(|line| line.starts_with('#'));
@@ -55,7 +55,7 @@ fn anchors(page: &str) -> Vec<String> {
     anchors.collect()
 }
 
-/// What a line links to, code aside.
+/// Returns the targets of a line's links, outside code.
 fn links(line: &str) -> Vec<&str> {
     line.split('`')
         .step_by(2)
@@ -98,14 +98,14 @@ fn every_picture_of_the_docs_is_shown_on_a_page() {
     }
 }
 
-/// A source as one would read it: literals that go on in the next line are whole.
+/// Returns a source with its literals whole that continue in the next line.
 fn whole_literals(source: &str) -> String {
     let mut pieces = source.split("\\\n");
     let first = pieces.next().unwrap_or_default().to_owned();
     pieces.fold(first, |whole, piece| whole + piece.trim_start())
 }
 
-/// Whether a text has these parts in this order, near to each other.
+/// Returns true if a text has these parts in this order, near to each other.
 fn has_in_order(text: &str, parts: &[&str]) -> bool {
     let [first, others @ ..] = parts else { return true };
     text.match_indices(first).any(|(at, _)| {

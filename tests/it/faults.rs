@@ -1,5 +1,5 @@
-//! Runs in the middle of which the API server fails in one way or another: they go on, say what they
-//! missed, and end.
+//! Runs in the middle of which the API server fails in one way or another: they continue, report what they missed, and
+//! end.
 
 use std::panic::resume_unwind;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use crate::machine::{Meanwhile, figure, measured};
 use crate::runs::{actions, json_lines, result, turn};
 use crate::web::Web;
 
-/// Two pods with the sidecar behind a Service, and a deletion unless it is left out.
+/// Returns a scenario of two pods with the sidecar behind a Service, and a deletion unless it is left out.
 fn scenario(name: &str, seconds: u32, disruptions: &str) -> String {
     Web::new(2).pod(json!({"terminationGracePeriodSeconds": 2})).scenario(
         name,
@@ -129,7 +129,7 @@ struct Ended {
     result: RunResult,
     records: Records,
     dir: TempDir,
-    /// The share of the processors' time that others had meanwhile.
+    /// Share of the processors' time that others had meanwhile.
     taken: f64,
 }
 
@@ -144,7 +144,7 @@ impl Ended {
             .any(|w| reasons.contains(w))
     }
 
-    /// Fails, with all that is known, unless the run was valid and whole, and had this one termination.
+    /// Fails, with everything known, unless the run was valid and complete, and had this one termination.
     #[track_caller]
     fn is_valid_with_its_deletion(&self) -> &Termination {
         figure(self.taken, !self.was_starved(), || self.to_string());
@@ -167,12 +167,12 @@ impl Ended {
         assert_eq!(count("\"entry\":\"change\""), count("\"entry\":\"undone\""), "{changes}");
     }
 
-    /// The calls that were to end a pod.
+    /// Returns the calls that were meant to end a pod.
     fn actions(&self) -> Vec<&Action> {
         actions(&self.records)
     }
 
-    /// How often a watch was lost, and how often late.
+    /// Returns how often a watch was lost, and how often it was late.
     fn gaps(&self) -> (usize, usize) {
         let count = |is: fn(&EventKind) -> bool| self.records.events.iter().filter(|e| is(&e.kind)).count();
         (
@@ -198,10 +198,10 @@ fn until(what: &str, count: &AtomicUsize, wanted: usize) {
     wait_for(what, LIMIT, || (count.load(Ordering::SeqCst) >= wanted).then_some(()));
 }
 
-/// Answers the first two deletions with a fault, and once the load has begun every other call as well.
+/// Answers the first two deletions with a fault, and after the beginning of the load also every other call.
 fn refused(lab: &Cluster, name: &str, (status, reason): (u16, &'static str)) -> Ended {
     let deletions = Arc::new(AtomicUsize::new(0));
-    // Of so many calls one.
+    // Refuses one call in `one_of`.
     let refuse = |api: &FaultyApi, one_of: usize| {
         let (calls, deletions) = (AtomicUsize::new(1), Arc::clone(&deletions));
         api.set(move |request| {
@@ -234,7 +234,7 @@ fn nobody_there_for_ten_seconds(lab: &Cluster) {
     let (last, before) = actions.split_last().expect("actions");
     assert!(before.iter().all(|action| action.status.is_none() && action.is_undone), "{ended}");
     assert_eq!(last.status, Some(200), "{ended}");
-    // What surely was not done makes nothing uncertain.
+    // Attempts that certainly had no effect add no uncertainty.
     let took = last.answered.seconds_since(
         ended.records.events.iter().rfind(|e| matches!(e.kind, EventKind::Action(_))).expect("it").at,
     );
@@ -255,8 +255,7 @@ fn internal_errors(lab: &Cluster) {
     let termination = ended.is_valid_with_its_deletion();
     let actions = ended.actions();
     assert!(actions.len() >= 3 && actions[0].status == Some(500), "{ended}");
-    // Any of them may have been the one that was carried out: only the API server's own time tells, to
-    // the second.
+    // Any of them may have been the one that was carried out: only the API server's own time tells, to the second.
     assert!(termination.t0_uncertainty_s > 0.0, "{ended}");
 }
 
@@ -452,7 +451,7 @@ fn what_cannot_be_undone_is_left_to_a_cleanup_and_a_missing_right_ends_a_run_bef
 fn what_an_api_server_shows_without_having_been_asked_for_it_is_never_acted_on() {
     let _turn = turn();
     let lab = Setup::new().start();
-    // Pods of the whole namespace are shown as they are: the watch goes on.
+    // Watches of all pods of the namespace are passed on unchanged, so they continue.
     let is_selection = |request: &Parts| request.uri.query().is_some_and(|q| q.contains("labelSelector=app"));
     type Lie = (&'static str, fn(&mut Value), &'static str);
     let lies: [Lie; 3] = [
@@ -489,7 +488,7 @@ fn what_an_api_server_shows_without_having_been_asked_for_it_is_never_acted_on()
             });
         }
     });
-    // Of what is watched, nothing is begun with.
+    // A run does not begin if the objects that it is to watch are not the requested ones.
     let api = FaultyApi::before(&lab);
     api.set(|request| match request.uri.path().ends_with("/pods") && request.method == Method::GET {
         true => Act::Lie(|pod| pod["metadata"]["namespace"] = "kube-system".into()),
@@ -502,7 +501,7 @@ fn what_an_api_server_shows_without_having_been_asked_for_it_is_never_acted_on()
         refused.stderr().contains("is in namespace \"kube-system\", and \"name\" was asked for"),
         "{refused}"
     );
-    // What it says reaches a terminal as text alone, and logs have no colours.
+    // Text from the API server reaches a terminal as plain text, and logs have no colours.
     api.set(|_| Act::status(403, "\u{1b}]0;title\u{7}\u{9b}2J\u{202e}forbidden"));
     let words = ["run", "--dry-run", "--target", "svc/web", "--kubeconfig"];
     let logged = Rolldrop::new(words).args([api.kubeconfig()]).env("ROLLDROP_LOG", "debug");
@@ -519,7 +518,7 @@ fn what_an_api_server_shows_without_having_been_asked_for_it_is_never_acted_on()
     assert!(refused.stderr().contains("\"shop#x\" is not a valid namespace name"), "{refused}");
 }
 
-/// Whether something of a node that is no API of Kubernetes is asked for.
+/// Returns true if the request goes to a node's agent, which is not an API of Kubernetes.
 fn is_of_an_agent(request: &Parts) -> bool {
     request.uri.path().starts_with("/api/v1/nodes/") && request.uri.path().contains("/proxy/")
 }

@@ -1,8 +1,7 @@
 //! A proxy before an embedded cluster's API server that misbehaves as a test tells it to.
 //!
-//! It speaks plain HTTP to whoever uses its kubeconfig, and passes requests on with the cluster's own
-//! credentials. What it does with a request is one [`Act`], chosen by a rule that the test may replace
-//! at any time.
+//! It speaks plain HTTP to every user of its kubeconfig, and passes requests on with the cluster's own credentials. An
+//! [`Act`], chosen by a rule that the test may replace at any time, says how it treats a request.
 
 use std::io;
 use std::path::PathBuf;
@@ -28,39 +27,39 @@ use tokio::task::JoinSet;
 use crate::harness::own_host;
 use crate::lab::Cluster;
 
-/// What becomes of a request.
+/// The proxy's treatment of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Act {
-    /// It is passed on, and so is the answer.
+    /// The request is passed on, and so is the answer.
     Pass,
-    /// It is answered here.
+    /// The proxy answers the request itself.
     Answer { status: u16, headers: Vec<(&'static str, String)>, body: String },
-    /// It is passed on so much later.
+    /// The request is passed on after this time.
     Slow(Duration),
-    /// It is passed on, and its connection closed in place of the answer.
+    /// The request is passed on, and its connection closed in place of the answer.
     LoseAnswer,
-    /// The answer ends so soon after it began.
+    /// The answer ends this long after it began.
     EndAfter(Duration),
-    /// The objects of the list that is the answer are shown so.
+    /// The objects of the list in the answer are changed by this function.
     Lie(fn(&mut Value)),
 }
 
 impl Act {
-    /// The answer of an API server that does not do it.
+    /// Returns the answer of an API server that refuses.
     pub(crate) fn status(status: u16, reason: &str) -> Self {
         let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status,
             "reason": reason, "message": format!("{reason}, as the test says")});
         Self::json(status, &body)
     }
 
-    /// An answer in JSON.
+    /// Returns an answer in JSON.
     pub(crate) fn json(status: u16, body: &Value) -> Self {
         let headers = vec![("content-type", "application/json".to_owned())];
         Act::Answer { status, headers, body: body.to_string() }
     }
 }
 
-/// Whether a request watches something.
+/// Returns true if a request is a watch.
 pub(crate) fn is_watch(request: &Parts) -> bool {
     request.uri.query().is_some_and(|query| query.contains("watch=true"))
 }
@@ -79,13 +78,13 @@ pub(crate) struct FaultyApi {
 }
 
 impl FaultyApi {
-    /// One before this cluster, which does nothing of its own yet.
+    /// Returns a proxy before this cluster, which passes everything on at first.
     pub(crate) fn before(cluster: &Cluster) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let client = runtime.block_on(cluster.client());
-        // Nobody takes the port while it does not listen.
+        // Nobody else takes the port while nothing listens on it.
         let listener = runtime.block_on(TcpListener::bind((own_host(), 0))).expect("a port");
         let address = listener.local_addr().expect("an address");
 
@@ -105,7 +104,7 @@ impl FaultyApi {
         Self { rule, is_open, is_listening, kubeconfig, runtime: Some(runtime), _dir: dir }
     }
 
-    /// The kubeconfig that leads to it.
+    /// Returns the kubeconfig that leads to the proxy.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.kubeconfig.clone()
     }
@@ -212,7 +211,7 @@ async fn answer(
         Act::Slow(late) => tokio::time::sleep(*late).await,
         Act::Pass | Act::LoseAnswer | Act::EndAfter(_) | Act::Lie(_) => {}
     }
-    // The cluster's own credentials take the place of whoever asks.
+    // The cluster's own credentials replace those of the client.
     parts.headers.remove(header::AUTHORIZATION);
     parts.headers.remove(header::HOST);
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();

@@ -1,5 +1,5 @@
-//! A container's first process is process 1: which signals reach it, compared with process 1 of a PID namespace that the
-//! test makes; and what a hook may signal.
+//! A container's first process is process 1: the signals that reach it, compared with process 1 of a PID namespace that
+//! the test makes; and the signals that a hook may send.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -29,10 +29,10 @@ const SIGNALS: [Signal; 9] = [
 
 const SERVERS: [&str; 5] = ["sh", "bash", "node", "python", "ours"];
 
-/// What a server has for an end after a signal, before SIGKILL ends it.
+/// Time that a server has to end after a signal, before SIGKILL ends it.
 const GRACE: Duration = Duration::from_secs(12);
 
-/// A command that says `up` when it has set its handlers. Its last word is a mark.
+/// Returns a command that prints `up` when it has set its handlers. Its last word is a mark.
 fn server(name: &str, mark: &str) -> Vec<String> {
     let venv = |program: &str| format!("{VENV}/{program}");
     let shell = "echo up; while :; do sleep 0.05; done";
@@ -52,7 +52,7 @@ fn server(name: &str, mark: &str) -> Vec<String> {
     words.into_iter().chain([mark.to_owned()]).collect()
 }
 
-/// What the server says when it is up.
+/// Returns true if the line shows that the server is up.
 fn is_up(line: &str) -> bool {
     line.contains("up") || line.contains("listening")
 }
@@ -61,13 +61,13 @@ fn mark(server: &str, signal: Signal) -> String {
     format!("{server}-{}", signal.as_str().to_lowercase())
 }
 
-/// The process that has this mark as its last word.
+/// Returns the process that has this mark as its last word.
 fn marked<'a>(tree: &'a [Process], mark: &str) -> Option<&'a Process> {
     tree.iter().find(|process| process.arguments().last().is_some_and(|last| last == mark))
 }
 
-/// What becomes of a real process 1: `stopped`, or `exit CODE`, of SIGKILL at the end if of nothing else. The first
-/// child of what `unshare` runs is that process, and a shell says how it ended.
+/// Returns how a real process 1 ends: `stopped`, or `exit CODE`, by SIGKILL if nothing else ends it. The first child of
+/// the process that `unshare` runs is process 1, and a shell reports how it ended.
 fn really(server_name: &str, signal: Signal) -> String {
     let mark = format!("real-{}", mark(server_name, signal));
     let mut command = Command::new("unshare");
@@ -107,10 +107,10 @@ fn really(server_name: &str, signal: Signal) -> String {
     became
 }
 
-/// What becomes of the first process of a container that gets the signal as its stop signal.
+/// Returns how the first process of a container ends that gets the signal as its stop signal.
 async fn in_the_lab(lab: &Lab, server_name: &str, signal: Signal) -> String {
     let mark = mark(server_name, signal);
-    // What ends by the signal alone, or is stopped by it, is not to be killed meanwhile.
+    // A process that only the signal ends or stops must not be killed meanwhile.
     let grace = match signal {
         Signal::SIGKILL | Signal::SIGSTOP => 10 * LIMIT.as_secs(),
         _ => GRACE.as_secs(),
@@ -148,7 +148,7 @@ fn is_told(lab: &Lab, cell: &(&str, &str)) -> bool {
     })
 }
 
-/// What becomes of each server by each signal.
+/// The end of each server by each signal.
 type Table = BTreeMap<(&'static str, &'static str), String>;
 
 fn cells() -> impl Iterator<Item = (&'static str, Signal)> {

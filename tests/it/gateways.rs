@@ -1,5 +1,5 @@
-//! Gateways that are not ours, each with its own log as the truth: Traefik, which dials pods, and HAProxy
-//! before NodePorts with health checks, which stands in for a cloud's load balancer.
+//! Gateways that are not ours, each with its own log as the truth: Traefik, which dials pods, and HAProxy with health
+//! checks before NodePorts, in place of a cloud's load balancer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::machine::measured;
 use crate::runs::{Dataplane, turn};
 use crate::web::Web;
 
-/// The two gateways. Each answers for itself where no pod does, and tries none twice.
+/// The two gateways. Each answers itself if no pod does, and retries no request.
 const GATEWAYS: &str = "\
 apiVersion: networking.k8s.io/v1
 kind: IngressClass
@@ -103,8 +103,8 @@ const TWO_NODES: &str = "\
   server node-2 NODE-2:30080
 ";
 
-/// It is out of service after one failed check, until two have passed: for a second, longer than dead pods take all turns by
-/// chance. A check that is late, as on a busy machine, has not failed.
+/// The server is out of service after one failed check, until two have passed: for a second, longer than dead pods take
+/// all turns by chance. A check that is late, as on a busy machine, has not failed.
 const ONE_NODE: &str = "\
   timeout check 1s
   server node-1 NODE-1:30080 check inter 200ms downinter 500ms fall 1 rise 2
@@ -127,7 +127,7 @@ fn scenario(traefik: &str, haproxy: &str) -> String {
     )
 }
 
-/// The cluster with the gateways, and the addresses of these.
+/// Returns the cluster with the gateways, and their addresses.
 fn gateways() -> (Cluster, [String; 2]) {
     let cluster = slow_to_notice(2);
     cluster.apply(&trust_default_account().to_string());
@@ -137,7 +137,7 @@ fn gateways() -> (Cluster, [String; 2]) {
     (cluster, [traefik, haproxy])
 }
 
-/// A cluster whose endpoints keep pods for a second.
+/// Returns a cluster whose endpoints keep pods for a second.
 fn slow_to_notice(nodes: u32) -> Cluster {
     let latencies = json!({"deletionToSlice": "1s", "terminatedToSlice": "1s"});
     Setup::on(Dataplane::Kernel).nodes(nodes).with(json!({"latencies": latencies})).start()
@@ -158,12 +158,12 @@ fn haproxy(cluster: &Cluster, servers: &str) -> String {
     cluster.address_of("haproxy")
 }
 
-/// The number of a request, by its id.
+/// Returns the number of a request, by its id.
 fn number(id: &str) -> Option<u64> {
     id.rsplit_once('-')?.1.parse().ok()
 }
 
-/// Which pod Traefik chose for each request, by the request's number.
+/// Returns the pod that Traefik chose for each request, by the request's number.
 fn chosen_by_traefik(log: &str) -> BTreeMap<u64, String> {
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let chosen = lines.filter_map(|line| {
@@ -175,7 +175,7 @@ fn chosen_by_traefik(log: &str) -> BTreeMap<u64, String> {
     chosen.collect()
 }
 
-/// The requests for which HAProxy got no answer, by their numbers.
+/// Returns the requests for which HAProxy got no answer, by their numbers.
 fn failed_by_haproxy(log: &str) -> BTreeSet<u64> {
     let failed = log.lines().filter_map(|line| {
         let [id, status, state, _] = line.split_whitespace().collect::<Vec<_>>()[..] else { return None };
@@ -189,13 +189,13 @@ fn failed_by_haproxy(log: &str) -> BTreeSet<u64> {
     failed.collect()
 }
 
-/// A run's events, and the run as it is analysed.
+/// Returns a run's events, and the analysed run.
 fn analysed(run: &Path) -> (Vec<Event>, Analysed) {
     let (log, rows) = RunDir::open(run).and_then(|run| run.recorded()).expect("records");
     (log.events.clone(), Analysed::of(log, rows).expect("rows"))
 }
 
-/// The addresses that pods had, by their UIDs.
+/// Returns the addresses that pods had, by their UIDs.
 fn addresses(events: &[Event]) -> BTreeMap<&str, &str> {
     let pods = events.iter().filter_map(|event| match &event.kind {
         EventKind::Pod(pod) => Some((pod.uid.as_str(), pod.ip.as_deref()?)),
@@ -204,7 +204,7 @@ fn addresses(events: &[Event]) -> BTreeMap<&str, &str> {
     pods.collect()
 }
 
-/// The Ingress says it, or else the scenario.
+/// Checks that the run finds the pods behind a URL, by the Ingress or else by the scenario.
 fn finds_whose_pods_a_url_leads_to(cluster: &Cluster) {
     let live = "apiVersion: rolldrop.dev/v1\nkind: Scenario\nmetadata: {name: live}\nspec:\n  target: {url: 'http://HOST/'}\n";
     let plan = |host: &str, sidecar: &str| {
@@ -231,7 +231,7 @@ fn what_a_gateway_lost_is_that_of_the_pod_that_its_own_log_names() {
         let (cluster, [traefik, haproxy]) = gateways();
         finds_whose_pods_a_url_leads_to(&cluster);
 
-        // Nobody has said that these balance requests, and nobody waits for the pods but the run.
+        // No option says that these balance requests, and only the run waits for the pods.
         let finished = cluster.run(&scenario(&traefik, &haproxy)).measured().expect_code(0);
         let (events, Analysed { timeline, analysis, .. }) = analysed(&finished.dir().join("run"));
         for target in &timeline.info.targets {
@@ -250,7 +250,7 @@ fn what_a_gateway_lost_is_that_of_the_pod_that_its_own_log_names() {
         let mut of_balancer = BTreeSet::new();
         let (mut of_ingress, mut unexplained) = (0, 0);
         for lost in &analysis.lost {
-            // A balancer that keeps its connections answers over these, and so tells little of the pods that it still has.
+            // A balancer that keeps its connections answers over these: it shows little of the pods that it still has.
             if *lost.target == *"balancer" && lost.cause == Cause::GatewayError {
                 unexplained += 1;
                 of_balancer.insert(lost.seq);
@@ -287,7 +287,7 @@ fn what_a_gateway_lost_is_that_of_the_pod_that_its_own_log_names() {
     });
 }
 
-/// The requests for which HAProxy had no server, by their numbers.
+/// Returns the requests for which HAProxy had no server, by their numbers.
 fn without_a_server(log: &str) -> BTreeSet<u64> {
     let of_none = log.lines().filter(|line| line.ends_with(" <NOSRV>"));
     of_none.filter_map(|line| number(line.split(' ').next()?)).collect()

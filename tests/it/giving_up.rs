@@ -1,4 +1,4 @@
-//! `load.abort`: a run that loses too much stops all that it began.
+//! `load.abort`: a run that loses too much stops everything that it began.
 
 use rolldrop_analysis::model::Verdict;
 use rolldrop_record::RunDir;
@@ -9,7 +9,7 @@ use crate::machine::measured;
 use crate::runs::{Dataplane, actions, result, turn};
 use crate::web::Web;
 
-/// All pods go at once, and new ones are long not ready.
+/// Returns a scenario in which all pods go at once, and new ones take long to become ready.
 fn scenario() -> String {
     let slow =
         json!({"httpGet": {"path": "/readyz", "port": 8080}, "initialDelaySeconds": 4, "periodSeconds": 1});

@@ -1,6 +1,6 @@
 //! The README and the guide, command by command, as they are written.
 //!
-//! What is replaced, and why, is the table of `docs/README.md`, which is read here and nowhere repeated.
+//! The table in `docs/README.md` lists the replaced texts and the reasons; it is read here and repeated nowhere.
 
 use std::fmt::Write;
 use std::fs::{self, File};
@@ -17,10 +17,10 @@ use crate::machine::{Meanwhile, figure, measured};
 use crate::runs::turn;
 use crate::web::Web;
 
-/// The status of a script that ends because a command did not end as the page says.
+/// Exit status of a script that stops because a command did not end as the page says.
 const NOT_AS_WRITTEN: i32 = 99;
 
-/// One command of a page, with what it continues on: further lines, or a document.
+/// One command of a page, with its continuation: further lines, or a document.
 #[derive(Debug, PartialEq)]
 struct Written {
     line: usize,
@@ -28,7 +28,7 @@ struct Written {
 }
 
 impl Written {
-    /// The exit statuses that the page allows: 0, or what a comment says.
+    /// Returns the exit statuses that the page allows: 0, or those in a comment.
     fn allowed(&self) -> Vec<i32> {
         let Some(said) = self.text.split("exits with ").nth(1) else {
             return vec![0];
@@ -39,7 +39,7 @@ impl Written {
     }
 }
 
-/// The commands of a page's `sh` blocks.
+/// Returns the commands of a page's `sh` blocks.
 fn commands(page: &str) -> Vec<Written> {
     let mut found: Vec<Written> = Vec::new();
     let (mut is_shell, mut end_of_document, mut goes_on) = (false, None, false);
@@ -74,7 +74,7 @@ struct Replaced {
     to: String,
 }
 
-/// The table of what is replaced.
+/// Returns the table of replaced texts.
 fn replaced() -> Vec<Replaced> {
     let docs = tracked("docs/README.md");
     let table = docs.split("## Commands that are tested").nth(1).expect("the section");
@@ -90,7 +90,7 @@ fn replaced() -> Vec<Replaced> {
     rows
 }
 
-/// Stands in for rolldrop: a run that is not valid, because the machine was too busy, is made again, twice at most.
+/// Wrapper in place of rolldrop: it repeats a run that is invalid because the machine was too busy, twice at most.
 const REPEATING: &str = r#"#!/bin/bash
 [ "$1" = run ] || exec "$ROLLDROP" "$@"
 for word in "$@"; do
@@ -127,7 +127,7 @@ impl Desk {
         self.dir.path().join("work").join(name)
     }
 
-    /// The script that runs a page's commands as they are written, but for what the table replaces.
+    /// Returns the script that runs a page's commands as they are written, apart from the table's replacements.
     fn script(page: &str, text: &str) -> String {
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let (port, site) = (free.expect("a port").port().to_string(), Server::start().address.to_string());
@@ -180,7 +180,7 @@ impl Desk {
         let meanwhile = Meanwhile::begins();
         let status = bash.status().expect("bash starts");
         let both = || format!("{status}\n--- stdout\n{}\n--- stderr\n{}", said("stdout"), said("stderr"));
-        // How nearly all of them end rests on what was measured.
+        // Most of these commands end as they do because of a measurement.
         figure(meanwhile.taken(), status.success(), both);
         let stdout = said("stdout");
         let times = stdout.lines().filter(|line| line.starts_with("--- line "));
@@ -188,7 +188,7 @@ impl Desk {
     }
 }
 
-/// The cluster that stands in for the reader's, with the workload that the README speaks of.
+/// Starts the cluster that takes the place of the reader's, with the workload that the README describes.
 fn staging(dir: &Path) -> Cluster {
     let cluster = Setup::new().start();
     let manifests = dir.join("shop.yaml");

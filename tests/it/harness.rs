@@ -1,4 +1,4 @@
-//! Runs the binary; when something fails, shows what was run and what it said.
+//! Runs the binary; when something fails, shows the command and its output.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -16,8 +16,8 @@ use tempfile::TempDir;
 use crate::machine::{Meanwhile, figure};
 use crate::runs::Dataplane;
 
-/// How long anything may take that a test waits for: far longer than it does on a machine that is busy with other
-/// things, so that only what never comes fails a test.
+/// Longest wait of a test for anything: far longer than it takes on a busy machine, so that a test fails only if the
+/// event never comes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
 /// The programs that scripts/test installs.
@@ -30,12 +30,12 @@ pub(crate) struct Rolldrop {
     env: Vec<(String, String)>,
 }
 
-/// Where the repository is.
+/// Returns the folder of the repository.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A file of the repository.
+/// Returns a file of the repository.
 #[track_caller]
 pub(crate) fn tracked(path: impl AsRef<Path>) -> String {
     let path = root().join(path);
@@ -47,17 +47,17 @@ pub(crate) struct Finished {
     line: String,
     output: Output,
     dir: TempDir,
-    /// The share of the processors' time that others had meanwhile.
+    /// Share of the processors' time that others had meanwhile.
     pub(crate) taken: f64,
 }
 
 impl Rolldrop {
-    /// `rolldrop ARGS...`, in an empty directory.
+    /// Returns `rolldrop ARGS...`, in an empty directory.
     pub(crate) fn new<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Self {
         Self { args: Vec::new(), files: Vec::new(), env: Vec::new() }.args(args)
     }
 
-    /// `rolldrop run` of a scenario, by its name or as the text of a file, into the directory `run`.
+    /// Returns `rolldrop run` of a scenario, by its name or as the text of a file, into the directory `run`.
     pub(crate) fn run(scenario: &str) -> Self {
         if scenario.contains('\n') {
             Self::new(["run", "scenario.yaml", "--out", "run"]).file("scenario.yaml", scenario)
@@ -66,12 +66,12 @@ impl Rolldrop {
         }
     }
 
-    /// On an embedded cluster with this dataplane.
+    /// Runs it on an embedded cluster with this dataplane.
     pub(crate) fn on(self, dataplane: Dataplane) -> Self {
         self.args(["--dataplane", dataplane.into()])
     }
 
-    /// On the cluster of this kubeconfig, without being asked.
+    /// Runs it on the cluster of this kubeconfig, without a question.
     pub(crate) fn on_cluster(self, kubeconfig: &Path) -> Self {
         self.args(["--yes", "--kubeconfig"]).args([kubeconfig])
     }
@@ -81,7 +81,7 @@ impl Rolldrop {
         self.args(fields.iter().flat_map(|field| ["--set", field]))
     }
 
-    /// Further arguments.
+    /// Adds arguments.
     pub(crate) fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
         self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
         self
@@ -93,7 +93,7 @@ impl Rolldrop {
         self
     }
 
-    /// A variable of its environment.
+    /// Sets a variable of its environment.
     pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.to_owned(), value.to_owned()));
         self
@@ -105,7 +105,7 @@ impl Rolldrop {
         self.env("PATH", &format!("{VENV}:{path}"))
     }
 
-    /// The command, in a new directory with its files.
+    /// Returns the command, in a new directory with its files.
     fn command(&self) -> (Command, TempDir) {
         let dir = tempfile::tempdir().expect("a temporary directory");
         for (name, text) in &self.files {
@@ -145,7 +145,7 @@ impl Rolldrop {
     }
 }
 
-/// A starved machine makes a run invalid: it is repeated at most so often.
+/// Most repetitions of a run that a starved machine made invalid.
 const REPEATS: usize = 3;
 
 /// Runs something that measures, again while it was invalid.
@@ -154,7 +154,8 @@ pub(crate) fn again_while_invalid<T>(run: impl Fn() -> T, is_invalid: impl Fn(&T
 }
 
 impl Finished {
-    /// Fails, with all that is known, unless it exited so. That a measurement is valid is a figure.
+    /// Fails, with everything known, unless the program exited with this code. The validity of a measurement is a
+    /// figure.
     #[track_caller]
     pub(crate) fn expect_code(self, code: i32) -> Self {
         if self.is_invalid() {
@@ -164,33 +165,33 @@ impl Finished {
         self
     }
 
-    /// Whether it calls its own measurement invalid.
+    /// Returns true if the run calls its own measurement invalid.
     pub(crate) fn is_invalid(&self) -> bool {
         self.stdout().contains("INVALID")
     }
 
-    /// Asserts a figure that it measured.
+    /// Asserts a figure that the program measured.
     #[track_caller]
     pub(crate) fn figure(&self, holds: bool) {
         figure(self.taken, holds, || self.to_string());
     }
 
-    /// Its exit status, if no signal ended it.
+    /// Returns the program's exit code, if no signal ended it.
     pub(crate) fn code(&self) -> Option<i32> {
         self.output.status.code()
     }
 
-    /// What it wrote to stdout.
+    /// Returns the program's output on stdout.
     pub(crate) fn stdout(&self) -> String {
         String::from_utf8_lossy(&self.output.stdout).into_owned()
     }
 
-    /// What it wrote to stderr.
+    /// Returns the program's output on stderr.
     pub(crate) fn stderr(&self) -> String {
         String::from_utf8_lossy(&self.output.stderr).into_owned()
     }
 
-    /// The directory it ran in.
+    /// Returns the directory that it ran in.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -219,15 +220,15 @@ pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut condition: impl FnMut
     }
 }
 
-/// A loopback address of its caller's own: a port on it stays free while nobody listens. Embedded clusters have
-/// addresses below it.
+/// Returns a loopback address for its caller alone: a port on it stays free while nothing listens on it. Embedded
+/// clusters have lower addresses.
 pub(crate) fn own_host() -> Ipv4Addr {
     static NEXT: AtomicU8 = AtomicU8::new(0);
     let [.., high, low] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, 192 + NEXT.fetch_add(1, Ordering::Relaxed) % 64, high, low.clamp(1, 254))
 }
 
-/// What a container wrote, from the entries of its log: `TIME STREAM TAG TEXT`.
+/// Returns the text that a container wrote, from the entries of its log: `TIME STREAM TAG TEXT`.
 pub(crate) fn written(log: &str) -> String {
     let mut text = String::new();
     for entry in log.lines() {
@@ -241,7 +242,7 @@ pub(crate) fn written(log: &str) -> String {
     text
 }
 
-/// A process' processor time so far, in seconds (proc_pid_stat(5), with 100 ticks a second).
+/// Returns a process' processor time so far, in seconds (proc_pid_stat(5), with 100 ticks a second).
 pub(crate) fn cpu_s(process: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("its times");
     let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
@@ -268,7 +269,7 @@ fn signal_pid(pid: u32, signal: Signal) {
     kill(Pid::from_raw(i32::try_from(pid).expect("a pid")), signal).expect("it is there");
 }
 
-/// A process, told from a later one with the same number by when it started.
+/// A process; its start time distinguishes it from a later one with the same number.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Process {
     pid: u32,
@@ -287,45 +288,45 @@ impl Process {
         (!is_zombie).then_some(process)
     }
 
-    /// Whether it still runs.
+    /// Returns true if the process still runs.
     pub(crate) fn is_alive(&self) -> bool {
         Self::read(self.pid).is_some_and(|now| now.started == self.started)
     }
 
-    /// Whether `pid` was its parent when it was found.
+    /// Returns true if `pid` was the process's parent when it was found.
     pub(crate) fn is_child_of(&self, pid: u32) -> bool {
         self.parent == pid
     }
 
-    /// Whether it is the one with this number.
+    /// Returns true if the process has this number.
     pub(crate) fn is(&self, pid: u32) -> bool {
         self.pid == pid
     }
 
-    /// Whether this process was its parent when it was found.
+    /// Returns true if this process was its parent when it was found.
     pub(crate) fn is_child_of_process(&self, parent: &Self) -> bool {
         self.parent == parent.pid
     }
 
-    /// Whether it is this subcommand of a program.
+    /// Returns true if the process runs this subcommand of a program.
     pub(crate) fn runs(&self, subcommand: &str) -> bool {
         self.arguments().get(1).is_some_and(|argument| argument == subcommand)
     }
 
-    /// The words of its command.
+    /// Returns the words of the process's command.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let arguments = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
         let words = arguments.strip_suffix(b"\0").unwrap_or(&arguments).split(|byte| *byte == 0);
         words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
     }
 
-    /// Whether a signal has stopped it.
+    /// Returns true if a signal has stopped the process.
     pub(crate) fn is_stopped(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
     }
 
-    /// The processor time that it has used so far, with that of its children that have ended, in ticks.
+    /// Returns the processor time that the process and its ended children have used so far, in ticks.
     pub(crate) fn ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
@@ -333,19 +334,19 @@ impl Process {
         fields.skip(11).take(4).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
     }
 
-    /// A variable of its environment.
+    /// Returns a variable of the process's environment.
     pub(crate) fn variable(&self, name: &str) -> Option<String> {
         let all = std::fs::read(format!("/proc/{}/environ", self.pid)).ok()?;
         let mut all = all.split(|byte| *byte == 0).map(String::from_utf8_lossy);
         all.find_map(|variable| Some(variable.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
     }
 
-    /// All processes below it, itself included.
+    /// Returns all processes below this one, itself included.
     pub(crate) fn tree(&self) -> Vec<Self> {
         process_tree(self.pid)
     }
 
-    /// Kills it with SIGKILL.
+    /// Kills the process with SIGKILL.
     pub(crate) fn kill(&self) {
         self.signal(Signal::SIGKILL);
     }
@@ -356,7 +357,7 @@ impl Process {
     }
 }
 
-/// Every process below `pid`, itself included.
+/// Returns every process below `pid`, itself included.
 pub(crate) fn process_tree(pid: u32) -> Vec<Process> {
     let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -13,9 +13,9 @@ use crate::kubectl::SharedCluster;
 const CLIENTS: usize = 4;
 const PER_CLIENT: usize = 2500;
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
-/// Those that the test has made.
+/// Path of the objects that the test has made.
 const OURS: &str = "/api/v1/namespaces/default/configmaps?labelSelector=crowd";
-/// A few times what is needed, in a debug build.
+/// A few times the memory that the server needs in a debug build.
 const LIMIT_KIB: u64 = 400 * 1024;
 
 /// Creates objects on one connection, some at a time.
@@ -46,12 +46,12 @@ fn create(server: &Server, client: usize) {
     }
 }
 
-/// How much memory a process has, or had at most: `VmRSS` or `VmHWM`.
+/// Returns the memory that a process has, or had at most: `VmRSS` or `VmHWM`.
 pub(crate) fn memory_kib(pid: u32, which: &str) -> u64 {
     memory_kib_if_alive(pid, which).expect("its memory")
 }
 
-/// The same, if the process has not ended.
+/// Returns the same, if the process has not ended.
 pub(crate) fn memory_kib_if_alive(pid: u32, which: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find(|line| line.starts_with(which))?;
@@ -141,7 +141,7 @@ fn requests_that_are_made_to_hurt_are_refused_and_leave_nothing() {
     const YAML: &str = "Content-Type: application/yaml\r\n";
     const APPLY: &str = "Content-Type: application/apply-patch+yaml\r\n";
     const MERGE: &str = "Content-Type: application/merge-patch+json\r\n";
-    /// What 50 MB of body would not fit into, in a debug build.
+    /// Memory in a debug build into which 50 MB of body would not fit.
     const PEAK_KIB: u64 = 150 * 1024;
 
     let cluster = SharedCluster::start("hurt-cluster");

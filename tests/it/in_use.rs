@@ -34,7 +34,7 @@ impl Shop {
         rolldrop.args(["-n", self.0.namespace(), "--kubeconfig"]).args([kubeconfig]).args(["--yes"])
     }
 
-    /// The annotation; none if nobody uses the workload.
+    /// Returns the annotation; `None` if nobody uses the workload.
     fn holder(&self) -> Option<Value> {
         let text = self.0.ok(r"get deployment/web -o jsonpath={.metadata.annotations.rolldrop\.dev/in-use}");
         (!text.is_empty()).then(|| serde_json::from_str(&text).expect("JSON"))
@@ -62,7 +62,7 @@ fn second_run_of_a_workload_is_refused_while_the_first_lasts() {
     assert!(!second.dir().join("run").exists(), "{second}");
     let tuning = shop.here(Rolldrop::new(["tune", "svc/web", "--out", "tuning"])).finish().expect_code(2);
     assert!(tuning.stderr().contains(&said) && !tuning.dir().join("tuning").exists(), "{tuning}");
-    // One that changes nothing goes on.
+    // A run that changes nothing continues.
     let watching = shop.here(Rolldrop::new(["run", "-t", "svc/web", "--dry-run"])).finish().expect_code(0);
     assert!(watching.stderr().contains(&format!("warning: {said}")), "{watching}");
     assert_eq!(shop.spec(), before);

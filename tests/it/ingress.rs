@@ -7,14 +7,14 @@ use crate::pods::{PODS, log_with, on_with, run, shell};
 use crate::termination::lab::{LIMIT, Lab};
 
 const TRAEFIK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin/traefik");
-/// So many answers in a row show that a pod is no backend any more: the controller takes turns.
+/// Number of answers in a row which shows that a pod is no backend any more: the controller takes turns.
 const ROW: usize = 30;
 
 fn field(name: &str, path: &str) -> Value {
     json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
 }
 
-/// A server that an Ingress leads to.
+/// Creates a server that an Ingress leads to.
 async fn serve(lab: &Lab, name: &str, pre_stop: Value) {
     let app = json!({
         "name": "app", "image": "rolldrop", "args": ["workload", "--listen", "$(POD_IP):8080"],
@@ -25,8 +25,8 @@ async fn serve(lab: &Lab, name: &str, pre_stop: Value) {
     lab.create(PODS, &json!({"metadata": metadata, "spec": {"containers": [app]}})).await;
 }
 
-/// The controller, an Ingress to the servers, and a pod that asks through it, again and again, and
-/// writes down the status and the pod that answered.
+/// Creates the controller, an Ingress to the servers, and a pod that sends requests through it again and again, and
+/// writes the status and the pod that answered.
 async fn ask_through_traefik(lab: &Lab) {
     // It has no address: who reaches its pods goes by their own.
     let spec = json!({"clusterIP": "None", "selector": {"app": "web"}, "ports": [{"port": 8080}]});
@@ -70,13 +70,12 @@ async fn ask_through_traefik(lab: &Lab) {
         .await;
 }
 
-/// What the client has written so far.
+/// Returns the answers that the client has written so far.
 fn answers(lab: &Lab) -> Vec<String> {
     log_with(lab, "client", "app", "").lines().map(str::to_owned).collect()
 }
 
-/// Waits until the last [`ROW`] answers are from these pods and no others; answers all from
-/// number `from` on.
+/// Waits until the last [`ROW`] answers are from these pods and no others; returns all answers from number `from` on.
 async fn until_only(lab: &Lab, from: usize, pods: &[&str]) -> Vec<String> {
     let deadline = tokio::time::Instant::now() + LIMIT;
     loop {
@@ -111,7 +110,7 @@ fn an_ingress_controller_leaves_a_pod_at_its_own_pace_and_answers_502_for_one_th
             assert!(seen.contains(&"200 serves-on".to_owned()), "{dataplane}: it still served: {seen:?}");
             assert!(seen.iter().all(|answer| answer.starts_with("200 ")), "{dataplane}: {seen:?}");
 
-            // Of one that ends at once, the client is told by a gateway status.
+            // If a pod ends at once, the client sees a gateway's status.
             let before = answers(&lab).len();
             lab.call("DELETE", &format!("{PODS}/exits"), None).await;
             let seen = until_only(&lab, before, &["stays"]).await;

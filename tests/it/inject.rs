@@ -1,4 +1,4 @@
-//! `rolldrop inject`: what it writes runs, on a cluster and in a scenario.
+//! `rolldrop inject`: its output runs, on a cluster and in a scenario.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -39,7 +39,7 @@ spec:
   ports: [{name: named, port: 80, targetPort: http}, {name: numbered, port: 81, targetPort: 8080}]
 ";
 
-/// What `rolldrop inject ARGS...` writes when it reads this.
+/// Returns the output of `rolldrop inject ARGS...` for this input.
 fn inject(args: &[&str], input: &str) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rolldrop"));
     let output = fed(command.arg("inject").args(args), input);
@@ -82,7 +82,7 @@ fn the_pods_of_every_kind_run_with_the_sidecar() {
         object["metadata"]["name"] = name.as_str().into();
         object["spec"]["template"]["metadata"]["labels"]["kind"] = name.as_str().into();
         object["spec"]["selector"]["matchLabels"]["kind"] = name.as_str().into();
-        // What controllers that this cluster has not would make of it.
+        // The pod that a controller which this cluster does not have would create.
         let pod_of = |object: &Value| {
             let template = &object["spec"]["template"];
             let mut metadata = template["metadata"].clone();
@@ -147,7 +147,7 @@ fn the_sidecars_hook_marks_the_end_of_each_pod_and_of_no_other() {
     }
 }
 
-/// One small file of our own for each kind of file that people have (`tests/it/kinds`), with what comes of it.
+/// Tests one small file of our own for each kind of file that people have (`tests/it/kinds`), with its expected result.
 #[test]
 fn each_kind_of_file_is_edited_or_refused_with_its_remedy() {
     let folder = root().join("tests/it/kinds");

@@ -1,4 +1,4 @@
-//! Killed, interrupted: nothing is left behind, and what was recorded is kept.
+//! Killed and interrupted runs: nothing is left behind, and all recorded rows are kept.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -88,7 +88,7 @@ fn the_end_of_its_cluster_is_the_end_of_a_run_with_the_reason() {
     }
 }
 
-/// Those who look after the others, in each of the ways in which they can be killed together.
+/// Returns all groups of supervisors that can be killed together.
 fn subsets(supervisors: &[&'static str]) -> Vec<Vec<&'static str>> {
     let chosen = |mask: usize| {
         let all = supervisors.iter().enumerate();
@@ -97,7 +97,7 @@ fn subsets(supervisors: &[&'static str]) -> Vec<Vec<&'static str>> {
     (1..1 << supervisors.len()).map(chosen).collect()
 }
 
-/// Kills these together: none of them is to see that another one is gone. Nothing is to be left.
+/// Kills these together, so that none sees that another one is gone. Checks that nothing is left.
 fn killed_together(dataplane: &str, names: &[&str]) {
     let (child, dir) = Rolldrop::new(["run", "--out", "run", "--dataplane", dataplane]).start();
     let (mut child, processes) = until_under_load(child, dir.path());

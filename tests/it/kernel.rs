@@ -1,5 +1,5 @@
-//! The kernel dataplane, by what clients inside and outside of its network see; and what both
-//! dataplanes do alike.
+//! The kernel dataplane, as clients inside and outside of its network see it; and the common behaviour of both
+//! dataplanes.
 
 mod traffic;
 
@@ -25,7 +25,7 @@ use crate::harness::{LIMIT, Process, process_tree, wait_for};
 use crate::lab::{self, Setup};
 use crate::runs::json_lines;
 
-/// A SYN that is lost is sent again after a second: less than that tells a stall from a slow machine.
+/// A lost SYN is sent again after a second: a limit below that distinguishes a stall from a slow machine.
 const CURL_LIMITS: [&str; 4] = ["--connect-timeout", "0.9", "--max-time", "30"];
 
 /// A cluster as `rolldrop run` starts it.
@@ -37,9 +37,9 @@ struct Cluster {
     program: Program,
 }
 
-/// How the binary is run.
+/// The binary, and the way to run it.
 pub(crate) struct Program {
-    /// A command that runs it, as another user for example.
+    /// Command that runs the binary, as another user for example.
     through: Vec<&'static str>,
     binary: PathBuf,
 }
@@ -53,7 +53,7 @@ impl Program {
     }
 }
 
-/// Binary and directory of a user without privileges: whoever runs the tests, but not root.
+/// Returns binary and directory of a user without privileges: the user that runs the tests, unless that is root.
 pub(crate) fn unprivileged() -> (Program, TempDir) {
     const NOBODY: u32 = 65534;
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -61,7 +61,7 @@ pub(crate) fn unprivileged() -> (Program, TempDir) {
         return (Program { through: vec![], binary: env!("CARGO_BIN_EXE_rolldrop").into() }, dir);
     }
     std::os::unix::fs::chown(dir.path(), Some(NOBODY), Some(NOBODY)).expect("root may");
-    // What root has built may be where nobody else can go.
+    // Root's build may be in a folder that no other user can enter.
     let binary = dir.path().join("rolldrop");
     fs::copy(env!("CARGO_BIN_EXE_rolldrop"), &binary).expect("a copy");
     let through = vec!["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
@@ -89,12 +89,12 @@ impl Cluster {
         Api::default_namespaced(self.client.clone())
     }
 
-    /// A pod with the label `app: web`, whose container runs a shell script.
+    /// Creates a pod with the label `app: web`, whose container runs a shell script.
     async fn pod(&self, name: &str, script: &str) {
         self.pod_on(name, script, None).await;
     }
 
-    /// The same, on a node of choice.
+    /// Creates the same pod, on the given node.
     async fn pod_on(&self, name: &str, script: &str, node: Option<&str>) {
         let binary = &self.program.binary;
         let pod = json!({
@@ -112,7 +112,7 @@ impl Cluster {
         self.pods().create(&PostParams::default(), &pod).await.expect("it is created");
     }
 
-    /// The Service `web`, port 80, of those pods; answers its address.
+    /// Creates the Service `web`, port 80, of those pods; returns its address and its node port.
     async fn service(&self, kind: &str) -> (String, Option<i32>) {
         let services = Api::<Service>::default_namespaced(self.client.clone());
         let service = json!({
@@ -136,12 +136,12 @@ impl Cluster {
         self.exec_command(args).output().expect("the binary starts")
     }
 
-    /// What curl in the network says of a request: the HTTP status, or `exit CODE`.
+    /// Returns curl's result for a request in the network: the HTTP status, or `exit CODE`.
     fn curl(&self, url: &str, more: &[&str]) -> String {
         self.curl_at("node-1", url, more)
     }
 
-    /// The same, at a node of choice.
+    /// Does the same, at the given node.
     fn curl_at(&self, node: &str, url: &str, more: &[&str]) -> String {
         let head = ["--node", node, "--", "curl", "--silent", "--output", "/dev/null"];
         let output =
@@ -152,7 +152,7 @@ impl Cluster {
         }
     }
 
-    /// The outcomes of some requests on fresh connections.
+    /// Returns the outcomes of some requests on fresh connections.
     fn outcomes(&self, spot: &[&str], url: &str) -> BTreeMap<String, u64> {
         let load = ["--", env!("CARGO_BIN_EXE_rolldrop"), "load", url, "-r", "20", "-d", "500ms"];
         let more = ["--warmup", "0s", "--connect-timeout", "900ms", "--format", "json", "--quiet"];
@@ -169,7 +169,7 @@ impl Cluster {
         }
     }
 
-    /// Deletes a pod and waits until its object, and so its address, is gone; answers the address.
+    /// Deletes a pod and waits until its object, and so its address, is gone; returns the address.
     async fn delete(&self, name: &str) -> String {
         let pod = self.pods().get(name).await.expect("the pod");
         let parameters = DeleteParams::default().grace_period(1);
@@ -194,7 +194,7 @@ fn outcomes_of(output: &Output) -> BTreeMap<String, u64> {
     outcomes
 }
 
-/// No delays, so that the tests are short.
+/// Returns a configuration with no other delays, so that the tests are short.
 fn config(latencies: &Value) -> Value {
     let mut all = json!({
         "scheduledToSandbox": "0ms", "sandboxToProcessStart": "0ms", "terminatedToFinalDelete": "0ms",
@@ -205,7 +205,7 @@ fn config(latencies: &Value) -> Value {
     json!({"latencies": all, "serviceProxy": {"minSyncPeriod": "50ms"}})
 }
 
-/// Endpoints stay in their slices although their pods are gone.
+/// Returns a configuration in which endpoints stay in their slices although their pods are gone.
 fn endpoints_stay() -> Value {
     json!({"deletionToSlice": "1h", "terminatedToSlice": "1h"})
 }
@@ -369,7 +369,7 @@ async fn a_stale_flow_is_met_recognised_by_its_source_port_and_avoided_by_anothe
     assert_eq!(cluster.curl(&url, &["--local-port", "40002"]), "200", "another port works at once");
 }
 
-/// The processes of a cluster with a pod that ignores SIGTERM, and its network namespaces.
+/// Returns the processes of a cluster with a pod that ignores SIGTERM, and its network namespaces.
 async fn with_a_stubborn_pod(cluster: &Cluster) -> (Vec<Process>, Vec<PathBuf>) {
     cluster.pod("web", "trap '' TERM; (setsid env -i sleep 1000 &); sleep 1000; :").await;
     let sleeping = |tree: &[Process]| tree.iter().filter(|process| process.runs("1000")).count();
@@ -383,7 +383,7 @@ async fn with_a_stubborn_pod(cluster: &Cluster) -> (Vec<Process>, Vec<PathBuf>) 
     (tree, namespaces.collect())
 }
 
-/// Whether a process is in one of these namespaces.
+/// Returns true if a process is in one of these namespaces.
 fn is_inhabited(namespaces: &[PathBuf]) -> bool {
     let processes = fs::read_dir("/proc").expect("/proc").flatten();
     let of = |entry: fs::DirEntry| fs::read_link(entry.path().join("ns/net")).ok();
@@ -445,7 +445,7 @@ async fn every_node_answers_at_its_own_address_by_its_own_table() {
         for (pod, _) in &nodes {
             cluster.pod_on(pod, SERVE_AT_POD_IP, Some(pod)).await;
         }
-        // What the sync lines of a node say of the Service: names of pods.
+        // Returns the names of the Service's pods in each sync line of a node.
         let tables = |node: &str| -> Vec<Vec<String>> {
             let log = json_lines(&cluster.dir.path().join("service-proxy.jsonl"));
             let of_node = |line: &&Value| line["node"] == node && line["service"] == "default/web";
@@ -589,7 +589,7 @@ async fn a_command_in_a_pod_ends_with_the_client_that_is_killed() {
     wait_for("its end", LIMIT, || (!command.is_alive()).then_some(()));
 }
 
-/// Starts a cluster without a directory of its own; answers it and its temporary directory.
+/// Starts a cluster without a directory of its own; returns it and its temporary directory.
 fn start_in_temporary_directory(parent: &Path) -> (Child, PathBuf) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rolldrop"));
     command.args(["cluster", "--lifeline", "--dataplane", "kernel"]).env("TMPDIR", parent);

@@ -1,5 +1,5 @@
-//! kube-rs, unmodified, against a running `rolldrop cluster`: typed objects, patches, watchers and
-//! stores, waiting, eviction, logs, and what it makes of errors.
+//! kube-rs, unmodified, against a running `rolldrop cluster`: typed objects, patches, watchers and stores, waiting,
+//! eviction, logs, and its handling of errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -51,7 +51,7 @@ fn typed<K: DeserializeOwned>(value: serde_json::Value) -> K {
     serde_json::from_value(value).expect("the object is well formed")
 }
 
-/// The next item of a stream that has one.
+/// Returns the next item of a stream, which must have one.
 async fn next<T, E: std::fmt::Debug>(stream: &mut (impl Stream<Item = Result<T, E>> + Unpin)) -> T {
     let item = timeout(LIMIT, stream.next()).await.expect("an event in time");
     item.expect("the stream goes on").expect("no error")
@@ -76,7 +76,7 @@ fn learn(known: &mut BTreeSet<String>, event: watcher::Event<ConfigMap>) -> bool
     !is_listing
 }
 
-/// What the API says was wrong: code, reason, message.
+/// Returns the API's refusal: code, reason, message.
 fn refusal<T: std::fmt::Debug>(result: Result<T, kube::Error>) -> (u16, String, String) {
     match result {
         Err(kube::Error::Api(status)) => (status.code, status.reason.clone(), status.message.clone()),
@@ -141,7 +141,7 @@ fn deployments_are_patched_in_every_way() {
         assert_eq!(merged.labels().get("merged").map(String::as_str), Some("yes"));
         assert!(!merged.labels().contains_key("app"));
 
-        // A strategic patch finds the container by its name and keeps the rest of it.
+        // A strategic patch finds the container by its name and keeps its other fields.
         let container = json!({"name": "app", "env": [{"name": "A", "value": "1"}]});
         let patch = json!({"spec": {"template": {"spec": {"containers": [container]}}}});
         let patched = deployments.patch("web", &plain, &Patch::Strategic(patch)).await.expect("patched");
@@ -169,7 +169,7 @@ fn fields_are_applied() {
         let (first, second) = (PatchParams::apply("first"), PatchParams::apply("second"));
         maps.patch("owned", &first, &apply(json!({"a": "1", "b": "1"}))).await.expect("created");
         maps.patch("owned", &second, &apply(json!({"c": "2"}))).await.expect("added to");
-        // Nobody owns a field here: what is no longer applied stays.
+        // Fields have no owners here: a field that is no longer applied stays.
         let left = maps.patch("owned", &first, &apply(json!({"a": "3"}))).await.expect("applied");
         let data: Vec<_> = left.data.expect("data").into_iter().collect();
         assert_eq!(
@@ -293,7 +293,7 @@ fn a_watcher_starts_anew_when_its_version_is_gone() {
         match maps.watch(&WatchParams::default(), "1").await {
             Err(kube::Error::Api(status)) => assert_eq!(status.code, 410),
             Ok(events) => {
-                // Not so long behind: what is remembered is then told from the beginning.
+                // Not far enough behind: the server then sends the changes that it remembers.
                 let mut events = pin!(events);
                 maps.create(&PostParams::default(), &config_map("kept", &[])).await.expect("created");
                 next(&mut events).await;
@@ -320,7 +320,7 @@ fn a_watcher_starts_anew_when_its_version_is_gone() {
             for n in 0..3 {
                 maps.delete(&format!("w{n}"), &DeleteParams::default()).await.expect("deleted");
             }
-            // By a list as well, if others have changed so much meanwhile that its version is gone.
+            // It may learn of these by a list, if others have changed so much meanwhile that its version is gone.
             let is_left = |known: &BTreeSet<String>| known.iter().any(|name| name.starts_with('w'));
             while !learn(&mut known, next(&mut events).await) || is_left(&known) {}
         }

@@ -38,13 +38,13 @@ pub(crate) struct SharedCluster {
 }
 
 impl SharedCluster {
-    /// The cluster, started by whoever comes first.
+    /// Returns the cluster; the first caller starts it.
     pub(crate) fn get() -> &'static Self {
         static CLUSTER: OnceLock<SharedCluster> = OnceLock::new();
         CLUSTER.get_or_init(|| Self::start("kubectl-cluster"))
     }
 
-    /// One more cluster like it, in a directory of this name; it ends when dropped.
+    /// Starts one more cluster like it, in a directory of this name; it ends when dropped.
     pub(crate) fn start(name: &str) -> Self {
         // Below target, where a left-over does no harm: statics are never dropped.
         let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -57,23 +57,23 @@ impl SharedCluster {
         Self { process: Setup::new().nodes(3).with(bookmarks).within(&dir).start() }
     }
 
-    /// A file that a test may make, beside the cluster's own.
+    /// Returns the path of a file that a test may make, beside the cluster's own.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.process.dir().join(name)
     }
 
-    /// Its process.
+    /// Returns the number of the cluster's process.
     pub(crate) fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// The cluster's kubeconfig.
+    /// Returns the cluster's kubeconfig.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.process.kubeconfig()
     }
 }
 
-/// `kubectl ARGS...`, split at blanks, for the cluster of this kubeconfig, and beside that.
+/// Returns the command `kubectl ARGS...`, split at blanks, for the cluster of this kubeconfig, in its directory.
 fn command(kubeconfig: &Path, args: &str) -> Command {
     let dir = kubeconfig.parent().expect("a directory");
     let mut command = Command::new(KUBECTL);
@@ -99,7 +99,7 @@ pub(crate) struct Kubectl {
 }
 
 impl Kubectl {
-    /// A new namespace, named after what is tested in it.
+    /// Creates a new namespace, named after the subject of the test.
     #[track_caller]
     pub(crate) fn in_namespace(what: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -111,12 +111,12 @@ impl Kubectl {
         kubectl
     }
 
-    /// The namespace.
+    /// Returns the namespace.
     pub(crate) fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// The command for `kubectl ARGS...`, split at blanks.
+    /// Returns the command for `kubectl ARGS...`, split at blanks.
     pub(crate) fn command(&self, args: &str) -> Command {
         command(&SharedCluster::get().kubeconfig(), &self.in_it(args))
     }
@@ -160,7 +160,7 @@ impl Kubectl {
         self.with_manifest("apply", manifest).ok()
     }
 
-    /// One field of an object, by its JSON path.
+    /// Returns one field of an object, by its JSON path.
     #[track_caller]
     pub(crate) fn field(&self, object: &str, path: &str) -> String {
         self.ok(&format!("get {object} -o jsonpath={{{path}}}"))
@@ -190,7 +190,7 @@ impl Drop for Kubectl {
     }
 }
 
-/// A deployment `web` whose pods do nothing, and end at once.
+/// Returns a deployment `web` whose pods do nothing, and end at once.
 pub(crate) fn web(replicas: u32) -> String {
     format!(
         "
@@ -208,7 +208,7 @@ spec:
     )
 }
 
-/// A pod that runs a shell script.
+/// Returns a pod that runs a shell script.
 pub(crate) fn pod(name: &str, script: &str) -> String {
     format!(
         "
@@ -232,14 +232,14 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// What it wrote to stdout; it has succeeded.
+    /// Returns stdout; fails unless the command succeeded.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
         assert!(self.output.status.success(), "it should succeed\n{self}");
         self.stdout()
     }
 
-    /// Its exit code.
+    /// Returns the exit code.
     pub(crate) fn code(&self) -> Option<i32> {
         self.output.status.code()
     }
@@ -261,7 +261,7 @@ impl fmt::Display for Ran {
     }
 }
 
-/// The words of each line of a table.
+/// Returns the words of each line of a table.
 pub(crate) fn rows(table: &str) -> Vec<Vec<&str>> {
     table.lines().map(|line| line.split_whitespace().collect()).collect()
 }

@@ -1,4 +1,4 @@
-//! Clusters for tests: one builder, whose defaults suit most tests, and what tests do on them.
+//! Clusters for tests: one builder, whose defaults suit most tests, and operations on clusters.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -67,13 +67,13 @@ impl<'a> Setup<'a> {
         self
     }
 
-    /// Has another command start it, as another user for example.
+    /// Makes another command start the cluster, as another user for example.
     pub(crate) fn by(mut self, program: Command) -> Self {
         self.program = program;
         self
     }
 
-    /// Has it write its logs into a directory that is the caller's.
+    /// Makes the cluster write its logs into a directory of the caller.
     pub(crate) fn within(mut self, dir: &'a Path) -> Self {
         self.dir = Some(dir);
         self
@@ -106,7 +106,7 @@ impl<'a> Setup<'a> {
     }
 }
 
-/// A `rolldrop cluster` whose lifeline this value holds: it ends with it.
+/// A `rolldrop cluster` whose lifeline this value holds: the cluster ends with it.
 pub(crate) struct Cluster {
     child: Child,
     ready: Value,
@@ -115,17 +115,17 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// What it said when it was ready.
+    /// Returns the JSON that the cluster printed when it was ready.
     pub(crate) fn ready(&self) -> &Value {
         &self.ready
     }
 
-    /// What it has written to stderr.
+    /// Returns the cluster's stderr so far.
     pub(crate) fn said(&self) -> String {
         std::fs::read_to_string(self.dir.join("stderr.log")).unwrap_or_default()
     }
 
-    /// Its log directory.
+    /// Returns the cluster's log directory.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -134,7 +134,8 @@ impl Cluster {
         self.dir.join("kubeconfig")
     }
 
-    /// The kubeconfig without the mark of an embedded cluster: rolldrop takes it for one whose Services it cannot reach.
+    /// Returns the kubeconfig without the mark of an embedded cluster: rolldrop takes it for one whose Services it
+    /// cannot reach.
     pub(crate) fn kubeconfig_as_of_a_real_one(&self) -> String {
         let text = std::fs::read_to_string(self.kubeconfig()).expect("a kubeconfig");
         let mut config: Value = serde_saphyr::from_str(&text).expect("YAML");
@@ -146,7 +147,7 @@ impl Cluster {
         self.child.id()
     }
 
-    /// How kube-rs reaches it.
+    /// Returns the configuration with which kube-rs reaches the cluster.
     pub(crate) async fn client_config(&self) -> kube::Config {
         let file = Kubeconfig::read_from(self.kubeconfig()).expect("a kubeconfig");
         let options = KubeConfigOptions::default();
@@ -155,7 +156,7 @@ impl Cluster {
         config
     }
 
-    /// A client of it.
+    /// Returns a client of the cluster.
     pub(crate) async fn client(&self) -> kube::Client {
         kube::Client::try_from(self.client_config().await).expect("a client")
     }
@@ -183,7 +184,7 @@ impl Cluster {
         self.kubectl(kubectl::ROLLED_OUT);
     }
 
-    /// A pod's address, once it has one.
+    /// Returns a pod's address, once it has one.
     #[track_caller]
     pub(crate) fn address_of(&self, pod: &str) -> String {
         wait_for(&format!("the address of {pod}"), LIMIT, || {
@@ -192,7 +193,7 @@ impl Cluster {
         })
     }
 
-    /// `rolldrop run` of a scenario on it.
+    /// Returns `rolldrop run` of a scenario on the cluster.
     pub(crate) fn run(&self, scenario: &str) -> Rolldrop {
         Rolldrop::run(scenario).on_cluster(&self.kubeconfig())
     }

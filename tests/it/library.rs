@@ -1,4 +1,4 @@
-//! The built-in scenarios show what they expect, and run unchanged on any cluster unless they say what they need.
+//! The built-in scenarios show the results that they expect, and run unchanged on any cluster unless they state a need.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,10 +9,10 @@ use crate::harness::Rolldrop;
 use crate::machine::measured;
 use crate::runs::{Dataplane, turn};
 
-/// The runs of these are looked at by other tests (`runs::all`, `expectations`).
+/// Scenarios whose runs other tests check (`runs::all`, `expectations`).
 const ELSEWHERE: [&str; 7] =
     ["drain-in-app", "gate", "idle-close", "killed-in-flight", "naive-exit", "no-sidecar", "prestop-sleep"];
-/// So many of them wait for a turn at once.
+/// Number of scenarios that wait for a turn at once.
 const SIDE_BY_SIDE: usize = 3;
 /// Begins a setting of the embedded cluster that says nothing but how many nodes it has.
 const NODES_ONLY: &str = "  cluster: {embedded: {nodes: ";
@@ -38,7 +38,7 @@ fn each_scenario_of_the_library_shows_what_it_expects() {
     let show = |name: &str| {
         let _turn = turn();
         let run = Rolldrop::run(name).args(["--quiet"]).on(Dataplane::Kernel).with_tools().measured();
-        // What pods do depends on the time that they get.
+        // The pods' behaviour depends on their share of processor time.
         run.figure(run.code() == Some(0));
     };
     thread::scope(|scope| {

@@ -16,7 +16,7 @@ use crate::machine::measured;
 use crate::runs::{every_answer_has_its_row, json_lines, no_file_holds, result, turn};
 use crate::web::Web;
 
-/// A Deployment, and a Service that names one target port and numbers the other.
+/// Returns a Deployment, and a Service that names one target port and numbers the other.
 fn web() -> String {
     let ports = json!([
         {"name": "named", "port": 80, "targetPort": "http"},
@@ -26,7 +26,7 @@ fn web() -> String {
     web.service(json!({"ports": ports})).manifests()
 }
 
-/// Measures what is there already, with the sidecar, and deletes a pod.
+/// Scenario that measures existing objects, with the sidecar, and deletes a pod.
 const SCENARIO: &str = "\
 apiVersion: rolldrop.dev/v1
 kind: Scenario
@@ -51,7 +51,7 @@ impl Shop {
         Self(kubectl)
     }
 
-    /// `rolldrop run scenario.yaml` on it, agreed to.
+    /// Returns `rolldrop run scenario.yaml` on the cluster, with consent.
     fn run(&self, scenario: &str, more: &[&str]) -> Rolldrop {
         self.unasked(scenario, more).args(["--yes"])
     }
@@ -61,7 +61,7 @@ impl Shop {
         run.args([SharedCluster::get().kubeconfig()]).args(more)
     }
 
-    /// Without consent nothing is done.
+    /// Checks that a run announces its changes and asks, and that without consent nothing happens.
     fn says_what_it_will_do_and_asks(&self) {
         let namespace = self.0.namespace();
         let planned = self.unasked(SCENARIO, &["--dry-run"]).finish().expect_code(0);
@@ -120,7 +120,7 @@ impl Shop {
         assert_eq!(script.wait().expect("an end").code(), Some(2), "{text}");
     }
 
-    /// What the Deployment and the Service are to be.
+    /// Returns the specs and labels of the Deployment and the Service.
     fn specs(&self) -> Value {
         let list: Value =
             serde_json::from_str(&self.0.ok("get deployment/web service/web -o json")).expect("JSON");
@@ -128,7 +128,7 @@ impl Shop {
         items.iter().map(|item| json!([item["spec"], item["metadata"]["labels"]])).collect()
     }
 
-    /// So many pods are there, all ready, and none has the sidecar.
+    /// Checks that there are this many pods, all ready, and none with the sidecar.
     fn is_as_before(&self, pods: usize) {
         let list: Value = serde_json::from_str(&self.0.ok("get pods -l app=web -o json")).expect("JSON");
         let items = list["items"].as_array().expect("items");
@@ -143,7 +143,7 @@ impl Shop {
         }
     }
 
-    /// The token of the run that is under way, which a Secret holds; it has no other of the name.
+    /// Returns the token of the current run, which a Secret holds; there is no other Secret of the name.
     fn token(&self) -> String {
         let secrets = "secrets -l rolldrop.dev/run";
         assert!(self.0.field(secrets, ".items[*].metadata.name").starts_with("rolldrop-admin-"));
@@ -152,14 +152,14 @@ impl Shop {
         ))
     }
 
-    /// What the admin port of a pod says of being asked for something, without a token.
+    /// Returns the error of a request to a pod's admin port without a token.
     fn refusal(&self, path: &str) -> String {
         let pod = self.0.field("pods -l app=web", ".items[0].metadata.name");
         let namespace = self.0.namespace();
         self.0.fails(&format!("get --raw /api/v1/namespaces/{namespace}/pods/{pod}:18081/proxy{path}"))
     }
 
-    /// Whether the Service leads to the sidecar.
+    /// Returns true if the Service routes to the sidecar.
     fn is_injected(&self) -> bool {
         self.0.field("service/web", ".spec.ports[*].targetPort").contains("18080")
     }
@@ -192,7 +192,7 @@ fn the_sidecar_stands_beside_live_pods_as_long_as_the_run_lasts() {
         let waited = "waiting until all is as before the run: Deployment web: ";
         assert!(finished.stderr().contains(waited), "{finished}");
 
-        // What a GitOps controller would change back is left alone.
+        // The run does not change objects that a GitOps controller would change back.
         shop.0.ok("annotate deployment/web argocd.argoproj.io/tracking-id=shop:apps/Deployment:shop/web");
         let refused = shop.run(SCENARIO, &[]).finish().expect_code(2);
         assert!(refused.stderr().contains("Deployment web is managed by Argo CD"), "{refused}");
@@ -252,7 +252,7 @@ fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_
     assert!(labels.contains("rolldrop.dev/run") && labels.contains("live-"), "{labels}");
     let owner = shop.0.field("configmap/notes", ".metadata.ownerReferences[0].name");
     assert!(owner.starts_with("rolldrop-run-live-"), "{owner}");
-    // Pods that are made when the token is gone start all the same, and tell nobody.
+    // Pods that are created after the token is gone start all the same, and refuse every reader.
     shop.0.ok("delete secrets -l rolldrop.dev/run");
     shop.0.ok("delete pods -l app=web");
     shop.0.ok(ROLLED_OUT);
@@ -328,7 +328,7 @@ fn a_rollout_of_what_is_there_is_measured_from_a_cold_start() {
             run.with_tools().measured()
         };
 
-        // The command is told the namespace as well.
+        // The command gets the namespace as well.
         let words = ["run", "--target", "svc/web:named", "-n", "shop", "--out", "run", "--"];
         let finished =
             run(&[&words[..], &["kubectl", "rollout", "restart", "deploy/web"]].concat()).expect_code(0);

@@ -1,4 +1,4 @@
-//! `rolldrop load`, against a server that writes down what it got.
+//! `rolldrop load`, against a server that records its requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,7 +18,7 @@ pub(crate) struct Got {
     body: String,
 }
 
-/// Answers every request, except that `/lost` is closed upon, and `/flaky` unless it is a retry.
+/// Answers every request, except that it closes the connection of `/lost`, and of `/flaky` unless it is a retry.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     got: Arc<Mutex<Vec<Got>>>,
@@ -31,14 +31,14 @@ impl Server {
         Self::on(TcpListener::bind("127.0.0.1:0").expect("a port"))
     }
 
-    /// One that closes on every request.
+    /// Starts a server that closes the connection of every request.
     pub(crate) fn losing() -> Self {
         let server = Self::start();
         server.loses_all.store(true, Ordering::Relaxed);
         server
     }
 
-    /// Serves what this listener gets.
+    /// Serves the connections of this listener.
     pub(crate) fn on(listener: TcpListener) -> Self {
         let loses_all = Arc::new(AtomicBool::new(false));
         let address = listener.local_addr().expect("an address");

@@ -1,5 +1,5 @@
-//! `rolldrop load` over TLS against nginx, which chooses the protocol: HTTP/2 where it is offered
-//! and configured, HTTP/1.1 elsewhere. What the rows say is held against nginx's own log.
+//! `rolldrop load` over TLS against nginx, which chooses the protocol: HTTP/2 where it is offered and configured,
+//! HTTP/1.1 elsewhere. The rows are compared with nginx's own log.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,7 +31,7 @@ impl Drop for Nginx {
 }
 
 impl Nginx {
-    /// Starts it, so that it goes away after so many requests of a connection.
+    /// Starts nginx, so that it ends a connection after this many requests.
     fn start(requests: u64) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let authority = Authority::new();
@@ -39,7 +39,7 @@ impl Nginx {
         let named =
             |params: &mut CertificateParams| params.subject_alt_names.push(SanType::IpAddress(host.into()));
         let (server, client) = (authority.sign(named), authority.sign(|_| {}));
-        // Nobody takes them until nginx does.
+        // No other process takes the ports until nginx does.
         let listeners = [(); 3].map(|()| TcpListener::bind((host, 0)).expect("a port"));
         let ports = listeners.map(|listener| listener.local_addr().expect("an address").port());
         let [either, only1, known] = ports;
@@ -83,7 +83,7 @@ impl Nginx {
         self.dir.path().join(name).display().to_string()
     }
 
-    /// A load on one of its ports.
+    /// Runs a load on one of its ports; returns its rows.
     fn load(&self, port: usize, args: &[&str]) -> Vec<RequestRow> {
         let ca = self.path("ca.pem");
         let url = format!("https://{}:{}/", self.host, self.ports[port]);
@@ -99,7 +99,7 @@ impl Nginx {
         rows
     }
 
-    /// By request id, the protocol that nginx spoke and its status. It logs a request when it is done.
+    /// Returns the protocol that nginx spoke and its status, by request id. nginx logs a request when it is done.
     fn log(&self, requests: usize) -> Vec<(String, String)> {
         let path = self.dir.path().join("access.log");
         wait_for("nginx's log", LIMIT, || {
@@ -109,7 +109,7 @@ impl Nginx {
     }
 }
 
-/// Of each request its id, without the part that all of a run share, and what nginx wrote of it.
+/// Returns each request's id, without the part that all requests of a run share, and nginx's log entry of it.
 fn lines(path: &Path) -> Vec<(String, String)> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let entry = |line: &str| {
@@ -119,7 +119,7 @@ fn lines(path: &Path) -> Vec<(String, String)> {
     text.lines().filter_map(entry).collect()
 }
 
-/// Whether all rows are answers in this protocol.
+/// Checks that all rows are answers in this protocol.
 #[track_caller]
 fn assert_spoken(rows: &[RequestRow], is_http2: bool) {
     for row in rows {

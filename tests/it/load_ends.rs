@@ -1,4 +1,4 @@
-//! `rolldrop load` that is interrupted: results are kept, and said to be partial.
+//! `rolldrop load` that is interrupted: results are kept, and marked as partial.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -52,7 +52,7 @@ fn the_first_signal_keeps_the_results_and_calls_them_partial() {
     }
 }
 
-/// A disk that is full in mid-load: what was recorded until then is kept, and said where.
+/// Fills a disk in mid-load: the rows recorded until then are kept, and the error says where.
 #[test]
 fn a_disk_that_fills_up_ends_the_load_and_leaves_what_was_recorded() {
     let server = Server::start();

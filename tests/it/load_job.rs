@@ -21,7 +21,7 @@ use crate::machine::measured;
 use crate::runs::{self, Dataplane, json_lines, result, turn};
 use crate::web::Web;
 
-/// Three pods behind a Service on two nodes, and a worker on each node.
+/// Returns a scenario of three pods behind a Service on two nodes, and a worker on each node.
 fn scenario() -> String {
     web().scenario("from-the-cluster", FROM_CLUSTER)
 }
@@ -102,7 +102,7 @@ fn each_nodes_service_proxy_is_a_consumer_of_a_load_from_the_cluster() {
     });
 }
 
-/// The load worker of an index, below a process.
+/// Returns the load worker of an index, below a process.
 fn worker_of(child: &Child, index: &str) -> Option<Process> {
     let tree = process_tree(child.id());
     tree.into_iter().find(|process| {
@@ -114,7 +114,7 @@ fn said(dir: &Path) -> String {
     fs::read_to_string(dir.join("stderr.log")).unwrap_or_default()
 }
 
-/// How many of so many requests of the load were due when progress was last told.
+/// Returns the number of requests, out of `of`, that were due by the last line of progress.
 fn sent(dir: &Path, of: u64) -> u64 {
     let (said, of) = (said(dir), format!("/{of} requests"));
     let last = said.lines().rev().find_map(|line| line.split_once(&of));
@@ -147,7 +147,7 @@ fn a_load_worker_that_dies_is_named_and_the_others_go_on() {
     let warned =
         |kind: &EventKind| matches!(kind, EventKind::Warning { message } if message.contains("was lost"));
     assert!(records.events.iter().any(|event| warned(&event.kind)));
-    // Of the rest it is told how they ended, beside all other figures.
+    // The result has the outcomes of the other requests, beside all other figures.
     let result = result(&run_dir);
     let requests = &result.requests;
     assert_eq!(requests.total, 400 + killed.received, "{requests:?}");
@@ -227,7 +227,7 @@ fn workers_that_cannot_be_reached_come_by_themselves_and_those_that_are_not_read
     let _turn = turn();
     let cluster = Setup::on(Dataplane::Kernel).nodes(3).start();
     let kubeconfig = cluster.kubeconfig();
-    // Nobody starts on the third node what is put there, and nobody ends it before the run removes it.
+    // Nobody starts the pod on the third node, and nobody ends it before the run removes it.
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let client = runtime.block_on(cluster.client());
     let ask = async |client: &kube::Client, what: &str| {
@@ -272,7 +272,7 @@ fn workers_that_cannot_be_reached_come_by_themselves_and_those_that_are_not_read
     let records = records.unwrap_or_else(|e| panic!("{e}\n{finished}"));
     let loads = records.info.sources.iter().filter(|source| source.role == Role::Load);
     let rows: Vec<_> = loads.filter_map(|source| source.rows).map(|r| (r.recorded, r.received)).collect();
-    // What the one on the third node would have sent, the others have.
+    // The other pods have sent the requests of the pod on the third node.
     assert_eq!(rows, [(Some(250), 250), (Some(250), 250)], "{finished}");
     assert_eq!(records.requests.len(), 500, "{finished}");
     let warned = records.events.iter().filter_map(|event| match &event.kind {

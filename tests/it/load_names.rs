@@ -1,4 +1,4 @@
-//! Where `rolldrop load` connects to: names that change while it runs, both families, Unix sockets.
+//! Destinations of `rolldrop load`: names that change while it runs, both families, Unix sockets.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -32,8 +32,8 @@ fn answer(stream: &mut (impl Read + Write)) {
     }
 }
 
-/// A DNS server that gives the next of these answers to each question for IPv4 addresses of the
-/// name, and the last one from then on; `None` is that there is no such name.
+/// Starts a DNS server that gives the next of these answers to each question for IPv4 addresses of the name, and the
+/// last one from then on; `None` means that there is no such name.
 fn dns(answers: Vec<Option<Vec<Ipv4Addr>>>, v6: Vec<Ipv6Addr>) -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
     let address = socket.local_addr().expect("an address");
@@ -80,7 +80,7 @@ fn name_answers(finished: &Finished) -> Vec<Value> {
     events.filter(|event| event["kind"] == "name_answer").collect()
 }
 
-/// Two listeners on the same port, of these addresses.
+/// Returns two listeners on the same port of these addresses.
 fn listeners(first: &str, second: &str) -> (TcpListener, TcpListener) {
     for _ in 0..100 {
         let one = TcpListener::bind((first, 0)).expect("a port");
@@ -120,7 +120,7 @@ fn a_name_is_followed_and_while_it_leads_nowhere_the_rows_say_so() {
     let at = |event: &Value| event["t_ns"].as_i64().expect("a stamp");
     let within = |part: usize, row: &RequestRow| {
         let end = answers.get(part + 1).map_or(i64::MAX, at);
-        // What was on its way when the answer changed may have had either.
+        // Requests under way when the answer changed may have used either address.
         let tried = row.connect_start.unwrap_or(row.end).unix_ns();
         at(&answers[part]) < row.scheduled.unix_ns() && tried < end
     };

@@ -1,4 +1,4 @@
-//! What single options of `rolldrop load` do, as the server and the rows show it.
+//! The effects of single options of `rolldrop load`, as the server and the rows show them.
 
 use std::cell::RefCell;
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use crate::harness::{Finished, Rolldrop, again_while_invalid};
 use crate::load::{Server, json};
 use crate::machine::measured;
 
-/// Slow machines are no failures.
+/// Timeouts so long that a slow machine causes no failures.
 const PATIENT: [&str; 4] = ["--connect-timeout", "60s", "--response-timeout", "60s"];
 
 fn load(url: &str, args: &[&str]) -> Finished {

@@ -1,5 +1,5 @@
-//! `rolldrop load` over TLS, against servers that fail in one way each. What its rows say is held
-//! against what the server does, and whether there was an answer against what curl says.
+//! `rolldrop load` over TLS, against servers that fail in one way each. Its rows are compared with the server's
+//! behaviour, and the presence of an answer with curl's result.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -78,22 +78,22 @@ impl Authority {
     }
 }
 
-/// What the server does with a request.
+/// The server's treatment of a request.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
-    /// Answers, as long as it is asked.
+    /// Answers every request.
     Whole,
     /// Announces more than it sends, and closes the connection, not TLS.
     CutShort,
     /// Sends a body of no announced length, and closes TLS and the connection.
     UntilClose,
-    /// The same, but closes the connection alone.
+    /// The same, but closes only the connection.
     UntilCut,
 }
 
 type ServerNames = Arc<Mutex<Vec<Option<String>>>>;
 
-/// Serves until the test process ends. Answers where, and the names that it is asked for.
+/// Serves until the test process ends. Returns the address, and the names that clients ask for.
 fn serve(at: &str, config: ServerConfig, answer: Answer) -> (SocketAddr, ServerNames) {
     let (config, names) = (Arc::new(config), ServerNames::default());
     let asked = Arc::clone(&names);
@@ -174,7 +174,7 @@ fn config_of(
     config
 }
 
-/// The files that tests name.
+/// Files that the tests' arguments name.
 struct Files(Vec<(&'static str, String)>);
 
 impl Files {
@@ -183,7 +183,7 @@ impl Files {
         self.0.iter().fold(load, |load, (name, text)| load.file(name, text))
     }
 
-    /// Five requests, and their rows.
+    /// Sends five requests, and returns their rows.
     fn load(&self, url: &str, args: &[&str]) -> (Vec<RequestRow>, Finished) {
         let pace: &[&str] = if args.contains(&"-r") { &[] } else { &["-r", "50"] };
         let finished = self
@@ -198,8 +198,8 @@ impl Files {
         (rows, finished)
     }
 
-    /// Fails unless every row says so, and curl agrees on whether there was an answer. Each
-    /// argument means the same to both.
+    /// Fails unless every row has this outcome, and curl agrees whether there was an answer. Each argument means the
+    /// same to both.
     #[track_caller]
     fn expect(&self, url: &str, args: &[&str], outcome: Outcome, detail: Option<&str>, curl_codes: &[i32]) {
         let timeouts: &[&str] = if args.contains(&"--tls-timeout") { &[] } else { &["--tls-timeout", "60s"] };

@@ -1,5 +1,5 @@
-//! `rolldrop load` in a network of its own whose packet filter drops, rejects and resets: what the
-//! kernel tells of each is what the row says.
+//! `rolldrop load` in a network of its own whose packet filter drops, rejects and resets: the rows show the kernel's
+//! error for each.
 
 use std::collections::BTreeMap;
 use std::fs;

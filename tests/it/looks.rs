@@ -1,4 +1,4 @@
-//! `--inconclusive extend`: a run that goes on until its gate is decided, on the embedded cluster.
+//! `--inconclusive extend`: a run that continues until its gate is decided, on the embedded cluster.
 
 use rolldrop_analysis::judge::gate;
 use rolldrop_analysis::model::{CheckVerdict, RunResult};
@@ -9,12 +9,12 @@ use crate::harness::{Finished, Rolldrop};
 use crate::machine::measured;
 use crate::runs::{self, Dataplane, turn};
 
-/// The sample app, of which so many pods end in each round, and this gate.
+/// Runs the sample app, of which this many pods end in each round, with this gate.
 fn run(terminations: u32, expect: &str, most: &str) -> Finished {
     run_from("local", terminations, expect, most)
 }
 
-/// The same with the load from here or from the cluster.
+/// Runs the same with the load from here or from the cluster.
 fn run_from(from: &str, terminations: u32, expect: &str, most: &str) -> Finished {
     let ends = format!(
         "disruptions=[{{at: 1s, action: deletePod, selector: app=web, count: 1, \
@@ -30,13 +30,13 @@ fn run_from(from: &str, terminations: u32, expect: &str, most: &str) -> Finished
         .measured()
 }
 
-/// What the run directory says: `run.json` and `result.json`.
+/// Reads the run directory: `run.json` and `result.json`.
 fn read(run: &Finished) -> (RunInfo, RunResult) {
     let path = run.dir().join("run");
     (RunDir::open(&path).and_then(|run| run.info()).expect("run.json"), runs::result(&path))
 }
 
-/// One load and one schedule: each request is in one count, and the load is as long as its requests say.
+/// Checks one load and one schedule: each request is in one count, and the load is as long as its requests say.
 #[track_caller]
 fn expect_exact_accounting(run: &Finished) {
     let (info, result) = read(run);
@@ -69,7 +69,7 @@ fn a_run_goes_on_until_its_gate_is_decided() {
         }
         expect_exact_accounting(&run);
 
-        // What is said of it later has the confidence of its last look.
+        // Later commands use the confidence of its last look.
         let path = run.dir().join("run").display().to_string();
         let again = Rolldrop::new(["gate", &path]).finish().expect_code(0);
         assert!(again.stdout().contains("at 98.45 % confidence"), "{again}");

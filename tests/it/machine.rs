@@ -1,12 +1,12 @@
-//! Whether the machine had room for a test of a measured figure.
+//! Checks that the machine had room for a test of a measured figure.
 //!
-//! Most tests assert what does not depend on speed: accounting, order, classes. A few assert a figure that was
-//! measured, and a figure is wrong on a machine whose processors others use: the other tests, or what else runs there.
-//! Such a test runs in [`measured`] and asserts its [`figure`]s there. Where one is wrong, it is measured again once the
-//! other tests leave the machine alone, twice at most. If it is wrong then, too, the test fails, unless processes of
-//! others had the processors: then the test ends as "machine starved", is listed, and counts as passed. The evidence is
-//! the kernel's account of processor time, not the failure: a machine that nobody else uses starves no test.
-//! `scripts/test` prints the list, and fails if it is too long.
+//! Most tests assert results that do not depend on speed: accounting, order, classes. A few assert a figure that was
+//! measured, and a figure is wrong on a machine whose processors others use: the other tests, or other programs. Such a
+//! test runs in [`measured`] and asserts its [`figure`]s there. A wrong figure is measured again once the other tests
+//! leave the machine alone, twice at most. If it is wrong then, too, the test fails, unless other processes had the
+//! processors: then the test ends as "machine starved", is listed, and counts as passed. The evidence is the kernel's
+//! account of processor time, not the failure: a machine that nobody else uses starves no test. `scripts/test` prints
+//! the list, and fails if it is too long.
 
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -26,14 +26,14 @@ const TAKEN: f64 = 0.25;
 /// next.
 const QUIET: f64 = 0.2;
 
-/// A test's figures are measured so often at most.
+/// Most measurements of a test's figures.
 pub(crate) const MEASUREMENTS: usize = 3;
 
 thread_local! {
     static MEASUREMENT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Which measurement of this thread's test it is, from 0 on.
+/// Returns the number of the measurement in this thread's test, from 0 on.
 pub(crate) fn measurement() -> usize {
     MEASUREMENT.get()
 }
@@ -41,8 +41,8 @@ pub(crate) fn measurement() -> usize {
 /// Names the file to which starved tests are added.
 const LIST: &str = "ROLLDROP_STARVED_TESTS";
 
-/// How often processor time is read. The account of a process that is killed with its parent is lost from one
-/// reading to the next.
+/// Interval at which processor time is read. If a process is killed with its parent, its processor time since the last
+/// reading is lost.
 const PERIOD: Duration = Duration::from_secs(2);
 
 /// Ticks of all processors so far.
@@ -51,7 +51,7 @@ struct Ticks {
     all: u64,
     busy: u64,
     stolen: u64,
-    /// Those in which this test program ran, and what it has started.
+    /// Ticks used by this test program and the processes that it started.
     own: u64,
 }
 
@@ -89,7 +89,7 @@ impl Account {
     }
 }
 
-/// The account until now.
+/// Returns the account until now.
 fn account() -> Account {
     static STATE: Mutex<Option<(Ticks, Account)>> = Mutex::new(None);
     static READER: Once = Once::new();
@@ -119,20 +119,20 @@ impl Meanwhile {
         Self { since: account() }
     }
 
-    /// The share of the processors' time that others have had.
+    /// Returns the share of the processors' time that others have had.
     pub(crate) fn taken(&self) -> f64 {
         account().share_since(self.since)
     }
 }
 
-/// Whether others took so much of the processors' time that no figure counts.
+/// Returns true if others took so much of the processors' time that no figure counts.
 fn is_starved(taken: f64) -> bool {
     taken > TAKEN
 }
 
 /// Ends a measurement: a figure is wrong.
 struct Wrong {
-    /// What others had of the processors' time.
+    /// Share of the processors' time that others used.
     taken: f64,
     at: &'static Location<'static>,
 }
@@ -159,7 +159,7 @@ pub(crate) fn measured(test: impl Fn()) {
     }
 }
 
-/// What was wrong each time, if something was.
+/// Returns the last wrong figure if every measurement had one.
 fn measured_again(test: impl Fn(), wait: impl Fn()) -> Option<Wrong> {
     let once = || -> Option<Wrong> {
         let end = catch_unwind(AssertUnwindSafe(&test)).err()?;
@@ -175,7 +175,7 @@ fn measured_again(test: impl Fn(), wait: impl Fn()) -> Option<Wrong> {
     Some(wrong)
 }
 
-/// Waits until the tests leave the machine alone. They do in the end: one that waits takes nothing.
+/// Waits until the tests leave the machine alone. They do in the end: a test that waits takes nothing.
 fn wait_until_quiet() {
     loop {
         let before = Ticks::now();
@@ -210,7 +210,7 @@ fn what_others_take_is_what_the_tests_do_not() {
         account.add(before, now);
         account.share_since(Account::default())
     };
-    // What the tests themselves use is taken by nobody else.
+    // Processor time of the tests themselves does not count as taken by others.
     assert_eq!(taken(ticks(0, 0, 0, 0), ticks(200, 200, 0, 200)), 0.0);
     assert_eq!(taken(ticks(0, 0, 0, 0), ticks(200, 100, 50, 50)), 0.5);
     // A process that was killed with its parent takes its account along.

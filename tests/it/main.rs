@@ -1,7 +1,7 @@
 //! The integration tests: the real binary, real processes, real sockets.
 //!
-//! `harness` runs the binary, `lab` sets up clusters, `web` is the app that is measured, and `machine` says when the
-//! machine was too busy for a measured figure. What a test shows beside these is its own.
+//! `harness` runs the binary, `lab` sets up clusters, `web` is the measured app, and `machine` finds out when the
+//! machine was too busy for a measured figure. Helpers of a single test are in its own file.
 //!
 //! A measured run takes half a minute, so each built-in scenario is run once
 //! (`runs`), and the tests look at that run's directory from all sides.

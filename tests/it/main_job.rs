@@ -1,4 +1,4 @@
-//! The built-in scenarios show what they are meant to show.
+//! The built-in scenarios show the effects that they were made for.
 
 use std::process::Command;
 
@@ -94,7 +94,7 @@ fn an_app_that_closes_idle_connections_loses_what_arrives_on_them() {
     });
 }
 
-/// Whether most of what was dropped was for this cause: a busy machine adds a few of others.
+/// Returns true if most dropped requests have this cause: a busy machine adds a few with other causes.
 fn is_main_cause(run: &MeasuredRun, cause: Cause) -> bool {
     let requests = &run.result.requests;
     requests.by_cause.get(&cause).is_some_and(|count| count * 2 > requests.dropped)
@@ -129,7 +129,7 @@ fn every_request_has_one_row_and_every_served_request_its_twin() {
     for run in runs::with_sidecar() {
         let mut seen = std::collections::HashSet::new();
         assert!(run.records.requests.iter().all(|row| seen.insert((row.source.clone(), row.seq))));
-        // What was answered was served, by the pod that the answer names.
+        // Each answered request was served, by the pod that the answer names.
         let served: std::collections::HashMap<_, _> =
             run.records.served.iter().filter_map(|row| Some((row.request.clone()?, row))).collect();
         for row in run.records.requests.iter().filter(|row| row.outcome == Outcome::Ok) {
@@ -212,7 +212,7 @@ print(duckdb.sql(f\"select count(*) from '{run}/served/*.parquet' where request_
     assert_eq!(lines[1], run.records.served.iter().filter(|r| r.request.is_some()).count().to_string());
 }
 
-/// The groups as Python prints them: main before warmup, outcomes by name.
+/// Returns the groups as Python prints them: main before warmup, outcomes by name.
 fn expected_groups(run: &MeasuredRun) -> String {
     let mut groups = std::collections::BTreeMap::new();
     for row in &run.records.requests {

@@ -1,5 +1,5 @@
-//! A run in a namespace with far more pods than its own: what they cost its process. `scripts/proofs/many-pods`
-//! is the long form (docs/proofs.md).
+//! A run in a namespace with far more pods than its own, and their cost for its process. `scripts/proofs/many-pods` is
+//! the long form (docs/proofs.md).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,14 +15,14 @@ use crate::lab::{Cluster, Setup};
 use crate::runs::{json_lines, turn};
 use crate::web::Web;
 
-/// Other pods in the namespace, unless `MANY_PODS` says how many.
+/// Number of other pods in the namespace, unless `MANY_PODS` sets it.
 const FEW: usize = 3000;
-/// The most memory that a run may ever have had, in KiB.
+/// Most memory that a run may ever have had, in KiB.
 const MOST_KIB: u64 = 150 * 1024;
-/// The most that each pod may add to it, twice what it does in a debug build: a whole pod takes five times its text.
+/// Most KiB that each pod may add, twice the amount in a debug build: a whole pod takes five times its text.
 const MOST_KIB_EACH: f64 = 10.0;
 
-/// A pod of about the size that pods have, on a node without an agent.
+/// Returns a pod of about the size that pods have, on a node without an agent.
 fn other(number: usize) -> Pod {
     let container = |name: &str| {
         let variables = (0..16).map(|n| json!({"name": format!("VARIABLE_{n}"), "value": "x".repeat(60)}));
@@ -42,7 +42,7 @@ fn other(number: usize) -> Pod {
     serde_json::from_value(pod).expect("a pod")
 }
 
-/// Fills the namespace, and returns how many bytes of JSON such a pod is.
+/// Fills the namespace, and returns the size of such a pod in bytes of JSON.
 async fn fill(client: Client, pods: usize) -> usize {
     let node: Node = serde_json::from_value(json!({"metadata": {"name": "far"}})).expect("a node");
     Api::all(client.clone()).create(&kube::api::PostParams::default(), &node).await.expect("a node");
@@ -56,15 +56,15 @@ async fn fill(client: Client, pods: usize) -> usize {
     client.request_text(path.expect("a request")).await.expect("a pod").len()
 }
 
-/// What a run needed.
+/// Costs of a run.
 #[derive(Debug)]
 struct Cost {
-    /// The most resident memory that its process ever had.
+    /// Most resident memory that its process ever had.
     peak_kib: u64,
     cpu_s: f64,
-    /// Pods that its first list showed.
+    /// Number of pods in its first list.
     listed: usize,
-    /// How much later than what its watches showed first that list was there, to its end.
+    /// Seconds from its list of EndpointSlices to the end of its list of pods; the run requests both at once.
     list_s: f64,
 }
 

@@ -1,5 +1,5 @@
-//! The deliberate faults that the gate is proved with (`gate/mutations.yaml`): each is a fault of a scenario that works,
-//! and changes what exists. A few are run here; `scripts/proofs/mutations` runs all.
+//! The deliberate faults that prove the gate (`gate/mutations.yaml`): each is a fault in a scenario that works, and
+//! changes existing fields. A few are run here; `scripts/proofs/mutations` runs all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
@@ -38,7 +38,7 @@ impl Faults {
         serde_saphyr::from_str(include_str!("gate/mutations.yaml")).expect("YAML")
     }
 
-    /// The scenario's Deployments, with their places in `manifests`.
+    /// Returns the scenario's Deployments, with their places in `manifests`.
     fn deployments(&self) -> impl Iterator<Item = (usize, &str)> {
         let manifests = self.base["spec"]["manifests"].as_array().expect("manifests").iter().enumerate();
         manifests
@@ -46,7 +46,7 @@ impl Faults {
             .map(|(at, manifest)| (at, manifest["inline"]["metadata"]["name"].as_str().expect("a name")))
     }
 
-    /// What `rolldrop run --set` takes to make the fault.
+    /// Returns the `--set` arguments of `rolldrop run` that make the fault.
     fn settings(&self, mutation: &Mutation) -> Vec<String> {
         let is_meant = |name: &str| mutation.only.is_empty() || mutation.only.iter().any(|only| only == name);
         let places = self.deployments().filter(|(_, name)| is_meant(name)).map(|(at, _)| at);
@@ -58,7 +58,7 @@ impl Faults {
     }
 }
 
-/// The scenario with these settings, as far as that can be told without running it.
+/// Plans the scenario with these settings, without running it; returns the exit code and the output.
 fn plan(base: &Value, settings: &[String]) -> (Option<i32>, String) {
     let mut run = Rolldrop::new(["run", "base.yaml", "--dry-run", "--dataplane", "userspace"]);
     for setting in settings {
@@ -86,12 +86,12 @@ fn each_deliberate_fault_changes_what_exists() {
         let settings = faults.settings(mutation);
         assert!(!settings.is_empty(), "{name} changes nothing");
         let (code, said) = plan(&faults.base, &settings);
-        // What cannot work may be refused before it is started.
+        // A scenario that cannot work may be refused before it is started.
         assert!(code == Some(0) || *exit == code, "{name}: {settings:?}\n{said}");
     }
 }
 
-/// Shorter, and with a load that hardly needs a processor.
+/// Settings for a shorter run with a load that hardly needs a processor.
 const SMALL: [&str; 4] = [
     "load.rate=50",
     "load.duration=12s",
@@ -99,14 +99,14 @@ const SMALL: [&str; 4] = [
     "disruptions=[{at: 2s, action: evict, selector: app=web, every: 4s, repeat: 2}]",
 ];
 
-/// Faults that show in any run, and what finds them.
+/// Faults that show in any run, and the checks that find them.
 const FEW: [(&str, &str); 3] = [
     ("downloads-longer-than-grace-period", "dropped.max"),
     ("one-percent-errors", "appErrors.max"),
     ("budget-that-blocks", "terminations.planned"),
 ];
 
-/// A run of the scenario with these settings, and what the default gate says of it.
+/// Runs the scenario with these settings; returns the run, and the default gate's verdict on it.
 fn judged(base: &Value, settings: &[String]) -> (Finished, Finished) {
     let settings: Vec<&str> = SMALL.into_iter().chain(settings.iter().map(String::as_str)).collect();
     let run = Rolldrop::run(&format!("{base}\n")).set(&settings).args(["--quiet"]).on(Dataplane::Userspace);

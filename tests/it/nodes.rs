@@ -9,7 +9,7 @@ use crate::termination::lab::{Lab, Seen};
 
 const NODE: &str = "/api/v1/nodes/node-1";
 
-/// Some nodes and a Service.
+/// Starts some nodes and a Service.
 async fn lab(nodes: u32) -> Lab {
     let lab = Setup::new().nodes(nodes).watched().await;
     let service = json!({
@@ -28,7 +28,7 @@ async fn run_ready(lab: &Lab, script: &str) {
     lab.until("default", "a ready endpoint", |seen| endpoint(seen, "ready", true)).await;
 }
 
-/// Whether the newest slice says this of its endpoint.
+/// Returns `Some` if the newest slice has this value for its endpoint.
 fn endpoint(seen: &[Seen], field: &str, is: bool) -> Option<()> {
     let slice =
         seen.iter().rfind(|seen| seen.kind() == "EndpointSlice" && seen.name().starts_with("web-"))?;

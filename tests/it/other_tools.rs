@@ -1,4 +1,4 @@
-//! What a load writes for other programs, read by those programs or by their rules.
+//! Output of a load for other programs, read by those programs or by their rules.
 
 use std::path::Path;
 use std::process::Command;
@@ -72,9 +72,8 @@ fn histograms_and_tables_are_what_their_tools_take() {
     close(&read["hgrm_p50"], &response["p50"]);
 }
 
-/// vegeta's decoders (lib/results.go) in Python. CSV: twelve fields, numbers where it parses numbers,
-/// a base64 body, base64 headers or nothing. JSON: an object a line, with these names, an RFC 3339 time,
-/// and null for what is not there.
+/// vegeta's decoders (lib/results.go) in Python. CSV: twelve fields, numbers where it parses numbers, a base64 body,
+/// base64 headers or nothing. JSON: an object a line, with these names, an RFC 3339 time, and null for absent values.
 const VEGETA: &str = r##"
 import base64, csv, datetime, json, re
 

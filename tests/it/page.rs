@@ -13,7 +13,7 @@ use crate::harness::Rolldrop;
 use crate::synthetic::Synthetic;
 use browser::{Browser, Mouse};
 
-/// The report of a recorded rollout, for which a sleep is suggested.
+/// Returns the report of a recorded rollout, for which a sleep is suggested.
 fn report(dir: &TempDir) -> PathBuf {
     let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/runs/plain-rollout/run");
     let out = dir.path().join("out");
@@ -45,7 +45,7 @@ fn the_page_answers_on_its_first_screen_in_both_themes_and_widths() {
     assert_eq!(browser.errors, Vec::<String>::new());
 }
 
-/// In the page: the terminations that are to be seen, and those of them that are unfolded.
+/// Script that returns the visible terminations, and those of them that are unfolded.
 const ROWS: &str =
     "[...document.querySelector('table.rows').tBodies].filter(body => body.checkVisibility()).length";
 const OPEN: &str = "[...document.querySelectorAll('tr.detail')].filter(row => row.checkVisibility()).length";

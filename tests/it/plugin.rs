@@ -10,7 +10,7 @@ use crate::harness::Rolldrop;
 use crate::kubectl::{KUBECTL, Kubectl, ROLLED_OUT, SharedCluster};
 use crate::web::Web;
 
-/// A directory for the PATH, with both names that kubectl looks for.
+/// Returns a directory for the PATH, with both names that kubectl looks for.
 fn installed() -> TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     for name in ["kubectl-rolldrop", "kubectl_complete-rolldrop"] {

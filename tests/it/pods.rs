@@ -1,5 +1,5 @@
-//! What pods find around them, on both dataplanes: files, the API server, and an end to all that
-//! they have started.
+//! The environment that pods find on both dataplanes: files, the API server, and an end to all processes that they have
+//! started.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(crate) fn on(dataplane: &'static str, test: impl AsyncFnOnce(Lab)) {
     on_with(dataplane, json!({}), test);
 }
 
-/// The same, with more in the cluster's configuration.
+/// Starts the same, with more in the cluster's configuration.
 pub(crate) fn on_with(dataplane: &'static str, config: Value, test: impl AsyncFnOnce(Lab)) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async { test(Setup::on(dataplane).with(config).watched().await).await });
@@ -33,12 +33,12 @@ pub(crate) async fn run(lab: &Lab, name: &str, spec: Value) {
     lab.create(PODS, &json!({"metadata": {"name": name}, "spec": spec})).await;
 }
 
-/// What a container of a pod has written, once it says `text`.
+/// Waits until a container's log contains `text`, and returns the log.
 pub(crate) fn log_with(lab: &Lab, pod: &str, container: &str, text: &str) -> String {
     wait_for(text, LIMIT, || log_of(lab, pod, container).filter(|log| log.contains(text)))
 }
 
-/// What a container of a pod has written.
+/// Returns the log of a container of a pod.
 pub(crate) fn log_of(lab: &Lab, pod: &str, container: &str) -> Option<String> {
     let own = format!("default_{pod}_");
     let mut dirs = std::fs::read_dir(lab.dir().join("pods")).into_iter().flatten().flatten();
@@ -63,7 +63,7 @@ async fn until_deleted(lab: &Lab, pod: &str) {
     lab.until("default", "the end of the pod", deleted).await;
 }
 
-/// What the API answers to a bearer of this token who asks for a pod.
+/// Returns the status that the API answers to a request for this path with this token.
 async fn status_with_token(lab: &Lab, token: &str, path: &str) -> u16 {
     let mut file = Kubeconfig::read_from(lab.dir().join("kubeconfig")).expect("a kubeconfig");
     for user in &mut file.auth_infos {
@@ -366,7 +366,7 @@ fn a_hook_that_sleeps_longer_than_the_grace_period_is_refused() {
         assert_eq!((refused.status, &refused.body["reason"]), (422, &json!("Invalid")), "{}", refused.body);
         let cause = &refused.body["details"]["causes"][0];
         assert_eq!(cause["field"], "spec.containers[0].lifecycle.preStop.sleep", "{}", refused.body);
-        // What a command does is its own affair.
+        // rolldrop does not judge what a command does.
         lab.create(PODS, &pod("commander", json!({"exec": {"command": ["sleep", "6"]}}))).await;
     });
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::pods::{PODS, on, run};
 use crate::termination::lab::Seen;
 
-/// A gRPC server, as small as can be: its service `shop` is serving once a file is there.
+/// A minimal gRPC server: its service `shop` is serving once a file exists.
 const HEALTH_SERVER: &str = r"
 import os, socket, sys, threading
 
@@ -32,7 +32,7 @@ while True:
     threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
 ";
 
-/// The messages of the events of a reason.
+/// Returns the messages of the events of a reason.
 fn messages(seen: &[Seen], reason: &str) -> Vec<String> {
     let events = seen.iter().filter(|seen| seen.kind() == "Event" && seen.object["reason"] == *reason);
     events.map(|seen| seen.object["message"].as_str().unwrap_or_default().to_owned()).collect()

@@ -1,4 +1,4 @@
-//! The recording proxy as a process: what it costs where somebody does not read.
+//! The recording proxy as a process: its costs if one side does not read.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,9 +12,9 @@ use tempfile::TempDir;
 
 use crate::harness::{LIMIT, Rolldrop, wait_for};
 
-/// Connections that somebody does not read.
+/// Number of connections of which one side does not read.
 const SLOW: usize = 16;
-/// The most memory that they may cost the proxy, in MiB: a buffer each, and some for the allocator.
+/// Most memory that they may cost the proxy, in MiB: a buffer each, and some for the allocator.
 const MOST_MIB: u64 = 8;
 
 /// A proxy before an app.
@@ -30,7 +30,7 @@ impl Proxy {
         Self::started(child, dir)
     }
 
-    /// By a shell that says this first.
+    /// Starts the proxy from a shell that first runs this command.
     fn start_under(said: &str, upstream: &str, mode: &str) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let log = std::fs::File::create(dir.path().join("stderr.log")).expect("a file");
@@ -69,13 +69,13 @@ impl Drop for Proxy {
     }
 }
 
-/// What both sides say before one of them sends without end.
+/// Bytes that both sides send before one of them sends without end.
 #[derive(Clone, Copy)]
 struct Conversation {
     mode: &'static str,
     ask: &'static [u8],
     answer: &'static [u8],
-    /// What is sent again and again.
+    /// Returns the piece that is sent again and again.
     piece: fn() -> Vec<u8>,
 }
 
@@ -89,7 +89,7 @@ fn plain() -> Vec<u8> {
     vec![b'x'; 64 * 1024]
 }
 
-/// A DATA frame of stream 1.
+/// Returns a DATA frame of stream 1.
 fn frame() -> Vec<u8> {
     [&[0, 0x40, 0, 0, 0, 0, 0, 0, 1][..], &[b'x'; 0x4000]].concat()
 }

@@ -1,4 +1,4 @@
-//! The admin port of the recording proxy, as a process: what it tells, whom, and where.
+//! The admin port of the recording proxy, as a process: its answers, its readers, and its address.
 
 use std::io::{BufRead, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,7 +15,7 @@ use crate::sample_server::Server;
 /// A proxy that runs.
 struct Proxy {
     child: Child,
-    /// The proxy's own number: the child may be what has started it.
+    /// Number of the proxy's own process: the child may be the program that started it.
     pid: u32,
     data: SocketAddr,
     admin: SocketAddr,
@@ -23,7 +23,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// One that tells everybody, or where there is a token those who have it.
+    /// Starts a proxy that answers everybody or, if there is a token, those who have it.
     fn start(upstream: &str, admin: &str, token: &str) -> Self {
         let (command, token_file) = (Self::command(upstream, admin), "token.txt");
         Self::started(match token {
@@ -60,7 +60,7 @@ impl Proxy {
         get(self.admin, path, "")
     }
 
-    /// The preStop hook of its container, under the command `before`; what it says against it.
+    /// Runs the preStop hook of its container, under the command `before`; the error is its message.
     fn pre_stop(&self, before: &[&str]) -> Result<(), String> {
         let admin = self.admin.to_string();
         let hook = [env!("CARGO_BIN_EXE_rolldrop"), "proxy-pre-stop", "--admin", &admin];
@@ -73,7 +73,7 @@ impl Proxy {
         }
     }
 
-    /// The metrics as Prometheus' own client library reads them.
+    /// Returns the metrics as Prometheus' own client library reads them.
     fn metrics(&self) -> Value {
         let (status, text) = self.admin("/metrics");
         assert_eq!(status, 200, "{text}");
@@ -83,7 +83,7 @@ impl Proxy {
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
-    /// How many requests ended so in a phase.
+    /// Returns the number of requests with this outcome in a phase.
     fn count(&self, outcome: &str, phase: &str) -> f64 {
         let labels = json!({"outcome": outcome, "phase": phase});
         let metrics = self.metrics();
@@ -104,7 +104,7 @@ impl Drop for Proxy {
     }
 }
 
-/// By family: its type, its help, and its samples, each with name, labels and value.
+/// Script that returns each family's type, help, and samples with name, labels and value.
 const PARSE: &str = r"
 import json, sys
 from prometheus_client.parser import text_string_to_metric_families
@@ -118,10 +118,10 @@ print(json.dumps({
 }))
 ";
 
-/// By which the app writes a request down.
+/// Header by which the app logs a request.
 const ID: &str = "rolldrop-id: t-1\r\n";
 
-/// Status and body of what an address answers.
+/// Returns status and body of an address's answer.
 fn get(address: SocketAddr, path: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("a connection");
     stream.set_read_timeout(Some(LIMIT)).expect("a limit");
@@ -134,7 +134,7 @@ fn get(address: SocketAddr, path: &str, headers: &str) -> (u16, String) {
     (status, body.to_owned())
 }
 
-/// The first rows that the admin port hands over.
+/// Returns the first rows that the admin port hands over.
 fn rows(admin: SocketAddr, headers: &str, count: usize) -> Vec<Value> {
     let mut stream = TcpStream::connect(admin).expect("a connection");
     stream.set_read_timeout(Some(LIMIT)).expect("a limit");
@@ -200,7 +200,7 @@ fn prometheus_reads_requests_by_outcome_and_phase_and_a_latency_histogram() {
     assert_eq!(current, [&json!({"phase": "listener_closed"})]);
 }
 
-/// Whether the app still listens is looked at all the time then, and whatever took long would hold up the relay.
+/// The proxy looks all the time then whether the app still listens, and a slow look would hold up the relay.
 #[test]
 fn a_proxy_whose_pod_ends_takes_hardly_any_processor_time_to_see_the_app_go() {
     let app = Server::start("exit", &[]);
@@ -264,7 +264,7 @@ fn without_a_token_nobody_is_told_more_than_health_and_readiness() {
     ] {
         assert_eq!(closed.admin(path).0, status, "{path}");
     }
-    // Whoever opens it all the same does not tell where the clients are.
+    // If the port is opened to everybody all the same, it does not reveal the clients' addresses.
     for (token, header) in [("", ""), ("s3cret", "rolldrop-token: s3cret\r\n")] {
         let proxy = Proxy::start(&app.address, "127.0.0.1:0", token);
         get(proxy.data, "/", "");
@@ -316,7 +316,7 @@ fn with_a_token_only_the_kubelets_paths_answer_without_it() {
 #[test]
 fn the_admin_port_is_where_it_is_told_to_be_and_the_data_port_is_the_apps_alone() {
     let app = Server::start("exit", &[]);
-    // Of these two nobody else listens at either.
+    // Nothing else listens on these two addresses.
     let [data, admin] = [(); 2].map(|()| own_host());
     let command = Proxy::listening_at(&format!("{data}:0"), &app.address, &format!("{admin}:0"));
     let proxy = Proxy::started(command.args(["--open-admin"]));
@@ -334,7 +334,7 @@ fn the_admin_port_is_where_it_is_told_to_be_and_the_data_port_is_the_apps_alone(
         assert_eq!(through, direct, "{path}");
     }
     assert_eq!(received(), before + 2 * paths.len());
-    // What the admin port is asked, the app does not hear of.
+    // The app does not see requests to the admin port.
     for path in paths.into_iter().filter(|path| *path != "/rows") {
         get(proxy.admin, path, ID);
     }

@@ -18,12 +18,12 @@ use crate::termination::lab::now_ns;
 use crate::truth;
 
 const TOKEN: &str = "only-for-the-proxies";
-/// Two processes of one machine anchor their clocks this well to each other, also where a library stands
-/// between one of them and its clock.
+/// Largest difference between the clocks of two processes of one machine, even if a library is between one of them and
+/// its clock.
 const TOLERANCE_NS: i64 = 5_000_000;
 
-/// A workload of one pod behind the Service `web`: `env` is more of the proxy's environment, `app`
-/// more of the app's arguments, `more` of its container.
+/// A workload of one pod behind the Service `web`: `env` adds to the proxy's environment, `app` to the app's arguments,
+/// `more` to its container.
 struct Workload {
     name: &'static str,
     env: String,
@@ -103,16 +103,16 @@ spec:
     )
 }
 
-/// The library that shows a process another time (libfaketime).
+/// Returns the library that shows a process another time (libfaketime).
 fn faketime() -> String {
     let dirs = fs::read_dir("/usr/lib").expect("/usr/lib").flatten().map(|dir| dir.path());
     let mut libraries = dirs.map(|dir| dir.join("faketime/libfaketime.so.1")).filter(|path| path.exists());
     libraries.next().expect("libfaketime; scripts/test installs it").display().to_string()
 }
 
-/// One deletion each of a pod whose proxy's clock is 3 s ahead, 3 s behind, and 0.4 ms/s too fast, nearly as
-/// fast as Linux lets a clock drift: what is faster, long exchanges with the clock can hide. The
-/// admin ports ask for a token; the last pod's app uses its grace period up.
+/// Runs one deletion each of a pod whose proxy's clock is 3 s ahead, 3 s behind, and 0.4 ms/s too fast, nearly as fast
+/// as Linux lets a clock drift: a faster drift could hide behind long exchanges with the clock. The admin ports ask for
+/// a token; the last pod's app uses up its grace period.
 fn skewed() -> MeasuredRun {
     let secret = "\n                    - {name: ROLLDROP_ADMIN_TOKEN, valueFrom: {secretKeyRef: {name: admin, key: token}}}";
     let preload = format!("\n                    - {{name: LD_PRELOAD, value: {}}}", faketime());
@@ -142,7 +142,7 @@ fn skewed() -> MeasuredRun {
     runs::measure(&text, Dataplane::Kernel, &["--admin-token-file", &token.display().to_string()])
 }
 
-/// The phases of each source, as stamped.
+/// Returns the phases of each source, as stamped.
 fn phases(run: &MeasuredRun) -> BTreeMap<String, BTreeMap<ProxyPhase, Stamp>> {
     let mut phases: BTreeMap<String, BTreeMap<_, _>> = BTreeMap::new();
     for event in &run.records.events {
@@ -154,7 +154,7 @@ fn phases(run: &MeasuredRun) -> BTreeMap<String, BTreeMap<ProxyPhase, Stamp>> {
     phases
 }
 
-/// When the app of a pod got SIGTERM, by its own log.
+/// Returns the time at which the app of a pod got SIGTERM, by its own log.
 fn app_sigterm(run: &MeasuredRun, pod: &str) -> Stamp {
     let pods = fs::read_dir(run.path.join("cluster/pods")).expect("pod logs").flatten().map(|dir| dir.path());
     let own = format!("default_{pod}_");
@@ -332,14 +332,14 @@ impl Run {
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// What kubectl says, if it succeeds.
+    /// Returns kubectl's output; `None` if it failed.
     fn kubectl(&self, arguments: &str) -> Option<String> {
         let ran = kubectl::run(&self.dir.path().join("run/cluster/kubeconfig"), arguments, "");
         (ran.code() == Some(0)).then(|| ran.stdout())
     }
 
-    /// Changes a pod that is going away, again and again, until it is gone. Answers the versions, and
-    /// when each was there.
+    /// Changes a pod that is being deleted, again and again, until it is gone. Returns the versions, and the time of
+    /// each.
     fn changes_until_gone(&self, pod: &str) -> Vec<(String, Stamp)> {
         let change = |n: usize| {
             let show = "-o jsonpath={.metadata.resourceVersion}";
@@ -349,13 +349,13 @@ impl Run {
         (0..).map_while(change).collect()
     }
 
-    /// The pod of a workload.
+    /// Returns the pod of a workload.
     fn pod(&self, workload: &str) -> String {
         self.kubectl(&format!("get pods -l is={workload} -o jsonpath={{.items[0].metadata.name}}"))
             .expect("a pod")
     }
 
-    /// The proxy beside a pod, as a process.
+    /// Returns the proxy beside a pod, as a process.
     fn proxy(&self, pod: &str) -> Process {
         let processes = process_tree(self.child.id());
         let own =
@@ -419,7 +419,7 @@ fn what_a_killed_proxy_takes_along_is_known_by_source_and_count_and_a_restarted_
     let sources: BTreeMap<&str, Rows> =
         records.info.sources.iter().filter_map(|source| Some((&*source.name, source.rows?))).collect();
     let is_whole = |source: &str| sources[source].recorded == Some(sources[source].received);
-    // The one that ended in good order, and those that were started after it and after the crash.
+    // The container that ended in good order, and those that were started after it and after the crash.
     for source in [clean.clone(), format!("{clean}~1"), format!("{crash}~1")] {
         assert!(is_whole(&source), "{source}: {sources:?}\n{said}");
     }
@@ -438,7 +438,7 @@ fn what_a_killed_proxy_takes_along_is_known_by_source_and_count_and_a_restarted_
              and {in_flight} requests were under way when it was last heard of"
         );
         assert!(findings.contains(&wanted.as_str()), "{wanted}: {findings:?}");
-        // What the clients know: answered, and no row of it.
+        // The clients know of requests that were answered and have no row of the proxy.
         let served: HashSet<_> = records.served.iter().filter_map(|row| row.request.clone()).collect();
         let id = |row: &rolldrop_record::RequestRow| records.info.request_id(row);
         let answered = records.requests.iter().filter(|row| row.pod.as_deref() == Some(pod));
@@ -477,7 +477,7 @@ fn what_a_killed_proxy_takes_along_is_known_by_source_and_count_and_a_restarted_
     records.served.iter().for_each(|row| *by_source.entry(&row.source).or_default() += 1);
     for (source, rows) in &sources {
         let counted = by_source.get(source).copied().unwrap_or(0);
-        // What came when the run was over is no part of the count.
+        // Rows that came when the run was over are not counted.
         assert!(counted >= rows.received, "{source}: {counted} {rows:?}");
     }
     let mut ids = HashSet::new();

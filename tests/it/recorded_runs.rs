@@ -1,6 +1,6 @@
-//! Every statement about the five recorded runs, held against their truth (`tests/reference/runs`).
+//! Compares every statement about the five recorded runs with their truth (`tests/reference/runs`).
 //!
-//! `cargo test --test it recorded_runs -- --nocapture` prints the table: what is required, and what is seen.
+//! `cargo test --test it recorded_runs -- --nocapture` prints the table of required and actual values.
 
 mod statements;
 mod truth;
@@ -14,12 +14,12 @@ use serde_json::Value;
 use statements::{Group, Lost, Statements, Termination};
 use truth::{Truth, Uid};
 
-/// The noise between the clocks of the record and of the run.
+/// Noise between the clocks of the record and of the run.
 const NOISE_NS: i64 = 3_000_000;
 
 const RUNS: [&str; 5] = ["plain-one", "plain-rollout", "plain-all", "ingress", "both"];
 
-/// One statement, what is required of it, and what is seen.
+/// One statement, its required value, and its actual value.
 struct Row {
     run: &'static str,
     statement: &'static str,
@@ -39,7 +39,7 @@ impl Table {
         self.rows.push(Row { run: self.run, statement, required, seen, holds });
     }
 
-    /// A row of `n` cases of `of`, at least this share of which must be.
+    /// Adds a row of `n` cases out of `of`, which must be at least this share.
     fn share(
         &mut self,
         statement: &'static str,
@@ -51,7 +51,7 @@ impl Table {
         self.row(statement, required, format!("{n} of {of}"), holds);
     }
 
-    /// A row of values whose median must be at most `most`.
+    /// Adds a row of values whose median must be at most `most`.
     fn median(&mut self, statement: &'static str, required: &'static str, values: Vec<f64>, most: f64) {
         let Some((median, largest)) = median_and_largest(values) else {
             return self.row(statement, required, "none".to_owned(), false);
@@ -70,7 +70,7 @@ fn dir(run: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests/reference/runs", run].iter().collect()
 }
 
-/// One recorded run: what is stated about it, and what was true.
+/// One recorded run: the statements about it, and the truth.
 struct Recorded {
     said: Statements,
     truth: Truth,
@@ -82,7 +82,7 @@ impl Recorded {
         Self { said: Statements::of(&dir.join("run")), truth: Truth::read(&dir) }
     }
 
-    /// The number of the target that balances so.
+    /// Returns the number of the target that balances in this way.
     fn target(&self, balances: Balances) -> usize {
         self.said.balances.iter().position(|(_, b)| *b == balances).expect("such a target")
     }
@@ -92,7 +92,7 @@ impl Recorded {
         self.said.lost.iter().filter(move |lost| *lost.request.row.target == **name)
     }
 
-    /// The rows that hold for a Service whose requests nothing names.
+    /// Adds the rows that hold for a Service whose pods no answer names.
     fn service(&self, table: &mut Table) {
         let target = self.target(Balances::Connections);
         self.windows(table, target);
@@ -130,7 +130,7 @@ impl Recorded {
         }
     }
 
-    /// The rows of the windows towards the Service.
+    /// Adds the rows of the windows towards the Service.
     fn windows(&self, table: &mut Table, target: usize) {
         let ends = &self.said.terminations;
         let last_routed = self.truth.last_routed();
@@ -162,7 +162,7 @@ impl Recorded {
         );
     }
 
-    /// The rows of what each pod is stated to have lost.
+    /// Adds the rows of the requests that each pod is stated to have lost.
     fn shares(&self, table: &mut Table, target: usize, known: &[(&Lost, &Uid)]) {
         let mut of_pod: BTreeMap<&Uid, u64> = BTreeMap::new();
         for (_, pod) in known {
@@ -191,7 +191,7 @@ impl Recorded {
         );
     }
 
-    /// The rows of a gateway's requests.
+    /// Adds the rows of a gateway's requests.
     fn gateway(&self, table: &mut Table) {
         let target = self.target(Balances::Requests);
         let lost: Vec<&Lost> = self.lost(target).collect();
@@ -242,7 +242,7 @@ impl Recorded {
         self.said.terminations.iter().filter(|end| group.pods.contains(&end.uid))
     }
 
-    /// The rows of what the pods that share lost requests are stated to have in common.
+    /// Adds the rows of the requests that groups of pods are stated to have lost together.
     fn groups(&self, table: &mut Table, target: usize, known: &[(&Lost, &Uid)]) {
         let groups = &self.said.groups;
         let is_exact = |group: &&Group| {
@@ -269,7 +269,7 @@ impl Recorded {
     }
 }
 
-/// When the first request was lost at each pod.
+/// Returns the time at which the first request was lost at each pod.
 fn first_lost<'a>(known: &[(&Lost, &'a Uid)]) -> BTreeMap<&'a Uid, Stamp> {
     let mut first = BTreeMap::new();
     for (lost, pod) in known {
@@ -279,7 +279,7 @@ fn first_lost<'a>(known: &[(&Lost, &'a Uid)]) -> BTreeMap<&'a Uid, Stamp> {
     first
 }
 
-/// Every row of every run.
+/// Returns every row of every run.
 fn table() -> Vec<Row> {
     let mut rows = Vec::new();
     for run in RUNS {
@@ -296,7 +296,7 @@ fn table() -> Vec<Row> {
     rows
 }
 
-/// The table as Markdown.
+/// Prints the table as Markdown.
 fn print(rows: &[Row]) {
     println!("| run | statement | required | seen | holds |\n|---|---|---|---|---|");
     for Row { run, statement, required, seen, holds } in rows {
@@ -322,7 +322,8 @@ fn statements_about_recorded_runs_agree_with_their_truth() {
     assert!(untrue.is_empty(), "{untrue:?}");
 }
 
-/// Where `now` differs from `before`, which has none of the result's sentences; figures may differ by rounding.
+/// Collects the differences of `now` from `before`, which has none of the result's sentences; figures may differ by
+/// rounding.
 fn differences(place: &str, before: &Value, now: &Value, found: &mut Vec<String>) {
     let is_close = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs().max(b.abs());
     match (before, now) {

@@ -1,4 +1,4 @@
-//! Where `rolldrop report` writes.
+//! Files that `rolldrop report` writes.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

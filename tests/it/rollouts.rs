@@ -1,4 +1,4 @@
-//! A rollout of an app that nobody prepared, against the Service proxy's own log: the small form of
+//! A rollout of an app that is not prepared for it, compared with the Service proxy's own log: the small form of
 //! `scripts/proofs/rollouts`.
 
 use std::collections::{BTreeMap, HashMap};
@@ -13,12 +13,13 @@ use crate::truth::{ALPHA, CLOCK_TOLERANCE_S, routes, zero_s};
 use crate::web::Web;
 
 const RATE: f64 = 200.0;
-/// With those of the surge.
+/// Largest number of endpoints, with those of the surge.
 const MOST_ENDPOINTS: f64 = 6.0;
-/// The most that a bound may be wrong with, where it is stated at 95 %.
+/// Largest share of wrong bounds that are stated at 95 %.
 const STATED_ALPHA: f64 = 0.05;
 
-/// No sidecar, and the app does not tell its name. The userspace Service proxy writes down where it sends each connection.
+/// Returns a scenario without a sidecar, whose app does not name its pod. The userspace Service proxy logs the
+/// destination of each connection.
 fn scenario() -> String {
     let web = Web::new(4).args(&["--on-sigterm", "exit"]);
     let surge = json!({"rollingUpdate": {"maxSurge": "50%", "maxUnavailable": "25%"}});
@@ -33,7 +34,7 @@ fn scenario() -> String {
     )
 }
 
-/// The pods that may explain each lost request, by source and number: `lost.csv`.
+/// Returns the pods that may explain each lost request, by source and number: `lost.csv`.
 fn candidates(run: &MeasuredRun) -> HashMap<(String, u64), Vec<String>> {
     let text = fs::read_to_string(run.path.join("lost.csv")).expect("lost.csv");
     let (header, rows) = text.split_once('\n').expect("a header");

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::harness::{Finished, Rolldrop, again_while_invalid};
 use crate::machine::{MEASUREMENTS, measurement};
 
-/// How the embedded cluster carries Services.
+/// The way in which the embedded cluster carries Services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dataplane {
     /// The kernel's own: namespaces and nftables.
@@ -32,7 +32,7 @@ impl From<Dataplane> for &'static str {
     }
 }
 
-/// run.json of a whole run that nobody made: fresh connections to one Service.
+/// Returns the run.json of a whole run that was never measured: fresh connections to one Service.
 pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, Stamp)) -> RunInfo {
     RunInfo {
         format: FORMAT_VERSION,
@@ -78,20 +78,20 @@ pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, St
 
 /// A finished run.
 pub(crate) struct MeasuredRun {
-    /// What carried its Services.
+    /// Dataplane that carried its Services.
     pub(crate) dataplane: Dataplane,
-    /// What the command said.
+    /// Output of the command.
     pub(crate) finished: Finished,
     /// The run directory.
     pub(crate) path: PathBuf,
-    /// All that it holds.
+    /// All records of the run directory.
     pub(crate) records: Records,
     /// Its result.json.
     pub(crate) result: RunResult,
 }
 
 impl MeasuredRun {
-    /// Fails unless it is valid, which is a figure: a machine that others use makes it invalid.
+    /// Fails unless the run is valid, which is a figure: a machine that others use makes it invalid.
     #[track_caller]
     pub(crate) fn expect_valid(&self) {
         self.finished.figure(!self.finished.is_invalid());
@@ -99,7 +99,7 @@ impl MeasuredRun {
     }
 }
 
-/// The calls that were to end pods, or to change what they are.
+/// Returns the calls that were meant to end pods, or to change them.
 pub(crate) fn actions(records: &Records) -> Vec<&Action> {
     let of = records.events.iter().filter_map(|event| match &event.kind {
         EventKind::Action(action) => Some(action),
@@ -111,7 +111,7 @@ pub(crate) fn actions(records: &Records) -> Vec<&Action> {
 /// Runs that measure take turns: three at once, which wait most of the time, and no more.
 static TURNS: (Mutex<usize>, Condvar) = (Mutex::new(3), Condvar::new());
 
-/// A run that tests share, and those that a test of a wrong figure makes anew.
+/// A run that tests share, and the runs that repeat it for a test of a wrong figure.
 type Shared<T> = [OnceLock<T>; MEASUREMENTS];
 
 const fn shared<T>() -> Shared<T> {
@@ -141,7 +141,7 @@ pub(crate) fn drain_in_app() -> &'static Both {
     RUNS[measurement()].get_or_init(|| on_both("drain-in-app"))
 }
 
-/// On the kernel dataplane, where it differs.
+/// Returns the run on the kernel dataplane, where it differs.
 pub(crate) fn no_sidecar() -> &'static MeasuredRun {
     static RUN: Shared<MeasuredRun> = shared();
     RUN[measurement()].get_or_init(|| measure("no-sidecar", Dataplane::Kernel, &[]))
@@ -157,18 +157,18 @@ pub(crate) fn idle_close() -> &'static MeasuredRun {
     RUN[measurement()].get_or_init(|| measure("idle-close", Dataplane::Kernel, &[]))
 }
 
-/// Every built-in scenario's runs.
+/// Returns every built-in scenario's runs.
 pub(crate) fn all() -> impl Iterator<Item = &'static MeasuredRun> {
     with_sidecar().chain([no_sidecar()])
 }
 
-/// Those in which a proxy in the pod recorded, too.
+/// Returns the runs in which a proxy in the pod recorded, too.
 pub(crate) fn with_sidecar() -> impl Iterator<Item = &'static MeasuredRun> {
     let on_both = [naive_exit(), prestop_sleep(), drain_in_app()].into_iter().flatten();
     on_both.chain([killed_in_flight(), idle_close()])
 }
 
-/// Whose turn it is; over when dropped.
+/// Turn to use the machine; over when dropped.
 pub(crate) struct Turn(());
 
 impl Drop for Turn {
@@ -187,10 +187,10 @@ pub(crate) fn turn() -> Turn {
     Turn(())
 }
 
-/// Held by who takes much of the machine for long, and by who looks at seconds meanwhile.
+/// Held by tests that use much of the machine for long, and by tests that measure seconds meanwhile.
 pub(crate) static APART: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// The result.json of a run directory.
+/// Returns the result.json of a run directory.
 pub(crate) fn result(run: &Path) -> RunResult {
     let json = fs::read(run.join("result.json")).expect("result.json");
     serde_json::from_slice(&json).expect("result.json reads")
@@ -211,8 +211,8 @@ pub(crate) fn measure(scenario: &str, dataplane: Dataplane, more: &[&str]) -> Me
     MeasuredRun { dataplane, finished, path, records, result }
 }
 
-/// When the Service proxy's table without a pod took effect, in Unix seconds: just before and just
-/// after the swap, for each pod that the Service `web` was ever routed to and is no more.
+/// Returns the times at which the Service proxy's table without a pod took effect, in Unix seconds: just before and
+/// just after the swap, for each pod that the Service `web` was once routed to and no longer is.
 pub(crate) fn stopped_routing(run: &MeasuredRun) -> BTreeMap<String, (f64, f64)> {
     let mut routed = HashSet::new();
     let mut stopped = BTreeMap::new();
@@ -230,12 +230,12 @@ pub(crate) fn stopped_routing(run: &MeasuredRun) -> BTreeMap<String, (f64, f64)>
     stopped
 }
 
-/// A stamp of a log, in Unix seconds.
+/// Returns a stamp of a log, in Unix seconds.
 pub(crate) fn seconds(stamp: &Value) -> f64 {
     stamp.as_i64().expect("nanoseconds") as f64 / 1e9
 }
 
-/// Each request that a proxy answered has a row of that proxy, and there are some.
+/// Checks that each request that a proxy answered has a row of that proxy, and that there are some.
 #[track_caller]
 pub(crate) fn every_answer_has_its_row(run: &Path) {
     let records = RunDir::open(run).and_then(|run| run.read()).expect("the run reads");
@@ -244,7 +244,7 @@ pub(crate) fn every_answer_has_its_row(run: &Path) {
     assert!(records.served.len() >= answered, "{} rows, {answered} answers", records.served.len());
 }
 
-/// Looks through all files of a directory for something that none may hold.
+/// Checks that no file of a directory contains a secret.
 pub(crate) fn no_file_holds(dir: &Path, secret: &str) {
     for entry in fs::read_dir(dir).expect("a directory").flatten() {
         let path = entry.path();
@@ -258,7 +258,7 @@ pub(crate) fn no_file_holds(dir: &Path, secret: &str) {
     }
 }
 
-/// A file of JSON lines.
+/// Returns the values of a file of JSON lines.
 pub(crate) fn json_lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     // Of a log that is being written the last line may not be whole yet.

@@ -14,12 +14,12 @@ use crate::runs::json_lines;
 pub(crate) struct Server {
     child: Child,
     dir: tempfile::TempDir,
-    /// Where it listens.
+    /// Address that the server listens on.
     pub(crate) address: String,
 }
 
 impl Server {
-    /// A server with this habit on SIGTERM.
+    /// Starts a server with this habit on SIGTERM.
     pub(crate) fn start(habit: &str, further: &[&str]) -> Self {
         let args = ["workload", "--listen", "127.0.0.1:0", "--on-sigterm", habit, "--log", "log.jsonl"];
         let (child, dir) = Rolldrop::new(args).args(further).start();
@@ -36,7 +36,7 @@ impl Server {
         harness::signal(&self.child, signal);
     }
 
-    /// Stops it, until all its threads stand still: each has to notice the signal.
+    /// Stops the server, and waits until all its threads have stopped: each has to notice the signal.
     pub(crate) fn stop(&self) {
         self.signal(Signal::SIGSTOP);
         let threads = format!("/proc/{}/task", self.child.id());
@@ -57,12 +57,12 @@ impl Server {
         stream
     }
 
-    /// Its log so far.
+    /// Returns the server's log so far.
     pub(crate) fn log(&self) -> Vec<Value> {
         json_lines(&self.dir.path().join("log.jsonl"))
     }
 
-    /// Whether its log has such an event or signal.
+    /// Returns true if the server's log has such an event or signal.
     pub(crate) fn said(&self, what: &str) -> bool {
         self.log().iter().any(|line| line["event"] == what || line["name"] == what)
     }

@@ -1,7 +1,8 @@
-//! Apps that end as apps end, most on servers that are not ours: the report of each says what was lost, why, and what
-//! helps this workload, and no sentence of it contradicts its figures. Each is a row of `docs/findings.md`.
+//! Apps that end as real apps end, most on servers that are not ours: the report of each states the lost requests,
+//! their cause, and the remedy for this workload, and none of its sentences contradicts its figures. Each is a row of
+//! `docs/findings.md`.
 //!
-//! The apps are in `servers`; `scripts/venv` installs what they run on.
+//! The apps are in `servers`; `scripts/venv` installs the programs they need.
 
 use rolldrop_analysis::model::Finding;
 use rolldrop_record::Cause;
@@ -15,15 +16,15 @@ use crate::web::Web;
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/servers");
 const NODE_MODULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/node_modules");
 
-/// Half of the requests on kept connections.
+/// Connection settings: half of the requests on kept connections.
 const MIXED: &str = ", connections: {mode: mixed, share: 0.5}, podHeader: x-pod";
 const KEPT: &str = ", connections: {mode: keepalive}, podHeader: x-pod";
 
-/// A server of Python with 8 threads.
+/// Command of a Python server with 8 threads.
 const GUNICORN: [&str; 5] =
     ["gunicorn", "--bind=0.0.0.0:8080", "--threads=8", "--no-control-socket", "wsgi:app"];
 
-/// Three pods of an app in `servers`, run by this command.
+/// Returns three pods of an app in `servers`, run by this command.
 fn served_by(command: &[&str]) -> Web {
     let [program, args @ ..] = command else { panic!("a program") };
     let fields = json!({
@@ -50,7 +51,7 @@ fn grace(seconds: u32) -> Value {
     json!({"terminationGracePeriodSeconds": seconds})
 }
 
-/// The sample server, which ends as soon as it gets SIGTERM.
+/// Returns the sample server, which ends as soon as it gets SIGTERM.
 fn exits() -> Web {
     Web::new(3).args(&["--on-sigterm=exit"])
 }
@@ -75,7 +76,7 @@ fn restarted(web: &Web, load: &str) -> MeasuredRun {
     run
 }
 
-/// All findings, as text.
+/// Returns all findings, as text.
 fn said(run: &MeasuredRun) -> String {
     let line = |f: &Finding| format!("{}: {}: {}: {}\n", f.severity, f.what, f.why, f.remedy);
     run.result.findings.iter().map(line).collect()
@@ -94,7 +95,7 @@ fn says_not(run: &MeasuredRun, part: &str) {
     assert!(!said.contains(part), "{part} in\n{said}\n{}", run.finished);
 }
 
-/// There is none.
+/// Checks that no finding names a gateway.
 #[track_caller]
 fn names_no_gateway(run: &MeasuredRun) {
     let text = run.finished.stdout();
@@ -111,7 +112,7 @@ fn has_no_negative_time(run: &MeasuredRun) {
     assert!(!said.split([' ', '(']).any(is_negative), "{said}\n{}", run.finished);
 }
 
-/// The requests that were answered with this status.
+/// Returns the number of requests that were answered with this status.
 fn answered(run: &MeasuredRun, status: u16) -> u64 {
     run.records.requests.iter().filter(|row| row.status == Some(status)).count() as u64
 }
@@ -120,12 +121,12 @@ fn lost(run: &MeasuredRun, cause: Cause) -> u64 {
     run.result.requests.by_cause.get(&cause).copied().unwrap_or(0)
 }
 
-/// The default gate, judging the run.
+/// Runs the default gate on the run.
 fn gate(run: &MeasuredRun) -> Finished {
     Rolldrop::new(["gate".as_ref(), run.path.as_os_str()]).finish()
 }
 
-/// No form of the report suggests or recommends a sleep.
+/// Checks that no form of the report suggests or recommends a sleep.
 #[track_caller]
 fn suggests_no_sleep(run: &MeasuredRun) {
     let text = run.finished.stdout();

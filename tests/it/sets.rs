@@ -9,7 +9,7 @@ use crate::runs::{Dataplane, MeasuredRun, json_lines, measure, seconds};
 use crate::truth::{CLOCK_TOLERANCE_S, zero_s};
 use crate::web::Web;
 
-/// A rolling restart of a StatefulSet of three pods whose app exits at once.
+/// Returns the scenario of a rolling restart of a StatefulSet of three pods whose app exits at once.
 fn scenario(more: &str) -> String {
     Web::new(3).named().args(&["--on-sigterm", "exit"]).kind("StatefulSet").scenario(
         "names",
@@ -24,7 +24,7 @@ fn scenario(more: &str) -> String {
     )
 }
 
-/// When the Service proxy's table without a pod of this name took effect, in Unix seconds, each time.
+/// Returns the times at which the Service proxy's table without a pod of this name took effect, in Unix seconds.
 fn stops(run: &MeasuredRun, pod: &str) -> Vec<f64> {
     let mut stops = Vec::new();
     let mut was_routed = false;
@@ -42,7 +42,8 @@ fn stops(run: &MeasuredRun, pod: &str) -> Vec<f64> {
     stops
 }
 
-/// The pods ended in order, each successor came under its predecessor's name, and the two were not mixed up.
+/// Checks that the pods ended in order, that each successor had its predecessor's name, and that the two were not
+/// confused.
 fn each_pod_is_told_from_its_successor(run: &MeasuredRun) {
     let result = &run.result;
     let mut ends: Vec<_> = result.terminations.iter().collect();
@@ -60,7 +61,7 @@ fn each_pod_is_told_from_its_successor(run: &MeasuredRun) {
         let first = start.timeline.get(&StartStage::FirstRequest).copied();
         let ready = start.timeline.get(&StartStage::Ready).copied();
         assert!(first.zip(ready).is_some_and(|(first, ready)| first + 0.1 >= ready), "{start:?}");
-        // The window is that of the first pod of the name, though the second was routed to again.
+        // The window belongs to the first pod of the name, although the second one was routed to again.
         let latest = zero + end.t0_s;
         let stop = stops(run, &end.pod).into_iter().find(|stop| *stop >= latest - CLOCK_TOLERANCE_S);
         let after = stop.expect("it left the rules") - latest;

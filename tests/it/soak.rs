@@ -1,8 +1,8 @@
 //! The recording proxy among clients and apps that misbehave at random, of HTTP/1.1 and HTTP/2, and among
 //! hostile ones: it loses no row and keeps nothing. `scripts/proofs/soak` is the long form (docs/proofs.md).
 //!
-//! Both ends keep count by request id. A client that stayed to the end of an answer knows whether
-//! it was complete; one that was reset cannot know how much of it its system had kept.
+//! Both ends keep count by request id. A client that stayed to the end of an answer knows whether it was complete; a
+//! client that was reset cannot know how many of its bytes were still in its own system.
 
 mod hostile;
 mod http1;
@@ -30,24 +30,24 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// How long a conversation may take, if many share a machine that has much else to do.
+/// Longest time for a conversation, if many share a busy machine.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// How much of it there is.
+/// Size of the test.
 #[derive(Clone, Debug)]
 struct Size {
     duration: Duration,
     clients: u64,
     /// Clients that attack meanwhile, and are not counted.
     hostile: u64,
-    /// The longest rest of a client between two conversations.
+    /// Longest rest of a client between two conversations.
     rest: Duration,
     seed: u64,
     binary: PathBuf,
 }
 
 impl Size {
-    /// The small one, unless `SOAK` says how many seconds it shall be at full load.
+    /// Returns the small size or, if `SOAK` is set, that many seconds at full load.
     fn chosen() -> Self {
         let full = std::env::var("SOAK").ok().map(|seconds| seconds.parse().expect("SOAK=SECONDS"));
         let binary =
@@ -64,7 +64,7 @@ impl Size {
     }
 }
 
-/// What is known of a request.
+/// Facts known of a request, as bits.
 #[derive(Clone, Copy, Default)]
 struct Known(u8);
 
@@ -84,17 +84,17 @@ impl Known {
         self.0 & fact != 0
     }
 
-    /// Whether it should have a row and has none.
+    /// Returns true if it should have a row and has none.
     fn lacks_row(self) -> bool {
         self.is(Self::READ_BY_APP | Self::ENDED) && !self.is(Self::RECORDED)
     }
 
-    /// Whether it should have a row even where hostile clients have used up those of unanswered requests.
+    /// Returns true if it should have a row even if hostile clients have used up the rows of unanswered requests.
     fn is_answered(self) -> bool {
         self.is(Self::BEGUN | Self::ENDED_COMPLETE)
     }
 
-    /// What is wrong with it.
+    /// Returns its fault, if it has one.
     fn fault(self) -> Option<&'static str> {
         if self.is(Self::TWICE) {
             Some("read or recorded twice")
@@ -110,7 +110,7 @@ impl Known {
     }
 }
 
-/// What the row says of a request that was not complete; a full run has some hundred thousand of them.
+/// Row of a request that was not complete; a full run has some hundred thousand of them.
 #[derive(Debug)]
 #[expect(dead_code, reason = "shown when something is wrong with the request")]
 struct Cut {
@@ -121,18 +121,18 @@ struct Cut {
     conn: u64,
 }
 
-/// What all ends know of all requests, by the number in their id.
+/// Facts that all ends know of all requests, by the number in their id.
 #[derive(Default)]
 struct Ledger {
     requests: Mutex<Vec<Known>>,
-    /// Faults that are of no request.
+    /// Faults that belong to no request.
     faults: Mutex<Vec<String>>,
-    /// What rows say of those that were not complete.
+    /// Rows of the requests that were not complete.
     cut: Mutex<BTreeMap<u64, Cut>>,
 }
 
 impl Ledger {
-    /// A request that is about to be sent.
+    /// Returns the number of a request that is about to be sent.
     fn new_id(&self) -> u64 {
         let mut requests = self.requests();
         requests.push(Known(Known::SENT));
@@ -146,23 +146,23 @@ impl Ledger {
         }
     }
 
-    /// Notes what may happen but once.
+    /// Notes a fact that may occur only once.
     fn note_once(&self, id: u64, fact: u8) {
         let known = self.requests().get(usize::try_from(id).expect("a number")).copied().unwrap_or_default();
         self.note(id, fact | if known.is(fact) { Known::TWICE } else { 0 });
     }
 
-    /// A client saw the beginning of an answer.
+    /// Notes that a client saw the beginning of an answer.
     fn begun(&self, id: u64) {
         self.note(id, Known::BEGUN);
     }
 
-    /// A client that stayed saw the end of an answer.
+    /// Notes that a client that stayed saw the end of an answer.
     fn ended(&self, id: u64, complete: bool) {
         self.note(id, Known::ENDED | if complete { Known::ENDED_COMPLETE } else { 0 });
     }
 
-    /// The app read a request, whose id this is.
+    /// Notes that the app read the request with this id.
     fn read_by_app(&self, id: &str) {
         if id == HOSTILE_ID {
             return;
@@ -212,13 +212,13 @@ impl Memory {
         samples.iter().map(|(_, kib)| kib).sum::<f64>() / samples.len().max(1) as f64 / 1024.0
     }
 
-    /// The means of the first and of the last quarter.
+    /// Returns the means of the first and of the last quarter.
     fn quarters_mib(&self) -> (f64, f64) {
         let quarter = self.0.len().div_ceil(4);
         (Self::mean_mib(&self.0[..quarter]), Self::mean_mib(&self.0[self.0.len() - quarter..]))
     }
 
-    /// The slope of the least squares from the second quarter on.
+    /// Returns the slope of the least squares from the second quarter on.
     fn mib_per_hour(&self) -> f64 {
         let samples = &self.0[self.0.len() / 4..];
         let n = samples.len() as f64;
@@ -249,7 +249,7 @@ async fn misbehaving_clients_and_apps_cost_the_proxy_no_row_and_leave_nothing_be
     let size = Size::chosen();
     let _apart = runs::APART.lock().await;
     let ledger = Arc::new(Ledger::default());
-    // Nobody takes the port while the app does not listen.
+    // No other process takes the port while the app does not listen.
     let upstream =
         TcpListener::bind((own_host(), 0)).await.expect("a port").local_addr().expect("an address");
     let mut apps = JoinSet::new();
@@ -344,7 +344,8 @@ fn ledger_in_words(ledger: &Ledger) -> String {
     )
 }
 
-/// What is wrong. The proxy had no room for so many rows of requests without an answer, most of them hostile.
+/// Returns all faults. Missing rows of unanswered requests are no fault if the proxy counts as many for which it had no
+/// room; most of them are hostile.
 fn faults(ledger: &Ledger, metrics: &str) -> Vec<String> {
     let unrecorded = unrecorded(metrics, "rows") + unrecorded(metrics, "answers");
     let requests = ledger.requests();
@@ -361,7 +362,7 @@ fn faults(ledger: &Ledger, metrics: &str) -> Vec<String> {
     of_requests.chain(lacking).chain(others).collect()
 }
 
-/// Where the proxy listens: its data port and its admin port.
+/// Returns the addresses of the proxy's data port and its admin port.
 async fn addresses(proxy: &mut Proxy) -> (SocketAddr, SocketAddr) {
     let stderr = tokio::process::ChildStderr::from_std(proxy.0.stderr.take().expect("its stderr"));
     let mut lines = BufReader::new(stderr.expect("a pipe")).lines();
@@ -416,21 +417,22 @@ async fn until_read(received: &AtomicU64) {
     }
 }
 
-/// How many rows the proxy says that it has recorded, without those for which it had no room: it counts
+/// Returns the number of rows that the proxy reports as recorded, without those for which it had no room: it counts
 /// them among the recorded ones.
 async fn recorded(admin: SocketAddr) -> u64 {
     let clock = serde_json::from_str::<ClockAnswer>(&get(admin, "/clock").await).expect("its clock");
     clock.recorded.saturating_sub(unrecorded(&get(admin, "/metrics").await, ""))
 }
 
-/// How many requests the metrics say were passed on without being recorded, for a reason that begins so.
+/// Returns the number of requests passed on without being recorded, for reasons that begin with this text, by the
+/// metrics.
 fn unrecorded(metrics: &str, reason: &str) -> u64 {
     let name = format!("rolldrop_proxy_unrecorded_total{{reason=\"{reason}");
     let counts = metrics.lines().filter(|line| line.starts_with(&name));
     counts.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
 }
 
-/// What the admin port says.
+/// Returns the answer of the admin port to this path.
 async fn get(admin: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(admin).await.expect("the admin port");
     let ask = format!("GET {path} HTTP/1.1\r\nconnection: close\r\n\r\n");
@@ -440,7 +442,7 @@ async fn get(admin: SocketAddr, path: &str) -> String {
     answer.split_once("\r\n\r\n").expect("a body").1.to_owned()
 }
 
-/// An app that now and then does not listen.
+/// Runs an app that sometimes does not listen.
 async fn app(address: SocketAddr, mut rng: StdRng, ledger: Arc<Ledger>) {
     let mut connections = JoinSet::new();
     loop {
@@ -462,7 +464,7 @@ async fn app(address: SocketAddr, mut rng: StdRng, ledger: Arc<Ledger>) {
     }
 }
 
-/// A connection of the app, whose client chose the protocol.
+/// Serves a connection of the app, whose client chose the protocol.
 async fn serve(stream: TcpStream, mut rng: StdRng, ledger: Arc<Ledger>) {
     if rng.random_bool(0.02) {
         // Accepted, and closed at once.
@@ -487,7 +489,7 @@ async fn serve(stream: TcpStream, mut rng: StdRng, ledger: Arc<Ledger>) {
     };
 }
 
-/// A client, one connection after the other.
+/// Runs a client, one connection after the other.
 async fn client(proxy: SocketAddr, end: Instant, rest: Duration, mut rng: StdRng, ledger: &Arc<Ledger>) {
     while Instant::now() < end {
         let stream = match TcpStream::connect(proxy).await {
@@ -516,7 +518,7 @@ fn reset(stream: &TcpStream) {
     let _ = stream.set_zero_linger();
 }
 
-/// Bytes that nobody guesses, from a block that was made once: making them is not what shall take time.
+/// Returns unpredictable bytes, from a block that was made once, so that making them takes no time.
 fn bytes(rng: &mut StdRng, length: usize) -> &'static [u8] {
     static BLOCK: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let mut block = vec![0; 1 << 20];
@@ -527,7 +529,7 @@ fn bytes(rng: &mut StdRng, length: usize) -> &'static [u8] {
     &BLOCK[from..from + length]
 }
 
-/// One of several.
+/// Returns one of several values at random.
 fn one_of<T: Copy>(rng: &mut StdRng, of: &[T]) -> T {
     of[rng.random_range(0..of.len())]
 }

@@ -1,5 +1,5 @@
-//! Stale flows, on the kernel dataplane: met when source ports are used again early, told apart
-//! from the window, and avoided by walking the ports.
+//! Stale flows, on the kernel dataplane: met when source ports are reused early, distinguished from the window, and
+//! avoided by walking through the ports.
 
 use rolldrop_record::{Cause, Outcome, RequestRow};
 
@@ -8,8 +8,8 @@ use crate::machine::measured;
 use crate::runs::{Dataplane, MeasuredRun, measure, stopped_routing};
 use crate::web::Web;
 
-/// The second pod goes while the Service proxy's throttle holds its removal back: for seconds
-/// connections go to an address that is no more.
+/// Returns a scenario in which the second pod goes while the Service proxy's throttle delays its removal: for seconds,
+/// connections go to an address that no longer exists.
 fn scenario() -> String {
     let web = Web::new(3).named().args(&["--on-sigterm", "exit", "--log", "-"]);
     web.scenario(
@@ -25,10 +25,10 @@ fn scenario() -> String {
     )
 }
 
-/// What the swap of a table may take, and two clocks may differ by.
+/// Longest time for the swap of a table, plus the difference between two clocks.
 const TOLERANCE_S: f64 = 0.05;
 
-/// The connects that failed though they began when the last rule to a gone pod was gone.
+/// Returns the connects that failed although they began after the last rule to a gone pod was removed.
 fn failed_by_right_rules(run: &MeasuredRun) -> Vec<&RequestRow> {
     // The run's own clearing up, when the load has ended, takes the others out.
     let is_measured = |pod: &str| run.result.terminations.iter().any(|termination| *termination.pod == *pod);

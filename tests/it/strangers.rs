@@ -22,25 +22,25 @@ use self::attacks::{Attack, Client};
 use self::memory::{Cgroup, LIMIT_BYTES, Memory};
 use self::subjects::{Kind, Subject};
 
-/// What the proxy's own memory may be.
+/// Most memory that the proxy itself may have.
 const ANONYMOUS_BYTES: u64 = 128 * 1024 * 1024;
-/// How long a normal client waits for its answer.
+/// Time that a normal client waits for its answer.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long all may take to be as before: the app gives idle clients 10 s.
+/// Longest time until all is as before: the app gives idle clients 10 s.
 const AFTERWARDS: Duration = Duration::from_secs(300);
 const MIB: u64 = 1024 * 1024;
 
-/// So many hostile clients of a kind at once.
+/// An attack, by this many hostile clients of a kind at once.
 #[derive(Clone, Copy)]
 struct Load {
     name: &'static str,
     attack: Attack,
     clients: usize,
-    /// Whether each comes again when its connection is ended, or keeps it.
+    /// The client's reaction when its connection is closed: it comes again, or keeps its side.
     client: Client,
 }
 
-/// What both issues and reviews have asked for.
+/// Attacks that issues and reviews have asked for.
 const LOADS: [Load; 10] = [
     Load {
         name: "HEADERS on any stream, behind GOAWAY",
@@ -69,7 +69,7 @@ const LOADS: [Load; 10] = [
     Load { name: "slow heads", attack: Attack::SlowHead, clients: 2_000, client: Client::Stays },
 ];
 
-/// What became of a load.
+/// Result of a load.
 #[derive(Debug)]
 struct Outcome {
     peak: Memory,
@@ -78,13 +78,13 @@ struct Outcome {
     failed: u64,
     slowest: Duration,
     descriptors: usize,
-    /// How many more descriptors than before there were at the load's end, with the clients still there.
+    /// Number of descriptors more than before at the load's end, with the clients still there.
     left: usize,
-    /// After how long the descriptors were as before, from when the clients had gone.
+    /// Time from the clients' end until there were as many descriptors as before.
     after: Option<Duration>,
 }
 
-/// A client that asks for something small again and again, on a new connection each time.
+/// Runs a client that requests something small again and again, on a new connection each time.
 async fn normal(to: SocketAddr, stops: Arc<AtomicBool>) -> (u64, u64, Duration) {
     let (mut served, mut failed, mut slowest) = (0, 0, Duration::ZERO);
     while !stops.load(Ordering::Relaxed) {
@@ -99,7 +99,7 @@ async fn normal(to: SocketAddr, stops: Arc<AtomicBool>) -> (u64, u64, Duration) 
     (served, failed, slowest)
 }
 
-/// Whether a request is answered.
+/// Returns true if a request is answered.
 async fn ask(to: SocketAddr) -> bool {
     let answer = async {
         let mut stream = TcpStream::connect(to).await?;
@@ -111,7 +111,7 @@ async fn ask(to: SocketAddr) -> bool {
     answer.await.is_ok_and(|answer| answer.starts_with(b"HTTP/1.1 200 "))
 }
 
-/// Puts a subject under a load, and looks at it until it has let go of everything.
+/// Puts a subject under a load, and watches it until it has released everything.
 async fn attack(kind: Kind, load: Load, lasts: Duration) -> Result<Outcome, String> {
     let cgroup = Cgroup::new()?;
     let (_app, upstream) = app::start().await;
@@ -124,7 +124,7 @@ async fn attack(kind: Kind, load: Load, lasts: Duration) -> Result<Outcome, Stri
     let mut clients = JoinSet::new();
     for _ in 0..load.clients {
         clients.spawn(async move {
-            // Whoever is closed comes again.
+            // A client whose connection is closed comes again.
             while Instant::now() < end {
                 let _ = load.attack.run(to, end, load.client).await;
                 if load.client == Client::Stays {
@@ -179,7 +179,7 @@ fn row(kind: Kind, load: Load, outcome: &Result<Outcome, String>) -> String {
     row
 }
 
-/// Has this process, and those that it starts, open as many files as they may; returns how many.
+/// Lets this process, and those that it starts, open as many files as allowed; returns that number.
 pub(crate) fn files() -> usize {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
@@ -188,7 +188,8 @@ pub(crate) fn files() -> usize {
 }
 
 impl Kind {
-    /// How many clients there can be where each has a file here, and one in the app for as many as are let through.
+    /// Returns the largest number of clients if each has a file here, and each one that is let through has one in the
+    /// app.
     fn most_clients(self) -> usize {
         match self {
             Kind::Rolldrop => files() - 2 * Budget::DEFAULT.connections,
@@ -197,7 +198,7 @@ impl Kind {
     }
 }
 
-/// All loads for so long, or where nothing is asked for as many as may be beside other tests.
+/// Returns all loads for the requested time, or, without a request, as many as may run beside other tests.
 fn chosen() -> (Vec<Load>, Vec<Kind>, Duration) {
     if let Ok(seconds) = std::env::var("HOSTILE") {
         let only = std::env::var("HOSTILE_ONLY").ok();

@@ -1,4 +1,4 @@
-//! Run directories that nobody measured: as many requests and terminations as a test of size wants.
+//! Run directories that were never measured: as many requests and terminations as a test of size needs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use crate::runs;
 
 /// Requests per second of one worker.
 pub(crate) const PER_SECOND: u64 = 10_000;
-/// Pods that serve at a time.
+/// Number of pods that serve at a time.
 const PODS: u64 = 10;
 
 /// A run on fresh connections, in which pods are deleted one by one, and replaced.
 pub(crate) struct Synthetic {
     pub(crate) workers: u64,
     pub(crate) seconds: u64,
-    /// Spread evenly over the run.
+    /// Number of deletions, spread evenly over the run.
     pub(crate) deletions: u64,
-    /// Of so many requests one is lost.
+    /// Number of requests of which one is lost.
     pub(crate) one_lost_of: u64,
 }
 
@@ -82,7 +82,7 @@ impl Synthetic {
         }
     }
 
-    /// run.json and events.jsonl.
+    /// Writes run.json and events.jsonl.
     fn describe(&self, run_dir: &RunDir, zero: Stamp, pods: &[Arc<str>]) {
         let &Self { workers, seconds, deletions, .. } = self;
         let rate = (workers * PER_SECOND) as f64;

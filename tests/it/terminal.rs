@@ -1,4 +1,4 @@
-//! Progress on a terminal and elsewhere, and completions: what people see, and what pipes get.
+//! Progress on a terminal and elsewhere, and completions: the output that people see, and that pipes get.
 
 use std::process::Command;
 
@@ -14,7 +14,7 @@ fn on_a_terminal(columns: u32, more: &str) -> (String, String) {
     shown_by(&format!("load {} {} json {more}", server.url("/lost"), LOAD.join(" ")), columns)
 }
 
-/// What a terminal of this width and 24 rows gets of a command, and its stdout.
+/// Returns the bytes that a terminal of this width and 24 rows gets from a command, and the command's stdout.
 fn shown_by(words: &str, columns: u32) -> (String, String) {
     let dir = tempfile::tempdir().expect("a directory");
     let command = format!("{} {words} > result", env!("CARGO_BIN_EXE_rolldrop"));
@@ -38,7 +38,7 @@ fn shown_by(words: &str, columns: u32) -> (String, String) {
     (read("typescript"), read("result"))
 }
 
-/// The lines of a terminal's input without what moves its cursor.
+/// Returns the lines of a terminal's output without the codes that move its cursor.
 fn lines(typescript: &str) -> Vec<String> {
     let mut text = String::new();
     let mut rest = typescript.chars();
@@ -66,7 +66,7 @@ fn a_terminal_shows_a_block_that_fits_and_stdout_stays_clean() {
         for text in ["/250 requests", " s left", "offered ", "sent ", "in flight", "failed: ", "eof_before"] {
             assert!(shown(text), "{text:?} at {columns}: {lines:#?}");
         }
-        // Lines of the block are filled up to the terminal's width, so they stand one after the other.
+        // Lines of the block are padded to the terminal's width, so they follow each other without breaks.
         let block = lines.iter().filter(|line| line.contains("in flight"));
         for line in block {
             let characters: Vec<char> = line.chars().collect();
@@ -205,7 +205,7 @@ fn every_shell_gets_its_completions() {
 #[test]
 fn a_name_is_explained_and_completed_and_an_unknown_one_is_an_error() {
     let all = Rolldrop::new(["explain"]).finish().expect_code(0);
-    // What a shell offers for words; clap's scripts for the other shells know options only.
+    // Words that a shell offers; clap's scripts for the other shells know options only.
     let scripts = ["bash", "zsh"].map(|shell| Rolldrop::new(["completions", shell]).finish().expect_code(0));
     for name in ["connect_refused", "stale_flow", "dropped.perTermination", "not_working"] {
         assert!(all.stdout().lines().any(|line| line.split_whitespace().next() == Some(name)), "{all}");

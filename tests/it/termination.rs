@@ -1,10 +1,8 @@
-//! How pods end on the embedded cluster, against the recorded terminations of a real v1.36.2.
+//! Terminations of pods on the embedded cluster, compared with those recorded on a real v1.36.2.
 //!
-//! Most cases wait for tens of seconds, so all of them run at once, on one
-//! cluster, in a namespace each, the first time that a test asks for one. What
-//! is compared is what anybody can see from outside: the API's watches, the
-//! signals that reach the pods' programs (by their own logs) and the ends of
-//! their processes (by the kernel).
+//! Most cases wait for tens of seconds, so all of them run at once, on one cluster, in a namespace each, the first time
+//! that a test asks for one. The compared facts can be seen from outside: the API's watches, the signals that reach the
+//! pods' programs (by their own logs) and the ends of their processes (by the kernel).
 
 pub(crate) mod case;
 mod claims;
@@ -33,16 +31,16 @@ use recording::Recording;
 use crate::lab::Setup;
 use crate::runs::APART;
 
-/// The cases of one cluster, by name; for one that could not be recorded, why.
+/// The cases of one cluster, by name; the error is the reason that a case could not be recorded.
 type Recorded = BTreeMap<&'static str, Result<Recording, String>>;
 
 /// The dataplanes that the cases are recorded on.
 const DATAPLANES: [&str; 2] = ["userspace", "kernel"];
 
-/// Between the beginnings of two cases, lest all pods start at once.
+/// Time between the beginnings of two cases, so that not all pods start at once.
 const STAGGER: Duration = Duration::from_millis(200);
 
-/// The recordings of a case, one for each dataplane.
+/// Returns the recordings of a case, one for each dataplane.
 #[track_caller]
 fn recordings(case: &str) -> Vec<&'static Recording> {
     static RECORDED: OnceLock<Vec<Recorded>> = OnceLock::new();

@@ -1,4 +1,4 @@
-//! The architecture's rules, read off the source: who may use whom, and who stays pure.
+//! The architecture's rules, checked in the source: which part may use which, and which stay pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use crate::harness::root;
 
-/// What a part of a crate may use of ours where its crate could use more: module by module in the program's own
-/// package, and all of the lab (`docs/architecture.md`). What a crate may use at all, its manifest says.
+/// The crates and modules of ours that a part of a crate may use where its crate could use more: module by module in
+/// the program's own package, and all of the lab (`docs/architecture.md`). The crate's manifest lists everything that a
+/// crate may use.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("scenario", &["record", "nearest", "manifest"]),
     ("inject", &["manifest"]),
@@ -24,11 +25,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lab", &["record::Clock", "record::Stamp", "record::clock", "wire::places"]),
 ];
 
-/// Modules that take data and give data, as `crates/analysis` and `crates/report` do, whose lints see to it: no
+/// Modules that take data and return data, as `crates/analysis` and `crates/report` do, whose lints check the same: no
 /// clock, no I/O, no async.
 const PURE: &[&str] = &["inject", "manifest", "nearest"];
 
-/// What a pure module never names.
+/// Names that a pure module never uses.
 const IMPURE: &[&str] = &[
     "tokio",
     "std::fs",
@@ -43,7 +44,7 @@ const IMPURE: &[&str] = &[
     ".await",
 ];
 
-/// Crates in which no modules at the top use each other in a circle.
+/// Crates whose top modules do not use each other in a circle.
 const WITHOUT_CIRCLES: &[&str] = &["rolldrop", "analysis", "lab", "load", "wire"];
 
 const MAX_LINES: usize = 800;
@@ -52,7 +53,7 @@ const MAX_LINES: usize = 800;
 const TEST_FILES: &[&str] = &["tests.rs", "samples.rs", "known_answers.rs", "fuzzing.rs"];
 
 struct Source {
-    /// The crate; `rolldrop` is that of the program.
+    /// Name of the crate; `rolldrop` is the program's own.
     library: String,
     /// The module at the top of the crate.
     module: String,
@@ -61,19 +62,19 @@ struct Source {
 }
 
 impl Source {
-    /// What [`MAY_USE`] calls it: a library, or a module of the program's own package.
+    /// Returns its name in [`MAY_USE`]: a library, or a module of the program's own package.
     fn part(&self) -> &str {
         if self.library == "rolldrop" { &self.module } else { &self.library }
     }
 }
 
-/// The libraries, by name, with their folders.
+/// Returns the libraries, by name, with their folders.
 fn libraries() -> Vec<(String, PathBuf)> {
     let folders = fs::read_dir(root().join("crates")).expect("the crates").flatten();
     folders.map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path())).collect()
 }
 
-/// All files of Rust below a folder.
+/// Returns all files of Rust below a folder.
 fn rust_files(folder: PathBuf) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder];
@@ -90,7 +91,7 @@ fn rust_files(folder: PathBuf) -> Vec<PathBuf> {
     found
 }
 
-/// The code of all crates, what only tests or fuzz targets are made of aside.
+/// Returns the code of all crates, without files for tests or fuzz targets only.
 fn sources() -> Vec<Source> {
     let own = ("rolldrop".to_owned(), root().to_owned());
     let all = libraries().into_iter().filter(|(name, _)| name != "testing").chain([own]);
@@ -110,14 +111,15 @@ fn sources() -> Vec<Source> {
     sources.filter(|source| !is_test(&source.path)).collect()
 }
 
-/// The text without comments and without its unit tests.
+/// Returns the text without comments and without its unit tests.
 fn code(text: &str) -> String {
     let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// What a text names behind a prefix (`crate::`, `rolldrop_`), as `name` or with the next one: `name::Item`.
+/// Returns the names in a text that follow a prefix (`crate::`, `rolldrop_`), as `name` or with the next one:
+/// `name::Item`.
 fn named(code: &str, prefix: &str) -> BTreeSet<String> {
     let word =
         |text: &str| -> String { text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect() };
@@ -160,7 +162,7 @@ fn modules_use_only_what_the_architecture_allows() {
     }
 }
 
-/// The names behind the root of its crate that a source has: modules at the top, and what the root re-exports.
+/// Returns the names that a source may use from the root of its crate: top modules, and re-exports of the root.
 fn behind_the_root(source: &Source) -> BTreeSet<String> {
     let depth = source.path.components().rev().take_while(|part| part.as_os_str() != "src").count();
     let (code, above) = (code(&source.text), "super::".repeat(depth));
@@ -194,7 +196,7 @@ fn modules_at_the_top_of_a_crate_use_each_other_in_no_circle() {
             used.remove(*module);
         }
         assert!(uses.len() > 2, "{library}: {uses:?}");
-        // Whoever uses none of those that are left is in no circle.
+        // A module that uses none of the remaining ones is in no circle.
         loop {
             let left: BTreeSet<String> = uses.keys().map(|module| (*module).to_owned()).collect();
             uses.retain(|_, used| !used.is_disjoint(&left));
@@ -206,7 +208,7 @@ fn modules_at_the_top_of_a_crate_use_each_other_in_no_circle() {
     }
 }
 
-/// The libraries of ours that a manifest names, those for tests aside.
+/// Returns our libraries that a manifest names, without those for tests.
 fn dependencies(manifest: &Path) -> BTreeSet<String> {
     let text = fs::read_to_string(manifest).expect("a manifest");
     let sections = ["dependencies]\n", "target.'cfg(target_os = \"linux\")'.dependencies]\n"];
@@ -277,7 +279,7 @@ fn every_test_that_the_docs_name_exists() {
         let is_test = |line: &str| line.ends_with("test]") || line.starts_with("#[tokio::test(");
         let mut lines = text.lines().map(str::trim);
         while lines.any(is_test) {
-            // Other attributes may stand between.
+            // There may be other attributes in between.
             let name = lines.find_map(|line| line.trim_start_matches("async ").strip_prefix("fn "));
             tests.extend(name.and_then(|name| name.split('(').next()).map(str::to_owned));
         }

@@ -1,7 +1,7 @@
-//! What the tool says against what happened, by logs that are apart from everything that measures.
+//! Compares the tool's statements with the truth, by logs that are separate from everything that measures.
 //!
-//! The embedded Service proxy writes down when it stopped routing to a pod, and
-//! the sample server what it did to each request.
+//! The embedded Service proxy logs when it stopped routing to a pod, and the sample server logs its treatment of each
+//! request.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -13,9 +13,9 @@ use crate::harness::written;
 use crate::machine::{figure, measured};
 use crate::runs::{self, Dataplane, MeasuredRun, json_lines, seconds, stopped_routing};
 
-/// A bound that must always hold is tested at this chance of failing by accident.
+/// Chance of failing by accident at which a bound that must always hold is tested.
 pub(crate) const ALPHA: f64 = 1e-6;
-/// Two processes of one machine anchor their clocks this well to each other.
+/// Largest difference between the clocks of two processes of one machine, in seconds.
 pub(crate) const CLOCK_TOLERANCE_S: f64 = 0.001;
 
 fn text(value: &Value) -> String {
@@ -27,7 +27,7 @@ fn the_measured_bounds_contain_when_the_service_proxy_stopped_routing() {
     measured(|| runs::all().for_each(bounds_hold));
 }
 
-/// When the counted part of the load began, in Unix seconds.
+/// Returns the time at which the counted part of the load began, in Unix seconds.
 pub(crate) fn zero_s(run: &MeasuredRun) -> f64 {
     let started = run.records.events.iter().find_map(|event| match event.kind {
         EventKind::LoadStarted { warmup_s, .. } => Some(event.at.unix_ns() as f64 / 1e9 + warmup_s),
@@ -36,7 +36,7 @@ pub(crate) fn zero_s(run: &MeasuredRun) -> f64 {
     started.expect("the load's beginning")
 }
 
-/// By how much the load was late at the worst, in seconds, of what it was to send from then to then.
+/// Returns the worst delay of the load, in seconds, among the requests due between these times.
 fn late_s(run: &MeasuredRun, from_s: f64, to_s: f64) -> f64 {
     let rows = run.records.requests.iter().filter_map(|row| {
         let begun = row.connect_start.or(row.sent)?;
@@ -46,8 +46,9 @@ fn late_s(run: &MeasuredRun, from_s: f64, to_s: f64) -> f64 {
     rows.fold(0.0, f64::max)
 }
 
-/// Holds the windows of a run against the Service proxy's log. An upper bound rests on how soon the next arrival would have
-/// come: a load that is late sends none meanwhile. The machine may delay other things too, so it is a figure.
+/// Compares the windows of a run with the Service proxy's log. An upper bound depends on how soon the next arrival
+/// would have come: a load that is late sends none meanwhile. The machine may delay other things too, so the result is
+/// a figure.
 pub(crate) fn bounds_hold(run: &MeasuredRun) {
     let stopped = stopped_routing(run);
     let zero = zero_s(run);
@@ -71,7 +72,7 @@ pub(crate) fn bounds_hold(run: &MeasuredRun) {
     }
 }
 
-/// What the sample servers of all pods did to each request id: `received`, then `answered` or `aborted`.
+/// Returns the sample servers' actions on each request id, for all pods: `received`, then `answered` or `aborted`.
 fn server_log(run: &MeasuredRun) -> HashMap<String, Vec<String>> {
     let mut did: HashMap<String, Vec<String>> = HashMap::new();
     for pod in fs::read_dir(run.path.join("cluster/pods")).expect("pod logs").flatten() {
@@ -104,7 +105,7 @@ fn every_outcome_is_what_the_server_did() {
     }
 }
 
-/// To which pods the userspace dataplane's Service proxy sent connections, by the client's port.
+/// Pods to which the userspace dataplane's Service proxy sent connections, by the client's port.
 pub(crate) struct Routes(HashMap<u16, Vec<(f64, String)>>);
 
 pub(crate) fn routes(run: &MeasuredRun) -> Routes {
@@ -119,7 +120,7 @@ pub(crate) fn routes(run: &MeasuredRun) -> Routes {
 }
 
 impl Routes {
-    /// The pod to which the fresh connection of this request was sent.
+    /// Returns the pod to which the fresh connection of this request was sent.
     pub(crate) fn of(&self, row: &RequestRow) -> &str {
         let begun = row.connect_start.expect("a fresh connection").unix_ns() as f64 / 1e9;
         let routed = &self.0[&row.local_port.expect("a port")];

@@ -7,7 +7,7 @@ use crate::harness::{Finished, Rolldrop};
 use crate::lab::Setup;
 use crate::web::Web;
 
-/// The app with these fields in its pods' spec and its container.
+/// Returns the app with these fields in its pods' spec and its container.
 fn scenario(pod: Value, app: Value) -> String {
     let web = Web::new(1).pod(pod).app(app);
     web.scenario("old", "  target: {service: web}\n  load: {rate: 50, duration: 1s}\n")
@@ -49,7 +49,7 @@ fn what_a_servers_version_lacks_is_an_error_before_anything_is_touched() {
     // Nothing of them is there, and what 1.29 has runs.
     let fits = run("v1.29.14-eks-1", &scenario(sidecar(), json!({})), &[]);
     assert!(fits.stdout().contains("50 requests"), "{fits}");
-    // What is older than that is said, and measured.
+    // An older cluster gets a warning, and is measured.
     let old = run("v1.28.15", &plain(), &[]);
     assert!(old.stdout().contains("50 requests"), "{old}");
     assert!(old.stderr().contains("the cluster runs Kubernetes 1.28; rolldrop is made for 1.29"), "{old}");

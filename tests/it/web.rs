@@ -1,10 +1,11 @@
-//! The app that tests measure: the sample server, its Service, and scenarios with them.
+//! The app that tests measure: the sample server, its Service, and their scenarios.
 
 use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-/// A Deployment (or another workload) and a Service `web`, and further objects. Pods serve HTTP on port 8080 of their own address.
+/// A Deployment (or another workload) and a Service `web`, and further objects. Pods serve HTTP on port 8080 of their
+/// own address.
 pub(crate) struct Web {
     deployment: Value,
     service: Value,
@@ -12,7 +13,7 @@ pub(crate) struct Web {
 }
 
 impl Web {
-    /// So many pods, behind port 80.
+    /// Returns a Deployment of this many pods, behind port 80.
     pub(crate) fn new(replicas: u32) -> Self {
         let container = json!({
             "name": "app",
@@ -34,14 +35,14 @@ impl Web {
         }
     }
 
-    /// Further arguments of the server.
+    /// Adds arguments of the server.
     pub(crate) fn args(mut self, more: &[&str]) -> Self {
         let args = self.container()["args"].as_array_mut().expect("a list");
         args.extend(more.iter().map(|arg| json!(arg)));
         self
     }
 
-    /// Has answers name their pod.
+    /// Makes answers name their pod.
     pub(crate) fn named(self) -> Self {
         self.env(from_field("POD_NAME", "metadata.name"))
     }
@@ -71,7 +72,7 @@ impl Web {
         self
     }
 
-    /// Makes a workload of another kind of the Deployment. A DaemonSet has a pod on each node.
+    /// Changes the Deployment to another kind of workload. A DaemonSet has a pod on each node.
     pub(crate) fn kind(mut self, kind: &str) -> Self {
         self.deployment["kind"] = kind.into();
         if kind == "DaemonSet" {
@@ -98,12 +99,12 @@ impl Web {
         self
     }
 
-    /// The text of a file for kubectl.
+    /// Returns the text of a file for kubectl.
     pub(crate) fn manifests(&self) -> String {
         self.objects().map(|object| format!("---\n{object}\n")).collect()
     }
 
-    /// The text of a scenario of this name that creates the objects. `spec` is the rest of its spec, indented
+    /// Returns the text of a scenario of this name that creates the objects. `spec` is the rest of its spec, indented
     /// by two spaces.
     pub(crate) fn scenario(&self, name: &str, spec: &str) -> String {
         let mut manifests = String::new();

@@ -1,4 +1,5 @@
-//! Who a request reached, as answers say it: named by any header or by the body, over HTTP/1.1 and HTTP/2, with known answers.
+//! The pods that requests reached, as answers name them: by any header or by the body, over HTTP/1.1 and HTTP/2, with
+//! known answers.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -20,7 +21,7 @@ use crate::machine::measured;
 use crate::runs::{Dataplane, measure};
 use crate::web::Web;
 
-/// For each id the pod that the server named, and whether it answered with an error.
+/// Pod that the server named for each id, and whether the answer was an error.
 type Truth = Arc<Mutex<BTreeMap<String, (String, bool)>>>;
 
 /// Names a pod by its own rule, in the header, behind which a gateway names itself, and for `/body` in the body; every
@@ -149,7 +150,8 @@ fn a_pattern_for_bodies_that_names_nothing_is_refused_before_anything_is_sent_or
     }
 }
 
-/// Two pods with the recording proxy beside them, and a stranger who sends requests with ids of its own making.
+/// Returns a scenario of two pods with the recording proxy beside them, and a stranger who sends requests with ids of
+/// its own.
 fn scenario() -> String {
     let script = r#"
         n=0

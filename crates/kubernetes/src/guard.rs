@@ -33,19 +33,19 @@ use tower::{BoxError, Layer, Service};
 pub use asked::label_selector;
 use asked::{Asked, Reading};
 
-/// The longest answer of the API server, in bytes. A page of [`PAGE`] pods has a MiB or two.
+/// Longest answer of the API server, in bytes. A page of [`PAGE`] pods has a MiB or two.
 pub const ANSWER_BYTES: usize = 32 * 1024 * 1024;
-/// The longest line of a watch, in bytes: etcd takes objects of 1.5 MiB.
+/// Longest line of a watch, in bytes: etcd takes objects of 1.5 MiB.
 pub const WATCH_LINE_BYTES: usize = 4 * 1024 * 1024;
-/// The longest error of a pod or node that is asked through the API server, in bytes.
+/// Longest error of a pod or node that is asked through the API server, in bytes.
 pub const ERROR_BYTES: usize = 64 * 1024;
-/// Objects of a list that are asked for at once. A page is in memory as it came, as text and as objects, and
-/// allocators keep much of what that takes.
+/// Number of objects of a list that are requested at once. A page is in memory as received, as text and as objects, and
+/// allocators keep much of that memory.
 pub const PAGE: u32 = 100;
-/// The most pages of one list: with that, one has up to 150,000 objects.
+/// Most pages of one list, for up to 150,000 objects.
 pub const MOST_PAGES: u32 = 1500;
 
-/// Why an answer of the API server is not used, or a request is not sent.
+/// Reason that an answer of the API server is not used, or that a request is not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Untrusted {
     /// A request has an impossible name.
@@ -56,7 +56,7 @@ pub enum Untrusted {
     Answer(String),
 }
 
-/// The distrust among an error's causes, if there is one.
+/// Returns the [`Untrusted`] among an error's causes, if there is one.
 pub fn distrust(error: &kube::Error) -> Option<&Untrusted> {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -150,12 +150,12 @@ fn unbelieved(why: String) -> kube::Error {
     kube::Error::Service(Untrusted::Answer(why).into())
 }
 
-/// The lines of a watch that are what was asked for, up to the first that is not.
+/// Passes on the lines of a watch that fit the request, up to the first one that does not.
 fn checked_lines(body: GuardedBody, asked: Asked) -> GuardedBody {
     let state = (body.into_data_stream(), BytesMut::new(), asked);
     let lines = stream::try_unfold(state, |(mut data, mut held, asked)| async move {
         loop {
-            // What is held has no end of a line in it.
+            // The held bytes contain no end of a line.
             let Some(more) = data.try_next().await? else {
                 let rest = held.split().freeze();
                 let complete = seen::is_json(&rest);

@@ -1,8 +1,9 @@
-//! What a client makes of a Kubernetes API server's answers: [`guard`] checks that they are what was asked for,
-//! [`Listed`] reads lists, [`pods`] has pods with only the fields that are used, and [`warnings`] what a server warns of.
+//! Reads a Kubernetes API server's answers for clients: [`guard`] checks that they fit the requests, [`Listed`] reads
+//! lists, [`pods`] has pods with only the fields that are used, and [`warnings`] collects the server's warnings.
 //!
 //! A cluster may have tens of thousands of objects, and all of their text passes through here. This crate has its own
-//! optimisations for that (`[profile.release]`): what reads pods is not generic, so that it is compiled in it.
+//! optimisations for that (`[profile.release]`): the code that reads pods is not generic, so that it is compiled in
+//! this crate.
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Event, Node, Pod, Service};
@@ -21,7 +22,7 @@ pub trait Listed: Clone + DeserializeOwned {
     /// Reads a page of a list.
     ///
     /// # Errors
-    /// When the text is no list of such objects.
+    /// Fails if the text is not a list of such objects.
     fn page(text: &str) -> serde_json::Result<ObjectList<Self>> {
         serde_json::from_str(text)
     }

@@ -1,7 +1,7 @@
-//! Pods as they are read from lists and watches: no field is read that nothing here uses.
+//! Pods as they are read from lists and watches, with only the fields that are used here.
 //!
-//! A namespace may have tens of thousands of pods. Most of the text of each are its environment, volumes,
-//! annotations and `managedFields`, which take five times their length as objects.
+//! A namespace may have tens of thousands of pods. Most of the text of each are its environment, volumes, annotations
+//! and `managedFields`, which take five times their length as objects.
 
 use std::collections::BTreeMap;
 
@@ -22,17 +22,17 @@ use super::Listed;
 #[serde(from = "Object")]
 pub struct ListedPod(pub Pod);
 
-/// A pod of which thousands are held at once: what decides whether and how it may be ended.
+/// A pod of which thousands are held at once: the fields that decide if and how it may be terminated.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "Object")]
 pub struct Candidate {
-    /// Without annotations and `managedFields`.
+    /// Metadata without annotations and `managedFields`.
     pub metadata: ObjectMeta,
-    /// The node that it is bound to.
+    /// Node that the pod is bound to.
     pub node: Option<String>,
-    /// The names of its containers, sidecars not among them.
+    /// Names of its containers, without sidecars.
     pub containers: Vec<String>,
-    /// Whether its Ready condition is True, and it is not about to end.
+    /// True if its Ready condition is True, and it is not about to end.
     pub is_ready: bool,
 }
 
@@ -78,7 +78,7 @@ struct OneContainer {
     readiness_probe: Option<OneProbe>,
 }
 
-/// Of a probe, only what it asks, whether it runs a program, and when it has failed.
+/// A probe, with only its request, whether it runs a program, and its failure threshold.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct OneProbe {
@@ -204,7 +204,7 @@ impl From<Object> for Candidate {
     }
 }
 
-/// Both are pods to the API server, and read here.
+/// To the API server both are pods, and both are read here.
 macro_rules! asked_for_as_pods {
     ($type:ty, $($metadata:tt).+) => {
         impl k8s_openapi::Resource for $type {
@@ -247,7 +247,7 @@ mod tests {
     use rolldrop_proxy::observed::{pod_event, statuses};
     use rolldrop_record::event::Change;
 
-    /// A pod that has all that is read of pods, and more.
+    /// Returns a pod that has all fields that are read of pods, and more.
     fn whole() -> Value {
         let reference = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": "r", "controller": true});
         json!({
@@ -291,7 +291,7 @@ mod tests {
             (json!({"httpGet": {"port": 80}}), true, Some(31)),
             (json!({"httpGet": {"port": "http"}}), true, Some(31)),
             (json!({"tcpSocket": {"port": 80}, "periodSeconds": 1, "failureThreshold": 2}), true, Some(3)),
-            // It may go on listening on that port alone.
+            // The app may still listen on that port alone.
             (json!({"httpGet": {"port": 81}}), true, None),
             (json!({"grpc": {"port": 81}}), true, None),
             (json!({"exec": {"command": ["true"]}}), false, None),

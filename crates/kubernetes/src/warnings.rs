@@ -16,7 +16,7 @@ const MAX_WARNINGS: usize = 64;
 pub struct Warnings(Arc<Mutex<Vec<String>>>);
 
 impl Warnings {
-    /// Takes those that have come since the last time.
+    /// Returns the warnings that have come since the last call.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -29,7 +29,7 @@ impl Warnings {
     }
 }
 
-/// The text of a warning such as `299 - "unknown field"`.
+/// Returns the text of a warning such as `299 - "unknown field"`.
 fn text(value: &str) -> Option<String> {
     let quoted = value.strip_prefix("299 ")?.split_once(" \"")?.1.strip_suffix('"')?;
     let mut text = String::new();

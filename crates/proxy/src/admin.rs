@@ -1,10 +1,10 @@
 //! The admin port: health, readiness, clock, metrics, row stream.
 //!
-//! An HTTP/1.1 server of its own, which ends with the row stream, in a bounded time, and never
-//! answers the data port's clients. Requests pass two tower layers before they are answered: the
-//! token, and a limit of how many are answered at once. Without the token it tells health and readiness,
-//! which the kubelet's probes ask for: they could only carry a token readably in the pod's spec. Where it
-//! is open to everybody, it keeps the addresses of clients to itself.
+//! It is an HTTP/1.1 server of its own, which ends with the row stream, in a bounded time, and never answers the data
+//! port's clients. Requests pass two tower layers before they are answered: the token, and a limit of requests answered
+//! at once. Without the token the port answers health and readiness only, for the kubelet's probes: they could only
+//! carry a token that is readable in the pod's spec. Where the port is open to everybody, it does not reveal the
+//! addresses of clients.
 
 #[cfg(test)]
 mod tests;
@@ -43,29 +43,29 @@ use rolldrop_record::wire::{
 use rolldrop_record::{ServedRow, Stamp};
 use rolldrop_wire::places::{AnswerBody, Noticed, Patience, Place, Places};
 
-/// How long a recorded row may wait before it is sent to the reader.
+/// Longest time that a recorded row waits before it is sent to the reader.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
-/// The same from the first sign that the pod ends: what has not been sent when it is killed is lost.
+/// The same once the pod ends: rows that have not been sent when the pod is killed are lost.
 const ENDING_FLUSH_INTERVAL: Duration = Duration::from_millis(10);
-/// How long to wait after an accept that failed, so that a lack of descriptors is no busy loop.
+/// Pause after a failed accept, so that a lack of descriptors does not become a busy loop.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 const HEALTH_PATH: &str = "/healthz";
 const READY_PATH: &str = "/readyz";
-/// What the kubelet asks: it has no token.
+/// Paths that are open without a token, because the kubelet has none.
 const OPEN_PATHS: [&str; 2] = [HEALTH_PATH, READY_PATH];
 
-/// Whom the admin port tells more than it tells the kubelet.
+/// Readers that get more than the kubelet gets.
 #[derive(Clone, Debug)]
 pub enum Access {
-    /// Whoever asks, and nobody who the clients are.
+    /// Everybody; rows do not name the clients' addresses.
     Everybody,
-    /// Whoever knows this.
+    /// Everybody who sends this token.
     Holders(AdminToken),
-    /// Nobody: there is no token.
+    /// Nobody, because there is no token.
     Nobody,
 }
 
-/// Whether rows say where their clients are.
+/// Treatment of client addresses in rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Addresses {
     Told,
@@ -73,7 +73,7 @@ enum Addresses {
 }
 
 impl Access {
-    /// Whether those who are let in are told where clients are.
+    /// Returns whether accepted readers see client addresses.
     fn addresses(&self) -> Addresses {
         match self {
             Self::Holders(_) => Addresses::Told,
@@ -82,17 +82,17 @@ impl Access {
     }
 }
 
-/// How much is asked at a time.
+/// Limits on the use of the admin port.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Connections at once: clients need the descriptors. For one more the one ends that has been idle for
-    /// longest; where none is, it waits.
+    /// Most connections at once: clients need the descriptors too. When one more comes, the connection that has been
+    /// idle longest is closed; if none is idle, the new one waits.
     connections: usize,
-    /// Requests that are answered at once. More wait: `/readyz` connects to the app.
+    /// Most requests answered at once. More of them wait: `/readyz` connects to the app.
     answers: usize,
-    /// The largest request head, in bytes.
+    /// Largest request head, in bytes.
     head_bytes: usize,
-    /// How long a head may take to come, and a connection may be idle.
+    /// Longest time for a head to arrive, and for a connection to be idle.
     head_time: Duration,
 }
 
@@ -102,14 +102,14 @@ impl Default for Limits {
     }
 }
 
-/// What the admin port's owner decides.
+/// Settings that the owner of the admin port decides.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
-    /// The path of the app that says whether it is ready.
+    /// Path that readiness checks request from the app.
     pub(super) app_ready_path: Option<Arc<str>>,
-    /// Whom it answers.
+    /// Readers that the port answers.
     pub(super) access: Access,
-    /// How much it is asked.
+    /// Limits on its use.
     pub(super) limits: Limits,
 }
 
@@ -158,11 +158,11 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, settings: 
     }
 }
 
-/// What requests pass before they are answered.
+/// Layers that requests pass before they are answered.
 type Layers =
     ServiceBuilder<Stack<GlobalConcurrencyLimitLayer, Stack<ValidateRequestHeaderLayer<Guard>, Identity>>>;
 
-/// The layers that all connections share.
+/// Returns the layers that all connections share.
 fn layers(access: &Access, answers: usize) -> Layers {
     ServiceBuilder::new()
         .layer(ValidateRequestHeaderLayer::custom(Guard(access.clone())))
@@ -176,7 +176,7 @@ fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
     whole(status, "text/plain", body)
 }
 
-/// An answer that is known as a whole.
+/// Returns an answer with a body that is known as a whole.
 fn whole(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
     let body = Full::new(body.into()).map_err(|never| match never {}).boxed_unsync();
     let mut answer = Response::new(body);
@@ -185,7 +185,7 @@ fn whole(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>)
     answer
 }
 
-/// Lets through what is for everybody, and what comes from those who are to be told.
+/// Lets through requests for open paths, and requests of readers that may see more.
 #[derive(Clone)]
 struct Guard(Access);
 
@@ -218,12 +218,12 @@ struct Port {
     shared: Arc<Shared>,
     app_ready_path: Option<Arc<str>>,
     addresses: Addresses,
-    /// Whether this connection's reader of rows was told all, the end included.
+    /// True once this connection's reader of rows got all rows and the end line.
     told_all: Arc<AtomicBool>,
 }
 
 impl Port {
-    /// What answers its requests, behind the layers.
+    /// Returns the service that answers requests of this port, behind the layers.
     fn layered<B: Send + 'static>(
         &self,
         layers: &Layers,
@@ -262,7 +262,7 @@ impl Port {
         if let Err(error) = served {
             tracing::debug!(%error, "an admin connection ended");
         } else if self.told_all.load(Ordering::Relaxed) {
-            // The process exits next: wait until the reader has it all, which it says by closing.
+            // The process exits next: wait until the reader has it all, which it shows by closing.
             let _busy = place.begin_request();
             match gone(&mut stream).await {
                 Ok(()) => self.shared.journal.reader_has_all(),
@@ -312,7 +312,7 @@ impl Port {
     }
 }
 
-/// The token that came with a request, in either of its headers.
+/// Returns the token that came with a request, in either of its headers.
 fn token_of(headers: &HeaderMap) -> Option<&[u8]> {
     if let Some(value) = headers.get(TOKEN_HEADER) {
         return Some(value.as_bytes().trim_ascii());
@@ -321,7 +321,7 @@ fn token_of(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
-/// The row that a reader wants first; `None` if the query does not say so properly.
+/// Returns the first row that a reader wants; `None` if the query does not give it properly.
 fn first_wanted(query: &str, started: Stamp) -> Option<u64> {
     let (mut from, mut of) = (0, started.unix_ns());
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -335,7 +335,8 @@ fn first_wanted(query: &str, started: Stamp) -> Option<u64> {
     Some(if of == started.unix_ns() { from } else { 0 })
 }
 
-/// Reads what is of our own in a request: its query, and behind a line end the headers.
+/// Parses the parts of a request that this module reads itself: the query in the first line, and the headers in the
+/// lines that follow.
 #[cfg(any(test, fuzzing))]
 pub(super) fn fuzz(bytes: &[u8]) {
     let mut lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
@@ -349,7 +350,7 @@ pub(super) fn fuzz(bytes: &[u8]) {
     let _ = token_of(&parsed.collect());
 }
 
-/// An answer that goes on with rows as they come, until the journal is closed.
+/// Returns an answer that streams rows as they come, until the journal is closed.
 fn rows(shared: Arc<Shared>, from: u64, addresses: Addresses, told_all: Arc<AtomicBool>) -> Answer {
     shared.journal.reader_came();
     let reader = Reader {
@@ -368,17 +369,17 @@ fn rows(shared: Arc<Shared>, from: u64, addresses: Addresses, told_all: Arc<Atom
     answer
 }
 
-/// Who reads rows, and how far that has got.
+/// Reader of rows, and its position.
 struct Reader {
     shared: Arc<Shared>,
     addresses: Addresses,
     told_all: Arc<AtomicBool>,
     cursor: Cursor,
-    /// What is on its way.
+    /// Batch that is being sent.
     taken: Option<Batch>,
-    /// The row that was announced to be next.
+    /// Number of the row that was announced as the next one.
     hello: Option<u64>,
-    /// How things stood when that was last said.
+    /// Proxy state as it was last sent to the reader.
     state: Option<ProxyLine>,
 }
 
@@ -389,7 +390,7 @@ impl Reader {
         })
     }
 
-    /// The next lines. That they are asked for says that the last ones are with the connection.
+    /// Returns the next lines. The call also tells that the connection has taken the last ones.
     async fn next(&mut self) -> serde_json::Result<Option<Bytes>> {
         let journal = &self.shared.journal;
         if let Some(batch) = self.taken.take() {
@@ -428,7 +429,7 @@ impl Reader {
         }
     }
 
-    /// A line without what its reader is not told.
+    /// Returns a line without the fields that its reader must not see.
     fn for_its_reader(&self, line: ProxyLine) -> ProxyLine {
         match line {
             ProxyLine::Row(row) if self.addresses == Addresses::Withheld => {
@@ -438,7 +439,7 @@ impl Reader {
         }
     }
 
-    /// Until it is time to look again.
+    /// Waits until it is time to look for rows again.
     async fn pause(&self) {
         let Shared { ending, journal, .. } = &*self.shared;
         let is_ending = ending.is_cancelled();
@@ -451,7 +452,7 @@ impl Reader {
     }
 }
 
-/// Lines of the row stream as they are sent.
+/// Returns lines of the row stream as they are sent.
 fn written(lines: impl IntoIterator<Item = ProxyLine>) -> serde_json::Result<Bytes> {
     let mut text = Vec::new();
     for line in lines {

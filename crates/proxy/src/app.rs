@@ -1,4 +1,4 @@
-//! The app beside the proxy: does its listener stand, is it ready?
+//! The app beside the proxy: is its listener open, is the app ready?
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -14,21 +14,21 @@ use super::listening::listens;
 use rolldrop_record::ServedEnd;
 use rolldrop_record::event::ProxyPhase;
 
-/// How often the app's listener is looked at while the pod ends.
+/// Interval at which the proxy looks at the app's listener while the pod ends.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
-/// How long the app may take to show that it is ready.
+/// Longest time that the app may take to show that it is ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Not seen listening yet is 0, the default.
+/// States of the listener; 0, the default, means that it has not been seen listening yet.
 const OPEN: u8 = 1;
 const CLOSED: u8 = 2;
 
-/// What is known of the app's listener.
+/// Last known state of the app's listener.
 #[derive(Debug, Default)]
 pub(super) struct AppListener(AtomicU8);
 
 impl AppListener {
-    /// A connection was accepted.
+    /// Notes that a connection was accepted.
     pub(super) fn accepts(&self) {
         // Only read on the hot path, so that the cache line stays shared.
         if self.0.load(Ordering::Relaxed) != OPEN {
@@ -36,25 +36,25 @@ impl AppListener {
         }
     }
 
-    /// A connection was refused; returns whether that is news. An app that has
-    /// never been seen listening may still be starting.
+    /// Notes that a connection was refused; returns true if that is news. An app that has never been seen listening may
+    /// still be starting.
     fn refuses(&self) -> bool {
         self.0.compare_exchange(OPEN, CLOSED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// The pod ends and the listener is gone; returns whether that is news.
+    /// Notes that the listener is gone while the pod ends; returns true if that is news.
     fn refuses_at_end(&self) -> bool {
         self.0.swap(CLOSED, Ordering::Relaxed) != CLOSED
     }
 
-    /// Whether the listener is known to be closed.
+    /// Returns true if the listener is known to be closed.
     pub(super) fn is_closed(&self) -> bool {
         self.0.load(Ordering::Relaxed) == CLOSED
     }
 }
 
 impl Shared {
-    /// How a request ends for which the app could not be connected to.
+    /// Returns the outcome of a request for which the proxy could not connect to the app.
     pub(super) fn connect_failed(&self, error: &io::Error) -> ServedEnd {
         match error.kind() {
             ErrorKind::ConnectionRefused => {
@@ -76,8 +76,8 @@ impl Shared {
         }
     }
 
-    /// Looks for the app's listener until it is gone, and records when. Where the
-    /// kernel cannot be asked, only refused requests tell.
+    /// Watches the app's listener until it is gone, and records when. Where the kernel cannot be asked, only refused
+    /// requests reveal it.
     pub(super) async fn watch_listener_close(&self) {
         while !self.app.is_closed() {
             self.look_for_listener();
@@ -93,7 +93,7 @@ impl Shared {
     }
 }
 
-/// Whether an error says that this process or the machine has nothing left to open a socket with.
+/// Returns true if the error means that this process or the machine has no resources left to open a socket.
 fn lacks_resources(error: &io::Error) -> bool {
     use nix::errno::Errno;
 
@@ -101,8 +101,8 @@ fn lacks_resources(error: &io::Error) -> bool {
     matches!(error, Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM))
 }
 
-/// Whether the app is ready: its listener accepts and, if a path is given,
-/// answers a GET of it with a status of 200 to 399, as a readiness probe asks for.
+/// Returns true if the app is ready: its listener accepts and, if a path is given, the app answers a GET of this path
+/// with a status of 200 to 399, as for a readiness probe.
 pub(super) async fn is_ready(app: SocketAddr, path: Option<&str>) -> bool {
     let probe = async {
         let mut stream = TcpStream::connect(app).await?;

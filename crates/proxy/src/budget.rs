@@ -1,9 +1,9 @@
-//! The most of everything that a peer can make the proxy hold.
+//! Limits of everything that a peer can make the proxy hold.
 //!
-//! Some of it belongs to each connection, so that hostile neighbours cannot take it away; the rest comes
-//! from a [`Pool`] that all connections share. No holder gets more than a quarter of what is free, so a few
-//! that want all of it leave something for those who come later. What does not fit is passed on without
-//! being recorded where that is safe, and refused as an app would refuse it where it is not.
+//! Each connection owns a part of the memory, so that hostile neighbours cannot take it away; the rest comes from a
+//! [`Pool`] that all connections share. No holder gets more than a quarter of the free bytes, so a few greedy ones
+//! leave something for those who come later. Whatever does not fit is passed on without being recorded where that is
+//! safe, and elsewhere refused as an app would refuse it.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,23 +13,23 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::relay::Sides;
 
-/// Room for one read, in bytes. A connection that waits holds no buffer.
+/// Room for one read, in bytes. A waiting connection holds no buffer.
 pub(super) const READ_BYTES: usize = 16 * 1024;
-/// The same where the pool has no more.
+/// Room for one read when the pool has no more.
 const SMALL_READ_BYTES: usize = 1024;
-/// What each buffer may hold whatever the pool has, in bytes: most heads are smaller.
+/// Bytes that each buffer may hold even if the pool is empty: most heads are smaller.
 pub(super) const OWN_BYTES: usize = 4 * 1024;
-/// A holder gets at most this part of what is free in the pool.
+/// Divisor: a holder gets at most this fraction of the pool's free bytes.
 const PART: usize = 4;
 
-/// How much the peers of a proxy can make it hold.
+/// Limits of what the peers of a proxy can make it hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Client connections at once. For one more, an idle one of the address that has the most of them makes room; if
-    /// none has been idle, it waits in the kernel's accept queue.
+    /// Client connections at once. When one more comes, an idle one of the address that has the most of them makes
+    /// room; if none has been idle for long enough, the new one waits in the kernel's accept queue.
     pub connections: usize,
-    /// Bytes that all connections hold together beyond their own 4 KiB a direction: unfinished heads and
-    /// frames, tables of fields, and what a slow reader has not taken.
+    /// Bytes that all connections hold together beyond their own 4 KiB a direction: unfinished heads and frames, tables
+    /// of fields, and bytes that a slow reader has not taken.
     pub held_bytes: usize,
     /// Bytes that the kernel holds for all connections together, beyond 6 KiB for each direction of each of
     /// their sockets.
@@ -38,16 +38,16 @@ pub struct Budget {
     pub head_bytes: usize,
     /// Requests under way on one connection: streams, and requests that wait for their turn.
     pub requests_per_connection: usize,
-    /// The same on all connections, beyond the first of each.
+    /// Requests under way on all connections, beyond the first of each.
     pub requests: usize,
     /// Rows kept for a reader. Beyond them the oldest are dropped, and counted.
     pub rows: usize,
-    /// Rows kept of requests that got no answer. They never displace those that got one.
+    /// Rows kept of requests that got no answer. They never displace rows of answered requests.
     pub unanswered_rows: usize,
 }
 
 impl Budget {
-    /// What holds unless the caller says otherwise.
+    /// The limits that hold unless the caller sets others.
     pub const DEFAULT: Budget = Budget {
         connections: 4_096,
         held_bytes: 24 * 1024 * 1024,
@@ -66,18 +66,18 @@ impl Default for Budget {
     }
 }
 
-/// Why requests, or parts of them, were passed on without being recorded.
+/// Reason that requests, or parts of them, were passed on without being recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unrecorded {
-    /// Too many were under way.
+    /// Too many requests were under way.
     Requests,
-    /// A head, or a block of fields, that was larger than could be held.
+    /// A head, or a block of fields, was larger than could be held.
     Head,
     /// Too many rows were waiting for a reader.
     Rows,
-    /// Too many clients were there: a connection without a request under way was closed for another one.
+    /// Too many clients were connected: a connection without a request under way was closed to make room.
     Connections,
-    /// The end of an answer could not be told, and the connection went on.
+    /// The end of an answer could not be determined, and the connection stayed open.
     Answers,
 }
 
@@ -91,7 +91,7 @@ impl Unrecorded {
         Unrecorded::Answers,
     ];
 
-    /// The name used in metrics.
+    /// Returns the name used in metrics.
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Unrecorded::Requests => "requests",
@@ -103,7 +103,7 @@ impl Unrecorded {
     }
 }
 
-/// Bytes that all connections share.
+/// Pool of bytes that all connections share.
 #[derive(Debug)]
 pub(super) struct Pool {
     limit: usize,
@@ -111,12 +111,12 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// A pool of so many bytes.
+    /// Returns a pool of this many bytes.
     pub(super) fn new(limit: usize) -> Self {
         Self { limit, used: AtomicUsize::new(0) }
     }
 
-    /// Bytes that are held.
+    /// Returns the number of bytes that are held.
     pub(super) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
@@ -126,7 +126,7 @@ impl Pool {
     }
 }
 
-/// What one holder has of a pool. It is given back when dropped.
+/// Bytes of a pool that one holder has. They are given back when the share is dropped.
 #[derive(Debug)]
 pub(super) struct Share<'a> {
     pool: &'a Pool,
@@ -134,17 +134,17 @@ pub(super) struct Share<'a> {
 }
 
 impl<'a> Share<'a> {
-    /// Nothing of the pool yet.
+    /// Returns a share that has no bytes of the pool yet.
     pub(super) fn of(pool: &'a Pool) -> Self {
         Self { pool, bytes: 0 }
     }
 
-    /// Whether the pool has room for it to become this large.
+    /// Returns true if the pool has room for the share to become this large.
     fn can_be(&self, bytes: usize) -> bool {
         bytes <= self.bytes || self.pool.has(bytes)
     }
 
-    /// Makes it this large; returns whether the pool had room.
+    /// Makes the share this large; returns true if the pool had room.
     pub(super) fn grow_to(&mut self, bytes: usize) -> bool {
         let fits = self.can_be(bytes);
         if fits && bytes > self.bytes {
@@ -153,12 +153,12 @@ impl<'a> Share<'a> {
         fits
     }
 
-    /// Whether the pool is so nearly empty that holders must return what they do not need.
+    /// Returns true if more than half of the pool is in use, so that holders must return bytes that they do not need.
     pub(super) fn is_wanted(&self) -> bool {
         self.pool.used() > self.pool.limit / 2
     }
 
-    /// Makes it this large, whatever the pool has.
+    /// Makes the share this large, whatever the pool has.
     pub(super) fn set(&mut self, bytes: usize) {
         match bytes.checked_sub(self.bytes) {
             Some(0) => {}
@@ -175,33 +175,33 @@ impl Drop for Share<'_> {
     }
 }
 
-/// What has been read of one direction and not been passed on.
+/// Bytes of one direction that have been read and not yet passed on.
 #[derive(Debug)]
 pub(super) struct Buffer<'a> {
     bytes: BytesMut,
     share: Share<'a>,
-    /// Told of what the client says.
+    /// State to update when the client sends something.
     sides: Option<&'a Sides>,
 }
 
 impl<'a> Buffer<'a> {
-    /// An empty one for what an app says.
+    /// Returns an empty buffer for bytes of an app.
     pub(super) fn of_app(pool: &'a Pool) -> Self {
         Self { bytes: BytesMut::new(), share: Share::of(pool), sides: None }
     }
 
-    /// An empty one for what a client says.
+    /// Returns an empty buffer for bytes of a client.
     pub(super) fn of_client(pool: &'a Pool, sides: &'a Sides) -> Self {
         Self { sides: Some(sides), ..Self::of_app(pool) }
     }
 
-    /// Whether a part of a head or frame may become longer before it is passed on.
+    /// Returns true if an incomplete head or frame may become longer before it is passed on.
     pub(super) fn may_hold_more(&self) -> bool {
         let needed = self.bytes.len() + SMALL_READ_BYTES;
         needed <= OWN_BYTES || self.share.can_be(needed - OWN_BYTES)
     }
 
-    /// Reads what there is behind what is held; 0 means that the other side closed.
+    /// Reads available bytes into the buffer, behind those it holds; returns 0 if the other side closed.
     pub(super) async fn read_from(&mut self, from: &mut (impl AsyncRead + Unpin)) -> std::io::Result<usize> {
         self.make_room();
         let read = from.read_buf(&mut self.bytes).await?;
@@ -211,7 +211,7 @@ impl<'a> Buffer<'a> {
         Ok(read)
     }
 
-    /// Keeps no more room than what is held takes: nothing is there to be read.
+    /// Shrinks the buffer to the bytes it holds, as nothing is there to be read.
     pub(super) fn rest(&mut self) {
         if self.bytes.is_empty() {
             self.bytes = BytesMut::new();

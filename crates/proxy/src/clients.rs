@@ -1,10 +1,10 @@
 //! The client connections of a proxy: which are accepted, and which make room when there are too many.
 //!
-//! A peer can hold a connection open for as long as the app lets it. So that a crowd of those cannot keep
+//! A peer can hold a connection open for as long as the app lets it. So that a crowd of such peers cannot keep
 //! everybody else out, a full proxy closes an idle connection when one more comes, as nginx does when it runs out of
-//! them: one of the address that has the most idle ones, so that an address with few keeps those. Nothing else is
-//! closed, and connections that are not idle are waited for in the kernel's accept queue. No address has a limit of
-//! its own, as a gateway's stands for all of its clients.
+//! connections: one of the address that has the most idle ones, so that an address with few keeps them. No other
+//! connection is closed; new ones wait in the kernel's accept queue until one becomes idle. No address has a limit of
+//! its own, because a gateway's address stands for all of its clients.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -27,14 +27,14 @@ use super::{Counted, Shared, admin, reap};
 use rolldrop_record::Stamp;
 use rolldrop_record::event::ProxyPhase;
 
-/// How often the drain looks whether it is done.
+/// Interval at which the drain checks whether it is done.
 pub(super) const DRAIN_INTERVAL: Duration = Duration::from_millis(5);
-/// The longest wait at the drain's end for connections that have not shown what they carry.
+/// Longest wait at the drain's end for connections that have not shown what they carry.
 const LAST_WORDS: Duration = Duration::from_millis(80);
-/// The proxy's count of time while it may become full.
+/// Length of the proxy's tick, which it counts while it may become full.
 const TICK: Duration = Duration::from_millis(500);
 
-/// After how many ticks without a byte a connection may have to make room.
+/// Returns the number of ticks without a byte after which a connection may have to make room.
 const fn patience_ticks(idleness: Idleness) -> u32 {
     match idleness {
         Idleness::NoRequest => 3,
@@ -50,12 +50,12 @@ pub(super) struct Clients {
     listener: TcpListener,
     shared: Arc<Shared>,
     connections: JoinSet<()>,
-    /// What is known of each of them, by its task.
+    /// State of each connection, by its task.
     places: HashMap<Id, Place>,
-    /// Those that may have to make room, as they were found at once, with what they were idle with and since when: the
-    /// last one is the first to do so.
+    /// Connections that may have to make room, found at one time, each with its kind of idleness and the tick since
+    /// which it lasts. The last one makes room first.
     idle: Vec<(Id, (Idleness, u32))>,
-    /// The tick at which they were found.
+    /// Tick at which they were found.
     idle_at: Option<u32>,
     pub(super) accepted: u64,
     pub(super) last_accepted: Option<Stamp>,
@@ -68,7 +68,7 @@ struct Place {
 }
 
 impl Clients {
-    /// None yet.
+    /// Returns the port without any connection yet.
     pub(super) fn new(listener: TcpListener, shared: Arc<Shared>) -> Self {
         Self {
             listener,
@@ -123,7 +123,7 @@ impl Clients {
         }
     }
 
-    /// The connection that makes room next, if one has been idle for long enough.
+    /// Returns the connection that makes room next, if one has been idle for long enough.
     fn idlest(&mut self) -> Option<Id> {
         let now = self.shared.ticks.load(Ordering::Relaxed);
         if self.idle.is_empty() && self.idle_at != Some(now) {
@@ -139,9 +139,9 @@ impl Clients {
         None
     }
 
-    /// The connections that have been idle for long enough, the first to make room last: those that wait for the app
-    /// after all others, and those of the address that has the most first. An address that has less than half as many
-    /// as that one keeps its own.
+    /// Returns the connections that have been idle for long enough, in reverse order: the last one makes room first.
+    /// Connections that wait for the app make room after all others, and those of the address that has the most make
+    /// room first. An address that has less than half as many as that one keeps its own.
     fn find_idle(&self, now: u32) -> Vec<(Id, (Idleness, u32))> {
         let idle = self.places.iter().filter_map(|(id, place)| {
             let was = place.origin.sides.idle();
@@ -192,8 +192,8 @@ impl Clients {
         self.places.insert(task.id(), Place { origin, peer, task });
     }
 
-    /// Goes on until the app is gone and the requests in flight are done, then a
-    /// little longer, so that late connections are seen; `limit` ends it at once.
+    /// Accepts until the app is gone and the requests in flight are done, then a little longer, so that late
+    /// connections are seen; `limit` ends the drain at once.
     pub(super) async fn drain(&mut self, limit: impl Future<Output = ()> + Send, linger: Duration) {
         let shared = self.shared.clone();
         let mut drained = None;
@@ -211,8 +211,8 @@ impl Clients {
             }
         })
         .await;
-        // What the kernel has queued was accepted in the client's eyes: it gets its reset, and a row where there
-        // is room for one more connection.
+        // Connections in the kernel's queue are accepted in the client's eyes: they get their reset, and a row where
+        // there is room for one more connection.
         while let Some(Ok((stream, peer))) = self.listener.accept().now_or_never() {
             if self.places.len() < shared.budget.connections {
                 self.relay(stream, peer);
@@ -226,12 +226,12 @@ impl Clients {
                 tokio::time::sleep(DRAIN_INTERVAL).await;
             }
         };
-        // One that shows nothing in that time has lost nothing.
+        // A connection that shows nothing in that time has lost nothing.
         self.accept_until(async {
             let _ = timeout(LAST_WORDS, all_clear).await;
         })
         .await;
-        // Whatever is still there is reset, its requests recorded as cancelled.
+        // All remaining connections are reset, and their requests recorded as cancelled.
         self.connections.shutdown().await;
         self.shared.journal.phase(ProxyPhase::Drained, drained.unwrap_or_else(|| self.shared.clock.now()));
     }

@@ -1,9 +1,8 @@
 //! One client connection, and the connection to the app that belongs to it.
 //!
-//! The app is connected to as soon as the client is accepted, so that whatever the app does
-//! with a connection that says nothing yet, the client sees. Should the app's listener
-//! refuse, the client is reset: it must not see an answer that the app did not give. What it
-//! asked for is waited for, a moment, so that the row can name it.
+//! The app is connected to as soon as the client is accepted, so that the client sees whatever the app does with a
+//! silent connection. If the app's listener refuses, the client is reset: it must not see an answer that the app did
+//! not give. The proxy first waits for the client's request for a moment, so that the row can name it.
 //!
 //! The client's first bytes tell what the connection carries (`h1`, `h2`, `tunnel`).
 
@@ -27,40 +26,40 @@ use super::{Counted, Mode, Shared};
 use rolldrop_record::{Protocol, ServedEnd, ServedRow, Stamp};
 use rolldrop_wire::http2::{FrameHeader, PREFACE, SETTINGS};
 
-/// How long a client may take to read an answer of the proxy's own.
+/// Longest time for a client to read an answer of the proxy's own.
 const REFUSAL_LINGER: Duration = Duration::from_secs(1);
-/// How long a client whom the app refused may take to show its request, before it is reset.
+/// Longest time for a client that the app refused to send its request, before it is reset.
 const REFUSED_LAST_WORDS: Duration = Duration::from_secs(1);
-/// The same where the app had accepted, or its kernel had, and reset the connection.
+/// Longest time for the same if the app, or its kernel, had accepted the connection and then reset it.
 const RESET_LAST_WORDS: Duration = Duration::from_millis(100);
-/// The most that is read of such a request, in bytes.
+/// Most bytes read of such a request.
 const LAST_WORDS_BYTES: usize = 64 * 1024;
 /// The first byte of a TLS connection: a handshake record.
 const TLS_HANDSHAKE: u8 = 0x16;
-/// The longest word that may be a method; the longest registered one has 17 characters.
+/// Longest word that may be a method; the longest registered one has 17 characters.
 const LONGEST_METHOD: usize = 32;
-/// The beginning of every answer of HTTP/1.
+/// Beginning of every HTTP/1 answer.
 const VERSION: &[u8] = b"HTTP/";
 /// The beginnings of the PROXY protocol
 /// (<https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>, 2.1 and 2.2).
 const PROXY_V1: [&[u8]; 3] = [b"PROXY TCP4 ", b"PROXY TCP6 ", b"PROXY UNKNOWN"];
 const PROXY_V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
-/// The longest header of version 1, its line end included.
+/// Longest header of version 1, including its line end.
 const LONGEST_PROXY_V1: usize = 107;
 
 /// A client connection as it was accepted.
 pub(super) struct Accepted {
     /// The connection.
     pub(super) stream: TcpStream,
-    /// What its rows have in common.
+    /// Fields that the rows of this connection share.
     pub(super) origin: Arc<Origin>,
-    /// Held until it is clear what becomes of it.
+    /// Held until the connection has shown what it carries.
     pub(super) pending: Counted,
-    /// Held to its end.
+    /// Held until the connection ends.
     pub(super) open: Counted,
 }
 
-/// What the rows of a connection have in common.
+/// Fields that the rows of one connection share.
 pub(super) struct Origin {
     pub(super) shared: Arc<Shared>,
     pub(super) sides: Sides,
@@ -70,13 +69,13 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// A connection that was accepted.
+    /// Returns the fields of a connection that was accepted.
     pub(super) fn new(shared: Arc<Shared>, peer: SocketAddr, accepted: Stamp, conn: u64) -> Self {
         let sides = Sides::beginning_at(shared.ticks.load(Ordering::Relaxed));
         Self { shared, sides, peer: peer.to_string().into(), accepted, conn }
     }
 
-    /// The row of something that ends now, with what every row of this connection says.
+    /// Returns a row for a request or connection that ends now, with the fields that all rows of this connection share.
     pub(super) fn row(&self, protocol: Protocol, ended: ServedEnd) -> ServedRow {
         ServedRow {
             source: self.shared.pod.clone(),
@@ -99,20 +98,20 @@ impl Origin {
         }
     }
 
-    /// A request, or what counts as one, begins.
+    /// Counts a request, or a connection that counts as one, as begun.
     pub(super) fn begin(&self) {
         self.shared.in_flight.begin();
         self.sides.begin();
     }
 
-    /// A request that is under way has no end that could be told.
+    /// Drops a request under way whose end could not be determined.
     pub(super) fn forget(&self) {
         self.sides.end();
         self.shared.journal.unrecorded(Unrecorded::Answers);
         self.shared.in_flight.end();
     }
 
-    /// Records what was under way and has ended.
+    /// Records a request or connection that has ended.
     pub(super) fn record(&self, row: ServedRow) {
         self.sides.end();
         self.shared.journal.row(row);
@@ -120,7 +119,7 @@ impl Origin {
     }
 }
 
-/// Both connections, taken apart, and what has been read from them.
+/// Both connections, split into their halves, and the bytes that have been read from them.
 pub(super) struct Streams<'a> {
     pub(super) from_client: Inlet<'a>,
     pub(super) to_client: Outlet<'a>,
@@ -130,9 +129,9 @@ pub(super) struct Streams<'a> {
     pub(super) from_app_buf: Buffer<'a>,
 }
 
-/// What a connection carries, and what is under way on it.
+/// Protocol of a connection, and its requests under way.
 enum Talk {
-    /// Nothing has been said.
+    /// Nothing has been sent.
     None,
     Http1(Exchange),
     Http2(Http2),
@@ -140,7 +139,7 @@ enum Talk {
 }
 
 impl Talk {
-    /// Begins to record what these bytes begin.
+    /// Returns a record for a connection of this kind.
     fn begin(kind: Kind, origin: &Arc<Origin>) -> Self {
         let origin = origin.clone();
         match kind {
@@ -151,7 +150,7 @@ impl Talk {
         }
     }
 
-    /// Ends everything under way; returns whether there was anything.
+    /// Ends everything under way; returns true if there was anything.
     fn end_all(&self, end: ServedEnd) -> bool {
         match self {
             Talk::None => false,
@@ -162,7 +161,7 @@ impl Talk {
     }
 }
 
-/// What first bytes say of a connection.
+/// Kind of a connection, by its first bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Http1,
@@ -172,8 +171,8 @@ enum Kind {
 }
 
 impl Kind {
-    /// By the client's first bytes; `None` if it takes more of them to tell. What is no method of HTTP, which is a
-    /// word with a space behind it, is another protocol.
+    /// Returns the kind by the client's first bytes; `None` if it takes more of them to tell. If they do not begin with
+    /// an HTTP method, which is a word with a space behind it, the connection carries another protocol.
     fn of_client(bytes: &[u8]) -> Option<Kind> {
         match bytes {
             [] => return None,
@@ -194,7 +193,8 @@ impl Kind {
         }
     }
 
-    /// By the first bytes of an app that speaks before its client, as HTTP/1 does in a parting word only.
+    /// Returns the kind by the first bytes of an app that speaks before its client, as HTTP/1 does in a parting word
+    /// only.
     fn of_app(bytes: &[u8]) -> Option<Kind> {
         if matches!(FrameHeader::read(bytes), Some(FrameHeader { kind: SETTINGS, stream: 0, .. })) {
             return Some(Kind::Http2);
@@ -211,8 +211,8 @@ impl Kind {
     }
 }
 
-/// The length of what a load balancer says of its client before that client's own bytes (the PROXY protocol, version 1
-/// or 2): 0 if it says nothing, `None` if it takes more bytes to tell.
+/// Returns the length of the header that a load balancer sends about its client, before that client's own bytes (the
+/// PROXY protocol, version 1 or 2): 0 if there is none, `None` if it takes more bytes to tell.
 fn proxy_header(bytes: &[u8]) -> Option<usize> {
     if let Some(rest) = bytes.strip_prefix(PROXY_V2) {
         let [_, _, high, low, ..] = *rest else { return None };
@@ -233,7 +233,8 @@ fn proxy_header(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// Passes on what a load balancer says before its client, once that is clear; returns whether it is.
+/// Passes on the header that a load balancer sends before its client's bytes, once it is complete; returns true if it
+/// is.
 async fn introduce(from: &Inlet<'_>, to: &mut Outlet<'_>, buf: &mut Buffer<'_>) -> bool {
     let Some(length) = proxy_header(buf) else { return false };
     // A side that is gone shows when it is read from.
@@ -244,8 +245,8 @@ async fn introduce(from: &Inlet<'_>, to: &mut Outlet<'_>, buf: &mut Buffer<'_>) 
 
 /// Relays a client connection to its end.
 ///
-/// Every request whose head was read gets exactly one row, also when the
-/// future is dropped half-way: then it is `cancelled` and both sides are reset.
+/// Every request whose head was read gets exactly one row, even if the future is dropped half-way: then the outcome is
+/// `cancelled` and both sides are reset.
 pub(super) async fn serve(accepted: Accepted) {
     let Accepted { stream, origin, pending, open: _open } = accepted;
     let mut link = Link { client: stream, app: None, origin, talk: Talk::None, finished: false };
@@ -284,13 +285,13 @@ async fn refuse(client: &mut TcpStream, refusal: Refusal) {
     let _ = timeout(REFUSAL_LINGER, answer).await;
 }
 
-/// Both connections, and what is under way on them.
+/// Both connections, and the requests under way on them.
 struct Link {
     client: TcpStream,
     app: Option<TcpStream>,
     origin: Arc<Origin>,
     talk: Talk,
-    /// Whether the relay ended by itself.
+    /// True if the relay ended by itself.
     finished: bool,
 }
 
@@ -364,7 +365,7 @@ impl Link {
         }
     }
 
-    /// Connects to the app, or says how the client's connection ends without it.
+    /// Connects to the app, or returns how the client's connection ends without it.
     async fn connect(&mut self) -> Result<TcpStream, Finish> {
         let origin = Arc::clone(&self.origin);
         let connected = tokio::select! {
@@ -382,8 +383,8 @@ impl Link {
         }
     }
 
-    /// Waits a moment for what the client asks for, though the app is not there: its row shall
-    /// name it. A client that says nothing has lost nothing, so it has no row.
+    /// Waits a moment for the client's request although the app is not there, so that the row can name it. A client
+    /// that sends nothing has lost nothing, so it has no row.
     async fn last_words(&mut self, mut buf: Buffer<'_>, limit: Duration, end: ServedEnd) -> Finish {
         let tcp = (self.origin.shared.mode == Mode::Tcp).then_some(Kind::Tcp);
         let words = async {
@@ -424,9 +425,8 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // A client that was never answered would have been refused by the app itself,
-        // and one that waits for an answer must not take the end for a complete one.
-        // One that makes room leaves nothing with the kernel.
+        // A client that was never answered would have been refused by the app itself, and one that waits for an answer
+        // must not take the end for a complete answer. A connection that makes room leaves no bytes with the kernel.
         let gives_way = self.origin.sides.has_given_way();
         let end = if gives_way { ServedEnd::ProxyExhausted } else { ServedEnd::Cancelled };
         if !self.finished

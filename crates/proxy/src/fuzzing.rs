@@ -1,5 +1,4 @@
-//! Fuzz targets: what clients and apps may send, and whoever
-//! asks the admin port.
+//! Fuzz targets for everything that clients, apps and users of the admin port may send.
 
 mod session;
 
@@ -26,12 +25,12 @@ fn http2(input: &[u8]) {
     h2::fuzzing::connection(input, origin);
 }
 
-/// Runs sessions of the target `proxy_session` by their numbers, without a fuzzer: many in a row, of which each
-/// number always means the same. Says on stderr how far it is.
+/// Runs sessions of the target `proxy_session` by their numbers, without a fuzzer. A number always means the same
+/// session. Prints progress on stderr.
 ///
 /// # Panics
-///
-/// When one does not keep its promise; it says on stderr in which session it is.
+/// If a session does not keep its promise; stderr then has the session's number.
+/// Panics if a session does not keep its promise; stderr then has the session's number.
 pub fn numbered_sessions(numbers: Range<u32>) {
     const SAID_EVERY: u32 = 10_000;
     static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -52,7 +51,7 @@ pub fn numbered_sessions(numbers: Range<u32>) {
     }
 }
 
-/// A connection whose app is nowhere.
+/// Returns a connection whose app is nowhere.
 pub(super) fn origin(has_pod_header: bool) -> Arc<Origin> {
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let config = Config {

@@ -1,11 +1,9 @@
 //! HTTP/1.0 and HTTP/1.1 between a client and its app.
 //!
-//! The relay reads message heads to learn where messages end, and passes every byte on as
-//! it came; only the pod header is put behind the response's own. Requests and responses
-//! flow independently, so pipelining, early responses, 1xx, trailers and upgrades need
-//! nothing special. Heads that come in pieces go on in pieces: of a request's first line,
-//! and of the line end that would complete the head, the app sees nothing before they have
-//! been judged.
+//! The relay reads message heads to learn where messages end, and passes every byte on unchanged; it only adds the pod
+//! header after the response's own headers. Requests and responses flow independently, so pipelining, early responses,
+//! 1xx, trailers and upgrades need nothing special. A head that comes in pieces is passed on in pieces, but the app
+//! sees a request's first line, and the line end that would complete the head, only after they have been checked.
 
 mod exchange;
 #[cfg(any(test, fuzzing))]
@@ -37,7 +35,8 @@ impl Exchange {
         }
     }
 
-    /// Looks at what a client asks for whom nobody will answer; returns whether it has asked.
+    /// Records the request of a client that no app will answer; returns true once there is a complete or malformed
+    /// head.
     pub(super) fn ask(&self, bytes: &[u8]) -> bool {
         match IncomingRequest::default().look(bytes) {
             Ok(Look::Complete(mut head)) => {
@@ -53,7 +52,7 @@ impl Exchange {
 /// A message at the front of a buffer.
 struct Message<H> {
     head: H,
-    /// How many bytes of the head have been passed on.
+    /// Number of bytes of the head that have been passed on.
     sent: usize,
 }
 
@@ -70,7 +69,7 @@ async fn relay_requests(
             break unpassed;
         }
     };
-    // What is waited for from here on needs nothing that was read.
+    // The waits from here on do not need the bytes that were read.
     drop(buf);
     match unpassed {
         Unpassed::Refused(refusal) => {
@@ -87,7 +86,7 @@ async fn relay_requests(
     }
 }
 
-/// Why a request was not passed on.
+/// Reason that a request was not passed on.
 enum Unpassed {
     Refused(Refusal),
     Stopped(Stop),
@@ -99,14 +98,14 @@ impl From<Stop> for Unpassed {
     }
 }
 
-/// Passes the next request on; if it changes the protocol, everything behind it too.
+/// Passes the next request on, and all bytes after it if it changes the protocol.
 async fn pass_request(
     from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
     buf: &mut Buffer<'_>,
     exchange: &Exchange,
 ) -> Result<(), Unpassed> {
-    // As many wait for their turn as are remembered: whoever sends more is slowed down, as by a full buffer.
+    // Only a limited number of requests is remembered: a client that sends more is slowed down, as by a full buffer.
     tokio::select! {
         biased;
         () = exchange.has_room() => {}
@@ -137,8 +136,8 @@ async fn pass_request(
     }
 }
 
-/// Waits until it is clear whether what follows a request that asks for another protocol belongs to that one. What
-/// comes before that is held, as far as there is room.
+/// Waits until it is clear whether the bytes after a request that asks for another protocol belong to that protocol.
+/// Bytes that come before that are held, as far as there is room.
 async fn await_decision(
     from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
@@ -161,7 +160,7 @@ async fn await_decision(
             read = relay::fill(from, buf, to) => read,
         };
         match read {
-            // An app shall learn that nobody waits for its answer.
+            // The app must learn that nobody waits for its answer.
             Ok(0) if buf.is_empty() => return Err(Stop::SourceClosed),
             Ok(0) => is_closed = true,
             Ok(_) => {}
@@ -225,8 +224,8 @@ async fn pass_response(
     passed
 }
 
-/// The next head at the front of `buf`, as much of it passed on as may be. `too_large` says what becomes
-/// of one that cannot be held.
+/// Reads the next head at the front of `buf`, and passes on as much of it as may be. `too_large` decides about a head
+/// that cannot be held.
 async fn next_head<H, E: From<Stop>>(
     from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
@@ -254,13 +253,13 @@ async fn next_head<H, E: From<Stop>>(
             Ok(0) => Stop::SourceClosed,
             Err(_) => Stop::Source,
         };
-        // There is no more: what was held back goes on as well.
+        // No more bytes will come: those that were held back are passed on as well.
         return Err(relay::flush(from, to, &buf[sent..], stop).await.into());
     }
 }
 
-/// Passes on the message at the front of `buf`: `head_len` bytes of head, then its body. Of
-/// the buffer's bytes `sent` have been passed on.
+/// Passes on the message at the front of `buf`: `head_len` bytes of head, then its body. The first `sent` bytes of the
+/// buffer have been passed on already.
 async fn pass(
     sent: &mut usize,
     head_len: usize,

@@ -30,7 +30,7 @@ impl Http2 {
         relay::both_ways(streams, &self.origin().sides, self, requests, responses).await
     }
 
-    /// Reads what a client asks when no app will answer it; returns whether it has asked.
+    /// Records the requests of a client that no app will answer; returns true if there was one.
     pub(super) fn ask(&self, bytes: &[u8]) -> bool {
         Frames::of_client(self).look(&mut BytesMut::from(bytes));
         self.has_begun()

@@ -1,9 +1,8 @@
-//! What the proxy recorded, for the reader of the row stream.
+//! The recorded rows, for the readers of the row stream.
 //!
-//! One lock, taken once per request, held for a push. Rows are numbered as they
-//! come. Where a reader has got to is the reader's own affair ([`Cursor`]): one
-//! that breaks off comes back with its number, so the rows of the last while are
-//! kept also after they have been sent.
+//! One lock, taken once per request, held for a push. Rows are numbered in the order they come. Each reader keeps its
+//! own position ([`Cursor`]): a reader that breaks off comes back with its number, so recent rows are kept even after
+//! they have been sent.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,14 +15,14 @@ use rolldrop_record::event::{PodEvent, ProxyPhase};
 use rolldrop_record::wire::ProxyLine;
 use rolldrop_record::{ServedRow, Stamp};
 
-/// The most rows in one batch: bounds what a batch costs in memory, and for how long the requests
-/// that pass meanwhile are held up. Writing one batch takes about as long as relaying a few of them.
+/// Most rows in one batch: it limits the memory of a batch, and the time for which requests are held up meanwhile.
+/// Writing one batch takes about as long as relaying a few requests.
 const BATCH_ROWS: usize = 50;
 /// Rows kept after they were sent: more than fit into the buffers between the
 /// proxy and its reader, which are lost when the reader breaks off.
 const SENT_ROWS: u64 = 20_000;
 
-/// The most room for rows, in rows that there are.
+/// Most capacity for rows, as a multiple of the rows in use.
 const MOST_ROOM: usize = 3;
 
 /// Rows and notes, and the counts of all that passed.
@@ -38,21 +37,21 @@ pub(super) struct Journal {
 
 #[derive(Debug, Default)]
 struct Entries {
-    /// What every stream begins with.
+    /// Lines that every stream begins with.
     notes: Vec<ProxyLine>,
     rows: VecDeque<ServedRow>,
-    /// How many of those that were not sent yet are of requests that got no answer.
+    /// Number of unsent rows whose requests got no answer.
     unanswered: usize,
     /// The number of the first row in `rows`.
     first: u64,
-    /// Every row below this number was sent or dropped.
+    /// All rows below this number were sent or dropped.
     sent_to: u64,
     last_request: Option<Stamp>,
     had_reader: bool,
     counts: Counts,
 }
 
-/// How far a reader has got.
+/// Position of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cursor {
     /// The number of the next row.
@@ -61,7 +60,7 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    /// At the row of the given number, and before every note.
+    /// Returns the position at the row of the given number, and before every note.
     pub(super) fn at(row: u64) -> Self {
         Self { row, note: 0 }
     }
@@ -71,20 +70,19 @@ impl Cursor {
 #[derive(Debug)]
 pub(super) struct Batch {
     notes: Vec<ProxyLine>,
-    /// The number of the first row.
+    /// Number of the first row.
     pub(super) first: u64,
     rows: Vec<ServedRow>,
-    /// Rows ever recorded, by then.
+    /// Number of rows recorded until then.
     pub(super) recorded: u64,
-    /// Set on the last batch of a closed journal: the number of rows ever recorded, and of those that
-    /// should have been.
+    /// Number of all rows that were recorded or should have been; set only on the last batch of a closed journal.
     pub(super) end: Option<u64>,
-    /// Where the next batch begins.
+    /// Position at which the next batch begins.
     pub(super) next: Cursor,
 }
 
 impl Journal {
-    /// A journal that keeps as many rows as the budget has.
+    /// Returns a journal that keeps as many rows as the budget allows.
     pub(super) fn new(budget: &Budget) -> Self {
         Self {
             entries: Mutex::default(),
@@ -95,7 +93,7 @@ impl Journal {
         }
     }
 
-    /// Records a request that ended. One that got no answer displaces no row of another one.
+    /// Records a request that ended. The row of an unanswered request displaces no row of another kind.
     pub(super) fn row(&self, row: ServedRow) {
         let mut entries = self.entries();
         entries.counts.ended(row.ended, row.head.map(|head| row.end.ns_since(head)));
@@ -114,8 +112,8 @@ impl Journal {
         entries.rows.push_back(row);
     }
 
-    /// A connection was closed so that another could be accepted. Where no request was under way the client
-    /// may just have sent one.
+    /// Counts a connection that was closed so that another could be accepted. Even if no request was under way, the
+    /// client may just have sent one.
     pub(super) fn made_room(&self, had_request: bool) {
         let mut entries = self.entries();
         entries.counts.made_room += 1;
@@ -124,7 +122,7 @@ impl Journal {
         }
     }
 
-    /// Counts what was passed on without being recorded.
+    /// Counts something that was passed on without being recorded.
     pub(super) fn unrecorded(&self, why: Unrecorded) {
         self.entries().counts.unrecorded(why);
     }
@@ -147,7 +145,7 @@ impl Journal {
         }
     }
 
-    /// Records what the watch of the own pod showed.
+    /// Records a change of the proxy's own pod.
     pub(super) fn own_pod(&self, seen: PodEvent, at: Stamp) {
         self.entries().notes.push(ProxyLine::Pod { t_ns: at, seen });
     }
@@ -157,17 +155,17 @@ impl Journal {
         self.entries().counts.rejected += 1;
     }
 
-    /// When the latest recorded request was read.
+    /// Returns the time at which the latest recorded request was read.
     pub(super) fn last_request(&self) -> Option<Stamp> {
         self.entries().last_request
     }
 
-    /// The counts so far.
+    /// Returns the counts so far.
     pub(super) fn counts(&self) -> Counts {
         self.entries().counts.clone()
     }
 
-    /// Says that nothing more will be recorded: readers may be sent the end.
+    /// Closes the journal: nothing more will be recorded, and readers may be sent the end.
     pub(super) fn close(&self) {
         self.closed.cancel();
         if !self.entries().had_reader {
@@ -186,12 +184,12 @@ impl Journal {
         self.handed_over.cancelled().await;
     }
 
-    /// A reader has come: it will be waited for, also if it breaks off.
+    /// Notes that a reader has come: the proxy will wait for it, even if it breaks off.
     pub(super) fn reader_came(&self) {
         self.entries().had_reader = true;
     }
 
-    /// A reader has everything, the end included.
+    /// Notes that a reader has everything, the end included.
     pub(super) fn reader_has_all(&self) {
         self.handed_over.cancel();
     }
@@ -213,10 +211,10 @@ impl Journal {
         Batch { notes, first, rows, recorded, end, next }
     }
 
-    /// Says that a batch has been sent.
+    /// Notes that a batch has been sent.
     pub(super) fn sent(&self, batch: &Batch) {
         let mut entries = self.entries();
-        // What was dropped while it was on its way stays counted as dropped.
+        // Rows that were dropped while they were being sent stay counted as dropped.
         while entries.sent_to < batch.next.row {
             entries.pass_first_unsent();
             entries.counts.handed_over += 1;
@@ -232,13 +230,13 @@ impl Journal {
     }
 }
 
-/// Whether the app said nothing at all for this request or connection.
+/// Returns true if the app sent nothing at all for this request or connection.
 fn is_unanswered(row: &ServedRow) -> bool {
     row.status.is_none() && row.bytes_from_app.is_none_or(|bytes| bytes == 0)
 }
 
 impl Entries {
-    /// Whether the oldest row was sent.
+    /// Returns true if the oldest row was sent.
     fn first_is_sent(&self) -> bool {
         self.first < self.sent_to
     }
@@ -257,7 +255,7 @@ impl Entries {
         }
     }
 
-    /// The first row that was not sent waits for a reader no longer.
+    /// Stops keeping the first unsent row for a reader.
     fn pass_first_unsent(&mut self) {
         let at = usize::try_from(self.sent_to - self.first).unwrap_or(usize::MAX);
         self.unanswered -= usize::from(self.rows.get(at).is_some_and(is_unanswered));
@@ -266,17 +264,17 @@ impl Entries {
 }
 
 impl Batch {
-    /// Whether there is nothing to send.
+    /// Returns true if there is nothing to send.
     pub(super) fn is_empty(&self) -> bool {
         self.notes.is_empty() && self.rows.is_empty() && self.end.is_none()
     }
 
-    /// Whether it is as large as batches get, so that more is waiting.
+    /// Returns true if the batch has the maximum size, so that more rows are waiting.
     pub(super) fn is_full(&self) -> bool {
         self.rows.len() >= BATCH_ROWS
     }
 
-    /// The lines of the row stream, the last one included if this is the end, and how things stand.
+    /// Returns the lines of the row stream: notes, rows, the proxy's state and, if this is the end, the last line.
     pub(super) fn lines(&self, state: Option<ProxyLine>) -> impl Iterator<Item = ProxyLine> {
         let notes = self.notes.iter().cloned();
         let rows = self.rows.iter().cloned().map(ProxyLine::Row);

@@ -12,12 +12,12 @@
 //! itself answers CONNECT, other versions, heads over 1 MiB or 16,384 lines, and requests
 //! whose end is ambiguous, with a 4xx or 5xx, and counts them as rejected.
 //!
-//! `clients` accepts, and makes room where there are too many; `connection` is one client's, from accept to
-//! end; `h1`, `h2` and `tunnel` are what it may carry, and `relay` is what those have in common; `budget` is
-//! the most that they may hold, `socket` what the kernel may hold for them. `journal` keeps what was
-//! recorded, `admin` hands it over, `metrics` counts it, `app` looks at the app, `own_pod` at the pod, and
-//! `pre_stop` is told that it ends.
-//! This module writes no file. How a pod is ended, and which signal says so, is its caller's.
+//! `clients` accepts connections, and closes idle ones when there are too many; `connection` is one client's
+//! connection, from accept to end; `h1`, `h2` and `tunnel` are the protocols it may carry, and `relay` has the code
+//! they share; `budget` limits the memory that they may hold, `socket` the memory that the kernel may hold for them.
+//! `journal` keeps the recorded rows, `admin` hands them to readers, `metrics` counts requests, `app` looks at the app,
+//! `own_pod` at the pod, and the preStop hook tells `pre_stop` that the pod ends. This module writes no file. The
+//! caller decides how a pod is ended and which signal announces it.
 
 mod admin;
 mod app;
@@ -70,44 +70,43 @@ use rolldrop_record::row::POD_HEADER;
 use rolldrop_record::{Clock, Stamp};
 use rolldrop_wire::http2::hpack;
 
-/// The accept queue that is asked for; the kernel caps it.
+/// Length of the accept queue that the proxy asks for; the kernel caps it.
 const BACKLOG: u32 = 4096;
-/// The longest drain. A sidecar is only sure of 2 s between SIGTERM and SIGKILL,
-/// and the hand-over comes after it.
+/// Longest drain. A sidecar is only sure of 2 s between SIGTERM and SIGKILL, and the hand-over comes after the drain.
 const DRAIN_LIMIT: Duration = Duration::from_millis(1500);
-/// The longest hand-over of rows after the drain.
+/// Longest hand-over of rows after the drain.
 const HAND_OVER_LIMIT: Duration = Duration::from_millis(400);
 
-/// What a proxy does, and for whom.
+/// Settings of a proxy.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What connections carry.
+    /// Kind of traffic that connections carry.
     pub mode: Mode,
-    /// Where clients connect to.
+    /// Address that clients connect to.
     pub listen: SocketAddr,
-    /// Where the app listens.
+    /// Address that the app listens on.
     pub upstream: SocketAddr,
-    /// Where the admin port listens.
+    /// Address that the admin port listens on.
     pub admin: SocketAddr,
-    /// The pod's name, which is also the name of this source.
+    /// Name of the pod, which is also the name of this source.
     pub pod: String,
-    /// Whether responses name the pod.
+    /// Says whether responses name the pod.
     pub pod_header: PodHeader,
-    /// The path that says whether the app is ready; without it, a connection is enough.
+    /// Path that readiness checks request from the app; without a path, an accepted connection is enough.
     pub app_ready_path: Option<String>,
-    /// Who may read the admin port.
+    /// Readers that the admin port serves.
     pub admin_access: Access,
-    /// Whether it watches its own pod.
+    /// Says whether the proxy watches its own pod.
     pub watch_pod: WatchPod,
-    /// How long connections are accepted after the app is gone, so that late ones are recorded.
+    /// Time for which the proxy still accepts connections after the app is gone, so that late ones are recorded.
     pub linger: Duration,
-    /// How much its peers can make it hold.
+    /// Limits of what the proxy's peers can make it hold.
     pub budget: Budget,
 }
 
 #[cfg(any(test, fuzzing))]
 impl Config {
-    /// On free ports of this machine, before this app, with nothing that need not be.
+    /// Returns settings for tests: free ports of this machine, this app, and no optional features.
     fn bare(upstream: SocketAddr) -> Self {
         let free = SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 0));
         Self {
@@ -126,7 +125,7 @@ impl Config {
     }
 }
 
-/// What the connections of a proxy carry.
+/// Kind of traffic that the connections of a proxy carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// HTTP, TLS or another protocol, as the first bytes tell.
@@ -136,7 +135,7 @@ pub enum Mode {
     Tcp,
 }
 
-/// Whether responses carry the `rolldrop-pod` header.
+/// Presence of the `rolldrop-pod` header in responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodHeader {
     /// Every final response names the pod.
@@ -145,20 +144,20 @@ pub enum PodHeader {
     Omitted,
 }
 
-/// Why a proxy could not be set up.
+/// Reason that a proxy could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum ProxyError {
     /// A port could not be listened on.
     #[error("failed to listen on {address} ({role} port)")]
     Listen {
-        /// What the port is for.
+        /// Use of the port, such as `data`.
         role: &'static str,
         /// The address.
         address: SocketAddr,
         /// The reason.
         source: io::Error,
     },
-    /// A pod name that cannot stand in a header.
+    /// The pod's name has characters that a header value must not have.
     #[error("pod name {0:?} is not a DNS name")]
     PodName(String),
 }
@@ -178,41 +177,41 @@ pub struct Proxy {
     shared: Arc<Shared>,
 }
 
-/// What a proxy did in its life.
+/// Totals of a proxy over its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Client connections accepted.
     pub connections: u64,
-    /// Requests, by what became of them and of their rows.
+    /// Counts of requests and rows, by outcome.
     pub counts: Counts,
 }
 
-/// What all tasks of a proxy use.
+/// State that all tasks of a proxy share.
 #[derive(Debug)]
 struct Shared {
     mode: Mode,
     listen: SocketAddr,
     upstream: SocketAddr,
     pod: Arc<str>,
-    /// What is added to responses.
+    /// Header that is added to responses; `None` if they pass unchanged.
     pod_header: Option<PodHeaderBytes>,
     budget: Budget,
     pool: Pool,
-    /// The same, of what the kernel holds.
+    /// Pool for the bytes that the kernel holds.
     sockets: Pool,
     /// Counts time while connections may have to make room.
     ticks: AtomicU32,
     clock: Clock,
-    /// By which it is told from another one of the same pod.
+    /// Start time, which distinguishes this proxy from an earlier one of the same pod.
     started: Stamp,
     journal: Journal,
     app: AppListener,
     in_flight: InFlight,
-    /// Connections of which it is not clear yet what becomes of them.
+    /// Connections that have not yet shown what they carry.
     pending: InFlight,
     /// Client connections.
     open: InFlight,
-    /// What is said of a lack of descriptors, and of an app that cannot be reached.
+    /// Limits log lines about a lack of descriptors, and about an app that cannot be reached.
     troubles: Seldom,
     /// The first sign that the pod ends.
     ending: CancellationToken,
@@ -232,7 +231,7 @@ impl PodHeaderBytes {
     }
 }
 
-/// The number of requests between head and end, or of anything else that begins and ends.
+/// Number of requests between head and end, or of other things that begin and end.
 #[derive(Debug, Default)]
 struct InFlight(AtomicUsize);
 
@@ -250,7 +249,7 @@ impl InFlight {
     }
 }
 
-/// Speaks once a second at most.
+/// Limits log messages to one a second.
 #[derive(Debug, Default)]
 struct Seldom {
     silent_until_ns: AtomicI64,
@@ -260,7 +259,7 @@ struct Seldom {
 impl Seldom {
     const PAUSE_NS: i64 = 1_000_000_000;
 
-    /// How often it has been silent since it spoke last, if it speaks now.
+    /// Returns how many messages were suppressed since the last one, if this one may be logged; else `None`.
     fn speaks(&self, now: Stamp) -> Option<u64> {
         let now_ns = now.unix_ns();
         let silent_until_ns = self.silent_until_ns.load(Ordering::Relaxed);
@@ -276,7 +275,7 @@ impl Seldom {
     }
 }
 
-/// One of those that a proxy counts, until it is dropped.
+/// Counts in one of the proxy's counters until it is dropped.
 struct Counted {
     shared: Arc<Shared>,
     among: fn(&Shared) -> &InFlight,
@@ -319,7 +318,7 @@ impl Shared {
         }
     }
 
-    /// Says what failed, once a second at most.
+    /// Logs a failure, at most once a second.
     fn trouble(&self, what: &str, error: &io::Error) {
         if let Some(unsaid) = self.troubles.speaks(self.clock.now()) {
             tracing::warn!(%error, unsaid, "{what}");
@@ -332,7 +331,7 @@ impl Proxy {
     ///
     /// # Errors
     ///
-    /// When a port cannot be listened on, or the pod's name cannot stand in a header.
+    /// Fails if a port cannot be listened on, or if the pod's name has characters that a header value must not have.
     pub fn bind(config: Config, clock: Clock) -> Result<Self, ProxyError> {
         let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
         if config.pod.is_empty() || !config.pod.bytes().all(good) {
@@ -341,7 +340,7 @@ impl Proxy {
         let (data, data_addr) = listen("data", config.listen)?;
         socket::prepare(&data);
         let (admin, admin_addr) = listen("admin", config.admin)?;
-        // Without it one stage of the pod's end is missing: no reason not to serve.
+        // Without the socket, one stage of the pod's termination is not recorded: no reason not to serve.
         let mark = Mark::bind(admin_addr)
             .inspect_err(|error| tracing::warn!(%error, "the preStop hook cannot be listened for"))
             .ok();
@@ -363,12 +362,12 @@ impl Proxy {
         })
     }
 
-    /// The address of the data port.
+    /// Returns the address of the data port.
     pub fn local_addr(&self) -> SocketAddr {
         self.data_addr
     }
 
-    /// The address of the admin port.
+    /// Returns the address of the admin port.
     pub fn admin_addr(&self) -> SocketAddr {
         self.admin_addr
     }
@@ -428,7 +427,7 @@ impl Proxy {
     }
 }
 
-/// Looks at a task that ended: relays do not fail, so anything but an abort is a defect.
+/// Checks a task that ended: relays do not fail, so anything but an abort is a defect.
 fn reap(ended: Result<(), JoinError>) {
     if let Err(error) = ended
         && error.is_panic()

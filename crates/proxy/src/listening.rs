@@ -1,13 +1,13 @@
-//! Whether the app listens, by asking the kernel (sock_diag(7)): nothing is sent to the app.
+//! Finds out whether the app listens, by asking the kernel (sock_diag(7)): nothing is sent to the app.
 //!
-//! The question is which socket a connection to the address would find, which takes microseconds. The
-//! table in /proc says the same, but the kernel goes through its whole hash table of connections for each
-//! read, which takes milliseconds in which nothing would be relayed.
+//! The question is which socket a connection to the address would find, which takes microseconds. The table in /proc
+//! has the same answer, but for each read the kernel walks through its whole hash table of connections, which takes
+//! milliseconds in which nothing would be relayed.
 
 use std::net::SocketAddr;
 
-/// Whether a connection to `address` would find a listener in this network namespace. `None` where that
-/// cannot be asked, which shows in that `known`, a listener that stands, is not found either.
+/// Returns true if a connection to `address` would find a listener in this network namespace. Returns `None` if the
+/// kernel cannot tell, that is, if it does not find `known` either, a listener that is certainly open.
 pub(super) fn listens(address: SocketAddr, known: SocketAddr) -> Option<bool> {
     if sock_diag::finds(address)? {
         return Some(true);
@@ -32,7 +32,7 @@ mod sock_diag {
     /// A `struct nlmsghdr`, and a `struct inet_diag_req_v2` behind it.
     const REQUEST_BYTES: u32 = 16 + 56;
 
-    /// Whether the kernel finds a listener for connections to this address; `None` if it did not answer.
+    /// Returns true if the kernel finds a listener for connections to this address; `None` if it did not answer.
     pub(super) fn finds(address: SocketAddr) -> Option<bool> {
         let flags = SockFlag::SOCK_CLOEXEC;
         let netlink =
@@ -66,11 +66,11 @@ mod sock_diag {
         request
     }
 
-    /// Whether the answer is a `struct inet_diag_msg` of a listener; `None` if it is neither that nor
-    /// that there is none, which is an error, of `ENOENT` or of a kernel that cannot tell.
+    /// Returns true if the answer is a `struct inet_diag_msg` of a listener, and false for any other answer, such as an
+    /// error: `ENOENT` if there is no socket, or that of a kernel that cannot tell. `None` if it is too short.
     fn is_listener(answer: &[u8]) -> Option<bool> {
         let kind = u16::from_ne_bytes(*answer.get(4..)?.first_chunk()?);
-        // Of a message the family and the state come first.
+        // In a message, the family and the state come first.
         let state = *answer.get(17)?;
         Some(kind == SOCK_DIAG_BY_FAMILY && state == TCP_LISTEN)
     }
@@ -78,7 +78,7 @@ mod sock_diag {
 
 #[cfg(not(target_os = "linux"))]
 mod sock_diag {
-    /// There is nobody to ask.
+    /// Returns `None`: only Linux has this interface.
     pub(super) fn finds(_: std::net::SocketAddr) -> Option<bool> {
         None
     }

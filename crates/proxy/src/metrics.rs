@@ -1,4 +1,4 @@
-//! What the proxy counts of the requests that have ended, and how Prometheus reads it.
+//! Counters over the requests that have ended, in a form that Prometheus reads.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use super::budget::Unrecorded;
 use rolldrop_record::ServedEnd;
 use rolldrop_record::event::ProxyPhase;
 
-/// What Prometheus calls its text format (prometheus.io/docs/instrumenting/exposition_formats).
+/// Content type of Prometheus' text format (prometheus.io/docs/instrumenting/exposition_formats).
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// What the phase is called before the first.
+/// Name of the phase before the first one.
 const SERVING: &str = "serving";
-/// The upper bounds of the latency's buckets, in microseconds; one more has none.
+/// Upper bounds of the latency's buckets, in microseconds; one more bucket has none.
 const BOUNDS_US: [u64; 15] = [
     250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
     5_000_000, 10_000_000,
@@ -30,7 +30,7 @@ pub struct Counts {
     pub rejected: u64,
     /// Client connections closed so that others could be accepted.
     pub made_room: u64,
-    /// What was passed on without being recorded, by reason.
+    /// Requests and other items passed on without being recorded, by reason.
     unrecorded: [u64; Unrecorded::ALL.len()],
     /// The latest phase passed.
     pub phase: Option<ProxyPhase>,
@@ -39,26 +39,26 @@ pub struct Counts {
     latency: Latency,
 }
 
-/// How long requests took, from their heads to their ends.
+/// Time that requests took, from their heads to their ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Latency {
-    /// By bucket; a request is in one of them only.
+    /// Number of requests by bucket; each request is in exactly one.
     buckets: [u64; BOUNDS_US.len() + 1],
     sum_ns: u64,
 }
 
 impl Counts {
-    /// Rows recorded, and what should have been recorded and was not.
+    /// Returns the number of rows recorded, plus those that should have been recorded and were not.
     pub fn with_unrecorded(&self) -> u64 {
         self.recorded + self.unrecorded.iter().sum::<u64>()
     }
 
-    /// Counts what was passed on without being recorded.
+    /// Counts something that was passed on without being recorded.
     pub(super) fn unrecorded(&mut self, why: Unrecorded) {
         self.unrecorded[why as usize] += 1;
     }
 
-    /// Counts a request that ended. What has no head is a connection, which has no latency.
+    /// Counts a request or connection that ended. A connection without a head has no latency.
     pub(super) fn ended(&mut self, end: ServedEnd, took_ns: Option<i64>) {
         self.ended[self.phase.map_or(0, |phase| phase as usize + 1)][end as usize] += 1;
         if let Some(took_ns) = took_ns.and_then(|ns| u64::try_from(ns).ok()) {
@@ -69,17 +69,17 @@ impl Counts {
     }
 }
 
-/// What is the case now.
+/// Values at this moment, for Prometheus' gauges.
 pub(super) struct Gauges {
     /// Requests under way.
     pub(super) in_flight: usize,
     /// Client connections.
     pub(super) connections: usize,
-    /// Bytes that connections hold of what they share.
+    /// Bytes that connections hold of the shared pool.
     pub(super) held_bytes: usize,
 }
 
-/// The counts in Prometheus' text format.
+/// Returns the counts in Prometheus' text format.
 pub(super) fn text(counts: &Counts, now: Gauges) -> String {
     let mut text = Text::default();
     let requests = "rolldrop_proxy_requests_total";
@@ -141,7 +141,7 @@ pub(super) fn text(counts: &Counts, now: Gauges) -> String {
     text.0
 }
 
-/// The names of the phases, and of the time before them.
+/// Returns the names of the phases, and of the time before them.
 fn phases() -> impl Iterator<Item = &'static str> {
     std::iter::once(SERVING).chain(ProxyPhase::ALL.iter().map(|phase| phase.as_str()))
 }

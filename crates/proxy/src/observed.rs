@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use rolldrop_record::Stamp;
 use rolldrop_record::event::{Change, ContainerState, PodEvent};
 
-/// The statuses of all containers, init containers first.
+/// Returns the statuses of all containers, init containers first.
 pub fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     let status = pod.status.as_ref();
     let init = status.and_then(|s| s.init_container_statuses.as_ref());
@@ -16,14 +16,14 @@ pub fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     init.into_iter().flatten().chain(main.into_iter().flatten())
 }
 
-/// Kind and name of an object's controller, such as `ReplicaSet/web-7d4b9`.
+/// Returns kind and name of an object's controller, such as `ReplicaSet/web-7d4b9`.
 pub fn controller(object: &impl ResourceExt) -> Option<String> {
     let mut owners = object.owner_references().iter();
     let owner = owners.find(|owner| owner.controller == Some(true))?;
     Some(format!("{}/{}", owner.kind, owner.name))
 }
 
-/// What a watch said of a pod.
+/// Converts a change of a pod that a watch reported.
 pub fn pod_event(change: Change, pod: &Pod) -> PodEvent {
     let spec = pod.spec.as_ref();
     let status = pod.status.as_ref();
@@ -59,7 +59,7 @@ pub fn pod_event(change: Change, pod: &Pod) -> PodEvent {
     }
 }
 
-/// The seconds of a program that only sleeps: `sleep 5`, `/bin/sleep 5`, or the same in a shell.
+/// Returns the seconds of a program that only sleeps: `sleep 5`, `/bin/sleep 5`, or the same in a shell.
 fn exec_sleep_s(command: &[String]) -> Option<i64> {
     let words: Vec<&str> = command.iter().flat_map(|word| word.split_whitespace()).collect();
     let is = |word: &str, name: &str| word == name || word.ends_with(&format!("/{name}"));
@@ -109,8 +109,8 @@ fn container_state(pod: &Pod, container: &Container, sidecar: bool) -> Container
     }
 }
 
-/// Returns false if the container has another port than the one that the probe asks: it may listen on one of them and not
-/// on the other, as apps with a port for their management do.
+/// Returns false if the container has another port than the one that the probe asks: the app may listen on one of them
+/// and not on the other, as apps with a management port do.
 fn asks_its_only_port(probe: &Probe, container: &Container) -> bool {
     let http = probe.http_get.as_ref().map(|action| &action.port);
     let tcp = probe.tcp_socket.as_ref().map(|action| &action.port);

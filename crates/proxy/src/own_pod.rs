@@ -21,20 +21,20 @@ use super::Shared;
 use crate::observed::pod_event;
 use rolldrop_record::event::{Change, ProxyPhase};
 
-/// The most that is read of one answer, the lines of a watch included, in bytes. A pod has 1.5 MiB at most, and
-/// what ends one changes it a few times.
+/// Most bytes that are read of one answer, the lines of a watch included. A pod has 1.5 MiB at most, and a pod's
+/// termination changes it only a few times.
 const ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
-/// Whether the proxy watches its own pod.
+/// Setting that says whether the proxy watches its own pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchPod {
-    /// Where it runs in a pod that has a service account.
+    /// Watch if the proxy runs in a pod that has a service account.
     Auto,
     /// Never.
     Off,
 }
 
-/// A client with the pod's service account; `None` outside a pod, and in one that has none.
+/// Returns a client with the pod's service account; `None` outside a pod, and in a pod without one.
 pub(super) async fn client() -> Option<Client> {
     env::var_os("KUBERNETES_SERVICE_HOST")?;
     // A kubeconfig, where the variable names one, else the files that every pod with a service
@@ -47,7 +47,7 @@ pub(super) async fn client() -> Option<Client> {
     Some(ClientBuilder::try_from(config).ok()?.with_layer(&bounded).build())
 }
 
-/// Watches until it is not allowed to.
+/// Watches the pod until the API server does not allow it.
 pub(super) async fn watch(client: Client, shared: Arc<Shared>) {
     let name = format!("metadata.name={}", shared.pod);
     let config = watcher::Config::default().fields(&name);
@@ -79,14 +79,14 @@ fn is_refused(error: &watcher::Error) -> bool {
 
 struct OwnPod {
     shared: Arc<Shared>,
-    /// The first that bears the name; a later one is another's.
+    /// Uid of the first pod that has the name; a later pod with this name is another one.
     uid: Option<String>,
     is_ending: bool,
 }
 
 impl OwnPod {
-    /// Records the pod as it is found, and all of its end. What changes while it lives would grow
-    /// without bounds, and others watch that.
+    /// Records the pod as it is found first, and every change while it ends. Changes during its life would grow without
+    /// bounds, and other recorders watch those.
     fn seen(&mut self, change: Change, pod: &Pod) {
         let at = self.shared.clock.now();
         let uid = pod.uid().unwrap_or_default();

@@ -27,12 +27,12 @@ use super::admin::ACCEPT_PAUSE;
 use rolldrop_record::Stamp;
 use rolldrop_record::event::ProxyPhase;
 
-/// What a proxy says that has taken the mark.
+/// Answer of a proxy that has taken the mark.
 const TAKEN: &[u8] = b"ok\n";
-/// The longest that telling it may take: the pod's end waits for its hooks.
+/// Longest time for telling the proxy: the pod's termination waits for its hooks.
 const TELL_LIMIT: Duration = Duration::from_secs(2);
 
-/// Why a proxy could not be told.
+/// Reason that a proxy could not be told.
 #[derive(Debug, thiserror::Error)]
 pub enum PreStopError {
     /// There is no proxy with this admin port in this network namespace, or it does not answer.
@@ -43,7 +43,7 @@ pub enum PreStopError {
         /// The reason.
         source: io::Error,
     },
-    /// What listens is no process of this container and user.
+    /// The listening process does not belong to this container and user.
     #[error("what listens in place of the proxy with admin port {0} is not of this container and user")]
     Stranger(SocketAddr),
     /// The proxy does not take the mark.
@@ -51,11 +51,11 @@ pub enum PreStopError {
     NotTaken(SocketAddr),
 }
 
-/// Tells the proxy with this admin port, in this container, that its pod's end begins. Waits for 2 s at most.
+/// Tells the proxy with this admin port, in this container, that its pod's termination begins. Waits for 2 s at most.
 ///
 /// # Errors
 ///
-/// The proxy has not taken it.
+/// Fails if the proxy has not taken the mark.
 pub fn mark_pre_stop(admin: SocketAddr) -> Result<(), PreStopError> {
     let unreached = |source| PreStopError::NoProxy { admin, source };
     let socket = connect(admin).map_err(unreached)?;
@@ -77,18 +77,19 @@ fn connect(admin: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// What the socket of the proxy with this admin port is called: no other proxy of the network
-/// namespace has the same port.
+/// Returns the name of the socket of the proxy with this admin port. No other proxy of the network namespace has the
+/// same port.
 fn name(admin: SocketAddr) -> String {
     format!("rolldrop-pre-stop/{admin}")
 }
 
-/// Whether a process is of this one's PID namespace, or one below it, and user: any other has the number 0 here.
+/// Returns true if a process has this one's user and is in this one's PID namespace or one below it. Processes in any
+/// other namespace have the number 0 here.
 fn is_own(peer: UnixCredentials) -> bool {
     peer.pid() > 0 && peer.uid() == geteuid().as_raw()
 }
 
-/// Where the hook's process connects to.
+/// Socket that the process of the preStop hook connects to.
 #[derive(Debug)]
 pub(super) struct Mark {
     listener: net::UnixListener,
@@ -104,7 +105,7 @@ impl Mark {
         Ok(Self { listener, calls: Calls::default() })
     }
 
-    /// Takes marks from the own container, for ever.
+    /// Takes marks from its own container, for ever.
     pub(super) async fn serve(self, shared: Arc<Shared>) {
         let listener = match UnixListener::from_std(self.listener) {
             Ok(listener) => listener,
@@ -148,12 +149,12 @@ struct Calls {
 }
 
 impl Calls {
-    /// The least time from one that counts to the next one.
+    /// Shortest time between two calls that count.
     const PAUSE_NS: i64 = 100_000_000;
-    /// The most that count.
+    /// Largest number of calls that count.
     const MOST: usize = 10_000;
 
-    /// When this one came, if it counts.
+    /// Returns the time of this call, if it counts.
     fn take(&self, now: Stamp) -> Option<Stamp> {
         let next_ns = self.next_ns.load(Ordering::Relaxed);
         if now.unix_ns() < next_ns || self.taken.fetch_add(1, Ordering::Relaxed) >= Self::MOST {
@@ -165,7 +166,7 @@ impl Calls {
 }
 
 impl Shared {
-    /// The preStop hook was called: each call is told, so that a reader can take the one that fits to the
+    /// Records a call of the preStop hook. Each call is recorded, so that a reader can choose the one that matches the
     /// pod's deletion.
     fn pre_stop(&self, calls: &Calls) {
         if let Some(at) = calls.take(self.clock.now()) {

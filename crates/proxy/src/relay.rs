@@ -1,7 +1,7 @@
-//! Passing bytes between a client and its app: what all protocols have in common.
+//! Passing bytes between a client and its app: the code that all protocols share.
 //!
-//! Bytes go on as they come. A side that closes is closed towards the other side, a side
-//! that resets is reset, also while the other side takes no bytes.
+//! Bytes are passed on as they come. When one side closes or resets its connection, the proxy does the same towards the
+//! other side, even while that side takes no bytes.
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -21,27 +21,27 @@ use super::h1::Refusal;
 use super::socket::{self, Room};
 use rolldrop_record::ServedEnd;
 
-/// How long a client may be silent behind the end of an app that will not answer any more, and how long it
-/// may go on at all (nginx: `lingering_timeout`, `lingering_time`). A socket that is half closed hides whether
-/// its other end is still there.
+/// Longest silence of a client, and longest time in total, after an app has ended its side and will not answer any more
+/// (nginx: `lingering_timeout`, `lingering_time`). A half-closed socket does not show whether its other end is still
+/// there.
 const LINGER_SILENCE: Duration = Duration::from_secs(5);
 const LINGER_LIMIT: Duration = Duration::from_secs(30);
 
-/// The bytes that a client must send in each of the proxy's ticks to be no idle one: 240 a second (Kestrel:
+/// Bytes that a client must send in each of the proxy's ticks so that it is not idle: 240 a second (Kestrel:
 /// `MinRequestBodyDataRate`).
 const LEAST_BYTES: usize = 120;
 
-/// How a connection ends.
+/// The ways in which a connection ends.
 pub(super) enum Finish {
     /// Both sides have closed.
     Closed,
-    /// One side failed, so the other is reset; what is under way ends this way.
+    /// One side failed, so the other side is reset; requests under way get this outcome.
     Reset(ServedEnd),
     /// The proxy answers the request itself, and closes.
     Refuse(Refusal),
 }
 
-/// Why bytes could not be passed on.
+/// Reason that bytes could not be passed on.
 pub(super) enum Stop {
     /// The side they come from closed.
     SourceClosed,
@@ -49,11 +49,11 @@ pub(super) enum Stop {
     Source,
     /// The side they go to failed.
     Sink,
-    /// Where they end is unknown.
+    /// The end of the message is unknown.
     Framing,
 }
 
-/// How far the two sides of a connection have closed.
+/// State of both sides of a connection: which have closed, and what they owe each other.
 #[derive(Debug, Default)]
 pub(super) struct Sides {
     client_closed: AtomicBool,
@@ -64,19 +64,19 @@ pub(super) struct Sides {
     app_accepted: AtomicBool,
     /// Requests under way.
     under_way: AtomicUsize,
-    /// The client does not take what is sent to it.
+    /// The client does not take the bytes sent to it.
     client_stalls: AtomicBool,
     /// The client has begun a message that it has not ended.
     client_owes: AtomicBool,
-    /// When enough bytes had passed last, apart from heads of requests, in ticks of the proxy.
+    /// Tick of the proxy at which enough bytes had last passed, not counting heads of requests.
     passed_at: AtomicU32,
-    /// Bytes of the client that have passed since.
+    /// Bytes of the client that have passed since that tick.
     passed_since: AtomicUsize,
     /// The connection has to make room for another one.
     gives_way: AtomicBool,
 }
 
-/// What an idle connection is idle with: the first of these makes room first.
+/// State in which a connection is idle, in the order in which idle connections make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Idleness {
     /// No request is under way: it says nothing, or its head does not end.
@@ -88,27 +88,27 @@ pub(super) enum Idleness {
 }
 
 impl Sides {
-    /// Of a connection that begins at this tick.
+    /// Returns the state of a connection that begins at this tick.
     pub(super) fn beginning_at(tick: u32) -> Self {
         Self { passed_at: tick.into(), ..Self::default() }
     }
 
-    /// A request began.
+    /// Counts a request that began.
     pub(super) fn begin(&self) {
         self.under_way.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A request ended.
+    /// Counts a request that ended.
     pub(super) fn end(&self) {
         self.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The app has accepted the connection: from now on the client's silence is its own.
+    /// Notes that the app has accepted the connection: from now on the client's silence is its own.
     pub(super) fn app_accepted(&self) {
         self.app_accepted.store(true, Ordering::Relaxed);
     }
 
-    /// With what, and since which tick, the connection is idle.
+    /// Returns the kind of idleness of the connection, and the tick since which it is idle.
     pub(super) fn idle(&self) -> (Idleness, u32) {
         let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
         let idleness = if is_set(&self.client_stalls) {
@@ -123,23 +123,23 @@ impl Sides {
         (idleness, self.passed_at.load(Ordering::Relaxed))
     }
 
-    /// The connection is closed to make room; returns whether a request was under way.
+    /// Marks the connection as closed to make room; returns true if a request was under way.
     pub(super) fn give_way(&self) -> bool {
         self.gives_way.store(true, Ordering::Relaxed);
         self.under_way.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether it is closed to make room.
+    /// Returns true if the connection is closed to make room for another one.
     pub(super) fn has_given_way(&self) -> bool {
         self.gives_way.load(Ordering::Relaxed)
     }
 
-    /// Whether the client has closed its side.
+    /// Returns true if the client has closed its side.
     pub(super) fn is_client_closed(&self) -> bool {
         self.client_closed.load(Ordering::Relaxed)
     }
 
-    /// The client sent something, or closed.
+    /// Notes that the client sent something, or closed.
     pub(super) fn hear_client(&self) {
         self.client_was_heard.store(true, Ordering::Relaxed);
     }
@@ -156,22 +156,22 @@ impl Sides {
         }
     }
 
-    /// Whether the app has closed its side.
+    /// Returns true if the app has closed its side.
     pub(super) fn is_app_closed(&self) -> bool {
         self.app_closed.load(Ordering::Relaxed)
     }
 }
 
-/// What is under way on a connection.
+/// Record of the requests under way on a connection.
 pub(super) trait Ledger {
-    /// The app will send no more: what waits for an answer ends this way.
+    /// Ends the requests that wait for an answer with this outcome, as the app will send no more.
     fn app_closed(&self, end: ServedEnd);
 
-    /// Whether what the client sends may matter to an app that will send no more.
+    /// Returns true if bytes of the client may matter to an app that will send no more.
     fn goes_one_way(&self) -> bool;
 }
 
-/// The client closed its side: so it is closed towards the app.
+/// Closes the connection towards the app, after the client closed its side.
 pub(super) async fn client_closed(
     from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
@@ -189,8 +189,8 @@ pub(super) async fn client_closed(
     Finish::Reset(ServedEnd::ClientGone)
 }
 
-/// The app takes no more bytes. It may have answered before: the response side passes on
-/// what is left, then resets.
+/// Handles an app that takes no more bytes. The app may have answered before: the response side passes on the rest,
+/// then resets.
 pub(super) async fn app_unwritable(sides: &Sides) -> Finish {
     sides.app_unwritable.store(true, Ordering::Relaxed);
     if sides.is_app_closed() {
@@ -199,7 +199,7 @@ pub(super) async fn app_unwritable(sides: &Sides) -> Finish {
     std::future::pending().await
 }
 
-/// The app closed its side: so it is closed towards the client.
+/// Closes the connection towards the client, after the app closed its side.
 pub(super) async fn app_closed(
     from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
@@ -217,7 +217,7 @@ pub(super) async fn app_closed(
     if sides.is_client_closed() {
         return Finish::Closed;
     }
-    // What the client still sends goes on to the app, whose kernel may answer it with a reset.
+    // Bytes that the client still sends are passed to the app, whose kernel may answer them with a reset.
     let is_over = async {
         match ledger.goes_one_way() {
             // Keepalive detects a client that is gone.
@@ -238,14 +238,14 @@ pub(super) async fn app_closed(
     }
 }
 
-/// Where the bytes of one direction come from.
+/// Source of the bytes of one direction.
 pub(super) struct Inlet<'a> {
     half: ReadHalf<'a>,
     room: Room<'a>,
 }
 
 impl<'a> Inlet<'a> {
-    /// From one of both sides.
+    /// Returns the inlet for bytes from this half.
     pub(super) fn new(half: ReadHalf<'a>, room: Room<'a>) -> Self {
         Self { half, room }
     }
@@ -255,7 +255,7 @@ impl<'a> Inlet<'a> {
         let _ = self.half.ready(Interest::ERROR).await;
     }
 
-    /// Reads what there is. A side that fills its room quickly gets more.
+    /// Reads available bytes. A side that fills its room quickly gets more.
     async fn read_into(&mut self, buf: &mut Buffer<'_>) -> io::Result<usize> {
         let read = buf.read_from(&mut self.half).await?;
         if read >= self.room.bytes() / 4 {
@@ -265,7 +265,7 @@ impl<'a> Inlet<'a> {
     }
 }
 
-/// Where the bytes of one direction go.
+/// Destination of the bytes of one direction.
 pub(super) struct Outlet<'a> {
     half: WriteHalf<'a>,
     room: Room<'a>,
@@ -282,7 +282,7 @@ pub(super) enum Receiver {
 }
 
 impl<'a> Outlet<'a> {
-    /// Towards one of both sides; `ticks` is the proxy's count of time.
+    /// Returns the outlet for bytes to this half; `ticks` is the proxy's count of time.
     pub(super) fn new(
         receiver: Receiver,
         half: WriteHalf<'a>,
@@ -297,8 +297,8 @@ impl<'a> Outlet<'a> {
         self.half.as_ref()
     }
 
-    /// Bytes of a message have passed. Those of a client count only if they come fast enough: otherwise a crowd could
-    /// hold all places with a byte now and then.
+    /// Notes that bytes of a message have passed. A client's bytes count only if they come fast enough: otherwise a
+    /// crowd could hold all places with a byte now and then.
     pub(super) fn has_passed(&self, bytes: usize) {
         let Sides { passed_at, passed_since, .. } = self.sides;
         let now = self.ticks.load(Ordering::Relaxed);
@@ -313,19 +313,19 @@ impl<'a> Outlet<'a> {
         passed_at.store(now, Ordering::Relaxed);
     }
 
-    /// The client has begun a message, or ended it.
+    /// Notes that the client has begun a message, or ended it.
     pub(super) fn owes(&self, owes: bool) {
         self.sides.client_owes.store(owes, Ordering::Relaxed);
     }
 
-    /// Waits until more bytes fit, unless the side that they come from fails before.
+    /// Waits until more bytes fit, or until the side that they come from fails.
     async fn has_room(&mut self, from: &Inlet<'_>) -> Result<(), Stop> {
         self.room.widen(self.half.as_ref());
         let is_to_client = self.receiver == Receiver::Client;
         if is_to_client {
             self.sides.client_stalls.store(true, Ordering::Relaxed);
         }
-        // While the app takes nothing, the client is not the one that is slow.
+        // While the app takes nothing, the client is not the slow side.
         let owed = !is_to_client && self.sides.client_owes.swap(false, Ordering::Relaxed);
         let mut is_source_gone = false;
         let has_room = loop {
@@ -351,8 +351,8 @@ impl<'a> Outlet<'a> {
     }
 }
 
-/// Whether a side that failed had said its last byte before: then nothing is missing, and it is only
-/// gone. Its kernel says so when it is asked for a connection that it has finished with.
+/// Returns true if a side that failed had sent its end of stream before: nothing is missing then. The kernel of a peer
+/// that is gone answers with a reset when it gets bytes for a connection that it has finished with.
 fn has_ended(from: &Inlet<'_>) -> bool {
     let socket: &TcpStream = from.half.as_ref();
     // A reset is EPIPE behind the end of the stream (tcp_reset), else ECONNRESET.
@@ -360,7 +360,7 @@ fn has_ended(from: &Inlet<'_>) -> bool {
     error.and_then(|error| error.raw_os_error()).is_some_and(|code| Errno::from_raw(code) == Errno::EPIPE)
 }
 
-/// Reads what there is into `buf`; 0 means that the other side closed.
+/// Reads available bytes into `buf`; returns 0 if the other side closed.
 pub(super) async fn fill(
     from: &mut Inlet<'_>,
     buf: &mut Buffer<'_>,
@@ -383,8 +383,7 @@ pub(super) async fn write(from: &Inlet<'_>, to: &mut Outlet<'_>, mut bytes: &[u8
     Ok(())
 }
 
-/// Writes as many bytes as fit, once any do, unless the side that they come from fails before;
-/// returns how many.
+/// Writes as many bytes as fit, once any do, unless the side that they come from fails before; returns their number.
 async fn write_some(from: &Inlet<'_>, to: &mut Outlet<'_>, bytes: &[u8]) -> Result<usize, Stop> {
     // The kernel takes a write as a whole.
     let bytes = &bytes[..bytes.len().min(to.room.bytes())];
@@ -399,13 +398,14 @@ async fn write_some(from: &Inlet<'_>, to: &mut Outlet<'_>, bytes: &[u8]) -> Resu
 
 /// Looks at bytes as they pass.
 pub(super) trait Watch {
-    /// Returns how many bytes at the front of `buf` may be passed on. It may insert some itself.
+    /// Returns the number of bytes at the front of `buf` that may be passed on. It may insert some itself.
     fn look(&mut self, buf: &mut BytesMut) -> usize;
 
-    /// So many of them have gone, as often as some have: the other side may see these and no more.
+    /// Notes that this many of them have been passed on; it is called for each write, as the other side may see these
+    /// bytes and no more.
     fn passed(&mut self, bytes: usize);
 
-    /// What is held back cannot grow any more: it is to be passed on unread.
+    /// Tells the watch that no more can be held back: the held bytes are passed on unread.
     fn give_up(&mut self);
 }
 
@@ -440,7 +440,7 @@ pub(super) async fn both_ways(
     }
 }
 
-/// Passes bytes on until no more can be. What is held back goes on at the end.
+/// Passes bytes on until one side stops. Bytes that are still held back at the end are passed on then.
 async fn pump(
     from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
@@ -473,11 +473,11 @@ async fn pump(
     }
 }
 
-/// Passes on what was held back, though its end has not come: the other side shall see as much.
+/// Passes on bytes that were held back although their message is incomplete: the other side must get the same bytes.
 pub(super) async fn flush(from: &Inlet<'_>, to: &mut Outlet<'_>, held: &[u8], stop: Stop) -> Stop {
     match stop {
         Stop::SourceClosed => write(from, to, held).await.err().unwrap_or(stop),
-        // Whoever was reset gets what fits at once.
+        // The other side will be reset: it gets only the bytes that fit into its socket buffer at once.
         _ => {
             let _ = to.half.try_write(held);
             stop
@@ -497,7 +497,8 @@ mod tests {
 
     const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-    /// A connection with as little room in the kernel as can be: who connected, and who accepted.
+    /// Returns both ends of a connection with as little room in the kernel as possible: the connecting end, then the
+    /// accepting one.
     async fn narrow() -> (TcpStream, TcpStream) {
         let [listening, connecting] = [(); 2].map(|()| {
             let socket = TcpSocket::new_v4().unwrap();
@@ -511,7 +512,7 @@ mod tests {
         (connected, listener.accept().await.unwrap().0)
     }
 
-    /// Everything passes that comes.
+    /// Watch that lets everything pass.
     #[derive(Default)]
     struct Passed(usize);
 

@@ -1,9 +1,9 @@
-//! What the kernel holds for the two sockets of a connection, and how long it waits for the other end.
+//! Limits for the memory that the kernel holds for the two sockets of a connection, and for its wait for the other end.
 //!
-//! The kernel lets a buffer grow to some MiB where a peer seems to want it, and keeps what was sent until the
-//! peer takes it, also after a close. Both count as memory of the container. So each direction has a [`Room`]:
-//! small for all, larger for sides that transfer much, while the shared [`Pool`] lasts. If one side closes, the other
-//! socket is closed when its last bytes have been taken.
+//! The kernel lets a buffer grow to some MiB where a peer seems to want it, and keeps sent bytes until the peer takes
+//! them, even after a close. Both count as memory of the container. So each direction has a [`Room`]: small for all,
+//! larger for sides that transfer much, while the shared [`Pool`] lasts. If one side closes, the other socket is closed
+//! when its last bytes have been taken.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,37 +16,37 @@ use tokio::time::sleep;
 
 use super::budget::{Pool, Share};
 
-/// After how long without a word the other end is asked whether it is still there, and from then on how
-/// often; after nine questions without an answer it is not. A peer that is half closed does not say that it
-/// has gone.
+/// Silence after which the kernel asks whether the other end is still there, and interval at which it repeats the
+/// question; after nine questions without an answer the other end counts as gone. A half-closed peer does not say that
+/// it has gone.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// How long a side may take none of the last bytes of another side that has gone. About as long as the
-/// kernel of the side that has gone would keep them for it: until its pauses between two attempts reach
-/// 120 s (tcp_orphan_retries, tcp(7)).
+/// Longest time for which a side may take none of the last bytes after the other side has gone. It is about as long as
+/// the kernel of the gone side would keep them: until its pauses between two attempts reach 120 s (tcp_orphan_retries,
+/// tcp(7)).
 #[cfg(target_os = "linux")]
 const LAST_BYTES_LIMIT: Duration = Duration::from_secs(200);
-/// How often a socket is asked whether the last bytes have been taken.
+/// Interval at which a socket is asked whether the last bytes have been taken.
 const LAST_BYTES_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What the kernel may hold in each direction of a socket whatever the pool has, in bytes as it counts them.
+/// Bytes, as the kernel counts them, that it may hold in each direction of a socket even if the pool is empty.
 const OWN_ROOM_BYTES: usize = 6 * 1024;
-/// The same at the beginning, while the pool has room.
+/// Bytes for the same at the beginning, while the pool has room.
 const FIRST_ROOM_BYTES: usize = 32 * 1024;
-/// The largest, which is what the kernel lets everybody ask for (net.core.wmem_max, rmem_max).
+/// Most bytes for the same, which is what the kernel lets everybody ask for (net.core.wmem_max, rmem_max).
 const MOST_BYTES: usize = 2 * 212_992;
 
-/// Has the kernel notice that the other end of a connection is gone. What a listener has, the connections
-/// that it accepts have as well.
+/// Makes the kernel notice when the other end of a connection is gone. Connections inherit this from the listener that
+/// accepts them.
 pub(super) fn keep_alive(socket: &impl AsFd) {
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL);
     // A socket that is gone already shows so at its first read.
     let _ = SockRef::from(socket).set_tcp_keepalive(&keepalive);
 }
 
-/// Gives a socket that has no connection yet little room, which can become more later, as do the connections that
-/// it accepts.
+/// Gives little room to a socket that has no connection yet. It can become more later, as for the connections that the
+/// socket accepts.
 pub(super) fn prepare(socket: &impl AsFd) {
     Way::Send.set(socket, OWN_ROOM_BYTES);
     let _ = SockRef::from(socket).set_recv_buffer_size(OWN_ROOM_BYTES / 2);
@@ -67,7 +67,7 @@ pub(super) async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Has a connection send small writes at once, and keep the room that it is given.
+/// Makes a connection send small writes at once, and keep the room that it is given.
 pub(super) fn begin(socket: &TcpStream) {
     // The data port is local to the pod or next to it; small writes must not wait for acks.
     // A socket that is gone already shows so at its first read.
@@ -75,7 +75,7 @@ pub(super) fn begin(socket: &TcpStream) {
     lock_buffers(socket, Locks::Both);
 }
 
-/// Which of its buffers the kernel leaves as large as it was told.
+/// Buffers whose size the kernel leaves as it was set.
 #[derive(Clone, Copy, Debug)]
 enum Locks {
     Send = 1,
@@ -91,7 +91,7 @@ fn lock_buffers(socket: &impl AsFd, locks: Locks) {
     let _ = (socket, locks);
 }
 
-/// Has the kernel announce windows up to this many bytes, where there is room for them.
+/// Makes the kernel announce windows up to this many bytes, where there is room for them.
 fn limit_window(socket: &impl AsFd, bytes: usize) {
     #[cfg(target_os = "linux")]
     {
@@ -111,7 +111,7 @@ mod options {
     sockopt_impl!(WindowClamp, SetOnly, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, i32);
 }
 
-/// Bytes that were written and that the other end has not acknowledged; 0 if that cannot be told.
+/// Returns the number of written bytes that the other end has not acknowledged; 0 if it is unknown.
 fn unsent(socket: &TcpStream) -> usize {
     #[cfg(target_os = "linux")]
     {
@@ -132,13 +132,13 @@ fn unsent(socket: &TcpStream) -> usize {
     }
 }
 
-/// Whether the peer has not taken all that was written.
+/// Returns true if the peer has not taken all written bytes.
 pub(super) fn holds_bytes(socket: &TcpStream) -> bool {
     unsent(socket) > 0
 }
 
-/// Has the kernel give a peer up that takes none of the last bytes for as long as the kernel of the side
-/// that sent them would wait for it.
+/// Makes the kernel give up a peer that takes none of the last bytes for as long as the kernel of the side that sent
+/// them would wait for it.
 pub(super) fn limit_last_bytes(socket: &TcpStream) {
     #[cfg(target_os = "linux")]
     // Fails only on a socket that is gone already.
@@ -147,8 +147,8 @@ pub(super) fn limit_last_bytes(socket: &TcpStream) {
     let _ = socket;
 }
 
-/// Waits until a peer has taken all that was written, or the kernel has given it up. While it waits the
-/// memory is that of a connection that counts.
+/// Waits until a peer has taken all written bytes, or the kernel has given it up. During the wait the memory counts as
+/// that of an open connection.
 pub(super) async fn last_bytes_are_taken(socket: &TcpStream) {
     let mut left = unsent(socket);
     if left == 0 {
@@ -162,7 +162,7 @@ pub(super) async fn last_bytes_are_taken(socket: &TcpStream) {
     }
 }
 
-/// The two ways of a socket.
+/// The two directions of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Send,
@@ -170,7 +170,7 @@ pub(super) enum Way {
 }
 
 impl Way {
-    /// Sets how much the kernel may hold in this direction of a socket.
+    /// Sets the number of bytes that the kernel may hold in this direction of a socket.
     fn set(self, socket: &impl AsFd, bytes: usize) {
         // The kernel doubles what it is told (socket(7)). All of this fails only on a socket that is gone
         // already, which shows at its next use.
@@ -184,10 +184,10 @@ impl Way {
     }
 }
 
-/// What the kernel may hold in one direction of a socket.
+/// Bytes that the kernel may hold in one direction of a socket.
 ///
-/// What is received has little room first, and gets more as it is read. It gives none back: a peer that has
-/// seen a large window sends nothing at once into one that has been made smaller than its segments, which on
+/// The receiving direction starts with little room, and gets more as its bytes are read. It gives none back: a peer
+/// that has seen a large window sends nothing at once into a window that has become smaller than its segments, which on
 /// a loopback have 32 KiB and more.
 #[derive(Debug)]
 pub(super) struct Room<'a> {
@@ -197,25 +197,25 @@ pub(super) struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// In one direction of a socket that was made here, as [`connect`] and [`prepare`] make them.
+    /// Returns the room of one direction of a socket that [`connect`] or a listener after [`prepare`] made.
     pub(super) fn of(pool: &'a Pool, socket: &TcpStream, way: Way) -> Self {
         let mut room = Self { way, bytes: OWN_ROOM_BYTES, share: Share::of(pool) };
         room.widen_to(FIRST_ROOM_BYTES, socket);
         room
     }
 
-    /// As much as there can be, which nobody counts.
+    /// Returns a room of the largest size, which no pool counts.
     #[cfg(test)]
     pub(super) fn unlimited(pool: &'a Pool) -> Self {
         Self { way: Way::Send, bytes: MOST_BYTES, share: Share::of(pool) }
     }
 
-    /// Bytes that the kernel may hold, as it counts them.
+    /// Returns the number of bytes that the kernel may hold, as it counts them.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Twice as much, if the pool has it: what there is has been filled.
+    /// Doubles the room, if the pool has as much, because it has been filled.
     pub(super) fn widen(&mut self, socket: &TcpStream) {
         self.widen_to(MOST_BYTES.min(2 * self.bytes), socket);
     }
@@ -227,8 +227,8 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Nothing is sent: while others need it, all but the own part is given back, unless the peer has not
-    /// taken what lies there.
+    /// Gives back all but the own part while nothing is sent and others need it, unless the peer has not taken the
+    /// bytes in it.
     pub(super) fn rest(&mut self, socket: &TcpStream) {
         if self.bytes > OWN_ROOM_BYTES && self.share.is_wanted() && unsent(socket) == 0 {
             self.share.set(0);
@@ -262,7 +262,7 @@ mod tests {
             room.widen(&socket);
         }
         assert!(size() > FIRST_ROOM_BYTES && room.bytes == MOST_BYTES);
-        // Nobody else needs it.
+        // No other holder needs the room.
         room.rest(&socket);
         assert_eq!(room.bytes, MOST_BYTES);
         let mut others = Share::of(&pool);
@@ -295,7 +295,7 @@ mod tests {
         };
         tokio::join!(peer.write_all(&bytes), reads).0.unwrap();
         assert_eq!(room.bytes(), MOST_BYTES);
-        // What it takes when nobody reads, until it has taken none for a while.
+        // Counts the bytes that the room takes when nobody reads, until it has taken none for a while.
         let (mut written, mut held, mut rests) = (0, 0, 0);
         while rests < 20 {
             while let Ok(more) = peer.try_write(&bytes[..64 * 1024]) {

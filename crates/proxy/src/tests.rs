@@ -22,7 +22,7 @@ use super::*;
 use rolldrop_record::wire::ProxyLine;
 use rolldrop_record::{Protocol, ServedEnd, ServedRow};
 
-/// Long enough for any step on a busy machine; only a failing test waits so long.
+/// Long enough for any step on a busy machine; only a failing test waits this long.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 async fn within<T>(what: impl Future<Output = T>) -> T {
@@ -83,7 +83,8 @@ impl Running {
         TcpStream::connect(self.data).await.unwrap()
     }
 
-    /// A new client's connection, and the app's for it: this much was asked, and has come there.
+    /// Returns a new client's connection, and the app's for it, after the client has sent this text and the app has got
+    /// it.
     async fn asked(&self, app: &TcpListener, request: &str) -> (TcpStream, TcpStream) {
         let mut client = self.client().await;
         client.write_all(request.as_bytes()).await.unwrap();
@@ -105,7 +106,7 @@ impl Running {
         read_all(&mut stream).await
     }
 
-    /// The value of a metric without labels.
+    /// Returns the value of a metric without labels.
     async fn metric(&self, name: &str) -> usize {
         let metrics = self.get("/metrics").await;
         let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -116,7 +117,7 @@ impl Running {
         self.rows_from(0).await
     }
 
-    /// The first line that a reader gets.
+    /// Returns the first line that a reader gets.
     async fn hello(&self, query: &str) -> ProxyLine {
         self.rows_of(query).await.lines.remove(0)
     }
@@ -184,7 +185,7 @@ impl RowStream {
         self
     }
 
-    /// Reads one line of the stream; what is no JSON is the framing around it.
+    /// Reads one line of the stream; lines that are not JSON are the framing around it.
     async fn next_line(&mut self) -> bool {
         loop {
             let mut line = String::new();
@@ -231,7 +232,7 @@ async fn read_all(stream: &mut TcpStream) -> String {
     text
 }
 
-/// Reads exactly what is expected, and shows what came instead.
+/// Reads the expected bytes, and shows the actual ones if they differ.
 async fn expect(stream: &mut TcpStream, expected: &str) {
     let mut bytes = vec![0; expected.len()];
     within(stream.read_exact(&mut bytes)).await.unwrap();

@@ -10,7 +10,7 @@ use super::connection::{Origin, Streams};
 use super::relay::{self, Finish, Ledger, Watch};
 use rolldrop_record::{Protocol, ServedEnd, ServedRow};
 
-/// What is recorded of the connection.
+/// Recorded facts of the connection.
 pub(super) struct Tunnel {
     origin: Arc<Origin>,
     protocol: Protocol,
@@ -20,14 +20,14 @@ pub(super) struct Tunnel {
 }
 
 impl Tunnel {
-    /// A connection that begins.
+    /// Returns the record of a connection that begins.
     pub(super) fn begin(origin: Arc<Origin>, protocol: Protocol) -> Self {
         origin.begin();
         let (from_client, from_app) = Default::default();
         Self { origin, protocol, from_client, from_app, ended: AtomicBool::new(false) }
     }
 
-    /// Ends it, if it has not ended; returns whether it had not.
+    /// Ends the connection, if it has not ended; returns true if it had not.
     pub(super) fn end(&self, ended: ServedEnd) -> bool {
         let is_news = !self.ended.swap(true, Ordering::Relaxed);
         if is_news {
@@ -57,7 +57,7 @@ impl Ledger for Tunnel {
     }
 }
 
-/// Counts bytes.
+/// Watch that counts bytes.
 struct Count<'a>(&'a AtomicU64);
 
 impl Watch for Count<'_> {

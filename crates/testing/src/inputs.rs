@@ -1,4 +1,4 @@
-//! The small form of the fuzz targets: what is kept for each (`fuzz/seeds`), and inputs like it.
+//! The small form of the fuzz targets: the inputs kept for each (`fuzz/seeds`), and inputs similar to them.
 
 use std::fs;
 use std::ops::Range;
@@ -11,10 +11,10 @@ use rand::{Rng, RngExt};
 
 use super::Target;
 
-/// Inputs that are tried for each target.
+/// Number of inputs that are tried for each target.
 const CASES: u32 = 1000;
 
-/// What an input is made wrong with.
+/// Texts that are inserted to make an input wrong.
 const TEXTS: &[&str] = &[
     "\r\n",
     "\n",
@@ -33,15 +33,15 @@ const TEXTS: &[&str] = &[
     "18446744073709551616",
 ];
 
-/// The folder of the fuzz targets.
+/// Returns the folder of the fuzz targets.
 pub(crate) fn fuzz_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
 }
 
-/// Feeds each target what is kept for it, and unless it is slow a thousand other inputs like that.
+/// Feeds each target its kept inputs and, unless the target is slow, a thousand inputs similar to them.
 ///
 /// # Panics
-/// With the input, when a target does not keep its promise; when nothing is kept for it.
+/// If a target does not keep its promise, with the input; if a target has no kept inputs.
 pub fn break_none(targets: &[Target]) {
     let mut random: SmallRng = rand::make_rng();
     for target in targets {
@@ -56,7 +56,7 @@ pub fn break_none(targets: &[Target]) {
     }
 }
 
-/// Says on stderr which input it was, if it breaks the target.
+/// Feeds an input to a target, and prints it on stderr if the target breaks.
 fn feed(target: &Target, input: &[u8]) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (target.entry)(input))) {
         eprintln!(
@@ -68,14 +68,14 @@ fn feed(target: &Target, input: &[u8]) {
     }
 }
 
-/// What is kept for a target: beginnings, and what was found.
+/// Returns the inputs kept for a target: starting points, and inputs that the fuzzer found.
 fn kept(target: &str) -> Vec<Vec<u8>> {
     let folder = fuzz_folder().join("seeds").join(target);
     let files = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     files.map(|file| fs::read(file.expect("an entry").path()).expect("an input")).collect()
 }
 
-/// The input with another first byte and up to four changes.
+/// Returns the input with another first byte and up to four changes.
 fn changed(mut bytes: Vec<u8>, random: &mut impl Rng) -> Vec<u8> {
     for _ in 0..random.random_range(0..5) {
         let part = part(&bytes, random);

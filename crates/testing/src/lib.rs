@@ -1,9 +1,9 @@
-//! What the tests and fuzz targets (`fuzz/`) of several packages share. No other build has this crate.
+//! Code that the tests and fuzz targets (`fuzz/`) of several packages share. No other build has this crate.
 //!
-//! A crate that reads bytes from the network, or files that somebody else wrote, has a module `fuzzing` with
-//! its [`targets!`]. Each takes any bytes, and panics if what it promises does not hold: that nothing breaks
-//! it, and, where bytes come in pieces, that the pieces make no difference. These modules are compiled into
-//! fuzz targets and unit tests only.
+//! A crate that reads bytes from the network, or files that somebody else wrote, has a module `fuzzing` with its
+//! [`targets!`]. Each target takes any bytes, and panics if it does not keep its promise: that nothing breaks it and,
+//! where bytes come in pieces, that the pieces make no difference. These modules are compiled into fuzz targets and
+//! unit tests only.
 
 mod inputs;
 pub mod schema;
@@ -15,17 +15,17 @@ use std::sync::OnceLock;
 
 pub use inputs::break_none;
 
-/// What takes any bytes.
+/// A function that takes any bytes.
 pub type Entry = fn(&[u8]);
 
 /// One fuzz target.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// The name of its program, and of the folder of what is kept for it.
+    /// Name of its program, and of the folder of its kept inputs.
     pub name: &'static str,
-    /// What it calls.
+    /// Function that it calls.
     pub entry: Entry,
-    /// Whether one input takes so long that the tests feed it only what is kept.
+    /// True if one input takes so long that the tests feed it only the kept inputs.
     pub is_slow: bool,
 }
 
@@ -47,7 +47,7 @@ macro_rules! targets {
         /// A function for each target.
         ///
         /// # Panics
-        /// When it does not keep its promise.
+        /// If the target does not keep its promise.
         pub mod target {
             $(
                 #[doc = concat!("Feeds bytes to the target `", stringify!($name), "`.")]
@@ -65,36 +65,36 @@ macro_rules! targets {
     };
 }
 
-/// What counts the bytes that the program has asked for and not given back: a fuzz target's allocator.
-/// Without one nothing is counted.
+/// A counter of the bytes that the program has allocated and not freed: a fuzz target's allocator. Without a meter
+/// nothing is counted.
 #[derive(Clone, Copy, Debug)]
 pub struct Meter {
-    /// Bytes in use.
+    /// Returns the bytes in use.
     pub held: fn() -> usize,
-    /// The most that have been in use since this was called last.
+    /// Returns the most bytes that have been in use since the last call of this function.
     pub peak: fn() -> usize,
 }
 
 static METER: OnceLock<Meter> = OnceLock::new();
 
 impl Meter {
-    /// Counts with this one from now on; the first one stays.
+    /// Installs this meter; the first one that is installed stays.
     pub fn install(self) {
         let _ = METER.set(self);
     }
 
-    /// Bytes in use; 0 without a meter.
+    /// Returns the bytes in use; 0 without a meter.
     pub fn held() -> usize {
         METER.get().map_or(0, |meter| (meter.held)())
     }
 
-    /// The most bytes that have been in use since this was called last; 0 without a meter.
+    /// Returns the most bytes that have been in use since the last call of this function; 0 without a meter.
     pub fn peak() -> usize {
         METER.get().map_or(0, |meter| (meter.peak)())
     }
 }
 
-/// The bytes of an input behind its first one, which says into pieces of what sizes they are cut.
+/// Splits an input into its bytes after the first one, and those bytes in pieces whose sizes the first byte determines.
 pub fn pieces(input: &[u8]) -> (&[u8], impl Iterator<Item = &[u8]> + Clone) {
     let (seed, bytes) = input.split_first().map_or((0, input), |(seed, bytes)| (*seed, bytes));
     let (mut rest, mut state) = (bytes, u32::from(seed));

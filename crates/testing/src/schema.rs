@@ -3,20 +3,20 @@
 
 use serde_json::Value;
 
-/// Whether `value` meets `schema`. A keyword that is not known here fails, so that none is passed over.
+/// Checks that `value` meets `schema`. An unknown keyword fails, so that none is ignored.
 ///
 /// # Errors
 ///
-/// Where it does not, and why.
+/// Fails with the place that does not meet the schema, and the reason.
 ///
 /// # Panics
 ///
-/// If the schema is none.
+/// If the schema is invalid.
 pub fn meets(value: &Value, schema: &Value) -> Result<(), String> {
     checked(value, schema, schema, "$")
 }
 
-/// The same for a part of the value, which is at this place, and for the part of the schema `root` that is about it.
+/// Checks the part of the value at this place against the part of the schema `root` that describes it.
 #[expect(clippy::too_many_lines, reason = "an arm for each keyword")]
 fn checked(value: &Value, schema: &Value, root: &Value, at: &str) -> Result<(), String> {
     let fail = |what: &str| Err(format!("{at}: {what}"));

@@ -1,4 +1,4 @@
-//! The folder of the fuzz targets agrees with the code.
+//! Checks that the folder of the fuzz targets agrees with the code.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::inputs::fuzz_folder;
 use super::*;
 
-/// The modules with targets, with the names of their crates.
+/// Returns the modules with targets, with the names of their crates.
 fn modules() -> Vec<(String, PathBuf)> {
     let root = fuzz_folder().join("..");
     let folders = fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap());
@@ -18,7 +18,7 @@ fn modules() -> Vec<(String, PathBuf)> {
     modules.filter(|(_, module)| module.is_file()).collect()
 }
 
-/// The names in a module's `targets!`.
+/// Returns the names in a module's `targets!`.
 fn names(module: &Path) -> Vec<String> {
     let text = fs::read_to_string(module).unwrap();
     let (_, list) =

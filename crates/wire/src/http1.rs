@@ -1,13 +1,13 @@
-//! Where an HTTP/1.1 message body ends, found without changing or copying a byte.
+//! Finds the end of an HTTP/1.1 message body without changing or copying a byte.
 //!
-//! A [`Body`] looks at the bytes as they pass and says how many of them still
-//! belong to the message, chunk sizes, extensions and trailers included. The proxy then
-//! forwards the bytes, and the load generator skips them. Heads are parsed elsewhere, since a
-//! client, a relay and a server must treat the same head differently.
+//! A [`Body`] looks at the bytes as they pass and tells how many of them still belong to the message, chunk sizes,
+//! extensions and trailers included. The proxy then forwards the bytes, and the load generator skips them. Heads are
+//! parsed elsewhere, since a client, a relay and a server must treat the same head differently.
 //!
-//! It is ours because hyper owns its sockets: error numbers, byte counts and the bytes themselves would be lost.
+//! The code is our own because hyper owns its sockets: error numbers, byte counts and the bytes themselves would be
+//! lost.
 
-/// The framing of a message body (RFC 9112, section 6.3), and how far it has come.
+/// The framing of a message body (RFC 9112, section 6.3), and the position in it.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Body {
     /// This many bytes are left.
@@ -18,7 +18,7 @@ pub enum Body {
     UntilClose,
 }
 
-/// The largest length that is taken for one: readers that count in 63 bits see the same.
+/// Largest length that is accepted: readers that count in 63 bits see the same value.
 pub const MAX_LENGTH: u64 = u64::MAX >> 1;
 
 /// A chunked body that breaks the grammar, so that its end cannot be known.
@@ -26,32 +26,31 @@ pub const MAX_LENGTH: u64 = u64::MAX >> 1;
 pub struct BadChunk;
 
 impl Body {
-    /// No body at all.
+    /// An empty body.
     pub const NONE: Body = Body::Length(0);
 
     /// A chunked body at its first byte.
     pub const CHUNKED: Body = Body::Chunked(Chunked(Place::Size { value: 0, digits: 0 }));
 
-    /// Whether every byte of the body has passed.
+    /// Returns true if every byte of the body has passed.
     pub fn is_done(&self) -> bool {
         matches!(self, Body::Length(0) | Body::Chunked(Chunked(Place::Done)))
     }
 
-    /// Passes over the beginning of `bytes` and returns how many of them belong to the body.
+    /// Passes over the beginning of `bytes` and returns the number of bytes that belong to the body.
     ///
     /// # Errors
     ///
-    /// When a chunked body breaks the grammar.
+    /// Fails if a chunked body breaks the grammar.
     pub fn take(&mut self, bytes: &[u8]) -> Result<usize, BadChunk> {
         self.take_with(bytes, |_| {})
     }
 
-    /// The same, with each piece of the content among them for `content`: without chunk sizes, extensions and
-    /// trailers.
+    /// Does the same, and passes each piece of the content to `content`: without chunk sizes, extensions and trailers.
     ///
     /// # Errors
     ///
-    /// When a chunked body breaks the grammar.
+    /// Fails if a chunked body breaks the grammar.
     pub fn take_with(&mut self, bytes: &[u8], mut content: impl FnMut(&[u8])) -> Result<usize, BadChunk> {
         match self {
             Body::Length(left) => {
@@ -69,7 +68,7 @@ impl Body {
     }
 }
 
-/// How far a chunked body has come.
+/// Position in a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunked(Place);
 
@@ -100,7 +99,7 @@ enum Place {
     TrailerLf,
     /// Before the LF that ends the message.
     LastLf,
-    /// Behind the message.
+    /// After the message.
     Done,
 }
 
@@ -125,7 +124,7 @@ impl Place {
         Ok(at)
     }
 
-    /// The place after one byte that is not chunk data.
+    /// Returns the place after one byte that is not chunk data.
     fn after(self, byte: u8) -> Result<Place, BadChunk> {
         Ok(match (self, byte) {
             (Place::Size { value, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F')
@@ -156,7 +155,7 @@ impl Place {
     }
 }
 
-/// What lines consist of: visible characters, spaces and tabs, and what is not ASCII.
+/// Returns true for bytes that lines may contain: visible characters, spaces, tabs and bytes that are not ASCII.
 fn is_text(byte: u8) -> bool {
     byte == b'\t' || !byte.is_ascii_control()
 }

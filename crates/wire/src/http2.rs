@@ -1,12 +1,12 @@
-//! What HTTP/2 looks like on the wire (RFC 9113): frame headers, the names of error
-//! codes, and header blocks (`hpack`), for readers of bytes that pass by.
+//! HTTP/2 on the wire (RFC 9113): frame headers, the names of error codes, and header blocks (`hpack`), for readers of
+//! bytes that pass by.
 //!
-//! It makes no connection and checks no order of frames: that is for the ends. It is ours because the `h2` crate is
-//! such an end: it cannot read along while the bytes pass unchanged.
+//! This module makes no connection and does not check the order of frames: the two ends do that. The code is our own
+//! because the `h2` crate is such an end: it cannot read along while the bytes pass unchanged.
 
 pub mod hpack;
 
-/// What a client with prior knowledge begins with.
+/// First bytes of a client with prior knowledge.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A frame with content.
@@ -19,7 +19,7 @@ pub const RST_STREAM: u8 = 3;
 pub const SETTINGS: u8 = 4;
 /// A frame that announces a stream of the server.
 pub const PUSH_PROMISE: u8 = 5;
-/// A frame that says which streams will still be answered.
+/// A frame that announces the last stream that will still be answered.
 pub const GOAWAY: u8 = 7;
 /// A frame that lets the other side send more.
 pub const WINDOW_UPDATE: u8 = 8;
@@ -35,24 +35,24 @@ pub const PADDED: u8 = 0x8;
 /// The flag PRIORITY of HEADERS.
 pub const PRIORITY: u8 = 0x20;
 
-/// The largest payload that every receiver takes.
+/// Largest payload that every receiver takes.
 pub const MAX_FRAME_BYTES: usize = 16_384;
 
 /// The nine bytes before a frame's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// Bytes of payload.
+    /// Length of the payload in bytes.
     pub length: usize,
-    /// One of the constants of this module, or one that it has no name for.
+    /// One of the constants of this module, or a type that has none.
     pub kind: u8,
     /// The flags.
     pub flags: u8,
-    /// The stream, 0 for the connection.
+    /// Number of the stream; 0 for the connection.
     pub stream: u32,
 }
 
 impl FrameHeader {
-    /// The bytes that it takes.
+    /// Length of the header in bytes.
     pub const BYTES: usize = 9;
 
     /// Reads the header at the front of `bytes`; `None` if it is not complete.
@@ -62,25 +62,25 @@ impl FrameHeader {
         Some(Self { length, kind, flags, stream: u32::from_be_bytes(stream) & 0x7fff_ffff })
     }
 
-    /// The bytes of this header; the length must fit into 24 bits.
+    /// Returns the bytes of this header; the length must fit into 24 bits.
     pub fn bytes(self) -> [u8; Self::BYTES] {
         let [.., a, b, c] = self.length.to_be_bytes();
         let [d, e, f, g] = self.stream.to_be_bytes();
         [a, b, c, self.kind, self.flags, d, e, f, g]
     }
 
-    /// Whether the flag is set.
+    /// Returns true if the flag is set.
     pub fn has(self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 }
 
-/// The first four bytes as a number; 0 where there are fewer.
+/// Returns the first four bytes as a number; 0 if there are fewer.
 pub fn number(bytes: &[u8]) -> u32 {
     bytes.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 
-/// The name of an error code (RFC 9113, 7).
+/// Returns the name of an error code (RFC 9113, 7).
 pub fn error_name(code: u32) -> String {
     const NAMES: [&str; 14] = [
         "NO_ERROR",

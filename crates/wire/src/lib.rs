@@ -1,4 +1,4 @@
-//! HTTP on the wire, for all that sends, passes on or serves it: [`http1`] says where a body ends, [`http2`]
+//! HTTP on the wire, for all code that sends, passes on or serves it: [`http1`] finds the end of a body, [`http2`]
 //! reads frames and header blocks of a connection that passes by, [`places`] decides which connections a server holds.
 
 pub mod http1;

@@ -1,8 +1,8 @@
-//! How many connections an HTTP server holds, and which of them end first.
+//! The connections that an HTTP server holds, and the order in which it closes them.
 //!
-//! A connection without a request in hand may be closed at any time, as by any HTTP server: when its
-//! [`Patience`] is over, or at once when all places are taken and it has been idle for longest. So
-//! clients that only hold connections keep no others out.
+//! A connection without a request in hand may be closed at any time, as by any HTTP server: when its [`Patience`] is
+//! over, or at once when all places are taken and it has been idle longest. So clients that only hold connections keep
+//! no others out.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,12 +18,12 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// How long a connection is kept that asks for nothing.
+/// Time for which the server keeps a connection that requests nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// Between two requests, and before the first.
+    /// Longest time between two requests, and before the first one.
     pub idle: Duration,
-    /// From the first byte of a head on.
+    /// Longest time from the first byte of a head to its end.
     pub head: Duration,
 }
 
@@ -32,17 +32,17 @@ pub struct Patience {
 pub struct Places {
     free: Arc<Semaphore>,
     patience: Patience,
-    /// Those that may be closed, longest idle first.
+    /// Connections that may be closed, longest idle first.
     idle: Mutex<BTreeMap<IdleSince, CancellationToken>>,
     became_idle: Notify,
     next_number: AtomicU64,
 }
 
-/// Since when a connection has been idle, and its number.
+/// Instant since which a connection has been idle, and its number.
 type IdleSince = (Instant, u64);
 
 impl Places {
-    /// This many places.
+    /// Returns this many free places.
     pub fn new(count: usize, patience: Patience) -> Arc<Self> {
         Arc::new(Self {
             free: Arc::new(Semaphore::new(count)),
@@ -53,7 +53,7 @@ impl Places {
         })
     }
 
-    /// A place, if need be that of the connection that has been idle for longest.
+    /// Takes a place, if need be the one of the connection that has been idle longest.
     pub async fn take(self: &Arc<Self>) -> Option<Place> {
         let free = loop {
             let free = Arc::clone(&self.free);
@@ -95,7 +95,7 @@ enum State {
     Idle { since: Instant },
     /// A head has begun.
     Head { since: Instant },
-    /// A request is in hand, or its answer on the way.
+    /// A request is in hand, or its answer is being sent.
     Busy,
 }
 
@@ -146,7 +146,7 @@ impl Place {
         }
     }
 
-    /// A request has come; it ends when the guard is dropped.
+    /// Notes that a request has come; the request ends when the guard is dropped.
     pub fn begin_request(self: &Arc<Self>) -> InHand {
         self.enter(|_| State::Busy);
         InHand(Arc::clone(self))
@@ -225,7 +225,7 @@ impl<B: Body + Unpin> Body for AnswerBody<B> {
 pub struct Noticed<S> {
     /// The stream itself.
     pub stream: S,
-    /// Whose it is.
+    /// Place of the connection.
     pub place: Arc<Place>,
 }
 

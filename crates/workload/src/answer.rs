@@ -1,4 +1,4 @@
-//! What each path answers.
+//! The answer to each path.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::websocket;
 
 /// Upper limit of the body sizes that a request may ask for.
 const MAX_BODY_BYTES: usize = 64 << 20;
-/// In how many pieces `/stream` sends its body.
+/// Number of pieces in which `/stream` sends its body.
 const STREAM_PIECES: u32 = 20;
 
 /// An answer, before it is sent.
@@ -23,7 +23,7 @@ pub(super) struct Answer {
     pub(super) pace: Pace,
 }
 
-/// How the body leaves.
+/// The way in which the body is sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Pace {
     /// In one piece.
@@ -32,7 +32,7 @@ pub(super) enum Pace {
     Pieces { piece_bytes: usize, pause: Duration },
 }
 
-/// Whether the server wants traffic.
+/// The server's answer to readiness probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Readiness {
     Ready,
@@ -44,7 +44,7 @@ impl Answer {
         Self { status, body: text.into(), delay: Duration::ZERO, pace: Pace::AtOnce }
     }
 
-    /// What a request gets that is to fail.
+    /// Returns the answer to a request that is to fail.
     pub(super) fn failure() -> Self {
         Self::text(StatusCode::INTERNAL_SERVER_ERROR, "failed, as asked\n")
     }
@@ -54,12 +54,12 @@ impl Answer {
     }
 }
 
-/// Whether probes ask for this path.
+/// Returns true if this path is for probes.
 pub(super) fn is_of_a_probe(path: &str) -> bool {
     matches!(path, "/healthz" | "/readyz")
 }
 
-/// The answer to a path and query. `index` is the body of `/`.
+/// Returns the answer to a path and query. `index` is the body of `/`.
 pub(super) fn answer(path: &str, query: Option<&str>, readiness: Readiness, index: &Bytes) -> Answer {
     match path {
         "/" => Answer::text(StatusCode::OK, index.clone()),
@@ -100,7 +100,7 @@ fn stream(query: Option<&str>) -> Answer {
     }
 }
 
-/// The body of `/`.
+/// Returns the body of `/`.
 pub(super) fn index_body(body_bytes: Option<usize>, pod_name: Option<&str>) -> Bytes {
     match (body_bytes, pod_name) {
         (Some(bytes), _) => filler(bytes),

@@ -1,10 +1,9 @@
-//! Asks the API server for the server's own pod, again and again, as an operator or a client
-//! that elects a leader does: so that the log shows until when that works.
+//! Requests the server's own pod from the API server again and again, as an operator or a client that elects a leader
+//! does: so the log shows until when that works.
 //!
-//! It finds the API server and its credentials like any program in a pod: by the variables
-//! `KUBERNETES_SERVICE_HOST` and `KUBERNETES_SERVICE_PORT`, and the files of the service account.
-//! On the embedded cluster's userspace dataplane, where no file can be put at that path, the
-//! variable `ROLLDROP_SERVICE_ACCOUNT` says where they are.
+//! It finds the API server and its credentials like any program in a pod: by the variables `KUBERNETES_SERVICE_HOST`
+//! and `KUBERNETES_SERVICE_PORT`, and the files of the service account. On the embedded cluster's userspace dataplane,
+//! where no file can be put at that path, the variable `ROLLDROP_SERVICE_ACCOUNT` has the path of the files.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,10 +19,10 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::log::{Entry, Log};
 
 const FILES: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// How long an answer may take.
+/// Longest time to wait for an answer.
 const LONGEST_ANSWER: Duration = Duration::from_secs(5);
 
-/// Why the API server cannot be asked.
+/// Reason that the API server cannot be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     /// The process has no address of the API server.
@@ -35,7 +34,7 @@ pub enum ApiError {
     /// The service account cannot be used.
     #[error("use the service account")]
     Config(#[from] KubeconfigError),
-    /// No client can be made of it.
+    /// No client could be made from the service account.
     #[error("make a client")]
     Client(#[from] kube::Error),
 }
@@ -52,7 +51,7 @@ impl Asker {
     ///
     /// # Errors
     ///
-    /// There is none, or no address of the API server.
+    /// Fails if there is no service account, or no address of the API server.
     pub(super) async fn new(period: Duration, pod: &str) -> Result<Self, ApiError> {
         let variable = |name| std::env::var(name).map_err(|_| ApiError::NoVariable(name));
         let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
@@ -105,7 +104,7 @@ impl Asker {
     }
 }
 
-/// Why there is no answer to what was asked.
+/// Reason that there is no answer.
 enum AskError {
     /// The API server answered 403.
     Refused(String),

@@ -1,9 +1,8 @@
-//! Knows when an answer has left the process.
+//! Detects when an answer has left the process.
 //!
-//! hyper flushes the transport only after every byte that it has buffered was
-//! taken by the kernel. So a body that has ended leaves its exchange with the
-//! connection, and the next completed flush closes it. In HTTP/2 so does h2, as
-//! long as no flow control holds an answer back.
+//! hyper flushes the transport only after the kernel has taken every byte that hyper has buffered. So a body that has
+//! ended leaves its exchange with the connection, and the next completed flush closes it. In HTTP/2 so does h2, as long
+//! as no flow control holds an answer back.
 
 use std::cell::RefCell;
 use std::io;
@@ -88,7 +87,7 @@ pub(super) struct PacedBody {
 }
 
 impl PacedBody {
-    /// All of `content` at once.
+    /// Returns a body that sends all of `content` at once.
     pub(super) fn whole(content: Bytes, exchange: Exchange, unflushed: Unflushed) -> Self {
         let piece_bytes = content.len().max(1);
         Self {
@@ -101,7 +100,7 @@ impl PacedBody {
         }
     }
 
-    /// `content` in pieces of `piece_bytes`.
+    /// Changes the body to send `content` in pieces of `piece_bytes`.
     pub(super) fn paced(mut self, piece_bytes: usize, pause: Duration) -> Self {
         self.piece_bytes = piece_bytes.max(1);
         self.pause = pause;
@@ -140,8 +139,8 @@ impl Body for PacedBody {
 
 impl Drop for PacedBody {
     fn drop(&mut self) {
-        // hyper drops a body when it has encoded its last piece; one that still
-        // has content was cut off, and its exchange ends here as aborted.
+        // hyper drops a body when it has encoded its last piece; a body that still has content was cut off, and its
+        // exchange ends here as aborted.
         if self.content.is_empty()
             && let Some(exchange) = self.exchange.take()
         {

@@ -1,9 +1,8 @@
-//! The same answers over HTTP/2, for clients that speak it without asking (prior knowledge), and
-//! an answer to any unary gRPC call: an empty message, or how the server is
-//! (`grpc.health.v1.Health/Check`), and the status OK.
+//! The same answers over HTTP/2, for clients that speak it without asking (prior knowledge), and an answer to any unary
+//! gRPC call: an empty message, or the server's health (`grpc.health.v1.Health/Check`), and the status OK.
 //!
-//! A connection that asks while the server drains, or that is open when it stops accepting, gets a
-//! GOAWAY, and its earlier requests are answered.
+//! A connection that sends a request while the server drains, or that is open when it stops accepting, gets a GOAWAY,
+//! and its earlier requests are answered.
 
 use std::io;
 use std::rc::Rc;
@@ -24,9 +23,9 @@ use super::connection::{Transport, Unflushed};
 use super::log::Exchange;
 use super::server::{POD, REQUEST_ID, Shared};
 
-/// How HTTP/2 begins, and no request of HTTP/1.1.
+/// First bytes of HTTP/2, which no HTTP/1.1 request has.
 const PREFACE: &[u8; 4] = b"PRI ";
-/// From one look at a beginning that came in part to the next.
+/// Interval between two looks at a beginning that has come only in part.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -34,15 +33,15 @@ const GRPC_OK: HeaderValue = HeaderValue::from_static("0");
 const GRPC_INTERNAL: HeaderValue = HeaderValue::from_static("13");
 /// A message of no bytes.
 const EMPTY_MESSAGE: Bytes = Bytes::from_static(&[0; 5]);
-/// The method that asks how a server is, and a message for each answer: a status, in field 1.
+/// Method that asks for the server's health, and the message of each answer: a status, in field 1.
 const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 const SERVING: Bytes = Bytes::from_static(&[0, 0, 0, 0, 2, 8, 1]);
 const NOT_SERVING: Bytes = Bytes::from_static(&[0, 0, 0, 0, 2, 8, 2]);
 
-/// Waits for what a connection begins with, and returns whether it is HTTP/2.
+/// Waits for the first bytes of a connection, and returns true if it is HTTP/2.
 ///
 /// # Errors
-/// When the connection ended first.
+/// Fails if the connection ended first.
 pub(super) async fn is_spoken(stream: &TcpStream) -> io::Result<bool> {
     let mut begun = [0; PREFACE.len()];
     loop {
@@ -68,7 +67,7 @@ pub(super) async fn serve(stream: TcpStream, shared: Rc<Shared>, finish: Cancell
                 Some(Ok((request, respond))) => {
                     answers.spawn_local(respond_to(request, respond, shared.clone(), unflushed.clone()));
                 }
-                // What is left to be sent has been sent.
+                // All remaining frames have been sent.
                 Some(Err(_)) | None => return,
             },
             Some(_) = answers.join_next() => {}
@@ -145,7 +144,7 @@ async fn plain(
     Ok(())
 }
 
-/// The answer to a call, and its gRPC status.
+/// Returns the answer to a call, and its gRPC status.
 fn called(path: &str, shared: &Shared) -> (Answer, HeaderValue) {
     let is_to_fail = path != HEALTH_CHECK && shared.is_to_fail(path);
     let answer = Answer {
@@ -157,8 +156,8 @@ fn called(path: &str, shared: &Shared) -> (Answer, HeaderValue) {
     (answer, if is_to_fail { GRPC_INTERNAL } else { GRPC_OK })
 }
 
-/// The message that answers a call. A server that is not ready still serves calls, as it does paths;
-/// only the health check shows it.
+/// Returns the message that answers a call. A server that is not ready still serves calls, as it does paths; only the
+/// health check shows it.
 fn message(path: &str, readiness: Readiness) -> Bytes {
     match readiness {
         _ if path != HEALTH_CHECK => EMPTY_MESSAGE,

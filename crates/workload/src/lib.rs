@@ -1,9 +1,8 @@
 //! The sample server with named good and bad shutdown habits.
 //!
-//! A server of HTTP/1.1, and of HTTP/2 by prior knowledge, for scenarios and tests. What it does with each request is
-//! logged by request id, so that a measurement can be checked against the truth.
-//! It runs on one thread: an answer is handed to the kernel and logged in one
-//! step that no signal can come between.
+//! A server of HTTP/1.1, and of HTTP/2 by prior knowledge, for scenarios and tests. It logs the outcome of each request
+//! by request id, so that a measurement can be checked against the truth. It runs on one thread: an answer is handed to
+//! the kernel and logged in one step that no signal can interrupt.
 //!
 //! It knows nothing of the rest of the program; the caller supplies the clock.
 
@@ -26,15 +25,15 @@ pub use log::{LogTarget, NowNs};
 pub use server::Server;
 pub use signals::StopSignal;
 
-/// What the server does on a stop signal.
+/// The server's reaction to a stop signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Habit {
     /// Exits at once with code 0; requests in flight are lost.
     Exit,
-    /// Fails its readiness, keeps serving for a while with `Connection: close`, then
-    /// stops accepting, serves what waits in the accept queue, and exits 0.
+    /// Fails its readiness, keeps serving for a while with `Connection: close`, then stops accepting, serves the
+    /// connections in the accept queue, and exits 0.
     Drain,
-    /// Does nothing, until it is killed.
+    /// Does nothing, until the kubelet kills the server.
     Ignore,
     /// Stops accepting at once, finishes the requests in flight, and exits 0.
     Finish,
@@ -42,22 +41,23 @@ pub enum Habit {
     CloseIdle,
 }
 
-/// How the server behaves.
+/// Settings of the server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where to listen.
+    /// Address that the server listens on.
     pub listen: SocketAddr,
-    /// How long after the start the server listens.
+    /// Time from the start until the server listens.
     pub listen_after: Duration,
-    /// What to do on SIGTERM, SIGINT and SIGQUIT.
+    /// Reaction to SIGTERM, SIGINT and SIGQUIT.
     pub on_stop: Habit,
-    /// What to do on single signals, if not the default.
+    /// Reactions to single signals that differ from the default.
     pub on_signal: BTreeMap<StopSignal, Habit>,
-    /// How long [`Habit::Drain`] and [`Habit::CloseIdle`] keep serving.
+    /// Time for which [`Habit::Drain`] and [`Habit::CloseIdle`] keep serving.
     pub drain_for: Duration,
-    /// How long the server is busy after a stop signal, before it acts on it: it reads and answers nothing in this time.
+    /// Time for which the server is busy after a stop signal, before it acts on it: it reads and answers nothing in
+    /// this time.
     pub stop_work: Duration,
-    /// How long an HTTP/1.1 connection may be idle before the server closes it.
+    /// Longest time that an HTTP/1.1 connection may be idle before the server closes it.
     pub idle_timeout: Duration,
     /// Delay before every answer.
     pub response_time: Duration,
@@ -65,17 +65,17 @@ pub struct Config {
     pub fail_share: f64,
     /// Size of the body of `/`; `None` for a short text.
     pub body_bytes: Option<usize>,
-    /// How long after the start the server becomes ready.
+    /// Time from the start until the server becomes ready.
     pub ready_after: Duration,
-    /// How often to ask the API server for the server's own pod; `None` does not.
+    /// Interval at which the server requests its own pod from the API server; `None` if it does not.
     pub ask_api_every: Option<Duration>,
-    /// Where the log goes; `None` keeps none.
+    /// Destination of the log; `None` if there is none.
     pub log: Option<LogTarget>,
     /// Name of the pod, answered in `rolldrop-pod`.
     pub pod_name: Option<String>,
 }
 
-/// Why the server could not run.
+/// Reason that the server could not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkloadError {

@@ -1,4 +1,4 @@
-//! The server's log of what it did, one JSON line for each event.
+//! The server's log of its actions, one JSON line for each event.
 //!
 //! Every line is one unbuffered append, so that an instant exit loses none.
 
@@ -14,7 +14,7 @@ use super::WorkloadError;
 /// Reads the time: nanoseconds since the Unix epoch, on one clock that never jumps.
 pub type NowNs = Box<dyn Fn() -> i64>;
 
-/// Where the log goes.
+/// Destination of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogTarget {
     /// The standard output.
@@ -23,7 +23,7 @@ pub enum LogTarget {
     File(PathBuf),
 }
 
-/// What happened to a request, or to the server itself.
+/// An event of a request, or of the server itself.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(super) enum Entry<'a> {
@@ -37,13 +37,13 @@ pub(super) enum Entry<'a> {
     Listening { address: &'a str },
     /// A signal arrived.
     Signal { name: &'a str },
-    /// The process goes on after it was stopped (SIGCONT).
+    /// The process continues after it was stopped (SIGCONT).
     Continued,
-    /// The API server answered what the server asked.
+    /// The API server answered the server's request.
     ApiAnswered,
-    /// It answered that the server has no right to ask that.
+    /// The API server answered that the server has no right to this request.
     ApiRefused { why: &'a str },
-    /// It did not answer, or with another error.
+    /// The API server did not answer, or with another error.
     ApiFailed { why: &'a str },
     /// The listener was closed.
     StoppedAccepting,
@@ -113,14 +113,13 @@ impl Log {
     }
 }
 
-/// One request from its arrival to its end. Dropped before [`Exchange::answered`],
-/// it is logged as aborted.
+/// One request from its arrival to its end. If it is dropped before [`Exchange::answered`], it is logged as aborted.
 pub(super) struct Exchange {
     log: Log,
     /// The client's request id; a request without one leaves no line.
     id: Option<String>,
     status: u16,
-    /// Of what its connection has in flight.
+    /// Share in the requests that its connection has in flight.
     _share: Option<Rc<()>>,
 }
 
@@ -144,7 +143,7 @@ impl Exchange {
         self
     }
 
-    /// The whole answer is in the kernel's hands.
+    /// Notes that the kernel has the whole answer.
     pub(super) fn answered(mut self) {
         if let Some(id) = self.id.take() {
             self.log.write(Entry::Answered { id: &id, status: self.status });

@@ -1,4 +1,4 @@
-//! Accepts, answers, and stops in the chosen habit.
+//! Accepts connections, answers requests, and stops in the chosen habit.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -34,8 +34,8 @@ use super::{Config, Habit, WorkloadError};
 
 /// Connections that may wait in the accept queue.
 const BACKLOG: i32 = 4096;
-/// How long a connection that has not asked yet may do so after the server
-/// stopped accepting: it was accepted, so its request is probably on its way.
+/// Time for which a connection without a request yet may still send one after the server stopped accepting: it was
+/// accepted, so its request is probably on its way.
 const FIRST_REQUEST_WAIT: Duration = Duration::from_secs(1);
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("rolldrop-id");
 pub(super) const POD: HeaderName = HeaderName::from_static("rolldrop-pod");
@@ -55,7 +55,7 @@ impl Config {
     }
 }
 
-/// What every connection needs.
+/// State that every connection needs.
 pub(super) struct Shared {
     pub(super) log: Log,
     started: Instant,
@@ -66,14 +66,14 @@ pub(super) struct Shared {
     idle_timeout: Duration,
     response_time: Duration,
     fail_share: f64,
-    /// Requests so far that could fail.
+    /// Number of requests so far that could fail.
     counted: Cell<u64>,
     index: Bytes,
     pub(super) pod: Option<HeaderValue>,
 }
 
 impl Shared {
-    /// Whether the server wants traffic now.
+    /// Returns whether the server wants traffic now.
     pub(super) fn readiness(&self) -> Readiness {
         if self.draining.get() || self.started.elapsed() < self.ready_after {
             Readiness::NotReady
@@ -82,7 +82,7 @@ impl Shared {
         }
     }
 
-    /// Whether a request is to fail: every n-th of those that are no probe, as the share says.
+    /// Returns true if a request is to fail: every n-th one, by the share, not counting probes.
     pub(super) fn is_to_fail(&self, path: &str) -> bool {
         if is_of_a_probe(path) {
             return false;
@@ -93,7 +93,7 @@ impl Shared {
         failed(n + 1) > failed(n)
     }
 
-    /// The answer to a path and query.
+    /// Returns the answer to a path and query.
     pub(super) fn answer(&self, path: &str, query: Option<&str>) -> Answer {
         match self.is_to_fail(path) {
             true => Answer::failure(),
@@ -101,7 +101,7 @@ impl Shared {
         }
     }
 
-    /// Waits before an answer begins: as long as its path asks for, and the configuration.
+    /// Waits before an answer begins, for as long as its path and the configuration require.
     pub(super) async fn delay(&self, own: Duration) {
         let delay = own + self.response_time;
         if !delay.is_zero() {
@@ -109,7 +109,7 @@ impl Shared {
         }
     }
 
-    /// A response that names its pod.
+    /// Returns a response that names its pod.
     fn response(&self, status: StatusCode, fields: HeaderMap, body: PacedBody) -> Response<PacedBody> {
         let mut response = Response::new(body);
         *response.status_mut() = status;
@@ -120,7 +120,7 @@ impl Shared {
         response
     }
 
-    /// Logs what came; returns the signal, if it is one that means something.
+    /// Logs a signal, or that the process continues; returns the signal, if it is one that may have a habit.
     fn log_signal(&self, noticed: Noticed) -> Option<StopSignal> {
         match noticed {
             Noticed::Signal(signal) => {
@@ -136,12 +136,12 @@ impl Shared {
 }
 
 impl Server {
-    /// Opens the log and installs the signal handlers. Must be called
-    /// on a runtime with one thread, inside a [`tokio::task::LocalSet`].
+    /// Opens the log and installs the signal handlers. Must be called on a runtime with one thread, inside a
+    /// [`tokio::task::LocalSet`].
     ///
     /// # Errors
     ///
-    /// The log cannot be opened.
+    /// Fails if the log cannot be opened.
     pub fn new(config: &Config, now: NowNs) -> Result<Self, WorkloadError> {
         // First, so that no signal finds the default action once somebody can connect.
         let signals = Signals::install().map_err(WorkloadError::Signals)?;
@@ -154,9 +154,10 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// The address is in use or cannot be listened on, or `ask_api_every` is set, but the API server cannot be asked.
+    /// Fails if the address is in use or cannot be listened on, or if `ask_api_every` is set but the API server cannot
+    /// be asked.
     pub fn run(self) -> LocalBoxFuture<'static, Result<(), WorkloadError>> {
-        // Not async itself: whoever awaits it does not compile it, and this crate's optimisations hold for it.
+        // Not an async function: so the caller's crate does not compile it, and this crate's optimisations apply to it.
         self.serve().boxed_local()
     }
 
@@ -185,11 +186,11 @@ impl Server {
     }
 }
 
-/// How the wait before listening ended.
+/// The end of the wait before listening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
     Over,
-    /// By a signal: there is nothing to finish.
+    /// A signal ended it: there is nothing to finish.
     Stopped,
 }
 
@@ -214,7 +215,7 @@ async fn wait_to_listen(
     }
 }
 
-/// Listens, and logs where.
+/// Listens, and logs the address.
 fn listen_logged(config: &Config, log: &Log) -> Result<TcpListener, WorkloadError> {
     let listener = listen(config.listen).map_err(|source| match source.kind() {
         io::ErrorKind::AddrInUse => WorkloadError::AddressInUse(config.listen),
@@ -316,7 +317,7 @@ async fn serve(
     shared.log.write(Entry::Exiting);
 }
 
-/// Waits for an instant; for none, forever.
+/// Waits for an instant; without one, forever.
 async fn at(instant: Option<Instant>) {
     match instant {
         Some(instant) => tokio::time::sleep_until(instant).await,
@@ -324,7 +325,7 @@ async fn at(instant: Option<Instant>) {
     }
 }
 
-/// Closes the listener, but takes what waits in its accept queue first: that would be reset.
+/// Closes the listener, but first accepts the connections in its accept queue: the kernel would reset them.
 ///
 /// Asks the kernel directly: the runtime learns of a connection only some time later.
 fn close_after_accepting_all(listener: TcpListener) -> Vec<TcpStream> {
@@ -341,8 +342,8 @@ fn close_after_accepting_all(listener: TcpListener) -> Vec<TcpStream> {
     waiting.into_iter().filter_map(|stream| adopt(stream).ok()).collect()
 }
 
-/// Ignores an accept error of one connection. One of the process (no
-/// descriptors left) would otherwise spin.
+/// Ignores an accept error of one connection. An error of the process (no descriptors left) would otherwise make the
+/// loop spin.
 async fn back_off_from(error: &io::Error) {
     if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
         eprintln!("rolldrop workload: accept: {error}");
@@ -381,7 +382,7 @@ async fn serve_connection(stream: TcpStream, shared: Rc<Shared>, finish: Cancell
     }
     let unflushed = Unflushed::default();
     let asked = Rc::new(Cell::new(Asked::Nothing));
-    // Each exchange has a share of it.
+    // Each exchange has a share in it.
     let in_flight = Rc::new(());
     let service = service_fn(|request| {
         asked.set(Asked::Http);
@@ -421,7 +422,7 @@ async fn serve_connection(stream: TcpStream, shared: Rc<Shared>, finish: Cancell
     }
 }
 
-/// What a connection has been used for so far.
+/// Use of a connection so far.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Nothing,

@@ -1,7 +1,7 @@
 //! The signals that the server notices.
 //!
-//! No process can notice SIGKILL and SIGSTOP. A process that was stopped finds out afterwards, by
-//! SIGCONT and by the gap in its log.
+//! No process can notice SIGKILL and SIGSTOP. A process that was stopped finds out afterwards, by SIGCONT and by the
+//! gap in its log.
 
 use std::fmt;
 use std::io;
@@ -38,7 +38,7 @@ const ALL: [(StopSignal, &str, Number); 6] = [
 ];
 
 impl StopSignal {
-    /// Whether it asks a server to stop by default.
+    /// Returns true if the signal asks a server to stop by default.
     pub fn means_stop(self) -> bool {
         matches!(self, Self::Term | Self::Int | Self::Quit)
     }
@@ -63,11 +63,11 @@ impl FromStr for StopSignal {
     }
 }
 
-/// What came.
+/// A signal, or the end of a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Noticed {
     Signal(StopSignal),
-    /// The process goes on after it was stopped.
+    /// The process continues after it was stopped.
     Continued,
 }
 

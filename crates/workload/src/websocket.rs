@@ -22,14 +22,14 @@ use super::connection::Transport;
 use super::log::Exchange;
 use super::server::Shared;
 
-/// Where it is.
+/// Path of the WebSocket.
 pub(super) const PATH: &str = "/ws";
-/// How long the client may take to answer a close frame.
+/// Longest time that the client may take to answer a close frame.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
-/// The first line of a message names its id, as a header names that of a request.
+/// The first line of a message gives its id, as a header does for a request.
 const ID_LINE: &str = "rolldrop-id: ";
 
-/// The header fields that switch a connection to WebSocket; `None` where that was not asked for.
+/// Returns the header fields that switch a connection to WebSocket; `None` if the request did not ask for that.
 pub(super) fn switch(request: &Request<Incoming>) -> Option<HeaderMap> {
     let asked = request.headers().get(UPGRADE)?.as_bytes().eq_ignore_ascii_case(b"websocket");
     let key = request.headers().get(SEC_WEBSOCKET_KEY).filter(|_| asked)?;
@@ -46,7 +46,7 @@ pub(super) async fn serve(transport: Transport, early: Bytes, shared: &Shared, f
     let mut socket = WebSocketStream::from_partially_read(transport, early.into(), Role::Server, None).await;
     loop {
         let message = tokio::select! {
-            // What has arrived is answered before the server goes.
+            // Messages that have arrived are answered before the server goes.
             biased;
             message = socket.next() => message,
             () = finish.cancelled() => break,

@@ -42,7 +42,7 @@ fn run_once(cluster: &Cluster, values: &Value) -> (String, i64, String) {
     (ended, code, log)
 }
 
-/// How many requests a run says were dropped as its one pod ended.
+/// Returns the number of requests dropped as a run's one pod ended, by its log.
 #[track_caller]
 fn dropped(log: &str) -> u64 {
     let headline = log.lines().find(|line| line.contains(" of 400 requests "));

@@ -1,4 +1,4 @@
-//! The chart's Role and what the program says it will do: neither may have what the other has not.
+//! The chart's Role and the program's plan: neither may have a right that the other does not have.
 
 use std::collections::BTreeSet;
 
@@ -8,21 +8,21 @@ use super::{objects, of_kind, template};
 use crate::harness::Rolldrop;
 use crate::kubectl::{Kubectl, ROLLED_OUT, SharedCluster};
 
-/// Something that may be done.
+/// Right to an operation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Right {
-    /// None: in all namespaces, or of what is in none.
+    /// Namespace of the right; `None` means all namespaces, or objects that are in none.
     namespace: Option<String>,
     group: String,
-    /// With the subresource.
+    /// Name of the resource, with its subresource.
     resource: String,
     verb: String,
-    /// None: whichever.
+    /// Name of the one object; `None` means any.
     name: Option<String>,
 }
 
 impl Right {
-    /// Whether who has this may do that.
+    /// Returns true if this right includes the other one.
     fn covers(&self, other: &Self) -> bool {
         let same = |right: &Self| (right.group.clone(), right.resource.clone(), right.verb.clone());
         same(self) == same(other)
@@ -31,7 +31,7 @@ impl Right {
     }
 }
 
-/// What it takes to make a call; none for what anybody may ask, as the server's version.
+/// Returns the right that a call needs; `None` for calls that anybody may make, such as the server's version.
 fn of_call(line: &str) -> Option<Right> {
     let mut words = line.split_whitespace().skip(1);
     let (method, path) = (words.next()?, words.next()?);
@@ -67,7 +67,7 @@ fn of_call(line: &str) -> Option<Right> {
     })
 }
 
-/// What the rules of the Roles and ClusterRoles give.
+/// Returns the rights that the Roles and ClusterRoles grant.
 fn of_chart(values: &Value) -> BTreeSet<Right> {
     let objects = objects(&values.to_string());
     let texts = |list: &Value| -> Vec<String> {
@@ -98,7 +98,7 @@ fn of_chart(values: &Value) -> BTreeSet<Right> {
     rights
 }
 
-/// The specifications of scenarios, one for each thing that takes rights of its own.
+/// Returns the specifications of scenarios, one for each feature that needs rights of its own.
 fn specs() -> Vec<(&'static str, Value)> {
     let disrupt = |disruption: Value| json!({"target": {"service": "web"}, "disruptions": [disruption]});
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "own"},

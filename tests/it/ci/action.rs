@@ -1,4 +1,4 @@
-//! The GitHub Action, step by step as a runner would: its scripts, its inputs and outputs, and a stand-in for GitHub.
+//! The GitHub Action, step by step as a runner executes it: its scripts, inputs and outputs, and a stand-in for GitHub.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,12 +17,12 @@ use crate::web::Web;
 
 const ACTION: &str = ".github/actions/rolldrop";
 
-/// A job that uses the action: a folder with what a runner gives to its steps.
+/// A job that uses the action: a folder with everything that a runner gives to its steps.
 struct Job {
     dir: TempDir,
     action: Value,
     inputs: BTreeMap<String, String>,
-    /// What stands in expressions besides the inputs.
+    /// Values of expressions besides the inputs.
     context: BTreeMap<String, String>,
     env: BTreeMap<String, String>,
 }
@@ -50,14 +50,14 @@ impl Job {
         fs::read_to_string(self.dir.path().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
     }
 
-    /// An output of a step, as the steps after it see it: what was written last.
+    /// Returns an output of a step as later steps see it: the value that was written last.
     fn output(&self, name: &str) -> String {
         let outputs = self.file("output");
         let of = |line: &str| line.strip_prefix(name)?.strip_prefix('=').map(str::to_owned);
         outputs.lines().filter_map(of).next_back().unwrap_or_default()
     }
 
-    /// A text with its expressions replaced.
+    /// Returns a text with its expressions replaced.
     fn filled(&self, text: &str) -> String {
         let mut out = String::new();
         let mut rest = text;
@@ -103,7 +103,7 @@ impl Job {
         command.output().expect("bash starts")
     }
 
-    /// Measures, again as long as the machine was starved.
+    /// Measures, and repeats that while the machine is starved.
     fn measure(&self) -> Output {
         let meanwhile = Meanwhile::begins();
         let measure = || {
@@ -128,7 +128,7 @@ fn ended(output: &Output, code: i32) -> String {
     said
 }
 
-/// A run of some seconds in which a pod ends.
+/// Returns the scenario of a run of some seconds in which a pod ends.
 fn scenario() -> String {
     let spec = "  target: {service: web}
   load: {rate: 50, duration: 5s}
@@ -137,7 +137,7 @@ fn scenario() -> String {
     Web::new(2).pod(json!({"terminationGracePeriodSeconds": 1})).scenario("small", spec)
 }
 
-/// GitHub's comments of a pull request, of which the first hundred are others'.
+/// GitHub's comments on a pull request; the first hundred are from others.
 fn comments_api() -> StandIn {
     let ours = std::sync::Mutex::new(None::<String>);
     StandIn::start(move |asked: &Asked| {
@@ -328,7 +328,7 @@ fn every_output_of_the_action_is_one_that_a_step_writes() {
     }
 }
 
-/// The archive of a release whose program says its version, and its checksum.
+/// Returns the archive of a release whose program prints its version, and its checksum.
 fn release(folder: &str) -> (Vec<u8>, String) {
     let dir = tempfile::tempdir().expect("a directory");
     fs::create_dir(dir.path().join(folder)).expect("a folder");

@@ -1,4 +1,4 @@
-//! What `rolldrop gate --format` gives of a recorded run.
+//! The output of `rolldrop gate --format` for a recorded run.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{python, root};
 use crate::harness::{Finished, Rolldrop, fed};
 
-/// The recorded run of three rollouts, which lost 488 requests.
+/// Returns the recorded run of three rollouts, which lost 488 requests.
 fn recorded() -> PathBuf {
     root().join("tests/reference/runs/plain-rollout/run")
 }

@@ -17,7 +17,7 @@ use crate::machine::{Meanwhile, figure, measured};
 use crate::runs::{Dataplane, turn};
 use crate::web::Web;
 
-/// What the pods of Argo Rollouts carry.
+/// Pod template hash that the pods of Argo Rollouts carry.
 const HASH: &str = "5d4c8b";
 
 /// A cluster with an app `web` that loses nothing: it serves on for some seconds after its deletion.
@@ -31,7 +31,7 @@ impl Shop {
         Self(cluster)
     }
 
-    /// Applies what this cluster serves of these objects.
+    /// Applies those of these objects that this cluster serves.
     #[track_caller]
     fn apply(&self, objects: &[Value]) {
         let kinds =
@@ -41,13 +41,13 @@ impl Shop {
         self.0.apply(&manifest.join("\n---\n"));
     }
 
-    /// Runs a script of bash where `kubectl` is that of the tests, for this cluster.
+    /// Runs a bash script in which `kubectl` is the tests' own, for this cluster.
     fn bash(&self, script: &str, job: &Value) -> Output {
         self.0.kubectl(ROLLED_OUT);
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("job.json");
         fs::write(&file, job.to_string()).expect("a file");
-        // CronJobs are not served here: what kubectl would take from one is in the file.
+        // The cluster does not serve CronJobs: the file has the object that kubectl would take from one.
         let text = format!(
             "#!/bin/sh\nif [ \"$1 $2 $4\" = 'create job --from=cronjob/rolldrop-gate' ]; then\n  set -- create -f {}\nfi\n\
              exec {KUBECTL} \"$@\"\n",
@@ -85,7 +85,7 @@ impl Shop {
     }
 }
 
-/// Runs something that measures, and fails unless it ends so. It tells what was said last.
+/// Runs a measurement, and fails unless it ends with the expected value. Returns its last output.
 #[track_caller]
 fn ends<T: Copy + Debug + PartialEq>(run: impl Fn() -> (T, String), expected: T) -> String {
     let meanwhile = Meanwhile::begins();
@@ -96,7 +96,7 @@ fn ends<T: Copy + Debug + PartialEq>(run: impl Fn() -> (T, String), expected: T)
     ran.1
 }
 
-/// What `kubectl kustomize` makes of a folder, with the scenario made short: one pod is evicted.
+/// Returns the objects that `kubectl kustomize` makes of a folder, with a shorter scenario: one pod is evicted.
 fn gate(folder: &str) -> Vec<Value> {
     let mut objects = chart::kustomized(&root().join("charts/gate").join(folder));
     let of_gate = |object: &&mut Value| object["kind"] == "ConfigMap";
@@ -120,7 +120,7 @@ fn of_kind<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
     objects.iter().find(|object| object["kind"] == kind).unwrap_or_else(|| panic!("no {kind}"))
 }
 
-/// A Job named `name` with this spec. Other tests use the processors meanwhile.
+/// Returns a Job named `name` with this spec. Other tests use the processors meanwhile.
 fn job(name: &str, mut spec: Value) -> Value {
     let args = spec.pointer_mut("/template/spec/containers/0/args").and_then(Value::as_array_mut);
     args.expect("arguments").push("--max-busy=100%".into());
@@ -132,7 +132,7 @@ fn text(path: &str) -> Value {
     serde_saphyr::from_str(&text).expect("YAML")
 }
 
-/// What `kubectl create job --from=cronjob/rolldrop-gate` makes.
+/// Returns the Job that `kubectl create job --from=cronjob/rolldrop-gate` creates.
 fn from_cron_job(objects: &[Value]) -> Value {
     job("rolldrop-gate", of_kind(objects, "CronJob")["spec"]["jobTemplate"]["spec"].clone())
 }

@@ -5,18 +5,18 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// What was asked.
+/// A request that the server received.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) method: String,
-    /// With the query.
+    /// Path with its query.
     pub(super) path: String,
     pub(super) host: String,
     pub(super) authorization: String,
     pub(super) body: String,
 }
 
-/// What is answered: a status, further headers, a body.
+/// An answer: status, further headers, body.
 pub(super) struct Answer(pub(super) u16, pub(super) String, pub(super) Vec<u8>);
 
 /// A server on a port of loopback, until the test's process ends.
@@ -39,7 +39,7 @@ impl StandIn {
         Self { url, asked }
     }
 
-    /// What was asked since this was last called.
+    /// Returns the requests that have come since the last call.
     pub(super) fn asked(&self) -> Vec<Asked> {
         std::mem::take(&mut *self.asked.lock().expect("a lock"))
     }

@@ -1,4 +1,4 @@
-//! `rolldrop tune` on a workload that was there before: the least sleep, its proof, and nothing left behind.
+//! `rolldrop tune` on an existing workload: the shortest sleep, its proof, and nothing left behind.
 
 use std::path::Path;
 
@@ -51,7 +51,7 @@ impl Shop {
             .args([SharedCluster::get().kubeconfig()])
     }
 
-    /// The arguments that go on with a tuning, or prove its choice again.
+    /// Returns the arguments that continue a tuning, or prove its choice again.
     fn go_on(&self, how: &str, dir: &Path, more: &[&str]) -> Vec<String> {
         let tuning = dir.join("tuning").display().to_string();
         let words = ["tune", how, &tuning, "--yes"].into_iter().chain(more.iter().copied());
@@ -63,7 +63,7 @@ impl Shop {
     }
 }
 
-/// What the tuning in a directory has written.
+/// Returns the tuning that was written in a directory.
 pub(crate) fn tuning(dir: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(dir.join("tuning/tune.json")).expect("tune.json"))
         .expect("JSON")
@@ -235,7 +235,7 @@ fn gateway_without_an_ingress_needs_the_workloads_name() {
     assert!(missing.stderr().contains("there is no Deployment other in namespace"), "{missing}");
 }
 
-/// The runs of a tuning, without those that were made again because the machine lagged.
+/// Returns the runs of a tuning, without those that were repeated because the machine lagged.
 fn valid_steps(found: &Value) -> Vec<&Value> {
     let steps = found["steps"].as_array().expect("steps");
     steps.iter().filter(|step| step["verdict"]["state"] == "valid").collect()
@@ -304,7 +304,7 @@ fn interrupted_tuning_keeps_what_it_measured_and_goes_on() {
         assert_eq!(partial["steps"][0]["purpose"], "before", "{partial}");
         let told = std::fs::read_to_string(dir.path().join("tuning/tune.md")).expect("tune.md");
         assert!(told.contains("rolldrop tune --resume tuning"), "{told}");
-        // No further rollouts are allowed: what is measured is read again, and that is all.
+        // No further rollouts are allowed: the measured ones are read again, and nothing else happens.
         let resumed = Rolldrop::new(shop.go_on("--resume", dir.path(), &["--max-rollouts", "1"])).finish();
         resumed.expect_code(3);
         let found = tuning(dir.path());
@@ -340,7 +340,7 @@ fn killed_tuning_is_put_back_unless_somebody_deployed() {
     assert_eq!(found["steps"][0]["purpose"], "before", "what was measured is used: {found}");
 }
 
-/// Tunes a workload of this kind, whose pods the rollouts of it end one by one.
+/// Tunes a workload of this kind, whose rollouts end its pods one by one.
 fn is_tuned(kind: &str) {
     measured(|| {
         let _turn = turn();

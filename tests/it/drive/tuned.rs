@@ -1,4 +1,5 @@
-//! Settings that `rolldrop tune` has chosen, applied: rolling restarts lose nothing of a client that is not rolldrop's.
+//! Settings that `rolldrop tune` has chosen, applied: in rolling restarts a client that is not rolldrop's loses
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,12 +18,12 @@ use crate::runs::{Dataplane, turn};
 use crate::web::Web;
 
 const CLIENT: &str = include_str!("tuned/client.py");
-/// The client's connections in a second.
+/// Connections of the client per second.
 const RATE: u32 = 200;
 const SECONDS: u32 = 12;
 
-/// Restarts the workload again and again while a pod sends requests through its Service. Returns what the client says last: how
-/// many were answered, and how many were not.
+/// Restarts the workload again and again while a pod sends requests through its Service. Returns the client's last
+/// numbers: requests that were answered, and those that were not.
 fn restarted_under_a_client(cluster: &Cluster, name: &str) -> (u32, u32, String) {
     let command = json!([
         "python3",
@@ -54,7 +55,7 @@ fn restarted_under_a_client(cluster: &Cluster, name: &str) -> (u32, u32, String)
     (answered, failed, said)
 }
 
-/// The record of each run of a tuning, by its name.
+/// Returns the record of each run of a tuning, by its name.
 fn infos(tuning: &Path) -> BTreeMap<String, RunInfo> {
     let dirs = fs::read_dir(tuning).expect("the tuning").flatten();
     let runs = dirs.filter(|dir| dir.path().join("run.json").exists());
@@ -65,8 +66,8 @@ fn infos(tuning: &Path) -> BTreeMap<String, RunInfo> {
     runs.map(info).collect()
 }
 
-/// The small form of scripts/proofs/tuned: tuned as by default on a real cluster, from its pods, whose rows cross while they
-/// send.
+/// The small form of scripts/proofs/tuned: tuned as by default on a real cluster, from its pods, whose rows cross while
+/// they send.
 #[test]
 fn chosen_sleep_saves_what_a_client_lost_before() {
     measured(|| {

@@ -1,15 +1,15 @@
-//! Which endpoints may be used from where.
+//! Tests which endpoints can be used from which node.
 
 use super::*;
 
-/// A Service of the default namespace, as it was created.
+/// Creates a Service in the default namespace, and returns it.
 async fn create(cluster: &Cluster, service: Value) -> Service {
     let services = Api::<Service>::default_namespaced(cluster.client.clone());
     let service = serde_json::from_value(service).expect("a Service");
     services.create(&PostParams::default(), &service).await.expect("it is created")
 }
 
-/// Who answers a request that is sent from a node: the pod's name, or `exit CODE` of curl.
+/// Returns the pod that answers a request sent from a node, or `exit CODE` of curl.
 fn who_answers(cluster: &Cluster, from: &str, url: &str) -> String {
     let curl = ["--node", from, "--", "curl", "--silent", "--include", url];
     let output = cluster.exec(&[&curl[..], &CURL_LIMITS].concat());

@@ -83,7 +83,7 @@ fn apply_on_the_server_side() {
     assert_eq!(applied(2), "deployment.apps/web serverside-applied\n");
     assert_eq!(kubectl.field("deployment/web", ".spec.replicas"), "2");
 
-    // Nobody owns a field here: what another has set is replaced.
+    // Fields have no owners here: a field that another user has set is replaced.
     kubectl.ok("scale deployment web --replicas=0");
     assert_eq!(applied(1), "deployment.apps/web serverside-applied\n");
     assert_eq!(kubectl.field("deployment/web", ".spec.replicas"), "1");

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use super::{Kubectl, LIMIT, pod, wait_for};
 
-/// A pod that ignores SIGTERM.
+/// Creates a pod that ignores SIGTERM.
 fn stubborn(kubectl: &Kubectl) {
     kubectl.apply(&pod("stubborn", "trap '' TERM; while :; do sleep 1; done"));
     kubectl.ok("wait pod/stubborn --for=condition=Ready --timeout=300s");
@@ -118,6 +118,6 @@ fn waiting_gives_up_in_time() {
     let error = kubectl.fails("wait deployment/web --for=jsonpath={.status.readyReplicas}=9 --timeout=1s");
     assert!(error.ends_with("error: timed out waiting for the condition on deployments/web\n"), "{error}");
     let error = kubectl.fails("wait deployment/web --for=delete --timeout=1s");
-    // Beside it may stand that a watch was short.
+    // Before it, stderr may also say that a watch was short.
     assert!(error.ends_with("error: timed out waiting for the condition on deployments/web\n"), "{error}");
 }

@@ -2,7 +2,7 @@
 
 use super::{Kubectl, pod};
 
-/// The value behind `Key:` in a description.
+/// Returns the value behind `Key:` in a description.
 fn value<'a>(description: &'a str, key: &str) -> &'a str {
     let line = description.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
     line.unwrap_or_else(|| panic!("no {key} in\n{description}")).trim()

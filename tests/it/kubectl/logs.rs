@@ -49,8 +49,8 @@ fn the_last_lines_come_alone() {
 #[test]
 fn lines_have_times_and_are_chosen_by_them() {
     let kubectl = Kubectl::in_namespace("logs");
-    // Each line is in the log before the next is written: two streams are read side by side. What chooses a line by
-    // its time has whole seconds.
+    // Each line is in the log before the next one is written: two streams are read side by side. The options that
+    // select lines by their time use whole seconds.
     let gates =
         ["first", "second"].map(|gate| SharedCluster::get().file(&format!("{}-{gate}", kubectl.namespace())));
     let [first, second] =
@@ -145,6 +145,6 @@ fn the_previous_run_can_be_read() {
         format!("if mkdir {}; then echo first; exit 1; fi; echo second; exec sleep 1000", marker.display());
     kubectl.apply(&pod("again", &script).replace("restartPolicy: Never", "restartPolicy: Always"));
     kubectl.until("logs again --previous", |text| text == "first\n");
-    // What mkdir complains of goes another way, and may come after it.
+    // mkdir writes its complaint to the other stream, which may be read later.
     kubectl.until("logs again", |text| text.lines().any(|line| line == "second"));
 }

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use super::{Kubectl, LIMIT, rows, wait_for, web};
 
-/// Nobody else's pods are drained.
+/// Drains no pods of other tests.
 const DRAIN: &str = "drain node-3 --pod-selector=group=drained --timeout=300s";
 
 #[test]

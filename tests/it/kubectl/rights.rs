@@ -1,4 +1,4 @@
-//! What a pod's token is good for: RBAC as kubectl shows it.
+//! The rights of a pod's token: RBAC as kubectl shows it.
 
 use super::{Kubectl, Ran, pod, rows};
 use crate::harness::{LIMIT, wait_for};
@@ -22,7 +22,7 @@ impl<'a> Account<'a> {
     }
 
     fn run(&self, args: &str) -> Ran {
-        // The admin's kubeconfig has a token as well; that of the command line counts.
+        // The admin's kubeconfig has a token as well; the one of the command line takes precedence.
         self.kubectl.run(&format!("{args} --token={}", self.token))
     }
 
@@ -31,7 +31,7 @@ impl<'a> Account<'a> {
         self.run(args).ok()
     }
 
-    /// What it is told when it is refused.
+    /// Checks that a command is refused, with this message.
     #[track_caller]
     fn is_refused(&self, args: &str, what: &str, where_to: &str) {
         let ran = self.run(args);
@@ -79,7 +79,7 @@ fn a_pods_token_may_do_what_its_role_says_and_nothing_else() {
     web.is_refused("get pods -n default", "list resource \"pods\"", "\"\" in the namespace \"default\"");
     web.is_refused("create configmap a", "create resource \"configmaps\"", &format!("\"\" {here}"));
 
-    // Whoever may patch what is there may not thereby make what is not.
+    // A user who may patch existing objects must not create new ones that way.
     kubectl.ok("create role patcher --verb=get,patch --resource=configmaps");
     kubectl
         .ok(&format!("create rolebinding patcher --role=patcher --group=system:serviceaccounts:{namespace}"));

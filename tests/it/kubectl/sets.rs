@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Kubectl, rows, web};
 
-/// The manifest of idle pods, as that of another kind. They end within 2 s of their deletion.
+/// Returns the manifest of idle pods, for another kind of workload. They end within 2 s of their deletion.
 fn of_kind(kind: &str, replicas: u32) -> String {
     web(replicas)
         .replace("kind: Deployment", &format!("kind: {kind}"))

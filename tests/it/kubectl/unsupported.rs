@@ -1,4 +1,4 @@
-//! What kubectl can do with a real cluster and not with this one: it is told so, and what to do.
+//! Operations of kubectl that a real cluster supports and this one does not: the error says so, and offers a remedy.
 
 use super::{Kubectl, pod};
 

@@ -20,7 +20,7 @@ pub(super) struct Browser {
     from: Receiver<Value>,
     session: Option<String>,
     sent: u64,
-    /// What the page complained of.
+    /// Errors that the page reported.
     pub(super) errors: Vec<String>,
     _dir: TempDir,
 }
@@ -66,7 +66,7 @@ impl Browser {
         browser
     }
 
-    /// The next message; complaints of the page are kept.
+    /// Returns the next message, and keeps the page's errors.
     pub(super) fn message(&mut self) -> Value {
         let message =
             self.from.recv_timeout(LIMIT).expect("chromium says something; scripts/test installs it");
@@ -100,7 +100,7 @@ impl Browser {
         }
     }
 
-    /// Opens a page that is so wide and high, in one of the themes.
+    /// Opens a page of this width and height, in one of the themes.
     pub(super) fn open(&mut self, page: &Path, (width, height): (u32, u32), theme: &str) {
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
         self.call("Emulation.setDeviceMetricsOverride", size);
@@ -110,7 +110,7 @@ impl Browser {
         while self.message()["method"] != "Page.loadEventFired" {}
     }
 
-    /// The value of an expression in the page.
+    /// Returns the value of an expression in the page.
     pub(super) fn value(&mut self, expression: &str) -> Value {
         let params = json!({"expression": expression, "awaitPromise": true, "returnByValue": true, "userGesture": true});
         let result = self.call("Runtime.evaluate", params);
@@ -118,7 +118,7 @@ impl Browser {
         result["result"]["value"].clone()
     }
 
-    /// Presses a key where the focus is.
+    /// Presses a key at the focus.
     pub(super) fn press(&mut self, key: &str, code: u32) {
         for kind in ["keyDown", "keyUp"] {
             let text = match key {
@@ -157,7 +157,7 @@ impl Browser {
         self.rest();
     }
 
-    /// From now on, the browser notes what it does.
+    /// Starts the browser's trace.
     pub(super) fn start_trace(&mut self) {
         let categories = json!({"includedCategories": ["devtools.timeline"]});
         self.call_browser(
@@ -166,7 +166,7 @@ impl Browser {
         );
     }
 
-    /// What the browser noted.
+    /// Ends the trace, and returns the browser's events.
     pub(super) fn end_trace(&mut self) -> Vec<Value> {
         self.call_browser("Tracing.end", json!({}));
         let mut events = Vec::new();
@@ -189,7 +189,7 @@ impl Browser {
         self.session = page;
     }
 
-    /// Taps an element with a finger; returns whether that enlarges a picture.
+    /// Taps an element with a finger; returns true if that enlarges a picture.
     pub(super) fn touch(&mut self, element: &str) -> bool {
         let (x, y) = self.middle(element);
         self.call("Emulation.setTouchEmulationEnabled", json!({"enabled": true}));
@@ -201,7 +201,7 @@ impl Browser {
         self.value("document.querySelector('dialog').open") == true
     }
 
-    /// The middle of an element, which comes into view.
+    /// Scrolls an element into view, and returns its middle.
     fn middle(&mut self, element: &str) -> (f64, f64) {
         let place = format!(
             "(() => {{ const e = {element}; e.scrollIntoView({{block: 'center'}}); const r = e.getBoundingClientRect(); \
@@ -211,7 +211,7 @@ impl Browser {
     }
 }
 
-/// What a mouse does.
+/// Action of a mouse.
 #[derive(Clone, Copy)]
 pub(super) enum Mouse {
     Point,

@@ -1,8 +1,8 @@
-//! Whether everybody can read the page: contrast, names, order of headings, and the focus of the keyboard.
+//! Checks that everybody can read the page: contrast, names, order of headings, and the focus of the keyboard.
 
 use super::*;
 
-/// What is wrong with the page that is open: a line for each fault.
+/// Script that returns the faults of the open page, a line for each.
 const FAULTS: &str = r#"(() => {
   const faults = [];
   const shown = [...document.querySelectorAll("body *")].filter((e) => e.checkVisibility({ visibilityProperty: true }));

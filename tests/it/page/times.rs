@@ -1,12 +1,12 @@
-//! What the page does with 300 terminations, and how long the browser takes: from the input to the frame that shows it,
-//! by the browser's own trace. `scripts/proofs/page` prints the times.
+//! The page's behaviour with 300 terminations, and the time that the browser takes: from the input to the frame that
+//! shows it, by the browser's own trace. `scripts/proofs/page` prints the times.
 
 use super::*;
 
-/// What is done to the page, and what is true then.
+/// An action on the page, and the condition that is true after it.
 struct Step {
     name: &'static str,
-    /// Before it, in the page.
+    /// Script that runs in the page before the action.
     before: &'static str,
     input: Input,
     then: &'static str,
@@ -106,7 +106,7 @@ fn a_page_of_300_terminations_does_what_it_is_asked_for() {
     assert_eq!(browser.errors, Vec::<String>::new());
 }
 
-/// The report of a run with 300 terminations.
+/// Returns the report of a run with 300 terminations.
 fn report_of_many(dir: &TempDir) -> PathBuf {
     let run = dir.path().join("run");
     Synthetic { workers: 1, seconds: 6, deletions: 300, one_lost_of: 1000 }.write(&run);

@@ -1,4 +1,4 @@
-//! What rolldrop states about a recorded run, in one form for comparison.
+//! Statements of rolldrop about a recorded run, in one form for comparison.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::truth::Uid;
 
-/// The statements about one run.
+/// Statements about one run.
 pub(super) struct Statements {
     /// Each pod that ended.
     pub(super) terminations: Vec<Termination>,
@@ -22,44 +22,44 @@ pub(super) struct Statements {
     pub(super) lost: Vec<Lost>,
     /// Terminations that share lost requests.
     pub(super) groups: Vec<Group>,
-    /// For each target: what it balances.
+    /// Way of balancing of each target.
     pub(super) balances: Vec<(String, Balances)>,
     /// `result.json`.
     pub(super) result: Value,
 }
 
-/// What is stated about one pod that ended.
+/// Statements about one pod that ended.
 pub(super) struct Termination {
     pub(super) uid: Uid,
     /// t0 earliest.
     pub(super) earliest: Stamp,
-    /// When a watch showed the deletion.
+    /// Time at which a watch showed the deletion.
     pub(super) seen: Option<Stamp>,
-    /// By target.
+    /// Windows by target.
     pub(super) windows: Vec<Bounds>,
     /// Lost requests.
     pub(super) dropped: Bounded,
 }
 
-/// Between which moments a window is stated to end.
+/// Earliest and latest stated end of a window.
 pub(super) struct Bounds {
     pub(super) lower: Option<Stamp>,
     pub(super) upper: Option<Stamp>,
 }
 
-/// What is stated about terminations that share lost requests.
+/// Statements about terminations that share lost requests.
 pub(super) struct Group {
     pub(super) pods: BTreeSet<Uid>,
     pub(super) dropped: u64,
-    /// By target: at least one of their windows lasted so long, in seconds.
+    /// By target: time in seconds that at least one of their windows lasted.
     pub(super) lower_s: Vec<Option<f64>>,
 }
 
-/// What is stated about one lost request.
+/// Statements about one lost request.
 pub(super) struct Lost {
     pub(super) request: Request,
     pub(super) cause: Cause,
-    /// The pods whose end may explain it.
+    /// Pods whose termination may explain the lost request.
     pub(super) candidates: BTreeSet<Uid>,
 }
 

@@ -1,4 +1,4 @@
-//! What the kernel and the Service proxy recorded beside a run: `connections.csv.gz`, `rules.csv`, `pods.csv`.
+//! Facts that the kernel and the Service proxy recorded beside a run: `connections.csv.gz`, `rules.csv`, `pods.csv`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ const SAME_CONNECTION_NS: i64 = 100_000_000;
 const DIAL_BEFORE_NS: i64 = 1_000_000;
 /// A gateway that dials for a request does so within this time.
 const DIAL_AFTER_NS: i64 = 30_000_000;
-/// `conntrack -E` prints a connection so much later than it came.
+/// Time by which `conntrack -E` prints a connection later than it came.
 const PRINTED_LATER_NS: i64 = 3_000_000;
 
 /// The uid of a pod.
@@ -28,13 +28,13 @@ struct Connection {
     pod: Uid,
 }
 
-/// The record that nothing of rolldrop wrote.
+/// Record that no part of rolldrop wrote.
 pub(super) struct Truth {
     /// Connections to a Service, by the client's port, in order.
     routed: HashMap<u16, Vec<Connection>>,
     /// Connections straight to a pod's address: a gateway's, and the kubelet's probes. In order.
     dialled: Vec<Connection>,
-    /// When the Service's rules changed, and the pods in them from then on.
+    /// Times at which the Service's rules changed, and the pods in them from then on.
     rules: Vec<(Stamp, BTreeSet<Uid>)>,
 }
 
@@ -63,7 +63,7 @@ impl Truth {
         truth
     }
 
-    /// The pod that the kernel sent this request's connection to; `None` if it sent it to none.
+    /// Returns the pod that the kernel sent this request's connection to; `None` if it sent it to none.
     pub(super) fn routed_to(&self, request: &Request) -> Option<&Uid> {
         let of_port = self.routed.get(&request.row.local_port?)?;
         let distance = |c: &&Connection| c.at.ns_since(request.begun()).abs();
@@ -71,7 +71,7 @@ impl Truth {
         (distance(&nearest) <= SAME_CONNECTION_NS).then_some(&nearest.pod)
     }
 
-    /// When the last connection of a client of the Service was sent to each pod.
+    /// Returns the time at which the last connection of a client of the Service was sent to each pod.
     pub(super) fn last_routed(&self) -> BTreeMap<&Uid, Stamp> {
         let mut last = BTreeMap::new();
         for connection in self.routed.values().flatten() {
@@ -81,7 +81,7 @@ impl Truth {
         last
     }
 
-    /// The pods that a gateway may have dialled for this request: those of `ending`, each with the time from
+    /// Returns the pods that a gateway may have dialled for this request: those of `ending`, each with the time from
     /// which its connections count, to which a connection was made just after the request was sent.
     pub(super) fn dialled_for(&self, request: &Request, ending: &BTreeMap<Uid, Stamp>) -> BTreeSet<Uid> {
         let from = request.begun().shifted_ns(-DIAL_BEFORE_NS);
@@ -92,12 +92,12 @@ impl Truth {
         near.filter(|c| ending.get(&c.pod).is_some_and(|from| c.at >= *from)).map(|c| c.pod.clone()).collect()
     }
 
-    /// When the last connection straight to a pod's address was made.
+    /// Returns the time at which the last connection straight to a pod's address was made.
     pub(super) fn last_dialled(&self, pod: &Uid) -> Option<Stamp> {
         self.dialled.iter().rfind(|c| c.pod == *pod).map(|c| c.at)
     }
 
-    /// When a pod left the Service's rules: the first change after `t0` that is without it.
+    /// Returns the time at which a pod left the Service's rules: the first change after `t0` without the pod.
     pub(super) fn left_rules(&self, pod: &Uid, t0: Stamp) -> Option<Stamp> {
         self.rules.iter().find(|(at, pods)| *at >= t0 && !pods.contains(pod)).map(|(at, _)| *at)
     }

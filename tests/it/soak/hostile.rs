@@ -1,4 +1,4 @@
-//! Clients that want the proxy to hold as much as possible, beside those that are counted.
+//! Clients that try to make the proxy hold as much as possible, beside the counted ones.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use super::one_of;
 use crate::strangers::attacks::{Attack, Client};
 
-/// One attack after the other.
+/// Runs one attack after the other.
 pub(super) async fn client(proxy: SocketAddr, end: Instant, mut rng: StdRng) {
     while Instant::now() < end {
         let attack = one_of(&mut rng, &Attack::ALL);

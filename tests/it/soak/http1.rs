@@ -40,7 +40,7 @@ async fn skip(stream: &mut (impl AsyncBufRead + Unpin), length: usize) -> io::Re
     stream.read_exact(&mut vec![0; length]).await.map(|_| ())
 }
 
-/// Reads a body that has an end of its own; answers whether it had.
+/// Reads a body that has an end of its own; returns true if it came.
 async fn body(stream: &mut (impl AsyncBufRead + Unpin), head: &str) -> io::Result<bool> {
     if field(head, "transfer-encoding").is_some() {
         loop {
@@ -61,14 +61,14 @@ async fn body(stream: &mut (impl AsyncBufRead + Unpin), head: &str) -> io::Resul
     }
 }
 
-/// An app's side of a connection.
+/// Runs an app's side of a connection.
 pub(super) async fn serve(stream: TcpStream, mut rng: StdRng, ledger: &Ledger) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
     while answer(&mut stream, &mut rng, ledger).await? {}
     Ok(())
 }
 
-/// Answers a request; whether the connection is kept.
+/// Answers a request; returns true if the connection is kept.
 async fn answer(stream: &mut BufReader<TcpStream>, rng: &mut StdRng, ledger: &Ledger) -> io::Result<bool> {
     let request = head(stream).await?;
     ledger.read_by_app(field(&request, "rolldrop-id").unwrap_or_default());
@@ -126,7 +126,7 @@ async fn answer(stream: &mut BufReader<TcpStream>, rng: &mut StdRng, ledger: &Le
     Ok(!ends_by_close && rng.random_bool(0.95))
 }
 
-/// Has the connection end in a close or a reset.
+/// Makes the connection end in a close or a reset.
 fn break_off(stream: &BufReader<TcpStream>, rng: &mut StdRng) {
     if rng.random() {
         reset(stream.get_ref());
@@ -147,7 +147,7 @@ fn request(id: u64, rng: &mut StdRng) -> Vec<u8> {
     [head.as_bytes(), framing.as_bytes(), b"\r\n", before.as_bytes(), body, after.as_bytes()].concat()
 }
 
-/// A client's side of a connection.
+/// Runs a client's side of a connection.
 pub(super) async fn converse(mut stream: TcpStream, rng: &mut StdRng, ledger: &Ledger) -> io::Result<()> {
     for _ in 0..rng.random_range(1..20) {
         let ids: Vec<u64> = (0..one_of(rng, &[1, 1, 1, 2, 5])).map(|_| ledger.new_id()).collect();
@@ -187,7 +187,7 @@ pub(super) async fn converse(mut stream: TcpStream, rng: &mut StdRng, ledger: &L
             }
             to.write_all(&requests[drips..]).await
         };
-        // A connection's error is told once: if the writing side has it, the reading side sees a plain end.
+        // A connection's error is reported once: if the writing side has it, the reading side sees a plain end.
         let send = async { send.await.inspect_err(|_| is_cut_off.store(true, Ordering::Relaxed)) };
         let answers = async {
             for id in &ids {
@@ -195,7 +195,7 @@ pub(super) async fn converse(mut stream: TcpStream, rng: &mut StdRng, ledger: &L
                     sleep(Duration::from_millis(50)).await;
                 }
                 if !read_answer(&mut from, *id, &is_cut_off, ledger).await {
-                    // Those behind it may have reached nobody.
+                    // The requests behind it may have reached nobody.
                     return false;
                 }
             }
@@ -214,7 +214,7 @@ pub(super) async fn converse(mut stream: TcpStream, rng: &mut StdRng, ledger: &L
     Ok(())
 }
 
-/// Reads an answer; answers whether another one may follow.
+/// Reads an answer; returns true if another one may follow.
 async fn read_answer(
     from: &mut (impl AsyncBufRead + Unpin),
     id: u64,
@@ -247,7 +247,7 @@ async fn read_answer(
             false
         }
         Err(error) => {
-            // What was reset may have been complete, for all that its reader knows.
+            // A reset answer may have been complete, for all that its reader knows.
             if has_begun && error.kind() == ErrorKind::UnexpectedEof && !is_cut_off.load(Ordering::Relaxed) {
                 ledger.ended(id, false);
             }

@@ -18,13 +18,13 @@ use super::{Ledger, bytes, one_of, reset};
 
 const WINDOW: u32 = 1 << 20;
 
-/// An app's side of a connection.
+/// Runs an app's side of a connection.
 pub(super) async fn serve(stream: TcpStream, mut rng: StdRng, ledger: Arc<Ledger>) -> Result<(), h2::Error> {
     if rng.random_bool(0.05) {
         // However it ends, it ends in a reset.
         reset(&stream);
     }
-    // After so many requests it says goodbye, or is gone.
+    // After this many requests it sends GOAWAY, or is gone.
     let last = rng.random_bool(0.3).then(|| rng.random_range(1..20));
     let is_graceful = rng.random_bool(0.5);
     let mut builder = server::Builder::new();
@@ -92,7 +92,7 @@ async fn answer(
     to.send_trailers(status("0"))
 }
 
-/// A client's side of a connection.
+/// Runs a client's side of a connection.
 pub(super) async fn converse(
     stream: TcpStream,
     rng: &mut StdRng,
@@ -127,7 +127,7 @@ pub(super) async fn converse(
         if breaks_off && rng.random_bool(0.3) {
             sleep(Duration::from_millis(one_of(rng, &[0, 5, 20]))).await;
             connection_task.shutdown().await;
-            // What was under way has failed, for its reader.
+            // Requests under way have failed, for their reader.
         }
         while calls.join_next().await.is_some() {}
     }
@@ -138,7 +138,7 @@ pub(super) async fn converse(
 
 async fn read_answer(id: u64, response: client::ResponseFuture, mut rng: StdRng, ledger: &Ledger) {
     if rng.random_bool(0.03) {
-        // Given up, before the answer or in the middle of it.
+        // The client gives up, before the answer or in the middle of it.
         let _ = tokio::time::timeout(Duration::from_millis(one_of(&mut rng, &[0, 5])), response).await;
         return;
     }
@@ -159,7 +159,7 @@ async fn read_answer(id: u64, response: client::ResponseFuture, mut rng: StdRng,
     };
     match read.await {
         Ok(()) => ledger.ended(id, true),
-        // Whoever was reset does not know how much had come.
+        // A client that was reset does not know how many bytes had come.
         Err(error) if error.is_reset() && error.is_remote() => ledger.ended(id, false),
         Err(error) if has_begun && error.is_io() && error.get_io().is_some_and(is_eof) => {
             ledger.ended(id, false)

@@ -1,4 +1,4 @@
-//! An app that gives its clients 10 s for whatever they do, as servers do by default with other numbers.
+//! An app that gives its clients 10 s for any step, as servers do by default with other numbers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::attacks::frame;
 
-/// How long a head may take, and how long a client may take nothing of its answer.
+/// Longest time for a head to arrive, and for a client to take nothing of its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LARGE_BYTES: usize = 8 * 1024 * 1024;
 const MAX_HEAD_BYTES: usize = 16 * 1024;
@@ -40,12 +40,12 @@ pub(super) async fn start() -> (JoinSet<()>, SocketAddr) {
 
 async fn serve(mut stream: TcpStream, large: &[u8]) {
     if answer_all(&mut stream, large).await.is_err() {
-        // Whoever does not take its answer is reset, so that nothing is kept for it.
+        // A client that does not take its answer is reset, so that no memory is kept for it.
         let _ = stream.set_zero_linger();
     }
 }
 
-/// Answers requests until the client has said nothing for too long.
+/// Answers requests until the client has sent nothing for too long.
 async fn answer_all(stream: &mut TcpStream, large: &[u8]) -> io::Result<()> {
     let mut held = Vec::new();
     loop {
@@ -92,7 +92,7 @@ async fn write(stream: &mut TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Answers no stream, says so, and reads on for a client that goes on.
+/// Answers no stream, sends GOAWAY, and keeps reading while the client sends.
 async fn http2(stream: &mut TcpStream) -> io::Result<()> {
     let goaway = [&frame(8, 7, 0, 0)[..], &[0; 8]].concat();
     stream.write_all(&[&frame(0, 4, 0, 0)[..], &goaway].concat()).await?;

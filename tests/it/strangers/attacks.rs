@@ -1,4 +1,4 @@
-//! What a hostile client does with one connection.
+//! The attacks of a hostile client on one connection.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,21 +26,21 @@ pub(crate) enum Attack {
     LongHead,
     /// A HEADERS frame of nearly 1 MiB that does not end.
     LongFrame,
-    /// Streams that are not a client's to open, and streams that do not end, behind whatever GOAWAY.
+    /// Streams that a client must not open, and streams that do not end, regardless of GOAWAY.
     Streams,
 }
 
-/// What a client does when the other side closes its connection.
+/// A client's reaction when the other side closes its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Client {
-    /// It closes it, too.
+    /// The client closes its side, too.
     Leaves,
-    /// It keeps its side.
+    /// The client keeps its side.
     Stays,
 }
 
 impl Attack {
-    /// Every way.
+    /// All attacks.
     pub(crate) const ALL: [Attack; 7] = [
         Attack::Idle,
         Attack::SlowHead,
@@ -51,16 +51,16 @@ impl Attack {
         Attack::Streams,
     ];
 
-    /// Whether it speaks HTTP/2.
+    /// Returns true if the attack speaks HTTP/2.
     pub(crate) fn is_http2(self) -> bool {
         matches!(self, Attack::LongFrame | Attack::Streams)
     }
 
-    /// Connects to `to` and goes on until `end`, or until the other side resets the connection. A client
-    /// that stays keeps its side open when the other side closes.
+    /// Connects to `to` and attacks until `end`, or until the other side resets the connection. A client that stays
+    /// keeps its side open when the other side closes.
     pub(crate) async fn run(self, to: SocketAddr, end: Instant, client: Client) -> io::Result<()> {
         let socket = TcpSocket::new_v4()?;
-        // What it does not read shall lie with the other side.
+        // Bytes that the client does not read must stay with the other side.
         socket.set_recv_buffer_size(4096)?;
         let mut stream = tokio::select! {
             stream = socket.connect(to) => stream?,
@@ -114,7 +114,8 @@ impl Attack {
             }
             Attack::Streams => {
                 stream.write_all(PREFACE).await?;
-                // The method, scheme and path of a request that goes on, and its id as a literal (RFC 7541, 6.2.2).
+                // The method, scheme and path of a request that does not end, and its id as a literal (RFC 7541,
+                // 6.2.2).
                 let fields = [&b"\x82\x86\x84\0\x0brolldrop-id\x07"[..], HOSTILE_ID.as_bytes()].concat();
                 let length = u32::try_from(fields.len()).map_err(io::Error::other)?;
                 for first in (1..0x7fff_0000).step_by(1000) {
@@ -133,13 +134,13 @@ impl Attack {
 /// The preface of HTTP/2, and SETTINGS without any.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// The header of a frame.
+/// Returns the header of a frame.
 pub(crate) fn frame(length: u32, kind: u8, flags: u8, stream: u32) -> [u8; 9] {
     let ([_, a, b, c], [d, e, f, g]) = (length.to_be_bytes(), stream.to_be_bytes());
     [a, b, c, kind, flags, d, e, f, g]
 }
 
-/// A request of a hostile client.
+/// Returns a request of a hostile client.
 pub(crate) fn request(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: hostile\r\nrolldrop-id: {HOSTILE_ID}\r\n\r\n")
 }

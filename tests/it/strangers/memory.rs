@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What a sidecar may have.
+/// Memory limit of a sidecar.
 pub(super) const LIMIT_BYTES: u64 = 256 * 1024 * 1024;
 
 /// A cgroup of its own; it is removed with this value, when its process has ended.
@@ -17,16 +17,16 @@ pub(super) struct Cgroup {
 /// Memory in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Memory {
-    /// Of the process itself.
+    /// Memory of the process itself.
     pub(super) anonymous: u64,
-    /// All but the page cache: with the kernel's own, and what lies in sockets.
+    /// Memory without the page cache, including the kernel's own and that of sockets.
     pub(super) all: u64,
-    /// What lies in sockets.
+    /// Memory of sockets.
     pub(super) sockets: u64,
 }
 
 impl Memory {
-    /// The larger of each.
+    /// Returns the larger value of each kind.
     pub(super) fn max(self, other: Self) -> Self {
         Self {
             anonymous: self.anonymous.max(other.anonymous),
@@ -37,7 +37,7 @@ impl Memory {
 }
 
 impl Cgroup {
-    /// A new one with the limit of a sidecar; why not, where none can be made.
+    /// Returns a new cgroup with the limit of a sidecar, or the reason that none can be made.
     pub(super) fn new() -> Result<Self, String> {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -66,7 +66,7 @@ impl Cgroup {
         Ok(cgroup)
     }
 
-    /// The same command, in this cgroup.
+    /// Returns the command of a program, in this cgroup.
     pub(super) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("sh");
         command
@@ -76,7 +76,7 @@ impl Cgroup {
         command
     }
 
-    /// What it has now.
+    /// Returns the cgroup's memory now.
     pub(super) fn memory(&self) -> Memory {
         let number = |file: &str| self.read(file).trim().parse::<u64>().unwrap_or_default();
         let stat = self.read("memory.stat");
@@ -93,14 +93,14 @@ impl Cgroup {
         Memory { anonymous: stat("rss"), all, sockets }
     }
 
-    /// How often the kernel has killed a process because of the limit.
+    /// Returns how often the kernel has killed a process because of the limit.
     pub(super) fn kills(&self) -> u64 {
         let events = self.read(if self.is_v2 { "memory.events" } else { "memory.oom_control" });
         let kills = events.lines().find_map(|line| line.strip_prefix("oom_kill "));
         kills.and_then(|kills| kills.trim().parse().ok()).unwrap_or_default()
     }
 
-    /// The processes in it.
+    /// Returns the processes in it.
     pub(super) fn pids(&self) -> Vec<u32> {
         self.read("cgroup.procs").lines().filter_map(|pid| pid.parse().ok()).collect()
     }

@@ -1,4 +1,4 @@
-//! The proxies that are attacked: ours, nginx and HAProxy, each with one process that relays.
+//! The proxies under attack: ours, nginx and HAProxy, each with one process that relays.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -79,7 +79,7 @@ impl Subject {
         let mut said = BufReader::new(child.stderr.take().ok_or("no stderr")?);
         let mut line = String::new();
         said.read_line(&mut line).map_err(|error| error.to_string())?;
-        // What it says later is nobody's to hold up.
+        // Its later output must not block anybody.
         std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
         let data = line.split_once("proxy on ").and_then(|(_, said)| said.split_once(','));
         let data = data.and_then(|(data, _)| data.parse().ok()).ok_or(format!("it says {line:?}"))?;
@@ -103,7 +103,7 @@ impl Subject {
         Ok(())
     }
 
-    /// The descriptors of all its processes.
+    /// Returns the number of descriptors of all its processes.
     pub(super) fn descriptors(&self) -> usize {
         let of = |pid: &u32| std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
         self.pids.iter().map(of).sum()

@@ -1,4 +1,4 @@
-//! A termination case: a pod, what is done to it when, and how it is watched.
+//! A termination case: a pod, the acts on it and their times, and the way it is watched.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use tokio::time::{Instant, sleep_until};
 use super::lab::{Answer, Held, Lab, Seen};
 use super::recording::Recording;
 
-/// From a ready pod to the first act.
+/// Time from a ready pod to the first act.
 const SETTLED: Duration = Duration::from_millis(500);
 
 /// The pod of a case.
 pub(crate) const POD: &str = "pod-1";
 
-/// Something that is done to a case's pod.
+/// An act on a case's pod.
 #[derive(Clone)]
 pub(crate) enum Act {
     /// DELETE, with this grace period.
@@ -32,7 +32,7 @@ pub(crate) enum Act {
 /// A container that serves HTTP as `rolldrop workload` does.
 pub(crate) struct Server {
     pub(crate) name: &'static str,
-    /// Arguments that say what it does when it is told to stop.
+    /// Arguments that set its reaction to SIGTERM.
     pub(crate) habit: &'static [&'static str],
     pub(crate) port: u16,
 }
@@ -72,12 +72,12 @@ pub(crate) struct Case {
     /// The pod's containers by name, mains first; each has a log of its own.
     containers: Vec<(&'static str, Value)>,
     sidecars: Vec<(&'static str, Value)>,
-    /// More of the pod's and of the Service's spec.
+    /// Additions to the pod's and to the Service's spec.
     spec: Value,
     service: Value,
-    /// What is created before the pod: `(path below the namespace, object)`.
+    /// Objects that are created before the pod: `(path below the namespace, object)`.
     objects: Vec<(&'static str, Value)>,
-    /// From when on the acts are done, and whether the containers' processes are there by then.
+    /// Condition from which on the acts are done, and whether the containers' processes exist by then.
     begins: fn(&[Seen]) -> bool,
     has_processes: bool,
     acts: Vec<(f64, Act)>,
@@ -85,7 +85,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// A pod with one server that is probed for readiness each second.
+    /// Returns a case of a pod with one server that is probed for readiness each second.
     pub(crate) fn new(lab: &Arc<Lab>, name: &'static str, habit: &'static [&'static str]) -> Self {
         let mut case = Self::bare(lab, name);
         let mut app = Server::new(habit).container(&case.log("app"));
@@ -94,7 +94,7 @@ impl Case {
         case
     }
 
-    /// A pod whose one container runs a shell script. In it, `say WORDS` writes into the log.
+    /// Returns a case of a pod whose one container runs a shell script. In it, `say WORDS` writes into the log.
     pub(crate) fn script(lab: &Arc<Lab>, name: &'static str, script: &str) -> Self {
         let mut case = Self::bare(lab, name);
         let command = case.shell("app", script);
@@ -125,12 +125,12 @@ impl Case {
         self.name
     }
 
-    /// Where a container's program writes what happens to it.
+    /// Returns the file in which a container's program writes its events.
     fn log(&self, container: &str) -> std::path::PathBuf {
         self.lab.dir().join(format!("{}.{container}.jsonl", self.namespace()))
     }
 
-    /// A command that runs a script which can `say WORDS`.
+    /// Returns a command that runs a script which can `say WORDS`.
     pub(crate) fn shell(&self, container: &str, script: &str) -> Value {
         let say = format!(
             r#"say() {{ echo "{{\"t_ns\":$(date +%s%N),\"event\":\"$1\"}}" >> '{}'; }}; {script}"#,
@@ -170,7 +170,7 @@ impl Case {
         self
     }
 
-    /// An object that is created before the pod.
+    /// Adds an object that is created before the pod.
     pub(crate) fn object(mut self, path: &'static str, object: Value) -> Self {
         self.objects.push((path, object));
         self
@@ -182,19 +182,19 @@ impl Case {
         self
     }
 
-    /// The acts begin in another state than that of a ready pod, one without processes.
+    /// Begins the acts in another state than the one of a ready pod, one without processes.
     pub(crate) fn begins_without_processes(mut self, when: fn(&[Seen]) -> bool) -> Self {
         (self.begins, self.has_processes) = (when, false);
         self
     }
 
-    /// The pod's own grace period.
+    /// Sets the pod's own grace period.
     pub(crate) fn grace(mut self, seconds: i64) -> Self {
         self.spec["terminationGracePeriodSeconds"] = json!(seconds);
         self
     }
 
-    /// A preStop command that writes when it begins, each second that it lives, and when it ends.
+    /// Adds a preStop command that writes when it begins, each second that it lives, and when it ends.
     pub(crate) fn exec_hook(self, seconds: u32) -> Self {
         let hook = self.ticking("app", seconds);
         self.hook(hook)
@@ -208,25 +208,25 @@ impl Case {
         json!({"exec": {"command": self.shell(container, &script)}})
     }
 
-    /// A preStop hook of the first container.
+    /// Adds a preStop hook to the first container.
     pub(crate) fn hook(self, action: Value) -> Self {
         self.app(|app| app["lifecycle"]["preStop"] = action)
     }
 
-    /// A preStop command of a sidecar, as [`Self::exec_hook`].
+    /// Adds a preStop command to a sidecar, as [`Self::exec_hook`].
     pub(crate) fn sidecar_hook(mut self, seconds: u32) -> Self {
         let (name, _) = self.sidecars[0];
         self.sidecars[0].1["lifecycle"]["preStop"] = self.ticking(name, seconds);
         self
     }
 
-    /// Something to be done so many seconds after the first act.
+    /// Adds an act, this many seconds after the first one.
     pub(crate) fn act(mut self, at_s: f64, act: Act) -> Self {
         self.acts.push((at_s, act));
         self
     }
 
-    /// The path of something in the case's namespace.
+    /// Returns the path of something in the case's namespace.
     fn path(&self, below: &str) -> String {
         let group = match below.split('/').next() {
             Some("poddisruptionbudgets") => "apis/policy/v1",
@@ -327,12 +327,12 @@ impl Case {
     }
 }
 
-/// A condition of a pod.
+/// Returns a condition of a pod.
 pub(crate) fn condition<'a>(pod: &'a Value, kind: &str) -> Option<&'a Value> {
     pod["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
 }
 
-/// Whether the newest that was seen is a ready pod and a ready endpoint.
+/// Returns true if the newest objects are a ready pod and a ready endpoint.
 fn is_ready(seen: &[Seen]) -> bool {
     let newest = |kind: &str| seen.iter().rfind(|seen| seen.kind() == kind).map(|seen| &seen.object);
     let pod_ready =
@@ -343,7 +343,7 @@ fn is_ready(seen: &[Seen]) -> bool {
     pod_ready && endpoint_ready
 }
 
-/// Whether the pod and its endpoint are gone.
+/// Returns true if the pod and its endpoint are gone.
 fn is_gone(seen: &[Seen]) -> bool {
     let deleted = seen.iter().any(|seen| seen.kind() == "Pod" && seen.event == "DELETED");
     let slice = seen.iter().rfind(|seen| seen.kind() == "EndpointSlice");

@@ -1,4 +1,4 @@
-//! What the articles about pod termination claim (`docs/sources.md`), by its number there.
+//! Claims of the articles about pod termination (`docs/sources.md`), by their numbers there.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::lab::{Lab, Seen};
 use super::recordings;
 use crate::lab::may_get_pods;
 
-/// The cases that no other module has.
+/// Returns the cases that no other module has.
 pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
     let c6 = Case::new(lab, "c06", SERVE_2).grace(10).exec_hook(5);
     let post_start = c6.shell("app", "say 'post start begins'; sleep 5; say 'post start ends'");
@@ -192,7 +192,7 @@ fn c13_at_the_end_the_grace_period_is_0_and_the_object_goes() {
             ours.pod_seen("a deletion", |seen| seen.object["metadata"]["deletionTimestamp"].is_string());
         let sooner =
             seconds_between(&pod["metadata"]["deletionTimestamp"], &first["metadata"]["deletionTimestamp"]);
-        // Both are in whole seconds, and what was seen had been written before.
+        // Both are in whole seconds, and the object was written before it was seen.
         let fits = f64::from(i32::try_from(sooner).expect("a minute at most"));
         assert!(fits > 30.0 - at - 1.0 && fits <= 30.0, "now, no longer in 30 s: {sooner}\n{ours}");
     }

@@ -1,5 +1,5 @@
-//! What a client sees of the end of a pod on the kernel dataplane, each of it brought about by what
-//! the pod's process does. Where consumers matter, `kernel`, `stale_flows` and `ingress` look.
+//! The end of a pod on the kernel dataplane as a client sees it, each kind caused by the behaviour of the pod's
+//! process. Tests in which consumers matter are in `kernel`, `stale_flows` and `ingress`.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -25,8 +25,8 @@ fn exec(lab: &Lab, spot: &[&str]) -> Command {
     command
 }
 
-/// Starts a server that exits at once on SIGTERM and says its process id first; answers its address. Others can stop it:
-/// it is not the first process of a namespace.
+/// Starts a server that prints its process id first and exits at once on SIGTERM; returns its address. Others can stop
+/// it: it is not the first process of a namespace.
 async fn serve(lab: &Lab, name: &str) -> String {
     let binary = env!("CARGO_BIN_EXE_rolldrop");
     let script = format!("echo pid $$$$; exec {binary} workload --listen 0.0.0.0:8080 --log -");
@@ -59,7 +59,7 @@ impl<'a> Pair<'a> {
         Self { lab, name, client, out }
     }
 
-    /// Deletes the pod; answers what became of the client's requests.
+    /// Deletes the pod; returns the outcomes of the client's requests.
     async fn end(mut self, grace: u32) -> Vec<RequestRow> {
         let options = json!({"gracePeriodSeconds": grace});
         self.lab.call("DELETE", &format!("{PODS}/{}", self.name), Some(&options)).await;
@@ -171,7 +171,7 @@ fn the_last_delete_is_for_the_pod_that_ended_and_not_for_its_namesake() {
         run(&lab, "web", spec).await;
         let new = uid(&lab.call("GET", &path, None).await.body);
         assert_ne!(old, new);
-        // The old container ends 2 s later, and with it whatever its node agent does of it.
+        // The old container ends 2 s later, and with it all work of its node agent on it.
         let killed = lab.dir().join("pods").join(format!("default_web_{old}"));
         let held = super::lab::Held::find("trap '' TERM; echo up").await;
         held.ended_ns().await;

@@ -14,18 +14,18 @@ use super::recording::Recording;
 
 const ORDERS: &str = include_str!("../golden/orders.txt");
 
-/// An API event may come so much sooner or later than the recorded ones: the
-/// recorded cases ran many at once, as these do.
+/// Largest time that an API event may come sooner or later than the recorded ones: the recorded cases ran many at once,
+/// as these do.
 const API_SLACK_S: (f64, f64) = (1.5, 2.0);
 /// The same for signals and ends of processes.
 const PROCESS_SLACK_S: (f64, f64) = (0.6, 1.5);
 
-/// What lasts no longer than this may not be told: a node agent and the controller of EndpointSlices write what is
-/// newest.
+/// States that last no longer than this may be missing: a node agent and the controller of EndpointSlices write only
+/// the newest state.
 const MERGING_S: f64 = 0.5;
 
-/// What may not be told, between which two it lasts: the status that says that the node agent has seen the deletion
-/// of a pod that ends at once, and the endpoint of a pod that runs and is not ready yet.
+/// States that may be missing, with the two events between which they last: the status by which the node agent shows
+/// that it has seen the deletion of a pod that ends at once, and the endpoint of a pod that runs and is not ready yet.
 const PASSING: [Passing; 2] = [
     Passing {
         begins: "Pod MODIFIED generation=2/1 ",
@@ -39,21 +39,21 @@ const PASSING: [Passing; 2] = [
     },
 ];
 
-/// How the events begin between which something lasts, and how it is told.
+/// A passing state: the beginnings of the two events between which it lasts, and its own text.
 struct Passing {
     begins: &'static str,
     ends: &'static str,
     text: &'static str,
 }
 
-/// What was recorded of a case.
+/// Recorded facts of a case.
 #[derive(Debug, Default)]
 pub(crate) struct Golden {
     /// Each order of API events that was seen: `(earliest, latest, text)`.
     orders: Vec<Vec<(f64, f64, String)>>,
     /// Signals and ends of processes.
     process: BTreeMap<String, (f64, f64)>,
-    /// How many Events of which reason: at least, at most.
+    /// Number of Events by reason: at least, at most.
     events: BTreeMap<String, (usize, usize)>,
 }
 
@@ -88,8 +88,8 @@ impl Golden {
         golden
     }
 
-    /// Fails unless the case went as recorded: the order of API events exactly, the seconds of
-    /// everything, and the Events.
+    /// Fails unless the case went as recorded: the order of API events exactly, the times of everything, and the
+    /// Events.
     #[track_caller]
     pub(crate) fn check(&self, ours: &Recording) {
         self.check_order(ours);
@@ -119,7 +119,7 @@ impl Golden {
         }
     }
 
-    /// The orders of one kind's API events that were recorded.
+    /// Returns the orders of one kind's API events that were recorded.
     pub(crate) fn orders_of(&self, kind: &str) -> Vec<Vec<&str>> {
         let of_kind = |order: &'_ [(f64, f64, String)]| -> Vec<usize> {
             (0..order.len()).filter(|n| order[*n].2.starts_with(kind)).collect()
@@ -178,12 +178,12 @@ impl Passing {
     }
 }
 
-/// The API events of one kind, in our order.
+/// Returns the API events of one kind, in our order.
 pub(crate) fn order_of(kind: &str, ours: &Recording) -> Vec<String> {
     order(ours).into_iter().map(|(_, text)| text).filter(|text| text.starts_with(kind)).collect()
 }
 
-/// The pod's and its endpoint's API events, told as the recorded ones are: `(seconds, text)`.
+/// Returns the pod's and its endpoint's API events, in the words of the recorded ones: `(seconds, text)`.
 pub(crate) fn order(ours: &Recording) -> Vec<(f64, String)> {
     let mut order: Vec<(f64, String)> = Vec::new();
     let mut last: BTreeMap<&str, String> = BTreeMap::new();
@@ -198,7 +198,7 @@ pub(crate) fn order(ours: &Recording) -> Vec<(f64, String)> {
         };
         let at = ours.at(seen.at_ns);
         let kind = if seen.kind() == "Pod" { "Pod" } else { "EndpointSlice" };
-        // An endpoint that has not been there yet is not one that has gone.
+        // An endpoint that has not existed yet is not one that has gone.
         let is_news = match last.get(kind) {
             Some(before) => *before != text,
             None => kind == "Pod" || !text.ends_with("no endpoint"),

@@ -1,9 +1,7 @@
-//! How long each hop of a termination and of a creation takes, against the measured spread of a
-//! real v1.36.2.
+//! Durations of each hop of a termination and of a creation, compared with the measured spread of a real v1.36.2.
 //!
-//! On a cluster where nothing else happens: a Service with a client at a steady rate, one
-//! deletion after the other, a few with preStop hooks, rollouts, and creations.
-//! `scripts/proofs/hop-times` runs it with as many as were measured.
+//! On a cluster where nothing else happens: a Service with a client at a steady rate, one deletion after the other, a
+//! few with preStop hooks, rollouts, and creations. `scripts/proofs/hop-times` runs it with as many as were measured.
 
 mod spread;
 
@@ -26,19 +24,19 @@ use crate::machine::{Meanwhile, figure, measured};
 use crate::runs::{json_lines, turn};
 use spread::{Hop, Sample, Table};
 
-/// A quiet Service proxy is idle again, whatever was changed before.
+/// Time after which a quiet Service proxy is idle again, whatever was changed before.
 const IDLE: Duration = Duration::from_millis(2200);
 
-/// Few are measured here, on a machine that is busy with other tests: so far outside (ms) a median may be.
+/// Few hops are measured here, on a machine that is busy with other tests: a median may be this far outside (ms).
 const SLACK_MS: f64 = 2000.0;
 
-/// No hop takes so much (ms) longer than any that was measured, whatever the machine does.
+/// No hop takes this much longer (ms) than any that was measured, whatever the machine does.
 const ANOTHER_HOP_MS: f64 = 1000.0;
 
-/// When each stage was seen, in seconds since the request that began it was sent.
+/// Time at which each stage was seen, in seconds since the request that began it was sent.
 type Stages = BTreeMap<&'static str, f64>;
 
-/// Adds what is seen of every termination, in the words of the measurement.
+/// Returns the stages seen of a termination, in the words of the measurement.
 fn stages(ours: &Recording, gone_ns: Option<i64>, rows: &[RequestRow], rules: &[Rule]) -> Stages {
     let mut stages = Stages::new();
     if let Some(answer) = ours.answers.first() {
@@ -71,7 +69,7 @@ fn stages(ours: &Recording, gone_ns: Option<i64>, rows: &[RequestRow], rules: &[
     stages
 }
 
-/// When the requests' connections were begun.
+/// Returns the times at which the requests' connections were begun.
 fn begun(rows: &[RequestRow]) -> impl Iterator<Item = i64> {
     rows.iter().filter_map(|row| row.connect_start).map(|at| at.unix_ns())
 }
@@ -82,7 +80,7 @@ pub(crate) struct Rule {
     pub(crate) pods: Vec<String>,
 }
 
-/// By the Service proxy's own log, in which one line is written when the kernel has taken the rules.
+/// Returns the rules of the Service by the Service proxy's own log, which gets a line when the kernel has taken them.
 pub(crate) fn rules(lab: &Lab, namespace: &str) -> Vec<Rule> {
     let service = format!("{namespace}/web");
     let lines = json_lines(&lab.dir().join("service-proxy.jsonl"));
@@ -108,7 +106,7 @@ async fn delete_one(lab: &Lab, namespace: &str) -> (Recording, i64) {
     (recording, ended_ns)
 }
 
-/// A pod that sends 300 requests a second on fresh connections until it is deleted.
+/// Starts a pod that sends 300 requests a second on fresh connections until it is deleted.
 async fn start_client(lab: &Lab, namespace: &str, address: &str) {
     let out = lab.dir().join(format!("{namespace}.run"));
     let client = json!({
@@ -127,7 +125,7 @@ async fn start_client(lab: &Lab, namespace: &str, address: &str) {
     tokio::time::sleep(Duration::from_secs(3)).await;
 }
 
-/// Ends the client; answers its rows.
+/// Ends the client; returns its rows.
 async fn rows_of_client(lab: &Lab, namespace: &str) -> Vec<RequestRow> {
     delete_and_wait(lab, namespace, "client").await;
     let out = lab.dir().join(format!("{namespace}.run"));
@@ -166,15 +164,15 @@ async fn isolated(lab: &Lab, n: usize) -> Vec<Stages> {
     deleted.iter().enumerate().map(of).collect()
 }
 
-/// Whether a request was sent to a pod: the pod answered it, or it failed while that pod was the only
-/// one that went, from its deletion until the next one.
+/// Returns true if a request was sent to a pod: the pod answered it, or it failed while only that pod was ending, from
+/// its deletion until the next one.
 fn was_sent_to(row: &RequestRow, pod: &str, alone: Range<i64>) -> bool {
     let failed = !matches!(row.outcome, Outcome::Ok | Outcome::NotSent | Outcome::Cancelled);
     let within = alone.contains(&row.scheduled.unix_ns()) && alone.contains(&row.end.unix_ns());
     row.pod.as_deref() == Some(pod) || (failed && within)
 }
 
-/// Only the signal is looked at: that Service proxy and status are still busy does not matter.
+/// Measures only the signal: it does not matter that Service proxy and status are still busy.
 async fn pre_stop(lab: &Lab, namespace: &str, hook: Value, n: usize) -> Vec<Stages> {
     deploy(lab, namespace, 3, EXIT, hook).await;
     let mut of = Vec::new();
@@ -185,7 +183,7 @@ async fn pre_stop(lab: &Lab, namespace: &str, hook: Value, n: usize) -> Vec<Stag
     of
 }
 
-/// Rollouts of pods that serve on for 3 s, so that each new connection is answered by its pod.
+/// Measures rollouts of pods that keep serving for 3 s, so that each new connection is answered by its pod.
 async fn rollouts(lab: &Lab, namespace: &str, replicas: usize, n: usize) -> Vec<Stages> {
     if n == 0 {
         return Vec::new();
@@ -225,7 +223,7 @@ async fn rollouts(lab: &Lab, namespace: &str, replicas: usize, n: usize) -> Vec<
     terminated.iter().map(of).collect()
 }
 
-/// Creations of a pod beside those of a Deployment.
+/// Measures creations of a pod beside those of a Deployment.
 async fn creations(lab: &Lab, n: usize) -> Vec<Stages> {
     let namespace = "creations";
     let address = deploy(lab, namespace, 3, EXIT, Value::Null).await;
@@ -293,7 +291,7 @@ fn stages_of_creation(ours: &Recording, rows: &[RequestRow], rules: &[Rule]) -> 
     stages
 }
 
-/// All groups on one dataplane: `n` isolated deletions and creations, and fewer of the others.
+/// Measures all groups on one dataplane: `n` isolated deletions and creations, and fewer of the others.
 fn measure(dataplane: &'static str, n: usize) -> BTreeMap<&'static str, Vec<Stages>> {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
@@ -313,7 +311,7 @@ fn measure(dataplane: &'static str, n: usize) -> BTreeMap<&'static str, Vec<Stag
     })
 }
 
-/// The table of one dataplane, and which hops lie further outside than may be.
+/// Returns the table of one dataplane, and the hops that are further outside than allowed.
 fn compare(ours: &BTreeMap<&str, Vec<Stages>>, slack_ms: f64) -> (Table, Vec<String>) {
     let (mut table, mut outside) = (Table::new(), Vec::new());
     for hop in Hop::all() {
@@ -337,7 +335,7 @@ fn compare(ours: &BTreeMap<&str, Vec<Stages>>, slack_ms: f64) -> (Table, Vec<Str
     (table, outside)
 }
 
-/// More than the tests measure, asked for by `scripts/proofs/hop-times`.
+/// A larger measurement than the tests', requested by `scripts/proofs/hop-times`.
 struct Proof {
     n: usize,
     dataplanes: String,
@@ -353,7 +351,7 @@ impl Proof {
         Some(Self { n, dataplanes, tables: asked("ROLLDROP_HOPS_TABLES").expect("a file") })
     }
 
-    /// On one dataplane after the other; answers the hops that are not inside.
+    /// Measures one dataplane after the other; returns the hops that are not inside.
     fn run(&self) -> Vec<String> {
         let build = if cfg!(debug_assertions) { "debug" } else { "release" };
         let cores = std::thread::available_parallelism().expect("processors");
@@ -375,7 +373,7 @@ impl Proof {
     }
 }
 
-/// The ticks of all processors since boot, and those in which they were idle.
+/// Returns the ticks of all processors since boot, and those in which they were idle.
 fn processor_ticks() -> (f64, f64) {
     let stat = std::fs::read_to_string("/proc/stat").expect("/proc/stat");
     let ticks = stat.lines().next().expect("a line").split_whitespace().skip(1).take(8);

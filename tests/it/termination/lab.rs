@@ -1,8 +1,8 @@
 //! A cluster of its own for the termination cases, watched from outside while they run.
 //!
-//! The binary runs as a process of its own. What it did is known by three raw
-//! watches of its API, stamped on arrival, by the logs that the pods' programs
-//! write themselves, and by the kernel's word that a process has ended.
+//! The binary runs as a process of its own. Its actions are known by three kinds of evidence: raw watches of its API,
+//! stamped on arrival; the logs that the pods' programs write themselves; and the kernel's report that a process has
+//! ended.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,19 +23,19 @@ use tokio::task::JoinSet;
 pub(crate) use crate::harness::LIMIT;
 use crate::lab::Cluster;
 
-/// How often it is looked at how late timers come on this machine.
+/// Interval at which the lateness of timers on this machine is measured.
 const TICK: Duration = Duration::from_millis(20);
 
-/// How often it is looked at how long the API takes.
+/// Interval at which the API's answer time is measured.
 const ASK: Duration = Duration::from_millis(250);
 
-/// An answer of the API is a chain of so many waits of processes for a processor.
+/// Number of waits of processes for a processor in an answer of the API.
 const WAITS_OF_AN_ANSWER: f64 = 5.0;
 
-/// What is timed is a chain of so many waits of processes for a processor, at most.
+/// Most waits of processes for a processor in a timed sequence.
 const WAITS: f64 = 20.0;
 
-/// Unix nanoseconds, as the sample server and `date +%s%N` write them.
+/// Returns the time in Unix nanoseconds, as the sample server and `date +%s%N` write it.
 pub(crate) fn now_ns() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a date after 1970");
     i64::try_from(since.as_nanos()).expect("a date before 2262")
@@ -44,7 +44,7 @@ pub(crate) fn now_ns() -> i64 {
 /// One line of a watch.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
-    /// When it arrived.
+    /// Arrival time, in Unix nanoseconds.
     pub(crate) at_ns: i64,
     /// `ADDED`, `MODIFIED`, `DELETED`.
     pub(crate) event: &'static str,
@@ -69,16 +69,16 @@ impl Seen {
 /// An answer of the API.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
-    /// When it was asked for.
+    /// Time at which the request was sent.
     pub(crate) sent_ns: i64,
-    /// When the whole of it was there.
+    /// Time at which the whole answer had arrived.
     pub(crate) answered_ns: i64,
     pub(crate) status: u16,
     pub(crate) headers: http::HeaderMap,
     pub(crate) body: Value,
 }
 
-/// What the watches have said so far, by namespace.
+/// Events of the watches so far, by namespace.
 #[derive(Default)]
 struct Journal {
     seen: Mutex<HashMap<String, Vec<Seen>>>,
@@ -93,7 +93,7 @@ impl Journal {
         self.news.send_replace(());
     }
 
-    /// Looks at what was said of a namespace.
+    /// Calls `look` with the events of a namespace.
     fn look<T>(&self, namespace: &str, look: impl FnOnce(&[Seen]) -> T) -> T {
         let all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         look(all.get(namespace).map(Vec::as_slice).unwrap_or_default())
@@ -105,11 +105,11 @@ type Late = std::sync::Arc<Mutex<Vec<(i64, f64)>>>;
 
 /// A cluster under observation.
 pub(crate) struct Lab {
-    /// What carries its connections.
+    /// Dataplane that carries its connections.
     pub(crate) dataplane: &'static str,
     client: Client,
     journal: std::sync::Arc<Journal>,
-    /// How long processes waited for a processor.
+    /// Times that processes waited for a processor.
     late: Late,
     _watches: JoinSet<()>,
     // After the watches, which would complain.
@@ -121,7 +121,7 @@ impl Lab {
     pub(crate) async fn watch(cluster: Cluster, dataplane: &'static str) -> Self {
         let mut config = cluster.client_config().await;
         config.read_timeout = None;
-        // What the API refuses is to be seen.
+        // Refusals of the API are to be seen, not retried.
         config.default_retry = false;
         let client = Client::try_from(config).expect("a client");
         let journal = std::sync::Arc::new(Journal::default());
@@ -142,17 +142,17 @@ impl Lab {
         Self { dataplane, client, journal, late, _watches: watches, cluster }
     }
 
-    /// A directory for the logs of the pods' programs.
+    /// Returns a directory for the logs of the pods' programs.
     pub(crate) fn dir(&self) -> &Path {
         self.cluster.dir()
     }
 
-    /// The cluster's process.
+    /// Returns the cluster's process.
     pub(crate) fn pid(&self) -> u32 {
         self.cluster.pid()
     }
 
-    /// By how much what was timed since then may have been put off by the machine.
+    /// Returns by how much the machine may have delayed anything timed since then.
     pub(crate) fn lag_s(&self, since_ns: i64) -> f64 {
         let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
         let worst = late.iter().filter(|(at_ns, _)| *at_ns >= since_ns).map(|(_, late_s)| *late_s);
@@ -181,7 +181,7 @@ impl Lab {
         answer
     }
 
-    /// All that the watches have said of a namespace.
+    /// Returns all events of the watches in a namespace.
     pub(crate) fn seen(&self, namespace: &str) -> Vec<Seen> {
         self.journal.look(namespace, <[Seen]>::to_vec)
     }
@@ -199,7 +199,7 @@ impl Lab {
             loop {
                 news.borrow_and_update();
                 let found = self.journal.look(namespace, |seen| {
-                    // What others do is no news here.
+                    // Events of other namespaces are no news here.
                     let is_news = looked_at.replace(seen.len()) != Some(seen.len());
                     if is_news { found(seen) } else { None }
                 });
@@ -234,7 +234,7 @@ async fn keep_watch(client: Client, path: &str, journal: std::sync::Arc<Journal>
     }
 }
 
-/// Looks how late timers come.
+/// Measures how late timers come.
 async fn keep_time(late: Late) {
     loop {
         let due = tokio::time::Instant::now() + TICK;
@@ -244,7 +244,7 @@ async fn keep_time(late: Late) {
     }
 }
 
-/// Looks how long the API takes for an answer that the model delays by nothing. Never returns.
+/// Measures the time that the API takes for an answer that the model does not delay. Never returns.
 async fn keep_asking(client: Client, late: Late) {
     loop {
         tokio::time::sleep(ASK).await;
@@ -261,7 +261,7 @@ async fn keep_asking(client: Client, late: Late) {
 pub(crate) struct Held(OwnedFd);
 
 impl Held {
-    /// The process whose command line has `word` in it, once there is one.
+    /// Waits for a process whose command line has `word` in it.
     pub(crate) async fn find(word: &str) -> Self {
         let deadline = tokio::time::Instant::now() + LIMIT;
         loop {
@@ -273,7 +273,7 @@ impl Held {
         }
     }
 
-    /// When it ended.
+    /// Returns the time at which the process ended.
     pub(crate) async fn ended_ns(self) -> i64 {
         let wait = move || {
             let mut handle = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
@@ -285,7 +285,7 @@ impl Held {
     }
 }
 
-/// The process with this word among its arguments; of several, the first that was started.
+/// Returns the process with this word among its arguments; of several, the first that was started.
 fn pid_of(word: &str) -> Option<Pid> {
     let mut found: BTreeMap<i32, PathBuf> = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {

@@ -1,4 +1,4 @@
-//! What becomes of pods that end while their node's agent restarts or their node shuts down.
+//! Pods that end while their node's agent restarts or their node shuts down.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::recording::Recording;
 use super::{DATAPLANES, golden};
 use crate::pods::on;
 
-/// Records a case on each dataplane, on a cluster of its own: a node is all pods' concern.
+/// Records a case on each dataplane, on a cluster of its own: a node concerns all pods.
 fn alone(case: impl Fn(&Arc<Lab>) -> Case, check: impl Fn(&Recording)) {
     for dataplane in DATAPLANES {
         on(dataplane, async |lab| {

@@ -1,5 +1,5 @@
-//! What the node agent does line by line, where no recording says more: hooks, sidecars, probes,
-//! signals, and pods that have nothing to end.
+//! The node agent's actions line by line, where no recording says more: hooks, sidecars, probes, signals, and pods that
+//! have nothing to end.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::golden::order_of;
 use super::lab::{Lab, Seen};
 use super::recordings;
 
-/// The cases.
+/// Returns the cases.
 pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
     let server = |name, habit| Case::new(lab, name, habit);
     let delete = Act::Delete(None);
@@ -222,7 +222,7 @@ fn a_second_grace_period_that_is_over_already_is_1_s() {
         let ends: jiff::Timestamp =
             second["deletionTimestamp"].as_str().expect("a date").parse().expect("a date");
         assert!(ends.as_second() >= sent_ns.div_euclid(1_000_000_000), "not in the past: {ends}\n{ours}");
-        // On the object only: the kill that is under way goes on with its hook of 6 s.
+        // Only the object changes: the kill that is under way continues with its hook of 6 s.
         assert!(ours.first("app SIGTERM") > 5.9, "{ours}");
     }
 }

@@ -10,7 +10,7 @@ use super::lab::Lab;
 use super::recording::Recording;
 use super::recordings;
 
-/// The cases, by the names of the recordings.
+/// Returns the cases, by the names of the recordings.
 pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
     let server = |name, habit| Case::new(lab, name, habit);
     let delete = Act::Delete(None);
@@ -92,7 +92,7 @@ pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
     cases.into_iter().map(|case| (case.name(), case)).collect()
 }
 
-/// Compares all recordings of a case with what was recorded on a real cluster.
+/// Compares all recordings of a case with the one of a real cluster.
 #[track_caller]
 fn goes_as_recorded(case: &str) {
     for ours in recordings(case) {
@@ -159,8 +159,8 @@ fn a_grace_period_of_1_s_still_leaves_2_s() {
     goes_as_recorded("E3-grace1-ignore");
 }
 
-/// A forced deletion does not order pod and slice. Each is in an order of its own that was
-/// recorded in one of the cases; they differ in what the container does.
+/// Compares a forced deletion, which does not order pod and slice. Each is in an order of its own that was recorded in
+/// one of the cases; they differ in the container's behaviour.
 #[track_caller]
 fn goes_as_recorded_when_forced(case: &str, ours: &Recording) {
     const FORCED: [&str; 3] =

@@ -1,4 +1,4 @@
-//! What was seen of one case, timed from its first act.
+//! Everything seen of one case, timed from its first act.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,14 +19,14 @@ pub(crate) struct Recording {
     pub(crate) dataplane: &'static str,
     /// The pod that the case is about.
     pub(crate) pod: String,
-    /// When the first act was sent.
+    /// Time at which the first act was sent.
     pub(crate) zero_ns: i64,
     /// The watch events of the case's namespace.
     pub(crate) seen: Vec<Seen>,
-    /// By how much this machine may have put off what was timed.
+    /// Time by which this machine may have delayed the timed events.
     pub(crate) lag_s: f64,
-    /// What the containers' programs wrote, and the ends of their processes: seconds, and
-    /// `CONTAINER SIGTERM`, `CONTAINER hook begins`, `CONTAINER hook ends`, `CONTAINER gone`, …
+    /// Events that the containers' programs wrote, and the ends of their processes: seconds, and `CONTAINER SIGTERM`,
+    /// `CONTAINER hook begins`, `CONTAINER hook ends`, `CONTAINER gone`, …
     pub(crate) process: Vec<(f64, String)>,
     /// The API's answers to the acts, in order.
     pub(crate) answers: Vec<Answer>,
@@ -35,48 +35,48 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Seconds since the first act.
+    /// Returns the seconds since the first act.
     #[expect(clippy::cast_precision_loss, reason = "a case takes a minute")]
     pub(crate) fn at(&self, ns: i64) -> f64 {
         (ns - self.zero_ns) as f64 / 1e9
     }
 
-    /// Whether a time lies in a range, or outside by no more than this machine's own lag.
+    /// Returns true if a time lies in a range, or outside by no more than this machine's own lag.
     pub(crate) fn fits(&self, seconds: f64, range: Range<f64>) -> bool {
         (range.start - self.lag_s..range.end + self.lag_s).contains(&seconds)
     }
 
-    /// The same, about another pod and timed from another moment.
+    /// Returns the same recording, about another pod and timed from another moment.
     pub(crate) fn about(&self, pod: &str, zero_ns: i64) -> Self {
         Self { pod: pod.to_owned(), zero_ns, ..self.clone() }
     }
 
-    /// When something first happened to a process.
+    /// Returns the time at which something first happened to a process.
     #[track_caller]
     pub(crate) fn first(&self, what: &str) -> f64 {
         let found = self.process.iter().find(|(_, text)| text == what);
         found.unwrap_or_else(|| panic!("no {what:?}\n{self}")).0
     }
 
-    /// How often it happened since the first act.
+    /// Returns how often it happened since the first act.
     pub(crate) fn count(&self, what: &str) -> usize {
         self.process.iter().filter(|(at, text)| *at >= 0.0 && text == what).count()
     }
 
-    /// When something last happened to a process.
+    /// Returns the time at which something last happened to a process.
     #[track_caller]
     pub(crate) fn last(&self, what: &str) -> f64 {
         let found = self.process.iter().rfind(|(_, text)| text == what);
         found.unwrap_or_else(|| panic!("no {what:?}\n{self}")).0
     }
 
-    /// The watch events of the case's pod since the first act.
+    /// Returns the watch events of the case's pod since the first act.
     pub(crate) fn pods(&self) -> impl Iterator<Item = (f64, &Seen)> {
         let ours = |seen: &&Seen| seen.kind() == "Pod" && seen.name() == self.pod;
         self.seen.iter().filter(ours).map(|seen| (self.at(seen.at_ns), seen)).filter(|(at, _)| *at >= 0.0)
     }
 
-    /// When the pod was first seen in a state.
+    /// Returns the time at which the pod was first seen in a state, and its object.
     #[track_caller]
     pub(crate) fn pod_seen(&self, what: &str, state: impl Fn(&Seen) -> bool) -> (f64, Value) {
         let found = self.pods().find(|(_, seen)| state(seen));
@@ -84,13 +84,13 @@ impl Recording {
         (at, seen.object.clone())
     }
 
-    /// When the pod was seen to be gone.
+    /// Returns the time at which the pod was seen to be gone.
     #[track_caller]
     pub(crate) fn deleted(&self) -> f64 {
         self.pod_seen("its end", |seen| seen.event == "DELETED").0
     }
 
-    /// How many Events there were about the pod since the first act, by reason.
+    /// Returns the number of distinct Events about the pod since the first act, by reason.
     pub(crate) fn events_by_reason(&self) -> BTreeMap<String, usize> {
         let text = |event: &Value, field: &str| event[field].as_str().unwrap_or_default().to_owned();
         let distinct: BTreeSet<_> =
@@ -102,7 +102,7 @@ impl Recording {
         count
     }
 
-    /// The Events about the pod since the first act.
+    /// Returns the Events about the pod since the first act.
     pub(crate) fn events(&self) -> impl Iterator<Item = &Value> {
         self.seen
             .iter()
@@ -111,12 +111,12 @@ impl Recording {
             .filter(|event| event["involvedObject"]["name"] == *self.pod)
     }
 
-    /// The messages of the Events of a reason.
+    /// Returns the messages of the Events of a reason.
     pub(crate) fn messages(&self, reason: &str) -> Vec<&str> {
         self.events().filter(|e| e["reason"] == reason).filter_map(|e| e["message"].as_str()).collect()
     }
 
-    /// The exit code that the API shows for a container at its end.
+    /// Returns the exit code that the API shows for a container at its end.
     #[track_caller]
     pub(crate) fn exit_code(&self, container: &str) -> i64 {
         let code = |object: &Value| {

@@ -1,5 +1,5 @@
-//! Who learns of a termination: endpoints, ReplicaSets, rollouts, and the traffic of a client that
-//! is a pod itself.
+//! The parts that learn of a termination: endpoints, ReplicaSets, rollouts, and the traffic of a client that is a pod
+//! itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::harness::wait_for;
 use crate::pods::on_with;
 use crate::runs::json_lines;
 
-/// The cases of single pods.
+/// Returns the cases of single pods.
 pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
     let cases = [
         Case::new(lab, "publish-not-ready", SERVE_3)
@@ -32,7 +32,7 @@ pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
     cases.into_iter().map(|case| (case.name(), case)).collect()
 }
 
-/// The cases of several pods.
+/// Returns the cases of several pods.
 pub(crate) fn flows(lab: &Arc<Lab>) -> Vec<(&'static str, BoxFuture<'static, Recording>)> {
     vec![
         ("rollout", rollout(Arc::clone(lab), "rollout", EXIT).boxed()),
@@ -42,7 +42,7 @@ pub(crate) fn flows(lab: &Arc<Lab>) -> Vec<(&'static str, BoxFuture<'static, Rec
     ]
 }
 
-/// A Service and a Deployment of sample servers; answers the Service's address.
+/// Creates a Service and a Deployment of sample servers; returns the Service's address.
 pub(crate) async fn deploy(
     lab: &Lab,
     namespace: &str,
@@ -82,7 +82,7 @@ pub(crate) async fn deploy(
     service.body["spec"]["clusterIP"].as_str().expect("an address").to_owned()
 }
 
-/// The pods of the ready endpoints in the newest slice.
+/// Returns the pods of the ready endpoints in the newest slice.
 pub(crate) fn ready_endpoints(seen: &[Seen]) -> Vec<String> {
     let slice = seen.iter().rfind(|seen| seen.kind() == "EndpointSlice");
     let endpoints = slice.and_then(|slice| slice.object["endpoints"].as_array()).cloned().unwrap_or_default();
@@ -90,7 +90,7 @@ pub(crate) fn ready_endpoints(seen: &[Seen]) -> Vec<String> {
     ready.filter_map(|endpoint| endpoint["targetRef"]["name"].as_str().map(str::to_owned)).collect()
 }
 
-/// The objects of a kind that are there, by name.
+/// Returns the existing objects of a kind, by name.
 fn now<'a>(kind: &str, seen: &'a [Seen]) -> BTreeMap<String, &'a Value> {
     let mut objects = BTreeMap::new();
     for seen in seen.iter().filter(|seen| seen.kind() == kind) {
@@ -126,7 +126,7 @@ pub(crate) fn record(lab: &Lab, namespace: &str, pod: &str, zero_ns: i64) -> Rec
     recording
 }
 
-/// A Deployment of three whose template changes.
+/// Records a Deployment of three pods whose template changes.
 async fn rollout(lab: Arc<Lab>, namespace: &'static str, habit: &'static [&'static str]) -> Recording {
     deploy(&lab, namespace, 3, habit, Value::Null).await;
     let old = ready_endpoints(&lab.seen(namespace));
@@ -142,8 +142,8 @@ async fn rollout(lab: Arc<Lab>, namespace: &'static str, habit: &'static [&'stat
     record(&lab, namespace, &old[0], zero_ns)
 }
 
-/// A client pod that sends half its requests on fresh connections, half on kept ones, to a Service
-/// from which one pod, which sleeps for 3 s in its hook, is deleted after 3 s.
+/// Records a client pod that sends half its requests on fresh connections, half on kept ones, to a Service from which
+/// one pod, which sleeps for 3 s in its hook, is deleted after 3 s.
 async fn traffic(lab: Arc<Lab>, namespace: &'static str, replicas: usize) -> Recording {
     // So slow that many connections are kept, some of them to each pod.
     let habit = ["--on-sigterm", "exit", "--response-time", "300ms"];
@@ -238,7 +238,7 @@ fn a_rollout_scales_up_first_and_keeps_all_replicas_available() {
                 let pods = pods_now(&ours.seen[..=n]);
                 let staying: Vec<_> = pods.values().filter(|pod| !is_leaving(pod)).collect();
                 let ready = |pod: &&&&Value| condition(pod, "Ready").is_some_and(|c| c["status"] == "True");
-                // What the Deployment counts is what it has asked its ReplicaSets for.
+                // The Deployment counts the replicas that it has asked its ReplicaSets for.
                 let sets = now("ReplicaSet", &ours.seen[..=n]);
                 let asked: i64 = sets.values().filter_map(|set| set["spec"]["replicas"].as_i64()).sum();
                 assert!(asked <= 4, "25 % of 3, rounded up, more: {ours}");
@@ -263,7 +263,7 @@ fn c12_a_replica_set_does_not_count_a_pod_that_is_terminating() {
     }
 }
 
-/// When a request was sent, in seconds since the deletion.
+/// Returns the time at which a request was sent, in seconds since the deletion.
 fn sent(ours: &Recording, row: &RequestRow) -> f64 {
     ours.at(row.sent.or(row.connect_start).unwrap_or(row.scheduled).unix_ns())
 }

@@ -1,4 +1,4 @@
-//! What signals do to the sample server, seen by a client and by its exit status.
+//! The effects of signals on the sample server, seen by a client and by its exit status.
 
 use std::io::Read;
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use crate::harness::LIMIT;
 use crate::sample_server::Server;
 
-/// What comes of an answer.
+/// Reads an answer to its end, and returns as much as came.
 fn read(mut stream: TcpStream) -> String {
     let mut text = String::new();
     let _ = stream.read_to_string(&mut text);
@@ -43,7 +43,7 @@ fn c04_hangup_interrupt_quit_and_stop_mean_other_things() {
     server.wait_for_line("SIGHUP");
     assert!(read(server.ask("/")).starts_with("HTTP/1.1 200"), "it serves on");
 
-    // Stopped, the kernel still takes connections for it; it answers when it goes on.
+    // While it is stopped, the kernel still accepts connections for it; it answers when it continues.
     server.stop();
     let mut answer = server.ask("/");
     answer.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");

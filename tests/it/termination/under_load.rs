@@ -6,7 +6,7 @@ use rolldrop_record::{Cause, EventKind, Outcome, RequestRow};
 use crate::machine::measured;
 use crate::runs::{self, MeasuredRun};
 
-/// The requests that a pod answered, with when they were sent, in seconds since its t0.
+/// Returns the requests that a pod answered, with when they were sent, in seconds since its t0.
 fn answered_by<'a>(run: &'a MeasuredRun, termination: &'a Termination) -> Vec<(f64, &'a RequestRow)> {
     let zero = run.records.events.iter().find_map(|event| match event.kind {
         EventKind::LoadStarted { warmup_s, .. } => Some(event.at.unix_ns() as f64 / 1e9 + warmup_s),
@@ -29,7 +29,7 @@ fn c02_a_pod_gets_traffic_while_it_shuts_down_and_after_it_is_gone() {
             let late: usize = run.result.terminations.iter().map(fresh_after_t0).sum();
             run.finished.figure(late > 0);
         }
-        // After it is gone: connections that found nobody.
+        // After it is gone, connections are routed to it in vain.
         for run in runs::naive_exit() {
             assert!(run.result.requests.by_cause[&Cause::RoutedToDeadPod] > 0, "{}", run.finished);
         }

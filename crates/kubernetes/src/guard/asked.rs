@@ -1,5 +1,5 @@
-//! What a request asks the API server for, read from the request itself, so that no caller can forget
-//! to state it.
+//! The objects that a request asks the API server for, read from the request itself, so that no caller can forget to
+//! state them.
 
 use http::{Method, Request};
 use kube::core::{Expression, Selector};
@@ -7,21 +7,21 @@ use kube::core::{Expression, Selector};
 use super::Untrusted;
 use super::names::{from_path, is_dns_label, is_name, is_path_segment};
 
-/// How the answer is read.
+/// The way in which the answer is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reading {
     /// As a whole.
     Whole,
     /// Line by line, as it comes.
     Watch,
-    /// Not here: it comes from a pod or a node, or is a log.
+    /// Not read here: it comes from a pod or a node, or is a log.
     Passing,
 }
 
-/// Which objects are asked for.
+/// The objects that are requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Of {
-    /// What the API server says of itself, such as its version and its kinds.
+    /// Facts about the API server itself, such as its version and its kinds.
     Server,
     /// The objects of a kind.
     All,
@@ -33,7 +33,7 @@ pub(super) enum Of {
     About(String),
 }
 
-/// What a request asks for.
+/// A request, as far as its answer can be checked.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) reading: Reading,
@@ -45,7 +45,7 @@ pub(super) struct Asked {
     pub(super) fields: Vec<FieldTerm>,
 }
 
-/// A field of an object that can be selected by.
+/// A field of an object that a selector can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Field {
     Name,
@@ -65,7 +65,7 @@ pub(super) struct FieldTerm {
     pub(super) value: String,
 }
 
-/// What may be said in the query of a request, by what is asked: anything else came in by a name.
+/// Parameters that the query of a request may have, by kind of request: any other parameter came in through a name.
 const OF_LISTS: &[&str] = &[
     "allowWatchBookmarks",
     "continue",
@@ -87,7 +87,7 @@ impl Asked {
     /// Reads a request.
     ///
     /// # Errors
-    /// Why it is not to be sent: a name, a namespace or a selector in it cannot be one.
+    /// Fails with the reason not to send the request: a name, a namespace or a selector in it is invalid.
     pub(super) fn of<T>(request: &Request<T>) -> Result<Self, Untrusted> {
         let refuse = |why: String| Untrusted::Request(why);
         let path = request.uri().path();
@@ -138,7 +138,7 @@ impl Asked {
         if matches!(about, [_, "proxy" | "log" | "exec" | "attach" | "portforward", ..]) {
             asked.reading = Reading::Passing;
         }
-        // A port of it may be named as well.
+        // The name may include a port.
         let named = about.first().map(|name| match about.get(1) {
             Some(&"proxy") => name.split(':').next().unwrap_or_default(),
             _ => name,
@@ -152,12 +152,12 @@ impl Asked {
 
     fn take_query<T>(&mut self, request: &Request<T>, about: Option<&str>) -> Result<(), Untrusted> {
         let may_be = match (&self.of, request.method(), about) {
-            // What it means is the pod's matter.
+            // The pod decides what the query means.
             (_, _, Some("proxy")) => return Ok(()),
             (_, _, Some("log")) => OF_LOGS,
             (Of::All, &Method::GET | &Method::DELETE, _) => OF_LISTS,
             (_, &Method::GET, _) => OF_READS,
-            // What a deletion is to be like is said in its body.
+            // The options of a deletion are in its body.
             (_, &Method::DELETE, _) => &[],
             _ => OF_WRITES,
         };
@@ -182,12 +182,12 @@ impl Asked {
     }
 }
 
-/// A label selector as `kubectl -l` takes it; `None` if it cannot be read.
+/// Parses a label selector in the form of `kubectl -l`; `None` if it is invalid.
 pub fn label_selector(selector: &str) -> Option<Selector> {
     label_terms(selector).map(|terms| terms.into_iter().collect())
 }
 
-/// The terms of a label selector, as `kubectl -l` takes it.
+/// Returns the terms of a label selector in the form of `kubectl -l`.
 fn label_terms(selector: &str) -> Option<Vec<Expression>> {
     let mut depth = 0_u32;
     let terms = selector.split(|c: char| {

@@ -1,11 +1,11 @@
-//! Names of objects, as apimachinery has them (`k8s.io/apimachinery/pkg/api/validation`), and as parts of
-//! a URL's path.
+//! Names of objects, by the rules of apimachinery (`k8s.io/apimachinery/pkg/api/validation`), and as parts of a URL's
+//! path.
 
 use std::borrow::Cow;
 
-/// The longest name: apimachinery's `DNS1123SubdomainMaxLength`.
+/// Length of the longest name: apimachinery's `DNS1123SubdomainMaxLength`.
 const LONGEST_SUBDOMAIN: usize = 253;
-/// The longest namespace: apimachinery's `DNS1123LabelMaxLength`.
+/// Length of the longest namespace: apimachinery's `DNS1123LabelMaxLength`.
 const LONGEST_LABEL: usize = 63;
 
 /// Groups in which all names are DNS subdomains. Other groups may use anything that fits into a path: names of
@@ -22,29 +22,29 @@ const DNS_GROUPS: &[&str] = &[
     "policy",
 ];
 
-/// Whether it can be part of a path: apimachinery's `IsValidPathSegmentName`. Such a name can neither change the
-/// path nor be read as an escape.
+/// Returns true if the name can be part of a path: apimachinery's `IsValidPathSegmentName`. Such a name can neither
+/// change the path nor be read as an escape.
 pub fn is_path_segment(name: &str) -> bool {
     !["", ".", ".."].contains(&name) && !name.contains(['/', '%'])
 }
 
-/// Whether it is a label of a DNS name (RFC 1123), as namespaces are called.
+/// Returns true if the name is a label of a DNS name (RFC 1123), as names of namespaces are.
 pub fn is_dns_label(name: &str) -> bool {
     name.len() <= LONGEST_LABEL && is_dns_part(name)
 }
 
-/// Whether it is a name of labels (RFC 1123), each of which may be as long as all.
+/// Returns true if the name consists of labels (RFC 1123), each of which may be as long as the whole name may be.
 pub fn is_dns_subdomain(name: &str) -> bool {
     name.len() <= LONGEST_SUBDOMAIN && name.split('.').all(is_dns_part)
 }
 
-/// Whether it is a label of any length.
+/// Returns true if the part is a label of any length.
 fn is_dns_part(part: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     !part.is_empty() && part.bytes().all(is_inner) && !part.starts_with('-') && !part.ends_with('-')
 }
 
-/// Whether an object of this kind can have this name.
+/// Returns true if an object of this kind can have this name.
 pub(super) fn is_name(group: &str, resource: &str, name: &str) -> bool {
     match (group, resource) {
         ("", "namespaces") => is_dns_label(name),
@@ -53,7 +53,7 @@ pub(super) fn is_name(group: &str, resource: &str, name: &str) -> bool {
     }
 }
 
-/// A name as it stands in a URL's path.
+/// Returns a name as it is written in a URL's path.
 pub fn in_path(name: &str) -> Cow<'_, str> {
     // RFC 3986: unreserved characters, and those that mean nothing within a part of a path.
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:@!$&'()*+,;=".contains(&byte);
@@ -67,7 +67,7 @@ pub fn in_path(name: &str) -> Cow<'_, str> {
     name.bytes().map(escaped).collect::<String>().into()
 }
 
-/// The name that stands so in a URL's path; `None` if nothing does.
+/// Returns the name that is written as this part of a URL's path; `None` if it is no name.
 pub(super) fn from_path(part: &str) -> Option<String> {
     let mut bytes = part.bytes();
     let mut name = Vec::with_capacity(part.len());

@@ -1,4 +1,4 @@
-//! Checks that the API server shows what it was asked for. Only the fields that this needs are read.
+//! Checks that the API server's answers fit the requests. Only the fields that this needs are read.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,9 @@ struct Object {
     spec: Option<Spec>,
     involved_object: Option<Metadata>,
     r#type: Option<String>,
-    /// Of a list.
+    /// Objects of a list.
     items: Option<Vec<Object>>,
-    /// Of a list of kinds.
+    /// Kinds of a list of kinds.
     resources: Option<Vec<Kind>>,
 }
 
@@ -29,7 +29,7 @@ struct Kind {
     name: String,
 }
 
-/// Also of a reference to an object.
+/// Metadata of an object, or of a reference to one.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Metadata {
@@ -53,12 +53,12 @@ struct WatchLine {
     object: Object,
 }
 
-/// Whether this is a whole value.
+/// Returns true if the text is a whole JSON value.
 pub(super) fn is_json(text: &[u8]) -> bool {
     serde_json::from_slice::<IgnoredAny>(text).is_ok()
 }
 
-/// Checks that a successful answer fits the request; an error says why not.
+/// Checks that a successful answer fits the request; an error gives the reason that it does not.
 pub(super) fn check_answer(asked: &Asked, answer: &[u8]) -> Result<(), String> {
     let parsed: Result<Object, _> = serde_json::from_slice(answer);
     let object = match (parsed, &asked.of) {
@@ -77,7 +77,7 @@ pub(super) fn check_answer(asked: &Asked, answer: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Checks that a line of a watch fits the request; an error says why not.
+/// Checks that a line of a watch fits the request; an error gives the reason that it does not.
 pub(super) fn check_event(asked: &Asked, line: &[u8]) -> Result<(), String> {
     let parsed = serde_json::from_slice(line);
     let line: WatchLine = parsed.map_err(|error| format!("a line of the watch is not an event: {error}"))?;
@@ -89,7 +89,7 @@ pub(super) fn check_event(asked: &Asked, line: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Names of kinds become part of paths.
+/// Checks the names of kinds, which become part of paths.
 fn check_kinds(object: &Object) -> Result<(), String> {
     let is_kind = |kind: &&Kind| kind.name.split('/').all(is_path_segment) && !kind.name.contains(['?', '#']);
     match object.resources.iter().flatten().find(|kind| !is_kind(kind)) {
@@ -120,7 +120,7 @@ impl Object {
     }
 }
 
-/// An object among those that were asked for.
+/// Checks an object of a list: it is one of those that were requested.
 fn check_member(asked: &Asked, object: &Object) -> Result<(), String> {
     check_place(asked, object)?;
     let shown = || format!("{} {:?}", asked.resource, object.name().unwrap_or_default());
@@ -137,7 +137,7 @@ fn check_member(asked: &Asked, object: &Object) -> Result<(), String> {
     }
 }
 
-/// Its name is one, and it is where it was asked for.
+/// Checks that an object's name is valid, and that the object is where it was requested.
 fn check_place(asked: &Asked, object: &Object) -> Result<(), String> {
     let name = object.name().unwrap_or_default();
     if !is_name(&asked.group, &asked.resource, name) {
@@ -160,7 +160,7 @@ fn check_namespace(asked: &Asked, object: &Object) -> Result<(), String> {
     }
 }
 
-/// The object that was asked for, or a status.
+/// Checks that an answer is the requested object, or a status.
 fn check_one(asked: &Asked, object: &Object) -> Result<(), String> {
     if object.kind.as_deref() == Some("Status") {
         return Ok(());
@@ -174,7 +174,7 @@ fn check_one(asked: &Asked, object: &Object) -> Result<(), String> {
         (Of::New, Some(found)) if !is_name(&asked.group, resource, found) => {
             return Err(format!("no object of {resource} can be called {found:?}"));
         }
-        // What is only asked, such as a review of rights, has no name, and is nowhere.
+        // An object that is only a question, such as a review of rights, has no name and no namespace.
         (_, None) => return Ok(()),
         _ => {}
     }

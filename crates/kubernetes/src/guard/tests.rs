@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// A client behind a guard, of an API server that answers everything with this, in pieces; and how often it was
-/// asked.
+/// Returns a client behind a guard, of an API server that answers every request with these pieces; and the number of
+/// its requests.
 fn client(status: u16, pieces: Vec<Vec<u8>>) -> (Client, Arc<AtomicUsize>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
@@ -147,7 +147,7 @@ async fn a_watch_ends_at_the_first_event_that_was_not_asked_for() {
             assert!(cut.len() <= 2, "{cut:?}");
         }
     }
-    // One that is cut in mid-line shows what is whole.
+    // If the answer is cut in mid-line, only the complete lines pass.
     assert_eq!(seen(format!("{good}{}", &good[..20]), 9).await.len(), 1);
 }
 

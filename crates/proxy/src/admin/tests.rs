@@ -1,4 +1,4 @@
-//! How many connections the admin port takes, and who may read it.
+//! Tests of the limit on connections to the admin port, and of who may read it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -11,11 +11,11 @@ use super::super::Config;
 use super::*;
 use rolldrop_record::Clock;
 
-/// Long enough for any step on a busy machine; only a failing test waits so long.
+/// Long enough for any step on a busy machine; only a failing test waits this long.
 const DEADLINE: Duration = Duration::from_secs(120);
 const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// The admin port of a proxy before this app.
+/// Returns the admin port of a proxy before this app.
 fn port(app: SocketAddr) -> Port {
     Port {
         shared: Arc::new(Shared::new(&Config::bare(app), Clock::start())),
@@ -33,7 +33,7 @@ fn asking(path: &str, token: Option<&str>) -> Request<()> {
     request.body(()).unwrap()
 }
 
-/// An admin port that serves within these limits, until the set is dropped.
+/// Returns an admin port that serves within these limits, until the set is dropped.
 async fn serving(limits: Limits) -> (SocketAddr, JoinSet<()>) {
     let listener = TcpListener::bind(LOCAL).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -49,7 +49,7 @@ async fn connected(address: SocketAddr, say: &[u8]) -> TcpStream {
     stream
 }
 
-/// All that the admin port says before it closes.
+/// Returns everything that the admin port sends before it closes.
 async fn answer(stream: &mut TcpStream) -> String {
     let mut text = Vec::new();
     // A reset ends it as well.
@@ -101,7 +101,7 @@ async fn whoever_only_holds_connections_keeps_no_others_out() {
     let mut reader = connected(address, b"GET /rows HTTP/1.1\r\n\r\n").await;
     let mut byte = [0; 1];
     timeout(DEADLINE, reader.read_exact(&mut byte)).await.expect("rows come").unwrap();
-    // A head that does not come to its end is idle as well; one that is answered is not.
+    // A connection with an incomplete head is idle too; one that gets an answer is not.
     for _ in 0..3 {
         let said = answer(&mut connected(address, asks).await).await;
         assert!(said.starts_with("HTTP/1.1 200 "), "{said}");
@@ -125,7 +125,7 @@ async fn a_head_has_its_size_and_its_time() {
         let said = answer(&mut connected(address, &head(bytes)).await).await;
         assert!(said.starts_with(status), "{bytes}: {said}");
     }
-    // One that does not come to its end is not waited for, nor one that does not begin.
+    // Incomplete requests are not waited for, nor connections that send nothing.
     for begun in [&b"GET /healthz HT"[..], b""] {
         let said = answer(&mut connected(address, begun).await).await;
         assert!(!said.starts_with("HTTP/1.1 200 "), "{said}");

@@ -1,10 +1,10 @@
 //! A whole proxy, from its ports to its report, between hostile clients and a hostile app.
 //!
-//! An input says what happens, step by step (`script`): both ends speak HTTP/1, HTTP/2 or anything, in
+//! An input determines the session, step by step (`script`): both ends speak HTTP/1, HTTP/2 or anything, in
 //! pieces, stop to read, half-close and reset; the app dies, the pod ends, readers of the rows come and
 //! break off. After each step the proxy gets to rest, and then it must hold:
 //!
-//! - what an end got is what the other end said, in order, and in the end all of it (`pair`);
+//! - each end got what the other end sent, in order, and in the end all of it (`pair`);
 //! - no more is under way, recorded or held than the budget says, and no more than memory really shows;
 //! - no more rows than the protocols allow requests (`rules`); one for each that was answered properly;
 //! - in the end nothing is held, every connection has ended, and the proxy returns in time.
@@ -36,23 +36,23 @@ use super::super::{Budget, Config, DRAIN_LIMIT, Mode, PodHeader, Proxy, Report, 
 use rolldrop_record::Clock;
 use rolldrop_testing::Meter;
 
-/// The most connections of those who ask the admin port.
+/// Most connections to the admin port.
 const MOST_ASKERS: usize = 4;
-/// How often both ends are read until nothing comes any more.
+/// Most rounds of reading both ends until nothing comes any more.
 const MOST_ROUNDS: usize = 40;
-/// By then every connection has ended whose ends have closed, in the proxy's time.
+/// Time, on the proxy's clock, within which every connection ends whose ends have closed.
 const ALL_ENDED: Duration = Duration::from_secs(120);
 
-/// The variable that has each step shown before it is taken, for who wants to know what an input does.
+/// Environment variable that makes the session print each step before it is taken.
 const SHOW_STEPS: &str = "FUZZ_STEPS";
 
-/// Runs the session that an input describes, and returns how many steps it has.
+/// Runs the session that an input describes, and returns its number of steps.
 pub(super) fn run(input: &[u8]) -> usize {
     let before = Meter::held();
     let steps = once(input);
     let left = Meter::held().saturating_sub(before);
     if left > 0 {
-        // What is made once in a process is not made again.
+        // Memory that a process allocates once is not allocated again.
         let before = Meter::held();
         once(input);
         let left = Meter::held().saturating_sub(before);
@@ -61,7 +61,7 @@ pub(super) fn run(input: &[u8]) -> usize {
     steps
 }
 
-/// The input of a session that is known by a number. Every number has another one.
+/// Returns the input of the session with this number. Every number has a different one.
 pub(super) fn numbered(number: u32) -> [u8; 4] {
     // Multiplied by an odd number the bits of a small one spread.
     number.wrapping_mul(0x9e37_79b1).to_be_bytes()
@@ -96,7 +96,7 @@ thread_local! {
     static PANICS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// How many panics there have been on this thread.
+/// Returns the number of panics on this thread so far.
 fn watch_panics() -> usize {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
@@ -109,7 +109,7 @@ fn watch_panics() -> usize {
     PANICS.get()
 }
 
-/// An address of this session's own: ports of sessions that are over stay taken for a while.
+/// Returns an address of this session's own: ports of earlier sessions stay taken for a while.
 fn address() -> SocketAddr {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     if cfg!(not(target_os = "linux")) {
@@ -119,7 +119,7 @@ fn address() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(127, a, b, c), 0))
 }
 
-/// A budget that a few steps use up, or one with room.
+/// Returns a budget that a few steps use up, or one with room.
 fn budget(choice: u8) -> Budget {
     let small = Budget {
         connections: 3,
@@ -144,14 +144,14 @@ struct Session {
     shared: Arc<Shared>,
     app: Option<TcpListener>,
     pairs: Vec<Pair>,
-    /// How many of them the app has accepted.
+    /// Number of pairs that the app has accepted.
     accepted: usize,
     askers: Vec<TcpStream>,
     stop: Option<oneshot::Sender<()>>,
     hurry: Option<oneshot::Sender<()>>,
     stopped: Option<Instant>,
     report: JoinHandle<Report>,
-    /// Bytes in use before the proxy was there.
+    /// Bytes in use before the proxy started.
     before: usize,
 }
 
@@ -253,7 +253,7 @@ impl Session {
         }
     }
 
-    /// Whether the proxy may be about to end what is there, or has done so.
+    /// Returns true if the proxy may be about to end the connections, or has done so.
     fn is_ending(&self) -> bool {
         let is_late = |at: Instant| at.elapsed() > DRAIN_LIMIT / 2;
         self.stopped.is_some_and(|at| is_late(at) || self.hurry.is_none() || self.app.is_none())
@@ -263,7 +263,7 @@ impl Session {
         if self.pairs.len() == MOST_PAIRS {
             return;
         }
-        // Nobody listens any more when the proxy has ended.
+        // The listener is gone once the proxy has ended.
         let Ok(client) = TcpStream::connect(self.data) else { return };
         let (_, _) = (client.set_nonblocking(true), client.set_nodelay(true));
         let before = Meter::held();
@@ -274,7 +274,7 @@ impl Session {
         Meter::peak();
     }
 
-    /// A request that is as it should be is answered, and both arrive.
+    /// Checks that a good request is answered, and that both arrive.
     async fn exchange(&mut self, pair: usize, stream: Option<u32>) {
         let has_room = self.shared.in_flight.count() < self.config.budget.requests;
         let is_ending = self.is_ending();
@@ -324,7 +324,7 @@ impl Session {
         self.askers.push(asker);
     }
 
-    /// Lets the proxy do all that it can, and both ends read it.
+    /// Lets the proxy do all that it can, and reads it at both ends.
     async fn settle(&mut self) {
         for _ in 0..MOST_ROUNDS {
             for _ in 0..3 {
@@ -355,7 +355,7 @@ impl Session {
         any
     }
 
-    /// Everybody says goodbye, and nothing is left.
+    /// Ends all conversations, and checks that nothing is left.
     async fn end(mut self) {
         self.part().await;
         let has_ended = timeout(ALL_ENDED, async {
@@ -378,7 +378,7 @@ impl Session {
         self.check_rows();
     }
 
-    /// Both ends close, and read to the end.
+    /// Closes both ends of each conversation, and reads to the end.
     async fn part(&mut self) {
         for pair in &mut self.pairs {
             for side in [Side::Client, Side::App] {
@@ -421,7 +421,7 @@ impl Session {
 mod tests {
     use super::*;
 
-    /// More of them are run by the fuzz target.
+    /// Number of sessions that the test runs; the fuzz target runs more.
     const SESSIONS: u32 = 300;
 
     #[test]

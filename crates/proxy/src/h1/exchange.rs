@@ -12,14 +12,14 @@ use super::head::{RequestHead, ResponseHead};
 use rolldrop_record::{self as record, RequestId, ServedEnd, ServedRow, Stamp};
 use rolldrop_wire::http1::Body;
 
-/// Requests for which a connection keeps room when none is under way.
+/// Capacity, in requests, that a connection keeps when none is under way.
 const KEPT_PLACES: usize = 16;
 
-/// What both directions of a connection know. Both run in one task, so the lock is never waited for.
+/// State that both directions of a connection share. Both run in one task, so the lock is never waited for.
 pub(in super::super) struct Exchange {
     origin: Arc<Origin>,
     state: Mutex<State>,
-    /// Told whenever a request is answered.
+    /// Notified whenever a request is answered.
     settled: Notify,
 }
 
@@ -40,30 +40,30 @@ struct Waiting {
     status: Option<u16>,
 }
 
-/// What the connection speaks.
+/// Protocol that the connection speaks.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Protocol {
     /// HTTP/1.
     #[default]
     Http,
-    /// HTTP/1 with an answer whose end cannot be told: what the app says from then on is passed on unread.
+    /// HTTP/1 with an answer whose end cannot be determined: the app's bytes are passed on unread from there on.
     Unread,
     /// Something else, after a 101.
     Switched,
 }
 
 impl Exchange {
-    /// A connection without any request yet.
+    /// Returns a connection without any request yet.
     pub(in super::super) fn new(origin: Arc<Origin>) -> Self {
         Self { origin, state: Mutex::default(), settled: Notify::new() }
     }
 
-    /// The connection.
+    /// Returns the connection.
     pub(super) fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// A request head was read.
+    /// Notes that a request head was read.
     pub(super) fn begin(&self, head: &mut RequestHead) {
         self.origin.begin();
         let now = self.origin.shared.clock.now();
@@ -85,7 +85,7 @@ impl Exchange {
         });
     }
 
-    /// Waits until one more request may be under way on this connection. One always may.
+    /// Waits until one more request may be under way on this connection. One is always allowed.
     pub(super) async fn has_room(&self) {
         self.end_unanswerable();
         while !self.takes_one_more() {
@@ -96,12 +96,12 @@ impl Exchange {
         }
     }
 
-    /// Returns what the connection speaks.
+    /// Returns the protocol that the connection speaks.
     pub(super) fn protocol(&self) -> Protocol {
         self.state().protocol
     }
 
-    /// The end of the answer that has begun cannot be told, unless the app closes behind it.
+    /// Notes that the end of the current answer cannot be determined, unless the app closes after it.
     pub(super) fn mark_unread(&self) {
         let mut state = self.state();
         if state.protocol == Protocol::Http {
@@ -110,13 +110,13 @@ impl Exchange {
         }
     }
 
-    /// Nobody will end what is under way.
+    /// Drops all waiting requests: their ends will not be seen.
     fn forget_all(&self) {
         let waiting = std::mem::take(&mut self.state().waiting);
         waiting.iter().for_each(|_| self.origin.forget());
     }
 
-    /// An app that has closed its side answers nothing that has come since.
+    /// Ends the waiting requests if the app has closed its side, as it cannot answer requests that come after that.
     fn end_unanswerable(&self) {
         if self.origin.sides.is_app_closed() {
             self.end_all(ServedEnd::UpstreamEof);
@@ -133,12 +133,12 @@ impl Exchange {
             || waiting < budget.requests_per_connection && in_flight.count() < budget.requests
     }
 
-    /// Whether the next response answers a HEAD request.
+    /// Returns true if the next response answers a HEAD request.
     pub(super) fn is_next_to_head(&self) -> bool {
         self.state().waiting.front().is_some_and(|request| request.is_head)
     }
 
-    /// A response head came that is not an interim one.
+    /// Notes a response head that is not an interim one.
     pub(super) fn answered(&self, head: &ResponseHead) {
         let mut state = self.state();
         if let Some(request) = state.waiting.front_mut() {
@@ -153,11 +153,11 @@ impl Exchange {
         }
     }
 
-    /// The whole response has been passed on.
+    /// Notes that the whole response has been passed on.
     pub(super) fn complete(&self) {
         let (request, end) = {
             let mut state = self.state();
-            // Whoever closes while an answer is due has gone; in a tunnel either side may close first.
+            // A client that closes while an answer is due has gone; in a tunnel either side may close first.
             let gone = self.origin.sides.is_client_closed() && state.protocol != Protocol::Switched;
             let end = if gone { ServedEnd::ClientGone } else { ServedEnd::Complete };
             let request = state.waiting.pop_front();
@@ -178,8 +178,8 @@ impl Exchange {
         self.until(|protocol| protocol == Protocol::Switched).await;
     }
 
-    /// Waits until what the client sends next is known to be a request, or not: every request is answered, or the
-    /// connection has left HTTP, or that will not become clear any more.
+    /// Waits until it is known whether the client's next bytes are a request: every request is answered, or the
+    /// connection has left HTTP, or it will never be known.
     pub(super) async fn decided(&self) {
         self.until(|protocol| protocol != Protocol::Http).await;
     }
@@ -198,8 +198,8 @@ impl Exchange {
         }
     }
 
-    /// The proxy refuses what the client sent last; returns whether it can say so,
-    /// which it cannot in the middle of a response.
+    /// Counts a request that the proxy refuses, and ends those under way; returns true if the proxy can answer, which
+    /// it cannot in the middle of a response.
     pub(in super::super) fn refused(&self) -> bool {
         self.origin.shared.journal.rejected();
         let answering = {
@@ -210,14 +210,14 @@ impl Exchange {
         !answering
     }
 
-    /// Ends every request under way; returns whether there was one.
+    /// Ends every request under way; returns true if there was one.
     pub(in super::super) fn end_all(&self, end: ServedEnd) -> bool {
         let waiting = std::mem::take(&mut self.state().waiting);
         let any = !waiting.is_empty();
         for request in waiting {
             self.record(request, end);
         }
-        // Whoever waits for the answers would wait for ever.
+        // A task that waits for the answers would wait for ever.
         self.settled.notify_one();
         any
     }

@@ -8,11 +8,11 @@ use super::head::{IncomingRequest, IncomingResponse, Look, ResponseHead};
 use rolldrop_testing::pieces;
 use rolldrop_wire::http1::Body;
 
-/// What is put into responses.
+/// Line that is added to responses.
 const LINE: &[u8] = b"rolldrop-pod: web-1\r\n";
 
-/// Requests end at the same bytes in whatever pieces they come, and of one that is refused
-/// no whole head has been passed on.
+/// Checks that requests end at the same bytes in whatever pieces they come, and that no whole head of a refused request
+/// has been passed on.
 pub(in super::super) fn requests(input: &[u8]) {
     let (bytes, pieces) = pieces(input);
     assert_eq!(ends_of_requests(iter::once(bytes)), ends_of_requests(pieces));
@@ -56,8 +56,8 @@ fn ends_of_requests<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<usize> {
     ends
 }
 
-/// Responses end at the same bytes in whatever pieces they come, and a line that is put into a
-/// head changes nothing else of it.
+/// Checks that responses end at the same bytes in whatever pieces they come, and that the line added to a head changes
+/// nothing else in it.
 pub(in super::super) fn responses(input: &[u8]) {
     let to_head = input.first().is_some_and(|first| first & 1 == 1);
     let (bytes, pieces) = pieces(input);
@@ -99,7 +99,7 @@ fn ends_of_responses<'a>(pieces: impl Iterator<Item = &'a [u8]>, to_head: bool) 
     ends
 }
 
-/// Puts the line into a head of which a part has passed; answers the head's body.
+/// Puts the line into a head of which a part has passed; returns the head's body.
 fn insert(mut head: ResponseHead, buf: &BytesMut, passed: usize, to_head: bool, framing: &str) -> Body {
     let (mut with_line, len) = (buf.clone(), head.len);
     head.insert(&mut with_line, LINE);
@@ -117,7 +117,7 @@ fn insert(mut head: ResponseHead, buf: &BytesMut, passed: usize, to_head: bool, 
     head.body
 }
 
-/// Skips the part of a body that is there; returns whether that was its end, `None` if it has none.
+/// Skips the part of a body that is there; returns true if the body ends with it, `None` if it breaks the grammar.
 fn take(body: &mut Body, buf: &mut BytesMut, at: &mut usize) -> Option<bool> {
     let taken = body.take(buf).ok()?;
     assert!(taken <= buf.len());

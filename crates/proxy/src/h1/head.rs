@@ -1,9 +1,8 @@
-//! What a relay must know of a message head: how long it is, how its body is
-//! framed, and the request's id.
+//! The parts of a message head that a relay must know: its length, how its body is framed, and the request's id.
 //!
-//! Heads are read, never rewritten. A request whose end two readers could see
-//! at different places is refused, so that nothing can be smuggled past the record:
-//! among them all whose lines do not end in CRLF, and nothing else.
+//! Heads are read, never rewritten. A request whose end two readers could see at different places is refused, so that
+//! nothing can be smuggled past the record. That includes every request whose lines do not end in CRLF, and nothing
+//! else.
 
 use std::mem::MaybeUninit;
 use std::str;
@@ -17,11 +16,11 @@ use rolldrop_record::RequestId;
 use rolldrop_record::id::ID_HEADER;
 use rolldrop_wire::http1::{Body, MAX_LENGTH};
 
-/// The largest head that is passed on, in bytes.
+/// Largest head that is passed on, in bytes.
 const MAX_HEAD_BYTES: usize = Budget::DEFAULT.head_bytes;
-/// The most header lines that are passed on in one head.
+/// Most header lines that are passed on in one head.
 const MAX_HEADERS: usize = 16_384;
-/// Header lines that are read without asking for memory.
+/// Number of header lines that are read without allocating memory.
 const USUAL_HEADERS: usize = 128;
 /// The transfer codings that may come before `chunked`, by their registered names (RFC 9112, 7.2).
 const COMPRESSIONS: [&[u8]; 5] = [b"gzip", b"x-gzip", b"deflate", b"compress", b"x-compress"];
@@ -29,13 +28,13 @@ const COMPRESSIONS: [&[u8]; 5] = [b"gzip", b"x-gzip", b"deflate", b"compress", b
 /// A request head at the beginning of a buffer.
 #[derive(Debug)]
 pub(super) struct RequestHead {
-    /// Its length in bytes.
+    /// Length in bytes.
     pub(super) len: usize,
-    /// What follows it.
+    /// Body that follows the head.
     pub(super) body: Body,
-    /// The request's id, where the client sent a good one.
+    /// Id of the request, if the client sent a valid one.
     pub(super) id: Option<RequestId>,
-    /// Whether the method is HEAD, whose response has no body.
+    /// True if the method is HEAD, whose response has no body.
     pub(super) is_head: bool,
     /// True if the client asks for another protocol on this connection, which it may speak before it has the answer.
     pub(super) asks_switch: bool,
@@ -44,37 +43,37 @@ pub(super) struct RequestHead {
 /// A response head at the beginning of a buffer.
 #[derive(Debug)]
 pub(super) struct ResponseHead {
-    /// Its length in bytes.
+    /// Length in bytes.
     pub(super) len: usize,
-    /// What follows it.
+    /// Body that follows the head.
     pub(super) body: Body,
-    /// The status; `None` if what came is no HTTP/1 and goes on unread.
+    /// Status; `None` if the bytes are not HTTP/1 and are passed on unread.
     pub(super) status: Option<u16>,
     /// True if all readers agree on where its body ends.
     pub(super) has_clear_end: bool,
 }
 
 impl ResponseHead {
-    /// What an app sends that does not speak HTTP/1.
+    /// Stands for bytes of an app that does not speak HTTP/1.
     pub(super) const UNREADABLE: ResponseHead =
         ResponseHead { len: 0, body: Body::UntilClose, status: None, has_clear_end: false };
 
-    /// Whether another head follows for the same request (1xx, except 101).
+    /// Returns true if another head follows for the same request (1xx, except 101).
     pub(super) fn is_interim(&self) -> bool {
         self.status.is_some_and(|status| (100..200).contains(&status)) && !self.is_switch()
     }
 
-    /// Whether the connection leaves HTTP with this head (101).
+    /// Returns true if the connection leaves HTTP with this head (101).
     pub(super) fn is_switch(&self) -> bool {
         self.status == Some(101)
     }
 
-    /// Whether closing is the proper end of this response.
+    /// Returns true if closing the connection is the proper end of this response.
     pub(super) fn ends_by_close(&self) -> bool {
         self.status.is_some() && self.body == Body::UntilClose
     }
 
-    /// Puts a header line behind the others, in the buffer that begins with this head.
+    /// Inserts a header line after the others, in the buffer that begins with this head.
     pub(super) fn insert(&mut self, buf: &mut BytesMut, line: &[u8]) {
         if self.status.is_none() {
             return;
@@ -86,24 +85,23 @@ impl ResponseHead {
     }
 }
 
-/// Why a request is answered by the proxy itself, and not passed on.
+/// Reason that the proxy answers a request itself instead of passing it on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Refusal {
-    /// The head or the chunked body is no HTTP/1.
+    /// The head or the chunked body is not HTTP/1.
     Malformed,
-    /// The end of the request cannot be told beyond doubt.
+    /// The end of the request cannot be determined beyond doubt.
     AmbiguousLength,
-    /// The head is larger than [`MAX_HEAD_BYTES`] or than there is room for, or has more than [`MAX_HEADERS`]
-    /// lines.
+    /// The head is larger than [`MAX_HEAD_BYTES`] or than there is room for, or has more than [`MAX_HEADERS`] lines.
     HeadTooLarge,
-    /// CONNECT: this is no forward proxy.
+    /// The method is CONNECT: this is not a forward proxy.
     Connect,
-    /// A version other than HTTP/1.0 and HTTP/1.1.
+    /// The version is not HTTP/1.0 or HTTP/1.1.
     Version,
 }
 
 impl Refusal {
-    /// The whole answer.
+    /// Returns the whole answer.
     pub(in super::super) const fn answer(self) -> &'static [u8] {
         match self {
             Refusal::Malformed => b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 28\r\n\r\nrolldrop: malformed request\n",
@@ -115,18 +113,18 @@ impl Refusal {
     }
 }
 
-/// A response that is no HTTP/1; its bytes are passed on unread.
+/// A response that is not HTTP/1; its bytes are passed on unread.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unreadable;
 
-/// What the bytes at the front of a buffer are.
+/// Result of looking at the bytes at the front of a buffer.
 #[derive(Debug)]
 pub(super) enum Look<H> {
     /// A whole head, and what may follow it.
     Complete(H),
-    /// A part of one, of which so many bytes may be passed on before the rest has come.
+    /// Part of a head; its first `safe` bytes may be passed on before the rest has come.
     Partial {
-        /// Their number.
+        /// Number of bytes that may be passed on.
         safe: usize,
     },
 }
@@ -136,14 +134,14 @@ pub(super) enum Look<H> {
 pub(super) struct IncomingRequest {
     /// Bytes that need not be looked at again.
     seen: usize,
-    /// Where the line begins that has not ended.
+    /// Offset of the first line that has not ended.
     line: usize,
-    /// Whether the request line has ended. Empty lines may come before it (RFC 9112, 2.2).
+    /// True once the request line has ended. Empty lines may come before it (RFC 9112, 2.2).
     begun: bool,
 }
 
 impl IncomingRequest {
-    /// Looks at a head's bytes that have come so far, from its first one on.
+    /// Looks at the bytes of a head that have come so far, from its first byte on.
     pub(super) fn look(&mut self, bytes: &[u8]) -> Result<Look<RequestHead>, Refusal> {
         let from = self.seen;
         let had_begun = self.begun;
@@ -164,7 +162,7 @@ impl IncomingRequest {
             return Err(Refusal::HeadTooLarge);
         }
         if self.begun && !had_begun {
-            // What is no request line shall not be passed on.
+            // Anything else than a request line must not be passed on.
             parse_request(&bytes[..self.line])?;
         }
         // A CR may yet turn out to be no line's end.
@@ -185,13 +183,13 @@ fn has_only_line_ends(mut bytes: &[u8]) -> Result<(), Refusal> {
 /// A response head that comes in pieces.
 #[derive(Default)]
 pub(super) struct IncomingResponse {
-    /// Bytes that have been looked at.
+    /// Number of bytes that have been looked at.
     seen: usize,
 }
 
 impl IncomingResponse {
-    /// Looks at a head's bytes that have come so far, from its first one on. `to_head` says
-    /// that it answers a HEAD request.
+    /// Looks at the bytes of a head that have come so far, from its first byte on. `to_head` is true if it answers a
+    /// HEAD request.
     pub(super) fn look(&mut self, bytes: &[u8], to_head: bool) -> Look<ResponseHead> {
         let is_news = self.seen == 0 || bytes.len() > MAX_HEAD_BYTES || bytes[self.seen..].contains(&b'\n');
         self.seen = bytes.len();
@@ -242,8 +240,8 @@ fn read_request<'b>(
     framing.of_request(len, method.as_bytes(), request.version == Some(1)).map(Some)
 }
 
-/// Reads a request head that is none by the grammar, though nobody can read its end differently: lines with a colon,
-/// and what is in them is the app's to judge. `None` if it is not complete yet.
+/// Reads a request head that breaks the grammar but whose end is the same for all readers: lines with a colon, whose
+/// contents the app judges. Returns `None` if the head is not complete yet.
 fn read_lines(bytes: &[u8]) -> Result<Option<RequestHead>, Refusal> {
     let mut lines = Lines { bytes, at: 0 };
     let Some(first) = lines.by_ref().find(|line| *line != b"\r") else { return Ok(None) };
@@ -278,10 +276,10 @@ fn read_lines(bytes: &[u8]) -> Result<Option<RequestHead>, Refusal> {
     Ok(None)
 }
 
-/// The headers that say where a body ends.
+/// Headers that determine where a body ends.
 const FRAMING: [&[u8]; 2] = [b"content-length", b"transfer-encoding"];
 
-/// Returns true if somebody could take a header's name for one of those, such as `content_length`.
+/// Returns true if a reader could take a header's name for one of those, such as `content_length`.
 fn frames(name: &[u8]) -> bool {
     FRAMING.iter().any(|framing| letters(name).eq(letters(framing)))
 }
@@ -290,7 +288,7 @@ fn letters(name: &[u8]) -> impl Iterator<Item = u8> {
     name.iter().filter(|byte| byte.is_ascii_alphabetic()).map(u8::to_ascii_lowercase)
 }
 
-/// The method and the version of a request line, which are what comes before its first space and behind its last.
+/// Returns the method and the version of a request line: the parts before its first space and after its last.
 fn read_request_line(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
     let line = line.strip_suffix(b"\r").ok_or(Refusal::Malformed)?;
     let space = memchr(b' ', line).ok_or(Refusal::Malformed)?;
@@ -326,8 +324,7 @@ impl<'b> Iterator for Lines<'b> {
     }
 }
 
-/// Reads a response head; `None` if it is not complete yet. `to_head` says that
-/// it answers a HEAD request.
+/// Reads a response head; returns `None` if it is not complete yet. `to_head` is true if it answers a HEAD request.
 fn parse_response(bytes: &[u8], to_head: bool) -> Result<Option<ResponseHead>, Unreadable> {
     match read_response(bytes, to_head, &mut [const { MaybeUninit::uninit() }; USUAL_HEADERS]) {
         Err(httparse::Error::TooManyHeaders) => {
@@ -344,7 +341,7 @@ fn read_response<'b>(
     headers: &mut [MaybeUninit<Header<'b>>],
 ) -> Result<Option<ResponseHead>, httparse::Error> {
     let mut response = httparse::Response::new(&mut []);
-    // Apps may be sloppy: what a client can make of it is not the proxy's to decide.
+    // Apps may be sloppy: the proxy does not decide what a client can make of the answer.
     let mut config = ParserConfig::default();
     config
         .allow_spaces_after_header_name_in_responses(true)
@@ -354,7 +351,7 @@ fn read_response<'b>(
     let len = match config.parse_response_with_uninit_headers(&mut response, bytes, headers)? {
         Status::Complete(len) => len,
         Status::Partial if bytes.len() < MAX_HEAD_BYTES => return Ok(None),
-        // It is none of the proxy's business how long it is.
+        // The head's length is the app's and the client's business, not the proxy's.
         Status::Partial => return Err(httparse::Error::Status),
     };
     let status = response.code.ok_or(httparse::Error::Status)?;
@@ -371,18 +368,19 @@ fn read_response<'b>(
     Ok(Some(ResponseHead { len, body, status: Some(status), has_clear_end }))
 }
 
-/// What the headers say of the body, and what else is looked for in the same pass.
+/// Framing of the body by the headers, and the other headers that the same pass looks for.
 #[derive(Default)]
 struct Framing<'a> {
     coding: Coding,
     length: Option<u64>,
-    /// What two readers could read differently: a length that is no number, several that differ,
-    /// codings in several lines, and those that nobody has registered.
+    /// True if two readers could read the framing differently: a length that is not a number, several lengths that
+    /// differ, codings in several lines, and codings that are not registered.
     bad: bool,
     id: Option<&'a [u8]>,
-    /// The client wants to change the protocol (`connection: upgrade`).
+    /// True if the client wants to change the protocol (`connection: upgrade`).
     upgrades: bool,
-    /// To one that may be spoken at once. HTTP/2 is not: its client waits for the answer (RFC 7540, 3.2).
+    /// True if it wants a protocol that may be spoken at once. HTTP/2 is not one: its client waits for the answer (RFC
+    /// 7540, 3.2).
     to_another: bool,
 }
 
@@ -418,7 +416,7 @@ impl<'a> Framing<'a> {
         }
     }
 
-    /// The head of a request of this length and method.
+    /// Returns the head of a request of this length and method.
     fn of_request(self, len: usize, method: &[u8], is_http11: bool) -> Result<RequestHead, Refusal> {
         if method == b"CONNECT" {
             return Err(Refusal::Connect);
@@ -450,12 +448,12 @@ impl<'a> Framing<'a> {
     }
 }
 
-/// The elements of a list.
+/// Returns the elements of a list.
 fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&b| b == b',').map(<[u8]>::trim_ascii)
 }
 
-/// A `content-length` value: digits only, since `u64` would also take a sign.
+/// Parses a `content-length` value: digits only, since `u64` would also take a sign.
 fn parse_length(value: &[u8]) -> Option<u64> {
     let value = value.trim_ascii();
     if !value.iter().all(u8::is_ascii_digit) {

@@ -1,4 +1,4 @@
-//! Reads one direction of a connection as it passes by.
+//! Reads one direction of an HTTP/2 connection while its bytes pass by.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -15,9 +15,9 @@ use rolldrop_wire::http2::{
     PREFACE, PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS, number,
 };
 
-/// The longest frame, and the longest block of several, that is read.
+/// Longest frame, and longest block of several frames, that is read.
 const MAX_READ_BYTES: usize = Budget::DEFAULT.head_bytes;
-/// What a connection keeps for the next block, in bytes, and for ends that are on their way, in number.
+/// Capacity that a connection keeps for the next block, in bytes, and for ends that are on their way, in number.
 const KEPT_BYTES: usize = 1024;
 const KEPT_ENDS: usize = 16;
 /// The names of settings (RFC 9113, 6.5.2).
@@ -27,7 +27,7 @@ const MAX_FRAME_SIZE: u16 = 5;
 /// The flag ACK of SETTINGS.
 const ACK: u8 = END_STREAM;
 
-/// The longest value that is read of a field.
+/// Longest value of a field that is read.
 const MAX_VALUE_BYTES: usize = 1024;
 
 /// One direction of a connection.
@@ -36,23 +36,24 @@ pub(super) struct Frames<'a> {
     sender: Sender,
     /// Bytes of a frame that are passed on unread.
     unread: usize,
-    /// What ends with the frame at hand.
+    /// Stream or streams that the frame at hand ends.
     ending: Option<Ending>,
     /// The block of fields that has begun.
     block: Block,
-    /// The stream of a block that goes on with the next frame.
+    /// Stream of a block that continues in the next frame.
     goes_on: Option<u32>,
-    /// Gone when a block could not be read: then those after it cannot be, either.
+    /// `None` after a block could not be read: the blocks after it cannot be read, either.
     decoder: Option<Decoder>,
-    /// What ends with bytes that have been looked at, and how many are still to pass until it does.
+    /// Ends in frames that have been looked at, each with the number of bytes that are still to pass until it takes
+    /// effect.
     ended: Vec<(usize, Ending)>,
     /// The block and the decoder's table.
     share: Share<'a>,
-    /// The frame that is held is to be passed on unread.
+    /// True if the held frame is to be passed on unread.
     gives_up: bool,
 }
 
-/// What ends when the other side has got a frame.
+/// Streams that end when the other side has got a frame.
 #[derive(Clone, Copy)]
 enum Ending {
     Stream(u32, StreamEnd),
@@ -85,12 +86,12 @@ struct Block {
 }
 
 impl<'a> Frames<'a> {
-    /// What the client sends, from the preface on.
+    /// Returns a reader of the bytes that the client sends, from the preface on.
     pub(super) fn of_client(streams: &'a Http2) -> Self {
         Self { unread: PREFACE.len(), ..Self::of(Sender::Client, streams) }
     }
 
-    /// What the app sends.
+    /// Returns a reader of the bytes that the app sends.
     pub(super) fn of_app(streams: &'a Http2) -> Self {
         Self::of(Sender::App, streams)
     }
@@ -110,7 +111,7 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// What the receiver of this direction has announced.
+    /// Returns the settings that the receiver of this direction has announced.
     fn terms(&self) -> &'a Terms {
         match self.sender {
             Sender::Client => &self.streams.by_app,
@@ -118,7 +119,7 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// Whether a frame is to be read. One that its receiver does not take is its receiver's to refuse.
+    /// Returns true if a frame is to be read. The receiver itself refuses a frame that is too long for it.
     fn reads(&mut self, header: FrameHeader) -> bool {
         let has_fields = matches!(header.kind, HEADERS | PUSH_PROMISE | CONTINUATION);
         let most = self.terms().frame_bytes.load(Ordering::Relaxed).min(MAX_READ_BYTES);
@@ -129,8 +130,8 @@ impl<'a> Frames<'a> {
         is_short && (has_fields || matches!(header.kind, RST_STREAM | GOAWAY | SETTINGS))
     }
 
-    /// Whether a frame may come next. Another one than that with which a block goes on is an error of the connection
-    /// (RFC 9113, 6.2 and 6.10): its receiver takes nothing from there on.
+    /// Returns true if a frame may come next. Inside a block, any frame other than its continuation is an error of the
+    /// connection (RFC 9113, 6.2 and 6.10): the receiver takes nothing from there on.
     fn may_come(&self, header: FrameHeader) -> bool {
         match self.goes_on {
             Some(stream) => header.kind == CONTINUATION && header.stream == stream,
@@ -138,14 +139,14 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// A frame is read, or passed on unread.
+    /// Notes a frame, read or passed on unread, that begins, continues or ends a block of fields.
     fn comes(&mut self, header: FrameHeader) {
         if matches!(header.kind, HEADERS | PUSH_PROMISE | CONTINUATION) {
             self.goes_on = (!header.has(END_HEADERS)).then_some(header.stream);
         }
     }
 
-    /// Fields cannot be read from here on.
+    /// Gives up reading fields from here on.
     fn lose_fields(&mut self) {
         if self.decoder.take().is_some() {
             self.streams.origin().shared.journal.unrecorded(Unrecorded::Head);
@@ -154,8 +155,8 @@ impl<'a> Frames<'a> {
         self.share.set(0);
     }
 
-    /// Reads the frame whose payload is at `payload`, right behind its header; answers how
-    /// many bytes were put into the buffer.
+    /// Reads the frame whose payload is at `payload`, right after its header; returns how many bytes were inserted into
+    /// the buffer.
     fn read(&mut self, header: FrameHeader, payload: Range<usize>, buf: &mut BytesMut) -> usize {
         match header.kind {
             RST_STREAM => {
@@ -234,7 +235,7 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// Whether so many more bytes of a block can be held beside the table of fields.
+    /// Returns true if this many more bytes of a block can be held beside the table of fields.
     fn holds(&mut self, more: usize) -> bool {
         let Some(decoder) = &self.decoder else { return false };
         let block = self.block.bytes.len() + more;
@@ -243,7 +244,7 @@ impl<'a> Frames<'a> {
         block <= MAX_READ_BYTES && self.share.grow_to(decoder.held_bytes() + room)
     }
 
-    /// A block has ended; returns whether it is the head of a final response.
+    /// Reads a complete block; returns true if it is the head of a final response.
     fn complete(&mut self) -> bool {
         let table_bytes = self.terms().table_bytes.load(Ordering::Relaxed);
         let Block { bytes, stream, ends_stream, is_promise } = &mut self.block;
@@ -283,7 +284,7 @@ impl<'a> Frames<'a> {
                 false
             }
             Sender::App => {
-                // What has ended has no answer any more, though its end has not been passed on.
+                // A stream that has ended gets no answer any more, even if its end has not been passed on.
                 if self.ended.iter().any(|(_, ended)| ended.is_of(stream)) {
                     return false;
                 }
@@ -295,7 +296,7 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// What ends with the frame at hand ends when the bytes up to `at` have passed.
+    /// Ends the streams of the frame at hand when the bytes up to `at` have passed.
     fn ends_at(&mut self, at: usize) {
         match self.ending.take() {
             Some(Ending::Stream(stream, _)) if !self.streams.is_open(stream) => {}
@@ -364,7 +365,7 @@ impl Watch for Frames<'_> {
     }
 }
 
-/// Where the fields are in a payload; `None` if it breaks the grammar.
+/// Returns the range of the fields in a payload; `None` if the payload breaks the grammar.
 fn fields(header: FrameHeader, mut payload: Range<usize>, buf: &[u8]) -> Option<Range<usize>> {
     if header.kind == CONTINUATION {
         return Some(payload);
@@ -382,8 +383,7 @@ fn fields(header: FrameHeader, mut payload: Range<usize>, buf: &[u8]) -> Option<
     (payload.start <= payload.end).then_some(payload)
 }
 
-/// Puts a field into a frame that ends a block, at the place where its fields end; answers
-/// how many bytes that took.
+/// Inserts a field into a frame that ends a block, at the place where its fields end; returns how many bytes that took.
 fn insert(buf: &mut BytesMut, header: FrameHeader, frame: Range<usize>, at: usize, field: &[u8]) -> usize {
     let mut put = |header: FrameHeader, at: usize, bytes: &[u8]| {
         buf[frame.start..][..FrameHeader::BYTES].copy_from_slice(&header.bytes());
@@ -447,7 +447,7 @@ mod tests {
         assert_eq!(seen, [ends[0] + field, ends[1] + 2 * field, ends[2] + 2 * field].map(Some));
     }
 
-    /// What passes in one direction, frame by frame.
+    /// Passes bytes in one direction, frame by frame.
     fn pass(frames: &mut Frames<'_>, bytes: impl AsRef<[u8]>) {
         let mut bytes = BytesMut::from(bytes.as_ref());
         let ready = frames.look(&mut bytes);
@@ -550,7 +550,7 @@ mod tests {
         let http2 = Http2::new(origin(true));
         let (mut requests, mut responses) = (Frames::of_client(&http2), Frames::of_app(&http2));
         pass(&mut requests, PREFACE);
-        // An app takes no frame of this length, so nothing of it is held.
+        // An app takes no frame of this length, so none of its bytes are held.
         let long = frame(HEADERS, END_HEADERS, 1, &[0x82; MAX_FRAME_BYTES + 1]);
         let mut held = BytesMut::from(&long[..100]);
         assert_eq!(requests.look(&mut held), 100);
@@ -559,7 +559,7 @@ mod tests {
         let mut requests = Frames::of_client(&http2);
         pass(&mut responses, setting(MAX_FRAME_SIZE, 20_000));
         pass(&mut requests, PREFACE);
-        // A table for which nobody asked: the app answers it with an error.
+        // A table size that nobody asked for: the app answers it with an error.
         let block = [0x3f, 0xe1, 0xff, 0x3f, 0x40, 1, b'n', 1, b'v'];
         pass(&mut requests, frame(HEADERS, END_HEADERS, 1, &block));
         assert!(requests.decoder.is_none());

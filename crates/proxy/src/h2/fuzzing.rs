@@ -12,10 +12,11 @@ use rolldrop_record::ServedEnd;
 use rolldrop_testing::pieces;
 use rolldrop_wire::http2::PREFACE;
 
-/// What passes is what came, but for the pod header; in pieces it is the same; and every stream
-/// that has begun has ended. `origin` makes a connection, with the pod header or without.
+/// Checks that the relay passes on the bytes that came, except for the pod header; that it does the same in whatever
+/// pieces they come; and that every stream that has begun has ended. `origin` makes a connection, with the pod header
+/// or without.
 pub(in super::super) fn connection(input: &[u8], origin: impl Fn(bool) -> Arc<Origin>) {
-    // The first byte cuts, the second one says how much of it the client sends.
+    // The first byte sets the cuts, the second one the share of the input that the client sends.
     let (share, input) = match input {
         [cuts, share, rest @ ..] => (usize::from(*share), [&[*cuts], rest].concat()),
         _ => (0, input.to_vec()),
@@ -34,7 +35,7 @@ pub(in super::super) fn connection(input: &[u8], origin: impl Fn(bool) -> Arc<Or
     }
 }
 
-/// What arrives at either end, with what is flushed at the end.
+/// Returns the bytes that arrive at the app and at the client, including those flushed at the end.
 fn relay(
     origin: &Arc<Origin>,
     cuts: u8,

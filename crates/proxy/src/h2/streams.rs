@@ -12,18 +12,18 @@ use rolldrop_record::{Protocol, RequestId, ServedEnd, ServedRow, Stamp};
 use rolldrop_wire::http2::hpack::FIRST_SIZE;
 use rolldrop_wire::http2::{MAX_FRAME_BYTES, error_name};
 
-/// What both directions of a connection know. Both run in one task, so the lock is never waited for.
+/// State that both directions of a connection share. Both run in one task, so the lock is never waited for.
 pub(in super::super) struct Http2 {
     origin: Arc<Origin>,
     state: Mutex<State>,
-    /// What the app lets the client send.
+    /// Settings of the app, which limit the client.
     pub(super) by_app: Terms,
-    /// What the client lets the app send.
+    /// Settings of the client, which limit the app.
     pub(super) by_client: Terms,
 }
 
-/// What the receiver of a direction has announced in SETTINGS (RFC 9113, 6.5.2): the most that it ever
-/// allowed, since what it has taken back may be on its way.
+/// Limits that the receiver of a direction has announced in SETTINGS (RFC 9113, 6.5.2): the highest ones that it ever
+/// allowed, since a lower one may still be on its way.
 pub(super) struct Terms {
     /// The largest payload of a frame.
     pub(super) frame_bytes: AtomicUsize,
@@ -44,12 +44,12 @@ struct State {
     last: u32,
     /// The last stream that the app answers, if it has sent GOAWAY.
     last_answered: Option<u32>,
-    /// What the GOAWAY said, if the client has got one.
+    /// Text of the GOAWAY, if the client has got one.
     goaway: Option<Arc<str>>,
     limit: Limit,
 }
 
-/// How many streams the app lets the client have at once.
+/// Number of streams that the app allows the client at once.
 #[derive(Default)]
 struct Limit {
     /// The number that the app announced last.
@@ -75,7 +75,7 @@ struct Stream {
     grpc_status: Option<i32>,
 }
 
-/// How a stream ended.
+/// The way in which a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamEnd {
     /// The response was passed on to its end.
@@ -87,24 +87,25 @@ pub(super) enum StreamEnd {
 }
 
 impl Http2 {
-    /// A connection without any stream yet.
+    /// Returns a connection without any stream yet.
     pub(in super::super) fn new(origin: Arc<Origin>) -> Self {
         Self { origin, state: Mutex::default(), by_app: Terms::default(), by_client: Terms::default() }
     }
 
-    /// The connection.
+    /// Returns the connection.
     pub(super) fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// Whether there was a request.
+    /// Returns true if there was a request.
     pub(super) fn has_begun(&self) -> bool {
         self.state().last > 0
     }
 
-    /// The client sent a block of fields: a request head, unless the stream has had one. `ending` streams
-    /// end before it. What the app takes for no request is none: streams that are not the client's to
-    /// open, those beyond its GOAWAY, and more at once than the client knows that it may have.
+    /// Records a block of fields that the client sent: a request head, unless the stream has had one. `ending` streams
+    /// end before it. Heads that the app does not take for a request are not recorded: those on streams that the client
+    /// must not open, those beyond the app's GOAWAY, and those beyond the number of streams that the client knows it
+    /// may have.
     pub(super) fn begin(&self, stream: u32, id: Option<RequestId>, ending: usize) {
         let mut state = self.state();
         if stream <= state.last || stream.is_multiple_of(2) {
@@ -128,19 +129,19 @@ impl Http2 {
             .insert(stream, Stream { number: stream, id, head, is_first, status: None, grpc_status: None });
     }
 
-    /// Whether this stream is under way.
+    /// Returns true if this stream is under way.
     pub(super) fn is_open(&self, stream: u32) -> bool {
         self.state().open.contains_key(&stream)
     }
 
-    /// The app announced settings; `streams` is how many it lets the client have at once, if it says so.
+    /// Notes SETTINGS of the app; `streams` is the number of streams that they allow the client at once, if any.
     pub(super) fn app_announced(&self, streams: Option<u32>) {
         let limit = &mut self.state().limit;
         limit.announced = streams.or(limit.announced);
         limit.unacknowledged = limit.unacknowledged.saturating_add(1);
     }
 
-    /// The client acknowledged settings of the app.
+    /// Notes that the client acknowledged SETTINGS of the app.
     pub(super) fn client_acknowledged(&self) {
         let limit = &mut self.state().limit;
         limit.unacknowledged = limit.unacknowledged.saturating_sub(1);
@@ -149,7 +150,7 @@ impl Http2 {
         }
     }
 
-    /// The app sent a block of fields; returns whether it is the head of the final response.
+    /// Notes a block of fields that the app sent; returns true if it is the head of the final response.
     pub(super) fn answered(&self, stream: u32, status: Option<u16>, grpc_status: Option<i32>) -> bool {
         let mut state = self.state();
         let Some(stream) = state.open.get_mut(&stream) else { return false };
@@ -161,12 +162,12 @@ impl Http2 {
         is_final
     }
 
-    /// A stream ended.
+    /// Notes that a stream ended.
     pub(super) fn end(&self, stream: u32, end: StreamEnd) {
         let Some(stream) = self.state().open.remove(&stream) else { return };
         let code = |code| Some(error_name(code).into());
         let (ended, detail) = match end {
-            // Whoever closes while an answer is due has gone.
+            // A client that closes while an answer is due has gone.
             StreamEnd::Complete if self.origin.sides.is_client_closed() => (ServedEnd::ClientGone, None),
             StreamEnd::Complete => (ServedEnd::Complete, None),
             StreamEnd::ResetByClient(reason) => (ServedEnd::ClientGone, code(reason)),
@@ -175,14 +176,14 @@ impl Http2 {
         self.record(stream, ended, detail);
     }
 
-    /// The app sent GOAWAY: it answers no streams above `last` that come from now on.
+    /// Notes a GOAWAY that the app sent: it answers no streams above `last` that come from now on.
     pub(super) fn goaway_sent(&self, last: u32) {
         let mut state = self.state();
         let before = state.last_answered.unwrap_or(last);
         state.last_answered = Some(last.min(before));
     }
 
-    /// The client has got a GOAWAY of the app: streams above `last` will not be answered.
+    /// Notes that the client has got a GOAWAY of the app: streams above `last` will not be answered.
     pub(super) fn goaway_passed(&self, last: u32, code: u32) {
         let detail: Arc<str> = format!("GOAWAY {}", error_name(code)).into();
         let left_out = {
@@ -195,7 +196,7 @@ impl Http2 {
         }
     }
 
-    /// Ends every stream under way; returns whether there was one.
+    /// Ends every stream under way; returns true if there was one.
     pub(in super::super) fn end_all(&self, end: ServedEnd) -> bool {
         let (open, goaway) = {
             let mut state = self.state();

@@ -1,4 +1,4 @@
-//! What peers can make the proxy hold, and what becomes of the rest.
+//! Limits of what peers can make the proxy hold, and the outcome of everything beyond them.
 
 use super::*;
 
@@ -245,7 +245,7 @@ async fn a_client_that_takes_nothing_makes_room_and_its_request_has_a_row() {
     let ((), (client, mut server)) = tokio::join!(within(answer), proxy.asked(&app, &next));
     server.write_all(OK.as_bytes()).await.unwrap();
     drop((client, server, app));
-    // What it had not taken is gone.
+    // The bytes that it had not taken are gone.
     let error = within(stalled.read_to_end(&mut Vec::new())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     let rows = served(&proxy.end().await.0);
@@ -294,7 +294,7 @@ async fn a_frame_for_which_there_is_no_room_passes_unread() {
     assert!(metrics.contains("unrecorded_total{reason=\"head\"} 1\n"), "{metrics}");
 }
 
-/// A client's connection from this address of the loopback.
+/// Returns a client's connection from this address of the loopback.
 async fn from(last: u8, to: SocketAddr) -> std::io::Result<TcpStream> {
     let socket = tokio::net::TcpSocket::new_v4()?;
     socket.bind((Ipv4Addr::new(127, 0, 0, last), 0).into())?;

@@ -97,7 +97,7 @@ async fn a_question_for_http2_holds_nothing_back() {
     let asks = [
         // The HttpClient of the JDK, and curl --http2.
         "GET / HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n\r\n",
-        // Nobody may act on it.
+        // A request to switch without `Connection: Upgrade`, on which nobody may act.
         "GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n",
     ];
     for ask in asks {
@@ -125,7 +125,7 @@ async fn a_client_that_closes_while_a_switch_is_open_is_gone() {
     let (client, mut server) = proxy.asked(&app, ask).await;
     drop(client);
     expect_eof(&mut server).await;
-    // What was said before the answer is held until then, though the client has closed behind it.
+    // Bytes sent before the answer are held until it comes, even if the client has closed behind them.
     let (mut client, mut server) = proxy.asked(&app, ask).await;
     client.write_all(b"frames").await.unwrap();
     client.shutdown().await.unwrap();
@@ -313,8 +313,8 @@ async fn a_large_body_passes_in_both_directions_at_once() {
     assert_eq!((rows.len(), rows[0].ended, rows[0].request.clone()), (1, ServedEnd::Complete, None));
 }
 
-/// Whether the kernel asks the other ends of all connections of this machine to or from this port whether they are
-/// still there; `None` where there is none.
+/// Returns true if the kernel sends keepalive probes on all connections of this machine to or from this port; `None` if
+/// there are no such connections.
 fn are_kept_alive(port: u16) -> Option<bool> {
     let port_of = |address: &str| u16::from_str_radix(address.split_once(':')?.1, 16).ok();
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();

@@ -17,7 +17,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&FrameHeader { length: payload.len(), kind, flags, stream }.bytes()[..], payload].concat()
 }
 
-/// A request head with an id, as its block of fields.
+/// Returns a request head with an id, as its block of fields.
 fn fields(seq: u64) -> Vec<u8> {
     // GET, http, /, and a host that enters the table.
     let mut block = vec![0x82, 0x86, 0x84, 0x41, 1, b'a'];
@@ -120,7 +120,7 @@ async fn frames_pass_byte_for_byte_in_whatever_pieces_they_come() {
     let proxy = Running::start_with(address, PodHeader::Omitted);
     let block = fields(0);
     let (begin, rest) = block.split_at(4);
-    // Padded and with a priority, in three frames, and one of a kind that nobody knows.
+    // Padded and with a priority, in three frames, and a frame of an unknown kind.
     let padded = [&[3, 0, 0, 0, 0, 7], begin, &[0, 0, 0]].concat();
     let from_client = [
         PREFACE.to_vec(),

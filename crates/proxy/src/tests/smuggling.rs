@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 
 use super::*;
 
-/// How many of the next have a body that breaks the grammar.
+/// Number of requests in the next function whose body breaks the grammar.
 const BAD_BODIES: usize = 22;
 
 /// Requests about whose end, or whose meaning, two readers could differ: the known classes of smuggling.
@@ -235,7 +235,7 @@ async fn serve(connection: TcpStream, read: Requests) {
         }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
-    // It goes on, too, when the client has closed its side.
+    // The app still answers when the client has closed its side.
     let _ = http.half_close(true).serve_connection(TokioIo::new(connection), service).await;
 }
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What one end says; the other one reads it all before the next step.
+/// Bytes that one end sends; the other end reads them all before the next step.
 #[derive(Clone, Debug)]
 enum Step {
     Client(Vec<u8>),
@@ -13,7 +13,7 @@ enum Step {
     ClientHalfCloses,
 }
 
-/// How a conversation ends.
+/// The end of a conversation.
 #[derive(Clone, Copy, Debug)]
 enum Last {
     AppCloses,
@@ -22,12 +22,12 @@ enum Last {
     ClientResets,
 }
 
-/// What the two ends saw.
+/// Bytes that the two ends saw.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     client: String,
     app: String,
-    /// Of the side that did not end it.
+    /// End of the conversation, as seen by the side that did not cause it.
     end: Result<String, ErrorKind>,
 }
 
@@ -91,7 +91,7 @@ async fn pass(from: &mut TcpStream, to: &mut TcpStream, bytes: &[u8], sizes: &[u
     got
 }
 
-/// Every kind of conversation that HTTP/1 knows.
+/// Returns every kind of conversation that HTTP/1 knows.
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn conversations() -> Vec<(&'static str, Vec<Step>, Last)> {
     use Last::*;
@@ -347,7 +347,7 @@ async fn an_answer_that_breaks_off_breaks_off_at_the_same_byte_in_the_same_way()
         for at in 0..=answer.len() {
             for last in [Last::AppCloses, Last::AppResets] {
                 let steps = [client("GET / HTTP/1.1\r\n\r\n"), app_says(&answer[..at])];
-                // What the proxy holds back of a head shows only at the end.
+                // Bytes of a head that the proxy holds back arrive only at the end.
                 let direct = whole(&steps, last, address, &app).await;
                 let through = whole(&steps, last, proxy.data, &app).await;
                 assert_eq!(direct, through, "{last:?} after {at} bytes of {answer:?}");
@@ -356,7 +356,7 @@ async fn an_answer_that_breaks_off_breaks_off_at_the_same_byte_in_the_same_way()
     }
 }
 
-/// All that a client gets for its request, and how it ends.
+/// Returns all that a client gets for its request, and how it ends.
 async fn whole(
     steps: &[Step; 2],
     last: Last,
@@ -424,13 +424,13 @@ async fn a_connection_that_the_app_has_closed_is_not_kept_for_a_silent_client() 
         within(client.read_exact(&mut head)).await.unwrap();
         clients.push(client);
     }
-    // One of HTTP/2, and one that has said nothing.
+    // An HTTP/2 connection, and one that has sent nothing.
     clients.push(proxy.asked(&app, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.0);
     clients.push(proxy.client().await);
     drop(accept(&app).await);
     assert_eq!(proxy.metric("rolldrop_proxy_connections").await, clients.len());
     within(proxy.no_connections()).await;
-    // What they say now is refused, as by the app's kernel.
+    // Anything they send now is refused, as by the app's kernel.
     for mut client in clients {
         within(client.read_to_end(&mut Vec::new())).await.unwrap();
         let gone = async { while client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.is_ok() {} };

@@ -1,4 +1,4 @@
-//! What is not HTTP: connections that pass as bytes, and have one row each.
+//! Connections that do not carry HTTP: they pass as bytes, and have one row each.
 
 use futures::{SinkExt, StreamExt};
 use tokio_tungstenite::tungstenite::Message;
@@ -43,7 +43,7 @@ async fn an_app_that_speaks_first_is_heard_and_sides_close_one_by_one() {
     );
 }
 
-/// What clients of other protocols say first.
+/// First bytes that clients of other protocols send.
 const OTHERS: [&[u8]; 11] = [
     b"*1\r\n$4\r\nPING\r\n",                     // Redis
     b"PING\r\n",                                 // Redis, by hand
@@ -58,7 +58,7 @@ const OTHERS: [&[u8]; 11] = [
     b"EHLO_IS_A_WORD_LONGER_THAN_ANY_METHOD",
 ];
 
-/// What apps say before their clients: mail, MySQL, SSH, NATS.
+/// Bytes that apps send before their clients do: mail, MySQL, SSH, NATS.
 const GREETINGS: [&[u8]; 4] =
     [b"220 mail ready\r\n", b"\x4a\0\0\0\x0a8.4.2\0", b"SSH-2.0-server\r\n", b"INFO {\"a\":1}\r\n"];
 
@@ -124,7 +124,7 @@ async fn requests_behind_a_proxy_header_are_read() {
         }
     }
     drop(app);
-    // Also where nobody answers.
+    // The same if the app is gone.
     let mut client = proxy.client().await;
     client.write_all(&[headers[0].as_slice(), get(id).as_bytes()].concat()).await.unwrap();
     expect_reset(&mut client).await;

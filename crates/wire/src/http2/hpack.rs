@@ -1,27 +1,27 @@
 //! Reads header blocks (HPACK, RFC 7541) of a connection that passes by.
 //!
-//! The crates that speak HTTP/2 keep their own reader to themselves, and those that offer
-//! one panic on what is cut short, or build a code table for each text. It reads only:
-//! what is not understood ends the reading, and is no error.
+//! The crates that speak HTTP/2 do not export their reader, and those that do panic on truncated input, or build a code
+//! table for each text. This reader only reads: a block that it does not understand ends the reading, and is not an
+//! error.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
 
 use bytes::Bytes;
 
-/// The size of the dynamic table at first (RFC 9113, 6.5.2).
+/// Initial size of the dynamic table (RFC 9113, 6.5.2).
 pub const FIRST_SIZE: usize = 4096;
-/// The largest dynamic table that is followed: the ends agree on its size, this bounds what it costs.
+/// Largest dynamic table that is followed: the ends agree on its size, this limits its memory.
 const MAX_SIZE: usize = 1 << 20;
-/// What an entry counts beyond its name and value (RFC 7541, 4.1).
+/// Size that an entry counts beyond its name and value (RFC 7541, 4.1).
 const ENTRY_OVERHEAD: usize = 32;
 
-/// A header block that breaks the grammar, or asks for too large a table: what follows
-/// on this connection cannot be read either.
+/// A header block that breaks the grammar, or asks for too large a table: the blocks that follow on this connection
+/// cannot be read either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreadable;
 
-/// A name or a value. One of a table is shared, however often and at whatever length it is named.
+/// A name or a value. One from a table is shared, however often and at whatever length it is used.
 enum Text<'a> {
     Borrowed(&'a [u8]),
     Shared(Bytes),
@@ -54,25 +54,25 @@ pub struct Decoder {
     entries: VecDeque<(Bytes, Bytes)>,
     size: usize,
     max_size: usize,
-    /// The largest that the reader's own side has allowed.
+    /// Largest size that the reader's own side has allowed.
     allowed_size: usize,
 }
 
 impl Default for Decoder {
-    /// A reader at the beginning of a connection.
+    /// Returns a reader at the beginning of a connection.
     fn default() -> Self {
         Self { entries: VecDeque::new(), size: 0, max_size: FIRST_SIZE, allowed_size: FIRST_SIZE }
     }
 }
 
 impl Decoder {
-    /// The side that reads has allowed a table of this size (SETTINGS_HEADER_TABLE_SIZE). A larger one is
-    /// not followed: that side takes it for an error.
+    /// Notes that the side that reads has allowed a table of this size (SETTINGS_HEADER_TABLE_SIZE). A larger table is
+    /// not followed: that side treats it as an error.
     pub fn allow(&mut self, size: usize) {
         self.allowed_size = size.min(MAX_SIZE);
     }
 
-    /// About how many bytes of memory the table takes.
+    /// Returns about how many bytes of memory the table takes.
     pub fn held_bytes(&self) -> usize {
         // Of a text the allocator keeps some bytes more; what an entry counts beyond its texts covers that.
         self.size + self.entries.capacity() * size_of::<(Bytes, Bytes)>()
@@ -81,7 +81,7 @@ impl Decoder {
     /// Reads a whole header block, field by field.
     ///
     /// # Errors
-    /// When it cannot be read; fields before that place have been given.
+    /// Fails if the block cannot be read; the fields before that place have been passed to `field`.
     pub fn decode(
         &mut self,
         mut block: &[u8],
@@ -143,7 +143,7 @@ impl Decoder {
     }
 }
 
-/// A literal field that enters no table, as an encoder may write it at the end of any block.
+/// Returns a literal field that enters no table, as an encoder may write it at the end of any block.
 pub fn literal(name: &str, value: &str) -> Vec<u8> {
     let mut field = vec![0];
     for text in [name, value] {
@@ -153,7 +153,7 @@ pub fn literal(name: &str, value: &str) -> Vec<u8> {
     field
 }
 
-/// RFC 7541, 5.1, with the bits above the prefix zero.
+/// Writes an integer (RFC 7541, 5.1) with the bits above the prefix zero.
 fn write_integer(to: &mut Vec<u8>, value: usize, prefix: u8) {
     let max = (1 << prefix) - 1;
     let low = |value: usize| value.to_le_bytes()[0];
@@ -169,7 +169,7 @@ fn write_integer(to: &mut Vec<u8>, value: usize, prefix: u8) {
     to.push(low(rest));
 }
 
-/// RFC 7541, 5.1.
+/// Reads an integer (RFC 7541, 5.1).
 fn integer(block: &mut &[u8], prefix: u8) -> Result<usize, Unreadable> {
     let mut next = || {
         let (&first, rest) = block.split_first().ok_or(Unreadable)?;
@@ -192,7 +192,7 @@ fn integer(block: &mut &[u8], prefix: u8) -> Result<usize, Unreadable> {
     Err(Unreadable)
 }
 
-/// RFC 7541, 5.2.
+/// Reads a text (RFC 7541, 5.2).
 fn text<'a>(block: &mut &'a [u8]) -> Result<Text<'a>, Unreadable> {
     let is_coded = block.first().is_some_and(|first| first & 0x80 != 0);
     let length = integer(block, 7)?;
@@ -201,7 +201,7 @@ fn text<'a>(block: &mut &'a [u8]) -> Result<Text<'a>, Unreadable> {
     Ok(if is_coded { Text::Shared(decode_huffman(text)?.into()) } else { Text::Borrowed(text) })
 }
 
-/// RFC 7541, 5.2 and appendix B.
+/// Decodes a text in Huffman code (RFC 7541, 5.2 and appendix B).
 fn decode_huffman(coded: &[u8]) -> Result<Vec<u8>, Unreadable> {
     let mut text = Vec::with_capacity(coded.len() * 8 / 5);
     let (mut code, mut length) = (0u32, 0usize);
@@ -216,12 +216,12 @@ fn decode_huffman(coded: &[u8]) -> Result<Vec<u8>, Unreadable> {
             (code, length) = (0, 0);
         }
     }
-    // What is left of the last byte is filled with ones.
+    // The remaining bits of the last byte are ones.
     if length < 8 && code == (1 << length) - 1 { Ok(text) } else { Err(Unreadable) }
 }
 
-/// The lengths of the codes of the bytes, and of the end of a text. The codes follow from
-/// them, since they are canonical: shorter ones first, and those of one length in order.
+/// Lengths of the codes of all bytes, and of the end of a text. The codes follow from them, since they are canonical:
+/// shorter ones first, and those of one length in order.
 #[rustfmt::skip]
 const CODE_LENGTHS: [usize; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
@@ -245,9 +245,9 @@ struct Row {
 }
 
 struct Codes {
-    /// By length.
+    /// Rows, by length of the code.
     rows: [Row; LONGEST_CODE + 1],
-    /// By code.
+    /// Symbols, in the order of their codes.
     symbols: [usize; CODE_LENGTHS.len()],
 }
 
@@ -276,7 +276,7 @@ const fn codes() -> Codes {
     codes
 }
 
-/// RFC 7541, appendix A.
+/// The static table (RFC 7541, appendix A).
 #[rustfmt::skip]
 const STATIC_TABLE: [(&str, &str); 61] = [
     (":authority", ""), (":method", "GET"), (":method", "POST"), (":path", "/"), (":path", "/index.html"),
@@ -347,7 +347,7 @@ mod tests {
         const TIMES: usize = 100_000;
         let mut decoder = Decoder::default();
         decoder.allow(MAX_SIZE);
-        // A table of 1 MiB, and a name of half of it that is named three bytes at a time.
+        // A table of 1 MiB, and a name of half that size which is used three bytes at a time.
         let mut block = vec![0x3f, 0xe1, 0xff, 0x3f, 0x40, 0x7f, 0x80 | 33, 0x80 | 65, 30];
         let length = 127 + 33 + (65 << 7) + (30 << 14);
         block.resize(block.len() + length, b'n');

@@ -101,7 +101,7 @@ impl Running {
     }
 }
 
-/// Everything that comes until the end of the connection, or until it is reset.
+/// Reads everything that comes until the connection ends or is reset.
 async fn answer_of(mut stream: TcpStream) -> String {
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer).await;
@@ -279,7 +279,7 @@ fn a_share_of_the_requests_fails_and_no_probe() {
 fn an_answer_counts_only_when_the_kernel_has_all_of_it() {
     local(async {
         let server = start(Habit::Exit);
-        // More than the socket buffers hold, and nobody reads it.
+        // More than the socket buffers hold, and the client does not read it.
         let stuck = server.request("a-1", "/stream?bytes=67108864&ms=0").await;
         let gone = server.request("a-2", "/slow?ms=100000").await;
         server.until_logged("received a-1").await;

@@ -1,12 +1,11 @@
-//! The measured values of each hop of a real v1.36.2, and how ours compare with them.
+//! The measured values of each hop of a real v1.36.2, and a comparison of ours with them.
 //!
-//! A hop agrees when our median is a value that the real cluster shows in 9 of 10 cases: it lies
-//! between the 5th and the 95th percentile of what was measured, to within the 1 ms that is the
-//! resolution of the timers here. (A percentile is the smallest
-//! value that so large a share of the sample does not exceed.) Beside it stands, for information,
-//! how likely two samples of one distribution differ as much as these, by the two-sample
-//! Kolmogorov-Smirnov test: it looks at the whole shape, which matters where a distribution has
-//! two humps, but finds any difference of machines if only the samples are large enough.
+//! A hop agrees when our median is a value that the real cluster shows in 9 of 10 cases: it lies between the 5th and
+//! the 95th percentile of the measured values, to within the 1 ms that is the resolution of the timers here. (A
+//! percentile is the smallest value that this share of the sample does not exceed.) For information, the table also has
+//! the probability that two samples of one distribution differ as much as these, by the two-sample Kolmogorov-Smirnov
+//! test: it looks at the whole shape, which matters where a distribution has two humps, but finds any difference of
+//! machines if only the samples are large enough.
 
 use std::fmt::{self, Write};
 
@@ -15,18 +14,18 @@ const HOPS: &str = include_str!("../../golden/hops.txt");
 /// Timers here are no better.
 const RESOLUTION_MS: f64 = 1.0;
 
-/// One hop, and what was measured of it.
+/// One hop, and its measured values.
 pub(super) struct Hop {
-    /// How the pods came to end, or that they were created. Never pooled.
+    /// The way in which the pods ended, or `creation`. Groups are never pooled.
     pub(super) group: &'static str,
-    /// From which stage; that of the request itself is in no list of stages.
+    /// Stage at which the hop begins; the request itself is in no list of stages.
     pub(super) from: &'static str,
     pub(super) to: &'static str,
     pub(super) measured: Sample,
 }
 
 impl Hop {
-    /// All that were measured.
+    /// Returns all measured hops.
     pub(super) fn all() -> impl Iterator<Item = Self> {
         HOPS.lines().filter(|line| !line.starts_with('#')).map(|line| {
             let words: Vec<&str> = line.split("; ").collect();
@@ -46,7 +45,7 @@ impl Sample {
         Self(ms)
     }
 
-    /// The smallest value that so many percent of the sample do not exceed.
+    /// Returns the smallest value that this percentage of the sample does not exceed.
     pub(super) fn percentile(&self, percent: usize) -> f64 {
         let rank = (percent * self.0.len()).div_ceil(100);
         self.0[rank.clamp(1, self.0.len()) - 1]
@@ -56,8 +55,8 @@ impl Sample {
         self.percentile(50)
     }
 
-    /// The largest distance of the two empirical distributions, and how likely one so large is
-    /// by chance (asymptotic, with Stephens' correction).
+    /// Returns how likely the largest distance of the two empirical distributions is by chance (asymptotic, with
+    /// Stephens' correction).
     fn kolmogorov_smirnov(&self, other: &Self) -> f64 {
         let below = |sample: &Self, x: f64| {
             sample.0.partition_point(|value| *value <= x) as f64 / sample.0.len() as f64
@@ -75,7 +74,7 @@ impl Sample {
     }
 }
 
-/// Minimum, median, 95th percentile, maximum, and how many values.
+/// Minimum, median, 95th percentile, maximum, and number of values.
 impl fmt::Display for Sample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [min, median, p95, max] = [0, 50, 95, 100].map(|percent| self.percentile(percent));
@@ -83,12 +82,12 @@ impl fmt::Display for Sample {
     }
 }
 
-/// Hops beside what was measured of them, as Markdown.
+/// Hops beside their measured values, as Markdown.
 pub(super) struct Table {
     text: String,
     hops: usize,
     agree: usize,
-    /// How likely by chance, of each hop.
+    /// Probability by chance, of each hop.
     chances: Vec<f64>,
 }
 
@@ -99,7 +98,7 @@ impl Table {
         Self { text: text.to_owned(), hops: 0, agree: 0, chances: Vec::new() }
     }
 
-    /// Adds a hop; answers how far our median lies outside of the measured p5 to p95, in ms.
+    /// Adds a hop; returns how far our median lies outside of the measured p5 to p95, in ms.
     pub(super) fn add(&mut self, hop: &Hop, ours: &Sample) -> f64 {
         let Hop { group, from, to, measured } = hop;
         let (low, high) = (measured.percentile(5), measured.percentile(95));
@@ -114,7 +113,7 @@ impl Table {
         off
     }
 
-    /// How many hops one can tell from the measured ones at 5 % in all (Holm).
+    /// Returns the number of hops that differ from the measured ones at 5 % in all (Holm).
     fn told_apart(&self) -> usize {
         let mut chances = self.chances.clone();
         chances.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! What must hold while a session goes on, and when it is over.
+//! Checks during a session, and at its end.
 
 use super::Session;
 use super::pair::{Ended, Pair};
@@ -8,17 +8,17 @@ use rolldrop_record::wire::ProxyLine;
 use rolldrop_record::{Protocol, ServedEnd};
 use rolldrop_testing::Meter;
 
-/// What a connection may take beside what it has of the pool, in bytes: two buffers of its own, and what
-/// the relay and the runtime need.
+/// Most bytes that a connection takes beside its share of the pool: two buffers of its own, and the needs of the relay
+/// and the runtime.
 const CONNECTION_BYTES: usize = 32 * 1024;
-/// What the proxy may take when nobody is connected, and for as long as it looks at a head.
+/// Most bytes that the proxy takes when nobody is connected, and for as long as it looks at a head.
 const FIXED_BYTES: usize = 256 * 1024;
 const PASSING_BYTES: usize = 4 * 1024 * 1024;
-/// What each of those who ask the admin port may take, in bytes.
+/// Most bytes that each user of the admin port takes.
 const ASKER_BYTES: usize = 64 * 1024;
 
 impl Session {
-    /// What must hold whenever the proxy rests.
+    /// Checks the limits that hold whenever the proxy rests.
     pub(super) fn check(&self) {
         let Shared { budget, pool, in_flight, open, journal, .. } = &*self.shared;
         let (open, in_flight) = (open.count(), in_flight.count());
@@ -55,7 +55,7 @@ impl Session {
         assert_eq!(left, (0, 0, 0, 0, 0), "connections, their beginnings, requests, bytes, bytes of sockets");
     }
 
-    /// What was said has come, and how it ended.
+    /// Checks that all bytes have arrived, and that each connection ended as it should.
     pub(super) fn check_arrived(&self) {
         if self.is_ending() {
             return;
@@ -78,7 +78,7 @@ impl Session {
         );
     }
 
-    /// No more rows than requests, and one for each that was answered.
+    /// Checks that there are no more rows than requests, and one row for each answered request.
     pub(super) fn check_rows(&self) {
         let journal = &self.shared.journal;
         let mut rows = vec![(0, 0); self.pairs.len()];

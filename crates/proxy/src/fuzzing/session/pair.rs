@@ -1,4 +1,4 @@
-//! A client, the app's end for it, and what each has said and got.
+//! A client, the app's end for it, and the bytes that each has sent and got.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -10,10 +10,10 @@ use super::rules::Rules;
 use super::script::Side;
 use rolldrop_wire::http2::{FrameHeader, PREFACE, SETTINGS};
 
-/// The most that an end says in a session, in bytes.
+/// Most bytes that an end sends in a session.
 const MOST_BYTES: usize = 512 * 1024;
 
-/// How an end's other side ended.
+/// The way in which the other side of a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     Closed,
@@ -25,16 +25,16 @@ pub(super) struct End {
     socket: Option<TcpStream>,
     pub(super) sent: Vec<u8>,
     pub(super) got: Vec<u8>,
-    /// How much of `got` has been compared.
+    /// Number of bytes of `got` that have been compared.
     compared: usize,
     pub(super) stalls: bool,
-    /// It says no more.
+    /// True once it sends no more.
     pub(super) has_closed: bool,
     pub(super) ended: Option<Ended>,
 }
 
 impl End {
-    /// One that has room for all that may be said, so that what it takes is not the proxy's.
+    /// Returns an end with room for all bytes of a session, so that its allocations are not taken for the proxy's.
     fn new(socket: Option<TcpStream>) -> Self {
         let [sent, got] = [MOST_BYTES, 2 * MOST_BYTES].map(Vec::with_capacity);
         Self { socket, sent, got, compared: 0, stalls: false, has_closed: false, ended: None }
@@ -73,7 +73,7 @@ impl End {
         }
     }
 
-    /// Reads what there is; returns whether there was anything.
+    /// Reads available bytes; returns true if there were any.
     pub(super) fn listen(&mut self) -> bool {
         let Some(socket) = self.socket.as_mut().filter(|_| !self.stalls && self.ended.is_none()) else {
             return false;
@@ -100,13 +100,13 @@ pub(super) struct Pair {
     pub(super) client: End,
     pub(super) app: End,
     pub(super) rules: Rules,
-    /// Requests that were answered as they should be.
+    /// Requests that were answered correctly.
     pub(super) answered: usize,
-    /// Nothing has been said but such requests and answers.
+    /// True while nothing but such requests and answers has been sent.
     pub(super) is_clean: bool,
-    /// Something ended it, so that not everything needs to arrive.
+    /// True if something ended it, so that not everything needs to arrive.
     pub(super) is_disturbed: bool,
-    /// The proxy answered in the app's stead.
+    /// True if the proxy answered in the app's place.
     pub(super) is_refused: bool,
     stripped: Vec<u8>,
 }
@@ -125,7 +125,7 @@ impl Pair {
         }
     }
 
-    /// The app has accepted the connection that belongs to it.
+    /// Notes that the app has accepted the connection of this pair.
     pub(super) fn accepted(&mut self, socket: TcpStream) {
         self.app.socket = Some(socket);
     }
@@ -145,7 +145,7 @@ impl Pair {
         }
     }
 
-    /// Reads at both ends, and compares; returns whether there was anything.
+    /// Reads at both ends, and compares; returns true if there was anything.
     pub(super) fn listen(&mut self, line: Option<&[u8]>) -> bool {
         let any = self.client.listen() | self.app.listen();
         if any {
@@ -156,7 +156,7 @@ impl Pair {
         any
     }
 
-    /// The app gets what the client said.
+    /// Checks that the app gets what the client sent.
     fn compare_requests(&mut self) {
         let End { got, compared, .. } = &mut self.app;
         let said = self.client.sent.get(*compared..got.len());
@@ -164,7 +164,8 @@ impl Pair {
         *compared = got.len();
     }
 
-    /// The client gets what the app said, but for the pod header's line, or an answer of the proxy's own.
+    /// Checks that the client gets what the app sent, apart from the pod header's line, or an answer of the proxy's
+    /// own.
     fn compare_answers(&mut self, line: Option<&[u8]>) {
         let End { got, compared, sent: asked, .. } = &mut self.client;
         let got = match line {
@@ -172,7 +173,7 @@ impl Pair {
             Some(line) => {
                 self.stripped.clear();
                 strip(got, &self.app.sent, line, &mut self.stripped);
-                // What is put into frames is not looked for.
+                // Lines that were put into HTTP/2 frames are not looked for.
                 if is_http2(asked, &self.app.sent) {
                     return;
                 }
@@ -190,7 +191,7 @@ impl Pair {
         self.is_refused = true;
     }
 
-    /// Whether each side has got all that the other said, and its end.
+    /// Returns true if each side has got all that the other sent, and its end.
     pub(super) fn is_complete(&self) -> bool {
         let requests = self.app.got.len() == self.client.sent.len();
         let answers = self.client.got.len() >= self.app.sent.len();
@@ -198,17 +199,17 @@ impl Pair {
         requests && answers && closed == [true; 2]
     }
 
-    /// Whether nothing more will come.
+    /// Returns true if nothing more will come.
     pub(super) fn is_over(&self) -> bool {
         [&self.client, &self.app].iter().all(|end| end.ended.is_some() || end.socket.is_none())
     }
 }
 
-/// Copies what was got, but for lines that were not sent where they stand.
+/// Copies the bytes that an end got, without the lines that were not sent at their place.
 fn strip(got: &[u8], sent: &[u8], line: &[u8], to: &mut Vec<u8>) {
     let mut at = 0;
     while at < got.len() {
-        // It can only begin where its first byte stands.
+        // The line can only begin at its first byte.
         let plain = memchr::memchr(line[0], &got[at..]).unwrap_or(got.len() - at);
         to.extend_from_slice(&got[at..at + plain]);
         at += plain;

@@ -1,5 +1,5 @@
-//! What protocols allow to be a request, read from what both ends said: a second opinion, which does not
-//! know how the proxy reads it.
+//! The requests that the protocols allow, read from what both ends sent: a second opinion, which does not know how the
+//! proxy reads the bytes.
 
 use rolldrop_wire::http2::{
     CONTINUATION, END_HEADERS, END_STREAM, FrameHeader, GOAWAY, HEADERS, PREFACE, PUSH_PROMISE, SETTINGS,
@@ -8,7 +8,7 @@ use rolldrop_wire::http2::{
 /// The setting SETTINGS_MAX_CONCURRENT_STREAMS (RFC 9113, 6.5.2).
 const MAX_CONCURRENT_STREAMS: [u8; 2] = [0, 3];
 
-/// Frames of a sequence of bytes that grows.
+/// Frames of a growing sequence of bytes.
 #[derive(Default)]
 struct Frames {
     at: usize,
@@ -28,9 +28,9 @@ impl Frames {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Block {
     None,
-    /// It goes on with the next frame of this stream.
+    /// The block continues in the next frame of this stream.
     Open(u32),
-    /// Another frame came, an error of the connection (RFC 9113, 6.10), behind which there is no request.
+    /// Another frame came, an error of the connection (RFC 9113, 6.10); no request follows it.
     Interrupted,
 }
 
@@ -57,14 +57,14 @@ pub(super) struct Rules {
     of_app: Frames,
     got: Frames,
     block: Block,
-    /// The app's, as far as the client has got it.
+    /// Block of the app's fields, as far as the client has got it.
     answer: Block,
-    /// How many streams the client has opened as it may, and the last of them.
+    /// Number of streams that the client has opened by the rules, and the last of them.
     streams: usize,
     last: u32,
-    /// The last stream that is answered, since the client has the app's GOAWAY.
+    /// Last stream that is answered, once the client has the app's GOAWAY.
     goaway: Option<u32>,
-    /// SETTINGS that the app sent, that the client has got, and that it acknowledged in good order.
+    /// Numbers of SETTINGS that the app sent, that the client has got, and that it acknowledged in good order.
     announced: usize,
     seen: usize,
     acknowledged: usize,
@@ -93,7 +93,7 @@ impl Rules {
         }
     }
 
-    /// All that the client has sent by now; it knows what it has got before.
+    /// Reads all bytes that the client has sent so far. It knew all bytes that it had got before.
     pub(super) fn client_said(&mut self, sent: &[u8]) {
         while let Some((header, _)) = self.of_client.next(sent) {
             self.block = self.block.after(header);
@@ -122,14 +122,14 @@ impl Rules {
         }
     }
 
-    /// All that the app has sent by now.
+    /// Reads all bytes that the app has sent so far.
     pub(super) fn app_said(&mut self, sent: &[u8]) {
         while let Some((header, payload)) = self.of_app.next(sent) {
             if header.kind != SETTINGS || header.has(END_STREAM) {
                 continue;
             }
             self.announced += 1;
-            // Of one this long nobody knows whether it is read.
+            // It is unknown if SETTINGS of this length are read.
             self.in_order &= header.length <= 1024;
             for [a, b, value @ ..] in payload.as_chunks::<6>().0 {
                 if [*a, *b] == MAX_CONCURRENT_STREAMS {
@@ -141,7 +141,7 @@ impl Rules {
         }
     }
 
-    /// All that the client has got by now.
+    /// Reads all bytes that the client has got so far.
     pub(super) fn client_got(&mut self, got: &[u8]) {
         while let Some((header, payload)) = self.got.next(got) {
             self.answer = self.answer.after(header);
@@ -157,12 +157,12 @@ impl Rules {
         }
     }
 
-    /// How many streams may be open at once, where that is beyond doubt.
+    /// Returns the number of streams that may be open at once; `None` where that is in doubt.
     pub(super) fn streams_at_once(&self) -> Option<usize> {
         self.limit.map(|limit| limit as usize)
     }
 
-    /// The most rows that a conversation can have in which client and app sent these bytes.
+    /// Returns the largest number of rows for a conversation in which client and app sent these bytes.
     pub(super) fn most_rows(&self, sent: &[u8], from_app: &[u8]) -> usize {
         // A request of HTTP/1 ends with an empty line; a connection that is not read has one row.
         let lines = memchr::memchr_iter(b'\r', sent);

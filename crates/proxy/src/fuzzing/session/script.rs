@@ -1,6 +1,6 @@
-//! What happens in a session, step by step, as an input says.
+//! The steps of a session, as an input gives them.
 //!
-//! Behind an input's end come bytes that it determines, so that every session has its steps.
+//! After the input's end come bytes derived from it, so that every session has its steps.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use rolldrop_wire::http2::{
     PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE,
 };
 
-/// The fewest steps of a session, and the most.
+/// Fewest and most steps of a session.
 pub(super) const FEWEST_STEPS: usize = 24;
 pub(super) const MOST_STEPS: usize = 96;
-/// The most clients of a session.
+/// Most clients of a session.
 pub(super) const MOST_PAIRS: usize = 6;
 
 /// An end of a conversation.
@@ -30,24 +30,24 @@ pub(super) enum Step {
     Connect,
     /// One end of a conversation sends these bytes, cut in two at the given place.
     Say(Side, usize, Vec<u8>, usize),
-    /// It says no more, and reads on.
+    /// The end sends no more, and still reads.
     Close(Side, usize),
     Reset(Side, usize),
-    /// It reads no more, or reads again.
+    /// The end reads no more, or reads again.
     Stall(Side, usize),
-    /// A good request and its good answer, where nothing else has been said: of HTTP/2 on this stream, if
-    /// there is one.
+    /// A good request and its good answer, where nothing else has been sent: over HTTP/2 on this stream, if there is
+    /// one.
     Exchange(usize, Option<u32>),
     Wait(Duration),
     /// The app's listener is closed, and its connections are reset.
     AppDies,
-    /// The pod ends: SIGTERM comes to the proxy.
+    /// The pod ends: the proxy gets SIGTERM.
     Drain,
-    /// The second signal.
+    /// The proxy gets the second signal.
     Hurry,
-    /// Somebody asks the admin port for this.
+    /// A user requests this from the admin port.
     Ask(&'static str),
-    /// Whoever asked last reads, or breaks off.
+    /// The last user of the admin port reads, or breaks off.
     Collect,
     BreakOff,
 }
@@ -64,7 +64,7 @@ impl Display for Step {
     }
 }
 
-/// What an HTTP/1 client says.
+/// Bytes that an HTTP/1 client sends.
 const REQUESTS: &[&str] = &[
     "GET / HTTP/1.1\r\nhost: a\r\n\r\n",
     "GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n",
@@ -87,7 +87,7 @@ const REQUESTS: &[&str] = &[
     "PRI * HTTP/2.0\r\n",
     "\u{16}\u{3}\u{1}",
 ];
-/// What an HTTP/1 app says.
+/// Bytes that an HTTP/1 app sends.
 const ANSWERS: &[&str] = &[
     "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello",
     "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
@@ -105,7 +105,7 @@ const ANSWERS: &[&str] = &[
     "x: y\r\n",
     "220 mail.example ESMTP\r\n",
 ];
-/// Blocks of fields: a request, a response, a table's entry, and what breaks the rules.
+/// Blocks of fields: a request, a response, a table's entry, and some that break the rules.
 const BLOCKS: &[&[u8]] = &[
     b"\x82\x86\x84",
     b"\x88",
@@ -119,7 +119,7 @@ const BLOCKS: &[&[u8]] = &[
     b"",
 ];
 
-/// A good request and its answer, of HTTP/2 where a stream is given.
+/// Returns a good request and its answer, in HTTP/2 if a stream is given.
 pub(super) fn good_exchange(stream: Option<u32>, is_first: bool) -> (Vec<u8>, Vec<u8>) {
     let Some(stream) = stream else {
         let ask = b"GET / HTTP/1.1\r\nhost: web\r\n\r\n";
@@ -140,7 +140,7 @@ pub(super) struct Script<'a> {
     input: &'a [u8],
     state: u64,
     steps: usize,
-    /// The latest stream of each conversation.
+    /// Latest stream of each conversation.
     streams: [u32; MOST_PAIRS],
 }
 
@@ -152,12 +152,12 @@ impl<'a> Script<'a> {
         Self { input, state, steps: 0, streams: [0; MOST_PAIRS] }
     }
 
-    /// How many steps there have been.
+    /// Returns the number of steps so far.
     pub(super) fn steps(&self) -> usize {
         self.steps
     }
 
-    /// The next byte.
+    /// Returns the next byte.
     pub(super) fn byte(&mut self) -> u8 {
         if let Some((byte, rest)) = self.input.split_first() {
             self.input = rest;
@@ -180,8 +180,7 @@ impl<'a> Script<'a> {
         self.one_of(&[Side::Client, Side::App])
     }
 
-    /// The next step, until there have been enough.
-    /// There are so many conversations.
+    /// Returns the next step; `None` once there have been enough. `pairs` is the number of conversations.
     pub(super) fn step(&mut self, pairs: usize) -> Option<Step> {
         let is_over = self.steps >= FEWEST_STEPS && self.input.is_empty() || self.steps >= MOST_STEPS;
         if is_over {
@@ -241,7 +240,7 @@ impl<'a> Script<'a> {
         (0..length).map(|_| self.byte()).collect()
     }
 
-    /// A few frames.
+    /// Returns a few frames.
     fn http2(&mut self, side: Side, pair: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         if side == Side::Client && self.streams[pair] == 0 {
@@ -310,7 +309,7 @@ impl<'a> Script<'a> {
         }
     }
 
-    /// Much of the same.
+    /// Returns many repetitions of the same bytes.
     fn flood(&mut self, side: Side, pair: usize) -> Vec<u8> {
         let times = 1 + usize::from(self.byte());
         match (self.below(6), side) {
@@ -340,7 +339,7 @@ impl<'a> Script<'a> {
         }
     }
 
-    /// Heads of streams that rise, or of answers.
+    /// Returns request heads on rising streams, or response heads.
     fn many_streams(&mut self, side: Side, pair: usize, times: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         let (step, block) = match side {
