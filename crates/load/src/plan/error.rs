@@ -147,7 +147,7 @@ pub enum PlanError {
     #[error("target {0:?} has weight 0: set a weight above 0, or remove it")]
     NoWeight(String),
     /// The sum of the weights, divided by what they have in common, is too large to take turns.
-    #[error("the targets' weights add up to {0}, more than {MAX_CYCLE}: use smaller ones")]
+    #[error("the targets' weights, in lowest terms, add up to {0}, more than {MAX_CYCLE}: use smaller ones")]
     Weights(u64),
     /// Too many retries.
     #[error("{0} retries are more than {MAX_RETRIES}")]

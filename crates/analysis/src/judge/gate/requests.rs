@@ -151,17 +151,17 @@ impl Requests<'_> {
         format!("{} {}", count(len(n)), either(len(n), "group of terminations", "groups of terminations"))
     }
 
+    /// Bounds the share of all scheduled requests that `of` counts in each group of terminations.
     fn share(&self, observed: u64, of: impl Fn(&LossGroup) -> u64, limit: f64) -> Measured {
-        // Without what was never sent; all of it counts where its own share is asked for.
-        let sent = self.counts.total;
-        if sent == 0 {
+        let scheduled = self.counts.total;
+        if scheduled == 0 {
             return Measured::unknown(Unit::Share, "no request was scheduled", "send a load");
         }
         let units = self.units(of);
         let losses = Losses::of(&units, observed, self.confidence);
         let (low, high) = losses.bounds(len(units.len()), 1.0);
         let measured = Measured::between(Unit::Count, Some(low), Some(observed as f64), Some(high));
-        let measured = measured.into_share_of(sent as f64);
+        let measured = measured.into_share_of(scheduled as f64);
         if units.is_empty() || low == high {
             return measured;
         }
@@ -171,7 +171,7 @@ impl Requests<'_> {
             self.units_in_words(),
             count(losses.losing)
         );
-        measured.because(basis).settled_by(losses.settle(&units, limit * sent as f64))
+        measured.because(basis).settled_by(losses.settle(&units, limit * scheduled as f64))
     }
 
     /// Returns the share that succeeded while no pod ended.
