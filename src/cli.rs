@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn help_has_groups_and_says_first_what_is_used_most() {
+    fn help_lists_common_options_before_groups() {
         let command = Cli::command();
         let measuring = ["Cluster", "Load", "Which pod answered", "Ends of pods"];
         let tuning = [&["Search and proof", "Settings to change"][..], &measuring[..]].concat();
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_well_formed() {
+    fn clap_accepts_command_definition() {
         Cli::command().debug_assert();
     }
 
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_of_the_docs_is_well_formed() {
+    fn commands_in_docs_parse() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let docs = std::fs::read_dir(root.join("docs")).unwrap().flatten().map(|entry| entry.path());
         let pages = docs.chain(["README.md", "charts/README.md"].map(|page| root.join(page)));
@@ -296,7 +296,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_temporary_directory_is_its_owners_alone_and_cannot_be_foreseen() {
+    fn private_dir_is_owner_only_and_unpredictable() {
         use std::os::unix::fs::PermissionsExt;
         let [one, other] = [(); 2].map(|()| private_dir("rolldrop-test-").unwrap());
         assert_ne!(one.path(), other.path());
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_each_cause_once() {
+    fn error_text_omits_repeated_causes() {
         let error =
             anyhow::anyhow!("no such file").context("cannot read /x: no such file").context("no cluster");
         assert_eq!(in_words(&error), "no cluster: cannot read /x: no such file");

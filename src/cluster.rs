@@ -338,7 +338,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_refused_request_is_not_repeated() {
+    async fn client_does_not_retry_refusals() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
         let cluster = Cluster::from_config(kube::Config::new(server), Origin::default(), None).unwrap();
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn services_are_reached_in_a_pod_and_within_an_embedded_cluster() {
+    async fn pods_and_embedded_clusters_reach_services() {
         let url = || "http://127.0.0.1:1".parse().unwrap();
         let nowhere = Origin::default();
         let in_a_pod = Cluster::from_config(kube::Config::new(url()), nowhere, None).unwrap();
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_command_finds_the_context_and_the_namespace_that_were_asked_for() {
+    async fn kubeconfig_overlay_sets_context_and_namespace() {
         let dir = tempfile::tempdir().unwrap();
         let (file, overlay) = (dir.path().join("config"), dir.path().join("overlay"));
         let context = |name: &str| json!({"name": name, "context": {"cluster": "c", "user": "u"}});

@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_a_slip_is_known_and_another_word_is_not() {
+    fn nearest_finds_typos_only() {
         let known = ["drain", "drain-in-app", "naive-exit"];
         assert_eq!(nearest("naive-exti", known), Some("naive-exit"));
         assert_eq!(nearest("drain-in-ap", known), Some("drain-in-app"));

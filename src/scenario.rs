@@ -237,7 +237,7 @@ spec:
     }
 
     #[test]
-    fn every_built_in_scenario_is_valid_and_described() {
+    fn built_in_scenarios_are_valid() {
         for builtin in BUILTIN {
             let loaded = load::<Value>(builtin.name, &[]).unwrap();
             assert_eq!(loaded.scenario.name, builtin.name);
@@ -247,7 +247,7 @@ spec:
     }
 
     #[test]
-    fn what_is_left_out_takes_the_documented_defaults() {
+    fn omitted_load_keys_take_defaults() {
         let load = load_text(MINIMAL).unwrap().load.settings;
         assert_eq!(
             load.pace,
@@ -260,7 +260,7 @@ spec:
     }
 
     #[test]
-    fn a_ramp_leads_from_the_rate_before_it() {
+    fn ramp_starts_at_previous_rate() {
         let stages =
             "stages: [{rate: 9, duration: 2s, ramp: linear}, {rate: 4, duration: 1s}], arrivals: poisson";
         let load = load_text(&MINIMAL.replace("duration: 10s", stages)).unwrap().load;
@@ -329,7 +329,7 @@ spec:
     }
 
     #[test]
-    fn a_load_that_is_given_up_stands_before_anything_is_disrupted() {
+    fn abort_window_precedes_disruptions() {
         let text = |load: &str, at: &str| {
             let disruptions =
                 format!("  disruptions: [{{at: {at}, action: deletePod, selector: app=web}}]\n");
@@ -358,7 +358,7 @@ spec:
     }
 
     #[test]
-    fn several_ways_lead_to_one_service() {
+    fn one_service_allows_several_targets() {
         let text = MINIMAL.replace(
             "target: {service: web}",
             "target: [{service: web}, {service: web, node: n1}, {url: 'http://lb/', balances: requests}]",
@@ -372,7 +372,7 @@ spec:
     }
 
     #[test]
-    fn an_override_replaces_a_value_before_it_is_checked() {
+    fn override_applies_before_validation() {
         let overrides = ["load.rate=7".to_owned(), "load.connections.mode=keepalive".to_owned()];
         let loaded = parse::<Value>(MINIMAL, "x.yaml", Path::new("."), &overrides).unwrap();
         let sevens = Stage { from: 7.0, to: 7.0, duration: Duration::from_secs(10) };
@@ -398,7 +398,7 @@ spec:
     }
 
     #[test]
-    fn mistakes_name_file_line_key_and_remedy() {
+    fn scenario_errors_name_key_and_remedy() {
         let with = |line: &str| load_text(&format!("{MINIMAL}{line}")).unwrap_err();
         insta::assert_snapshot!(
             [
@@ -432,7 +432,7 @@ spec:
     }
 
     #[test]
-    fn a_selector_that_matches_no_manifest_is_an_error() {
+    fn unmatched_selector_is_an_error() {
         let text = BUILTIN[0].yaml.replace("selector: app=web", "selector: app=wbe");
         let error = load_text(&text).unwrap_err();
         assert!(error.contains("matches no pod template"), "{error}");

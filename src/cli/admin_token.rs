@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_of_its_own() {
+    fn admin_token_is_random() {
         let (a, b) = (random(), random());
         assert!(a != b && a.as_str().len() == 64);
     }

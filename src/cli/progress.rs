@@ -352,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_warning_that_comes_again_is_said_once_and_counted_at_the_end() {
+    fn repeated_warning_prints_once_with_count() {
         let mut said = Said::default();
         let new = ["busy", "late", "busy", "busy"].map(|message| said.is_new_warning(message));
         assert_eq!(new, [true, true, false, false]);

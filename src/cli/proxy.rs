@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_leads_back_to_the_proxy_is_known() {
+    fn proxy_recognizes_itself_as_upstream() {
         let leads = |upstream: &str, own: &str| leads_to(upstream.parse().unwrap(), own.parse().unwrap());
         for (upstream, own) in [
             ("127.0.0.1:80", "127.0.0.1:80"),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_ipv6_needs_no_brackets() {
+    fn address_accepts_unbracketed_ipv6() {
         for (text, address_is) in
             [("10.0.0.1:80", "10.0.0.1:80"), ("[fd00::1]:80", "[fd00::1]:80"), ("fd00::1:80", "[fd00::1]:80")]
         {

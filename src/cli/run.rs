@@ -546,7 +546,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_that_cannot_be_closed_does_not_hide_why_it_failed() {
+    fn failed_close_keeps_original_error() {
         let unclosed =
             || CoordinatorError::Timeout { what: "close".to_owned(), limit: Duration::from_secs(1) };
         let mut warnings = Vec::new();

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_system_without_threads_is_an_error_and_no_panic() {
+    fn thread_limit_returns_error() {
         let mut started = 0;
         let refused = check(3, |_| {
             started += 1;

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_is_by_theme_and_fits_into_100_columns() {
+    fn list_groups_themes_within_width() {
         let library = library().unwrap();
         let themes: Vec<&str> = library.chunk_by(|a, b| a.theme == b.theme).map(|of| &*of[0].theme).collect();
         assert_eq!(themes.len(), themes.iter().collect::<BTreeSet<_>>().len(), "{themes:?}");
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_docs_list_the_library_as_the_files_describe_it() {
+    fn docs_tables_match_scenario_files() {
         let docs = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/scenarios.md")).unwrap();
         let tables = tables(&library().unwrap());
         assert!(docs.contains(&tables), "docs/scenarios.md should have:\n{tables}");

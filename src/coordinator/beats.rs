@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn beats_slow_down_when_there_are_too_many_and_recover() {
+    fn beat_period_adapts_to_refusals() {
         let mut pace = Pace { period: PERIOD, good: 0 };
         pace.refused();
         assert_eq!(pace.period, 2 * PERIOD);

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_fault_that_passes_is_waited_out_and_one_that_does_not_is_told_at_once() {
+    async fn caller_retries_transient_errors_only() {
         let (caller, asked) = (&caller(Duration::from_secs(10)), &Cell::new(0));
         let answer = |codes: &'static [u16]| {
             asked.set(0);
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_busy_api_server_is_waited_for_at_first_contact_too() {
+    async fn first_contact_retries_busy_server() {
         let caller = &caller(Duration::from_secs(20)).at_first_contact();
         let answer = |code: u16| async move {
             let begun = Instant::now();
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_there_means_that_nothing_was_done() {
+    async fn connection_refusal_rules_out_changes() {
         let caller = caller(Duration::ZERO);
         let refused = caller.insist("look", || caller.client.apiserver_version()).await.unwrap();
         let error = refused.answer.unwrap_err();

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_are_ready_and_stay_are_chosen_the_oldest_first() {
+    fn oldest_ready_pods_come_first() {
         let pods = vec![
             pod("young", "2026-01-01T00:00:09Z", "True", None),
             pod("going", "2026-01-01T00:00:01Z", "True", Some("2026-01-01T00:00:31Z")),

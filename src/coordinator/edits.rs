@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_is_named_field_by_field() {
+    fn edits_name_each_changed_field() {
         let named: Vec<String> =
             between(&deployment(), &with_sidecar()).iter().map(ToString::to_string).collect();
         assert_eq!(
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn taken_back_it_is_as_before_also_from_its_record_and_a_second_time() {
+    fn revert_restores_object_and_is_idempotent() {
         let edits = between(&deployment(), &with_sidecar());
         let edits: Vec<Edit> = serde_json::from_str(&serde_json::to_string(&edits).unwrap()).unwrap();
         let mut live = with_sidecar();
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_a_hook_that_the_run_added() {
+    fn revert_removes_added_hook_completely() {
         let container = |lifecycle: Value| {
             let mut object = deployment();
             object["spec"]["template"]["spec"]["containers"][0]["lifecycle"] = lifecycle;
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_annotation_of_a_restart_is_as_before_however_often_it_was_set() {
+    fn revert_restores_restart_annotation() {
         let restarted = |at: &str| {
             let mut object = deployment();
             object["spec"]["template"]["metadata"] = json!({"annotations": {RESTARTED_AT: at}});
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_changed_since_stays_theirs() {
+    fn revert_keeps_changes_by_others() {
         let edits = between(&deployment(), &with_sidecar());
         let mut live = with_sidecar();
         live["metadata"]["annotations"] = json!({"ours": "no", "theirs": "yes"});
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_merge_patch_says_only_what_differs() {
+    fn merge_patch_contains_only_differences() {
         let patch = merge_patch(&json!({"a": 1, "b": {"c": [1], "d": 2}}), &json!({"b": {"c": [2], "d": 2}}));
         assert_eq!(patch, Some(json!({"a": null, "b": {"c": [2]}})));
         assert_eq!(merge_patch(&deployment(), &deployment()), None);

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gitops_controller_is_known_by_its_labels_and_annotations() {
+    fn metadata_reveals_gitops_controller() {
         let controller = |metadata| controller_of(&json!({"kind": "Deployment", "metadata": metadata}));
         let argo =
             json!({"annotations": {"argocd.argoproj.io/tracking-id": "shop:apps/Deployment:shop/web"}});

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_run_had_not_undone_is_open() {
+    fn resumed_journal_lists_open_changes() {
         let dir = tempfile::tempdir().unwrap();
         let clock = Clock::start();
         let cluster = Some(Origin { kubeconfig: None, context: Some("staging".into()) });
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn torn_line_does_not_hide_what_is_written_after_it() {
+    fn journal_survives_torn_line() {
         let dir = tempfile::tempdir().unwrap();
         let clock = Clock::start();
         let mut journal = Journal::begin(dir.path(), clock, "run-1", None).unwrap();

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workloads_that_hold_their_pods_back_have_no_rollout() {
+    fn held_back_workloads_have_no_rollout() {
         let why = |spec: Value| why_no_rollout(&json!({"spec": spec}));
         let partition =
             |partition: u64| json!({"type": "RollingUpdate", "rollingUpdate": {"partition": partition}});

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_ready_pod_stays_and_no_more_go_than_is_allowed() {
+    fn bounds_refuse_excess_terminations() {
         let budget = |allowed: i32| -> PodDisruptionBudget {
             let terms = json!([{"key": "app", "operator": "In", "values": ["web", "api"]}]);
             read(json!({"metadata": {"name": "pdb"}, "spec": {"selector": {"matchExpressions": terms}},
@@ -274,7 +274,7 @@ mod tests {
 
     /// Only budgets hold an eviction back (`pkg/registry/core/pod/storage/eviction.go`).
     #[test]
-    fn evictions_and_nodes_are_limited_by_budgets_and_not_by_max_unavailable() {
+    fn evictions_obey_budgets_only() {
         let deployment: Deployment =
             read(json!({"metadata": {"name": "web"}, "status": {"readyReplicas": 4},
             "spec": {"replicas": 4, "template": {}, "selector": {"matchLabels": {"app": "web"}},

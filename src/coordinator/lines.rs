@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_end_with_the_first_that_is_too_long() {
+    async fn reader_stops_at_overlong_line() {
         let ok = |line: &str| Ok(line.to_owned());
         let longest = "x".repeat(LINE_BYTES);
         for buffer in [1, 7, 1 << 20] {

@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_a_worker_on_each_node_unless_the_rate_is_too_low_or_too_high_for_that() {
+    fn worker_count_follows_nodes_and_rate() {
         for (nodes, rate, workers) in [
             (3, 200.0, 3),
             (50, 200.0, 20),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_are_cordoned_tainted_or_no_linux_take_no_load() {
+    fn unschedulable_nodes_take_no_load() {
         let takes = |os: &str, spec: serde_json::Value| {
             let node = json!({"metadata": {"labels": {OS_LABEL: os}}, "spec": spec});
             takes_pods(&serde_json::from_value(node).unwrap())
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jobs_name_fits_its_pods_host_names_and_ends_in_the_runs_time() {
+    fn job_name_fits_hostname_limit() {
         let name = job_name("a-scenario-with-quite-a-long-name-of-40-c-20260101T000000.123Z");
         assert!(name.len() + "-9999-".len() <= 63 - "abcde".len(), "{name}");
         assert!(name.ends_with("-20260101t000000-123z"), "{name}");

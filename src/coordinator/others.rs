@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_restart_is_no_change_and_an_autoscaler_is() {
+    fn change_detection_ignores_restart_annotation() {
         let object = |replicas: u64, annotations: Value| json!({"spec": {"replicas": replicas, "template": {"metadata": {"annotations": annotations}}}});
         let before = json!({"spec": {"replicas": 3, "template": {"metadata": {}}}});
         assert_eq!(changed(&before, &object(3, json!({RESTARTED_AT: "2026-11-24T00:00:00Z"}))), None);

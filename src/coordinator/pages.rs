@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_is_asked_for_page_by_page_and_anew_where_it_was_forgotten() {
+    async fn expired_page_token_restarts_list() {
         let forgotten =
             json!({"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": ""});
         let (caller, queries) = caller(move |n| match n {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_without_an_end_is_given_up() {
+    async fn endless_list_is_abandoned() {
         let (caller, queries) = caller(|n| page(n, "more"));
         let error = names(&caller).await.unwrap_err();
         assert!(rolldrop_kubernetes::guard::distrust(&error).is_some(), "{error:?}");

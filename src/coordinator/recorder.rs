@@ -163,7 +163,7 @@ mod tests {
     use crate::coordinator::viewer::Nobody;
 
     #[test]
-    fn a_source_that_has_ended_is_on_disk_while_others_go_on() {
+    fn busy_recorder_flushes_ended_source() {
         let dir = tempfile::tempdir().unwrap();
         let run_dir = RunDir::create(&dir.path().join("run")).unwrap();
         let clock = Clock::start();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn who_records_faster_than_is_written_waits_and_nothing_is_lost() {
+    fn full_queue_blocks_without_loss() {
         const EVENTS: usize = 4 * WAITING;
         let dir = tempfile::tempdir().unwrap();
         let run_dir = RunDir::create(&dir.path().join("run")).unwrap();

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn autoscalers_are_named_with_what_keeps_them_away() {
+    async fn autoscalers_are_named_with_remedy() {
         let found = rivals(|plural| {
             let target = json!({"kind": "Deployment", "name": "web"});
             let items = match plural {

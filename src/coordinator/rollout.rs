@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_has_to_settle_and_what_never_was_settled_does_not_count() {
+    fn only_changed_workloads_must_settle() {
         let before = workloads(&[("web", workload(1, 1, 3, 3, "a")), ("broken", workload(1, 1, 3, 0, "a"))]);
         let broken = ("broken", workload(1, 1, 3, 0, "a"));
         let unsettled = |web: Workload| {
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_are_held_back_are_not_waited_for() {
+    fn wait_ignores_held_back_pods() {
         let missing = |replicas: i32, strategy: Value, updated: i32| {
             let set = json!({
                 "metadata": {"name": "web", "generation": 2},
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn annotation_of_a_workload_is_no_rollout() {
+    fn workload_annotation_triggers_no_rollout() {
         let before = workloads(&[("web", workload(1, 1, 3, 3, "a"))]);
         let is_changed = |web: Workload| workloads(&[("web", web)]).is_changed_since(&before);
         assert!(!is_changed(workload(2, 2, 3, 3, "a")), "a new generation alone");
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mode_is_what_was_done_to_a_workload() {
+    fn mode_follows_workload_change() {
         let before = workloads(&[("web", workload(1, 1, 3, 3, "a"))]);
         let mode = |web: Workload| workloads(&[("web", web)]).mode_since(&before);
         assert_eq!(mode(workload(2, 2, 3, 3, "b")), Mode::Rollout);

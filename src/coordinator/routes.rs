@@ -172,7 +172,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_most_specific_route_says_whose_pods_are_meant() {
+    fn most_specific_route_selects_services() {
         let path = |path: &str, service: &str| {
             json!({"pathType": "Prefix", "path": path,
             "backend": {"service": {"name": service, "port": {"number": 80}}}})

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_change_of_a_second_tells_the_offset() {
+    fn second_boundary_narrows_clock_offset() {
         let at = |ms: i64| Stamp::from_unix_ns(ms * 1_000_000);
         // The server is 300 ms ahead: its second 10 begins at our 9.7 s.
         let before = Bounds::of_answer(at(9_650), at(9_000), at(9_660));

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mode_is_read_from_settings_under_any_key() {
+    fn any_config_key_reveals_proxy_mode() {
         let of = |key: &str, text: &str| configured_mode(&map(key, text));
         assert_eq!(of("config.conf", "kind: X\nmode: nftables\n"), Some(ServiceProxy::Nftables));
         assert_eq!(of("config", "mode: \"\"\n"), Some(ServiceProxy::Iptables));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mode_is_read_from_the_arguments_of_a_pod() {
+    fn pod_arguments_reveal_proxy_mode() {
         let of = |command: Value| {
             let container = json!({"name": "x", "command": command});
             mode_of_pod(&serde_json::from_value(json!({"containers": [container]})).unwrap())
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mode_is_read_from_the_arguments_of_an_agent_that_contains_kube_proxy() {
+    fn agent_arguments_reveal_proxy_mode() {
         let of = |name: &str, words: Value| {
             let annotations = json!({name: words.to_string()});
             mode_of_node(&serde_json::from_value(json!({"metadata": {"annotations": annotations}})).unwrap())
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn cilium_replaces_kube_proxy_where_it_says_so() {
+    fn cilium_setting_replaces_kube_proxy() {
         let replaces = |value: &str| replaces_kube_proxy(&map("kube-proxy-replacement", value));
         assert!(replaces("true") && replaces("strict") && replaces("partial"));
         assert!(!replaces("false") && !replaces("disabled"));
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_service_asks_of_its_proxies_is_read() {
+    fn rules_reflect_spec_and_annotations() {
         let of = |service: Value| rules(&serde_json::from_value(service).unwrap());
         assert_eq!(of(json!({"spec": {"sessionAffinity": "None"}})), ServiceRules::default());
         let spec = json!({"sessionAffinity": "ClientIP", "internalTrafficPolicy": "Local",

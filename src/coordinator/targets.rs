@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_leads_to_a_service_is_each_nodes_own_and_everything_else_is_one() {
+    fn service_targets_split_by_node() {
         let found = |name: &str, consumer| Found {
             name: name.into(),
             url: "http://x/".into(),

@@ -211,7 +211,7 @@ pub(super) fn served(seq: u64) -> ServedRow {
 }
 
 #[tokio::test]
-async fn what_is_created_is_labelled_with_the_run_owned_by_it_and_removed_at_the_end() {
+async fn created_objects_are_owned_and_removed() {
     let (client, calls) = api(|method, path| with_discovery(method, path, (200, service().to_string())));
     let (session, _, _dir) = session(client, Limits::default());
     session.deploy(&[service()]).await.unwrap();
@@ -237,7 +237,7 @@ async fn what_is_created_is_labelled_with_the_run_owned_by_it_and_removed_at_the
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_creation_whose_answer_is_lost_is_known_again_and_what_cannot_be_undone_stays_written_down() {
+async fn recovered_creation_stays_open_during_outage() {
     let posts = Arc::new(AtomicUsize::new(0));
     let away = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let (asked, is_away) = (Arc::clone(&posts), Arc::clone(&away));
@@ -296,7 +296,7 @@ fn changing(calls: &Calls) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn the_calls_that_change_something_are_those_of_the_plan_in_their_order() {
+async fn mutating_calls_follow_plan() {
     let pod = json!({"metadata": {"name": "web-1", "uid": "u"},
         "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
     let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [pod]}).to_string();
@@ -331,7 +331,7 @@ async fn the_calls_that_change_something_are_those_of_the_plan_in_their_order() 
 }
 
 #[tokio::test]
-async fn a_missing_right_is_named_before_anything_is_touched() {
+async fn missing_right_is_reported_before_changes() {
     let (client, calls) = api(|method, path| {
         if path.ends_with("/selfsubjectaccessreviews") {
             // The request's content is not known here, so all rights are denied.
@@ -372,7 +372,7 @@ async fn a_missing_right_is_named_before_anything_is_touched() {
 }
 
 #[tokio::test]
-async fn an_object_that_exists_is_never_taken_over_and_an_unknown_kind_is_named() {
+async fn deploy_refuses_existing_and_unknown_objects() {
     let (client, _) = api(|method, path| {
         with_discovery(method, path, status(409, "AlreadyExists", "services \"web\" already exists"))
     });
@@ -385,7 +385,7 @@ async fn an_object_that_exists_is_never_taken_over_and_an_unknown_kind_is_named(
 }
 
 #[tokio::test]
-async fn a_pod_that_says_why_it_cannot_start_ends_the_wait() {
+async fn unstartable_pod_ends_endpoint_wait() {
     let (client, _) = api(|_, _| status(404, "NotFound", ""));
     let limits = Limits { stuck: Duration::ZERO, ..Limits::default() };
     let (session, _, _dir) = session(client, limits);
@@ -401,7 +401,7 @@ async fn a_pod_that_says_why_it_cannot_start_ends_the_wait() {
 }
 
 #[tokio::test]
-async fn the_wait_for_endpoints_counts_ready_ones_and_has_a_limit() {
+async fn endpoint_wait_needs_enough_ready_endpoints() {
     let (client, _) = api(|_, _| status(404, "NotFound", ""));
     let limits = Limits { ready: Duration::ZERO, ..Limits::default() };
     let (session, _, _dir) = session(client, limits);

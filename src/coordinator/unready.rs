@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_says_why_it_is_not_ready() {
+    fn unready_pod_reports_its_reason() {
         let reason = |status: Value| own_reason(&pod(&status));
         let unschedulable = json!({"conditions": [{"type": "PodScheduled", "status": "False",
             "reason": "Unschedulable", "message": "0/2 nodes are available"}]});
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_runs_waits_for_its_probe() {
+    fn running_pod_waits_for_probe() {
         let mut running = pod(&json!({"phase": "Running"}));
         assert!(state(&running).starts_with("Running on node"));
         let app = json!({"name": "app", "readinessProbe": {"tcpSocket": {"port": 80}}});
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn only_pods_that_are_to_be_ready_are_awaited() {
+    fn only_unready_pods_are_awaited() {
         let ready = |status: &str| json!({"conditions": [{"type": "Ready", "status": status}]});
         assert!(is_awaited(&pod(&ready("False"))) && is_awaited(&pod(&json!({}))));
         assert!(!is_awaited(&pod(&ready("True"))) && !is_awaited(&pod(&json!({"phase": "Succeeded"}))));

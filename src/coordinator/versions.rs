@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_version_lacks_is_named_with_what_to_write() {
+    fn missing_version_feature_names_alternative() {
         let plain = json!({"name": "init"});
         let hook = |hook: &str, handler: Value| {
             web(plain.clone(), json!({hook: handler, "postStart": {"exec": {"command": ["true"]}}}))
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_server_is_a_warning_where_nothing_is_lacking_and_an_unknown_one_none() {
+    fn only_old_server_raises_warning() {
         let plain = [web(json!({"name": "init"}), Value::Null), json!({"kind": "Service"})];
         assert_eq!(check(&plain, "v1.29.0").unwrap(), Vec::<String>::new());
         assert_eq!(

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_port_is_found_by_name_or_number_or_because_it_is_the_only_one() {
+    async fn port_resolves_by_name_or_number() {
         let two = || json!([{"name": "http", "port": 80}, {"name": "admin", "port": 81}]);
         let of_two = async |port| url(two(), "10.0.0.1", port).await;
         assert_eq!(of_two(Some("admin")).await.unwrap(), "http://10.0.0.1:81/x");

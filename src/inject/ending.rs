@@ -460,7 +460,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
     }
 
     #[test]
-    fn the_container_behind_the_service_and_the_mesh_get_the_sleep() {
+    fn serving_and_mesh_containers_sleep() {
         assert_eq!(on_the_path(&objects(SHOP), "deployment/web").unwrap(), ["app"]);
         let meshed = SHOP.replace("name: metrics", "name: istio-proxy");
         assert_eq!(on_the_path(&objects(&meshed), "deployment/web").unwrap(), ["app", "istio-proxy"]);
@@ -509,7 +509,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
     }
 
     #[test]
-    fn a_hook_that_does_more_is_not_touched() {
+    fn custom_hook_refuses_sleep() {
         let error = |hook: &str| {
             let text = with_hook(hook);
             set_ending_in("shop.yaml", &text, &sleepers(&["app"]), FIVE).unwrap_err().to_string()
@@ -525,7 +525,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
     }
 
     #[test]
-    fn a_hook_that_does_more_gets_a_sleep_before_it_on_request() {
+    fn prefix_option_prepends_sleep() {
         let prefixing = Sleepers { may_prefix: true, ..sleepers(&["app"]) };
         let mut objects = objects(&with_hook("{exec: {command: [nginx, -s, quit]}}"));
         let before = ending(&objects, &prefixing).unwrap();
@@ -548,7 +548,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
     }
 
     #[test]
-    fn a_readiness_probe_gets_its_delay() {
+    fn readiness_probe_gets_initial_delay() {
         let probed = SHOP.replace(
             "          image: shop/web:1.2\n",
             "          image: shop/web:1.2\n          readinessProbe: {httpGet: {path: /, port: http}}\n",

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_http_is_known_by_protocol_name_and_number() {
+    fn non_http_ports_are_recognized() {
         for (port, app_protocol, names, is) in [
             (6379, None, &[][..], Some("Redis by its number")),
             (5432, None, &["db"], Some("PostgreSQL by its number")),

@@ -86,7 +86,7 @@ fn named(names: &[&str]) -> Options {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a manifest before and after")]
-fn a_named_port_moves_to_the_sidecar_and_comments_stay() {
+fn named_port_moves_and_comments_stay() {
     let output = injected(SHOP);
     insta::assert_snapshot!(output.text, @"
     # The shop's front.
@@ -181,7 +181,7 @@ fn a_named_port_moves_to_the_sidecar_and_comments_stay() {
 }
 
 #[test]
-fn taking_it_out_gives_the_text_back() {
+fn uninject_restores_original_text() {
     let numbered = SHOP.replace("targetPort: http", "targetPort: 8080");
     let without = SHOP.replace("port: 80, targetPort: http", "port: 8080");
     let before_names = Options { kubernetes: KubernetesVersion::NATIVE_SIDECARS, ..options() };
@@ -200,7 +200,7 @@ fn taking_it_out_gives_the_text_back() {
 }
 
 #[test]
-fn a_numbered_target_port_is_changed_and_kept() {
+fn annotation_keeps_numeric_target_port() {
     let text = SHOP.replace("port: 80, targetPort: http", "port: 8080");
     let text = injected(&text).text;
     let service = text.split("---").nth(1).expect("a second document");
@@ -217,7 +217,7 @@ fn a_numbered_target_port_is_changed_and_kept() {
 }
 
 #[test]
-fn before_names_of_sidecars_were_known_the_service_is_led_by_number() {
+fn old_kubernetes_gets_numeric_port() {
     let options = Options { kubernetes: "v1.32.4".parse().expect("a version"), ..options() };
     let text = inject(SHOP, &options).expect("manifests").text;
     assert!(text.contains("targetPort: 18080"), "{text}");
@@ -232,7 +232,7 @@ fn before_names_of_sidecars_were_known_the_service_is_led_by_number() {
 }
 
 #[test]
-fn what_an_alias_hides_is_written_anew_and_said() {
+fn aliased_document_is_rewritten_with_note() {
     let list = "\
 ---
 # Two of a kind.
@@ -265,7 +265,7 @@ items:
 }
 
 #[test]
-fn lists_and_json_are_taken_as_kubectl_writes_them() {
+fn kubectl_json_list_round_trips() {
     let list = r#"{"apiVersion": "v1", "kind": "List", "items": [
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one", "labels": {"app": "one"}},
          "spec": {"containers": [{"name": "app", "ports": [{"containerPort": 80}]}]}},
@@ -281,7 +281,7 @@ fn lists_and_json_are_taken_as_kubectl_writes_them() {
 }
 
 #[test]
-fn what_is_not_clear_is_asked() {
+fn ambiguous_manifests_ask_for_choice() {
     let two =
         SHOP.replace("targetPort: http}", "targetPort: http}, {name: more, port: 81, targetPort: 9090}");
     let no_service = SHOP.split("---").next().expect("a first document");
@@ -323,7 +323,7 @@ fn what_is_not_clear_is_asked() {
 }
 
 #[test]
-fn objects_of_a_scenario_are_changed_like_a_text() {
+fn object_injection_matches_text_injection() {
     let mut objects: Vec<Value> = serde_saphyr::from_multiple(SHOP).expect("YAML");
     inject_into(&mut objects, &options()).expect("manifests");
     let said: Vec<Value> = serde_saphyr::from_multiple(&injected(SHOP).text).expect("YAML");
@@ -331,7 +331,7 @@ fn objects_of_a_scenario_are_changed_like_a_text() {
 }
 
 #[test]
-fn a_workload_that_comes_later_joins_those_that_have_the_sidecar() {
+fn later_workload_joins_existing_sidecars() {
     let numbered = SHOP.replace("targetPort: http", "targetPort: 8080");
     let first = injected(&numbered).text;
     let (deployment, service) = numbered.split_once("---").expect("two documents");
@@ -351,7 +351,7 @@ fn a_workload_that_comes_later_joins_those_that_have_the_sidecar() {
 }
 
 #[test]
-fn the_port_that_is_asked_for_is_that_of_the_workloads_that_have_it() {
+fn port_option_applies_where_declared() {
     let two =
         SHOP.replace("targetPort: http}", "targetPort: http}, {name: more, port: 81, targetPort: 9090}");
     let (web, _) = SHOP.split_once("---").expect("two documents");
@@ -370,7 +370,7 @@ fn the_port_that_is_asked_for_is_that_of_the_workloads_that_have_it() {
 }
 
 #[test]
-fn names_that_the_sidecar_needs_are_asked_for() {
+fn sidecar_name_clash_is_refused() {
     let container = SHOP.replace("- name: app", "- name: rolldrop");
     let taken = |line: usize, list: &str| {
         format!(
@@ -423,7 +423,7 @@ fn names_that_the_sidecar_needs_are_asked_for() {
 }
 
 #[test]
-fn the_sidecar_is_known_by_its_annotation_and_image_and_others_annotations_stay() {
+fn annotation_and_image_identify_sidecar() {
     let own = SHOP.replace(
         "      labels: {app: web}\n",
         "      labels: {app: web}\n      annotations:\n        a: b # mine\n",
@@ -446,7 +446,7 @@ fn the_sidecar_is_known_by_its_annotation_and_image_and_others_annotations_stay(
 }
 
 #[test]
-fn a_native_sidecar_that_takes_the_traffic_is_stood_before_like_an_app() {
+fn native_sidecar_is_proxied_like_app() {
     let mesh = SHOP
         .replace("      containers:\n", "      initContainers:\n        - name: envoy\n          image: envoy\n          restartPolicy: Always\n          ports: [{name: mesh, containerPort: 15006}]\n          startupProbe: {tcpSocket: {port: mesh}}\n      containers:\n")
         .replace("targetPort: http", "targetPort: mesh");
@@ -458,7 +458,7 @@ fn a_native_sidecar_that_takes_the_traffic_is_stood_before_like_an_app() {
 }
 
 #[test]
-fn the_admin_ports_token_is_taken_from_a_secret() {
+fn secret_supplies_admin_token() {
     let secret = |text: &str| text.parse::<SecretKey>();
     assert_eq!(secret("admin"), secret("admin/token"));
     assert_eq!(
@@ -532,7 +532,7 @@ spec: {template: {spec: {containers: [{name: migrate, ports: [{containerPort: 80
 ";
 
 #[test]
-fn unfit_workloads_stay_as_they_are_with_a_note_each() {
+fn unfit_workloads_stay_unchanged_with_notes() {
     let (notes, with) = chosen(MANY, &options());
     assert_eq!(with, ["deployment/shop"]);
     insta::assert_snapshot!(notes.join("\n"), @"
@@ -550,7 +550,7 @@ fn unfit_workloads_stay_as_they_are_with_a_note_each() {
 }
 
 #[test]
-fn named_workloads_get_the_sidecar_or_are_an_error() {
+fn named_workloads_are_injected_or_refused() {
     let (_, with) = chosen(MANY, &named(&["deploy/shop"]));
     assert_eq!(with, ["deployment/shop"]);
     let (_, with) = chosen(MANY, &named(&["Jobs.batch/migrate", "deployments/shop"]));
@@ -575,7 +575,7 @@ fn named_workloads_get_the_sidecar_or_are_an_error() {
 }
 
 #[test]
-fn a_port_concerns_only_those_that_have_it_or_are_named() {
+fn port_option_resolves_ambiguous_workloads() {
     let at = |port, options: Options| Options { port: Some(port), ..options };
     let (_, with) = chosen(MANY, &at(9000, options()));
     assert_eq!(with, ["deployment/shop", "deployment/queue"]);
@@ -584,7 +584,7 @@ fn a_port_concerns_only_those_that_have_it_or_are_named() {
 }
 
 #[test]
-fn what_is_no_http_takes_the_mode_for_tcp() {
+fn mode_option_overrides_protocol_detection() {
     let tcp = Options { mode: Some(Mode::Tcp), ..named(&["deployment/cache"]) };
     let text = inject(MANY, &tcp).expect("manifests").text;
     assert!(text.contains("--mode=tcp") && text.contains("--upstream=$(POD_IP):6379"), "{text}");
@@ -604,7 +604,7 @@ fn what_is_no_http_takes_the_mode_for_tcp() {
 }
 
 #[test]
-fn objects_of_a_run_are_all_changed_or_refused() {
+fn run_injection_refuses_unfit_workloads() {
     let objects = |text: &str| -> Vec<Value> {
         Manifests::parse("shop.yaml", text)
             .unwrap()
@@ -626,7 +626,7 @@ fn objects_of_a_run_are_all_changed_or_refused() {
 }
 
 #[test]
-fn a_service_that_others_share_is_not_pointed_to_the_sidecar_by_number() {
+fn shared_service_needs_named_port() {
     let shared = MANY
         .replace("labels: {app: worker}", "labels: {app: shop}")
         .replace("containers: [{name: worker}]", "hostNetwork: true, containers: [{name: worker}]");
@@ -646,7 +646,7 @@ fn a_service_that_others_share_is_not_pointed_to_the_sidecar_by_number() {
 }
 
 #[test]
-fn rollouts_are_workloads_and_what_they_refer_to_is_said() {
+fn argo_rollout_counts_as_workload() {
     let rollout = SHOP.replace("apps/v1\nkind: Deployment", "argoproj.io/v1alpha1\nkind: Rollout");
     let there = injected(&rollout);
     assert!(there.text.contains("--upstream=$(POD_IP):8080"), "{}", there.text);
@@ -674,7 +674,7 @@ fn more_connections_get_more_memory() {
 
 /// Labels that are all alike: each Service selects each workload.
 #[test]
-fn services_times_workloads_are_written_once() {
+fn each_object_is_edited_once() {
     let (mut objects, many) = (Vec::new(), 400);
     for number in 0..many {
         objects.push(

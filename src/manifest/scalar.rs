@@ -74,7 +74,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn plain_scalars_have_the_values_of_go_yaml() {
+    fn plain_scalars_match_go_yaml() {
         for (text, is) in [
             ("", json!(null)),
             ("on", json!(true)),

@@ -25,7 +25,7 @@ fn edited(text: &str, pointer: &str, change: Change) -> String {
 
 /// In YAML, a continuation has more indentation than its key. libyaml, and so kubectl, asks for none.
 #[test]
-fn quoted_text_goes_on_with_any_indentation() {
+fn quoted_text_continues_at_any_indentation() {
     let crd = "\
 kind: CustomResourceDefinition
 spec:
@@ -55,7 +55,7 @@ and a fold\"
 }
 
 #[test]
-fn a_message_names_file_line_why_and_what_to_do() {
+fn parse_error_names_line_and_remedy() {
     for (text, said) in [
         (
             "a: 1\n---\nspec:\n  replicas: 1\n  replicas: 2\n",
@@ -97,7 +97,7 @@ fn a_message_names_file_line_why_and_what_to_do() {
 }
 
 #[test]
-fn templates_are_named_and_said_how_to_render() {
+fn template_error_suggests_rendering() {
     let said = |line: usize, text: &str| {
         format!(
             "all.yaml:{line}: this is a template ({text}), not a manifest: render it first, as helm template CHART does"
@@ -127,14 +127,14 @@ fn templates_are_named_and_said_how_to_render() {
 }
 
 #[test]
-fn aliases_and_merged_keys_have_their_values() {
+fn aliases_and_merge_keys_are_resolved() {
     let text = "a: &a {x: 1, k: 2}\nb: {<<: *a, k: 3}\nc: {<<: [*a, {z: 4}]}\n";
     let is = json!({"a": {"x": 1, "k": 2}, "b": {"x": 1, "k": 3}, "c": {"x": 1, "k": 2, "z": 4}});
     assert_eq!(read(text).unwrap(), [is]);
 }
 
 #[test]
-fn what_is_empty_between_documents_is_no_object() {
+fn empty_documents_yield_no_object() {
     assert_eq!(read("").unwrap(), Vec::<Value>::new());
     let text = "# a\n---\n---\n# b\n---\na: 1\n...\n---\n\n--- # c\nb: 2\n";
     assert_eq!(read(text).unwrap(), [json!({"a": 1}), json!({"b": 2})]);
@@ -143,7 +143,7 @@ fn what_is_empty_between_documents_is_no_object() {
 }
 
 #[test]
-fn fields_and_items_come_and_go_without_a_trace() {
+fn edits_undo_without_a_trace() {
     let text = "\
 a:
   # first
@@ -234,7 +234,7 @@ proptest! {
 
     /// A text of pieces of manifests is read or refused with its line, and an edit leaves the others' values.
     #[test]
-    fn any_text_is_read_or_refused(
+    fn mangled_text_parses_or_names_file(
         cuts in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 1..5),
         between in prop::sample::select(vec!["", "\n", "'", "\"", "- ", ": ", "[", "{", "\t", "\u{e9}", "---\n", "|+\n", "&a ", "*l", "!x ", "#", "\r\n", "{{ x }}"]),
     ) {

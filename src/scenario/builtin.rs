@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_file_of_the_library_is_built_in() {
+    fn library_files_are_all_built_in() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
         let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         let files: BTreeSet<_> = files.map(|path| path.file_stem().unwrap().to_owned()).collect();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn each_says_in_five_lines_what_it_shows() {
+    fn scenario_headers_have_five_lines() {
         let begins = ["What happens: ", "What one sees: ", "Why: ", "Remedy: ", "Source: docs/"];
         for Builtin { name, yaml } in BUILTIN {
             let header: Vec<&str> = yaml.lines().map_while(|line| line.strip_prefix("# ")).collect();

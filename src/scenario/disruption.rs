@@ -406,7 +406,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_rounded_down_but_is_one_at_least() {
+    fn share_rounds_down_with_minimum_one() {
         let quarter = Count::Share(0.25);
         let of = [0, 1, 3, 4, 8, 11].map(|all| quarter.of(all));
         assert_eq!(of, [0, 1, 1, 1, 2, 2]);
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_confidence_takes_as_many_terminations_as_order_statistics_say() {
+    fn confidence_sets_termination_count() {
         let needed = |coverage, confidence| Until::Windows { coverage, confidence }.terminations();
         let p = [0.90, 0.95, 0.99].map(|coverage| needed(coverage, 0.95));
         assert_eq!(p, [Some(29), Some(59), Some(299)]);
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_random_order_is_that_of_its_seed() {
+    fn random_order_follows_seed() {
         let disruption = |seed| Disruption {
             at: Duration::ZERO,
             every: Duration::ZERO,
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn repetitions_meet_all_phases_of_a_consumers_clock() {
+    fn jittered_repetitions_cover_consumer_period() {
         let disruption = |seed, jitter_s| Disruption {
             at: Duration::from_secs(1),
             every: Duration::from_secs(5),

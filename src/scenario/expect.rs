@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_replaces_limits_and_an_assignment_replaces_those() {
+    fn assignment_overrides_file_limits() {
         assert_eq!(
             given("dropped: {perGroup: {max: 3}}\noutage: {max: 500ms}\n", &["expect.outage.max=1s"])
                 .unwrap(),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_codes_are_numbers_in_files_and_in_assignments() {
+    fn exit_codes_are_valid_keys() {
         let set = ["expect.exits.0.max=0", "expect.exits.137.min=2"];
         assert_eq!(
             given("exits: {137: {min: 1}, '1': {max: 0}}\n", &set).unwrap(),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_file_line_key_and_remedy() {
+    fn expect_errors_name_key_and_remedy() {
         let error = |file: &str, set: &[&str]| given(file, set).unwrap_err();
         insta::assert_snapshot!(
             [

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_file_or_has_no_end_is_not_read() {
+    fn special_and_oversized_files_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let why = |path: &Path| read(path).unwrap_err().to_string();
         assert_eq!(why(Path::new("/dev/zero")), "is not a regular file");

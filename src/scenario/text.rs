@@ -47,14 +47,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_is_split_at_its_first_colon() {
+    fn header_splits_at_first_colon() {
         assert_eq!(header("A: b: c "), Some(("A".into(), "b: c".into())));
         assert_eq!(header("A"), None);
         assert_eq!(headers("A: b\n\nhush\n"), Err("header 2 is not written as 'Name: value'".into()));
     }
 
     #[test]
-    fn bytes_are_given_in_digits_or_in_base64() {
+    fn bytes_decode_from_hex_or_base64() {
         assert_eq!(from_hex("0a 03\n77"), Ok(vec![10, 3, 0x77]));
         assert_eq!(from_hex(""), Ok(Vec::new()));
         assert_eq!(from_base64("CgN3"), Ok(vec![10, 3, 0x77]));

@@ -300,13 +300,13 @@ mod tests {
     }
 
     #[test]
-    fn a_document_reads_into_a_type() {
+    fn document_deserializes_into_type() {
         let sample = read("name: a\nlist:\n- {n: 1}\n- n: 2\n").unwrap();
         assert_eq!(sample, Sample { name: "a".into(), list: vec![Item { n: 1 }, Item { n: 2 }] });
     }
 
     #[test]
-    fn an_error_names_file_line_and_key() {
+    fn yaml_error_names_line_and_key() {
         let wrong = read("name: a\nlist:\n- {n: 1}\n- n: x\n").unwrap_err();
         assert!(wrong.starts_with("s.yaml:4: list[1].n: invalid type"), "{wrong}");
         let unknown = read("name: a\nlist:\n- {n: 1}\n- n: 2\n  m: 3\n").unwrap_err();
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_can_be_set_from_outside() {
+    fn override_sets_document_value() {
         let mut document =
             Document::parse("spec:\n  load: {rate: 1}\n  list: [{at: 1s}]\n", "s.yaml").unwrap();
         document.set("load.rate=50").unwrap();

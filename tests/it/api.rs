@@ -121,7 +121,7 @@ fn read_answer(stream: &mut impl Read) -> Answer {
 }
 
 #[test]
-fn without_a_valid_token_nothing_is_said() {
+fn api_server_rejects_invalid_tokens() {
     let server = Server::get();
     for headers in ["", "Authorization: Bearer guess\r\n", "Authorization: Basic YTpi\r\n"] {
         let answer = server.send("GET /api/v1/pods", headers, b"");
@@ -136,7 +136,7 @@ fn without_a_valid_token_nothing_is_said() {
 }
 
 #[test]
-fn answers_come_in_the_form_that_is_asked_for() {
+fn accept_header_selects_response_format() {
     let server = Server::get();
     let get = |accept: &str| server.request("GET /api/v1/namespaces", &format!("Accept: {accept}\r\n"), "");
     assert_eq!(get("application/vnd.kubernetes.protobuf, application/json").json()["kind"], "NamespaceList");
@@ -153,7 +153,7 @@ fn answers_come_in_the_form_that_is_asked_for() {
 }
 
 #[test]
-fn bodies_come_in_json_yaml_and_nothing_else() {
+fn bodies_must_be_json_or_yaml() {
     let kubectl = Kubectl::in_namespace("api");
     let server = Server::get();
     let post = format!("POST /api/v1/namespaces/{}/configmaps", kubectl.namespace());
@@ -189,7 +189,7 @@ fn bodies_come_in_json_yaml_and_nothing_else() {
 }
 
 #[test]
-fn fields_of_patches_and_of_yaml_are_checked_as_well() {
+fn field_validation_covers_patches_and_yaml() {
     let kubectl = Kubectl::in_namespace("api-fields");
     let server = Server::get();
     let maps = format!("/api/v1/namespaces/{}/configmaps", kubectl.namespace());
@@ -237,7 +237,7 @@ fn fields_of_patches_and_of_yaml_are_checked_as_well() {
 }
 
 #[test]
-fn a_deletion_that_was_meant_for_another_object_is_refused() {
+fn uid_precondition_blocks_deletion() {
     let kubectl = Kubectl::in_namespace("api-preconditions");
     let server = Server::get();
     let maps = format!("/api/v1/namespaces/{}/configmaps", kubectl.namespace());
@@ -264,7 +264,7 @@ fn a_deletion_that_was_meant_for_another_object_is_refused() {
 }
 
 #[test]
-fn bodies_that_are_too_large_are_refused() {
+fn oversized_body_gets_413() {
     let server = Server::get();
     let body = format!("{{\"data\": \"{}\"}}", "x".repeat(4 << 20));
     let answer = server.request(
@@ -276,7 +276,7 @@ fn bodies_that_are_too_large_are_refused() {
 }
 
 #[test]
-fn slow_clients_are_cut_off() {
+fn api_server_disconnects_slow_clients() {
     let server = Server::get();
     let started = Instant::now();
     // One never says hello, one never ends its head, one never sends its body.
@@ -300,7 +300,7 @@ fn slow_clients_are_cut_off() {
 }
 
 #[test]
-fn paths_do_not_lead_out() {
+fn api_server_blocks_path_traversal() {
     let kubectl = Kubectl::in_namespace("api");
     kubectl.apply(&pod("idle", "exec sleep 1000"));
     kubectl.ok("wait pod/idle --for=condition=Ready --timeout=300s");
@@ -324,7 +324,7 @@ fn paths_do_not_lead_out() {
 }
 
 #[test]
-fn requests_are_proxied_to_pods() {
+fn proxy_subresource_reaches_pods() {
     let kubectl = Kubectl::in_namespace("api");
     kubectl.apply(&Web::new(1).manifests());
     kubectl.ok("rollout status deployment web --timeout=300s");
@@ -354,7 +354,7 @@ fn watch(server: &Server, path: &str) -> impl Iterator<Item = Value> + use<> {
 }
 
 #[test]
-fn a_watch_resumes_and_is_told_when_it_cannot() {
+fn watch_resumes_or_reports_expiry() {
     let kubectl = Kubectl::in_namespace("api");
     let server = Server::get();
     let maps = format!("/api/v1/namespaces/{}/configmaps", kubectl.namespace());
@@ -412,7 +412,7 @@ fn a_watch_resumes_and_is_told_when_it_cannot() {
 }
 
 #[test]
-fn idle_connections_make_room() {
+fn idle_connections_yield_to_requests() {
     // Of its own: others would lose theirs.
     let cluster = SharedCluster::start("idle-cluster");
     let server = Server::of(&cluster);
@@ -427,7 +427,7 @@ fn idle_connections_make_room() {
 }
 
 #[test]
-fn a_watch_has_bookmarks_when_it_asks_for_them() {
+fn watch_sends_requested_bookmarks_only() {
     let kubectl = Kubectl::in_namespace("api");
     let server = Server::get();
     let maps = format!("/api/v1/namespaces/{}/configmaps", kubectl.namespace());
@@ -449,7 +449,7 @@ fn a_watch_has_bookmarks_when_it_asks_for_them() {
 }
 
 #[test]
-fn a_watcher_that_is_outrun_is_told_so() {
+fn outrun_watcher_gets_expired_error() {
     let kubectl = Kubectl::in_namespace("api");
     let server = Server::get();
     let maps = format!("/api/v1/namespaces/{}/configmaps", kubectl.namespace());
@@ -479,7 +479,7 @@ fn a_watcher_that_is_outrun_is_told_so() {
 }
 
 #[test]
-fn a_watcher_that_never_reads_is_cut_off() {
+fn api_server_disconnects_stalled_watcher() {
     let kubectl = Kubectl::in_namespace("api");
     let server = Server::get();
     let maps = format!("/api/v1/namespaces/{}/configmaps", kubectl.namespace());

@@ -15,7 +15,7 @@ fn missing_binary() -> String {
 }
 
 #[test]
-fn a_broken_scenario_names_file_line_key_and_remedy_and_starts_nothing() {
+fn scenario_error_names_line_and_key() {
     let text = std::fs::read_to_string("scenarios/naive-exit.yaml").expect("the scenario");
     let broken = text.replace("every: 6s", "evry: 6s");
     let line = 1 + broken.lines().position(|line| line.contains("evry")).expect("the line");
@@ -31,7 +31,7 @@ fn a_broken_scenario_names_file_line_key_and_remedy_and_starts_nothing() {
 }
 
 #[test]
-fn an_unknown_scenario_an_unreadable_run_and_a_bad_option_say_so() {
+fn bad_arguments_name_their_cause() {
     let unknown = Rolldrop::new(["run", "naive-exti"]).finish().expect_code(2);
     assert!(
         unknown.stderr().contains("or one that `rolldrop scenarios` lists, such as naive-exit"),
@@ -49,7 +49,7 @@ fn an_unknown_scenario_an_unreadable_run_and_a_bad_option_say_so() {
 }
 
 #[test]
-fn without_a_kubeconfig_a_run_says_where_one_was_looked_for_and_leaves_no_directory() {
+fn missing_kubeconfig_names_searched_path() {
     let finished =
         Rolldrop::new(["run", "-t", "svc/web"]).env("KUBECONFIG", "/no/kubeconfig").finish().expect_code(2);
     let why = "there is no kubeconfig (/no/kubeconfig is not there; --kubeconfig or KUBECONFIG name another)";
@@ -59,7 +59,7 @@ fn without_a_kubeconfig_a_run_says_where_one_was_looked_for_and_leaves_no_direct
 }
 
 #[test]
-fn a_missing_binary_shows_as_a_pod_that_never_starts_with_the_reason() {
+fn missing_binary_reports_pod_never_starts() {
     let _turn = turn();
     let finished = Rolldrop::run(&missing_binary()).finish().expect_code(2);
     let stderr = finished.stderr();
@@ -68,7 +68,7 @@ fn a_missing_binary_shows_as_a_pod_that_never_starts_with_the_reason() {
 }
 
 #[test]
-fn fresh_connections_that_would_use_up_the_ports_end_a_run_before_its_first_request() {
+fn port_shortage_stops_run_before_load() {
     let _turn = turn();
     let finished =
         Rolldrop::new(["run", "-r", "100", "--set", "load.sourcePorts=40000-40009", "--out", "run"])

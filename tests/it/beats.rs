@@ -29,7 +29,7 @@ fn truth(log: &str) -> BTreeMap<String, Stamp> {
 }
 
 #[test]
-fn the_deletions_of_a_rollout_lie_between_the_beats_around_them() {
+fn beats_enclose_rollout_deletions() {
     measured(|| {
         let _turn = turn();
         // The run asks for the restart; who deletes the pods is a controller.

@@ -39,7 +39,7 @@ fn claims_of(scenario: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn each_claim_has_a_behaviour_that_can_be_taken_away() {
+fn each_claim_has_removable_behaviour() {
     let listed: Vec<Behaviour> =
         serde_saphyr::from_str(include_str!("library/behaviours.yaml")).expect("YAML");
     let names: BTreeSet<&str> = listed.iter().map(|one| one.name.as_str()).collect();

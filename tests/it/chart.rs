@@ -74,7 +74,7 @@ fn is_a<T: DeserializeOwned + Serialize + Debug>(object: &Value) {
 }
 
 #[test]
-fn helm_lints_the_chart_and_what_it_makes_is_what_kubernetes_takes() {
+fn chart_lints_and_renders_valid_objects() {
     let kubectl = Kubectl::in_namespace("chart");
     for (name, values) in value_sets() {
         let linted = helm("lint", &values);
@@ -107,7 +107,7 @@ fn helm_lints_the_chart_and_what_it_makes_is_what_kubernetes_takes() {
 }
 
 #[test]
-fn a_pod_of_the_chart_has_no_privileges_and_is_never_repeated() {
+fn chart_pod_lacks_privileges_and_retries() {
     for (name, values) in value_sets() {
         let objects = objects(&values);
         let jobs = of_kind(&objects, "Job").map(|job| &job["spec"]);
@@ -130,7 +130,7 @@ fn a_pod_of_the_chart_has_no_privileges_and_is_never_repeated() {
 }
 
 #[test]
-fn a_run_keeps_off_the_node_that_it_drains() {
+fn job_avoids_its_drained_node() {
     let objects = objects(&value_sets()["drain-values"]);
     let job = of_kind(&objects, "Job").next().expect("a Job");
     let affinity = &job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"];
@@ -141,7 +141,7 @@ fn a_run_keeps_off_the_node_that_it_drains() {
 }
 
 #[test]
-fn wrong_values_are_refused_with_what_is_wrong() {
+fn chart_rejects_wrong_values_with_reason() {
     let spec = |spec: &str| format!("scenario: {{spec: {spec}}}");
     for (values, why) in [
         ("cronjob: {enabled: true}".to_owned(), "'cronjob' not allowed"),
@@ -168,7 +168,7 @@ fn wrong_values_are_refused_with_what_is_wrong() {
 }
 
 #[test]
-fn the_notes_say_what_is_disrupted_and_where_the_result_is() {
+fn notes_name_disruptions_and_logs() {
     let (_, watching) = template("").expect("notes");
     assert!(watching.contains("it ends no pod itself"), "{watching}");
     assert!(watching.contains("kubectl --namespace default logs --follow job/rolldrop-1"), "{watching}");
@@ -178,7 +178,7 @@ fn the_notes_say_what_is_disrupted_and_where_the_result_is() {
 }
 
 #[test]
-fn a_gate_of_the_chart_or_of_the_plain_manifests_is_not_passed_by_a_night_without_a_termination() {
+fn shipped_gates_require_terminations() {
     let mut gates = 0;
     let sets = value_sets();
     let built =
@@ -198,7 +198,7 @@ fn a_gate_of_the_chart_or_of_the_plain_manifests_is_not_passed_by_a_night_withou
 }
 
 #[test]
-fn the_chart_is_of_the_programs_version() {
+fn chart_version_matches_program() {
     let text = fs::read_to_string(Path::new(CHARTS).join("rolldrop/Chart.yaml")).expect("a chart");
     let chart: Value = serde_saphyr::from_str(&text).expect("YAML");
     assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
@@ -236,7 +236,7 @@ fn drop_helms(value: &mut Value) {
 }
 
 #[test]
-fn the_plain_manifests_are_what_the_chart_makes() {
+fn plain_manifests_match_chart_output() {
     let sets = value_sets();
     for (directory, values) in [("base", &sets["default"]), ("nightly", &sets["nightly-values"])] {
         let mut built = kustomized(&PathBuf::from(CHARTS).join("kustomize").join(directory));
@@ -255,7 +255,7 @@ fn the_plain_manifests_are_what_the_chart_makes() {
 }
 
 #[test]
-fn an_overlay_says_the_namespace_and_the_image_of_the_plain_manifests() {
+fn overlay_sets_namespace_and_image() {
     let overlay = tempfile::tempdir().expect("a directory");
     let folder = overlay.path().canonicalize().expect("a directory");
     // kustomize takes relative paths only.

@@ -34,7 +34,7 @@ fn syncs(lab: &Lab) -> Vec<i64> {
 }
 
 #[test]
-fn with_churn_an_isolated_change_waits_for_the_next_slot() {
+fn churn_delays_isolated_slice_change() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let config = json!({

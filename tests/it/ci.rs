@@ -27,7 +27,7 @@ pub(crate) fn meets(schema: &[&str], file: impl AsRef<Path>) {
 }
 
 #[test]
-fn the_action_the_workflows_and_the_examples_meet_their_schemas() {
+fn ci_files_match_their_schemas() {
     for (schema, files) in [
         ("vendor.github-actions", &[".github/actions/rolldrop/action.yml"][..]),
         (
@@ -47,7 +47,7 @@ fn the_action_the_workflows_and_the_examples_meet_their_schemas() {
 }
 
 #[test]
-fn the_custom_resources_meet_the_schemas_of_their_projects() {
+fn custom_resources_match_upstream_schemas() {
     for (schema, file) in [
         ("analysis-template", "argo-rollouts/analysis-template.yaml"),
         ("rollout", "argo-rollouts/rollout.yaml"),

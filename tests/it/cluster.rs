@@ -30,7 +30,7 @@ fn exists(path: &Path) -> bool {
 }
 
 #[tokio::test]
-async fn two_clusters_run_side_by_side_and_leave_nothing_when_the_pipe_closes() {
+async fn closed_pipe_ends_both_clusters_cleanly() {
     let mut clusters = [(); 2].map(|()| Setup::on("auto").start());
     assert_ne!(clusters[0].ready()["server"], clusters[1].ready()["server"]);
     let mut all = Vec::new();
@@ -54,7 +54,7 @@ async fn two_clusters_run_side_by_side_and_leave_nothing_when_the_pipe_closes() 
 }
 
 #[test]
-fn what_manifests_ask_for_and_the_cluster_does_not_model_is_a_finding() {
+fn unmodelled_manifest_fields_become_findings() {
     // As Node does: its handler leaves the signal to the system.
     let script = "trap 'trap - TERM; kill -TERM $$$$' TERM; while :; do sleep 0.05; done";
     let labels = json!({"app": "raiser"});

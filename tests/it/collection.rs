@@ -51,7 +51,7 @@ const ROLE: &str = "ROLLDROP_TEST_COLLECTOR";
 const TOKEN: &str = "synthetic";
 
 #[test]
-fn memory_is_flat_at_a_twentieth_of_the_planned_size() {
+fn collector_memory_stays_flat_under_load() {
     if let Some(dir) = std::env::var_os(ROLE) {
         return be_the_collector(Path::new(&dir));
     }
@@ -176,7 +176,7 @@ struct CollectorProcess {
 impl CollectorProcess {
     /// Starts this same test in a process of its own.
     fn start(run: &Path) -> Self {
-        let test = "collection::memory_is_flat_at_a_twentieth_of_the_planned_size";
+        let test = "collection::collector_memory_stays_flat_under_load";
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", test, "--nocapture"])
             .env(ROLE, run)

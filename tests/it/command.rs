@@ -16,7 +16,7 @@ fn with_restart(scenario: &str) -> Finished {
 }
 
 #[test]
-fn a_rollout_by_kubectl_is_measured_until_it_has_settled() {
+fn run_measures_rollout_until_settled() {
     measured(|| {
         let _turn = turn();
         let finished = with_restart("naive-exit");
@@ -46,7 +46,7 @@ fn a_rollout_by_kubectl_is_measured_until_it_has_settled() {
 }
 
 #[test]
-fn a_rolling_restart_of_an_app_that_drains_loses_nothing_through_the_sidecar() {
+fn draining_app_restart_drops_nothing() {
     measured(|| {
         let _turn = turn();
         let finished = with_restart("drain-in-app");
@@ -61,7 +61,7 @@ fn a_rolling_restart_of_an_app_that_drains_loses_nothing_through_the_sidecar() {
 }
 
 #[test]
-fn a_command_that_fails_fails_the_gate_and_its_code_is_shown() {
+fn failed_command_fails_gate_with_code() {
     measured(|| {
         let _turn = turn();
         let script = "test -s \"$KUBECONFIG\" && echo to stdout; exit 7";
@@ -75,14 +75,14 @@ fn a_command_that_fails_fails_the_gate_and_its_code_is_shown() {
 }
 
 #[test]
-fn a_command_that_is_not_there_is_an_error_before_anything_is_started() {
+fn missing_command_stops_run_early() {
     let finished = Rolldrop::new(["run", "--out", "run", "--", "no-such-command"]).finish().expect_code(2);
     assert!(finished.stderr().contains("no-such-command"), "{finished}");
     assert!(!finished.dir().join("run").exists(), "{finished}");
 }
 
 #[test]
-fn an_interruption_ends_the_command_too_and_keeps_what_was_recorded() {
+fn interrupt_ends_command_keeping_records() {
     let _turn = turn();
     let words = ["run", "--out", "run", "--set", "load.warmup=0s", "--", "sh", "-c", "sleep 1000; true"];
     let (mut child, dir) = Rolldrop::new(words).start();
@@ -100,7 +100,7 @@ fn an_interruption_ends_the_command_too_and_keeps_what_was_recorded() {
 }
 
 #[test]
-fn a_run_that_cannot_be_closed_says_first_why_it_failed() {
+fn original_error_precedes_close_failure() {
     let _turn = turn();
     let words = ["run", "--out", "run", "--set", "load.warmup=0s", "--", "sh", "-c", "sleep 1000; true"];
     let (mut child, dir) = Rolldrop::new(words).start();

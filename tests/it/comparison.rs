@@ -33,7 +33,7 @@ fn rolldrop(dir: &Path, words: &str) -> Finished {
 }
 
 #[test]
-fn losses_are_worse_and_what_is_not_comparable_is_refused() {
+fn comparison_flags_losses_and_refuses_mismatches() {
     measured(|| {
         let dir = tempfile::tempdir().expect("a directory");
         let dir = dir.path();
@@ -105,7 +105,7 @@ fn copy(from: &Path, to: &Path, later: i64) {
 }
 
 #[test]
-fn the_last_runs_of_a_folder_give_limits_and_a_small_baseline() {
+fn run_history_yields_limits_and_baseline() {
     measured(|| {
         let dir = tempfile::tempdir().expect("a directory");
         let dir = dir.path();
@@ -163,7 +163,7 @@ fn earlier(saved: &Value, seconds: i64, figures: &[(&str, f64)]) -> Value {
 }
 
 #[test]
-fn a_limit_against_a_baseline_is_judged_by_the_gate() {
+fn gate_judges_limits_against_baseline() {
     let dir = tempfile::tempdir().expect("a directory");
     let dir = dir.path();
     let run =

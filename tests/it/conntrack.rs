@@ -107,7 +107,7 @@ fn measured() -> (runs::Turn, tempfile::TempDir, HashMap<u16, Vec<Shown>>) {
 }
 
 #[test]
-fn the_pod_of_each_connection_is_the_one_that_the_kernel_names_lost_ones_included() {
+fn conntrack_identifies_pod_per_connection() {
     let (_turn, dir, shown) = measured();
     let path = dir.path().join("run");
     let (log, tables) = RunDir::open(&path).and_then(|run| run.recorded()).expect("the run reads");
@@ -158,7 +158,7 @@ fn the_pod_of_each_connection_is_the_one_that_the_kernel_names_lost_ones_include
 }
 
 #[test]
-fn where_the_kernel_cannot_say_nothing_is_touched() {
+fn userspace_proxy_refuses_conntrack_evidence() {
     let _turn = runs::turn();
     let args = ["run", "no-sidecar", "--out", "run", "--dataplane", "userspace", "--evidence", "conntrack"];
     let finished = Rolldrop::new(args).finish().expect_code(2);
@@ -167,7 +167,7 @@ fn where_the_kernel_cannot_say_nothing_is_touched() {
 }
 
 #[test]
-fn without_the_right_a_load_does_not_begin() {
+fn conntrack_load_needs_net_admin() {
     let (program, _dir) = unprivileged();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.set_nonblocking(true).expect("a listener");

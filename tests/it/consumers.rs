@@ -65,7 +65,7 @@ fn scenario(traefik: &str) -> String {
 }
 
 #[test]
-fn each_consumer_has_a_window_of_its_own() {
+fn each_consumer_gets_own_window() {
     measured(|| {
         let _turn = turn();
         let cluster = Setup::on(Dataplane::Kernel).nodes(2).start();

@@ -24,7 +24,7 @@ fn arrivals(seen: &[Seen], is: impl Fn(&Value) -> bool) -> Option<Vec<i64>> {
 }
 
 #[test]
-fn the_slices_of_many_services_change_at_the_rate_of_one_client() {
+fn client_rate_limits_slice_updates() {
     on("userspace", async |lab| {
         for n in 0..SERVICES {
             let service = json!({
@@ -54,7 +54,7 @@ fn the_slices_of_many_services_change_at_the_rate_of_one_client() {
 }
 
 #[test]
-fn an_eviction_while_the_budget_is_being_processed_is_put_off_by_10_s() {
+fn unprocessed_budget_postpones_eviction() {
     on("userspace", async |lab| {
         let labels = json!({"app": "web"});
         let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [shell("app", "sleep 1000")]});

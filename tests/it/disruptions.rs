@@ -56,7 +56,7 @@ fn show_their_timelines(run: &MeasuredRun) {
 }
 
 #[test]
-fn a_rolling_restart_replaces_all_pods_and_a_scale_takes_some_and_gives_them_back() {
+fn restart_and_scale_terminate_expected_pods() {
     let disruptions = "{at: 1s, action: rollingRestart, workload: deployment/web}, \
                        {at: 8s, action: scale, workload: deploy/web, replicas: 1, jitter: 200ms}";
     let text = scenario("restart-and-scale", "11s", disruptions);
@@ -77,7 +77,7 @@ fn a_rolling_restart_replaces_all_pods_and_a_scale_takes_some_and_gives_them_bac
 }
 
 #[test]
-fn an_eviction_waits_for_its_budget_and_a_drained_node_is_uncordoned() {
+fn eviction_awaits_budget_and_drain_uncordons() {
     let disruptions = "{at: 1s, action: evict, selector: app=web, count: 2, allowOutage: true}, \
                        {at: 9s, action: drain, node: node-1}";
     let text = scenario("evict-and-drain", "18s", disruptions);
@@ -103,7 +103,7 @@ fn an_eviction_waits_for_its_budget_and_a_drained_node_is_uncordoned() {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn what_an_action_does_not_take_or_would_take_too_much_is_an_error() {
+fn run_refuses_invalid_disruptions() {
     let shop = Kubectl::in_namespace("wrong");
     shop.apply(&web().manifests());
     let kubeconfig = SharedCluster::get().kubeconfig();
@@ -211,7 +211,7 @@ fn what_an_action_does_not_take_or_would_take_too_much_is_an_error() {
 }
 
 #[test]
-fn pods_go_one_at_a_time_in_random_order_until_enough_have_gone() {
+fn batch_deletion_ends_pods_singly() {
     let disruptions = "{at: 1s, action: deletePod, selector: app=web, count: all, batch: 1, order: random, \
                        gracePeriodSeconds: 3, until: {windows: {p50: 80%}}}";
     let run = runs::measure(&scenario("one-by-one", "90s", disruptions), Dataplane::Userspace, &[]);
@@ -235,7 +235,7 @@ fn pods_go_one_at_a_time_in_random_order_until_enough_have_gone() {
 }
 
 #[test]
-fn a_forced_deletion_leaves_no_grace_and_what_is_refused_is_a_finding() {
+fn forced_deletion_leaves_no_grace_period() {
     measured(|| {
         let disruptions = "{at: 1s, action: deletePod, selector: app=web, count: 50%, force: true}, \
                        {at: 5s, action: evict, selector: app=web, count: all, allowOutage: true}";
@@ -258,7 +258,7 @@ fn a_forced_deletion_leaves_no_grace_and_what_is_refused_is_a_finding() {
 }
 
 #[test]
-fn stateful_set_is_scaled_and_drained() {
+fn stateful_set_scales_and_drains() {
     let disruptions = "{at: 1s, action: scale, workload: statefulset/web, replicas: 2, for: 2s}, \
                        {at: 9s, action: drain, node: node-1, for: 1s, allowOutage: true}";
     let text = scenario_of(&web().kind("StatefulSet"), "stateful", "14s", disruptions);
@@ -273,7 +273,7 @@ fn stateful_set_is_scaled_and_drained() {
 }
 
 #[test]
-fn daemon_set_is_changed_and_its_pods_end_with_their_node() {
+fn daemon_set_pods_end_with_node() {
     let set_image = "{at: 1s, action: setImage, workload: daemonset/web, container: app, \
                      image: example.org/rolldrop:2, keep: true}";
     let shutdown =
@@ -298,7 +298,7 @@ fn daemon_set_is_changed_and_its_pods_end_with_their_node() {
 }
 
 #[test]
-fn what_is_changed_rolls_and_is_changed_back_when_the_scenario_says() {
+fn workload_changes_roll_out_and_revert() {
     let disruptions = "\
         {at: 1s, action: setImage, workload: deployment/web, container: app, image: example.org/rolldrop:2, \
          until: rolloutComplete}, \
@@ -331,7 +331,7 @@ fn what_is_changed_rolls_and_is_changed_back_when_the_scenario_says() {
 }
 
 #[test]
-fn a_pod_that_leaves_its_service_lives_on_and_a_crashed_container_comes_back() {
+fn relabelled_and_crashed_pods_survive() {
     measured(|| {
         // One comes back by itself. The other is let go of by its ReplicaSet, and taken back at the end.
         let disruptions = "{at: 1s, action: relabel, selector: app=web, for: 3s, allowOutage: true}, \
@@ -368,7 +368,7 @@ fn a_pod_that_leaves_its_service_lives_on_and_a_crashed_container_comes_back() {
 }
 
 #[test]
-fn a_restarted_node_agent_begins_the_grace_period_again_and_a_node_that_is_shut_down_is_booted() {
+fn node_agent_restart_renews_grace_period() {
     let disruptions = "\
         {at: 1s, action: deletePod, selector: app=web, gracePeriodSeconds: 4}, \
         {at: 4s, action: restartNodeAgent, node: node-1}, {at: 4s, action: restartNodeAgent, node: node-2}, \
@@ -401,7 +401,7 @@ exit 3
 "#;
 
 #[test]
-fn a_program_of_the_scenario_runs_here_while_others_are_watched() {
+fn exec_disruption_records_foreign_terminations() {
     let disruptions = "{at: 1s, action: observe, for: 2s}, {at: 1s, action: exec, command: [sh, others.sh]}";
     let text = scenario("programs", "60s", disruptions);
     let _turn = runs::turn();
@@ -432,7 +432,7 @@ fn a_program_of_the_scenario_runs_here_while_others_are_watched() {
 }
 
 #[test]
-fn a_dry_run_says_each_call_of_a_disruption_and_what_undoes_it() {
+fn dry_run_lists_calls_with_undo() {
     let disruptions = "\
         {at: 1s, action: setImage, workload: deploy/web, container: app, image: example.org/rolldrop:2}, \
         {at: 2s, action: patch, object: {apiVersion: v1, kind: Service, name: web}, patch: {a: b}, keep: true}, \
@@ -481,7 +481,7 @@ fn a_dry_run_says_each_call_of_a_disruption_and_what_undoes_it() {
 
 /// Checks the directory only afterwards: a dry run is too short to look at it in between.
 #[test]
-fn the_kubeconfig_of_a_dry_run_is_in_a_temporary_directory_that_goes_with_it() {
+fn dry_run_removes_temporary_kubeconfig() {
     let temporary = tempfile::tempdir().expect("a directory");
     let run = |path: &Path| {
         let run = Rolldrop::new(["run", "naive-exit", "--dry-run", "--dataplane", "userspace"]);

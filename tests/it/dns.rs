@@ -96,7 +96,7 @@ fn is_served(address: Ipv4Addr) -> bool {
 }
 
 #[test]
-fn a_client_that_keeps_answers_goes_on_to_a_pod_that_is_gone_until_it_asks_again() {
+fn stale_dns_cache_misleads_client() {
     on("userspace", async |lab| {
         service(&lab, "web", json!({"clusterIP": "None", "ports": [{"port": 8080}]})).await;
         let bound = json!({
@@ -155,7 +155,7 @@ fn a_client_that_keeps_answers_goes_on_to_a_pod_that_is_gone_until_it_asks_again
 
 /// The same on the kernel dataplane, where the client is a pod.
 #[test]
-fn a_pod_that_keeps_answers_goes_on_to_one_that_is_gone_until_it_asks_again() {
+fn stale_dns_cache_misleads_pod() {
     on("kernel", async |lab| {
         service(&lab, "web", json!({"clusterIP": "None", "ports": [{"port": 8080}]})).await;
         for name in ["web-1", "web-2"] {
@@ -193,7 +193,7 @@ fn a_pod_that_keeps_answers_goes_on_to_one_that_is_gone_until_it_asks_again() {
 }
 
 #[test]
-fn curl_in_a_pod_reaches_a_service_by_its_name() {
+fn curl_in_pod_resolves_service_name() {
     on("kernel", async |lab| {
         service(&lab, "front", json!({})).await;
         serve(&lab, "web-1", json!({})).await;
@@ -207,7 +207,7 @@ fn curl_in_a_pod_reaches_a_service_by_its_name() {
 }
 
 #[test]
-fn a_headless_service_is_its_ready_endpoints() {
+fn headless_service_resolves_ready_endpoints() {
     on("kernel", async |lab| {
         service(&lab, "web", json!({"clusterIP": "None", "ports": [{"port": 8080}]})).await;
         for name in ["web-1", "web-2"] {
@@ -242,7 +242,7 @@ fn a_headless_service_is_its_ready_endpoints() {
 }
 
 #[test]
-fn a_pod_of_a_stateful_set_keeps_its_name_and_not_its_address() {
+fn stateful_set_pod_keeps_only_name() {
     on("kernel", async |lab| {
         service(&lab, "web", json!({"clusterIP": "None", "ports": [{"port": 8080}]})).await;
         let script = "echo \"[$HOSTNAME]\"; echo \"$(uname -n) at $(getent ahostsv4 $(uname -n) | cut -d' ' -f1 | sort -u)\"; \

@@ -65,7 +65,7 @@ fn links(line: &str) -> Vec<&str> {
 }
 
 #[test]
-fn every_link_of_the_docs_leads_somewhere() {
+fn docs_links_have_existing_targets() {
     let mut checked = 0;
     for file in files(root().to_owned(), "md") {
         let page = fs::read_to_string(&file).expect("a page");
@@ -86,7 +86,7 @@ fn every_link_of_the_docs_leads_somewhere() {
 }
 
 #[test]
-fn every_picture_of_the_docs_is_shown_on_a_page() {
+fn docs_pages_show_every_image() {
     let pages: String = files(root().to_owned(), "md")
         .into_iter()
         .map(|file| fs::read_to_string(file).expect("a page"))
@@ -121,7 +121,7 @@ fn has_in_order(text: &str, parts: &[&str]) -> bool {
 }
 
 #[test]
-fn every_message_of_the_page_troubleshooting_is_in_the_source() {
+fn troubleshooting_messages_exist_in_source() {
     let sources = ["src", "crates"].into_iter().flat_map(|folder| files(root().join(folder), "rs"));
     let sources: Vec<String> = sources
         .filter(|path| {
@@ -147,7 +147,7 @@ fn every_message_of_the_page_troubleshooting_is_in_the_source() {
 }
 
 #[test]
-fn each_row_from_evidence_to_remedy_names_its_test() {
+fn each_remedy_row_names_its_test() {
     let page = fs::read_to_string(root().join("docs/findings.md")).expect("a page");
     let table =
         page.split("| evidence | finding | remedy | test |\n|---|---|---|---|\n").nth(1).expect("the table");

@@ -27,7 +27,7 @@ fn result(run: &Finished) -> RunResult {
 }
 
 #[test]
-fn a_run_is_judged_by_all_that_can_be_expected() {
+fn gate_judges_every_expectation_kind() {
     measured(|| {
         let run = &runs::prestop_sleep()[1];
         let gate = |more: &[&str]| {
@@ -57,7 +57,7 @@ fn a_run_is_judged_by_all_that_can_be_expected() {
 }
 
 #[test]
-fn a_gate_fails_where_nothing_works() {
+fn gate_fails_without_successful_requests() {
     measured(|| {
         // T16: every answer has a status that is no success, so nothing can be dropped.
         let _turn = turn();
@@ -79,7 +79,7 @@ fn a_gate_fails_where_nothing_works() {
 }
 
 #[test]
-fn a_run_that_was_to_end_pods_and_ended_none_fails() {
+fn gate_fails_without_expected_terminations() {
     measured(|| {
         let _turn = turn();
         let run = Rolldrop::run("prestop-sleep")
@@ -98,7 +98,7 @@ fn a_run_that_was_to_end_pods_and_ended_none_fails() {
 }
 
 #[test]
-fn the_built_in_gate_passes_an_app_that_ends_well() {
+fn built_in_gate_passes_graceful_app() {
     measured(|| {
         let _turn = turn();
         // Three terminations instead of 29, and what so few can show.

@@ -376,7 +376,7 @@ fn events_that_are_lost(lab: &Cluster) {
 }
 
 #[test]
-fn a_run_goes_on_over_faults_of_the_api_server_and_says_what_it_missed() {
+fn run_survives_and_reports_api_faults() {
     measured(|| {
         let _turn = turn();
         let lab = Setup::new().start();
@@ -406,7 +406,7 @@ fn a_run_goes_on_over_faults_of_the_api_server_and_says_what_it_missed() {
 }
 
 #[test]
-fn what_cannot_be_undone_is_left_to_a_cleanup_and_a_missing_right_ends_a_run_before_it_begins() {
+fn run_reports_failed_undo_and_missing_rights() {
     let _turn = turn();
     let lab = Setup::new().start();
     let run = Run::start(&lab, FaultyApi::before(&lab), "away", &scenario("away", 60, ""));
@@ -448,7 +448,7 @@ fn what_cannot_be_undone_is_left_to_a_cleanup_and_a_missing_right_ends_a_run_bef
 }
 
 #[test]
-fn what_an_api_server_shows_without_having_been_asked_for_it_is_never_acted_on() {
+fn run_ignores_objects_outside_its_query() {
     let _turn = turn();
     let lab = Setup::new().start();
     // Watches of all pods of the namespace are passed on unchanged, so they continue.
@@ -524,7 +524,7 @@ fn is_of_an_agent(request: &Parts) -> bool {
 }
 
 #[test]
-fn a_node_that_a_killed_run_left_off_is_booted_by_a_cleanup_and_a_cluster_without_that_is_not_touched() {
+fn cleanup_boots_node_after_killed_run() {
     let _turn = turn();
     let lab = Setup::new().start();
     let api = FaultyApi::before(&lab);

@@ -169,7 +169,7 @@ async fn lab_table(lab: &Lab) -> Table {
 }
 
 #[test]
-fn signals_do_to_a_first_process_what_they_do_to_process_1() {
+fn first_process_handles_signals_like_init() {
     let real = real_table();
     for ((server, signal), became) in &real {
         println!("{server} {signal}: {became}");
@@ -195,7 +195,7 @@ fn signals_do_to_a_first_process_what_they_do_to_process_1() {
 }
 
 #[test]
-fn a_hook_that_signals_process_1_reaches_the_app_and_nothing_else() {
+fn hook_signal_reaches_only_own_app() {
     for dataplane in ["kernel", "userspace"] {
         on(dataplane, async |lab| {
             let script = "trap 'echo got QUIT; exit 0' QUIT; trap 'echo got TERM; exit 0' TERM; echo up; \

@@ -225,7 +225,7 @@ fn finds_whose_pods_a_url_leads_to(cluster: &Cluster) {
 }
 
 #[test]
-fn what_a_gateway_lost_is_that_of_the_pod_that_its_own_log_names() {
+fn gateway_losses_match_its_log() {
     measured(|| {
         let _turn = turn();
         let (cluster, [traefik, haproxy]) = gateways();
@@ -294,7 +294,7 @@ fn without_a_server(log: &str) -> BTreeSet<u64> {
 }
 
 #[test]
-fn what_a_gateway_without_a_server_lost_is_no_pods_loss() {
+fn gateway_without_server_blames_no_pod() {
     measured(|| {
         let _turn = turn();
         let cluster = slow_to_notice(1);

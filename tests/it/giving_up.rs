@@ -29,7 +29,7 @@ fn scenario() -> String {
 }
 
 #[test]
-fn a_load_that_loses_too_much_is_given_up_with_all_that_was_begun() {
+fn excessive_loss_aborts_and_undoes_run() {
     measured(|| {
         let _turn = turn();
         let ended = Rolldrop::run(&scenario()).on(Dataplane::Userspace).measured().expect_code(3);

@@ -201,7 +201,7 @@ fn staging(dir: &Path) -> Cluster {
 }
 
 #[test]
-fn the_commands_of_the_readme_do_what_it_says() {
+fn readme_commands_produce_promised_files() {
     measured(|| {
         let _turn = turn();
         let mut desk = Desk::new();
@@ -217,7 +217,7 @@ fn the_commands_of_the_readme_do_what_it_says() {
 }
 
 #[test]
-fn the_commands_of_the_guide_lead_from_nothing_to_a_gate() {
+fn guide_commands_lead_to_gate() {
     measured(|| {
         let _turn = turn();
         let desk = Desk::new();
@@ -232,7 +232,7 @@ fn the_commands_of_the_guide_lead_from_nothing_to_a_gate() {
 }
 
 #[test]
-fn a_page_is_read_command_by_command() {
+fn parser_splits_page_into_commands() {
     let page = "```sh\n# a remark\nA=1\n\nrolldrop a \\\n  --b     # exits with 1\ncat > f <<'END'\n# x\n\ny\nEND\n\
                 gate a   # exits with 3 if not\n```\n```yaml\nno: command\n```\n";
     let read = commands(page);

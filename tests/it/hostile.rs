@@ -65,7 +65,7 @@ fn listed(server: &Server, path: &str) -> (usize, String) {
 }
 
 #[test]
-fn ten_thousand_objects_come_and_go() {
+fn server_memory_survives_10000_objects() {
     const TOTAL: usize = CLIENTS * PER_CLIENT;
     let cluster = SharedCluster::start("hostile-cluster");
     let server = Server::of(&cluster);
@@ -136,7 +136,7 @@ fn ten_thousand_objects_come_and_go() {
 }
 
 #[test]
-fn requests_that_are_made_to_hurt_are_refused_and_leave_nothing() {
+fn malicious_requests_leave_no_residue() {
     const JSON: &str = "Content-Type: application/json\r\n";
     const YAML: &str = "Content-Type: application/yaml\r\n";
     const APPLY: &str = "Content-Type: application/apply-patch+yaml\r\n";

@@ -53,7 +53,7 @@ fn expect_none_lost(run: &MeasuredRun, rows: &[&RequestRow]) {
 }
 
 #[test]
-fn a_graceful_drain_over_http2_drops_nothing() {
+fn graceful_drain_drops_no_http2_request() {
     measured(|| {
         let run = measure(&scenario("/slow?ms=30"), Dataplane::Userspace, &[]);
         let rows = sent(&run);
@@ -65,7 +65,7 @@ fn a_graceful_drain_over_http2_drops_nothing() {
 }
 
 #[test]
-fn a_graceful_drain_drops_no_call() {
+fn graceful_drain_drops_no_grpc_call() {
     measured(|| {
         let calls = ["--set", "load.grpc.method=shop.v1.Cart/Get"];
         // A call's path is its method's path.

@@ -46,7 +46,7 @@ impl Shop {
 }
 
 #[test]
-fn second_run_of_a_workload_is_refused_while_the_first_lasts() {
+fn workload_in_use_refuses_second_run() {
     let _turn = turn();
     let shop = Shop::open("in-use");
     let before = shop.spec();

@@ -92,7 +92,7 @@ async fn until_only(lab: &Lab, from: usize, pods: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn an_ingress_controller_leaves_a_pod_at_its_own_pace_and_answers_502_for_one_that_is_gone() {
+fn ingress_answers_502_for_gone_pod() {
     for dataplane in ["kernel", "userspace"] {
         let latencies =
             json!({"deletionToSlice": "1s", "terminatedToSlice": "1s", "processGoneToAddressGone": "10s"});

@@ -48,7 +48,7 @@ fn inject(args: &[&str], input: &str) -> String {
 }
 
 #[test]
-fn what_kubectl_applies_runs_behind_the_sidecar_until_it_is_taken_out() {
+fn applied_app_uses_sidecar_until_uninject() {
     let kubectl = Kubectl::in_namespace("inject");
     let with_sidecar = inject(&[], SHOP);
     let ports = "get endpointslices -l kubernetes.io/service-name=web \
@@ -72,7 +72,7 @@ fn what_kubectl_applies_runs_behind_the_sidecar_until_it_is_taken_out() {
 }
 
 #[test]
-fn the_pods_of_every_kind_run_with_the_sidecar() {
+fn every_workload_kind_runs_with_sidecar() {
     let kubectl = Kubectl::in_namespace("inject-kinds");
     for kind in ["ReplicaSet", "StatefulSet", "DaemonSet", "Pod"] {
         let name = kind.to_lowercase();
@@ -112,7 +112,7 @@ fn the_pods_of_every_kind_run_with_the_sidecar() {
 }
 
 #[test]
-fn a_scenario_can_ask_for_the_sidecar() {
+fn scenario_setting_injects_sidecar() {
     measured(|| {
         let disruptions = "disruptions=[{at: 2s, action: deletePod, selector: app=web, count: 1}]";
         let more = ["--set", "sidecar.inject=true", "--set", disruptions, "-d", "6s", "--set", "expect={}"];
@@ -126,7 +126,7 @@ fn a_scenario_can_ask_for_the_sidecar() {
 
 /// The hook is a command in the sidecar's container, on either dataplane.
 #[test]
-fn the_sidecars_hook_marks_the_end_of_each_pod_and_of_no_other() {
+fn sidecar_hook_marks_each_terminated_pod() {
     for run in runs::naive_exit() {
         let marked: BTreeSet<&str> = run
             .records
@@ -149,7 +149,7 @@ fn the_sidecars_hook_marks_the_end_of_each_pod_and_of_no_other() {
 
 /// Tests one small file of our own for each kind of file that people have (`tests/it/kinds`), with its expected result.
 #[test]
-fn each_kind_of_file_is_edited_or_refused_with_its_remedy() {
+fn inject_handles_each_file_kind() {
     let folder = root().join("tests/it/kinds");
     let rolldrop = || Command::new(env!("CARGO_BIN_EXE_rolldrop"));
     let expected = std::fs::read_to_string(folder.join("expected.tsv")).expect("the list");
@@ -191,7 +191,7 @@ fn each_kind_of_file_is_edited_or_refused_with_its_remedy() {
 }
 
 #[test]
-fn what_cannot_have_the_sidecar_is_refused() {
+fn inject_refuses_files_without_workload() {
     let finished = Rolldrop::new(["inject", "-f", "none.yaml"]).finish().expect_code(2);
     assert!(finished.stderr().contains("failed to read none.yaml"), "{finished}");
     let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n";

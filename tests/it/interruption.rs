@@ -36,7 +36,7 @@ fn none_alive(processes: &[Process]) -> Option<()> {
 }
 
 #[test]
-fn killed_in_mid_run_no_process_is_left_and_the_report_says_that_it_is_partial() {
+fn killed_run_leaves_partial_report() {
     let _turn = turn();
     let (mut child, dir, processes) = run_under_load();
     signal(&child, Signal::SIGKILL);
@@ -51,7 +51,7 @@ fn killed_in_mid_run_no_process_is_left_and_the_report_says_that_it_is_partial()
 }
 
 #[test]
-fn interrupted_it_keeps_what_was_recorded_and_calls_it_partial() {
+fn interrupted_run_keeps_partial_records() {
     let _turn = turn();
     let (mut child, dir, processes) = run_under_load();
     signal(&child, Signal::SIGINT);
@@ -63,7 +63,7 @@ fn interrupted_it_keeps_what_was_recorded_and_calls_it_partial() {
 }
 
 #[test]
-fn the_end_of_its_cluster_is_the_end_of_a_run_with_the_reason() {
+fn killed_cluster_ends_run_with_reason() {
     let _turn = turn();
     for dataplane in ["userspace", "auto"] {
         let (child, dir) = Rolldrop::new(["run", "--out", "run", "--dataplane", dataplane]).start();
@@ -150,12 +150,12 @@ fn every_subset(dataplane: &str, supervisors: &[&'static str]) {
 }
 
 #[test]
-fn whatever_is_killed_together_on_the_kernel_dataplane_nothing_is_left() {
+fn kernel_dataplane_kills_leave_no_process() {
     every_subset("kernel", &["run", "cluster", "init", "load-worker"]);
 }
 
 #[test]
-fn whatever_is_killed_together_on_the_userspace_dataplane_no_containers_process_is_left() {
+fn userspace_kills_leave_no_container_process() {
     every_subset("userspace", &["run", "cluster", "load-worker"]);
 }
 
@@ -165,7 +165,7 @@ fn cluster_of(child: &Child, processes: &[Process]) -> Process {
 }
 
 #[test]
-fn a_cluster_that_is_killed_leaves_no_pods_behind_when_the_run_ends() {
+fn run_removes_pods_of_killed_cluster() {
     let _turn = turn();
     let (mut child, _dir, processes) = run_under_load();
     let is_cluster = |process: &&Process| process.is_child_of(child.id()) && process.runs("cluster");

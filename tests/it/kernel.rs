@@ -214,7 +214,7 @@ const SERVE: &str = r#"exec "$0" workload --listen 0.0.0.0:8080"#;
 const SERVE_AT_POD_IP: &str = r#"exec "$0" workload --listen "$POD_IP:8080""#;
 
 #[tokio::test]
-async fn three_replicas_listen_on_the_same_port_and_curl_reaches_them_all() {
+async fn same_port_replicas_all_get_requests() {
     let cluster = Cluster::start(config(&json!({}))).await;
     let (ip, _) = cluster.service("ClusterIP").await;
     let deployment: Deployment = serde_json::from_value(json!({
@@ -270,7 +270,7 @@ async fn three_replicas_listen_on_the_same_port_and_curl_reaches_them_all() {
 }
 
 #[tokio::test]
-async fn a_listener_that_is_gone_refuses_and_so_does_a_service_without_endpoints() {
+async fn service_without_listener_refuses_connections() {
     let cluster = Cluster::start(config(&json!({}))).await;
     let (ip, _) = cluster.service("ClusterIP").await;
     let url = format!("http://{ip}/");
@@ -286,7 +286,7 @@ async fn a_listener_that_is_gone_refuses_and_so_does_a_service_without_endpoints
 }
 
 #[tokio::test]
-async fn a_client_in_a_pod_is_refused_every_time() {
+async fn empty_service_refuses_every_pod_connection() {
     let cluster = Cluster::start(config(&json!({}))).await;
     let (ip, _) = cluster.service("ClusterIP").await;
     let url = format!("http://{ip}/");
@@ -307,7 +307,7 @@ async fn a_client_in_a_pod_is_refused_every_time() {
 }
 
 #[tokio::test]
-async fn an_address_that_is_gone_stalls_or_is_unreachable() {
+async fn gone_address_stalls_or_is_unreachable() {
     for (gone, outcome) in [("drop", "connect_timeout"), ("unreachable", "connect_unreachable")] {
         let mut config = config(&endpoints_stay());
         config["goneAddress"] = gone.into();
@@ -322,7 +322,7 @@ async fn an_address_that_is_gone_stalls_or_is_unreachable() {
 }
 
 #[tokio::test]
-async fn an_established_connection_outlives_its_endpoint() {
+async fn established_connection_outlives_endpoint() {
     let cluster = Cluster::start(config(&json!({}))).await;
     let (ip, _) = cluster.service("ClusterIP").await;
     let url = format!("http://{ip}/");
@@ -349,7 +349,7 @@ async fn an_established_connection_outlives_its_endpoint() {
 }
 
 #[tokio::test]
-async fn a_stale_flow_is_met_recognised_by_its_source_port_and_avoided_by_another() {
+async fn stale_flow_stalls_only_its_port() {
     let cluster = Cluster::start(config(&json!({"deletionToSlice": "4s", "terminatedToSlice": "4s"}))).await;
     let (ip, _) = cluster.service("ClusterIP").await;
     let url = format!("http://{ip}/");
@@ -391,7 +391,7 @@ fn is_inhabited(namespaces: &[PathBuf]) -> bool {
 }
 
 #[tokio::test]
-async fn nothing_is_left_whoever_is_killed() {
+async fn killed_cluster_leaves_nothing_behind() {
     for killed in ["the parent's pipe", "the cluster", "the first process", "both"] {
         let mut cluster = Cluster::start(config(&json!({}))).await;
         let (tree, namespaces) = with_a_stubborn_pod(&cluster).await;
@@ -421,7 +421,7 @@ async fn nothing_is_left_whoever_is_killed() {
 }
 
 #[tokio::test]
-async fn every_node_answers_at_its_own_address_by_its_own_table() {
+async fn each_node_uses_own_proxy_table() {
     for (dataplane, without_endpoints) in [("kernel", "exit 7"), ("userspace", "exit 56")] {
         let mut config = config(
             &json!({"sliceToRule": {"min": "0ms", "median": "300ms", "p95": "600ms", "max": "700ms"}}),
@@ -492,7 +492,7 @@ async fn every_node_answers_at_its_own_address_by_its_own_table() {
 }
 
 #[tokio::test]
-async fn a_user_without_privileges_has_the_kernel_dataplane() {
+async fn unprivileged_user_gets_kernel_dataplane() {
     let (program, dir) = unprivileged();
     let mut cluster = Cluster::start_as(program, dir, "kernel", config(&json!({}))).await;
     let (ip, _) = cluster.service("ClusterIP").await;
@@ -514,7 +514,7 @@ async fn a_user_without_privileges_has_the_kernel_dataplane() {
 }
 
 #[test]
-fn auto_says_why_it_is_userspace_and_kernel_does_not_start() {
+fn auto_dataplane_explains_userspace_fallback() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let nft = dir.path().join("nft");
     fs::write(&nft, "#!/bin/sh\necho no such family >&2\nexit 1\n").expect("a file");
@@ -553,7 +553,7 @@ fn auto_says_why_it_is_userspace_and_kernel_does_not_start() {
 }
 
 #[tokio::test]
-async fn exec_in_a_pod_passes_signals_on_and_the_exit_status_back() {
+async fn exec_forwards_signals_and_exit_status() {
     let cluster = Cluster::start(config(&json!({}))).await;
     cluster.pod("web", SERVE).await;
     let in_pod = |script: &'static str| ["--pod", "default/web", "--", "sh", "-c", script];
@@ -574,7 +574,7 @@ async fn exec_in_a_pod_passes_signals_on_and_the_exit_status_back() {
 }
 
 #[tokio::test]
-async fn a_command_in_a_pod_ends_with_the_client_that_is_killed() {
+async fn killed_exec_client_ends_pod_command() {
     let cluster = Cluster::start(config(&json!({}))).await;
     cluster.pod("web", SERVE).await;
     let spot = ["--pod", "default/web", "--"];
@@ -610,7 +610,7 @@ fn start_in_temporary_directory(parent: &Path) -> (Child, PathBuf) {
 }
 
 #[test]
-fn the_directory_of_a_killed_cluster_goes_with_the_next_start() {
+fn next_start_removes_stale_directory() {
     let parent = tempfile::tempdir().expect("a temporary directory");
     let (mut killed, stale) = start_in_temporary_directory(parent.path());
     let (mut alive, in_use) = start_in_temporary_directory(parent.path());

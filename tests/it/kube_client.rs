@@ -85,7 +85,7 @@ fn refusal<T: std::fmt::Debug>(result: Result<T, kube::Error>) -> (u16, String, 
 }
 
 #[test]
-fn objects_are_created_read_replaced_and_deleted() {
+fn kube_client_creates_replaces_and_deletes() {
     with_client(async |client, kubectl| {
         let maps: Api<ConfigMap> = Api::namespaced(client.clone(), kubectl.namespace());
         let made =
@@ -125,7 +125,7 @@ fn objects_are_created_read_replaced_and_deleted() {
 }
 
 #[test]
-fn deployments_are_patched_in_every_way() {
+fn kube_client_sends_every_patch_type() {
     with_client(async |client, kubectl| {
         kubectl.run_web(1);
         let deployments: Api<Deployment> = Api::namespaced(client, kubectl.namespace());
@@ -158,7 +158,7 @@ fn deployments_are_patched_in_every_way() {
 }
 
 #[test]
-fn fields_are_applied() {
+fn server_side_apply_sets_fields() {
     with_client(async |client, kubectl| {
         let maps: Api<ConfigMap> = Api::namespaced(client, kubectl.namespace());
         let apply = |data: serde_json::Value| {
@@ -182,7 +182,7 @@ fn fields_are_applied() {
 }
 
 #[test]
-fn errors_are_of_their_kind() {
+fn refusals_carry_kubernetes_error_reasons() {
     with_client(async |client, kubectl| {
         let maps: Api<ConfigMap> = Api::namespaced(client.clone(), kubectl.namespace());
         let post = PostParams::default();
@@ -224,7 +224,7 @@ fn errors_are_of_their_kind() {
 }
 
 #[test]
-fn metadata_comes_alone_and_lists_come_in_pages() {
+fn kube_client_reads_metadata_and_pages() {
     with_client(async |client, kubectl| {
         let maps: Api<ConfigMap> = Api::namespaced(client, kubectl.namespace());
         for n in 0..5 {
@@ -255,7 +255,7 @@ fn metadata_comes_alone_and_lists_come_in_pages() {
 }
 
 #[test]
-fn a_watch_goes_on_from_where_it_was() {
+fn watch_resumes_from_last_version() {
     with_client(async |client, kubectl| {
         let maps: Api<ConfigMap> = Api::namespaced(client, kubectl.namespace());
         until_settled(&maps).await;
@@ -286,7 +286,7 @@ fn a_watch_goes_on_from_where_it_was() {
 }
 
 #[test]
-fn a_watcher_starts_anew_when_its_version_is_gone() {
+fn watcher_relists_after_expired_version() {
     with_client(async |client, kubectl| {
         let maps: Api<ConfigMap> = Api::namespaced(client.clone(), kubectl.namespace());
         // Versions are those of the whole cluster, and the first is long behind.
@@ -328,7 +328,7 @@ fn a_watcher_starts_anew_when_its_version_is_gone() {
 }
 
 #[test]
-fn a_store_keeps_step_with_the_api() {
+fn reflector_store_follows_api_changes() {
     with_client(async |client, kubectl| {
         let maps: Api<ConfigMap> = Api::namespaced(client, kubectl.namespace());
         let (store, writer) = reflector::store();
@@ -378,7 +378,7 @@ fn a_store_keeps_step_with_the_api() {
 }
 
 #[test]
-fn pods_are_waited_for_and_their_logs_followed() {
+fn kube_client_follows_pod_log() {
     with_client(async |client, kubectl| {
         let pods: Api<Pod> = Api::namespaced(client, kubectl.namespace());
         kubectl.apply(&pod("talker", "for n in 1 2 3; do echo line $n; sleep 0.2; done"));
@@ -405,7 +405,7 @@ fn pods_are_waited_for_and_their_logs_followed() {
 }
 
 #[test]
-fn evictions_are_granted_within_the_budget() {
+fn eviction_succeeds_only_within_budget() {
     with_client(async |client, kubectl| {
         kubectl.apply(&web(2));
         let pods: Api<Pod> = Api::namespaced(client.clone(), kubectl.namespace());

@@ -28,7 +28,7 @@ fn library() -> Vec<(String, String)> {
 }
 
 #[test]
-fn each_scenario_of_the_library_shows_what_it_expects() {
+fn library_scenarios_meet_their_expectations() {
     let mut names: BTreeSet<String> = library().into_iter().map(|(name, _)| name).collect();
     for name in ELSEWHERE {
         assert!(names.remove(name), "{name} is not in the library");
@@ -55,7 +55,7 @@ fn each_scenario_of_the_library_shows_what_it_expects() {
 }
 
 #[test]
-fn what_needs_no_power_of_the_embedded_cluster_names_nothing_of_it() {
+fn portable_scenarios_name_nothing_embedded() {
     for (name, text) in library() {
         let lines = || text.lines().filter(|line| !line.trim_start().starts_with('#'));
         let values = |key: &str| {

@@ -176,7 +176,7 @@ fn wait_for_load(dir: &TempDir) {
 }
 
 #[test]
-fn the_sidecar_stands_beside_live_pods_as_long_as_the_run_lasts() {
+fn sidecar_injection_lasts_only_for_run() {
     measured(|| {
         let _turn = turn();
         let shop = Shop::open("live");
@@ -208,7 +208,7 @@ fn the_sidecar_stands_beside_live_pods_as_long_as_the_run_lasts() {
 }
 
 #[test]
-fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_undone() {
+fn interrupted_or_killed_run_is_undone() {
     let _turn = turn();
     let shop = Shop::open("killed");
     let before = shop.specs();
@@ -281,7 +281,7 @@ fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_
 }
 
 #[test]
-fn a_run_returns_when_its_own_pods_are_gone_or_the_wait_for_them_is_interrupted() {
+fn run_awaits_pod_deletion_until_interrupted() {
     let kubectl = Kubectl::in_namespace("gone");
     let run = |sleep_s: u64| {
         let hook = json!({"preStop": {"sleep": {"seconds": sleep_s}}});
@@ -313,7 +313,7 @@ fn a_run_returns_when_its_own_pods_are_gone_or_the_wait_for_them_is_interrupted(
 }
 
 #[test]
-fn a_rollout_of_what_is_there_is_measured_from_a_cold_start() {
+fn target_option_measures_existing_rollout() {
     measured(|| {
         let _turn = turn();
         let cluster = Setup::on("auto").start();

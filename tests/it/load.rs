@@ -94,7 +94,7 @@ pub(crate) fn json(finished: &Finished) -> Value {
 }
 
 #[test]
-fn targets_take_turns_with_templates_and_secrets_stay_out_of_the_record() {
+fn targets_follow_weights_and_hide_secrets() {
     let server = Server::start();
     let targets = format!(
         "# weight: 3\nGET {}\n\nPOST {}\nContent-Type: text/plain\n@body.txt\n",
@@ -133,7 +133,7 @@ fn targets_take_turns_with_templates_and_secrets_stay_out_of_the_record() {
 }
 
 #[test]
-fn retries_are_told_apart_from_what_happened_first() {
+fn retries_stay_separate_from_first_outcome() {
     let server = Server::start();
     let finished = Rolldrop::new(["load", &server.url("/flaky"), &server.url("/lost"), "--retry", "2"])
         .args(["-r", "200", "-n", "20", "--format", "json", "--out", "run", "--fail-on", "dropped>19"])
@@ -158,7 +158,7 @@ fn retries_are_told_apart_from_what_happened_first() {
 }
 
 #[test]
-fn connections_end_when_they_have_carried_enough() {
+fn max_requests_limits_each_connection() {
     let server = Server::start();
     let port = server.address.port();
     let elsewhere = format!("web.example:80:127.0.0.1:{port}");
@@ -180,7 +180,7 @@ fn connections_end_when_they_have_carried_enough() {
 /// The small form of `scripts/bench-load memory`: memory is bounded, however many requests were
 /// recorded, and every one has its row.
 #[test]
-fn memory_stays_bounded_while_every_request_is_recorded() {
+fn load_memory_stays_bounded() {
     const REQUESTS: usize = 50_000;
     const LIMIT_KIB: u64 = 200 * 1024;
     let server = Server::start();
@@ -205,7 +205,7 @@ fn memory_stays_bounded_while_every_request_is_recorded() {
 }
 
 #[test]
-fn bad_input_is_told_before_a_request_is_sent() {
+fn bad_options_fail_before_first_request() {
     let server = Server::start();
     let url = server.url("/");
     let said = |args: &[&str]| {

@@ -132,7 +132,7 @@ fn assert_spoken(rows: &[RequestRow], is_http2: bool) {
 const TEN: [&str; 4] = ["-n", "10", "-r", "100"];
 
 #[test]
-fn the_server_chooses_the_protocol_and_what_was_asked_for_alone_is_spoken_or_refused() {
+fn alpn_decides_protocol_unless_forced() {
     let nginx = Nginx::start(1000);
     for connections in ["fresh", "keepalive"] {
         let how = [&TEN[..], &["--connections", connections]].concat();
@@ -154,7 +154,7 @@ fn the_server_chooses_the_protocol_and_what_was_asked_for_alone_is_spoken_or_ref
 }
 
 #[test]
-fn a_client_certificate_is_shown_over_http2_as_well() {
+fn http2_sends_client_certificate() {
     let nginx = Nginx::start(1000);
     let cert = nginx.path("client.pem");
     assert_spoken(&nginx.load(2, &[&TEN[..], &["--cert", &cert]].concat()), true);
@@ -166,7 +166,7 @@ fn a_client_certificate_is_shown_over_http2_as_well() {
 }
 
 #[test]
-fn a_kept_connection_speaks_what_was_chosen_for_it() {
+fn kept_connection_keeps_negotiated_protocol() {
     let nginx = Nginx::start(1000);
     let busy = ["-r", "max", "-n", "400", "-c", "5", "--connections", "keepalive"];
     for (port, is_http2) in [(0, true), (1, false)] {
@@ -181,7 +181,7 @@ fn a_kept_connection_speaks_what_was_chosen_for_it() {
 /// nginx goes away after some requests of a connection: with a GOAWAY in HTTP/2, in HTTP/1.1 with
 /// `Connection: close`.
 #[test]
-fn nothing_that_nginx_left_out_is_called_answered_and_nothing_that_it_answered_lost() {
+fn outcomes_match_nginx_log() {
     for (port, name) in [(0, "HTTP/2.0 200"), (1, "HTTP/1.1 200")] {
         let nginx = Nginx::start(20);
         let rows = nginx.load(port, &["-r", "1000", "-n", "1000", "--connections", "keepalive"]);

@@ -23,7 +23,7 @@ fn rows(dir: &Path, run: &str) -> Vec<RequestRow> {
 }
 
 #[test]
-fn the_first_signal_keeps_the_results_and_calls_them_partial() {
+fn first_signal_keeps_partial_results() {
     for first in [Signal::SIGINT, Signal::SIGTERM] {
         let interrupted = || {
             let server = Server::start();
@@ -54,7 +54,7 @@ fn the_first_signal_keeps_the_results_and_calls_them_partial() {
 
 /// Fills a disk in mid-load: the rows recorded until then are kept, and the error says where.
 #[test]
-fn a_disk_that_fills_up_ends_the_load_and_leaves_what_was_recorded() {
+fn full_disk_keeps_recorded_rows() {
     let server = Server::start();
     let program = env!("CARGO_BIN_EXE_rolldrop");
     // A part is closed after 5 s: the first one, of some 45 kB, fits however busy the machine is, a second one not.
@@ -84,7 +84,7 @@ fn a_disk_that_fills_up_ends_the_load_and_leaves_what_was_recorded() {
 }
 
 #[test]
-fn the_second_signal_cuts_off_what_is_in_flight() {
+fn second_signal_cancels_inflight_requests() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/", listener.local_addr().expect("an address"));
     // Reads and never answers.

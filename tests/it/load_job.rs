@@ -41,7 +41,7 @@ const FROM_CLUSTER: &str = "
 ";
 
 #[test]
-fn each_nodes_service_proxy_is_a_consumer_of_a_load_from_the_cluster() {
+fn cluster_load_has_consumer_per_node() {
     measured(|| {
         let run = runs::measure(&scenario(), Dataplane::Kernel, &[]);
         let info = &run.records.info;
@@ -122,7 +122,7 @@ fn sent(dir: &Path, of: u64) -> u64 {
 }
 
 #[test]
-fn a_load_worker_that_dies_is_named_and_the_others_go_on() {
+fn dead_load_worker_spares_others() {
     let _turn = turn();
     let run = Rolldrop::run(&scenario()).on(Dataplane::Kernel);
     let (mut child, dir) = run.set(&["load.duration=8s", "disruptions=[]"]).start();
@@ -161,7 +161,7 @@ fn a_load_worker_that_dies_is_named_and_the_others_go_on() {
 }
 
 #[test]
-fn load_workers_that_cannot_start_are_told_of_and_nothing_is_measured() {
+fn unready_load_workers_abort_run() {
     // Nothing can be mounted there.
     let run = Rolldrop::run(&scenario()).on(Dataplane::Userspace);
     let finished = run.set(&["load.job.startLimit=3s", "sidecar.inject=false"]).finish().expect_code(2);
@@ -177,7 +177,7 @@ fn load_workers_that_cannot_start_are_told_of_and_nothing_is_measured() {
 }
 
 #[test]
-fn a_killed_runs_load_workers_are_removed_by_cleanup() {
+fn cleanup_removes_orphaned_load_workers() {
     let _turn = turn();
     let cluster = Setup::on(Dataplane::Kernel).nodes(2).start();
     let text = fs::read_to_string(cluster.kubeconfig()).expect("a kubeconfig");
@@ -223,7 +223,7 @@ fn a_killed_runs_load_workers_are_removed_by_cleanup() {
 }
 
 #[test]
-fn workers_that_cannot_be_reached_come_by_themselves_and_those_that_are_not_ready_are_done_without() {
+fn unreachable_workers_dial_in_and_unready_are_skipped() {
     let _turn = turn();
     let cluster = Setup::on(Dataplane::Kernel).nodes(3).start();
     let kubeconfig = cluster.kubeconfig();

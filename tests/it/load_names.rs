@@ -93,7 +93,7 @@ fn listeners(first: &str, second: &str) -> (TcpListener, TcpListener) {
 }
 
 #[test]
-fn a_name_is_followed_and_while_it_leads_nowhere_the_rows_say_so() {
+fn load_follows_dns_and_records_nxdomain() {
     let (one, other) = listeners("127.0.0.2", "127.0.0.3");
     let port = one.local_addr().expect("an address").port();
     serve(one);
@@ -142,7 +142,7 @@ fn a_name_is_followed_and_while_it_leads_nowhere_the_rows_say_so() {
 }
 
 #[test]
-fn a_name_that_no_server_knows_stops_the_load_before_its_start() {
+fn unresolvable_name_stops_load_early() {
     let server = dns(vec![None], Vec::new());
     let finished = Rolldrop::new(["load", &format!("http://{NAME}/"), "--dns-servers", &server.to_string()])
         .finish()
@@ -151,7 +151,7 @@ fn a_name_that_no_server_knows_stops_the_load_before_its_start() {
 }
 
 #[test]
-fn of_two_families_the_one_that_answers_is_used_and_either_can_be_chosen() {
+fn load_uses_answering_address_family() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
     serve(listener);
@@ -174,7 +174,7 @@ fn of_two_families_the_one_that_answers_is_used_and_either_can_be_chosen() {
 }
 
 #[test]
-fn requests_go_over_a_unix_socket() {
+fn unix_socket_carries_requests() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("web.sock");
     let listener = UnixListener::bind(&path).expect("a socket");
@@ -191,7 +191,7 @@ fn requests_go_over_a_unix_socket() {
 }
 
 #[test]
-fn the_first_byte_has_a_timeout_of_its_own() {
+fn first_byte_timeout_is_separate() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     std::thread::spawn(move || {

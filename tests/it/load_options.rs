@@ -22,7 +22,7 @@ fn rows(finished: &Finished) -> Vec<RequestRow> {
 }
 
 #[test]
-fn a_connection_carries_no_request_beyond_its_age() {
+fn max_age_limits_connection_reuse() {
     let server = Server::start();
     // By connection, in order.
     let connections = |age: &[&str]| {
@@ -56,7 +56,7 @@ fn a_connection_carries_no_request_beyond_its_age() {
 
 /// A load that began with ports of the one before would meet its stale flows.
 #[test]
-fn a_load_begins_with_the_source_ports_behind_those_of_the_one_before() {
+fn next_load_continues_source_ports() {
     let (server, dir) = (Server::start(), tempfile::tempdir().expect("a directory"));
     let mut used = Vec::new();
     for _ in 0..4 {
@@ -74,7 +74,7 @@ fn a_load_begins_with_the_source_ports_behind_those_of_the_one_before() {
 }
 
 #[test]
-fn a_header_from_the_environment_is_sent_and_never_written() {
+fn env_header_reaches_server_not_disk() {
     let server = Server::start();
     let finished = Rolldrop::new(["load", &server.url("/"), "-r", "100", "-n", "5", "--out", "run"])
         .args(["--header-from-env", "Authorization=TOKEN"])
@@ -101,7 +101,7 @@ fn a_header_from_the_environment_is_sent_and_never_written() {
 }
 
 #[test]
-fn a_target_may_have_an_ipv6_address() {
+fn load_accepts_ipv6_target() {
     // Where this machine has none, the rows say so.
     match TcpListener::bind("[::1]:0") {
         Ok(listener) => {
@@ -121,7 +121,7 @@ fn a_target_may_have_an_ipv6_address() {
 }
 
 #[test]
-fn what_counts_as_success_is_the_users_to_say() {
+fn success_option_decides_ok_statuses() {
     let server = Server::start();
     let requests = |success: &str| {
         let finished = load(&server.url("/"), &["-r", "100", "-n", "5", "--success", success]).expect_code(0);
@@ -133,7 +133,7 @@ fn what_counts_as_success_is_the_users_to_say() {
 }
 
 #[test]
-fn the_warm_up_is_recorded_and_not_counted() {
+fn warmup_is_recorded_but_uncounted() {
     let server = Server::start();
     let finished =
         load(&server.url("/"), &["-r", "40", "-n", "20", "--warmup", "500ms", "--record", "csv=rows.csv"])
@@ -161,7 +161,7 @@ fn limits_decide_the_exit_status() {
 }
 
 #[test]
-fn a_closed_loop_ends_by_count_or_by_time_and_not_by_both() {
+fn closed_loop_takes_count_or_duration() {
     let server = Server::start();
     let finished = load(&server.url("/"), &["-r", "max", "-n", "50", "-c", "2"]).expect_code(0);
     assert_eq!(json(&finished)["requests"]["total"], 50, "{finished}");
@@ -172,7 +172,7 @@ fn a_closed_loop_ends_by_count_or_by_time_and_not_by_both() {
 }
 
 #[test]
-fn a_worker_that_watches_the_clock_sends_nothing_early_and_leaves_nothing_out() {
+fn spinning_worker_sends_nothing_early() {
     let server = Server::start();
     let finished =
         load(&server.url("/"), &["-r", "100", "-n", "50", "--spin", "5ms", "--connections", "keepalive"])
@@ -185,7 +185,7 @@ fn a_worker_that_watches_the_clock_sends_nothing_early_and_leaves_nothing_out() 
 }
 
 #[test]
-fn closed_loops_and_poisson_arrivals_have_reports() {
+fn reports_cover_closed_loops_and_poisson() {
     measured(|| {
         let server = Server::start();
         let report = |args: &[&str]| {
@@ -222,7 +222,7 @@ fn closed_loops_and_poisson_arrivals_have_reports() {
 }
 
 #[test]
-fn each_target_each_status_and_each_second_has_its_figures() {
+fn result_splits_targets_statuses_seconds() {
     let server = Server::start();
     let two = |format: &str| {
         let urls = [server.url("/"), server.url("/lost")];
@@ -259,7 +259,7 @@ fn each_target_each_status_and_each_second_has_its_figures() {
 }
 
 #[test]
-fn a_closed_loop_keeps_its_connections_unless_it_is_told_otherwise() {
+fn closed_loop_reuses_connections_by_default() {
     let server = Server::start();
     let first_line = |args: &[&str]| {
         let url = server.url("/");

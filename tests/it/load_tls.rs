@@ -241,7 +241,7 @@ fn files(authority: &Authority) -> Files {
 const CA: [&str; 2] = ["--cacert", "ca.pem"];
 
 #[test]
-fn a_certificate_is_taken_or_refused_as_curl_does_and_the_row_says_why() {
+fn certificate_checks_match_curl() {
     let authority = Authority::new();
     let files = files(&authority);
     let url = |address: SocketAddr| format!("https://{address}/");
@@ -274,7 +274,7 @@ fn a_certificate_is_taken_or_refused_as_curl_does_and_the_row_says_why() {
 }
 
 #[test]
-fn a_name_is_kept_when_it_is_connected_to_elsewhere() {
+fn connect_to_keeps_server_name() {
     let authority = Authority::new();
     let (address, names) = serve("127.0.0.1:0", config(&authority.sign(|_| {})), Answer::Whole);
     let to = format!("{NAME}:443:127.0.0.1:{}", address.port());
@@ -285,7 +285,7 @@ fn a_name_is_kept_when_it_is_connected_to_elsewhere() {
 }
 
 #[test]
-fn a_server_that_wants_a_certificate_is_given_it_or_says_by_an_alert_that_it_is_missing() {
+fn missing_client_certificate_records_alert() {
     let authority = Authority::new();
     let (server, client) = (authority.sign(|_| {}), authority.sign(|_| {}));
     let config = config_of(&server, DEFAULT_VERSIONS, Some(&authority));
@@ -310,7 +310,7 @@ fn a_server_that_wants_a_certificate_is_given_it_or_says_by_an_alert_that_it_is_
 }
 
 #[test]
-fn a_handshake_that_fails_says_how() {
+fn failed_handshake_records_reason() {
     let authority = Authority::new();
     let files = files(&authority);
     let url = |address: SocketAddr| format!("https://{address}/");
@@ -339,7 +339,7 @@ fn a_handshake_that_fails_says_how() {
 }
 
 #[test]
-fn a_body_is_whole_only_if_tls_was_closed_behind_it() {
+fn missing_close_notify_truncates_body() {
     let authority = Authority::new();
     let files = files(&authority);
     let cut = Some("no_close_notify");
@@ -355,7 +355,7 @@ fn a_body_is_whole_only_if_tls_was_closed_behind_it() {
 }
 
 #[test]
-fn sessions_are_resumed_if_that_is_asked_for() {
+fn tls_resume_option_resumes_sessions() {
     let authority = Authority::new();
     let (address, _) = serve("127.0.0.1:0", config(&authority.sign(|_| {})), Answer::Whole);
     let (files, url) = (files(&authority), format!("https://{address}/"));
@@ -374,7 +374,7 @@ fn sessions_are_resumed_if_that_is_asked_for() {
 }
 
 #[test]
-fn what_cannot_be_spoken_is_refused_before_a_request_is_sent() {
+fn bad_tls_options_fail_before_connecting() {
     let authority = Authority::new();
     let (one, another) = (authority.sign(|_| {}), authority.sign(|_| {}));
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -24,7 +24,7 @@ table inet filter {
 const SCRIPT: &str = r#"ip link set lo up && nft -f rules.nft && exec "$0" load "$@""#;
 
 #[test]
-fn a_syn_that_is_dropped_rejected_or_reset_is_told_apart() {
+fn unanswered_syns_have_distinct_outcomes() {
     let dir = tempfile::tempdir().expect("a directory");
     fs::write(dir.path().join("rules.nft"), RULES).expect("the rules");
     let expected = BTreeMap::from([

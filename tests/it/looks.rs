@@ -48,7 +48,7 @@ fn expect_exact_accounting(run: &Finished) {
 }
 
 #[test]
-fn a_run_goes_on_until_its_gate_is_decided() {
+fn run_repeats_rounds_until_gate_decides() {
     measured(|| {
         // A bound of the median takes six windows at the first look of three, and seven at the others.
         let run = run(4, "{windows: {p50: {max: 60s}}, terminations: {min: 4}}", "3");
@@ -81,7 +81,7 @@ fn a_run_goes_on_until_its_gate_is_decided() {
 }
 
 #[test]
-fn a_look_sees_the_rows_of_load_workers() {
+fn looks_include_load_worker_rows() {
     measured(|| {
         let run = run_from("cluster", 4, "{windows: {p50: {max: 60s}}, terminations: {min: 4}}", "3");
         run.figure(!run.is_invalid());
@@ -107,7 +107,7 @@ fn a_look_sees_the_rows_of_load_workers() {
 }
 
 #[test]
-fn a_run_whose_gate_stays_inconclusive_ends_at_its_last_look() {
+fn inconclusive_run_ends_at_last_look() {
     measured(|| {
         let run = run(1, "{windows: {p99: {max: 60s}}}", "2");
         run.figure(!run.is_invalid());
@@ -121,7 +121,7 @@ fn a_run_whose_gate_stays_inconclusive_ends_at_its_last_look() {
 }
 
 #[test]
-fn the_plan_shows_the_looks() {
+fn dry_run_plan_lists_looks() {
     let plan =
         Rolldrop::new(["run", "naive-exit", "--dry-run", "--inconclusive", "extend"]).finish().expect_code(0);
     let looks = "their bounds are at 98.21 %, 98.69 %, 98.96 %, 99.14 % confidence";

@@ -203,7 +203,7 @@ fn list(starved: &Wrong) {
 }
 
 #[test]
-fn what_others_take_is_what_the_tests_do_not() {
+fn others_share_excludes_test_cpu() {
     let ticks = |all, busy, stolen, own| Ticks { all, busy, stolen, own };
     let taken = |before, now| {
         let mut account = Account::default();
@@ -219,7 +219,7 @@ fn what_others_take_is_what_the_tests_do_not() {
 }
 
 #[test]
-fn a_wrong_figure_fails_a_test_unless_it_is_right_once_or_others_have_the_processors() {
+fn wrong_figure_fails_unless_starved() {
     // How often a figure that is right at the given measurement is measured, and whether the test fails.
     let of = |right_at: usize, taken: f64| {
         let count = Cell::new(0);
@@ -238,7 +238,7 @@ fn a_wrong_figure_fails_a_test_unless_it_is_right_once_or_others_have_the_proces
 }
 
 #[test]
-fn an_assertion_that_does_not_depend_on_speed_fails_at_once() {
+fn plain_assertion_fails_without_retry() {
     let count = Cell::new(0);
     let test = || {
         count.set(count.get() + 1);

@@ -28,7 +28,7 @@ fn naive_exit_drops_requests_and_attributes_them() {
 }
 
 #[test]
-fn without_a_sidecar_clients_are_refused_and_then_not_answered() {
+fn sidecarless_run_sees_refusals_and_timeouts() {
     measured(|| {
         let run = runs::no_sidecar();
         assert!(run.records.served.is_empty(), "{}", run.finished);
@@ -46,7 +46,7 @@ fn without_a_sidecar_clients_are_refused_and_then_not_answered() {
 }
 
 #[test]
-fn waiting_before_sigterm_or_draining_in_the_app_drops_none_and_the_window_is_still_measured() {
+fn lossless_runs_still_measure_windows() {
     measured(|| {
         for run in runs::prestop_sleep().iter().chain(runs::drain_in_app()) {
             assert_eq!(run.result.requests.dropped, 0, "{}", run.finished);
@@ -62,7 +62,7 @@ fn waiting_before_sigterm_or_draining_in_the_app_drops_none_and_the_window_is_st
 }
 
 #[test]
-fn a_grace_period_that_is_too_short_kills_requests_in_flight() {
+fn short_grace_kills_inflight_requests() {
     measured(|| {
         let run = runs::killed_in_flight();
         let requests = &run.result.requests;
@@ -80,7 +80,7 @@ fn a_grace_period_that_is_too_short_kills_requests_in_flight() {
 }
 
 #[test]
-fn an_app_that_closes_idle_connections_loses_what_arrives_on_them() {
+fn idle_close_race_drops_requests() {
     measured(|| {
         let run = runs::idle_close();
         let requests = &run.result.requests;
@@ -125,7 +125,7 @@ fn accounting_closes() {
 }
 
 #[test]
-fn every_request_has_one_row_and_every_served_request_its_twin() {
+fn ok_requests_join_served_rows() {
     for run in runs::with_sidecar() {
         let mut seen = std::collections::HashSet::new();
         assert!(run.records.requests.iter().all(|row| seen.insert((row.source.clone(), row.seq))));
@@ -141,7 +141,7 @@ fn every_request_has_one_row_and_every_served_request_its_twin() {
 }
 
 #[test]
-fn the_proxies_hand_over_every_row() {
+fn proxies_hand_over_every_row() {
     for run in runs::with_sidecar() {
         let ends = run.records.events.iter().filter_map(|e| match &e.kind {
             EventKind::ProxyEnded { pod, rows, .. } => Some((pod, rows.recorded, rows.received)),
@@ -156,7 +156,7 @@ fn the_proxies_hand_over_every_row() {
 }
 
 #[test]
-fn the_summary_reads_like_an_answer() {
+fn summary_names_drops_and_remedy() {
     measured(|| {
         let [run, _] = runs::naive_exit();
         let text = run.finished.stdout();
@@ -181,7 +181,7 @@ fn the_summary_reads_like_an_answer() {
 }
 
 #[test]
-fn the_report_made_again_from_disk_is_the_same() {
+fn report_reproduces_result_from_disk() {
     let [run, _] = runs::naive_exit();
     let result = run.path.join("result.json");
     let before = std::fs::read(&result).expect("result.json");

@@ -100,7 +100,7 @@ fn run(binary: &Path, cluster: &Cluster, dir: &Path, name: &str) -> Cost {
 }
 
 #[test]
-fn pods_that_are_not_its_own_cost_a_run_little() {
+fn foreign_pods_add_little_memory() {
     let _turn = turn();
     let pods = std::env::var("MANY_PODS").map_or(FEW, |text| text.parse().expect("MANY_PODS=NUMBER"));
     let binary =

@@ -69,7 +69,7 @@ fn plan(base: &Value, settings: &[String]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn each_deliberate_fault_changes_what_exists() {
+fn every_mutation_plans_as_declared() {
     let faults = Faults::read();
     let names: BTreeSet<&str> = faults.mutations.iter().map(|mutation| mutation.name.as_str()).collect();
     assert_eq!((names.len(), faults.mutations.len()), (20, 20));
@@ -116,7 +116,7 @@ fn judged(base: &Value, settings: &[String]) -> (Finished, Finished) {
 }
 
 #[test]
-fn the_default_gate_finds_faults_and_passes_the_scenario_without_one() {
+fn default_gate_fails_only_faulty_runs() {
     measured(|| {
         let _turn = turn();
         let faults = &Faults::read();

@@ -67,7 +67,7 @@ fn run_on(nodes: u32, test: impl AsyncFnOnce(Lab)) {
 }
 
 #[test]
-fn an_endpoint_stays_ready_through_a_nodes_shutdown_until_the_pod_has_ended() {
+fn endpoint_stays_ready_during_node_shutdown() {
     run_on(2, async |lab| {
         run_ready(&lab, "trap 'sleep 3; exit 0' TERM; while :; do sleep 0.1; done").await;
         let before = lab.seen("default").len();

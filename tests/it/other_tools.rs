@@ -50,7 +50,7 @@ print(json.dumps({
 "##;
 
 #[test]
-fn histograms_and_tables_are_what_their_tools_take() {
+fn python_tools_read_histograms_and_tables() {
     let server = Server::start();
     let finished = Rolldrop::new(["load", &server.url("/"), &server.url("/lost"), "-r", "100", "-n", "120"])
         .args(["--out", "run", "--hgrm", "latency.hgrm", "--format", "json", "--response-timeout", "60s"])
@@ -102,7 +102,7 @@ print(json.dumps({"same": from_csv == from_json, "hits": sorted(from_csv, key=la
 "##;
 
 #[test]
-fn records_follow_the_rules_of_vegetas_decoders() {
+fn vegeta_records_follow_its_decoder_rules() {
     let server = Server::start();
     let (ok, lost) = (server.url("/a,b?c=%22d%22"), server.url("/lost"));
     let finished = Rolldrop::new(["load", &ok, &lost, "-r", "100", "-n", "40", "--warmup", "100ms"])

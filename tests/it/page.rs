@@ -25,7 +25,7 @@ fn report(dir: &TempDir) -> PathBuf {
 }
 
 #[test]
-fn the_page_answers_on_its_first_screen_in_both_themes_and_widths() {
+fn first_screen_shows_remedy() {
     let dir = tempfile::tempdir().expect("a directory");
     let page = report(&dir);
     let mut browser = Browser::start();
@@ -51,7 +51,7 @@ const ROWS: &str =
 const OPEN: &str = "[...document.querySelectorAll('tr.detail')].filter(row => row.checkVisibility()).length";
 
 #[test]
-fn terminations_sort_filter_and_unfold_and_the_remedy_is_copied() {
+fn termination_table_sorts_filters_unfolds() {
     let dir = tempfile::tempdir().expect("a directory");
     let page = report(&dir);
     let mut browser = Browser::start();
@@ -93,7 +93,7 @@ fn terminations_sort_filter_and_unfold_and_the_remedy_is_copied() {
 }
 
 #[test]
-fn pictures_tell_their_values_and_zoom_by_mouse_finger_and_keys() {
+fn charts_show_values_and_zoom() {
     const PICTURE: &str = "document.querySelector('.picture')";
     const TIP: &str = "(() => { const tip = document.querySelector('.tip'); return tip.hidden ? null : tip.textContent; })()";
     const WIDTH: &str =
@@ -152,7 +152,7 @@ fn pictures_tell_their_values_and_zoom_by_mouse_finger_and_keys() {
 }
 
 #[test]
-fn on_paper_terminations_are_unfolded_without_controls_on_white() {
+fn print_unfolds_rows_and_hides_controls() {
     let dir = tempfile::tempdir().expect("a directory");
     let page = report(&dir);
     let mut browser = Browser::start();

@@ -38,7 +38,7 @@ fn stdout(output: &Output) -> String {
 }
 
 #[test]
-fn kubectl_finds_its_plugin_which_calls_itself_so() {
+fn plugin_help_names_kubectl_rolldrop() {
     let installed = installed();
     let listed = stdout(&kubectl(&installed, &["plugin", "list"]));
     assert!(listed.contains("/kubectl-rolldrop"), "{listed}");
@@ -78,7 +78,7 @@ fn kubectl_finds_its_plugin_which_calls_itself_so() {
 }
 
 #[test]
-fn kubectl_completes_what_comes_behind_its_plugin() {
+fn kubectl_completes_plugin_arguments() {
     let installed = installed();
     let complete =
         |words: &[&str]| stdout(&kubectl(&installed, &[&["__complete", "rolldrop"], words].concat()));
@@ -98,7 +98,7 @@ fn kubectl_completes_what_comes_behind_its_plugin() {
 }
 
 #[test]
-fn the_plugin_measures_on_the_cluster_of_kubectls_kubeconfig() {
+fn plugin_measures_cluster_of_kubeconfig() {
     let shop = Kubectl::in_namespace("plugin");
     shop.apply(&Web::new(1).manifests());
     shop.ok(ROLLED_OUT);

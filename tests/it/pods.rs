@@ -79,7 +79,7 @@ async fn status_with_token(lab: &Lab, token: &str, path: &str) -> u16 {
 }
 
 #[test]
-fn files_are_where_the_manifest_says() {
+fn volumes_appear_where_manifest_says() {
     on("kernel", async |lab| {
         let settings = json!({
             "metadata": {"name": "settings"},
@@ -126,7 +126,7 @@ fn files_are_where_the_manifest_says() {
 }
 
 #[test]
-fn a_missing_config_map_holds_a_pod_back_and_says_so() {
+fn missing_config_map_delays_pod() {
     on("kernel", async |lab| {
         let mut app = shell("app", "cat /etc/settings/mode; echo; sleep 1000");
         app["volumeMounts"] = json!([{"name": "settings", "mountPath": "/etc/settings"}]);
@@ -141,7 +141,7 @@ fn a_missing_config_map_holds_a_pod_back_and_says_so() {
 }
 
 #[test]
-fn without_mounts_a_pod_that_needs_one_says_what_to_do() {
+fn userspace_mount_failure_names_kernel_dataplane() {
     on("userspace", async |lab| {
         let mut app = shell("app", "sleep 1000");
         app["volumeMounts"] = json!([{"name": "tmp", "mountPath": "/work"}]);
@@ -161,7 +161,7 @@ async fn let_get_pods(lab: &Lab) {
 }
 
 #[test]
-fn a_pods_token_is_good_as_long_as_the_pod() {
+fn pod_token_expires_with_pod() {
     on("kernel", async |lab| {
         let script = "cat /var/run/secrets/kubernetes.io/serviceaccount/token; echo; sleep 1000";
         let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [shell("app", script)]});
@@ -184,7 +184,7 @@ fn a_pods_token_is_good_as_long_as_the_pod() {
 }
 
 #[test]
-fn a_pod_is_given_the_volume_with_its_token_as_recorded() {
+fn token_volume_matches_recorded_pod() {
     on("userspace", async |lab| {
         let recorded = include_str!("../reference/api/pod-list.json");
         let recorded: Value = serde_json::from_str(recorded).expect("JSON");
@@ -220,7 +220,7 @@ fn a_pod_is_given_the_volume_with_its_token_as_recorded() {
 }
 
 #[test]
-fn the_volumes_of_other_pods_are_not_to_be_seen() {
+fn pod_sees_no_volumes_of_others() {
     on("kernel", async |lab| {
         run(
             &lab,
@@ -247,7 +247,7 @@ pub(crate) async fn wait_for_async(condition: impl AsyncFn() -> bool) {
 
 /// Claim C9.
 #[test]
-fn the_api_server_answers_through_the_whole_shutdown() {
+fn api_server_answers_terminating_pod() {
     for dataplane in ["userspace", "kernel"] {
         on(dataplane, async |lab| {
             let spec = json!({
@@ -278,7 +278,7 @@ fn the_api_server_answers_through_the_whole_shutdown() {
 
 /// A process that did all it could to get away.
 #[test]
-fn a_process_that_hid_ends_with_its_pod() {
+fn hidden_process_ends_with_pod() {
     for dataplane in ["userspace", "kernel"] {
         on(dataplane, async |lab| {
             let hidden = "env -i setsid sh -c 'trap \"\" TERM HUP; while :; do echo alive; sleep 0.1; done'";
@@ -296,7 +296,7 @@ fn a_process_that_hid_ends_with_its_pod() {
 }
 
 #[test]
-fn a_service_is_found_by_its_name() {
+fn service_name_resolves_in_pod() {
     on("kernel", async |lab| {
         let service = json!({"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}});
         let service = lab.create("/api/v1/namespaces/default/services", &service).await.body;
@@ -312,7 +312,7 @@ fn a_service_is_found_by_its_name() {
 }
 
 #[test]
-fn a_node_is_shut_down_and_booted_by_its_proxy() {
+fn node_proxy_stops_and_boots_node() {
     on("userspace", async |lab| {
         run(
             &lab,
@@ -353,7 +353,7 @@ fn pod_condition(seen: &[Seen], pod: &str, kind: &str, status: &str) -> Option<(
 }
 
 #[test]
-fn a_hook_that_sleeps_longer_than_the_grace_period_is_refused() {
+fn overlong_sleep_hook_is_rejected() {
     on("userspace", async |lab| {
         let pod = |name: &str, hook: Value| {
             let mut app = shell("app", "sleep 1000");

@@ -43,7 +43,7 @@ fn restarts(pod: &Value) -> i64 {
 }
 
 #[test]
-fn grpc_probes_ask_a_service_how_it_is() {
+fn grpc_probes_follow_service_health() {
     for dataplane in ["userspace", "kernel"] {
         on(dataplane, async |lab| {
             let file = lab.dir().join("serving");

@@ -131,7 +131,7 @@ fn say(stream: &mut TcpStream, what: &[u8], to: &mut TcpStream) {
 }
 
 #[test]
-fn whoever_does_not_read_holds_up_the_sender_and_costs_the_proxy_no_memory() {
+fn slow_reader_blocks_sender_at_bounded_memory() {
     for conversation in CONVERSATIONS {
         let app = TcpListener::bind("127.0.0.1:0").expect("a port");
         let proxy = Proxy::start(app.local_addr().expect("an address"), conversation.mode);
@@ -167,7 +167,7 @@ fn whoever_does_not_read_holds_up_the_sender_and_costs_the_proxy_no_memory() {
 }
 
 #[test]
-fn the_limit_of_open_files_is_raised_and_clients_beyond_it_wait() {
+fn proxy_raises_limit_and_queues_clients() {
     let app = TcpListener::bind("127.0.0.1:0").expect("a port");
     let upstream = app.local_addr().expect("an address").to_string();
     let proxy = Proxy::start_under("ulimit -Sn 100 && ulimit -Hn 224", &upstream, "http");

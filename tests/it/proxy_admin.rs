@@ -145,7 +145,7 @@ fn rows(admin: SocketAddr, headers: &str, count: usize) -> Vec<Value> {
 }
 
 #[test]
-fn prometheus_reads_requests_by_outcome_and_phase_and_a_latency_histogram() {
+fn metrics_count_requests_by_outcome_and_phase() {
     let mut app = Server::start("exit", &[]);
     let proxy = Proxy::start(&app.address, "127.0.0.1:0", "");
     let ask = |times: usize| {
@@ -202,7 +202,7 @@ fn prometheus_reads_requests_by_outcome_and_phase_and_a_latency_histogram() {
 
 /// The proxy looks all the time then whether the app still listens, and a slow look would hold up the relay.
 #[test]
-fn a_proxy_whose_pod_ends_takes_hardly_any_processor_time_to_see_the_app_go() {
+fn listener_watch_costs_little_cpu() {
     let app = Server::start("exit", &[]);
     let proxy = Proxy::start(&app.address, "127.0.0.1:0", "");
     proxy.pre_stop(&[]).expect("a mark");
@@ -213,7 +213,7 @@ fn a_proxy_whose_pod_ends_takes_hardly_any_processor_time_to_see_the_app_go() {
 }
 
 #[test]
-fn only_the_own_container_and_user_marks_the_end_of_the_pod() {
+fn pre_stop_mark_rejects_foreign_callers() {
     let app = Server::start("exit", &[]);
     let proxy = Proxy::start(&app.address, "127.0.0.1:0", "");
     let phase = |proxy: &Proxy| {
@@ -251,7 +251,7 @@ fn only_the_own_container_and_user_marks_the_end_of_the_pod() {
 }
 
 #[test]
-fn without_a_token_nobody_is_told_more_than_health_and_readiness() {
+fn closed_admin_port_serves_only_health() {
     let app = Server::start("exit", &[]);
     let closed = Proxy::started(Proxy::command(&app.address, "127.0.0.1:0"));
     for (path, status) in [
@@ -276,7 +276,7 @@ fn without_a_token_nobody_is_told_more_than_health_and_readiness() {
 }
 
 #[test]
-fn with_a_token_only_the_kubelets_paths_answer_without_it() {
+fn token_guards_all_but_kubelet_paths() {
     let app = Server::start("exit", &[]);
     let proxy = Proxy::start(&app.address, "127.0.0.1:0", "s3cret-w0rd\n");
     for path in ["/healthz", "/readyz"] {
@@ -314,7 +314,7 @@ fn with_a_token_only_the_kubelets_paths_answer_without_it() {
 }
 
 #[test]
-fn the_admin_port_is_where_it_is_told_to_be_and_the_data_port_is_the_apps_alone() {
+fn admin_and_data_ports_stay_separate() {
     let app = Server::start("exit", &[]);
     // Nothing else listens on these two addresses.
     let [data, admin] = [(); 2].map(|()| own_host());

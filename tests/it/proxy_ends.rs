@@ -168,7 +168,7 @@ fn app_sigterm(run: &MeasuredRun, pod: &str) -> Stamp {
 }
 
 #[test]
-fn proxies_with_skewed_and_drifting_clocks_agree_with_the_truth_and_hand_over_everything() {
+fn skewed_proxy_clocks_match_truth() {
     measured(|| {
         let run = &skewed();
         assert_eq!(run.result.terminations.len(), 3, "{}", run.finished);
@@ -371,7 +371,7 @@ impl Run {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one run, and all that is known of it")]
-fn what_a_killed_proxy_takes_along_is_known_by_source_and_count_and_a_restarted_one_is_followed() {
+fn killed_proxy_loss_is_counted() {
     let of = |name, app, more| Workload { name, env: String::new(), app, more, grace_s: 8 };
     let slow = ", --response-time, 300ms, --on-sigterm, finish";
     let hook = "\n                  lifecycle: {preStop: {sleep: {seconds: 5}}}";

@@ -305,7 +305,7 @@ fn print(rows: &[Row]) {
 }
 
 #[test]
-fn the_pod_of_every_lost_request_is_known_from_the_kernel() {
+fn kernel_record_locates_lost_requests() {
     for (run, known, lost) in [("plain-one", 57, 58), ("plain-rollout", 488, 488), ("plain-all", 588, 588)] {
         let recorded = Recorded::read(run);
         let pods = recorded.said.lost.iter().map(|lost| recorded.truth.routed_to(&lost.request));
@@ -315,7 +315,7 @@ fn the_pod_of_every_lost_request_is_known_from_the_kernel() {
 }
 
 #[test]
-fn statements_about_recorded_runs_agree_with_their_truth() {
+fn recorded_statements_agree_with_truth() {
     let rows = table();
     print(&rows);
     let untrue: Vec<_> = rows.iter().filter(|row| !row.holds).map(|row| (row.run, row.statement)).collect();
@@ -344,7 +344,7 @@ fn differences(place: &str, before: &Value, now: &Value, found: &mut Vec<String>
 }
 
 #[test]
-fn results_of_recorded_runs_stay_as_they_were() {
+fn recorded_results_stay_unchanged() {
     for run in RUNS {
         let before = std::fs::read(dir(run).join("result.json")).expect("a result");
         let before = serde_json::from_slice(&before).expect("JSON");

@@ -51,7 +51,7 @@ fn binstall(key: &str, target: &str) -> String {
 }
 
 #[test]
-fn a_release_is_whole_and_its_manifests_lead_to_its_archives() {
+fn release_manifests_match_archives() {
     let out = tempfile::tempdir().expect("a directory");
     let program = out.path().join("built");
     fs::write(&program, "#!/bin/sh\necho packed\n").expect("a program");
@@ -108,7 +108,7 @@ fn a_release_is_whole_and_its_manifests_lead_to_its_archives() {
 }
 
 #[test]
-fn a_tag_that_is_not_the_version_makes_no_release() {
+fn mismatched_tag_makes_no_release() {
     let out = tempfile::tempdir().expect("a directory");
     let refused = release(&out, &["check", "v0.0.0"]);
     let said = String::from_utf8_lossy(&refused.stderr);

@@ -15,7 +15,7 @@ fn names(folder: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_report_goes_where_it_is_told_and_leaves_the_run_as_it_was() {
+fn report_out_leaves_run_unchanged() {
     let (dir, run) = (tempfile::tempdir().expect("a directory"), recorded("plain-all"));
     let (out, before) = (dir.path().join("out"), names(&run));
     let args = ["report".as_ref(), run.as_os_str(), "--out".as_ref(), out.as_os_str()];
@@ -28,7 +28,7 @@ fn a_report_goes_where_it_is_told_and_leaves_the_run_as_it_was() {
 }
 
 #[test]
-fn several_reports_have_a_folder_each_and_never_replace_each_other() {
+fn same_named_reports_are_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let (one, other) = (recorded("plain-all"), recorded("plain-one"));
     let args =

@@ -18,7 +18,7 @@ const MOST_GROWTH_KIB: u64 = 24 * 1024;
 const MOST_GROWTH_OF_LOST_KIB: u64 = 80_000;
 
 #[test]
-fn a_report_takes_no_more_memory_for_more_requests() {
+fn report_memory_ignores_request_count() {
     if let Some(run) = std::env::var_os("REPORT_RUN") {
         let number = |name| std::env::var(name).map_or(1, |text| text.parse().expect("a number"));
         let [workers, seconds, deletions] =
@@ -29,7 +29,7 @@ fn a_report_takes_no_more_memory_for_more_requests() {
 }
 
 #[test]
-fn a_lost_request_takes_less_than_a_kilobyte() {
+fn lost_request_costs_under_one_kilobyte() {
     grows_by_less_than(MOST_GROWTH_OF_LOST_KIB, 1);
 }
 

@@ -49,7 +49,7 @@ fn candidates(run: &MeasuredRun) -> HashMap<(String, u64), Vec<String>> {
 }
 
 #[test]
-fn what_is_said_of_a_rollout_of_an_unprepared_app_agrees_with_the_service_proxys_log() {
+fn rollout_result_matches_service_proxy_log() {
     let run = measure(&scenario(), Dataplane::Userspace, &[]);
     let (stopped, zero, routes) = (stopped_routing(&run), zero_s(&run), routes(&run));
     let lost: Vec<&RequestRow> = run.records.requests.iter().filter(|r| r.outcome != Outcome::Ok).collect();
@@ -92,7 +92,7 @@ fn what_is_said_of_a_rollout_of_an_unprepared_app_agrees_with_the_service_proxys
 
 /// A real cluster's Service proxies do the same: then the answers of other pods say nothing of when a pod was left.
 #[test]
-fn windows_have_no_bound_by_balancing_where_a_client_stays_with_its_pod() {
+fn session_affinity_leaves_window_unbounded() {
     let web = Web::new(3).args(&["--on-sigterm", "exit"]).service(json!({"sessionAffinity": "ClientIP"}));
     let scenario = web.scenario(
         "affinity",

@@ -135,7 +135,7 @@ fn suggests_no_sleep(run: &MeasuredRun) {
 }
 
 #[test]
-fn ending_pods_that_answer_500_fail_the_gate() {
+fn app_errors_while_ending_fail_gate() {
     measured(|| {
         let run = restarted(&node("500").app(sleeps(3)).pod(grace(8)), MIXED);
         let errors = answered(&run, 500);
@@ -154,7 +154,7 @@ fn ending_pods_that_answer_500_fail_the_gate() {
 }
 
 #[test]
-fn ending_pods_that_answer_503_refuse_the_requests() {
+fn terminating_503s_count_as_refusals() {
     measured(|| {
         let run = restarted(&node("503").app(sleeps(3)).pod(grace(8)), MIXED);
         let refused = answered(&run, 503);
@@ -166,7 +166,7 @@ fn ending_pods_that_answer_503_refuse_the_requests() {
 }
 
 #[test]
-fn fastify_refuses_what_comes_while_it_closes() {
+fn closing_fastify_refuses_requests() {
     measured(|| {
         let fastify = served_by(&["node", "fastify.js"]).env(json!({"name": "CLOSING", "value": "2000"}));
         let run = restarted(&fastify, MIXED);
@@ -180,7 +180,7 @@ fn fastify_refuses_what_comes_while_it_closes() {
 }
 
 #[test]
-fn pods_that_live_on_kept_connections_are_told_so() {
+fn sigkill_finding_blames_kept_connections() {
     measured(|| {
         let run = restarted(&node("close").pod(grace(5)), KEPT);
         let killed = run.result.terminations.iter().filter(|t| t.exit_code == Some(137)).count();
@@ -192,7 +192,7 @@ fn pods_that_live_on_kept_connections_are_told_so() {
 }
 
 #[test]
-fn shell_that_does_not_exec_is_named() {
+fn shell_without_exec_is_named() {
     measured(|| {
         // Python's own server has a queue of 5 connections, which a busy machine fills.
         let server = format!("{VENV}/gunicorn {}; true", GUNICORN[1..].join(" "));
@@ -206,7 +206,7 @@ fn shell_that_does_not_exec_is_named() {
 }
 
 #[test]
-fn servers_that_ask_clients_to_leave_end_in_time() {
+fn draining_servers_exit_before_sigkill() {
     measured(|| {
         let run = restarted(&node("drain").app(sleeps(3)), MIXED);
         // An idle connection may be closed as its client uses it.
@@ -216,7 +216,7 @@ fn servers_that_ask_clients_to_leave_end_in_time() {
 }
 
 #[test]
-fn grpc_servers_of_the_core_are_measured() {
+fn grpc_core_server_is_measured() {
     measured(|| {
         let probe = json!({"readinessProbe": {"tcpSocket": {"port": "http"}, "periodSeconds": 1}});
         let run =
@@ -227,7 +227,7 @@ fn grpc_servers_of_the_core_are_measured() {
 }
 
 #[test]
-fn servers_of_python_that_stop_at_once_get_a_sleep() {
+fn abrupt_python_servers_get_sleep_remedy() {
     let uvicorn = ["uvicorn", "--host=0.0.0.0", "--port=8080", "--no-access-log", "asgi:app"];
     for server in [&GUNICORN[..], &uvicorn[..]] {
         measured(|| {
@@ -239,7 +239,7 @@ fn servers_of_python_that_stop_at_once_get_a_sleep() {
 }
 
 #[test]
-fn recreate_is_told_to_roll_and_gets_no_sleep() {
+fn recreate_gets_rolling_update_remedy() {
     measured(|| {
         let recreate = exits().deployment(json!({"strategy": {"type": "Recreate"}}));
         let run = restarted(&recreate, "");

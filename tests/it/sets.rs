@@ -75,14 +75,14 @@ fn each_pod_is_told_from_its_successor(run: &MeasuredRun) {
 }
 
 #[test]
-fn a_stateful_sets_pods_are_told_from_those_that_follow_under_their_names() {
+fn stateful_set_pods_differ_from_successors() {
     let run = measure(&scenario(""), Dataplane::Userspace, &[]);
     each_pod_is_told_from_its_successor(&run);
     assert!(run.result.requests.dropped > 0, "{}", run.finished);
 }
 
 #[test]
-fn proxies_beside_pods_of_the_same_name_are_sources_of_their_own() {
+fn same_named_pods_have_separate_sources() {
     let run = measure(&scenario("  sidecar: {inject: true}\n"), Dataplane::Userspace, &[]);
     each_pod_is_told_from_its_successor(&run);
     let ended = run.records.events.iter().filter_map(|event| match &event.kind {

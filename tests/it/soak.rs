@@ -245,7 +245,7 @@ impl fmt::Display for Memory {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn misbehaving_clients_and_apps_cost_the_proxy_no_row_and_leave_nothing_behind() {
+async fn soaked_proxy_loses_and_leaks_nothing() {
     let size = Size::chosen();
     let _apart = runs::APART.lock().await;
     let ledger = Arc::new(Ledger::default());

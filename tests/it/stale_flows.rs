@@ -40,7 +40,7 @@ fn failed_by_right_rules(run: &MeasuredRun) -> Vec<&RequestRow> {
 }
 
 #[test]
-fn too_few_source_ports_end_a_run_and_a_dry_run_before_anything_is_made() {
+fn source_port_shortage_refuses_run() {
     for more in [&["--dry-run"][..], &[]] {
         let run = Rolldrop::run("naive-exit").on(Dataplane::Kernel).args(more);
         let refused = run.set(&["load.sourcePorts=40000-40099", "load.rate=50"]).finish().expect_code(2);
@@ -52,7 +52,7 @@ fn too_few_source_ports_end_a_run_and_a_dry_run_before_anything_is_made() {
 }
 
 #[test]
-fn ports_that_are_used_again_early_meet_stale_flows_which_move_no_window() {
+fn early_port_reuse_hits_stale_flows() {
     measured(|| {
         let run = measure(
             &scenario(),
@@ -80,7 +80,7 @@ fn ports_that_are_used_again_early_meet_stale_flows_which_move_no_window() {
 }
 
 #[test]
-fn walked_ports_meet_no_stale_flow() {
+fn walked_ports_hit_no_stale_flow() {
     measured(|| {
         let run = measure(&scenario(), Dataplane::Kernel, &[]);
         let timeouts = run.result.requests.by_outcome.get(&Outcome::ConnectTimeout).copied().unwrap_or(0);

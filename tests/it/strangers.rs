@@ -214,7 +214,7 @@ fn chosen() -> (Vec<Load>, Vec<Kind>, Duration) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hostile_clients_cost_a_sidecar_neither_its_memory_nor_its_normal_clients() {
+async fn sidecar_survives_hostile_clients() {
     let _apart = crate::runs::APART.lock().await;
     let (loads, kinds, lasts) = chosen();
     let mut faults = Vec::new();

@@ -56,7 +56,7 @@ fn lines(typescript: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_terminal_shows_a_block_that_fits_and_stdout_stays_clean() {
+fn terminal_block_fits_and_spares_stdout() {
     for columns in [40, 100] {
         let (typescript, result) = on_a_terminal(columns, "");
         let result: serde_json::Value = serde_json::from_str(&result).expect("nothing but JSON");
@@ -81,7 +81,7 @@ fn a_terminal_shows_a_block_that_fits_and_stdout_stays_clean() {
 }
 
 #[test]
-fn no_color_leaves_colours_out_and_quiet_leaves_all_out() {
+fn no_color_and_quiet_reduce_output() {
     let (typescript, _) = on_a_terminal(80, "--quiet");
     assert!(!typescript.contains("in flight"), "{typescript}");
     let server = Server::start();
@@ -97,7 +97,7 @@ fn no_color_leaves_colours_out_and_quiet_leaves_all_out() {
 }
 
 #[test]
-fn a_terminal_shows_pods_the_action_and_what_was_lost_meanwhile() {
+fn terminal_shows_pods_action_and_losses() {
     let _turn = turn();
     // The pod that exits is working on some requests, which are lost however soon its endpoint goes.
     let sets = "load.duration=9s disruptions.0.repeat=1 expect={} target.path=/slow?ms=300";
@@ -127,7 +127,7 @@ fn a_terminal_shows_pods_the_action_and_what_was_lost_meanwhile() {
 }
 
 #[test]
-fn a_pipe_gets_a_line_when_something_happens_and_one_every_ten_seconds() {
+fn piped_progress_lists_events_and_states() {
     let _turn = turn();
     let drained = Rolldrop::run("drain").set(&["expect={}"]).measured().expect_code(0);
     let said = drained.stderr();
@@ -203,7 +203,7 @@ fn every_shell_gets_its_completions() {
 }
 
 #[test]
-fn a_name_is_explained_and_completed_and_an_unknown_one_is_an_error() {
+fn explain_covers_names_and_suggests_similar() {
     let all = Rolldrop::new(["explain"]).finish().expect_code(0);
     // Words that a shell offers; clap's scripts for the other shells know options only.
     let scripts = ["bash", "zsh"].map(|shell| Rolldrop::new(["completions", shell]).finish().expect_code(0));
@@ -223,7 +223,7 @@ fn a_name_is_explained_and_completed_and_an_unknown_one_is_an_error() {
 }
 
 #[test]
-fn every_command_has_a_manual_page() {
+fn every_command_has_a_man_page() {
     let pages = Rolldrop::new(["man", "share/man1"]).finish().expect_code(0);
     let page = |name: &str| std::fs::read_to_string(pages.dir().join("share/man1").join(name)).expect(name);
     assert!(page("rolldrop.1").contains("rolldrop\\-load(1)"), "{}", page("rolldrop.1"));

@@ -140,7 +140,7 @@ fn named(code: &str, prefix: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn modules_use_only_what_the_architecture_allows() {
+fn modules_respect_architecture_dependencies() {
     let sources = sources();
     for (part, _) in MAY_USE {
         assert!(*part == "fuzzing" || sources.iter().any(|source| source.part() == *part), "{part} is gone");
@@ -183,7 +183,7 @@ fn behind_the_root(source: &Source) -> BTreeSet<String> {
 }
 
 #[test]
-fn modules_at_the_top_of_a_crate_use_each_other_in_no_circle() {
+fn top_level_modules_form_no_cycle() {
     for library in WITHOUT_CIRCLES {
         let sources = sources();
         let own =
@@ -219,7 +219,7 @@ fn dependencies(manifest: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_map_shows_what_each_crate_uses() {
+fn architecture_map_matches_crate_dependencies() {
     let text = fs::read_to_string(root().join("docs/architecture.md")).expect("the architecture");
     let map = text.split("### Crates").nth(1).and_then(|rest| rest.split("\n##").next()).expect("a map");
     let in_code =
@@ -239,7 +239,7 @@ fn the_map_shows_what_each_crate_uses() {
 }
 
 #[test]
-fn pure_modules_touch_nothing_outside_themselves() {
+fn pure_modules_name_nothing_impure() {
     for source in sources().iter().filter(|s| PURE.contains(&s.part())) {
         let code = code(&source.text);
         for word in IMPURE {
@@ -249,7 +249,7 @@ fn pure_modules_touch_nothing_outside_themselves() {
 }
 
 #[test]
-fn only_the_clock_reads_the_wall_clock() {
+fn only_clock_module_reads_wall_clock() {
     for source in sources() {
         if !source.path.ends_with("record/src/clock.rs") {
             let code = code(&source.text);
@@ -261,7 +261,7 @@ fn only_the_clock_reads_the_wall_clock() {
 }
 
 #[test]
-fn files_are_laid_out_as_agreed() {
+fn source_files_follow_layout_rules() {
     for source in sources() {
         let path = source.path.display();
         assert!(!source.path.ends_with("mod.rs"), "{path}: foo.rs beside foo/, never mod.rs");
@@ -272,7 +272,7 @@ fn files_are_laid_out_as_agreed() {
 }
 
 #[test]
-fn every_test_that_the_docs_name_exists() {
+fn tests_named_in_docs_exist() {
     let mut tests = BTreeSet::new();
     for path in ["tests", "src", "crates"].into_iter().flat_map(|folder| rust_files(root().join(folder))) {
         let text = fs::read_to_string(path).expect("a source");

@@ -23,7 +23,7 @@ fn text(value: &Value) -> String {
 }
 
 #[test]
-fn the_measured_bounds_contain_when_the_service_proxy_stopped_routing() {
+fn bounds_contain_end_of_routing() {
     measured(|| runs::all().for_each(bounds_hold));
 }
 
@@ -89,7 +89,7 @@ fn server_log(run: &MeasuredRun) -> HashMap<String, Vec<String>> {
 }
 
 #[test]
-fn every_outcome_is_what_the_server_did() {
+fn outcomes_match_server_log() {
     for run in runs::all() {
         let did = server_log(run);
         for row in &run.records.requests {
@@ -129,7 +129,7 @@ impl Routes {
 }
 
 #[test]
-fn drops_are_attributed_to_the_pods_to_which_their_connections_were_routed() {
+fn drops_match_connection_routes() {
     // Which pod a connection goes to, the kernel does not write down.
     let of_userspace = |run: &&MeasuredRun| run.dataplane == Dataplane::Userspace;
     let run = runs::naive_exit().iter().find(of_userspace).expect("a run");

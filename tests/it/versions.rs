@@ -14,7 +14,7 @@ fn scenario(pod: Value, app: Value) -> String {
 }
 
 #[test]
-fn what_a_servers_version_lacks_is_an_error_before_anything_is_touched() {
+fn old_server_fails_run_before_changes() {
     let cluster = Setup::new().start();
     let api = FaultyApi::before(&cluster);
     let run = |version: &'static str, scenario: &str, more: &[&str]| -> Finished {

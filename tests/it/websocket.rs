@@ -10,7 +10,7 @@ use crate::harness::Rolldrop;
 use crate::sample_server::Server;
 
 #[test]
-fn messages_come_back_until_the_server_goes_away_and_says_so() {
+fn websocket_echoes_until_going_away() {
     let mut server = Server::start("drain", &["--drain-for", "500ms"]);
     let url = format!("ws://{}/ws", server.address);
     let load = std::thread::spawn(move || {

@@ -78,7 +78,7 @@ fn serve(http2: bool) -> (SocketAddr, Truth) {
 }
 
 #[test]
-fn any_header_or_the_body_names_the_pod_and_headers_of_errors_are_kept_in_both_versions_of_http() {
+fn header_or_body_names_pod() {
     let by_header = ["--pod-header", "X-Served-By"];
     let by_body = ["--pod-body", "Hostname: (.+)"];
     for (http, connections, path, naming) in [
@@ -132,7 +132,7 @@ fn any_header_or_the_body_names_the_pod_and_headers_of_errors_are_kept_in_both_v
 }
 
 #[test]
-fn a_pattern_for_bodies_that_names_nothing_is_refused_before_anything_is_sent_or_deployed() {
+fn unusable_pod_body_pattern_is_refused() {
     for command in [&["load", "http://127.0.0.1:1/"][..], &["run", "--embedded"]] {
         for (pattern, why) in
             [("pod=(", "unclosed group, at character 5"), ("x*", "it can match no character")]
@@ -181,7 +181,7 @@ fn scenario() -> String {
 }
 
 #[test]
-fn a_strangers_requests_with_ids_change_nothing_and_are_told_of() {
+fn foreign_request_ids_change_no_figures() {
     measured(|| {
         let run = measure(&scenario(), Dataplane::Userspace, &[]);
         let own = run.records.info.run.as_ref().expect("a run's part");

@@ -222,7 +222,7 @@ pub(crate) fn analysed(records: Records) -> Analysis {
 }
 
 #[test]
-fn refused_connections_carry_the_window_on_and_are_charged_to_the_pod() {
+fn refused_connections_extend_pod_window() {
     let result = analysed(three_pods()).result;
     assert_eq!(result.verdict, Verdict::Valid);
     let r = &result.requests;
@@ -267,7 +267,7 @@ fn three_pods_killed_in_flight(named: Option<&str>) -> Records {
 }
 
 #[test]
-fn connections_cut_off_with_their_pod_count_among_those_before_its_end() {
+fn killed_requests_count_in_prior_rate() {
     let told = |records| {
         let window = analysed(records).result.terminations[0].windows[0].clone();
         (window.rate_before.round(), window.lower_s, window.upper_s, window.late_arrivals)
@@ -283,7 +283,7 @@ fn connections_cut_off_with_their_pod_count_among_those_before_its_end() {
 }
 
 #[test]
-fn what_two_terminations_explain_is_an_interval_of_each_and_exact_of_both() {
+fn shared_losses_stay_exact_by_group() {
     let mut records = three_pods();
     delete(&mut records, 5000, "c");
     let alone = records.clone();
@@ -309,7 +309,7 @@ fn what_two_terminations_explain_is_an_interval_of_each_and_exact_of_both() {
 }
 
 #[test]
-fn the_runs_own_clearing_up_is_no_termination() {
+fn cleanup_adds_no_termination() {
     let mut records = three_pods();
     records.events.push(Event::new(at(10_100), "coordinator", EventKind::LoadEnded { scheduled: 3000 }));
     delete(&mut records, 11_000, "a");
@@ -317,7 +317,7 @@ fn the_runs_own_clearing_up_is_no_termination() {
 }
 
 #[test]
-fn a_load_that_ends_too_soon_leaves_the_window_open() {
+fn early_load_end_leaves_window_open() {
     let mut records = three_pods();
     records.requests.retain(|r| r.scheduled < at(5110));
     let window = analysed(records).result.terminations[0].windows[0].clone();
@@ -326,7 +326,7 @@ fn a_load_that_ends_too_soon_leaves_the_window_open() {
 }
 
 #[test]
-fn windows_that_are_open_for_one_reason_are_one_finding() {
+fn open_windows_share_one_finding() {
     let mut records = three_pods();
     records.requests.retain(|r| r.scheduled < at(5110));
     let one = analysed(records).result.terminations.remove(0);
@@ -340,7 +340,7 @@ fn windows_that_are_open_for_one_reason_are_one_finding() {
 }
 
 #[test]
-fn a_proxy_row_tells_refused_from_killed() {
+fn proxy_rows_separate_refused_from_killed() {
     let mut records = three_pods();
     for (i, ended) in
         [ServedEnd::UpstreamRefused, ServedEnd::UpstreamEof, ServedEnd::UpstreamReset].into_iter().enumerate()
@@ -368,7 +368,7 @@ fn longest(ms: u64) -> WindowLimits {
 }
 
 #[test]
-fn a_result_reads_back_and_the_gate_judges_it() {
+fn result_survives_json_and_gate() {
     let result = analysed(three_pods()).result;
     let json = serde_json::to_string(&result).unwrap();
     // Floats are compared in their printed form: reading may differ in the last digit.
@@ -425,14 +425,14 @@ fn bounds_missed(seed: u64, before: fn(i64) -> u32, after: u32) -> u32 {
 }
 
 #[test]
-fn the_upper_bound_holds_as_often_as_it_says() {
+fn upper_bound_keeps_confidence() {
     let missed = bounds_missed(7, |_| 3, 3);
     assert!(missed <= 48, "{missed} of 400");
 }
 
 /// While another pod is replaced, this one gets half of all connections instead of a quarter.
 #[test]
-fn the_upper_bound_holds_where_the_pods_share_fell_before_its_end() {
+fn upper_bound_survives_falling_share() {
     let missed = bounds_missed(8, |ms| if ms < 4000 { 2 } else { 4 }, 4);
     assert!(missed <= 48, "{missed} of 400");
 }
@@ -471,7 +471,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_the_rows_is_of_no_account(
+    fn row_order_leaves_result_unchanged(
         rows in proptest::collection::vec(
             (0i64..10_000, 0..4 * Outcome::ALL.len(), 0..4usize, 0..5u64, 1..3000i64),
             0..60,

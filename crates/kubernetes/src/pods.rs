@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_is_recorded_of_a_pod_is_missing_from_one_that_is_listed() {
+    fn listed_pod_keeps_all_recorded_fields() {
         let pod: Pod = serde_json::from_value(whole()).unwrap();
         let ListedPod(listed) = serde_json::from_value(whole()).unwrap();
         let (expected, seen) = (pod_event(Change::Listed, &pod), pod_event(Change::Listed, &listed));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_runs_a_program_does_not_show_that_the_app_listens() {
+    fn exec_probe_proves_no_listener() {
         for (probe, connects, notices_s) in [
             (json!({"httpGet": {"port": 80}}), true, Some(31)),
             (json!({"httpGet": {"port": "http"}}), true, Some(31)),
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_may_be_missing_or_null() {
+    fn pods_parse_despite_missing_fields() {
         for bare in
             [json!({}), json!({"metadata": {"labels": null}, "spec": {"containers": null}, "status": null})]
         {
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_being_deleted_is_no_ready_candidate() {
+    fn deleted_pod_is_not_ready_candidate() {
         let mut object = whole();
         let candidate = |object: &Value| serde_json::from_value::<Candidate>(object.clone()).unwrap();
         let leaving = candidate(&object);

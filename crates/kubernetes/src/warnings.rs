@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_warning_is_the_text_between_the_quotes() {
+    fn warning_text_comes_from_quoted_part() {
         assert_eq!(
             text(r#"299 - "unknown field \"spec.a\\b\"""#).as_deref(),
             Some(r#"unknown field "spec.a\b""#)

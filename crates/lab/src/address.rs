@@ -163,14 +163,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_clusters_never_share_a_block() {
+    fn clusters_claim_distinct_address_blocks() {
         let first = AddressBlock::claim(7).unwrap();
         let second = AddressBlock::claim(7).unwrap();
         assert_ne!(first.node(0), second.node(0));
     }
 
     #[test]
-    fn pod_addresses_stay_in_their_range_and_come_round() {
+    fn pod_addresses_wrap_within_range() {
         let block = AddressBlock::claim(40).unwrap();
         let first = block.next_pod(0).unwrap();
         let mut count = 1;
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_of_a_private_network_hands_out_what_is_free_in_turn() {
+    fn private_node_reuses_released_pod_address() {
         let block = AddressBlock::private();
         let all: Vec<_> = std::iter::from_fn(|| block.next_pod(1)).collect();
         assert_eq!((all.len(), all[0], all[252]), (253, [10, 244, 2, 2].into(), [10, 244, 2, 254].into()));

@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_object_is_the_default() {
+    fn empty_config_equals_default() {
         let config: Config = serde_json::from_str("{}").unwrap();
         assert_eq!(config, Config::default());
         assert_eq!(config.service_proxy.min_sync_period, Duration::from_secs(1));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_and_impossible_values_are_refused() {
+    fn config_refuses_unknown_or_invalid_settings() {
         assert!(serde_json::from_str::<Config>(r#"{"node": 1}"#).is_err());
         assert!(serde_json::from_str::<Config>(r#"{"latencies": {"podDeleet": "1s"}}"#).is_err());
         let share = Config { first_probe_missed: 1.5, ..Config::default() };

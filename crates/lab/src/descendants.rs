@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn descendants_are_found_at_any_depth() {
+    fn descendants_include_every_depth() {
         let process = |parent| Process { parent, group: 1, session: 1, start_ticks: 0, dead: false };
         let processes = BTreeMap::from([
             (1, process(0)),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_killed_with_all_that_it_started() {
+    fn killed_cluster_leaves_no_process() {
         use std::process::Command;
 
         let mut other = Command::new("sleep").arg("1000").spawn().unwrap();

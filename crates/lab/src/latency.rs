@@ -313,7 +313,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn quantiles_pass_through_the_four_points() {
+    fn quantiles_interpolate_four_points() {
         let latency = Latency::from_micros([5_700, 35_800, 83_600, 122_500]);
         assert_eq!(latency.quantile(0.0), Duration::from_micros(5_700));
         assert_eq!(latency.quantile(0.5), Duration::from_micros(35_800));
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_is_one_duration_or_four() {
+    fn latency_parses_one_or_four_durations() {
         let constant: Latency = serde_json::from_str("\"20ms\"").unwrap();
         assert_eq!(constant, Latency::constant(Duration::from_millis(20)));
         let text = r#"{"min":"1ms","median":"2ms","p95":"3ms","max":"1s"}"#;
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_is_the_one_that_serde_reads() {
+    fn latency_names_match_serde_keys() {
         let json = serde_json::to_value(Latencies::default()).unwrap();
         let named = Latencies::default().named();
         // `link` is not a hop.
@@ -347,7 +347,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn samples_stay_within_min_and_max(mut points in proptest::array::uniform4(0_u64..10_000_000), seed: u64) {
+        fn samples_stay_within_bounds(mut points in proptest::array::uniform4(0_u64..10_000_000), seed: u64) {
             points.sort_unstable();
             let latency = Latency::from_micros(points);
             let sampler = Sampler::seeded(seed);

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_entries_however_they_are_written() {
+    fn log_entries_ignore_write_boundaries() {
         let dir = tempfile::tempdir().unwrap();
         let path = container_log(dir.path(), "app");
         let mut log = LogFile::begin(&path, Clock::start()).unwrap();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn logs_are_put_aside_without_losing_a_line() {
+    fn log_rotation_loses_no_recent_line() {
         let dir = tempfile::tempdir().unwrap();
         let path = container_log(dir.path(), "app");
         let mut log = LogFile::begin(&path, Clock::start()).unwrap();
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_run_before_keeps_its_log() {
+    fn previous_run_keeps_its_log() {
         let dir = tempfile::tempdir().unwrap();
         let path = container_log(dir.path(), "app");
         for run in ["one", "two", "three"] {

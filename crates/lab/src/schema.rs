@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_served_kind_has_a_schema() {
+    fn served_kinds_have_schemas() {
         for resource in Resource::ALL {
             assert_eq!(of(resource).name, resource.kind());
             assert!(of(resource).fields.contains_key("metadata"), "{resource:?}");

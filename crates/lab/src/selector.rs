@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn selector_objects_combine_labels_and_expressions() {
+    fn label_selector_combines_labels_and_expressions() {
         let selector = LabelSelector::from_object(&json!({
             "matchLabels": {"app": "web"},
             "matchExpressions": [{"key": "canary", "operator": "DoesNotExist"}],

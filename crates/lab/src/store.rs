@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_watch_sees_every_change_once_and_in_order() {
+    async fn watch_delivers_every_change_once() {
         let store = Store::default();
         let mut watch = store.watch(Resource::Pods, 0).unwrap();
         store.create(Resource::Pods, "default", "a", object(0)).unwrap();
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn dependents_are_found_by_their_owners() {
+    fn owner_index_tracks_dependents() {
         let store = Store::default();
         let owned = |owners: &[&str]| {
             let references: Vec<_> = owners.iter().map(|uid| json!({"uid": uid})).collect();
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn history_is_bounded_and_says_when_it_was_outrun() {
+    async fn outrun_watch_returns_gone() {
         let store = Store::default();
         store.create(Resource::Pods, "default", "a", object(0)).unwrap();
         let mut slow = store.watch(Resource::Pods, 0).unwrap();
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn history_is_bounded_by_what_it_weighs() {
+    fn history_bytes_are_bounded() {
         let store = Store::default();
         store.create(Resource::Pods, "default", "a", object(0)).unwrap();
         let big = json!({"metadata": {"name": "b"}, "data": "x".repeat(HISTORY_BYTES / 4)});
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_the_past_is_what_it_was() {
+    fn past_version_lists_old_objects() {
         let store = Store::default();
         let named = |name: &str, n: u64| json!({"metadata": {"namespace": "default", "name": name}, "n": n});
         store.create(Resource::Pods, "default", "a", named("a", 0)).unwrap();

@@ -111,7 +111,7 @@ fn is_running(pod: &Pod) -> bool {
 }
 
 #[tokio::test]
-async fn only_the_token_opens_the_door() {
+async fn api_server_refuses_unknown_token() {
     let fixture = start().await;
     let mut config = client_config(&fixture.cluster).await;
     config.auth_info.token = Some("guess".to_owned().into());
@@ -126,7 +126,7 @@ async fn only_the_token_opens_the_door() {
 }
 
 #[tokio::test]
-async fn a_cluster_begins_with_namespaces_nodes_and_its_dataplane() {
+async fn new_cluster_has_default_objects() {
     let fixture = start().await;
     let namespaces =
         Api::<Namespace>::all(fixture.client.clone()).list(&ListParams::default()).await.unwrap();
@@ -140,7 +140,7 @@ async fn a_cluster_begins_with_namespaces_nodes_and_its_dataplane() {
 }
 
 #[tokio::test]
-async fn objects_are_created_listed_patched_watched_and_deleted() {
+async fn watch_reports_config_map_lifecycle() {
     let fixture = start().await;
     let maps = Api::<ConfigMap>::default_namespaced(fixture.client.clone());
     let version = maps.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
@@ -182,7 +182,7 @@ async fn objects_are_created_listed_patched_watched_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_pod_runs_writes_its_log_and_ends_with_grace() {
+async fn pod_logs_and_terminates_gracefully() {
     let fixture = start().await;
     let pods = Api::<Pod>::default_namespaced(fixture.client.clone());
     pods.create(&PostParams::default(), &idle_pod("idle")).await.unwrap();
@@ -208,7 +208,7 @@ async fn a_pod_runs_writes_its_log_and_ends_with_grace() {
 }
 
 #[tokio::test]
-async fn a_pods_port_streams_through_the_api_server() {
+async fn api_server_streams_pod_port() {
     let fixture = start().await;
     let pods = Api::<Pod>::default_namespaced(fixture.client.clone());
     pods.create(&PostParams::default(), &idle_pod("idle")).await.unwrap();
@@ -242,7 +242,7 @@ async fn a_pods_port_streams_through_the_api_server() {
 }
 
 #[tokio::test]
-async fn a_deployment_behind_a_service_rolls_scales_and_leaves_nothing() {
+async fn deployment_rolls_scales_and_leaves_nothing() {
     let fixture = start().await;
     let deployments = Api::<Deployment>::default_namespaced(fixture.client.clone());
     let pods = Api::<Pod>::default_namespaced(fixture.client.clone());
@@ -320,7 +320,7 @@ async fn a_deployment_behind_a_service_rolls_scales_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_namespace_takes_its_contents_with_it() {
+async fn namespace_deletion_removes_its_pods() {
     let fixture = start().await;
     let namespaces = Api::<Namespace>::all(fixture.client.clone());
     let namespace: Namespace = object(json!({"metadata": {"name": "shop"}}));
@@ -356,7 +356,7 @@ async fn resolve(server: SocketAddr, name: &str) -> (hickory_proto::op::Response
 }
 
 #[tokio::test]
-async fn names_follow_services_and_ready_pods() {
+async fn dns_follows_services_and_ready_pods() {
     use hickory_proto::op::ResponseCode;
 
     let fixture = start().await;
@@ -412,7 +412,7 @@ async fn names_follow_services_and_ready_pods() {
 }
 
 #[tokio::test]
-async fn an_eviction_asks_the_budget_marks_the_pod_and_deletes_it() {
+async fn eviction_marks_pod_before_deletion() {
     use k8s_openapi::api::policy::v1::PodDisruptionBudget;
     use kube::api::EvictParams;
 

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_valid_until_it_is_revoked() {
+    fn token_is_valid_until_revoked() {
         let tokens = Tokens::default();
         let (admin, pod) = (tokens.issue_admin(), tokens.issue("shop", "default"));
         assert_eq!(tokens.user(&admin), Some(User::Admin));

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn chosen_headers_are_kept_as_json() {
+    fn json_keeps_only_wanted_headers() {
         let wanted = wanted(&["Server", "via", "x-envoy-*"]);
         let head =
             b"HTTP/1.1 503 No\r\nServer: envoy\r\nX-Envoy-Response-Flags: UF\r\nVia: 1.1 a\r\nx: y\r\n\
@@ -249,14 +249,14 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_no_header_has_is_an_error() {
+    fn wanted_rejects_invalid_header_names() {
         assert!(Wanted::new("a b", &[]).is_err());
         assert!(Wanted::new("x", &["a:*".to_owned()]).is_err());
         assert!(wanted(&["*"]).kept_of_head(b"HTTP/1.1 503 No\r\nx: y\r\n\r\n").is_some());
     }
 
     #[test]
-    fn of_several_pods_all_are_taken_down_in_order() {
+    fn pod_name_joins_values_in_order() {
         let mut name = PodName::default();
         [&b""[..], b"web-1", b"\xff", b"gateway-7", &[b'x'; 300]]
             .into_iter()
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_counted_and_changes_of_the_pod_within_a_connection() {
+    fn answers_count_values_and_pod_changes() {
         let mut answers = Answers::default();
         let mut before = None;
         for n in 0..100_u64 {

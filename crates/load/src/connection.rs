@@ -369,7 +369,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_idle_connection_shows_a_close_that_has_arrived() {
+    async fn idle_connection_detects_server_close() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let dialing = dial(&Remote::Tcp(listener.local_addr().unwrap()), None).unwrap();
         let port = dialing.local_port;
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn source_ports_are_walked_and_one_in_use_is_passed_over() {
+    async fn dial_skips_busy_source_ports() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let remote = Remote::Tcp(listener.local_addr().unwrap());
         // Ports that the kernel never chooses by itself (it does from 32768 on); a listener holds one in the middle.

@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_hears_of_own_connections_or_says_why_it_cannot() {
+    fn listener_tracks_connections_unless_check_fails() {
         let clock = Clock::start();
         let local = local_addresses().unwrap().collect();
         let longest = Duration::from_secs(60);

@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_there_in_time_is_had_and_what_is_not_elapses() {
+    async fn future_past_its_deadline_elapses() {
         let clock = Clock::start();
         let deadlines = Deadlines::new(clock);
         let within = |ms, future| deadlines.within(clock.now(), Duration::from_millis(ms), future);

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thread_that_a_limit_forbids_is_an_error_with_its_remedy() {
+    fn thread_limit_error_names_pids_max() {
         let said = |kind| LoadError::Worker(io::Error::from(kind)).to_string();
         assert!(said(io::ErrorKind::WouldBlock).contains("pids.max"));
         assert_eq!(said(io::ErrorKind::OutOfMemory), "failed to run a load worker");

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_number_makes_a_connect_outcome() {
+    fn errno_determines_connect_outcome() {
         for (errno, outcome) in [
             (Errno::ECONNREFUSED, Outcome::ConnectRefused),
             (Errno::ETIMEDOUT, Outcome::ConnectTimeout),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_after_a_failed_write_is_the_reset_that_met_the_write() {
+    fn write_error_overrides_eof_outcome() {
         let ended = |reached, write_error: Option<Errno>| {
             let failure = ended_early(reached, write_error.map(os).as_ref());
             (failure.outcome, failure.errno)

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_loop_has_a_request_whenever_a_connection_is_free() {
+    fn closed_loop_feeds_free_connections() {
         let mut feed = closed(Length::Time(Duration::from_secs(1)), 2, 1);
         let now = Stamp::from_unix_ns(5);
         assert_eq!(feed.next(now, || false), None);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_is_shared_out_exactly() {
+    fn workers_split_request_count_exactly() {
         for requests in [1, 7, 100] {
             let mut sent = 0;
             for worker in 0..3 {

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_is_asked_as_the_load_will_ask() {
+    async fn grpc_reset_counts_as_first_answer() {
         for answers_calls in [true, false] {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_method_and_the_body_are_the_loads() {
+    async fn first_request_resembles_load_requests() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let plan = planned(address, |settings| {
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_says_what_all_attempts_met() {
+    async fn first_answer_error_lists_all_attempts() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let plan = planned(address, |settings| settings.method = "POST".into());
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_ports_of_its_attempts_are_not_the_loads() {
+    async fn load_avoids_ports_of_earlier_attempts() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let held: Vec<_> = (0..8).map(|_| std::net::TcpListener::bind("0.0.0.0:0").unwrap()).collect();

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_is_that_of_the_trailers_or_of_an_answer_that_is_nothing_else() {
+    fn grpc_status_comes_from_trailers() {
         let message = framed(b"hello");
         assert_eq!(judged(200, &[], Some(&["0"]), &message), (Outcome::Ok, Some(0)));
         assert_eq!(judged(200, &[], Some(&["0"]), &framed(b"")), (Outcome::Ok, Some(0)));
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_a_status_breaks_the_protocol_unless_it_is_a_proxys() {
+    fn only_proxy_errors_omit_grpc_status() {
         let message = framed(b"hello");
         assert_eq!(judged(200, &[], None, &message), (Outcome::ProtocolError, None));
         assert_eq!(judged(200, &["0"], None, &message), (Outcome::ProtocolError, None), "too early");
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_success_has_one_whole_message() {
+    fn grpc_success_needs_one_whole_message() {
         let message = framed(b"hello");
         assert_eq!(judged(200, &[], Some(&["0"]), &message[..7]), (Outcome::TruncatedBody, Some(0)));
         assert_eq!(judged(200, &[], Some(&["0"]), b""), (Outcome::ProtocolError, Some(0)));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_has_at_most_eight_digits() {
+    fn grpc_timeout_fits_eight_digits() {
         assert_eq!(timeout(Duration::from_millis(250)), "250000u");
         assert_eq!(timeout(Duration::from_secs(5)), "5000000u");
         assert_eq!(timeout(Duration::from_secs(600)), "600000m");

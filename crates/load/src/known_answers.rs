@@ -89,7 +89,7 @@ fn assert_agree(rows: &[RequestRow], log: &Log) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_outcome_is_what_the_server_did() {
+async fn outcomes_match_server_log() {
     let server = Server::start(&PROMPT).await;
     let (summary, rows) = run(Settings {
         pace: Pace::constant(1000.0, Duration::from_millis(2000)),
@@ -111,7 +111,7 @@ async fn every_outcome_is_what_the_server_did() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_hangs_ends_at_the_response_timeout() {
+async fn hanging_response_times_out() {
     let server = Server::start(&HANGING).await;
     let (summary, rows) = run(Settings {
         pace: Pace::constant(60.0, Duration::from_millis(500)),
@@ -125,7 +125,7 @@ async fn what_hangs_ends_at_the_response_timeout() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_to_head_ends_with_its_head() {
+async fn head_response_ends_without_body() {
     let kept = &[Script::Ok, Script::Chunked, Script::NotFound, Script::Unavailable][..];
     // Such heads do not announce that the server will close.
     let closed = &[Script::UntilEof][..];
@@ -145,7 +145,7 @@ async fn an_answer_to_head_ends_with_its_head() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_expectation_may_be_met_or_refused() {
+async fn expect_continue_accepts_100_and_417() {
     let server = Server::start(&[Script::Interim, Script::ExpectationFailed, Script::Ok]).await;
     let (_, rows) = run(Settings {
         method: "POST".into(),
@@ -171,7 +171,7 @@ fn closed_address() -> (Socket, SocketAddr) {
 }
 
 #[tokio::test]
-async fn targets_take_turns_and_a_closed_port_refuses() {
+async fn closed_port_refuses_only_its_target() {
     let server = Server::start(&[Script::Ok]).await;
     let (_bound, closed) = closed_address();
     let target = |name: &str, address| Target::new(name, format!("http://{address}/"));
@@ -214,7 +214,7 @@ fn black_hole() -> (Vec<Socket>, SocketAddr) {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn syns_that_go_unanswered_end_at_the_connect_timeout() {
+async fn unanswered_syn_times_out() {
     let (_sockets, address) = black_hole();
     let (_, rows) = run(Settings {
         pace: Pace::constant(20.0, Duration::from_millis(500)),
@@ -238,7 +238,7 @@ async fn until(control: &Control, wanted: impl Fn(&Progress) -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_alert_is_told_in_whatever_protocol() {
+async fn every_protocol_reports_tls_alert() {
     let mut tasks = tokio::task::JoinSet::new();
     for (scheme, http) in [("https", Http::Http2), ("https", Http::Http1), ("wss", Http::Auto)] {
         let (address, certificate) = transport::strict(&[b"h2", b"http/1.1"], &mut tasks).await;
@@ -289,7 +289,7 @@ async fn run_until(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stop_lets_requests_in_flight_end() {
+async fn stop_drains_requests_in_flight() {
     let server = Server::start(&[Script::HangSilently]).await;
     let settings = Settings { response_timeout: Duration::from_secs(2), ..endless(&server) };
     let (summary, rows) = run_until(settings, |progress| progress.in_flight >= 5, Control::stop).await;
@@ -298,7 +298,7 @@ async fn a_stop_lets_requests_in_flight_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_abort_cuts_off_what_is_in_flight() {
+async fn abort_cancels_requests_in_flight() {
     let server = Server::start(&[Script::HangSilently]).await;
     let settings = Settings { response_timeout: Duration::from_secs(600), ..endless(&server) };
     let (summary, _) = run_until(settings, |progress| progress.in_flight >= 5, Control::abort).await;
@@ -306,7 +306,7 @@ async fn an_abort_cuts_off_what_is_in_flight() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_connections_do_not_allow_is_not_sent() {
+async fn connection_limit_marks_requests_not_sent() {
     let server = Server::start(&[Script::HangSilently]).await;
     let settings = Settings {
         max_connections: Some(4),
@@ -322,7 +322,7 @@ async fn what_the_connections_do_not_allow_is_not_sent() {
 }
 
 #[test]
-fn what_the_worker_comes_to_too_late_is_not_sent() {
+fn late_worker_marks_requests_not_sent() {
     let plan = Plan::new(Settings {
         pace: Pace::constant(10.0, Duration::from_secs(30)),
         ..Settings::new("http://127.0.0.1:1/")
@@ -358,7 +358,7 @@ fn what_the_worker_comes_to_too_late_is_not_sent() {
 }
 
 #[tokio::test]
-async fn the_latency_log_holds_every_answer_under_its_outcome() {
+async fn latency_log_counts_answers_by_outcome() {
     use hdrhistogram::serialization::Deserializer;
     use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 
@@ -396,14 +396,14 @@ async fn the_latency_log_holds_every_answer_under_its_outcome() {
 }
 
 #[tokio::test]
-async fn a_name_that_does_not_resolve_stops_it_before_the_start() {
+async fn unresolvable_host_fails_preparation() {
     let plan = Plan::new(Settings::new("http://no-such-host.invalid/")).unwrap();
     let error = Prepared::new(plan).await.unwrap_err().to_string();
     assert!(error.starts_with("failed to resolve no-such-host.invalid"), "{error}");
 }
 
 #[tokio::test]
-async fn rows_that_cannot_be_written_are_an_error() {
+async fn missing_requests_directory_fails_load() {
     let server = Server::start(&[Script::Ok]).await;
     let dir = tempfile::tempdir().unwrap();
     let run_dir = RunDir::create(dir.path()).unwrap();
@@ -415,7 +415,7 @@ async fn rows_that_cannot_be_written_are_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_come_from_the_source_ports_in_turn() {
+async fn connections_use_each_source_port_once() {
     let server = Server::start(&[Script::Ok]).await;
     let range = PortRange { first: 20_000, last: 20_499 };
     let (_, rows) = run(Settings {
@@ -437,7 +437,7 @@ async fn connections_come_from_the_source_ports_in_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_closed_loop_keeps_its_connections_busy_and_sends_as_many_as_were_asked_for() {
+async fn closed_loop_sends_exact_request_count() {
     let server = Server::start(&[Script::Ok]).await;
     let (_, rows) = run(Settings {
         pace: Pace::Closed(Length::Requests(500)),
@@ -461,7 +461,7 @@ async fn a_closed_loop_keeps_its_connections_busy_and_sends_as_many_as_were_aske
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stages_and_poisson_arrivals_are_sent_whole() {
+async fn poisson_stages_send_every_request() {
     let server = Server::start(&[Script::Ok]).await;
     let stages = ["0-400:500ms", "400:250ms", "0:100ms", "400-0:500ms"].map(|text| text.parse().unwrap());
     let (_, rows) = run(Settings {

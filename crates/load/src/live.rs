@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_reads_back_with_its_histograms() {
+    fn batch_round_trips_with_histograms() {
         let rows = [
             row(0, Phase::Warmup, Outcome::Ok, 5),
             row(1, Phase::Main, Outcome::Ok, 11),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_crosses_as_counts_beyond_the_limit() {
+    fn batch_counts_rows_beyond_limit() {
         let rows: Vec<_> = (0..10_000).map(|seq| row(seq, Phase::Main, Outcome::ConnectRefused, 2)).collect();
         let batch = batch(&rows);
         assert_eq!((batch.rows.len(), batch.left), (LIVE_ROWS, 10_000 - LIVE_ROWS as u64));

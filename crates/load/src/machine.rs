@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steal_and_idle_are_shares_of_all_ticks() {
+    fn cpu_sample_divides_by_total_ticks() {
         let reading = |stat: &str, second: i64| {
             let (total_ticks, idle_ticks, steal_ticks) = cpu_ticks(stat).unwrap();
             let at = Stamp::from_unix_ns(second * 1_000_000_000);

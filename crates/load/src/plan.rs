@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_settings_say_what_is_wrong() {
+    fn plan_error_names_invalid_setting() {
         let pace = |rate, s| Pace::constant(rate, Duration::from_secs(s));
         let url = |url: &'static str| refused(move |s| s.targets[0].url = url.to_owned());
         assert_eq!(
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_is_taken_apart() {
+    fn plan_splits_url_into_parts() {
         let target = |url: &str| {
             let plan = Plan::new(Settings::new(url)).unwrap();
             let t = plan.targets[0].clone();
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_elsewhere_still_names_its_target() {
+    fn connect_to_keeps_target_authority() {
         let connect_to = vec!["web:80:127.0.0.1:8080".parse().unwrap()];
         let plan = Plan::new(Settings { connect_to, ..Settings::new("http://web/") }).unwrap();
         let target = &plan.targets[0];
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_fresh_connections_is_spread_evenly() {
+    fn fresh_share_matches_connection_mode() {
         let fresh = |text: &str| {
             let mode = text.parse::<Connections>().unwrap();
             assert_eq!(mode.to_string(), text);

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_group_of_the_first_match_is_the_name_however_the_body_is_cut() {
+    fn first_matching_group_names_pod() {
         let body = br#"{"os":"linux","hostname":"web-7d9f","before":{"hostname":"web-0"}}"#;
         for piece in 1..=body.len() {
             assert_eq!(name(r#""hostname":"([^"]+)"#, body, piece).as_deref(), Some("web-7d9f"), "{piece}");
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_names_nobody() {
+    fn unusable_match_names_no_pod() {
         let long = [b"pod=", &[b'x'; 257][..]].concat();
         for body in [&b""[..], b"pod=", b"pod= \n", b"pod=\xff\xfe", b"pod=a\x1b[2Jb", b"other", &long] {
             assert_eq!(name("(?s-u)pod=(.+)", body, 1), None, "{body:?}");
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_later_than_the_beginning_is_not_looked_at() {
+    fn search_stops_at_maximum_body_length() {
         let named = |before: usize, after: &str| {
             let body = format!("{}pod=web-1{after}", "x".repeat(before));
             [1000, MAX_SEARCHED, body.len()].map(|piece| name("pod=([a-z0-9-]+)", body.as_bytes(), piece))
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_body_that_was_cut_off_only_a_name_counts_that_has_ended() {
+    fn truncated_body_names_only_complete_match() {
         let named = |body: &[u8]| {
             let mut beginning = Beginning::default();
             beginning.add(body);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_does_not_compile_or_makes_empty_names_is_an_error() {
+    fn pattern_must_compile_and_match_text() {
         let error = |pattern: &str| pattern.parse::<PodBody>().unwrap_err().to_string();
         assert_eq!(
             error("pod=(\\S+"),

@@ -130,7 +130,7 @@ mod tests {
     use rolldrop_record::load::ephemeral_of;
 
     #[test]
-    fn a_range_is_two_ports_in_order() {
+    fn port_range_requires_two_ordered_ports() {
         assert_eq!("40000-40010".parse::<PortRange>().unwrap().to_string(), "40000-40010");
         for wrong in ["40000", "2-1", "0-5", "1-65536", "a-b"] {
             assert!(wrong.parse::<PortRange>().is_err(), "{wrong}");
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn no_port_is_taken_again_before_all_others_and_no_two_workers_share_one() {
+    fn workers_cycle_through_disjoint_ports() {
         let all: Vec<u16> = (100..107).collect();
         let a = IpAddr::from([127, 0, 0, 1]);
         let b = IpAddr::from([127, 0, 0, 2]);
@@ -167,14 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn loopback_gives_its_ports_back_sooner() {
+    fn loopback_releases_ports_sooner() {
         let (near, far) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([192, 0, 2, 1]));
         let held = |setting| [near, far].map(|remote| held_with(setting, remote).as_secs());
         assert_eq!([held("0"), held("1"), held("2"), held("")], [[60, 60], [1, 1], [1, 60], [60, 60]]);
     }
 
     #[test]
-    fn early_reuse_is_known_beforehand() {
+    fn port_walk_predicts_early_reuse() {
         let minute = Duration::from_secs(60);
         let after = |length, ports| used_again_after(100.0, length, ports, None).map(|after| after.as_secs());
         assert_eq!(after(minute, 6000), None);

@@ -46,14 +46,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_numbers_are_those_of_the_published_generator() {
+    fn generator_matches_published_sequence() {
         let mut random = Random::new(1_234_567);
         let drawn = [random.next(), random.next(), random.next()];
         assert_eq!(drawn, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);
     }
 
     #[test]
-    fn a_number_between_stays_between() {
+    fn random_numbers_stay_within_bounds() {
         let mut random = Random::new(7);
         let drawn: Vec<_> = (0..1000).map(|_| random.between(3, 5)).collect();
         assert!([3, 4, 5].iter().all(|n| drawn.contains(n)) && drawn.iter().all(|n| (3..=5).contains(n)));

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn vegetas_csv_has_its_twelve_columns() {
+    fn vegeta_csv_has_twelve_columns() {
         insta::assert_snapshot!(written(RecordFormat::VegetaCsv), @r#"
         1767225600000000000,200,2500000,90,5,,,load-0,1,GET,"http://web/x?y=1,2",
         1767225600000000000,404,2500000,0,0,404 Not Found,,load-0,2,GET,"http://web/x?y=1,2",
@@ -261,20 +261,20 @@ mod tests {
     }
 
     #[test]
-    fn vegetas_json_has_its_names() {
+    fn vegeta_json_uses_vegeta_names() {
         let json = written(RecordFormat::VegetaJson);
         insta::assert_snapshot!(json.lines().next().unwrap(), @r#"{"attack":"load-0","seq":1,"code":200,"timestamp":"2026-01-01T00:00:00Z","latency":2500000,"bytes_out":90,"bytes_in":5,"error":"","body":null,"method":"GET","url":"http://web/x?y=1,2","headers":null}"#);
     }
 
     #[test]
-    fn csv_has_every_column_of_every_row() {
+    fn csv_writes_every_row_and_column() {
         let text = written(RecordFormat::Csv);
         assert_eq!(text.lines().count(), 6);
         insta::assert_snapshot!(text.lines().nth(3).unwrap(), @r#"load-0,2,"a,""b""",main,1767225600000000000,,,,,,,1767225600002500000,http_error,,,404,,,,false,,,,,0,0,,,1,http_error"#);
     }
 
     #[test]
-    fn a_record_names_format_and_file() {
+    fn record_option_requires_format_and_path() {
         let record: Record = "vegeta-csv=a=b.csv".parse().unwrap();
         assert_eq!(record, Record { format: RecordFormat::VegetaCsv, path: "a=b.csv".into() });
         for wrong in ["rows.csv", "xml=rows", "csv="] {

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_names_its_source_and_number() {
+    fn http1_request_carries_rolldrop_id() {
         assert_eq!(
             request(Persistence::Close, |_| {}),
             "GET /x?y=z HTTP/1.1\r\nhost: web:8080\r\nuser-agent: rolldrop/VERSION\r\n\
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_can_be_replaced_and_a_body_is_announced() {
+    fn user_headers_replace_defaults() {
         let changed = request(Persistence::Keep, |s| {
             s.method = "POST".into();
             s.body = b"{}".to_vec();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_target_says_goes_before_what_is_said_of_all() {
+    fn target_settings_override_global_ones() {
         let changed = request(Persistence::Keep, |s| {
             s.headers = vec![("A".into(), "all".into()), ("B".into(), "all".into())];
             s.body = b"all".to_vec();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_is_filled_in_everywhere() {
+    fn template_fills_path_headers_and_body() {
         let made = request(Persistence::Keep, |s| {
             s.template = true;
             s.targets[0].url = "http://web/{{seq}}?q={{int:5-5}}".into();

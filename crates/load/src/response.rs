@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_says_status_framing_persistence_and_pod() {
+    fn parser_reads_head_only_when_complete() {
         let text = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nRolldrop-Pod: web-1\r\n\r\nhello";
         let expected = Head {
             status: 200,
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn any_header_may_name_the_pod_and_those_of_gateways_are_found() {
+    fn parser_reads_pod_and_gateway_headers() {
         let text = "HTTP/1.1 200 OK\r\nServer: nginx\r\nrolldrop-pod: no\r\nX-Served-By: web-1\r\nVia: 1.1 a\r\n\
             x-served-by: edge-7\r\nContent-Length: 0\r\n\r\n";
         let wanted = Wanted::new("X-Served-By", &[]).unwrap();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_kept_only_where_both_sides_can_go_on() {
+    fn connection_header_and_framing_decide_reuse() {
         let kept = |text: &str| head(text).keep_alive;
         assert!(!kept("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: x, Close\r\n\r\n"));
         assert!(!kept("HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n"));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_chunked_where_chunked_is_the_last_coding() {
+    fn chunked_must_be_last_coding() {
         let body = |coding: &str| {
             head(&format!("HTTP/1.1 200 OK\r\ntransfer-encoding: {coding}\r\ncontent-length: 5\r\n\r\n")).body
         };
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn some_responses_have_no_body_whatever_they_announce() {
+    fn bodiless_response_ignores_content_length() {
         let announced = "content-length: 9\r\n\r\n";
         for status in ["100 Continue", "204 No Content", "304 Not Modified"] {
             let text = format!("HTTP/1.1 {status}\r\n{announced}");
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_head_is_malformed() {
+    fn parser_rejects_malformed_heads() {
         let malformed = |text: &str| parse_head(text.as_bytes(), &Method::GET, &wanted()) == Err(Malformed);
         assert!(malformed("hello"));
         assert!(malformed("HTTP/1.1 2x0 OK\r\n\r\n"));
@@ -243,7 +243,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_break_the_parser(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn head_parser_survives_arbitrary_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = parse_head(&bytes, &Method::GET, &wanted());
         }
     }

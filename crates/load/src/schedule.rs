@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_counted_part_has_exactly_rate_times_duration_requests() {
+    fn phases_hold_rate_times_duration_requests() {
         let schedule = Schedule::new(stage(0.1, 0.1, 20_000), &[stage(0.1, 0.1, 30_000)], Arrivals::Even, 0);
         assert_eq!((schedule.warmup(), schedule.main()), (2, 3));
         let due = all(&schedule, 1);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_counted_part_begins_when_the_warm_up_is_over() {
+    fn main_phase_starts_after_warmup() {
         let schedule = Schedule::new(stage(3.0, 3.0, 500), &[stage(3.0, 3.0, 1_000)], Arrivals::Even, 0);
         let due = all(&schedule, 1);
         let main: Vec<_> = due.iter().filter(|due| due.phase == Phase::Main).map(seconds).collect();
@@ -243,14 +243,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_has_no_requests_and_the_next_stage_begins_after_it() {
+    fn zero_rate_stage_delays_next_stage() {
         let stages = [stage(2.0, 2.0, 1_000), stage(0.0, 0.0, 5_000), stage(2.0, 2.0, 1_000)];
         let schedule = Schedule::new(stage(2.0, 2.0, 0), &stages, Arrivals::Even, 0);
         assert_eq!(all(&schedule, 1).iter().map(seconds).collect::<Vec<_>>(), [0.0, 0.5, 6.0, 6.5]);
     }
 
     #[test]
-    fn poisson_arrivals_are_irregular_and_come_back_with_their_seed() {
+    fn poisson_arrivals_follow_seed_and_distribution() {
         let schedule = |seed| {
             Schedule::new(stage(1.0, 1.0, 0), &[stage(1000.0, 1000.0, 100_000)], Arrivals::Poisson, seed)
         };
@@ -277,7 +277,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_shares_together_are_the_schedule(
+        fn worker_shares_add_up_to_schedule(
             stages in stages(),
             warmup in (0.5f64..20_000.0, 0u64..50),
             poisson: bool,
@@ -302,7 +302,7 @@ mod tests {
         }
 
         #[test]
-        fn by_any_time_as_many_requests_are_due_as_the_rates_make(stages in stages()) {
+        fn due_requests_match_rate_integral(stages in stages()) {
             let schedule = Schedule::new(stage(1.0, 1.0, 0), &stages, Arrivals::Even, 0);
             for due in all(&schedule, 1) {
                 // The integral of the rate up to the due time is the request's number.

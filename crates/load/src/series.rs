@@ -117,7 +117,7 @@ mod tests {
     use rolldrop_record::Outcome;
 
     #[test]
-    fn each_request_counts_in_one_second_and_pauses_are_seconds_too() {
+    fn series_counts_requests_and_empty_seconds() {
         let at = |ms: i64| Stamp::from_unix_ns(ms * 1_000_000);
         let row = |phase, outcome, end| RequestRow {
             sent: Some(at(end - 4)),

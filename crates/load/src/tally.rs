@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn latencies_are_those_of_answers_and_lag_that_of_all_that_was_sent() {
+    fn latency_excludes_unanswered_requests() {
         let mut first = Tally::default();
         first.add(&row(Outcome::Ok, Some(101), Some(103), 110), true);
         first.add(&row(Outcome::HttpError, None, Some(105), 150), true);
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_a_request_count_where_it_has_them() {
+    fn tally_times_only_existing_request_parts() {
         let ms = |ms: i64| Some(Stamp::from_unix_ns(ms * 1_000_000));
         let fresh = RequestRow {
             connected: ms(103),
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_counts_by_its_grpc_status_where_it_has_one() {
+    fn error_counts_prefer_grpc_status() {
         let plain = row(Outcome::HttpError, None, Some(105), 150);
         let grpc = RequestRow { status: Some(200), grpc_status: Some(14), ..plain.clone() };
         let fine = row(Outcome::Ok, None, Some(105), 150);

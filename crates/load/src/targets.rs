@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn vegetas_http_format_is_read_with_weights() {
+    fn vegeta_http_format_parses_with_weights() {
         let text = "# a comment\nGET http://web/a\nX-One: 1\nx-two: a:b\n\n# weight: 3\nPOST http://web/b\n\
                     # another\nContent-Type: application/json\n@b.json\n\nHEAD http://web/c\nGET http://web/d\n";
         let targets = parse(text, read).unwrap();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn vegetas_json_format_is_read() {
+    fn vegeta_json_format_parses() {
         let text = "{\"method\":\"POST\",\"url\":\"http://web/1\",\"header\":{\"A\":[\"b\",\"c\"]},\"body\":\"Rk9P\"}\n\n\
                     {\"method\":\"GET\",\"url\":\"http://web/2\",\"weight\":2}\n";
         let targets = parse(text, read).unwrap();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_their_line() {
+    fn target_error_names_its_line() {
         let said = |text: &str| parse(text, read).unwrap_err().to_string();
         assert!(said("").starts_with("line 1: there is no target"));
         assert!(said("\nhttp://web/\n").starts_with("line 2: it is not a target"));

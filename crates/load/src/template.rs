@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn placeholders_are_filled_in_and_come_back_with_the_seed() {
+    fn seed_reproduces_filled_placeholders() {
         assert_eq!(filled("a{{seq}}b{{ seq }}", 12, 0), "a12b12");
         assert_eq!(filled("no {placeholder}} and {{ no end", 0, 0), "no {placeholder}} and {{ no end");
         let text = "{{uuid}} {{random:8}} {{int:5-6}}";
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_placeholder_that_means_nothing_says_what_there_is() {
+    fn unknown_placeholder_error_lists_valid_ones() {
         for wrong in ["{{sequence}}", "{{random}}", "{{random:x}}", "{{int:6-5}}", "{{}}"] {
             let said = parse(wrong.as_bytes()).unwrap_err().to_string();
             assert!(said.contains(wrong) && said.contains("{{int:A-B}}"), "{said}");

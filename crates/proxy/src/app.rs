@@ -125,7 +125,7 @@ mod tests {
     use rolldrop_record::Clock;
 
     #[test]
-    fn a_lack_of_descriptors_is_the_proxys_own_end_of_a_request() {
+    fn descriptor_shortage_is_proxy_exhausted() {
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
         let shared = Shared::new(&Config::bare(nowhere), Clock::start());
         let end = |errno: Errno| shared.connect_failed(&io::Error::from_raw_os_error(errno as i32));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_a_thousand_times_a_second_is_said_once() {
+    fn repeated_failure_logs_once_per_second() {
         let seldom = Seldom::default();
         let begun = Clock::start().now();
         let said: Vec<_> =

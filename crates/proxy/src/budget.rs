@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_wants_everything_leaves_something_for_those_who_come_later() {
+    fn greedy_shares_leave_budget_for_newcomers() {
         let pool = Pool::new(1 << 20);
         let mut greedy = Vec::new();
         for _ in 0..20 {
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_buffer_takes_small_reads_where_the_pool_has_no_more_and_gives_back_what_it_has() {
+    async fn buffer_falls_back_to_small_reads() {
         let pool = Pool::new(8 * READ_BYTES);
         let mut first = Buffer::of_app(&pool);
         first.read_from(&mut &[b'x'; 100][..]).await.unwrap();

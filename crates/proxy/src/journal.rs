@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn room_that_a_burst_of_rows_needed_is_given_back() {
+    fn journal_shrinks_after_row_burst() {
         let journal = journal(250_000);
         let mut cursor = Cursor::at(0);
         let mut read = || {
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reader_goes_on_from_its_own_number() {
+    fn journal_readers_resume_at_own_row() {
         let journal = journal(100);
         for conn in 0..3 {
             journal.row(row(conn));
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reader_is_told_every_phase_once() {
+    fn journal_readers_see_phases_once() {
         let journal = journal(100);
         journal.phase(ProxyPhase::PreStop, Stamp::from_unix_ns(1));
         let batch = journal.read(Cursor::at(0));
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_reader_the_oldest_rows_are_dropped_and_counted() {
+    fn unread_journal_drops_oldest_rows() {
         let journal = journal(2);
         for conn in 0..5 {
             journal.row(row(conn));
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_unanswered_requests_displace_no_others_and_are_counted() {
+    fn unanswered_rows_displace_no_served_rows() {
         let journal = journal(10);
         let unanswered = |conn| ServedRow { status: None, ended: ServedEnd::UpstreamReset, ..row(conn) };
         for conn in 0..4 {
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_were_sent_are_kept_for_a_while() {
+    fn journal_keeps_recently_sent_rows() {
         let journal = journal(usize::MAX);
         let recorded = SENT_ROWS + 2 * BATCH_ROWS as u64;
         for conn in 0..recorded {
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_comes_after_the_last_row() {
+    fn journal_end_follows_last_row() {
         let journal = journal(BATCH_ROWS * 2);
         for conn in 0..=BATCH_ROWS as u64 {
             journal.row(row(conn));

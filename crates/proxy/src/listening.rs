@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_is_seen_while_it_stands_and_not_for_its_connections() {
+    fn listener_state_ignores_open_connections() {
         let (_known, known) = listener("127.0.0.1:0");
         let (listener, address) = listener("127.0.0.1:0");
         let _connection = (TcpStream::connect(address).unwrap(), listener.accept().unwrap());
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_listener_gets_connections_to_every_address_of_its_port() {
+    fn ipv4_wildcard_covers_ipv4_only() {
         let (_known, known) = listener("127.0.0.1:0");
         let (_wildcard, any) = listener("0.0.0.0:0");
         for ip in ["127.0.0.1", "127.9.8.7", "::ffff:127.0.0.1"] {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_listener_of_ipv6_gets_those_of_ipv4_unless_it_does_not_want_them() {
+    fn ipv6_wildcard_honors_v6_only() {
         let (_known, known) = listener("127.0.0.1:0");
         for only_v6 in [false, true] {
             let socket = Socket::new(Domain::IPV6, Type::STREAM, None).unwrap();

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn program_that_only_sleeps_is_known_as_a_sleep() {
+    fn exec_sleep_requires_pure_sleep_command() {
         let of =
             |words: &[&str]| exec_sleep_s(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
         assert_eq!(of(&["sleep", "5"]), Some(5));

@@ -120,7 +120,7 @@ mod tests {
     use rolldrop_record::Clock;
 
     #[tokio::test]
-    async fn without_the_right_it_asks_once_for_its_own_pod_and_gives_up() {
+    async fn forbidden_watch_stops_after_one_request() {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let seen = asked.clone();
         let service = tower::service_fn(move |request: Request<Body>| {

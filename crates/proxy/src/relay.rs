@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_client_has_when_the_app_resets_has_passed_though_more_was_ready() {
+    async fn app_reset_counts_bytes_client_received() {
         let listener = TcpListener::bind(ANY).await.unwrap();
         let app = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let mut from_app = listener.accept().await.unwrap().0;
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_client_gets_all_that_an_app_has_said_that_is_gone_since() {
+    async fn closed_app_answer_reaches_slow_client() {
         const LENGTH: usize = 100_000;
         let listener = TcpListener::bind(ANY).await.unwrap();
         let mut app = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

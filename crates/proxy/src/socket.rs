@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_sends_much_gets_more_room_while_there_is_some_and_gives_it_back_when_others_need_it() {
+    async fn send_room_yields_to_other_connections() {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let listener = TcpListener::bind(any).await.unwrap();
         let socket = connect(listener.local_addr().unwrap()).await.unwrap();
@@ -274,8 +274,7 @@ mod tests {
 
     /// The kernel grows a buffer that is read quickly, up to 32 MiB, and never shrinks it.
     #[tokio::test]
-    async fn what_was_read_quickly_and_is_read_no_more_has_the_room_that_there_is_and_not_what_the_kernel_likes()
-     {
+    async fn receive_room_overrides_kernel_autotuning() {
         const QUICKLY: usize = 64 * 1024 * 1024;
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.unwrap();
         prepare(&listener);

@@ -269,7 +269,7 @@ fn facts(row: &ServedRow) -> (u64, Option<u16>, ServedEnd, u64, bool) {
 }
 
 #[tokio::test]
-async fn a_busy_port_and_a_bad_pod_name_are_clear_errors() {
+async fn bind_rejects_busy_port_and_bad_pod() {
     let (_app, address) = app().await;
     let config = Config { listen: address, ..Config::bare(address) };
     let error = Proxy::bind(config.clone(), Clock::start()).unwrap_err();

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_reads_back_from_its_text() {
+    fn end_cause_round_trips_through_text() {
         for (cause, text) in [
             (EndCause::ThisRun(ActionName::DeletePod), "deletePod by this run"),
             (EndCause::Other("stopped by this run".to_owned()), "stopped by this run"),

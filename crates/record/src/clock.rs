@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stamp_and_its_instant_are_the_same_point() {
+    fn stamp_round_trips_through_instant() {
         let clock = Clock::start();
         let stamp = clock.now() + Duration::from_millis(250);
         let instant = clock.instant(stamp).unwrap();
@@ -147,14 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn an_exchange_bounds_the_offset_by_half_its_round_trip() {
+    fn offset_uncertainty_is_half_round_trip() {
         let at = Stamp::from_unix_ns;
         let sample = ClockOffset::of_exchange(at(1000), at(5300), at(1200));
         assert_eq!(sample, ClockOffset { offset_ns: 4200, uncertainty_ns: 101 });
     }
 
     #[test]
-    fn a_clock_never_runs_backwards() {
+    fn clock_never_runs_backwards() {
         let clock = Clock::start();
         let first = clock.now();
         assert!(clock.now() >= first);

@@ -539,7 +539,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_one_flat_line_and_reads_back() {
+    fn event_round_trips_as_flat_line() {
         let event = Event::new(
             Stamp::from_unix_ns(5),
             "web-1",
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn an_action_reads_back_as_it_was_written_and_an_unknown_value_is_an_error() {
+    fn action_round_trips_unless_unknown() {
         let line = |action: &str, mode: &str| {
             format!(
                 r#"{{"v":1,"t_ns":5,"source":"coordinator","kind":"action","disruption":0,"action":"{action}","mode":"{mode}","pod":null,"uid":null,"answered":7,"status":200,"error":null}}"#

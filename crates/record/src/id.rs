@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_id_splits_at_the_last_dash_and_the_first() {
+    fn request_id_splits_at_outer_dashes() {
         let some = |run: &str, source: &str, seq| Some((Some(run.to_owned()), source.to_owned(), seq));
         assert_eq!(parts("k3v9x2ab-load-node-2-17"), some("k3v9x2ab", "load-node-2", 17));
         assert_eq!(parts("load-0-17"), some("load", "0", 17), "of an earlier version: of no run");
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_id_is_random_and_has_no_dash() {
+    fn run_id_is_random_without_dash() {
         let run = RunId::random();
         assert_eq!(run.as_str().len(), RUN_CHARACTERS);
         assert_eq!(run.as_str().parse(), Ok(run.clone()));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_an_earlier_proxy_has_no_run_part() {
+    fn older_proxy_id_has_no_run() {
         let earlier = r#"{"source":"load-0","seq":7}"#;
         let id: RequestId = serde_json::from_str(earlier).unwrap();
         assert_eq!((id.run(), id.source(), id.seq), (None, "load-0", 7));
@@ -246,7 +246,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_id_reads_back_and_nothing_breaks_it(text in "[a-z0-9-]{0,20}", any in ".{0,40}") {
+        fn parsed_request_id_round_trips(text in "[a-z0-9-]{0,20}", any in ".{0,40}") {
             for text in [text, any] {
                 if let Ok(id) = text.parse::<RequestId>() {
                     let again = RequestId::of_parts(id.run(), id.source(), id.seq);

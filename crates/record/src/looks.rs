@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_are_checked_when_they_are_read() {
+    fn looks_reject_invalid_values_on_read() {
         let looks = Looks { spending: Spending::LanDeMetsPocock, alphas: vec![0.03, 0.02], at: 2 };
         let text = serde_json::to_string(&looks).unwrap();
         assert_eq!(text, r#"{"spending":"lan_demets_pocock","alphas":[0.03,0.02],"at":2}"#);

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_reads_back() {
+    fn names_round_trip_through_text() {
         read_back(ActionName::ALL);
         read_back(Cause::ALL);
         read_back(Evidence::ALL);

@@ -166,7 +166,7 @@ mod tests {
     const US: i64 = 1000;
 
     #[test]
-    fn what_is_known_grows_vague_with_the_distance_to_the_samples() {
+    fn uncertainty_grows_with_sample_distance() {
         assert!(Offsets::of([]).is_none());
         let offsets = sampled(3 * S, 0, &[(10 * S, MS, 50), (12 * S, MS, 50)]).unwrap();
         let known = |at: i64| offsets.at(Stamp::from_unix_ns(at + 3 * S));
@@ -183,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn a_good_sample_makes_those_near_it_better() {
+    fn good_sample_narrows_nearby_uncertainty() {
         let offsets = sampled(0, 0, &[(0, MS / 10, 0), (S / 10, 20 * MS, 100)]).unwrap();
         let known = offsets.at(Stamp::from_unix_ns(S / 10));
         assert!(known.uncertainty_ns < MS / 5 && known.offset_ns.abs() <= known.uncertainty_ns, "{known:?}");
     }
 
     #[test]
-    fn a_clock_that_was_set_is_anywhere_between() {
+    fn clock_step_widens_overall_uncertainty() {
         let at =
             |offset_ns| (Stamp::from_unix_ns(5 - offset_ns), ClockOffset { offset_ns, uncertainty_ns: 0 });
         let known = Offsets::of([at(0), at(S)]).unwrap().overall();
@@ -199,7 +199,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_true_offset_is_always_within_what_is_stated(
+        fn true_offset_stays_within_uncertainty(
             offset_ns in -3 * S..3 * S,
             drift_ppm in prop_oneof![-SLEW_PPM..SLEW_PPM, 1000..5000_i64, -5000..-1000_i64],
             exchanges in prop::collection::vec((0..30 * S, 1000..3 * MS, 0..=100_i64), 1..40),

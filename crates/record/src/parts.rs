@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_read_back_as_they_were_written() {
+    fn rows_round_trip_through_parts() {
         let dir = tempfile::tempdir().unwrap();
         let clock = Clock::start();
         let mut writer = PartWriter::<RequestRow>::create(dir.path(), "load-0", clock).unwrap();
@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_with_other_columns_is_an_error() {
+    fn reader_rejects_part_with_foreign_columns() {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = PartWriter::<RequestRow>::create(dir.path(), "load-0", Clock::start()).unwrap();
         writer.extend(&[request(0)]).unwrap();
@@ -627,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn every_column_is_in_the_docs_and_every_field_of_a_row_as_json_is_a_column() {
+    fn columns_match_docs_and_json_fields() {
         let columns = column_names::<RequestRow>();
         assert_eq!(documented("requests"), columns.iter().copied().collect());
         assert_eq!(documented("served"), column_names::<ServedRow>().into_iter().collect());
@@ -639,7 +639,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(10))]
         #[test]
-        fn texts_read_back_however_they_repeat(runs in vec((option::of(0..400u32), 1..20usize), 1..600)) {
+        fn repeated_texts_round_trip_through_parts(runs in vec((option::of(0..400u32), 1..20usize), 1..600)) {
             let dir = tempfile::tempdir().unwrap();
             let mut writer = PartWriter::create(dir.path(), "load-0", Clock::start()).unwrap();
             let rows: Vec<_> = runs
@@ -659,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_was_not_closed_is_not_read() {
+    fn reader_skips_unclosed_part() {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = PartWriter::<RequestRow>::create(dir.path(), "load-0", Clock::start()).unwrap();
         writer.extend(&(0..70_000).map(request).collect::<Vec<_>>()).unwrap();
@@ -668,7 +668,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_part_is_an_error_that_names_it() {
+    fn invalid_part_error_names_file() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("served")).unwrap();
         fs::write(dir.path().join("served/x.parquet"), "not parquet").unwrap();

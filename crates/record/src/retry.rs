@@ -80,7 +80,7 @@ mod tests {
     use crate::{Phase, Stamp};
 
     #[test]
-    fn what_may_be_sent_twice_is_retried_and_what_was_never_sent() {
+    fn client_retries_idempotent_or_unsent_requests() {
         let at = Stamp::from_unix_ns(0);
         let attempt = |outcome, status, grpc_status| RequestRow {
             outcome,
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn go_hides_what_ends_on_a_reused_connection_before_an_answer() {
+    fn go_hides_failures_on_reused_connections() {
         let at = Stamp::from_unix_ns(0);
         let row = |outcome, conn_reused, bytes_sent| RequestRow {
             outcome,
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn in_http2_go_hides_what_was_not_processed_whatever_its_method() {
+    fn go_hides_unprocessed_http2_requests() {
         let at = Stamp::from_unix_ns(0);
         let row = |stream, outcome, detail: &str| RequestRow {
             outcome,

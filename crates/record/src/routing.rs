@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_local_policy_keeps_connections_on_a_node() {
+    fn local_policy_keeps_connections_on_node() {
         let of = |routing: fn(ServiceRules) -> Routing, policy| {
             let rules = ServiceRules {
                 internal_traffic: policy,
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_random_only_where_the_mode_is_and_the_service_asks_for_nothing() {
+    fn balancing_follows_proxy_mode_and_routing() {
         let found = |mode| cluster(mode, Some(ProxyEvidence::ConfigMap));
         let plain = || target(Some(Routing::ClusterIp(ServiceRules::default())));
         assert_eq!(plain().balancing(&found("nftables")), Balancing::Random { assumed: false });
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_prefers_some_pods_is_not_random() {
+    fn pod_preference_prevents_random_balancing() {
         let rules = |change: fn(&mut ServiceRules)| {
             let mut rules = ServiceRules::default();
             change(&mut rules);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_did_not_record_its_service_is_random_by_assumption() {
+    fn unrecorded_routing_assumes_random_balancing() {
         let cluster = cluster("nftables", None);
         assert_eq!(target(None).balancing(&cluster), Balancing::Random { assumed: true });
         let v6 = Target { url: "http://[fd00::7]:80/".into(), ..target(None) };
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_routes_reads_back() {
+    fn routing_round_trips_through_json() {
         let rules = ServiceRules { distribution: Some("PreferClose".into()), ..ServiceRules::default() };
         for routing in [Routing::Url, Routing::Dns, Routing::NodePort(rules)] {
             let json = serde_json::to_value(&routing).unwrap();

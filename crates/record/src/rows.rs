@@ -172,7 +172,7 @@ mod tests {
     use crate::{Clock, Phase, Stamp};
 
     #[test]
-    fn rows_that_crossed_count_once_where_a_kill_left_them() {
+    fn live_rows_fill_gaps_without_duplicates() {
         let dir = tempfile::tempdir().unwrap();
         let at = Stamp::from_unix_ns(0);
         let rows = |seqs: std::ops::Range<u64>| -> Vec<_> {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_wants_stays_as_it_was() {
+    fn unrequested_columns_keep_old_values() {
         let dir = tempfile::tempdir().unwrap();
         let at = Stamp::from_unix_ns;
         let row = |source: &str, seq, ns| {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_whose_bytes_have_changed_is_left_out_and_named() {
+    fn altered_part_is_reported_and_skipped() {
         let dir = tempfile::tempdir().unwrap();
         let at = Stamp::from_unix_ns(7);
         let write = |source: &str| {

@@ -444,7 +444,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_run_is_its_owners_alone() {
+    fn new_run_directory_is_private() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_events_are_told_from_missing_ones() {
+    fn log_distinguishes_altered_from_missing_events() {
         let dir = tempfile::tempdir().unwrap();
         let (run, info, lines) = closed(&dir.path().join("run"));
         let read = |lines: &[String]| {
@@ -510,7 +510,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_device_in_place_of_a_file_is_an_error() {
+    fn event_log_rejects_device_file() {
         let dir = tempfile::tempdir().unwrap();
         let (run, _, _) = closed(&dir.path().join("run"));
         let path = run.path().join(EVENTS);
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_last_line_is_named_and_left_out() {
+    fn event_log_reports_torn_last_line() {
         let dir = tempfile::tempdir().unwrap();
         let run = RunDir::create(&dir.path().join("run")).unwrap();
         let mut log = run.event_log().unwrap();
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_of_a_later_version_is_skipped_and_nonsense_is_an_error() {
+    fn event_log_skips_only_unknown_kinds() {
         let dir = tempfile::tempdir().unwrap();
         let run = RunDir::create(dir.path()).unwrap();
         let path = run.path().join(EVENTS);
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn events_of_another_version_are_counted_and_not_taken_for_ones_of_this() {
+    fn event_log_counts_foreign_version_events() {
         let dir = tempfile::tempdir().unwrap();
         let run = RunDir::create(dir.path()).unwrap();
         let known = serde_json::to_string(&warning(1)).unwrap();
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_empty_place_becomes_a_run_directory() {
+    fn run_directory_requires_empty_folder() {
         let dir = tempfile::tempdir().unwrap();
         assert!(matches!(RunDir::open(dir.path()), Err(RunDirError::NotARun(_))));
         fs::write(dir.path().join("x"), "").unwrap();

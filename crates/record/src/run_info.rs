@@ -463,7 +463,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_stated_fills_a_gap_and_overrules_nothing() {
+    fn stated_proxy_never_overrides_detected_one() {
         let mut cluster = ClusterInfo::default();
         cluster.assume(&ServiceProxy::Iptables).unwrap();
         cluster.assume(&ServiceProxy::Nftables).unwrap();

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_word_reads_back_and_old_ones_are_known() {
+    fn proxy_names_round_trip_through_json() {
         for name in ["iptables", "nftables", "ipvs", "userspace", "kernelspace", "cilium", "kube-router"] {
             let read: ServiceProxy = serde_json::from_value(name.into()).unwrap();
             assert_eq!(serde_json::to_value(&read).unwrap(), name);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn only_modes_that_pick_at_random_are_said_to_do_so() {
+    fn only_random_modes_spread_randomly() {
         let random = |name: &str| ServiceProxy::from(name).spread() == Spread::Random;
         assert!(["iptables", "nftables", "userspace"].into_iter().all(random));
         assert!(!["ipvs", "cilium", "kernelspace", "unknown", "kube-router"].into_iter().any(random));

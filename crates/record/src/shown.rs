@@ -149,7 +149,7 @@ mod tests {
     const HOSTILE: &str = "a\u{1b}[31mb\u{9b}1mc\u{7f}d\u{202e}e\u{2066}f\u{200f}g\r\nh\ti\u{7}\u{2028}";
 
     #[test]
-    fn what_acts_becomes_visible_and_the_rest_stays() {
+    fn text_escapes_control_characters() {
         let shown = r"a\u{1b}[31mb\u{9b}1mc\u{7f}d\u{202e}e\u{2066}f\u{200f}g\u{d}\u{a}h\u{9}i\u{7}\u{2028}";
         assert_eq!(one_line(HOSTILE), shown);
         assert_eq!(lines("a\n\tb\r\u{1b}"), "a\n\tb\\u{d}\\u{1b}");
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn no_line_is_a_command_of_a_ci_system() {
+    fn messages_escape_ci_commands() {
         let foreign = "denied\n::error title=x::y\n  ::add-mask::a\nsee ##[error]b ##vso[c] ##teamcity[d]";
         let shown = r"denied
 \u{3a}:error title=x::y
@@ -173,7 +173,7 @@ see \u{23}#[error]b \u{23}#vso[c] \u{23}#teamcity[d]";
     }
 
     #[test]
-    fn credentials_in_a_url_are_not_shown() {
+    fn url_masks_credentials() {
         for (given, shown) in [
             ("http://user:hush@host/a@b", "http://***@host/a@b"),
             ("user:hu@sh@host", "***@host"),
@@ -186,7 +186,7 @@ see \u{23}#[error]b \u{23}#vso[c] \u{23}#teamcity[d]";
     }
 
     #[test]
-    fn colours_alone_may_stay() {
+    fn coloured_lines_keep_only_colours() {
         let coloured = "\u{1b}[1;31mlost\u{1b}[0m\n";
         assert_eq!(coloured_lines(coloured), coloured);
         assert_eq!(
@@ -197,7 +197,7 @@ see \u{23}#[error]b \u{23}#vso[c] \u{23}#teamcity[d]";
     }
 
     #[test]
-    fn all_texts_of_a_value_are_shown_so() {
+    fn values_escape_nested_texts() {
         let value = BTreeMap::from([("a\u{1b}", vec!["x", "y\u{7}"])]);
         let value: BTreeMap<String, Vec<String>> = value
             .into_iter()

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn connecting_is_a_part_of_the_service_time() {
+    fn service_time_includes_connecting() {
         let fresh = row(100, Some(110), Some(180), 200);
         assert_eq!((fresh.send_lag_ns(), fresh.service_ns(), fresh.response_ns()), (Some(10), Some(90), 100));
         let kept = row(100, None, Some(120), 200);
@@ -65,7 +65,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lag_and_service_add_up_to_the_response(
+        fn send_lag_plus_service_equals_response(
             scheduled in 0..1000_i64,
             connect_start in proptest::option::of(1000..2000_i64),
             sent in proptest::option::of(2000..3000_i64),

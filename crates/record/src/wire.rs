@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_one_word_and_is_not_shown() {
+    fn token_is_single_word_and_redacted() {
         let token: AdminToken = "s3cret\n".parse().unwrap();
         assert_eq!((token.as_str(), format!("{token:?}").as_str()), ("s3cret", "AdminToken(..)"));
         for text in ["", "\n", "two words", "caf\u{e9}"] {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_known_as_a_whole_only() {
+    fn token_comparison_requires_exact_match() {
         let token: AdminToken = "s3cret".parse().unwrap();
         assert!(token.is(b"s3cret"));
         for other in ["", "s3cre", "s3cret ", "s3crets", "S3cret"] {

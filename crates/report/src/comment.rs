@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_verdict_the_checks_and_the_figures_come_before_the_summary() {
+    fn comment_starts_with_verdict_and_checks() {
         let mut result = samples::naive_exit().result;
         let passed = Check::plain("terminations.min", CheckVerdict::Pass, "at least 3", "3", "");
         let failed = Check::plain("dropped.max", CheckVerdict::Fail, "at most 0", "24", "a|b");
@@ -132,14 +132,14 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_is_one_line_of_html_whatever_the_name() {
+    fn marker_escapes_name_to_one_line() {
         assert_eq!(marker("a b--><!--\n"), "<!-- rolldrop: a_b-____-__ -->");
         let first = |result| render(result).lines().next().map(str::to_owned);
         assert_ne!(first(&samples::rollout().result), first(&samples::naive_exit().result));
     }
 
     #[test]
-    fn a_comment_is_never_longer_than_github_takes() {
+    fn comment_stays_within_github_limit() {
         let mut result = samples::naive_exit().result;
         let finding = result.findings[0].clone();
         result.findings = vec![finding; 2000];
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_decides_nothing_says_so_first() {
+    fn invalid_run_comment_warns_first() {
         let comment = render(&samples::invalid().result);
         assert!(comment.contains(" is invalid\n\n> [!CAUTION]\n> INVALID MEASUREMENT"), "{comment}");
     }

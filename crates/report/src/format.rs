@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_is_not_known_is_an_interval() {
+    fn uncertain_count_shows_as_interval() {
         let between = |at_least, at_most, estimate| bounded(&Bounded { at_least, at_most, estimate });
         assert_eq!(between(3, 9, 5.21), "3 to 9, best estimate 5.2");
         assert_eq!(between(0, 1_234, 7.0), "up to 1,234, best estimate 7.0");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_shows_as_a_dash() {
+    fn non_finite_number_shows_as_dash() {
         for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             for text in [seconds(value), seconds_unit(value), millis(value), plain(value), percent(value)] {
                 assert_eq!(text, NONE);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_cut_and_broken_to_fit() {
+    fn text_wraps_and_shortens_to_width() {
         assert_eq!(wrap("one two  three", 7), ["one two", "three"]);
         assert_eq!(wrap("unbreakable", 3), ["unbreakable"]);
         assert!(wrap("", 10).is_empty());

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_pass_is_an_annotation_and_the_last_line_is_the_answer() {
+    fn log_annotates_unpassed_checks_and_answer() {
         let mut result = samples::naive_exit().result;
         result.checks = checks(3, CheckVerdict::Pass);
         result.checks[0].verdict = CheckVerdict::Fail;
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_annotations_are_made_than_are_shown() {
+    fn log_merges_annotations_beyond_limit() {
         let mut result = samples::naive_exit().result;
         result.checks = checks(12, CheckVerdict::Fail);
         let log = log(&result);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_decides_nothing_is_an_error_whatever_its_checks_say() {
+    fn invalid_or_partial_run_logs_error() {
         for (analysis, what) in [(samples::invalid(), "is invalid"), (samples::partial(), "is partial")] {
             let result = &analysis.result;
             let line = format!("::error title=rolldrop%3A {} {what}::", result.scenario);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_are_figures_that_a_later_step_can_compare() {
+    fn outputs_contain_comparable_figures() {
         let mut result = samples::naive_exit().result;
         result.checks = checks(2, CheckVerdict::Fail);
         insta::assert_snapshot!(outputs(&result), @"

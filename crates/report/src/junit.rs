@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn each_check_is_a_case_and_what_cannot_be_told_is_an_error() {
+    fn junit_reports_inconclusive_check_as_error() {
         let mut result = samples::naive_exit().result;
         result.checks = vec![
             check("dropped.max", CheckVerdict::Fail),
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_measurement_that_does_not_count_is_an_error() {
+    fn junit_reports_invalid_measurement_as_error() {
         let invalid = render(&samples::invalid().result);
         assert!(invalid.contains("<error message=\"INVALID"), "{invalid}");
         assert!(invalid.contains("type=\"invalid\">INVALID"), "{invalid}");

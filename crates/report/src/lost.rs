@@ -87,12 +87,12 @@ mod tests {
     }
 
     #[test]
-    fn every_column_is_in_the_docs() {
+    fn lost_csv_columns_are_documented() {
         assert_eq!(documented("lost.csv"), COLUMNS.iter().map(|(name, _)| *name).collect());
     }
 
     #[test]
-    fn each_dropped_request_is_a_row_with_all_that_may_explain_it() {
+    fn lost_csv_rows_name_every_candidate() {
         let mut analysis = samples::naive_exit();
         analysis.lost.truncate(2);
         analysis.lost[0].target = "web, \"old\"".into();

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_figure_is_a_gauge_in_base_units() {
+    fn figures_are_gauges_in_base_units() {
         let metrics = render(&samples::naive_exit().result);
         for line in [
             "# TYPE rolldrop_dropped_requests gauge",
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_left_out_and_names_are_escaped() {
+    fn metrics_omit_unknowns_and_escape_names() {
         let mut result = samples::partial().result;
         result.scenario = "a\"b\\c".into();
         result.longest_outage_s = f64::NAN;

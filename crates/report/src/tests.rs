@@ -23,7 +23,7 @@ fn every_sample() -> [(&'static str, Analysis); 7] {
 }
 
 #[test]
-fn an_invalid_run_that_ended_early_is_called_partial_too() {
+fn warning_states_invalid_and_partial() {
     let mut result = samples::invalid().result;
     assert!(words::warning(&result).is_some_and(|warning| !warning.contains("partial")));
     result.complete = false;
@@ -37,7 +37,7 @@ fn plain_text(analysis: &Analysis) -> String {
 }
 
 #[test]
-fn no_form_holds_a_character_that_acts() {
+fn reports_contain_no_control_characters() {
     const HOSTILE: &str = "a\u{1b}[31mb\u{9b}1mc\u{7f}d\u{202e}e\u{2066}f\r\ng\u{7}\u{0}";
     let mut analysis = samples::naive_exit();
     let result = &mut analysis.result;
@@ -75,7 +75,7 @@ fn no_form_holds_a_character_that_acts() {
 }
 
 #[test]
-fn the_text_of_a_run_that_drops() {
+fn text_report_shows_dropped_requests() {
     insta::assert_snapshot!(plain_text(&samples::naive_exit()), @"
     24 of 9,000 requests were dropped as 3 pods ended.
     All 24 were sent to the 3 terminating pods, within their endpoint-propagation windows.
@@ -128,7 +128,7 @@ fn the_text_of_a_run_that_drops() {
 }
 
 #[test]
-fn the_text_of_a_run_without_a_drop() {
+fn text_report_shows_zero_drops() {
     insta::assert_snapshot!(plain_text(&samples::prestop_sleep()), @"
     0 of 9,000 requests were dropped as 3 pods ended.
       run    rolldrop 0.1.0 · scenario prestop-sleep · 300 requests/s for 30 s · Kubernetes v1.36.2 ·
@@ -168,7 +168,7 @@ fn the_text_of_a_run_without_a_drop() {
 }
 
 #[test]
-fn the_text_of_a_partial_run() {
+fn text_report_shows_partial_run() {
     insta::assert_snapshot!(plain_text(&samples::partial()), @"
     PARTIAL MEASUREMENT: the record is incomplete; the numbers cover only what was recorded. Interrupted
     8 s into the run.
@@ -208,7 +208,7 @@ fn the_text_of_a_partial_run() {
 }
 
 #[test]
-fn the_text_of_a_run_in_which_nothing_happened() {
+fn text_report_shows_quiet_run() {
     insta::assert_snapshot!(plain_text(&samples::quiet()), @r"
     0 of 4,000 requests were dropped; no pod ended during the run.
       run    rolldrop 0.1.0 · scenario watch · 200 requests/s for 20 s · Kubernetes v1.36.2 · userspace
@@ -226,14 +226,14 @@ fn the_text_of_a_run_in_which_nothing_happened() {
 }
 
 #[test]
-fn an_invalid_run_says_so_first_and_last() {
+fn invalid_text_warns_first_and_last() {
     let text = plain_text(&samples::invalid());
     assert!(text.starts_with("INVALID MEASUREMENT: do not use these numbers. Send lag p99 412 ms"), "{text}");
     assert!(text.contains("\nINVALID: do not use these numbers\n  because  send lag p99"), "{text}");
 }
 
 #[test]
-fn the_text_fits_its_width_and_shows_no_broken_number() {
+fn plain_text_fits_width_without_nan() {
     for (name, analysis) in every_sample() {
         for width in [80, 100] {
             let text = text(&analysis, &TextOptions { width, ..TextOptions::default() });
@@ -263,7 +263,7 @@ fn colour_changes_nothing_but_colour() {
 }
 
 #[test]
-fn a_result_reads_back_from_its_json() {
+fn result_json_round_trips() {
     for (name, analysis) in every_sample() {
         let read: RunResult = serde_json::from_slice(&json(&analysis.result)).unwrap();
         // Not compared as a whole, because reading may change the last digit of a fraction.
@@ -274,7 +274,7 @@ fn a_result_reads_back_from_its_json() {
 }
 
 #[test]
-fn markdown_and_html_show_hostile_names_as_text() {
+fn markdown_and_html_escape_hostile_names() {
     let mut analysis = samples::naive_exit();
     analysis.result.scenario = "<script>alert(1)</script> a|b".into();
     analysis.result.terminations[0].pod = "\"><img src=x>".into();
@@ -289,7 +289,7 @@ fn markdown_and_html_show_hostile_names_as_text() {
 }
 
 #[test]
-fn names_that_others_choose_call_nobody_and_link_nowhere() {
+fn markdown_escapes_mentions_and_links() {
     let escaped = crate::markdown::escape;
     assert_eq!(escaped("by @octocat, @org/team"), "by @\u{200b}octocat, @\u{200b}org/team");
     assert_eq!(
@@ -303,7 +303,7 @@ fn names_that_others_choose_call_nobody_and_link_nowhere() {
 }
 
 #[test]
-fn all_files_of_a_report_are_made() {
+fn report_contains_all_files() {
     let files = all(&samples::prestop_sleep()).unwrap();
     let paths: Vec<&str> = files.iter().map(|f| f.path.as_str()).collect();
     let charts = ["drops", "timeline", "traffic", "windows", "latency", "latency-heatmap"];
@@ -317,7 +317,7 @@ fn all_files_of_a_report_are_made() {
 }
 
 #[test]
-fn charts_are_drawn_of_an_analysis_that_holds_nothing() {
+fn empty_analysis_still_yields_charts() {
     let mut analysis = samples::quiet();
     analysis.charts = Default::default();
     analysis.lost.clear();
@@ -327,7 +327,7 @@ fn charts_are_drawn_of_an_analysis_that_holds_nothing() {
 }
 
 #[test]
-fn numbers_that_are_none_break_no_form() {
+fn non_finite_numbers_break_no_report() {
     let mut analysis = samples::naive_exit();
     let [t0, t1, t2] = &mut analysis.result.terminations[..] else { panic!("three terminations") };
     t0.windows[0].upper_s = Some(f64::INFINITY);
@@ -426,7 +426,7 @@ fn a_comparison() -> (Comparison, SideChart, SideChart) {
 }
 
 #[test]
-fn a_comparison_is_told_in_every_form() {
+fn comparison_renders_in_every_format() {
     let (comparison, before, after) = a_comparison();
     insta::assert_snapshot!(comparison_text(&comparison, &TextOptions::default()), @"
     Worse than the baseline: response time p99 +34 %.

@@ -394,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_proof_that_is_shown_is_that_of_the_chosen_sleep() {
+    fn shown_proof_matches_chosen_sleep() {
         let settings = |s: u64| json!({"preStopSeconds": s, "terminationGracePeriodSeconds": 30, "minReadySeconds": 0, "readinessDelaySeconds": 0});
         let step = |purpose: &str, sleep_s, lost: u64| {
             json!({
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn deletions_are_named_in_the_sentence_with_the_number() {
+    fn proof_sentence_counts_isolated_deletions() {
         let settings = json!({"preStopSeconds": 1, "terminationGracePeriodSeconds": 30, "minReadySeconds": 0, "readinessDelaySeconds": null});
         let step: Step = serde_json::from_value(json!({
             "purpose": "proof", "run": "2-proof", "settings": settings, "verdict": {"state": "valid"},

@@ -467,7 +467,7 @@ mod tests {
     use rolldrop_analysis::model::NoBound;
 
     #[test]
-    fn fragments_become_sentences_and_names_stay_names() {
+    fn sentence_capitalizes_words_but_keeps_names() {
         for (fragment, expected) in [
             ("the app exits", "The app exits."),
             ("preStop sleep is short", "preStop sleep is short."),
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn the_remedy_is_that_of_the_most_frequent_cause() {
+    fn remedy_addresses_most_frequent_cause() {
         let mut result = crate::samples::naive_exit().result;
         let told = |result: &RunResult| match remedy(result) {
             Some(Remedy::Yaml(yaml, note)) => format!("{yaml} {note}"),
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn range_is_said_in_words_with_its_mode_and_ground() {
+    fn range_recommendation_states_mode_and_basis() {
         let mut result = crate::samples::naive_exit().result;
         let rec = &mut result.recommendation[0];
         (rec.suggested_seconds, rec.suggested_from_seconds) = (Some(4), Some(2));
@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_without_a_window_is_not_called_unbounded() {
+    fn pod_without_window_is_not_unbounded() {
         let mut result = crate::samples::naive_exit().result;
         let w = &mut result.terminations[0].windows[0];
         (w.lower_s, w.upper_s) = (None, None);
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_cluster_is_told_another_way_to_sleep() {
+    fn older_cluster_gets_exec_sleep() {
         let analysis = crate::samples::naive_exit();
         let rec = &analysis.result.recommendation[0];
         let first = |version: &str| yaml(rec, version).swap_remove(0);
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_a_replica_set_are_told_apart_by_their_end() {
+    fn short_pod_name_keeps_suffix() {
         assert_eq!(
             [short_pod("web-7d4b9c6f5-2xkqp"), short_pod("web"), short_pod("web-")],
             ["2xkqp", "web", "web-"]

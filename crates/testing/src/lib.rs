@@ -59,7 +59,7 @@ macro_rules! targets {
 
         #[cfg(test)]
         #[test]
-        fn kept_inputs_and_others_like_them_break_no_target() {
+        fn corpus_and_mutations_break_no_target() {
             $crate::break_none(TARGETS);
         }
     };

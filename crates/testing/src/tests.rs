@@ -49,7 +49,7 @@ fn the_programs_are_the_targets() {
 }
 
 #[test]
-fn old_defects_can_still_be_put_back() {
+fn regression_patches_match_current_code() {
     let folder = fuzz_folder().join("regressions");
     for patch in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
         let mut code = None;

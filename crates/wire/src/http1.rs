@@ -172,7 +172,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_chunked_body_ends_at_the_same_byte_however_it_arrives(cuts in prop::collection::vec(0..MESSAGE.len(), 0..8)) {
+        fn chunked_body_end_ignores_segmentation(cuts in prop::collection::vec(0..MESSAGE.len(), 0..8)) {
             let mut cuts = cuts;
             cuts.sort_unstable();
             cuts.push(MESSAGE.len());
@@ -189,7 +189,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        fn chunked_parser_survives_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             let mut body = Body::CHUNKED;
             if let Ok(taken) = body.take(&bytes) {
                 prop_assert!(taken <= bytes.len());
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunked_body_that_breaks_the_grammar_is_refused() {
+    fn chunked_parser_rejects_bad_grammar() {
         for bad in [
             "\r\n",
             "g\r\n",
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_ends_at_its_last_byte() {
+    fn length_body_ends_at_last_byte() {
         let mut body = Body::Length(5);
         assert_eq!(body.take(b"hel"), Ok(3));
         assert!(!body.is_done());

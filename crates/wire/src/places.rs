@@ -273,7 +273,7 @@ mod tests {
     const PATIENCE: Patience = Patience { idle: IDLE_TIMEOUT, head: HEAD_TIMEOUT };
 
     #[tokio::test(start_paused = true)]
-    async fn the_longest_idle_makes_room_and_the_busy_stay() {
+    async fn longest_idle_connection_makes_room_first() {
         let places = Places::new(2, PATIENCE);
         let first = Arc::new(places.take().await.unwrap());
         let request = first.begin_request();
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn heads_are_hurried_and_idle_connections_kept_for_a_while() {
+    async fn unfinished_heads_close_before_idle_connections() {
         let places = Places::new(1, PATIENCE);
         let place = Arc::new(places.take().await.unwrap());
         tokio::time::advance(IDLE_TIMEOUT - Duration::from_secs(1)).await;

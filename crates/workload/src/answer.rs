@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn readiness_is_one_path_and_health_another() {
+    fn readiness_and_health_use_separate_paths() {
         let asked = |path| answer(path, None, Readiness::NotReady, &Bytes::new()).status;
         assert_eq!(asked("/readyz"), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(asked("/healthz"), StatusCode::OK);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_takes_the_time_it_was_asked_for() {
+    fn stream_lasts_requested_time() {
         let answer = get("/stream", "bytes=1000&ms=1900");
         assert_eq!(answer.pace, Pace::Pieces { piece_bytes: 50, pause: Duration::from_millis(100) });
         assert_eq!(answer.body.len(), 1000);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_size_replaces_the_text() {
+    fn body_size_replaces_default_text() {
         assert_eq!(index_body(Some(3), Some("web-1")), "xxx");
         assert_eq!(index_body(None, None), "ok\n");
     }

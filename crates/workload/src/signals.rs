@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_are_named_with_or_without_their_prefix() {
+    fn signal_prefix_is_optional() {
         assert_eq!("SIGUSR1".parse(), Ok(StopSignal::Usr1));
         assert_eq!("HUP".parse(), Ok(StopSignal::Hup));
         assert_eq!(StopSignal::Quit.to_string(), "SIGQUIT");

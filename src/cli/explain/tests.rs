@@ -16,7 +16,7 @@ fn names_of(kind: Kind) -> BTreeSet<&'static str> {
 }
 
 #[test]
-fn each_outcome_cause_stage_and_finding_is_explained_and_nothing_else() {
+fn docs_explain_exactly_the_known_names() {
     let outcomes = Outcome::ALL.iter().map(|outcome| outcome.as_str()).collect();
     assert_eq!(names_of(Kind::Outcome), outcomes);
     let causes = Cause::ALL.iter().map(|cause| cause.as_str()).collect();
@@ -54,7 +54,7 @@ fn limits(path: &[String], found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn each_key_of_expect_is_explained() {
+fn docs_explain_every_expect_key() {
     let mut found = BTreeSet::new();
     limits(&[], &mut found);
     for key in ["dropped.perGroup", "causes.overload", "latency.steady.p99_9", "windows.p50", "validity"] {
@@ -75,7 +75,7 @@ fn values() -> [Value; 7] {
 }
 
 #[test]
-fn each_check_that_is_explained_exists() {
+fn explained_checks_exist() {
     let judges = |name: &&str| {
         let name = name.replace("causes.NAME", "causes.overload").replace("outcomes.NAME", "outcomes.ok");
         let name =
@@ -116,7 +116,7 @@ fn each_check_that_is_explained_exists() {
 }
 
 #[test]
-fn a_name_is_explained_in_the_words_of_the_docs() {
+fn explanation_quotes_docs() {
     insta::assert_snapshot!(explained("routed_to_dead_pod", 80).unwrap(), @"
     routed_to_dead_pod (cause of dropped requests)
 
@@ -165,7 +165,7 @@ fn a_name_is_explained_in_the_words_of_the_docs() {
 }
 
 #[test]
-fn a_name_that_means_several_things_is_explained_as_each() {
+fn ambiguous_name_prints_every_meaning() {
     let both = explained("requests.ok", 100).unwrap();
     assert_eq!(both.matches("requests.ok (check of a gate)").count(), 2, "{both}");
     let entries = docs::entries();
@@ -174,7 +174,7 @@ fn a_name_that_means_several_things_is_explained_as_each() {
 }
 
 #[test]
-fn an_unknown_name_is_an_error_with_those_that_are_like_it() {
+fn unknown_name_lists_similar_names() {
     let error = |name| explained(name, 100).unwrap_err().to_string();
     assert_eq!(
         error("routed_to_deadpod"),
@@ -194,7 +194,7 @@ fn an_unknown_name_is_an_error_with_those_that_are_like_it() {
 }
 
 #[test]
-fn the_list_has_each_name_on_one_line_that_fits() {
+fn list_shows_one_line_per_name() {
     for width in [60, 100] {
         let list = list(&docs::entries(), width);
         assert!(list.lines().all(|line| line.chars().count() <= width), "{list}");
@@ -206,7 +206,7 @@ fn the_list_has_each_name_on_one_line_that_fits() {
 }
 
 #[test]
-fn no_markdown_is_left_in_what_is_printed() {
+fn explanation_contains_no_markdown() {
     for entry in docs::entries() {
         let text = in_full(&entry, 100);
         assert!(!text.contains(['`', '|']) && !text.contains("](") && !text.contains("**"), "{text}");
@@ -216,7 +216,7 @@ fn no_markdown_is_left_in_what_is_printed() {
 
 /// The image and the package are built of the files that they take, and these pages are among them.
 #[test]
-fn the_pages_are_part_of_the_image_and_of_the_package() {
+fn image_and_package_include_docs_pages() {
     let file = |name: &str| {
         fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name))
             .expect("a file of the repository")

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_counts_percentages_and_durations() {
+    fn limit_parses_counts_percentages_and_durations() {
         let parsed = |text: &str| text.parse::<FailOn>().map(|limit| (limit.metric, limit.limit));
         assert_eq!(parsed("dropped>0.1%"), Ok((Metric::Percent(Requests::Dropped), 0.1)));
         let refused = Requests::Of(Outcome::ConnectRefused);

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_has_four_columns_and_ends_with_every_value() {
+    fn hgrm_table_matches_histogram() {
         let mut ns = Histogram::new(3).unwrap();
         (1..=1000).for_each(|ms| ns.record(ms * 1_000_000).unwrap());
         let table = table(&ns);

@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stopped_early_says_so_first() {
+    fn interrupted_load_starts_with_partial() {
         let (plan, mut summary, _) = report();
         summary.tally.outcomes = Counts::default();
         summary.tally.error_statuses = ErrorStatuses::default();
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_tells_what_was_lost_and_whether_the_load_was_sent() {
+    fn table_shows_losses_and_unsent_requests() {
         let (plan, summary, report) = report();
         insta::assert_snapshot!(text("http://web/", &plan, &report, &summary, false), @r"
         INVALID: this is not the load that was asked for: 2 of 100 requests were not sent (2.00 %, limit 0.10 %); 2: a worker of the load came to them too late (late)

@@ -201,7 +201,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn rates_failures_latency_and_time_left_are_told_and_the_warmup_counts_nowhere() {
+    fn figures_exclude_warmup_requests() {
         let busy = busy();
         assert_eq!(busy.rates(), "offered 220/s, sent 215/s, 3 in flight");
         assert_eq!(busy.rate(), "offered 220/s, sent 215/s");
@@ -217,7 +217,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_position_is_that_of_the_counted_part() {
+    fn position_covers_measured_requests_only() {
         let at = |scheduled, ms| planned().position(scheduled, 12, Duration::from_millis(ms), End::Planned);
         assert_eq!(at(20, 400), Position { text: "warm-up, 1 s left".into(), of: None });
         assert_eq!(at(40, 1_000).text, "0/600 requests, 3 s left");
@@ -234,7 +234,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_rate_is_that_of_about_a_second() {
+    fn offered_rate_averages_over_one_second() {
         let mut rate = Rate::begin();
         let start = rate.since;
         let mut at = |ms, scheduled| {

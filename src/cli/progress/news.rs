@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_many_pods_do_at_once_is_one_line_that_fits() {
+    fn simultaneous_pod_news_shares_one_line() {
         let pod = |what, n: usize| News::Pod(what, format!("web-5f7d8c9b4-{n:05}"));
         let mut news = vec![News::Said("drain node-2 begins".into()), pod(PodNews::Terminates, 0)];
         assert_eq!(lines(&news, COLUMNS), ["drain node-2 begins", "web-5f7d8c9b4-00000 begins to terminate"]);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_do_not_fit_are_left_out() {
+    fn overlong_line_drops_middle_parts() {
         let parts = ["a long beginning", "which is followed", "end"].map(str::to_owned);
         assert_eq!(joined(parts.clone(), 80), "a long beginning; which is followed; end");
         assert_eq!(joined(parts.clone(), 22), "a long beginning; end");

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn forty_pods_of_which_those_that_change_are_named() {
+    fn screen_lists_changing_pods_first() {
         let names: Vec<String> = (0..40).map(|n| format!("web-6d4cf56db6-{n:05}")).collect();
         let mut run = Run::begin(&names.iter().map(String::as_str).collect::<Vec<_>>());
         for (n, name) in names.iter().enumerate().take(5) {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_that_waits_for_a_budget() {
+    fn screen_shows_drain_awaiting_budget() {
         let mut run = Run::begin(&["web-0", "web-1", "web-2"]);
         let drain = disruption("{at: 3s, action: drain, node: node-1}");
         run.0.stands(0, &drain, Standing::Due { repetition: 0, at: at(3.0) });
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deletion_that_waits_for_silence_and_one_that_is_due() {
+    fn screen_shows_waiting_and_due_actions() {
         let mut run = Run::begin(&["web-0", "web-1", "web-2"]);
         let text = "{at: 3s, action: deletePod, selector: app=web, count: 1, every: 6s, repeat: 3}";
         let delete = disruption(text);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_whose_pods_nobody_knows_and_a_terminal_with_little_room() {
+    fn screen_fits_unknown_pods_and_small_terminals() {
         let mut run = Run::begin(&[]);
         run.lost(5.0, &[("response_timeout", 3)]);
         insta::assert_snapshot!(shown(&run, SIZES[0]), @r"
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn before_and_after_the_load_a_step_is_shown_with_the_pods() {
+    fn screen_shows_steps_outside_load() {
         let mut run = Run::begin(&["web-0"]);
         run.sees(11.0, "web-0", Phase::Terminating);
         let screen =

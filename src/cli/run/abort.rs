@@ -98,7 +98,7 @@ mod tests {
     use rolldrop_record::Outcome;
 
     #[tokio::test(start_paused = true)]
-    async fn a_load_is_given_up_when_the_last_period_loses_too_much() {
+    async fn recent_drop_share_aborts_load() {
         let limit = Abort { share: 0.05, over: Duration::from_secs(10), requests: 50 };
         let mut drops = Drops { limit, seen: VecDeque::new() };
         let begun = Instant::now();

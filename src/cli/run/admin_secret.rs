@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_wherever_it_is_referred_to_once() {
+    fn admin_secret_covers_referring_namespaces() {
         let secret = AdminSecret::new("s3cret".parse().unwrap());
         let pod = |namespace: Value, refers: &str| json!({"kind": "Pod", "metadata": {"namespace": namespace}, "spec": {"secret": refers}});
         let name = secret.key.name.as_str();

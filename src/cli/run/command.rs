@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_found_as_a_shell_finds_it() {
+    fn user_command_resolves_through_path() {
         let find = |name: &str| UserCommand::find(vec![name.into()]);
         assert!(find("sh").unwrap().unwrap().program.is_absolute());
         assert!(find("/bin/sh").unwrap().is_some());

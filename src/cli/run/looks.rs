@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_looks_are_fixed_before_the_start() {
+    fn look_schedule_is_fixed_beforehand() {
         let looks =
             |most| asked(&acting("action: deletePod, selector: app=web"), most, false).unwrap().unwrap();
         assert_eq!((looks(None).most(), looks(None).at, looks(Some(7)).most()), (4, 1, 7));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_repeated_is_refused_with_its_place() {
+    fn extend_refuses_unrepeatable_disruptions() {
         let set_image = "action: setImage, workload: deployment/web, container: app, image: x";
         for (keys, why) in [
             (
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_and_a_run_without_a_gate_are_refused() {
+    fn extend_needs_gate_and_no_command() {
         let fine = acting("action: deletePod, selector: app=web");
         let error = |keys: &str, has_command| asked(keys, None, has_command).unwrap_err();
         assert!(error(&fine, true).contains("a COMMAND may do something else"));

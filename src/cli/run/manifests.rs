@@ -122,7 +122,7 @@ spec:
     }
 
     #[test]
-    fn a_gateway_before_the_app_gets_no_sidecar() {
+    fn gateway_before_app_gets_no_sidecar() {
         let url = "{url: \"http://10.96.200.200:8000/\"}";
         assert_eq!(injected("{inject: true}", url), ["web"]);
         assert_eq!(injected("{inject: true, workloads: [deployment/web]}", url), ["web"]);
@@ -131,7 +131,7 @@ spec:
     }
 
     #[test]
-    fn only_the_tools_own_image_is_replaced() {
+    fn image_override_spares_other_images() {
         let mut pod =
             json!({"spec": {"containers": [{"image": "rolldrop"}, {"image": "nginx"}], "image": 1}});
         replace_image(&mut pod, "example.org/rolldrop:1");

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn fresh_connections_need_ports_for_a_minute_each() {
+    async fn fresh_connections_exhaust_source_ports() {
         let ports = "sourcePorts: 40000-40999";
         let few = |rate: u32, duration: &str, more: &str| {
             format!("rate: {rate}, duration: {duration}, {ports}{more}")

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_port_a_load_balancer_and_an_ingress_are_ways_from_outside() {
+    fn service_lists_its_external_urls() {
         let service: Service = read(json!({
             "metadata": {"name": "web"},
             "spec": {"ports": [{"port": 80, "nodePort": 30080}]},

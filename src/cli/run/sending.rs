@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_service_that_cannot_be_reached_from_here_is_loaded_from_the_cluster_unless_told() {
+    fn unreachable_service_is_loaded_from_cluster() {
         let from = |target: &str, reaches_services| {
             let text = format!(
                 "{{apiVersion: rolldrop.dev/v1, kind: Scenario, metadata: {{name: x}}, spec: {{target: {target}}}}}"
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_told_by_their_nodes() {
+    fn load_pods_are_counted_per_node() {
         let pod = |node: &str| LoadPod { name: "x".into(), uid: "x".into(), node: node.into() };
         assert_eq!(places(&[pod("b"), pod("a"), pod("b")]), "the load comes from 3 pods, on a, b (2)");
         assert_eq!(places(&[pod("a")]), "the load comes from 1 pod, on a");

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expectation_of_an_unknown_cause_is_an_error() {
+    fn expect_rejects_unknown_cause() {
         let check = |cause: &str| {
             let text =
                 with_load("duration: 10s") + &format!("  expect: {{causes: {{{cause}: {{max: 0}}}}}}\n");
@@ -163,7 +163,7 @@ mod tests {
     const ELSEWHERE: &str = "| option of `load` | in a run |";
 
     #[test]
-    fn an_option_and_its_key_are_the_same_load() {
+    fn load_option_equals_scenario_key() {
         let dir = tempfile::tempdir().unwrap();
         let files = ["headers.txt", "item.json", "ca.pem", "me.pem", "me.key"];
         for name in files {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn every_option_of_a_load_has_its_key_and_every_key_is_told_of() {
+    fn load_docs_cover_options_and_keys() {
         let (keys, elsewhere) = (table(KEYS), table(ELSEWHERE));
         let cells = |i: usize| keys.iter().chain(&elsewhere).map(|row| row[i]).collect::<Vec<_>>().join(" ");
         let (options, named) = (cells(0), cells(1));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_load_generator_cannot_read_is_told_with_its_place() {
+    fn load_errors_name_their_key() {
         let error = |keys: &str| settings_of(&with_load(keys), Path::new(".")).unwrap_err();
         assert_eq!(
             error("connectTo: [web]"),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn stages_of_the_command_line_replace_those_of_the_scenario() {
+    fn stage_options_replace_scenario_stages() {
         let stages = ["0-50:2s", "50:20s"].map(|text| text.parse().unwrap());
         let loaded = scenario::load::<Value>(scenario::DEFAULT, &stage_overrides(&stages)).unwrap();
         let found = expected_targets(&loaded.scenario);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn every_request_goes_to_every_target_and_no_secret_into_the_record() {
+    fn requests_cover_targets_and_hide_secrets() {
         let mut set = vec![
             "load.requests=[{path: /a, weight: 2}, {method: POST, body: hush, headers: {auth: hush}}]"
                 .to_owned(),

@@ -120,7 +120,7 @@ mod tests {
     use crate::scenario::{self, Place};
 
     #[test]
-    fn a_service_or_a_url_is_a_scenario_of_its_own() {
+    fn target_argument_becomes_a_scenario() {
         let load = |text: &str| {
             let target: TargetArg = text.parse().unwrap();
             let overrides: Vec<String> = as_override(std::slice::from_ref(&target)).into_iter().collect();

@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn rollout_shows_pods_that_end_after_one_another() {
+    fn rollout_counts_staggered_ends_separately() {
         let apart = pace(&[0.0, 3.0, 6.0]);
         let units = |sleep_s| apart.units_of_each(sleep_s, Names::Unknown);
         assert_eq!([units(2), units(4), units(9)], [3, 2, 1]);
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn leg_counts_rollouts_by_the_units_that_they_show() {
+    fn leg_derives_rollouts_from_units() {
         let apart = pace(&[0.0, 3.0, 6.0]);
         let leg = apart.leg(Purpose::Proof, (2, 36), Names::Unknown);
         assert_eq!((leg.times, leg.ended, apart.rollouts_of(&leg)), (12, 36, 14));

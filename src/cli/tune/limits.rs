@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_may_be_taken_away_bound_the_end_of_pods() {
+    fn preemptible_nodes_limit_pod_shutdown() {
         let spot = BTreeMap::from([("cloud.google.com/gke-spot".to_owned(), "true".to_owned())]);
         let limits = Limits::find(&[spot, BTreeMap::new()], &[], None);
         let of = |sleep_s, grace_s| limits.of(settings(sleep_s, grace_s)).concat();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_balancer_that_waits_longer_than_a_pod_lives_is_told() {
+    fn long_deregistration_delay_warns() {
         let attributes = "stickiness.enabled=true,deregistration_delay.timeout_seconds=60";
         for (kind, annotation) in TARGET_GROUP {
             let object =

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn state_is_read_as_it_was_written() {
+    fn state_survives_write_and_read() {
         let dir = tempfile::tempdir().unwrap();
         let state = State::begin(Some("staging, namespace shop".into()), Value::Null).unwrap();
         state.write(dir.path()).unwrap();

@@ -447,7 +447,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rollouts_that_no_sleep_helps_are_told_from_the_start() {
+    fn rollout_explains_why_sleep_is_futile() {
         let deployment = |strategy: Value| {
             let spec = json!({"replicas": 3, "strategy": strategy});
             (json!({"kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}), "deployment")
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn rollouts_that_are_not_made_are_refused() {
+    fn blocked_rollouts_are_refused() {
         let why = |kind: &str, spec: Value| {
             let object = json!({"metadata": {"name": "web"}, "spec": spec});
             rollout(&object, kind, 0).unwrap_err().to_string()
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn daemon_set_has_a_pod_on_each_node_that_it_selects() {
+    fn daemon_set_counts_selected_nodes() {
         let labels = |pairs: &[(&str, &str)]| {
             pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
         };
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_replaces_as_many_at_once_as_its_surge_and_what_may_be_missing() {
+    fn batch_size_follows_surge_and_unavailability() {
         let of = |rolling: Value| {
             let spec = json!({"replicas": 10, "strategy": {"rollingUpdate": rolling}});
             rollout(&json!({"spec": spec}), "deployment", 0).unwrap().strategy

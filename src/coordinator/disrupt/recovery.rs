@@ -142,7 +142,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn endpoints_have_to_be_as_many_as_before_in_each_service_of_the_pods() {
+    fn recovery_requires_prior_endpoint_counts() {
         let endpoint = |pod: &str, ready| EndpointState {
             pod: Some(pod.into()),
             address: "10.0.0.1".into(),

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_silence_begins_anew_with_each_loss_up_to_a_limit() {
+    async fn loss_restarts_silence_up_to_limit() {
         let s = Duration::from_secs;
         for (until, expected, took_s) in [
             (0, Silence::Kept, 5.0),

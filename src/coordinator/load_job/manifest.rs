@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_for_the_kernels_word_a_worker_is_root_in_its_nodes_network() {
+    fn only_evidence_makes_workers_privileged() {
         let (resources, token) = (BTreeMap::new(), "secret".parse().unwrap());
         let made = |evidence| {
             let (image, lifetime) = ("rolldrop", Duration::from_secs(1));

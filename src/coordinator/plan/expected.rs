@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pods_of_manifests_are_known_before_they_exist() {
+    fn manifests_predict_pods_before_creation() {
         let other = json!({"apiVersion": "apps/v1", "kind": "Deployment",
             "metadata": {"name": "db", "namespace": "data"}, "spec": {"template": {}}});
         let single =
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_of_the_manifests_has_the_status_that_it_will_have() {
+    fn manifest_budget_gets_predicted_status() {
         let made = Made::by(&[workload("Deployment", Some(3))], "shop");
         for (limit, allowed) in [
             (json!({"maxUnavailable": 1}), 1),

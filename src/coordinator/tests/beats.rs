@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn beats_are_recorded_slow_down_when_there_are_too_many_and_end_where_they_are_not_allowed() {
+async fn beats_adapt_until_forbidden() {
     let asked = Arc::new(AtomicUsize::new(0));
     let patches = Arc::clone(&asked);
     let (client, calls) = api(move |method, path| match *method {

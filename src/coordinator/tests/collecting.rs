@@ -22,7 +22,7 @@ fn pre_stop(t_ns: i64) -> ProxyLine {
 }
 
 #[tokio::test]
-async fn a_proxys_rows_are_recorded_once_and_its_end_is_counted() {
+async fn proxy_rows_are_recorded_once() {
     let rows = |seqs: [u64; 2]| seqs.map(|seq| ProxyLine::Row(served(seq)));
     let first = [vec![hello(7, 0), pre_stop(1)], rows([0, 1]).to_vec()].concat();
     // The stream broke off, and is resumed where it was; every stream repeats the phases.
@@ -35,7 +35,7 @@ async fn a_proxys_rows_are_recorded_once_and_its_end_is_counted() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_was_killed_is_another_source_and_what_it_had_is_known_to_be_missing() {
+async fn killed_proxy_leaves_missing_rows() {
     let state = ProxyLine::State { recorded: 5, in_flight: 3 };
     let killed = vec![hello(7, 0), pre_stop(1), ProxyLine::Row(served(0)), state];
     let restarted = vec![hello(8, 0), pre_stop(2), ProxyLine::Row(served(0)), end(1)];
@@ -48,7 +48,7 @@ async fn a_proxy_that_was_killed_is_another_source_and_what_it_had_is_known_to_b
 }
 
 #[tokio::test]
-async fn a_proxy_that_is_restarted_after_a_clean_end_is_followed_on() {
+async fn clean_restart_starts_new_source() {
     let lives = [7, 8].map(|started| vec![hello(started, 0), ProxyLine::Row(served(0)), end(1)]);
     let collected = collected(lives.to_vec()).await;
     let whole = Rows { recorded: Some(1), known: 1, in_flight: 0, received: 1 };
@@ -57,7 +57,7 @@ async fn a_proxy_that_is_restarted_after_a_clean_end_is_followed_on() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_asks_for_a_token_is_named_once() {
+async fn proxy_requiring_token_warns_once() {
     // The API server passes on the answer of the admin port.
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
@@ -72,7 +72,7 @@ async fn a_proxy_that_asks_for_a_token_is_named_once() {
 }
 
 #[tokio::test]
-async fn a_proxy_whose_line_has_no_end_is_named_once_and_not_read_on() {
+async fn proxy_with_endless_line_warns_once() {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
     let (client, _) = api(move |_, path| {
@@ -96,7 +96,7 @@ async fn a_proxy_whose_line_has_no_end_is_named_once_and_not_read_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_interrupted_run_has_what_the_proxies_have_and_waits_for_none_that_cannot_be_asked() {
+async fn interrupted_run_collects_available_rows() {
     let limits = Limits { outage: Duration::from_secs(3600), ..Limits::default() };
     for is_away in [false, true] {
         let asked = AtomicUsize::new(0);
@@ -259,7 +259,7 @@ async fn rows_from(asked: Arc<AtomicUsize>, request: Request<Body>) -> kube::Res
 }
 
 #[tokio::test]
-async fn a_row_that_cannot_be_read_is_missing_and_those_after_it_come_once() {
+async fn unreadable_row_loses_no_later_rows() {
     let asked = Arc::new(AtomicUsize::new(0));
     let client =
         Client::new(tower::service_fn(move |request| rows_from(Arc::clone(&asked), request)), "shop");

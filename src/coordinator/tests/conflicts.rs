@@ -66,7 +66,7 @@ fn patches(calls: &Calls) -> Vec<Value> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_workload_that_others_change_meanwhile_is_read_again_and_keeps_what_they_did() {
+async fn conflict_retries_on_fresh_workload() {
     let refused = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&refused);
     let (client, calls) = api(move |method, path| match *method {
@@ -94,7 +94,7 @@ async fn a_workload_that_others_change_meanwhile_is_read_again_and_keeps_what_th
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_workload_that_others_change_all_the_time_is_left_alone() {
+async fn constant_conflicts_leave_workload_unchanged() {
     let (client, calls) = api(|method, path| match *method {
         Method::PATCH => status(409, "Conflict", "the object has been modified"),
         _ => read(path, &deployment("app:1", 7)),
@@ -109,7 +109,7 @@ async fn a_workload_that_others_change_all_the_time_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_whose_answer_was_lost_is_known_again_and_its_rollout_awaited() {
+async fn lost_patch_answer_awaits_rollout() {
     // The objects after the change.
     let mut objects = [deployment("app:1", 7), service()];
     let kubernetes = "v1.36.2".parse::<KubernetesVersion>().unwrap();
@@ -144,7 +144,7 @@ async fn a_change_whose_answer_was_lost_is_known_again_and_its_rollout_awaited()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rollout_back_that_began_before_the_end_of_the_run_is_waited_for_too() {
+async fn finish_awaits_earlier_rollback() {
     let patched = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&patched);
     let image = |n: usize| if n == 1 { "app:2" } else { "app:1" };
@@ -164,7 +164,7 @@ async fn a_rollout_back_that_began_before_the_end_of_the_run_is_waited_for_too()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rollout_that_does_not_end_is_recorded_with_what_is_missing() {
+async fn stuck_rollout_records_missing_pods() {
     let restarts = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&restarts);
     let (client, _) = api(move |_, path| {

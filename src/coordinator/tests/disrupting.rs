@@ -71,7 +71,7 @@ fn deletion(count: Count, repeat: Repeat) -> Disruption {
 }
 
 #[tokio::test]
-async fn an_own_deletion_is_stamped_before_and_after_and_a_refusal_is_recorded() {
+async fn refused_deletion_records_both_stamps() {
     let pod = json!({"metadata": {"name": "web-1", "uid": "u"},
         "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
     let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [pod]}).to_string();
@@ -98,7 +98,7 @@ async fn an_own_deletion_is_stamped_before_and_after_and_a_refusal_is_recorded()
 
 /// Budgets refuse an eviction for longer than an outage may last; a single fault after that is no outage.
 #[tokio::test(start_paused = true)]
-async fn patience_with_a_fault_begins_with_the_fault() {
+async fn first_fault_starts_outage_limit() {
     let limits = Limits { outage: Duration::from_secs(5), ..Limits::default() };
     let tries = Arc::new(AtomicUsize::new(0));
     let pod = json!({"metadata": {"name": "web-1", "uid": "u"},
@@ -125,7 +125,7 @@ async fn patience_with_a_fault_begins_with_the_fault() {
 }
 
 #[tokio::test]
-async fn of_two_actions_at_once_the_second_takes_what_the_first_has_left() {
+async fn second_action_takes_remaining_pods() {
     let both = [deletion(Count::Number(1), Repeat::Times(1)), deletion(Count::Number(1), Repeat::Times(1))];
     let cases: [(&'static [&str], Disrupted); 2] = [
         (&["web-1", "web-2", "web-3"], Disrupted { accepted: 2, failed: 0, skipped: 0 }),
@@ -156,7 +156,7 @@ fn distances_s(deletions: &Deletions) -> Vec<f64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn terminations_are_as_far_apart_as_the_silence_after_one_has_to_be() {
+async fn termination_spacing_equals_required_silence() {
     // The lag of a Service proxy, 1 s, and ln(n/α)/λ for two pods that share the rate.
     for (rate, expected_s) in [(20.0, 1.0 + (3.0_f64 / 0.05).ln() / 10.0), (0.1, 11.0)] {
         let (client, deletions) = shop(&["web-1", "web-2"], Deleted::IsReplaced);
@@ -173,7 +173,7 @@ async fn terminations_are_as_far_apart_as_the_silence_after_one_has_to_be() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_goes_when_the_one_before_is_over_and_takes_what_was_chosen_at_first() {
+async fn next_batch_awaits_previous_recovery() {
     for (spacing_s, expected_s) in [(0, 1.0), (5, 5.0)] {
         let (client, deletions) = shop(&["web-1", "web-2", "web-3", "web-4", "web-5"], Deleted::IsReplaced);
         let (session, _, _dir) = session(client, Limits::default());
@@ -211,7 +211,7 @@ fn errors_of(run_dir: &RunDir) -> Vec<String> {
 
 /// The second action begins while a pod of the first waits for its turn.
 #[tokio::test(start_paused = true)]
-async fn two_actions_that_want_the_same_pods_end_as_many_as_both_say() {
+async fn overlapping_actions_take_distinct_pods() {
     let both = [one_by_one(Count::Number(2)), deletion(Count::Number(1), Repeat::Times(1))];
     let (client, deletions) = shop(&["web-1", "web-2", "web-3", "web-4"], Deleted::IsReplaced);
     let (session, run_dir, _dir) = session(client, Limits::default());
@@ -224,7 +224,7 @@ async fn two_actions_that_want_the_same_pods_end_as_many_as_both_say() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_pod_that_an_action_does_not_find_is_recorded() {
+async fn each_missed_pod_is_recorded() {
     let mut all = one_by_one(Count::Number(2));
     all.allow_outage = true;
     let mut more = deletion(Count::Number(3), Repeat::Times(1));
@@ -245,7 +245,7 @@ async fn each_pod_that_an_action_does_not_find_is_recorded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn repetitions_that_the_load_does_not_reach_are_recorded_together() {
+async fn unreached_repetitions_share_one_record() {
     let (client, _) = shop(&["web-1", "web-2"], Deleted::Lingers);
     let (session, run_dir, _dir) = session(client, Limits::default());
     let load = UnderLoad { end: session.clock.now() + Duration::from_secs(5), ..beside(session.clock.now()) };

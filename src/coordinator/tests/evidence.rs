@@ -41,7 +41,7 @@ async fn planned(
 }
 
 #[tokio::test]
-async fn privileged_workers_are_an_effect_that_is_asked_for() {
+async fn plan_announces_privileged_workers() {
     let plan = planned("nftables", Some("privileged"), Some(2)).await.unwrap();
     insta::assert_snapshot!(plan.effects.join("\n"), @"runs 2 load workers as root with NET_ADMIN in the network of their nodes, where each asks the kernel to which pod its connections go (--evidence conntrack)");
     let calls: Vec<String> = plan.calls.iter().map(ToString::to_string).collect();
@@ -53,7 +53,7 @@ async fn privileged_workers_are_an_effect_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn where_it_cannot_be_had_nothing_is_planned() {
+async fn unavailable_evidence_fails_the_plan() {
     let error = planned("userspace", None, None).await.unwrap_err();
     assert!(error.contains("the Service proxy is in userspace mode"), "{error}");
     let error = planned("nftables", Some("baseline"), Some(2)).await.unwrap_err();

@@ -146,7 +146,7 @@ async fn hold_is_taken_renewed_and_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn second_run_is_refused_and_told_who_holds_it() {
+async fn held_workload_refuses_second_run() {
     let (shop, client, calls) = Shop::open(None);
     shop.is_used("2999-01-01T00:00:00Z");
     let (mut second, ..) = session(client.clone(), Limits::default());
@@ -163,7 +163,7 @@ async fn second_run_is_refused_and_told_who_holds_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn expired_hold_is_told_and_taken_over() {
+async fn expired_hold_is_taken_over() {
     let (shop, client, _) = Shop::open(None);
     shop.is_used("2001-01-01T00:00:00Z");
     let (mut session, _run_dir, _dir) = session(client, Limits::default());
@@ -176,7 +176,7 @@ async fn expired_hold_is_told_and_taken_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_runs_at_once_one_holds_it() {
+async fn concurrent_runs_get_one_hold() {
     let holder = json!({"run": "first", "owner": "ann@laptop", "until": "2999-01-01T00:00:00Z"});
     let first = json!({"metadata": {"annotations": {IN_USE: holder.to_string()}}});
     let (shop, client, _) = Shop::open(Some(first));
@@ -202,7 +202,7 @@ async fn undone_while(theirs: Value) -> (String, Value) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn restore_keeps_what_others_change_at_that_moment() {
+async fn restore_keeps_concurrent_changes() {
     let (said, object) = undone_while(json!({"metadata": {"labels": {"team": "shop"}}})).await;
     assert_eq!(said, "Deployment web in shop: restored");
     assert_eq!(
@@ -215,7 +215,7 @@ async fn restore_keeps_what_others_change_at_that_moment() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn change_is_made_anew_of_what_others_have_set() {
+async fn alter_reapplies_after_foreign_change() {
     let (shop, client, _) = Shop::open(Some(json!({"spec": {"replicas": 4}})));
     let (session, _run_dir, _dir) = session(client, Limits::default());
     let (resource, scope) = session.caller.kind_of("apps/v1", "Deployment").await.unwrap();
@@ -254,7 +254,7 @@ async fn image_set_while(patch_type: PatchType, theirs: Value) -> (Value, Value)
 }
 
 #[tokio::test(start_paused = true)]
-async fn patch_is_made_anew_of_what_others_have_set() {
+async fn patch_reapplies_after_foreign_change() {
     let theirs = json!({"spec": {"template": {"spec": {"containers": [
         {"name": "app", "image": "app:1"}, {"name": "theirs", "image": "helper:1"}]}}}});
     for patch_type in [PatchType::Merge, PatchType::Json] {
@@ -266,7 +266,7 @@ async fn patch_is_made_anew_of_what_others_have_set() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn patch_that_others_always_forestall_is_refused() {
+async fn patch_fails_after_repeated_conflicts() {
     let count = Arc::new(AtomicUsize::new(0));
     let (client, calls) = api(move |method, _| {
         let mut object = deployment();
@@ -287,7 +287,7 @@ async fn patch_that_others_always_forestall_is_refused() {
 }
 
 #[test]
-fn workload_is_told_from_what_a_tuning_found_and_set() {
+fn left_overs_classify_workload_changes() {
     let dir = tempfile::tempdir().unwrap();
     let (out, clock) = (dir.path().join("tuning"), Clock::start());
     std::fs::create_dir_all(out.join("1-before")).unwrap();

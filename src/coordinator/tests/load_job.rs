@@ -74,7 +74,7 @@ fn pulling() -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_secret_goes_with_the_job_alone_and_the_job_with_the_run() {
+async fn ownership_links_secret_job_and_run() {
     let patched = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&patched);
     let (client, calls) = api(move |method, path| match *method {
@@ -106,7 +106,7 @@ async fn the_secret_goes_with_the_job_alone_and_the_job_with_the_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_load_begins_without_those_that_are_not_ready_in_time_and_says_why() {
+async fn load_starts_without_late_workers() {
     let pods = [listed(0, &json!({})), listed(1, &unschedulable()), listed(2, &json!({}))];
     let warning = json!({"metadata": {}, "involvedObject": {"kind": "Job"}, "type": "Warning",
         "reason": "FailedCreate", "message": "pods is forbidden: exceeded quota"});
@@ -130,7 +130,7 @@ async fn the_load_begins_without_those_that_are_not_ready_in_time_and_says_why()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_image_that_cannot_be_pulled_ends_the_wait_once_no_pod_is_left_to_hope_for() {
+async fn unpullable_image_ends_pod_wait() {
     let pods = [listed(0, &pulling()), listed(1, &unschedulable())];
     let (client, calls) = api(move |method, path| cluster(method, path, &pods, &[]));
     let (session, _, _dir) = session(client, Limits::default());

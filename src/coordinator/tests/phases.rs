@@ -15,7 +15,7 @@ spec:
 ";
 
 #[tokio::test]
-async fn a_plan_says_that_disruptions_meet_the_dns_at_random_phases() {
+async fn plan_announces_random_dns_phases() {
     let (client, _) = api(|method, path| with_discovery(method, path, (200, service().to_string())));
     let (session, _, _dir) = session(client, Limits::default());
     let effects = async |text: &str| {
@@ -32,7 +32,7 @@ async fn a_plan_says_that_disruptions_meet_the_dns_at_random_phases() {
 }
 
 #[tokio::test]
-async fn the_period_is_the_longest_that_an_answer_of_the_dns_holds() {
+async fn period_equals_longest_dns_ttl() {
     let (client, _) = api(|method, path| with_discovery(method, path, (200, service().to_string())));
     let (session, _, _dir) = session(client, Limits::default());
     assert_eq!(session.period(), Duration::ZERO);

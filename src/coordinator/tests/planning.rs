@@ -103,7 +103,7 @@ fn own(disruptions: &str) -> String {
 }
 
 #[tokio::test]
-async fn disruptions_that_cannot_do_what_they_say_are_errors_with_file_line_key_and_remedy() {
+async fn impossible_disruptions_name_key_and_remedy() {
     let there = || cluster(&[("/services/web", service(&json!({}))), ("/pods", web(3))]);
     let mut said = Vec::new();
     for wrong in [
@@ -150,7 +150,7 @@ async fn disruptions_that_cannot_do_what_they_say_are_errors_with_file_line_key_
 }
 
 #[tokio::test]
-async fn pods_of_the_manifests_are_counted_before_they_exist() {
+async fn manifest_pods_limit_disruptions() {
     let mut said = Vec::new();
     for wrong in [
         "  - {at: 1s, action: deletePod, selector: app=web, count: all}\n",
@@ -170,7 +170,7 @@ async fn pods_of_the_manifests_are_counted_before_they_exist() {
 }
 
 #[tokio::test]
-async fn pods_that_an_earlier_disruption_may_add_or_take_are_not_counted() {
+async fn earlier_scaling_suspends_pod_count_check() {
     let text = "  - {at: 1s, action: scale, workload: deploy/web, replicas: 6}\n  - {at: 20s, action: deletePod, selector: app=web, count: 4, batch: 1}\n";
     planned(cluster(&[]), &own(text)).await.unwrap();
     let too_early = text.replace("at: 20s", "at: 1s");
@@ -179,7 +179,7 @@ async fn pods_that_an_earlier_disruption_may_add_or_take_are_not_counted() {
 }
 
 #[tokio::test]
-async fn pods_behind_no_target_are_a_finding() {
+async fn pods_outside_targets_raise_finding() {
     let plan =
         planned(cluster(&[]), &own("  - {at: 1s, action: deletePod, selector: app=db}\n")).await.unwrap();
     insta::assert_snapshot!(plan.findings.join("\n"), @"x.yaml:12: spec.disruptions[0].selector: none of its pods is behind a target (deletePod of app=db): no request goes to them, so their ends have no window. Name their Service as a target as well, or correct the selector");
@@ -192,7 +192,7 @@ async fn pods_behind_no_target_are_a_finding() {
 }
 
 #[tokio::test]
-async fn a_node_port_needs_a_service_that_has_it_and_a_node_that_is_ready() {
+async fn invalid_node_port_target_is_refused() {
     let spec = "  target: {service: web, node: node-1}\n  load: {duration: 60s}\n";
     let ports = json!([{"port": 80, "nodePort": 30080}]);
     let port =
@@ -223,7 +223,7 @@ async fn a_node_port_needs_a_service_that_has_it_and_a_node_that_is_ready() {
 
 /// `maxUnavailable` applies to rollouts: the eviction API ignores it.
 #[tokio::test]
-async fn a_drain_is_judged_by_budgets_alone() {
+async fn drain_checks_budgets_only() {
     let deployment = json!([{"metadata": {"name": "web"}, "status": {"readyReplicas": 4}, "spec": {"replicas": 4,
         "selector": {"matchLabels": {"app": "web"}}, "template": {},
         "strategy": {"rollingUpdate": {"maxUnavailable": 0}}}}]);
@@ -249,7 +249,7 @@ async fn a_drain_is_judged_by_budgets_alone() {
 
 /// No Service shows these pods, and no workload shows them yet.
 #[tokio::test(start_paused = true)]
-async fn pods_of_the_manifests_are_awaited_also_with_a_url_as_the_target() {
+async fn url_target_awaits_manifest_pods() {
     let lists = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&lists);
     let (client, _) = api(move |_, path| {
@@ -283,7 +283,7 @@ fn with_sidecar(replicas: u32, sysctls: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn sidecars_without_source_ports_for_the_load_are_a_finding() {
+async fn sidecar_port_shortage_raises_finding() {
     let findings = async |workloads: Value, load: &str| {
         let there = [("/services/web", service(&json!({}))), ("/deployments", workloads)];
         let spec = format!("  target: {{service: web}}\n  load: {{{load}}}\n");

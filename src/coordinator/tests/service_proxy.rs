@@ -43,7 +43,7 @@ fn pods(arguments: &[&str]) -> Value {
 }
 
 #[tokio::test]
-async fn the_service_proxy_is_found_wherever_a_cluster_keeps_its_settings() {
+async fn service_proxy_is_detected_across_distributions() {
     let of_map = |mode| (mode, Some(ProxyEvidence::ConfigMap));
     let of_arguments = |mode| (mode, Some(ProxyEvidence::Arguments));
     let config = "kind: KubeProxyConfiguration\nmode: nftables\n";
@@ -73,7 +73,7 @@ async fn the_service_proxy_is_found_wherever_a_cluster_keeps_its_settings() {
 }
 
 #[tokio::test]
-async fn rights_that_are_missing_are_named_each_once() {
+async fn missing_rights_are_listed_once() {
     let (client, _) = api(|_, _| status(403, "Forbidden", "no such right"));
     let stop = CancellationToken::new();
     let caller = Caller::in_shop(client, Limits::default(), stop);

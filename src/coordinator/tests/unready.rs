@@ -45,7 +45,7 @@ async fn said(pods: Vec<Value>, warning: Option<Value>) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_that_fails_is_said_once_for_all_pods() {
+async fn failing_probe_is_reported_once() {
     let unhealthy = event("Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 500");
     let pods = vec![running("web-1", "False"), running("web-2", "True"), running("web-3", "False")];
     assert_eq!(
@@ -56,7 +56,7 @@ async fn a_probe_that_fails_is_said_once_for_all_pods() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_that_crashes_is_said_with_its_last_line() {
+async fn crash_report_includes_last_line() {
     let container = json!({"name": "app", "image": "x", "imageID": "", "ready": false, "restartCount": 3,
         "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
         "lastState": {"terminated": {"exitCode": 1, "reason": "Error"}}});
@@ -72,7 +72,7 @@ async fn a_container_that_crashes_is_said_with_its_last_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_nobody_can_make_are_said() {
+async fn failed_pod_creation_is_reported() {
     let refused = event("FailedCreate", "pods \"web-\" is forbidden: exceeded quota: small");
     let said = said(Vec::new(), Some(refused)).await;
     assert!(
@@ -81,7 +81,7 @@ async fn pods_that_nobody_can_make_are_said() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rollout_that_hangs_is_recorded_with_its_reason() {
+async fn hanging_rollout_records_its_reason() {
     let restarted = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&restarted);
     let (client, _) = api(move |_, path| {

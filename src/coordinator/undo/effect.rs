@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_runs_pods_and_those_of_a_rollout_back_are_waited_for_and_no_others() {
+    async fn undo_awaits_run_and_rollback_pods() {
         let (pods, updated) = (Arc::new(Mutex::new(all_pods())), Arc::new(AtomicUsize::new(1)));
         let told = Mutex::new(Vec::new());
         let tell = |what: &str| {
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_wait_has_a_limit_beyond_grace_periods_and_can_be_interrupted() {
+    async fn undo_wait_is_limited_and_interruptible() {
         let caller = caller(Arc::new(Mutex::new(all_pods())), Arc::new(AtomicUsize::new(2)));
         let began = Instant::now();
         let not_yet = caller.await_effect(&changes(), |_| {}).await.unwrap_err();

@@ -34,7 +34,7 @@ fn comes_back(text: &str) -> Output {
 }
 
 #[test]
-fn what_tools_write_comes_back_byte_for_byte() {
+fn tool_output_round_trips_exactly() {
     let samples = [
         KUBECTL_GET,
         KUBECTL_GET_JSON,
@@ -66,7 +66,7 @@ fn names_keep_their_quotes() {
 }
 
 #[test]
-fn json_is_edited_in_place_in_its_own_layout() {
+fn json_keeps_its_layout() {
     let there = comes_back(KUBECTL_GET_JSON).text;
     // The sidecar's lines are indented as all others.
     let sidecar = "                        \"initContainers\": [\n                            {\n                                \"args\": [\n";
@@ -84,7 +84,7 @@ fn json_is_edited_in_place_in_its_own_layout() {
 }
 
 #[test]
-fn what_stood_there_empty_stands_there_again() {
+fn empty_fields_survive_round_trip() {
     let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, labels: {app: web}}\nspec:\n  initContainers: []\n  containers: [{name: app, ports: [{containerPort: 80}]}]\n---\n";
     let service = "apiVersion: v1\nkind: Service\nmetadata:\n  name: web\n  annotations: {}\nspec: {selector: {app: web}, ports: [{port: 80}]}\n";
     for (from, to) in [
@@ -229,7 +229,7 @@ items:
   # the end, and no line end";
 
 #[test]
-fn awkward_manifests_come_back_byte_for_byte() {
+fn awkward_manifests_round_trip_exactly() {
     for text in [AWKWARD.to_owned(), format!("{AWKWARD}\n"), AWKWARD.replace('\n', "\r\n")] {
         comes_back(&text);
     }
@@ -337,7 +337,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
     #[test]
-    fn any_manifests_come_back_in_every_style(shop in shops(), comment_at in any::<prop::sample::Index>()) {
+    fn arbitrary_manifests_round_trip(shop in shops(), comment_at in any::<prop::sample::Index>()) {
         let list = json!({"apiVersion": "v1", "kind": "List", "items": shop});
         let yaml = |value: &Value| serde_saphyr::to_string(value).expect("YAML");
         let documents = shop.iter().map(|object| format!("---\n{}", yaml(object))).collect::<String>();
@@ -362,7 +362,7 @@ fn is_known_whole<T: DeserializeOwned + Serialize>(object: &Value) {
 }
 
 #[test]
-fn what_comes_of_every_kind_is_as_the_api_has_it() {
+fn injected_objects_fit_api_types() {
     let [deployment, service] = said(SHOP).try_into().expect("two objects");
     let secret = Options { admin_token: "admin".parse().ok(), ..options() };
     for kind in ["Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Pod"] {

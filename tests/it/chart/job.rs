@@ -52,7 +52,7 @@ fn dropped(log: &str) -> u64 {
 }
 
 #[test]
-fn a_job_of_the_chart_measures_the_cluster_that_it_is_in_and_fails_where_the_gate_does() {
+fn chart_job_gates_its_own_cluster() {
     measured(|| {
         let _turn = turn();
         let cluster = Setup::on(Dataplane::Kernel).nodes(2).start();

@@ -187,7 +187,7 @@ spec: {type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: 8080
 ";
 
 #[test]
-fn the_role_has_what_the_run_says_it_will_do_and_no_more() {
+fn chart_role_grants_exactly_planned_calls() {
     let kubectl = Kubectl::in_namespace("rights");
     kubectl.apply(WEB);
     kubectl.ok(ROLLED_OUT);
@@ -236,7 +236,7 @@ fn the_role_has_what_the_run_says_it_will_do_and_no_more() {
 
 /// No scenario here has a StatefulSet or a DaemonSet, so no plan names them.
 #[test]
-fn each_kind_of_workload_is_granted_by_its_name() {
+fn role_grants_each_workload_by_name() {
     for (kind, resource) in
         [("deploy", "deployments"), ("statefulset", "statefulsets"), ("daemonset", "daemonsets")]
     {
@@ -254,7 +254,7 @@ fn each_kind_of_workload_is_granted_by_its_name() {
 }
 
 #[test]
-fn no_action_is_unknown_to_the_chart() {
+fn chart_knows_every_action() {
     let bogus = json!({"target": {"service": "web"}, "disruptions": [{"at": "1s", "action": "none"}]});
     let refused = Rolldrop::run(&format!("{}\n", scenario(&bogus))).finish().expect_code(2);
     let text = refused.stderr();

@@ -170,7 +170,7 @@ fn comments_api() -> StandIn {
 }
 
 #[test]
-fn the_action_measures_judges_against_a_baseline_and_replaces_its_comment() {
+fn action_judges_baseline_and_replaces_comment() {
     measured(|| {
         let _turn = turn();
         let mut job = Job::new(&[
@@ -250,7 +250,7 @@ fn the_action_measures_judges_against_a_baseline_and_replaces_its_comment() {
 }
 
 #[test]
-fn what_cannot_be_measured_ends_the_action_with_2_and_says_why() {
+fn unmeasurable_input_ends_action_with_2() {
     let cases: [(&[(&str, &str)], &str); 9] = [
         (&[], "::error title=rolldrop::give a scenario, or a target and a command"),
         (&[("scenario", "a.yaml"), ("target", "svc/web")], "give scenario or target, not both"),
@@ -288,7 +288,7 @@ fn what_cannot_be_measured_ends_the_action_with_2_and_says_why() {
 }
 
 #[test]
-fn the_action_judges_no_run_that_was_there_before() {
+fn action_never_judges_stale_run() {
     let _turn = turn();
     let recorded = root().join("tests/reference/runs/plain-one/run");
     for (scenario, out) in
@@ -314,7 +314,7 @@ fn the_action_judges_no_run_that_was_there_before() {
 }
 
 #[test]
-fn every_output_of_the_action_is_one_that_a_step_writes() {
+fn steps_write_every_action_output() {
     let job = Job::new(&[]);
     let run = root().join("tests/reference/runs/plain-one/run");
     let gate = Rolldrop::new(["gate", "--max-dropped", "0", "--format", "github"]).args([run]);
@@ -342,7 +342,7 @@ fn release(folder: &str) -> (Vec<u8>, String) {
 }
 
 #[test]
-fn a_release_is_installed_if_its_checksum_holds() {
+fn action_installs_only_matching_checksum() {
     let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
     let folder = format!("rolldrop-v0.1.0-{target}");
     let (archive, sum) = release(&folder);

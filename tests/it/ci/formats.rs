@@ -23,7 +23,7 @@ fn file(finished: &Finished, name: &str) -> String {
 }
 
 #[test]
-fn github_gets_annotations_and_the_summary_and_outputs_of_the_step() {
+fn github_format_annotates_and_sets_outputs() {
     let files = [("GITHUB_STEP_SUMMARY", "summary"), ("GITHUB_OUTPUT", "output")];
     let mut gate = gate("github").file("summary", "before\n").file("output", "");
     for (variable, name) in files {
@@ -51,7 +51,7 @@ fn github_gets_annotations_and_the_summary_and_outputs_of_the_step() {
 }
 
 #[test]
-fn every_format_ends_with_the_status_of_the_gate() {
+fn every_format_keeps_gate_exit_code() {
     let json: Value = serde_json::from_str(&gate("json").finish().expect_code(1).stdout()).expect("JSON");
     assert_eq!(json["checks"][0]["verdict"], "fail");
     let junit = gate("junit").finish().expect_code(1).stdout();
@@ -78,7 +78,7 @@ for parse in (prometheus, openmetrics):
 "#;
 
 #[test]
-fn prometheus_reads_the_metrics_as_its_own_format_and_as_openmetrics() {
+fn metrics_parse_as_prometheus_and_openmetrics() {
     let metrics = gate("prometheus").finish().expect_code(1).stdout();
     let mut reader = std::process::Command::new(python("python"));
     let read = fed(reader.args(["-c", READ]), &metrics);
@@ -96,7 +96,7 @@ fn prometheus_reads_the_metrics_as_its_own_format_and_as_openmetrics() {
 }
 
 #[test]
-fn a_comparison_of_reports_has_no_format_for_ci() {
+fn report_comparison_refuses_ci_format() {
     let finished = Rolldrop::new(["report", "--format", "github", "--baseline"])
         .args([recorded(), recorded()])
         .finish()

@@ -138,7 +138,7 @@ fn from_cron_job(objects: &[Value]) -> Value {
 }
 
 #[test]
-fn the_gate_of_plain_manifests_is_started_by_its_script_and_by_flagger() {
+fn script_and_flagger_start_plain_gate() {
     measured(|| {
         let _turn = turn();
         let shop = Shop::open();
@@ -170,7 +170,7 @@ fn the_gate_of_plain_manifests_is_started_by_its_script_and_by_flagger() {
 }
 
 #[test]
-fn the_gate_of_argo_rollouts_evicts_only_pods_of_the_new_version() {
+fn argo_gate_evicts_only_new_pods() {
     measured(|| {
         let _turn = turn();
         let shop = Shop::open();
@@ -204,7 +204,7 @@ fn the_gate_of_argo_rollouts_evicts_only_pods_of_the_new_version() {
 }
 
 #[test]
-fn the_charts_helm_test_is_a_job_that_fails_where_the_gate_does() {
+fn helm_test_job_counts_drops() {
     measured(|| {
         let _turn = turn();
         let shop = Shop::open();
@@ -220,7 +220,7 @@ fn the_charts_helm_test_is_a_job_that_fails_where_the_gate_does() {
 }
 
 #[test]
-fn every_script_of_the_gate_and_of_the_action_is_a_program() {
+fn ci_scripts_parse_and_are_executable() {
     for script in
         ["charts/gate/base/gate.sh", ".github/actions/rolldrop/install", ".github/actions/rolldrop/measure"]
     {

@@ -70,7 +70,7 @@ pub(crate) fn tuning(dir: &Path) -> Value {
 }
 
 #[test]
-fn a_tuning_proves_a_sleep_and_leaves_the_workload_as_it_was() {
+fn tuning_proves_sleep_and_restores_workload() {
     measured(|| {
         let _turn = turn();
         let shop = Shop::open("tune");
@@ -106,7 +106,7 @@ fn a_tuning_proves_a_sleep_and_leaves_the_workload_as_it_was() {
 
 /// The small form of scripts/proofs/tune-killed.
 #[test]
-fn a_tuning_that_is_killed_is_undone_by_one_cleanup() {
+fn cleanup_undoes_killed_tuning_at_once() {
     let _turn = turn();
     let shop = Shop::open("tune-killed");
     let before = shop.spec();
@@ -134,7 +134,7 @@ fn a_tuning_that_is_killed_is_undone_by_one_cleanup() {
 }
 
 #[test]
-fn a_tuning_of_pods_that_do_not_name_themselves_finds_what_does() {
+fn auto_evidence_tunes_unnamed_pods() {
     measured(|| {
         let _turn = turn();
         let shop = Shop::of("tune-auto", Web::new(2));
@@ -150,7 +150,7 @@ fn a_tuning_of_pods_that_do_not_name_themselves_finds_what_does() {
 }
 
 #[test]
-fn a_tuning_ends_when_others_change_the_workload() {
+fn foreign_workload_change_ends_tuning() {
     measured(|| {
         let _turn = turn();
         let meanwhile = Meanwhile::begins();
@@ -174,7 +174,7 @@ fn a_tuning_ends_when_others_change_the_workload() {
 }
 
 #[test]
-fn a_rollout_that_no_sleep_helps_is_not_made() {
+fn tuning_refuses_unsuitable_rollout() {
     let shop = Shop::open("tune-recreate");
     let recreate = r#"{"spec":{"strategy":{"$retainKeys":["type"],"type":"Recreate"}}}"#;
     shop.0.ok(&format!("patch deployment/web --patch {recreate}"));
@@ -190,7 +190,7 @@ fn a_rollout_that_no_sleep_helps_is_not_made() {
 }
 
 #[test]
-fn what_a_repository_holds_is_not_touched_and_the_patch_is_said() {
+fn gitops_workload_gets_only_patch() {
     let shop = Shop::open("tune-gitops");
     shop.0.ok("annotate deployment/web argocd.argoproj.io/tracking-id=shop:apps/Deployment:shop/web");
     let refused = shop.tune(&["--max-sleep", "40s"]).finish().expect_code(2);
@@ -207,7 +207,7 @@ fn what_a_repository_holds_is_not_touched_and_the_patch_is_said() {
 }
 
 #[test]
-fn a_hook_that_does_more_than_sleep_is_not_touched() {
+fn tuning_refuses_non_sleep_hook() {
     let hook = json!({"lifecycle": {"preStop": {"exec": {"command": ["/bin/drain", "--now"]}}}});
     let kubectl = Kubectl::in_namespace("tune-hook");
     kubectl.apply(&Web::new(2).app(hook).manifests());
@@ -219,7 +219,7 @@ fn a_hook_that_does_more_than_sleep_is_not_touched() {
 }
 
 #[test]
-fn gateway_without_an_ingress_needs_the_workloads_name() {
+fn gateway_without_ingress_needs_workload() {
     let _turn = turn();
     let shop = Shop::open("tune-gateway");
     let tune = |more: &[&str]| {
@@ -242,7 +242,7 @@ fn valid_steps(found: &Value) -> Vec<&Value> {
 }
 
 #[test]
-fn tuning_without_names_proves_by_rollouts() {
+fn unnamed_pods_need_rollout_proof() {
     measured(|| {
         let _turn = turn();
         let shop = Shop::of("tune-nameless", Web::new(2));
@@ -285,7 +285,7 @@ fn tuning_without_names_proves_by_rollouts() {
 }
 
 #[test]
-fn interrupted_tuning_keeps_what_it_measured_and_goes_on() {
+fn interrupted_tuning_resumes_measured_steps() {
     measured(|| {
         let _turn = turn();
         let shop = Shop::of("tune-resume", Web::new(2));
@@ -316,7 +316,7 @@ fn interrupted_tuning_keeps_what_it_measured_and_goes_on() {
 }
 
 #[test]
-fn killed_tuning_is_put_back_unless_somebody_deployed() {
+fn resume_restores_workload_unless_redeployed() {
     let _turn = turn();
     let shop = Shop::open("tune-killed-resume");
     let before = shop.spec();
@@ -365,17 +365,17 @@ fn is_tuned(kind: &str) {
 
 /// It is restarted in order, and its pods come back under their names.
 #[test]
-fn a_stateful_set_is_tuned_by_rolling_restarts() {
+fn rolling_restarts_tune_stateful_set() {
     is_tuned("StatefulSet");
 }
 
 #[test]
-fn a_daemon_set_is_tuned_by_rolling_restarts() {
+fn rolling_restarts_tune_daemon_set() {
     is_tuned("DaemonSet");
 }
 
 #[test]
-fn a_stateful_set_whose_pods_are_held_back_is_not_tuned() {
+fn tuning_refuses_held_back_stateful_set() {
     let on_delete = json!({"updateStrategy": {"type": "OnDelete"}});
     let partition = json!({"updateStrategy": {"rollingUpdate": {"partition": 1}}});
     for (strategy, what, helps) in [

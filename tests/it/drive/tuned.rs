@@ -69,7 +69,7 @@ fn infos(tuning: &Path) -> BTreeMap<String, RunInfo> {
 /// The small form of scripts/proofs/tuned: tuned as by default on a real cluster, from its pods, whose rows cross while
 /// they send.
 #[test]
-fn chosen_sleep_saves_what_a_client_lost_before() {
+fn chosen_sleep_prevents_client_losses() {
     measured(|| {
         let _turn = turn();
         let cluster = Setup::on(Dataplane::Kernel).nodes(2).start();

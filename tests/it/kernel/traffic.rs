@@ -22,7 +22,7 @@ fn who_answers(cluster: &Cluster, from: &str, url: &str) -> String {
 }
 
 #[tokio::test]
-async fn with_the_local_policy_a_node_without_an_endpoint_drops_what_comes_from_outside() {
+async fn local_external_policy_drops_without_endpoint() {
     // On the userspace dataplane nothing is dropped, and all that comes to a node port is from outside.
     for (dataplane, dropped, from_itself, rejected) in
         [("kernel", "exit 28", "two", "exit 7"), ("userspace", "exit 56", "exit 56", "exit 56")]
@@ -89,7 +89,7 @@ async fn with_the_local_policy_a_node_without_an_endpoint_drops_what_comes_from_
 }
 
 #[tokio::test]
-async fn with_the_local_internal_policy_a_services_own_address_leads_to_the_nodes_own_pods() {
+async fn local_internal_policy_uses_node_pods() {
     for (dataplane, dropped, rejected) in
         [("kernel", "exit 28", "exit 7"), ("userspace", "exit 56", "exit 56")]
     {
@@ -148,7 +148,7 @@ async fn with_the_local_internal_policy_a_services_own_address_leads_to_the_node
 }
 
 #[tokio::test]
-async fn with_affinity_a_client_stays_with_its_pod_until_it_goes_or_the_timeout_passes() {
+async fn affinity_holds_until_deletion_or_timeout() {
     for dataplane in ["kernel", "userspace"] {
         let cluster = Cluster::start_on(dataplane, config(&json!({}))).await;
         let sticky = |seconds: u32| json!({"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": seconds}}});
@@ -206,7 +206,7 @@ async fn with_affinity_a_client_stays_with_its_pod_until_it_goes_or_the_timeout_
 }
 
 #[tokio::test]
-async fn a_link_with_a_delay_holds_back_what_its_consumer_sends() {
+async fn link_delay_holds_back_consumer_traffic() {
     let one_way_s = 0.2;
     for dataplane in ["kernel", "userspace"] {
         let cluster = Cluster::start_on(dataplane, config(&json!({"link": {"node-1": "200ms"}}))).await;

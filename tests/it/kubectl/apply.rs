@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{Kubectl, web};
 
 #[test]
-fn apply_says_created_configured_and_unchanged() {
+fn apply_reports_created_configured_unchanged() {
     let kubectl = Kubectl::in_namespace("apply");
     assert_eq!(kubectl.apply(&web(1)), "deployment.apps/web created\n");
     assert_eq!(kubectl.apply(&web(1)), "deployment.apps/web unchanged\n");
@@ -34,7 +34,7 @@ fn apply_merges_three_ways() {
 }
 
 #[test]
-fn what_the_manifests_no_longer_have_is_pruned() {
+fn apply_prunes_objects_missing_from_manifests() {
     let kubectl = Kubectl::in_namespace("apply");
     let map = |name: &str| {
         format!("{{apiVersion: v1, kind: ConfigMap, metadata: {{name: {name}, labels: {{set: mine}}}}}}")
@@ -49,7 +49,7 @@ fn what_the_manifests_no_longer_have_is_pruned() {
 }
 
 #[test]
-fn what_get_wrote_of_several_objects_can_be_applied() {
+fn apply_accepts_list_from_get() {
     let kubectl = Kubectl::in_namespace("apply");
     kubectl.apply(&web(0));
     kubectl.ok("create configmap map --from-literal=a=b");
@@ -62,7 +62,7 @@ fn what_get_wrote_of_several_objects_can_be_applied() {
 }
 
 #[test]
-fn a_list_of_containers_merges_by_name() {
+fn apply_merges_containers_by_name() {
     let kubectl = Kubectl::in_namespace("apply");
     kubectl.apply(&web(0));
     kubectl.ok(
@@ -76,7 +76,7 @@ fn a_list_of_containers_merges_by_name() {
 }
 
 #[test]
-fn apply_on_the_server_side() {
+fn server_side_apply_replaces_foreign_values() {
     let kubectl = Kubectl::in_namespace("apply");
     let applied = |replicas| kubectl.with_manifest("apply --server-side", &web(replicas)).ok();
     assert_eq!(applied(1), "deployment.apps/web serverside-applied\n");
@@ -91,7 +91,7 @@ fn apply_on_the_server_side() {
 }
 
 #[test]
-fn fields_that_nobody_acts_on_are_stored_and_named_once() {
+fn unmodelled_field_warns_only_once() {
     let kubectl = Kubectl::in_namespace("apply");
     let constraints = "      topologySpreadConstraints:\n      - {maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}\n";
     let spread =
@@ -116,7 +116,7 @@ fn fields_that_nobody_acts_on_are_stored_and_named_once() {
 }
 
 #[test]
-fn an_unknown_field_is_refused_by_name() {
+fn apply_refuses_unknown_field_by_name() {
     let kubectl = Kubectl::in_namespace("apply");
     let ran = kubectl.with_manifest("apply", &web(1).replace("replicas:", "replicaz:"));
     assert_eq!(ran.code(), Some(1), "{ran}");
@@ -126,7 +126,7 @@ fn an_unknown_field_is_refused_by_name() {
 }
 
 #[test]
-fn diff_shows_what_apply_would_change() {
+fn diff_shows_pending_apply_changes() {
     let kubectl = Kubectl::in_namespace("apply");
     kubectl.apply(&web(0));
     let same = kubectl.with_manifest("diff", &web(0));
@@ -139,7 +139,7 @@ fn diff_shows_what_apply_would_change() {
 }
 
 #[test]
-fn a_dry_run_changes_nothing() {
+fn dry_run_changes_no_object() {
     let kubectl = Kubectl::in_namespace("apply");
     let created = kubectl.with_manifest("apply --dry-run=server", &web(1)).ok();
     assert_eq!(created, "deployment.apps/web created (server dry run)\n");

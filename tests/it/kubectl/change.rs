@@ -3,7 +3,7 @@
 use super::Kubectl;
 
 #[test]
-fn labels_and_annotations_come_and_go() {
+fn kubectl_sets_and_removes_labels() {
     let kubectl = Kubectl::in_namespace("change");
     kubectl.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: map}}");
     assert_eq!(kubectl.ok("label configmap map tier=front"), "configmap/map labeled\n");
@@ -20,7 +20,7 @@ fn labels_and_annotations_come_and_go() {
 }
 
 #[test]
-fn patches_come_in_three_kinds() {
+fn patch_supports_all_three_types() {
     let kubectl = Kubectl::in_namespace("change");
     kubectl.run_web(0);
     let patched = kubectl.ok(r#"patch deployment web -p {"spec":{"minReadySeconds":1}}"#);
@@ -49,7 +49,7 @@ fn patches_come_in_three_kinds() {
 }
 
 #[test]
-fn the_body_of_a_scale_is_checked() {
+fn scale_subresource_validates_body() {
     let kubectl = Kubectl::in_namespace("change");
     kubectl.run_web(0);
     let patch =
@@ -81,7 +81,7 @@ fn the_body_of_a_scale_is_checked() {
 }
 
 #[test]
-fn a_deployment_is_exposed_as_a_service() {
+fn expose_creates_service_for_deployment() {
     let kubectl = Kubectl::in_namespace("change");
     kubectl.run_web(1);
     let exposed = kubectl.ok("expose deployment web --name front --port 80 --target-port 8080");
@@ -93,7 +93,7 @@ fn a_deployment_is_exposed_as_a_service() {
 }
 
 #[test]
-fn a_stale_object_is_refused() {
+fn replace_refuses_stale_object() {
     let kubectl = Kubectl::in_namespace("change");
     kubectl.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: map}}");
     let stale = kubectl.ok("get configmap map -o json");

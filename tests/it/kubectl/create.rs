@@ -3,7 +3,7 @@
 use super::{Kubectl, web};
 
 #[test]
-fn manifests_are_created_once() {
+fn create_refuses_existing_object() {
     let kubectl = Kubectl::in_namespace("create");
     assert_eq!(kubectl.with_manifest("create", &web(0)).ok(), "deployment.apps/web created\n");
     let again = kubectl.with_manifest("create", &web(0));
@@ -13,7 +13,7 @@ fn manifests_are_created_once() {
 }
 
 #[test]
-fn objects_are_created_by_name() {
+fn create_builds_objects_from_arguments() {
     let kubectl = Kubectl::in_namespace("create");
     let created =
         kubectl.ok("create deployment api --image=host/sleep:1 --replicas=2 --port=80 -- sleep 1000");
@@ -41,7 +41,7 @@ fn objects_are_created_by_name() {
 }
 
 #[test]
-fn ingresses_are_of_the_default_class() {
+fn new_ingress_gets_default_class() {
     let kubectl = Kubectl::in_namespace("create");
     let class = |name: &str| {
         format!(
@@ -60,7 +60,7 @@ fn ingresses_are_of_the_default_class() {
 }
 
 #[test]
-fn a_pod_is_run_by_name() {
+fn kubectl_run_starts_named_pod() {
     let kubectl = Kubectl::in_namespace("create");
     assert_eq!(
         kubectl.ok("run job --image=host/echo:1 --restart=Never --command -- echo hello"),
@@ -71,7 +71,7 @@ fn a_pod_is_run_by_name() {
 }
 
 #[test]
-fn a_pod_finds_its_service_account_where_nothing_can_be_mounted() {
+fn pod_finds_unmounted_service_account() {
     let kubectl = Kubectl::in_namespace("create");
     let script = format!(
         "{} auth whoami -o jsonpath='{{.status.userInfo.username}}'; \
@@ -91,7 +91,7 @@ fn a_pod_finds_its_service_account_where_nothing_can_be_mounted() {
 }
 
 #[test]
-fn one_learns_who_one_is() {
+fn whoami_names_admin_with_all_rights() {
     let kubectl = Kubectl::in_namespace("create");
     assert!(kubectl.ok("auth whoami").contains("kubernetes-admin"));
     assert_eq!(kubectl.ok("auth can-i delete pods"), "yes\n");

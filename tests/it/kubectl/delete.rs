@@ -12,7 +12,7 @@ fn stubborn(kubectl: &Kubectl) {
 }
 
 #[test]
-fn deletion_waits_for_the_end() {
+fn delete_waits_for_pod_removal() {
     let kubectl = Kubectl::in_namespace("delete");
     kubectl.apply(&pod("idle", "exec sleep 1000"));
     kubectl.ok("wait pod/idle --for=condition=Ready --timeout=300s");
@@ -24,7 +24,7 @@ fn deletion_waits_for_the_end() {
 }
 
 #[test]
-fn the_grace_period_is_the_callers() {
+fn delete_uses_requested_grace_period() {
     let kubectl = Kubectl::in_namespace("delete");
     stubborn(&kubectl);
     let start = |args: &str| {
@@ -49,7 +49,7 @@ fn the_grace_period_is_the_callers() {
 }
 
 #[test]
-fn force_does_not_wait_for_the_pod() {
+fn forced_delete_removes_pod_at_once() {
     let kubectl = Kubectl::in_namespace("delete");
     stubborn(&kubectl);
     let ran = kubectl.run("delete pod stubborn --force --grace-period=0");
@@ -59,7 +59,7 @@ fn force_does_not_wait_for_the_pod() {
 }
 
 #[test]
-fn what_was_owned_goes_with_its_owner() {
+fn delete_cascades_to_owned_objects() {
     let kubectl = Kubectl::in_namespace("delete");
     kubectl.run_web(2);
     kubectl.ok("delete deployment web");
@@ -67,7 +67,7 @@ fn what_was_owned_goes_with_its_owner() {
 }
 
 #[test]
-fn orphans_stay() {
+fn orphan_cascade_keeps_pods_running() {
     let kubectl = Kubectl::in_namespace("delete");
     kubectl.run_web(1);
     kubectl.ok("delete deployment web --cascade=orphan");
@@ -76,7 +76,7 @@ fn orphans_stay() {
 }
 
 #[test]
-fn many_are_deleted_by_label_and_all() {
+fn delete_selects_by_label_or_all() {
     let kubectl = Kubectl::in_namespace("delete");
     for name in ["a", "b", "c"] {
         kubectl.ok(&format!("create configmap {name}"));
@@ -92,7 +92,7 @@ fn many_are_deleted_by_label_and_all() {
 }
 
 #[test]
-fn a_namespace_takes_everything_with_it() {
+fn namespace_deletion_removes_its_objects() {
     let kubectl = Kubectl::in_namespace("delete");
     kubectl.run_web(1);
     let namespace = kubectl.namespace();
@@ -104,7 +104,7 @@ fn a_namespace_takes_everything_with_it() {
 }
 
 #[test]
-fn waiting_gives_up_in_time() {
+fn wait_times_out_on_unmet_condition() {
     let kubectl = Kubectl::in_namespace("delete");
     kubectl.run_web(1);
     assert_eq!(

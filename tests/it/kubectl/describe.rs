@@ -9,7 +9,7 @@ fn value<'a>(description: &'a str, key: &str) -> &'a str {
 }
 
 #[test]
-fn pods_show_their_state_conditions_and_events() {
+fn describe_shows_pod_state_and_events() {
     let kubectl = Kubectl::in_namespace("describe");
     kubectl.apply(&pod("idle", "exec sleep 1000"));
     kubectl.ok("wait pod/idle --for=condition=Ready --timeout=300s");
@@ -25,7 +25,7 @@ fn pods_show_their_state_conditions_and_events() {
 }
 
 #[test]
-fn workloads_show_what_they_run() {
+fn describe_shows_workload_state() {
     let kubectl = Kubectl::in_namespace("describe");
     kubectl.run_web(2);
     let deployment = kubectl.ok("describe deployment web");
@@ -44,7 +44,7 @@ fn workloads_show_what_they_run() {
 }
 
 #[test]
-fn services_show_their_endpoints() {
+fn describe_shows_service_endpoints() {
     let kubectl = Kubectl::in_namespace("describe");
     kubectl.run_web(1);
     kubectl.ok("expose deployment web --port 80 --target-port 8080");
@@ -57,7 +57,7 @@ fn services_show_their_endpoints() {
 }
 
 #[test]
-fn nodes_show_their_pods() {
+fn describe_shows_node_pods() {
     let kubectl = Kubectl::in_namespace("describe");
     kubectl.apply(&pod("idle", "exec sleep 1000"));
     kubectl.ok("wait pod/idle --for=condition=Ready --timeout=300s");
@@ -70,7 +70,7 @@ fn nodes_show_their_pods() {
 }
 
 #[test]
-fn jobs_and_disruption_budgets_show_their_counts() {
+fn describe_counts_jobs_and_budgets() {
     let kubectl = Kubectl::in_namespace("describe");
     kubectl.run_web(2);
     kubectl.apply(

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use super::{Kubectl, pod, rows};
 
 #[test]
-fn tables_have_the_usual_columns() {
+fn get_tables_match_kubernetes_columns() {
     let kubectl = Kubectl::in_namespace("get");
     kubectl.run_web(2);
     kubectl.ok("expose deployment web --port 80 --target-port 8080");
@@ -44,7 +44,7 @@ fn tables_have_the_usual_columns() {
 }
 
 #[test]
-fn a_pods_status_is_the_word_that_people_know() {
+fn get_shows_familiar_pod_status() {
     let kubectl = Kubectl::in_namespace("get");
     kubectl.apply(&pod("done", "exit 0"));
     kubectl.apply(&pod("broken", "exit 3"));
@@ -65,7 +65,7 @@ fn a_pods_status_is_the_word_that_people_know() {
 }
 
 #[test]
-fn output_comes_in_many_formats() {
+fn get_supports_every_output_format() {
     let kubectl = Kubectl::in_namespace("get");
     kubectl.run_web(1);
     assert_eq!(kubectl.ok("get deployment web -o name"), "deployment.apps/web\n");
@@ -85,7 +85,7 @@ fn output_comes_in_many_formats() {
 }
 
 #[test]
-fn selectors_choose() {
+fn selectors_filter_listed_pods() {
     let kubectl = Kubectl::in_namespace("get");
     kubectl.run_web(1);
     kubectl.apply(&pod("done", "exit 0"));
@@ -109,7 +109,7 @@ fn selectors_choose() {
 }
 
 #[test]
-fn what_is_not_there_is_said_so() {
+fn get_reports_missing_objects_and_kinds() {
     let kubectl = Kubectl::in_namespace("get");
     assert_eq!(kubectl.fails("get pod nosuch"), "Error from server (NotFound): pods \"nosuch\" not found\n");
     let unknown = kubectl.fails("get things");
@@ -119,7 +119,7 @@ fn what_is_not_there_is_said_so() {
 }
 
 #[test]
-fn a_watch_shows_rows_as_they_change() {
+fn get_watch_prints_changed_rows() {
     let kubectl = Kubectl::in_namespace("get");
     kubectl.apply(&pod("first", "sleep 1000"));
     let mut command = kubectl.command("get pods -w --no-headers");
@@ -143,7 +143,7 @@ fn a_watch_shows_rows_as_they_change() {
 }
 
 #[test]
-fn the_api_describes_itself() {
+fn discovery_lists_resources_and_versions() {
     let kubectl = Kubectl::in_namespace("get");
     let resources = kubectl.ok("api-resources --no-headers");
     let names: Vec<_> = rows(&resources).iter().map(|row| row[0]).collect();
@@ -160,7 +160,7 @@ fn the_api_describes_itself() {
 }
 
 #[test]
-fn every_kind_has_its_row() {
+fn get_prints_row_per_kind() {
     let kubectl = Kubectl::in_namespace("get");
     kubectl.run_web(2);
     kubectl.ok("expose deployment web --port 80 --target-port 8080");

@@ -17,7 +17,7 @@ spec:
 ";
 
 #[test]
-fn logs_are_those_of_a_container() {
+fn logs_select_one_container() {
     let kubectl = Kubectl::in_namespace("logs");
     kubectl.apply(TWO);
     kubectl.ok("wait pod/two --for=jsonpath={.status.phase}=Succeeded --timeout=300s");
@@ -34,7 +34,7 @@ fn logs_are_those_of_a_container() {
 }
 
 #[test]
-fn the_last_lines_come_alone() {
+fn logs_limit_lines_and_bytes() {
     let kubectl = Kubectl::in_namespace("logs");
     kubectl.apply(&pod("count", "for n in 1 2 3 4 5; do echo $n; done"));
     kubectl.ok("wait pod/count --for=jsonpath={.status.phase}=Succeeded --timeout=300s");
@@ -47,7 +47,7 @@ fn the_last_lines_come_alone() {
 }
 
 #[test]
-fn lines_have_times_and_are_chosen_by_them() {
+fn logs_filter_lines_by_timestamp() {
     let kubectl = Kubectl::in_namespace("logs");
     // Each line is in the log before the next one is written: two streams are read side by side. The options that
     // select lines by their time use whole seconds.
@@ -90,7 +90,7 @@ fn lines_have_times_and_are_chosen_by_them() {
 }
 
 #[test]
-fn a_follower_loses_no_line_when_the_log_is_put_aside() {
+fn log_follower_survives_rotation() {
     const LINES: usize = 100_000;
     let kubectl = Kubectl::in_namespace("logs");
     let go = SharedCluster::get().file(kubectl.namespace());
@@ -114,7 +114,7 @@ fn a_follower_loses_no_line_when_the_log_is_put_aside() {
 }
 
 #[test]
-fn a_follower_sees_lines_as_they_come_and_the_end() {
+fn log_follower_streams_until_pod_ends() {
     let kubectl = Kubectl::in_namespace("logs");
     kubectl.apply(&pod("talk", "trap 'echo two; exit 0' TERM; echo one; while :; do sleep 0.1; done"));
     kubectl.ok("wait pod/talk --for=condition=Ready --timeout=300s");
@@ -128,7 +128,7 @@ fn a_follower_sees_lines_as_they_come_and_the_end() {
 }
 
 #[test]
-fn a_workloads_logs_are_those_of_its_pods() {
+fn workload_logs_come_from_its_pods() {
     let kubectl = Kubectl::in_namespace("logs");
     let web = super::web(2).replace("[sleep, '1000']", "[sh, -c, 'echo up; exec sleep 1000']");
     kubectl.apply(&web);
@@ -138,7 +138,7 @@ fn a_workloads_logs_are_those_of_its_pods() {
 }
 
 #[test]
-fn the_previous_run_can_be_read() {
+fn logs_show_previous_container_run() {
     let kubectl = Kubectl::in_namespace("logs");
     let marker = SharedCluster::get().file(kubectl.namespace());
     let script =

@@ -9,7 +9,7 @@ use super::{Kubectl, LIMIT, rows, wait_for, web};
 const DRAIN: &str = "drain node-3 --pod-selector=group=drained --timeout=300s";
 
 #[test]
-fn a_drained_node_takes_no_pods_until_it_is_uncordoned() {
+fn drained_node_rejects_pods_until_uncordon() {
     let kubectl = Kubectl::in_namespace("nodes");
     let pinned =
         web(2).replace("labels: {app: web}}\n    spec:", "labels: {app: web, group: drained}}\n    spec:");

@@ -45,7 +45,7 @@ impl<'a> Account<'a> {
 }
 
 #[test]
-fn a_pods_token_may_do_what_its_role_says_and_nothing_else() {
+fn pod_token_has_only_role_rights() {
     let kubectl = Kubectl::in_namespace("rights");
     let namespace = kubectl.namespace().to_owned();
     let here = format!("in the namespace \"{namespace}\"");
@@ -108,7 +108,7 @@ fn a_pods_token_may_do_what_its_role_says_and_nothing_else() {
 }
 
 #[test]
-fn a_cluster_role_is_bound_in_one_namespace_or_in_all() {
+fn cluster_role_binding_sets_scope() {
     let kubectl = Kubectl::in_namespace("rights");
     let namespace = kubectl.namespace().to_owned();
     let viewer = Account::new(&kubectl, "viewer");
@@ -128,7 +128,7 @@ fn a_cluster_role_is_bound_in_one_namespace_or_in_all() {
 }
 
 #[test]
-fn bindings_are_shown_and_what_makes_no_sense_is_refused() {
+fn role_binding_refuses_role_change() {
     let kubectl = Kubectl::in_namespace("rights");
     kubectl.ok("create role a:b --verb=get --resource=pods");
     kubectl.ok("create rolebinding both --role=a:b --serviceaccount=shop:web --group=ops");

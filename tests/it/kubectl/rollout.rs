@@ -7,7 +7,7 @@ use std::process::Stdio;
 use super::{Kubectl, ROLLED_OUT, SharedCluster, rows, web};
 
 #[test]
-fn scaling_changes_the_number_of_pods() {
+fn scale_changes_pod_count() {
     let kubectl = Kubectl::in_namespace("rollout");
     kubectl.run_web(1);
     assert_eq!(kubectl.ok("scale deployment web --replicas=3"), "deployment.apps/web scaled\n");
@@ -21,7 +21,7 @@ fn scaling_changes_the_number_of_pods() {
 }
 
 #[test]
-fn a_restart_replaces_every_pod() {
+fn rollout_restart_replaces_every_pod() {
     let kubectl = Kubectl::in_namespace("rollout");
     // Pods are ready as long as there is a file, so that nothing is over before it was looked at.
     let gate = SharedCluster::get().file(kubectl.namespace());
@@ -50,7 +50,7 @@ fn a_restart_replaces_every_pod() {
 }
 
 #[test]
-fn an_image_can_be_set_and_undone() {
+fn rollout_undo_restores_previous_image() {
     let kubectl = Kubectl::in_namespace("rollout");
     kubectl.run_web(1);
     let image = || kubectl.field("deployment/web", ".spec.template.spec.containers[0].image");
@@ -75,7 +75,7 @@ fn an_image_can_be_set_and_undone() {
 }
 
 #[test]
-fn a_paused_rollout_waits() {
+fn paused_rollout_waits_for_resume() {
     let kubectl = Kubectl::in_namespace("rollout");
     kubectl.run_web(1);
     assert_eq!(kubectl.ok("rollout pause deployment web"), "deployment.apps/web paused\n");
@@ -94,7 +94,7 @@ fn a_paused_rollout_waits() {
 }
 
 #[test]
-fn a_rollout_that_makes_no_progress_is_reported() {
+fn stuck_rollout_exceeds_progress_deadline() {
     let kubectl = Kubectl::in_namespace("rollout");
     let stuck = web(1)
         .replace("replicas: 1", "replicas: 1\n  progressDeadlineSeconds: 1")

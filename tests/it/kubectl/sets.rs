@@ -17,7 +17,7 @@ fn pods(kubectl: &Kubectl) -> Vec<String> {
 }
 
 #[test]
-fn a_stateful_set_is_rolled_out_scaled_and_undone() {
+fn stateful_set_updates_scales_and_reverts() {
     let kubectl = Kubectl::in_namespace("stateful");
     kubectl.apply(&of_kind("StatefulSet", 3));
     let rolled_out = "rollout status statefulset/web --timeout=300s";
@@ -61,7 +61,7 @@ fn a_stateful_set_is_rolled_out_scaled_and_undone() {
 }
 
 #[test]
-fn a_daemon_set_has_a_pod_on_each_node() {
+fn daemon_set_covers_each_node() {
     let kubectl = Kubectl::in_namespace("daemon");
     kubectl.apply(&of_kind("DaemonSet", 0).replace("  replicas: 0\n", ""));
     let rolled_out = "rollout status daemonset/web --timeout=300s";

@@ -3,7 +3,7 @@
 use super::{Kubectl, pod};
 
 #[test]
-fn entering_a_container_is_refused_with_a_way_out() {
+fn container_access_refusal_offers_alternative() {
     let kubectl = Kubectl::in_namespace("unsupported");
     kubectl.apply(&pod("idle", "exec sleep 1000"));
     kubectl.ok("wait pod/idle --for=condition=Ready --timeout=300s");
@@ -25,7 +25,7 @@ fn entering_a_container_is_refused_with_a_way_out() {
 }
 
 #[test]
-fn kinds_that_there_are_not_are_named() {
+fn missing_kinds_are_refused_by_name() {
     let kubectl = Kubectl::in_namespace("unsupported");
     assert_eq!(kubectl.fails("top pods"), "error: Metrics API not available\n");
     let quota = kubectl.fails("create quota q --hard=pods=1");

@@ -55,7 +55,7 @@ const FAULTS: &str = r#"(() => {
 })()"#;
 
 #[test]
-fn everything_has_contrast_and_a_name_in_both_themes_and_widths() {
+fn page_elements_have_contrast_and_names() {
     let dir = tempfile::tempdir().expect("a directory");
     let page = report(&dir);
     let mut browser = Browser::start();
@@ -77,7 +77,7 @@ fn everything_has_contrast_and_a_name_in_both_themes_and_widths() {
 }
 
 #[test]
-fn the_keyboard_reaches_every_control_and_shows_where_it_is() {
+fn keyboard_reaches_every_control() {
     let dir = tempfile::tempdir().expect("a directory");
     let page = report(&dir);
     let mut browser = Browser::start();

@@ -50,7 +50,7 @@ fn seconds_between(from: &serde_json::Value, to: &serde_json::Value) -> i64 {
 }
 
 #[test]
-fn c01_a_deletion_is_a_timestamp_and_a_grace_period_in_the_object() {
+fn c01_deletion_sets_timestamp_and_grace() {
     for ours in recordings("A") {
         let (_, pod) =
             ours.pod_seen("a deletion", |seen| seen.object["metadata"]["deletionTimestamp"].is_string());
@@ -68,7 +68,7 @@ fn c01_a_deletion_is_a_timestamp_and_a_grace_period_in_the_object() {
 }
 
 #[test]
-fn c03_the_hook_comes_before_sigterm_and_sigkill_at_the_end_of_the_default_30_s() {
+fn c03_hook_precedes_sigterm_and_sigkill() {
     for ours in recordings("A") {
         assert!(ours.fits(ours.first("app SIGTERM"), 0.0..1.0), "without a hook at once: {ours}");
     }
@@ -82,7 +82,7 @@ fn c03_the_hook_comes_before_sigterm_and_sigkill_at_the_end_of_the_default_30_s(
 }
 
 #[test]
-fn c05_lengthening_the_grace_period_widens_the_gap_between_endpoint_and_end() {
+fn c05_longer_grace_widens_termination_gap() {
     for (case, expected) in [("E2-ignore-grace5", 3.9..6.5), ("E4-grace40-over-spec10-ignore", 38.9..41.5)] {
         for ours in recordings(case) {
             let order = super::golden::order(ours);
@@ -94,7 +94,7 @@ fn c05_lengthening_the_grace_period_widens_the_gap_between_endpoint_and_end() {
 }
 
 #[test]
-fn c06_post_start_beside_main_then_pre_stop_sigterm_and_an_end_in_time() {
+fn c06_lifecycle_steps_keep_order() {
     for ours in recordings("c06") {
         // Beside: the server listens long before postStart has ended.
         assert!(ours.first("app listening") < ours.first("app post start ends") - 3.0, "{ours}");
@@ -107,7 +107,7 @@ fn c06_post_start_beside_main_then_pre_stop_sigterm_and_an_end_in_time() {
 }
 
 #[test]
-fn c07_a_hook_longer_than_the_grace_period_runs_on_while_sigterm_comes_at_its_end() {
+fn c07_overlong_hook_continues_past_sigterm() {
     for ours in recordings("E1-prestop15-grace10-ignore") {
         let (term, gone) = (ours.first("app SIGTERM"), ours.first("app gone"));
         assert!(ours.fits(term, 9.9..11.5), "{ours}");
@@ -117,7 +117,7 @@ fn c07_a_hook_longer_than_the_grace_period_runs_on_while_sigterm_comes_at_its_en
 }
 
 #[test]
-fn c08_one_grace_period_is_shared_by_hook_and_shutdown() {
+fn c08_hook_and_shutdown_share_grace_period() {
     for ours in recordings("c08") {
         let (term, gone) = (ours.first("app SIGTERM"), ours.first("app gone"));
         assert!(ours.fits(term, 4.9..6.5), "{ours}");
@@ -128,7 +128,7 @@ fn c08_one_grace_period_is_shared_by_hook_and_shutdown() {
 }
 
 #[test]
-fn c09_the_api_answers_a_pod_through_its_whole_graceful_shutdown() {
+fn c09_api_answers_terminating_pod() {
     for ours in recordings("c09") {
         let gone = ours.first("app gone");
         assert!(ours.fits(gone, 7.9..9.5), "{ours}");
@@ -145,7 +145,7 @@ fn c09_the_api_answers_a_pod_through_its_whole_graceful_shutdown() {
 }
 
 #[test]
-fn c10_another_stop_signal_is_sent_instead_of_sigterm() {
+fn c10_stop_signal_replaces_sigterm() {
     for ours in recordings("stop-signal") {
         assert!(ours.fits(ours.first("app SIGINT"), 0.0..1.5), "{ours}");
         assert_eq!(ours.count("app SIGTERM"), 0, "{ours}");
@@ -153,7 +153,7 @@ fn c10_another_stop_signal_is_sent_instead_of_sigterm() {
 }
 
 #[test]
-fn c10_an_images_stop_signal_is_sent_unless_the_container_names_another() {
+fn c10_container_stop_signal_overrides_image() {
     for (case, signal) in [("image-stop-signal", "SIGQUIT"), ("image-and-own-stop-signal", "SIGUSR1")] {
         for ours in recordings(case) {
             assert!(ours.fits(ours.first(&format!("app {signal}")), 0.0..1.5), "{ours}");
@@ -164,7 +164,7 @@ fn c10_an_images_stop_signal_is_sent_unless_the_container_names_another() {
 }
 
 #[test]
-fn c12_the_control_plane_takes_the_pod_out_of_endpoints_and_slices() {
+fn c12_deleted_pod_leaves_endpoints() {
     for ours in recordings("Bsleep") {
         // The legacy object drops the address at the deletion; the slice keeps it, as terminating.
         let emptied = ours.seen.iter().find(|seen| {
@@ -183,7 +183,7 @@ fn c12_the_control_plane_takes_the_pod_out_of_endpoints_and_slices() {
 }
 
 #[test]
-fn c13_at_the_end_the_grace_period_is_0_and_the_object_goes() {
+fn c13_final_grace_period_is_zero() {
     for ours in recordings("A") {
         let zero = |seen: &Seen| seen.object["metadata"]["deletionGracePeriodSeconds"] == 0;
         let (at, pod) = ours.pod_seen("grace 0", zero);
@@ -202,7 +202,7 @@ fn c13_at_the_end_the_grace_period_is_0_and_the_object_goes() {
 }
 
 #[test]
-fn c14_endpoints_come_only_after_the_address_is_reported() {
+fn c14_endpoint_follows_reported_address() {
     for ours in recordings("F") {
         let scheduled = ours.pod_seen("a node", |seen| seen.object["spec"]["nodeName"].is_string()).0;
         let address = ours.pod_seen("an address", |seen| seen.object["status"]["podIP"].is_string()).0;
@@ -214,7 +214,7 @@ fn c14_endpoints_come_only_after_the_address_is_reported() {
 }
 
 #[test]
-fn c17_an_app_that_serves_on_has_its_endpoint_out_before_it_ends() {
+fn c17_serving_on_outlasts_endpoint_removal() {
     for ours in recordings("Bserve") {
         let order = super::golden::order(ours);
         let (terminating, _) =

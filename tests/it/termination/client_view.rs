@@ -73,7 +73,7 @@ fn has(rows: &[RequestRow], outcome: Outcome) -> bool {
 }
 
 #[test]
-fn a_client_sees_how_far_the_server_was_when_it_ended() {
+fn client_outcome_reflects_server_progress() {
     on("kernel", async |lab| {
         // It had read the request.
         let pair = Pair::start(&lab, "thinking", "/slow?ms=60000", &["-r", "5", "-d", "1s"]).await;
@@ -123,7 +123,7 @@ fn a_client_sees_how_far_the_server_was_when_it_ended() {
 }
 
 #[test]
-fn a_client_is_refused_before_any_watcher_sees_the_pod_terminating() {
+fn client_refusal_precedes_slice_update() {
     let config = json!({"latencies": {"deletionToSlice": "2s", "terminatedToSlice": "2s"}});
     on_with("kernel", config, async |lab| {
         let spec = json!({"selector": {"app": "web"}, "ports": [{"port": 8080}]});
@@ -160,7 +160,7 @@ fn uid(pod: &Value) -> String {
 }
 
 #[test]
-fn the_last_delete_is_for_the_pod_that_ended_and_not_for_its_namesake() {
+fn final_delete_spares_namesake_pod() {
     on("userspace", async |lab| {
         let spec =
             json!({"containers": [shell("app", "trap '' TERM; echo up; while :; do sleep 0.1; done")]});

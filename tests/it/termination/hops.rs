@@ -383,7 +383,7 @@ fn processor_ticks() -> (f64, f64) {
 }
 
 #[test]
-fn what_the_next_deletion_breaks_is_not_charged_to_the_one_before() {
+fn hop_rows_exclude_next_deletion() {
     let row = |at_s: i64, took_ms: i64, outcome, pod: Option<&str>| {
         let scheduled = Stamp::from_unix_ns(at_s * 1_000_000_000);
         let end = scheduled.shifted_ns(took_ms * 1_000_000);
@@ -400,7 +400,7 @@ fn what_the_next_deletion_breaks_is_not_charged_to_the_one_before() {
 }
 
 #[test]
-fn hop_times_lie_within_the_measured_spread() {
+fn hop_times_lie_within_measured_spread() {
     measured(|| {
         if let Some(proof) = Proof::asked_for() {
             let outside = proof.run();

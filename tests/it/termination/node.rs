@@ -21,7 +21,7 @@ fn alone(case: impl Fn(&Arc<Lab>) -> Case, check: impl Fn(&Recording)) {
 }
 
 #[test]
-fn c11_a_restarted_node_agent_begins_the_full_grace_period_again() {
+fn c11_node_agent_restart_renews_grace() {
     let case = |lab: &Arc<Lab>| {
         let stubborn = "trap 'say SIGTERM' TERM; while :; do sleep 0.1; done";
         let case = Case::script(lab, "restart", stubborn).grace(6).exec_hook(2);
@@ -41,7 +41,7 @@ fn c11_a_restarted_node_agent_begins_the_full_grace_period_again() {
 }
 
 #[test]
-fn a_nodes_shutdown_ends_its_pods_without_deleting_them() {
+fn node_shutdown_ends_pods_without_deletion() {
     let case = |lab: &Arc<Lab>| {
         let case = Case::new(lab, "shutdown", SERVE_2).grace(5);
         // A pod that has ended is deleted at once.

@@ -102,7 +102,7 @@ fn newest_pod(seen: &[Seen]) -> &Value {
 }
 
 #[test]
-fn a_hook_that_fails_is_an_event_and_the_termination_goes_on() {
+fn failed_hook_only_raises_event() {
     for case in ["hook-fails", "hook-refused"] {
         for ours in recordings(case) {
             assert_eq!(ours.events_by_reason().get("FailedPreStopHook"), Some(&1), "{ours}");
@@ -112,7 +112,7 @@ fn a_hook_that_fails_is_an_event_and_the_termination_goes_on() {
 }
 
 #[test]
-fn a_hooks_http_status_does_not_matter() {
+fn hook_http_status_is_ignored() {
     for ours in recordings("hook-status-500") {
         assert_eq!(ours.events_by_reason().get("FailedPreStopHook"), None, "{ours}");
         assert!(ours.fits(ours.first("app SIGTERM"), 0.0..2.0), "{ours}");
@@ -120,7 +120,7 @@ fn a_hooks_http_status_does_not_matter() {
 }
 
 #[test]
-fn the_time_that_a_hook_took_is_deducted_from_the_one_grace_period() {
+fn hook_time_counts_against_grace_period() {
     for ours in recordings("hook-and-slow-end") {
         let (term, gone) = (ours.first("app SIGTERM"), ours.first("app gone"));
         // It wants 3 s; of its 4 s the hook has taken 3, and 2 s are the least.
@@ -131,7 +131,7 @@ fn the_time_that_a_hook_took_is_deducted_from_the_one_grace_period() {
 }
 
 #[test]
-fn the_hooks_of_all_containers_begin_at_once() {
+fn hooks_of_all_containers_start_together() {
     for ours in recordings("hooks-of-all") {
         let begins = ours.first("app hook begins") - ours.first("proxy hook begins");
         assert!(ours.fits(begins, -1.0..1.0), "{ours}");
@@ -142,7 +142,7 @@ fn the_hooks_of_all_containers_begin_at_once() {
 }
 
 #[test]
-fn sidecars_end_in_the_reverse_order_of_their_start() {
+fn sidecars_end_in_reverse_start_order() {
     for ours in recordings("two-sidecars") {
         let times =
             ["app gone", "second SIGTERM", "second gone", "first SIGTERM"].map(|what| ours.first(what));
@@ -152,7 +152,7 @@ fn sidecars_end_in_the_reverse_order_of_their_start() {
 }
 
 #[test]
-fn a_plain_second_container_gets_sigterm_beside_the_first() {
+fn main_containers_get_sigterm_together() {
     for ours in recordings("two-mains") {
         assert!(ours.first("other gone") < ours.first("app gone") - 1.0, "{ours}");
         assert!(ours.fits(ours.first("other SIGTERM") - ours.first("app SIGTERM"), -1.0..1.0), "{ours}");
@@ -160,7 +160,7 @@ fn a_plain_second_container_gets_sigterm_beside_the_first() {
 }
 
 #[test]
-fn readiness_is_still_probed_while_terminating_and_liveness_is_not() {
+fn only_readiness_is_probed_while_terminating() {
     for ours in recordings("probes") {
         let order = order_of("EndpointSlice", ours);
         let last_two = [
@@ -177,7 +177,7 @@ fn readiness_is_still_probed_while_terminating_and_liveness_is_not() {
 }
 
 #[test]
-fn a_pod_that_is_starting_is_probed_no_more_while_it_terminates() {
+fn startup_probe_stops_at_termination() {
     for ours in recordings("startup-probe") {
         let (term, ends) = (ours.first("app SIGTERM"), ours.first("app ends"));
         // Each second, until it is asked to end; one more may be under way then.
@@ -188,7 +188,7 @@ fn a_pod_that_is_starting_is_probed_no_more_while_it_terminates() {
 }
 
 #[test]
-fn process_1_without_a_handler_ends_by_sigkill_alone() {
+fn pid_1_without_handler_needs_sigkill() {
     for ours in recordings("default-action") {
         assert_eq!(ours.exit_code("app"), 137, "{ours}");
         assert!(ours.fits(ours.first("app gone"), 3.9..6.0), "{ours}");
@@ -203,7 +203,7 @@ fn process_1_without_a_handler_ends_by_sigkill_alone() {
 }
 
 #[test]
-fn a_pod_without_anything_to_end_is_gone_at_once() {
+fn pods_without_processes_vanish_immediately() {
     for case in ["finished", "unscheduled"] {
         for ours in recordings(case) {
             assert_eq!(ours.answers[0].status, 200, "{ours}");
@@ -215,7 +215,7 @@ fn a_pod_without_anything_to_end_is_gone_at_once() {
 }
 
 #[test]
-fn a_second_grace_period_that_is_over_already_is_1_s() {
+fn expired_second_grace_becomes_1_s() {
     for ours in recordings("second-grace-over") {
         let (sent_ns, second) = (ours.answers[1].sent_ns, &ours.answers[1].body["metadata"]);
         assert_eq!(second["deletionGracePeriodSeconds"], 1, "{ours}");
@@ -228,7 +228,7 @@ fn a_second_grace_period_that_is_over_already_is_1_s() {
 }
 
 #[test]
-fn a_negative_grace_period_is_1_s() {
+fn negative_grace_period_becomes_1_s() {
     for ours in recordings("negative-grace") {
         assert_eq!(ours.answers[0].body["metadata"]["deletionGracePeriodSeconds"], 1, "{ours}");
         assert!(ours.fits(ours.first("app gone"), 1.9..4.0), "{ours}");
@@ -236,7 +236,7 @@ fn a_negative_grace_period_is_1_s() {
 }
 
 #[test]
-fn a_container_runs_but_is_not_ready_while_post_start_does() {
+fn container_is_unready_during_post_start() {
     for ours in recordings("post-start") {
         let ready = |seen: &Seen| seen.object["status"]["containerStatuses"][0]["ready"] == true;
         let (ready, _) = ours.pod_seen("a ready container", ready);
@@ -245,7 +245,7 @@ fn a_container_runs_but_is_not_ready_while_post_start_does() {
 }
 
 #[test]
-fn a_post_start_hook_that_fails_kills_the_container() {
+fn failed_post_start_hook_kills_container() {
     for ours in recordings("post-start-fails") {
         let failed = |seen: &&Seen| seen.object["reason"] == "FailedPostStartHook";
         assert!(ours.seen.iter().find(failed).is_some_and(|seen| ours.at(seen.at_ns) < 0.0), "{ours}");

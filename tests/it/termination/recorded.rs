@@ -101,27 +101,27 @@ fn goes_as_recorded(case: &str) {
 }
 
 #[test]
-fn a_graceful_deletion_goes_as_recorded() {
+fn graceful_deletion_matches_recording() {
     goes_as_recorded("A");
 }
 
 #[test]
-fn a_pre_stop_sleep_of_3_s_goes_as_recorded() {
+fn pre_stop_sleep_matches_recording() {
     goes_as_recorded("Bsleep");
 }
 
 #[test]
-fn an_http_hook_of_3_s_goes_as_recorded() {
+fn http_hook_matches_recording() {
     goes_as_recorded("Bhttp");
 }
 
 #[test]
-fn serving_on_for_3_s_goes_as_recorded() {
+fn serving_on_matches_recording() {
     goes_as_recorded("Bserve");
 }
 
 #[test]
-fn a_hook_of_15_s_is_cut_by_a_grace_period_of_10_s() {
+fn grace_period_cuts_exec_hook() {
     goes_as_recorded("E1-prestop15-grace10-exit");
     for ours in recordings("E1-prestop15-grace10-exit") {
         // It ends with the container.
@@ -131,7 +131,7 @@ fn a_hook_of_15_s_is_cut_by_a_grace_period_of_10_s() {
 }
 
 #[test]
-fn a_hook_runs_on_until_the_kill_when_the_app_ignores_sigterm() {
+fn hook_outlives_ignored_sigterm() {
     goes_as_recorded("E1-prestop15-grace10-ignore");
     for ours in recordings("E1-prestop15-grace10-ignore") {
         assert!(ours.last("app hook ticks") > ours.first("app SIGTERM") + 0.5, "{ours}");
@@ -140,22 +140,22 @@ fn a_hook_runs_on_until_the_kill_when_the_app_ignores_sigterm() {
 }
 
 #[test]
-fn an_http_hook_of_15_s_is_cut_by_a_grace_period_of_10_s() {
+fn grace_period_cuts_http_hook() {
     goes_as_recorded("E1-prestop15http-grace10-ignore");
 }
 
 #[test]
-fn a_sleep_of_15_s_is_cut_by_a_deletion_with_grace_10() {
+fn deletion_grace_cuts_sleep_hook() {
     goes_as_recorded("E1-prestop15sleep-grace20-del10-ignore");
 }
 
 #[test]
-fn an_app_that_ignores_sigterm_is_killed_when_the_grace_period_ends() {
+fn ignored_sigterm_ends_in_sigkill() {
     goes_as_recorded("E2-ignore-grace5");
 }
 
 #[test]
-fn a_grace_period_of_1_s_still_leaves_2_s() {
+fn one_second_grace_leaves_two_seconds() {
     goes_as_recorded("E3-grace1-ignore");
 }
 
@@ -174,7 +174,7 @@ fn goes_as_recorded_when_forced(case: &str, ours: &Recording) {
 }
 
 #[test]
-fn a_forced_deletion_removes_the_object_while_the_container_runs_on() {
+fn forced_deletion_precedes_container_exit() {
     for case in ["E3-force-ignore-grace30", "E3-force-hook3-ignore-grace30", "E3-force-http3-exit-grace30"] {
         for ours in recordings(case) {
             goes_as_recorded_when_forced(case, ours);
@@ -184,12 +184,12 @@ fn a_forced_deletion_removes_the_object_while_the_container_runs_on() {
 }
 
 #[test]
-fn a_deletion_can_lengthen_the_grace_period() {
+fn deletion_may_lengthen_grace_period() {
     goes_as_recorded("E4-grace40-over-spec10-ignore");
 }
 
 #[test]
-fn a_second_deletion_shortens_the_grace_period_of_the_object_only() {
+fn second_deletion_shortens_only_object_grace() {
     goes_as_recorded("E5-grace30-then5-after3-ignore");
     goes_as_recorded("E5-hook20-grace30-then5-after3-exit");
     let case = "E5-grace30-then0-after3-ignore";
@@ -203,7 +203,7 @@ fn a_second_deletion_shortens_the_grace_period_of_the_object_only() {
 }
 
 #[test]
-fn a_second_deletion_does_not_lengthen_the_grace_period() {
+fn second_deletion_never_lengthens_grace() {
     goes_as_recorded("E5-grace5-then30-after2-ignore");
     for ours in recordings("E5-grace5-then30-after2-ignore") {
         let second = &ours.answers[1];
@@ -212,7 +212,7 @@ fn a_second_deletion_does_not_lengthen_the_grace_period() {
 }
 
 #[test]
-fn sidecars_end_after_the_main_containers() {
+fn sidecars_end_after_main_containers() {
     goes_as_recorded("E6-sidecar-exit-main-serve2-grace10");
     goes_as_recorded("E6-sidecar-serve3-main-exit-hook2-grace10");
     for case in ["E6-sidecar-exit-main-serve2-grace10", "E6-sidecar-serve3-main-exit-hook2-grace10"] {
@@ -223,13 +223,13 @@ fn sidecars_end_after_the_main_containers() {
 }
 
 #[test]
-fn a_sidecar_gets_2_s_when_the_main_container_uses_up_the_grace_period() {
+fn sidecar_gets_2_s_beyond_grace() {
     goes_as_recorded("E6-sidecar-exit-main-ignore-grace6");
     goes_as_recorded("E6-sidecar-ignore-main-ignore-grace6");
 }
 
 #[test]
-fn an_eviction_marks_the_pod_and_then_deletes_it() {
+fn eviction_marks_then_deletes_pod() {
     goes_as_recorded("E7-evict-ok");
     for ours in recordings("E7-evict-ok") {
         assert_eq!((ours.answers[0].status, &ours.answers[0].body["status"]), (201, &json!("Success")));
@@ -237,7 +237,7 @@ fn an_eviction_marks_the_pod_and_then_deletes_it() {
 }
 
 #[test]
-fn an_eviction_that_the_budget_forbids_changes_nothing() {
+fn eviction_beyond_budget_changes_nothing() {
     goes_as_recorded("E7-evict-pdb-exhausted");
     for ours in recordings("E7-evict-pdb-exhausted") {
         let statuses: Vec<u16> = ours.answers.iter().map(|answer| answer.status).collect();
@@ -252,17 +252,17 @@ fn an_eviction_that_the_budget_forbids_changes_nothing() {
 }
 
 #[test]
-fn an_exit_code_is_kept() {
+fn exit_code_matches_recording() {
     goes_as_recorded("E9-exitcode7");
 }
 
 #[test]
-fn a_creation_goes_as_recorded() {
+fn creation_matches_recording() {
     goes_as_recorded("F");
 }
 
 #[test]
-fn a_label_moves_a_pod_out_of_a_service_and_back() {
+fn label_toggles_service_membership() {
     let [removed, added] = ["removed", "added"].map(|step| Golden::of(&format!("Elabel label {step}")));
     for ours in recordings("Elabel") {
         let order = order_of("EndpointSlice", ours);

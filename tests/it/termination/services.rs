@@ -195,7 +195,7 @@ async fn traffic(lab: Arc<Lab>, namespace: &'static str, replicas: usize) -> Rec
 }
 
 #[test]
-fn a_service_that_publishes_unready_addresses_keeps_a_terminating_pod_ready() {
+fn publish_not_ready_keeps_endpoint_ready() {
     for ours in recordings("publish-not-ready") {
         let terminating = "EndpointSlice endpoint ready=true serving=true terminating=true";
         assert_eq!(order_of("EndpointSlice", ours), [terminating, "EndpointSlice no endpoint"], "{ours}");
@@ -203,7 +203,7 @@ fn a_service_that_publishes_unready_addresses_keeps_a_terminating_pod_ready() {
 }
 
 #[test]
-fn a_pod_without_a_readiness_probe_is_ready_before_it_listens() {
+fn probeless_pod_is_ready_before_listening() {
     for ours in recordings("no-probe") {
         let is_ready = |seen: &Seen| condition(&seen.object, "Ready").is_some_and(|c| c["status"] == "True");
         let (ready, _) = ours.pod_seen("a ready pod", is_ready);
@@ -212,7 +212,7 @@ fn a_pod_without_a_readiness_probe_is_ready_before_it_listens() {
 }
 
 #[test]
-fn each_pod_of_a_rollout_ends_in_the_recorded_order() {
+fn rollout_pods_end_in_recorded_order() {
     for (case, recorded) in [("rollout", "C"), ("slow-rollout", "Bserve")] {
         for ours in recordings(case) {
             let leaving = ours.seen.iter().filter(|seen| seen.kind() == "Pod" && is_leaving(&seen.object));
@@ -229,7 +229,7 @@ fn each_pod_of_a_rollout_ends_in_the_recorded_order() {
 }
 
 #[test]
-fn a_rollout_scales_up_first_and_keeps_all_replicas_available() {
+fn rollout_surges_and_keeps_replicas_available() {
     for case in ["rollout", "slow-rollout"] {
         for ours in recordings(case) {
             let begin = ours.seen.iter().position(|seen| ours.at(seen.at_ns) >= 0.0).expect("a rollout");
@@ -252,7 +252,7 @@ fn a_rollout_scales_up_first_and_keeps_all_replicas_available() {
 }
 
 #[test]
-fn c12_a_replica_set_does_not_count_a_pod_that_is_terminating() {
+fn c12_replica_set_ignores_terminating_pod() {
     for ours in recordings("traffic") {
         let newer = ours
             .seen
@@ -269,7 +269,7 @@ fn sent(ours: &Recording, row: &RequestRow) -> f64 {
 }
 
 #[test]
-fn only_new_connections_are_routed_away_from_a_terminating_pod() {
+fn terminating_pod_keeps_only_old_connections() {
     for ours in recordings("traffic") {
         let to_it = |reused: bool| -> Vec<f64> {
             let rows = ours.rows.iter().filter(|row| row.conn_reused == reused && row.outcome == Outcome::Ok);
@@ -284,7 +284,7 @@ fn only_new_connections_are_routed_away_from_a_terminating_pod() {
 }
 
 #[test]
-fn without_a_ready_endpoint_terminating_ones_that_serve_are_used() {
+fn service_falls_back_to_terminating_endpoints() {
     for ours in recordings("last-endpoint") {
         let terminating = |text: &str| text.contains("ready=false serving=true terminating=true");
         let (from, _) = order(ours).into_iter().find(|(_, text)| terminating(text)).expect("it was seen");
@@ -300,7 +300,7 @@ fn without_a_ready_endpoint_terminating_ones_that_serve_are_used() {
 }
 
 #[test]
-fn a_new_pod_counts_as_available_before_any_service_proxy_knows_it() {
+fn availability_precedes_service_proxy_sync() {
     for dataplane in DATAPLANES {
         // So slow that what two clocks say cannot change places.
         let slow = json!({"nodes": 2, "latencies": {"sliceToRule": "5s", "throttledSync": "5s"}});

@@ -18,7 +18,7 @@ fn read(mut stream: TcpStream) -> String {
 }
 
 #[test]
-fn c04_sigterm_lets_the_server_finish_and_sigkill_does_not() {
+fn c04_only_sigterm_allows_finishing() {
     let mut server = Server::start("finish", &[]);
     let answer = server.ask("/slow?ms=500");
     server.wait_for_line("received");
@@ -37,7 +37,7 @@ fn c04_sigterm_lets_the_server_finish_and_sigkill_does_not() {
 }
 
 #[test]
-fn c04_hangup_interrupt_quit_and_stop_mean_other_things() {
+fn c04_other_signals_act_differently() {
     let mut server = Server::start("exit", &[]);
     server.signal(Signal::SIGHUP);
     server.wait_for_line("SIGHUP");

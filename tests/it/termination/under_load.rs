@@ -19,7 +19,7 @@ fn answered_by<'a>(run: &'a MeasuredRun, termination: &'a Termination) -> Vec<(f
 }
 
 #[test]
-fn c02_a_pod_gets_traffic_while_it_shuts_down_and_after_it_is_gone() {
+fn c02_traffic_outlasts_pod_shutdown() {
     measured(|| {
         // While it shuts down: new connections after the deletion, answered by the pod itself.
         for run in runs::prestop_sleep() {
@@ -37,7 +37,7 @@ fn c02_a_pod_gets_traffic_while_it_shuts_down_and_after_it_is_gone() {
 }
 
 #[test]
-fn c16_a_pod_that_ends_before_its_endpoint_is_gone_loses_requests() {
+fn c16_early_exit_drops_requests() {
     for run in runs::naive_exit() {
         let requests = &run.result.requests;
         assert!(requests.dropped > 0, "{}", run.finished);
@@ -46,21 +46,21 @@ fn c16_a_pod_that_ends_before_its_endpoint_is_gone_loses_requests() {
 }
 
 #[test]
-fn c17_an_app_that_serves_on_after_sigterm_loses_none() {
+fn c17_serving_past_sigterm_drops_none() {
     for run in runs::drain_in_app() {
         assert_eq!((run.result.terminations.len(), run.result.requests.dropped), (3, 0), "{}", run.finished);
     }
 }
 
 #[test]
-fn c18_a_pre_stop_sleep_loses_none() {
+fn c18_pre_stop_sleep_drops_none() {
     for run in runs::prestop_sleep() {
         assert_eq!((run.result.terminations.len(), run.result.requests.dropped), (3, 0), "{}", run.finished);
     }
 }
 
 #[test]
-fn c19_a_pod_that_shuts_down_slowly_gets_no_new_connection_once_its_endpoint_is_out() {
+fn c19_removed_endpoint_gets_no_connections() {
     measured(|| {
         for run in runs::prestop_sleep().iter().chain(runs::drain_in_app()) {
             for termination in &run.result.terminations {

@@ -436,7 +436,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_warning_is_one_finding_with_a_count() {
+    fn equal_warnings_share_counted_finding() {
         let said = ["no rows", "late", "no rows", "no rows"].map(str::to_owned);
         assert_eq!(folded(&said), [("no rows", 3), ("late", 1)]);
     }

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nine_in_ten_have_to_succeed() {
+    fn working_target_needs_90_percent_success() {
         let finding = |ok, app_errors, dropped| {
             OutsideCounts { ok, app_errors, dropped, ..OutsideCounts::default() }
                 .finding(&RequestCounts::default())

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_has_its_own_remedy() {
+    fn not_sent_remedy_follows_reason() {
         let by_reason = BTreeMap::from([("late".to_owned(), 2), ("max_connections".to_owned(), 4321)]);
         assert_eq!(
             reasons_in_words(&by_reason),

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_that_are_no_requests_are_told_with_their_number() {
+    fn findings_count_unusable_proxy_rows() {
         let told = |reached: Reached| {
             let found = [reached.strange(), reached.unknown(), reached.early(), reached.late()];
             let found = found.into_iter().flatten();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_gateways_retries_hid_is_told_by_pod() {
+    fn finding_counts_hidden_retries_by_pod() {
         let hidden = BTreeMap::from([("web-1".into(), 1), ("web-2".into(), 2)]);
         let reached = Reached { saved: 3, hidden, ..Reached::default() };
         let what = reached.retried().unwrap().what;
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_no_pods_is_told_with_the_place_where_it_stood() {
+    fn finding_quotes_unknown_name_source() {
         let unmatched = Unmatched { answers: 12, values: ["edge-7".into()].into() };
         let reached = Reached { unmatched, ..Reached::default() };
         let told = |further: Value| {

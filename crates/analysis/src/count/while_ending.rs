@@ -72,7 +72,7 @@ mod tests {
     use crate::model::OutsideCounts;
 
     #[test]
-    fn errors_as_in_the_steady_part_are_not_the_end_s() {
+    fn steady_errors_excuse_ending_errors() {
         let counts = |errors, server_errors| RequestCounts {
             total: 3000,
             app_errors_while_ending: errors,

@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_spent_is_as_published() {
+    fn alpha_spending_matches_lan_demets() {
         // Lan and DeMets 1983: half of the information spends ln(1.859) = 62 % of the error.
         let [first, second] = looks(2).alphas[..] else { panic!("two looks") };
         assert!((first / ALPHA - 0.6201).abs() < 1e-4 && (second / ALPHA - 0.3799).abs() < 1e-4);

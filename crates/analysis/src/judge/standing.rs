@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_standing_has_a_name_of_its_own() {
+    fn standings_have_unique_names() {
         let names: BTreeSet<&str> = Standing::ALL.iter().map(|standing| standing.as_str()).collect();
         assert_eq!(names.len(), Standing::ALL.len());
     }

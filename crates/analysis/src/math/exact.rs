@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn with_one_run_a_side_every_division_of_a_total_has_the_same_chance() {
+    fn single_runs_split_total_uniformly() {
         let p = |a, b| totals([a, b], [1.0, 1.0], 0.05);
         assert!((p(0, 96).unwrap() - 2.0 / 97.0).abs() < 1e-9);
         assert!((p(96, 0).unwrap() - 2.0 / 97.0).abs() < 1e-9);
@@ -251,12 +251,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fisher_raises_no_more_false_alarms_than_alpha(n in 1_u64..25, share in 0.02_f64..0.98) {
+        fn fisher_test_keeps_alpha(n in 1_u64..25, share in 0.02_f64..0.98) {
             prop_assert!(false_alarms(n, share, 0.05) <= 0.05 + 1e-9);
         }
 
         #[test]
-        fn a_difference_lies_in_its_interval(a in 0_u64..20, b in 0_u64..20, n in 20_u64..40) {
+        fn newcombe_interval_contains_difference(a in 0_u64..20, b in 0_u64..20, n in 20_u64..40) {
             let (low, high) = newcombe(of(a, n), of(b, n), 0.95);
             let difference = of(b, n).share() - of(a, n).share();
             prop_assert!(low <= difference && difference <= high && low >= -1.0 && high <= 1.0);

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_seen_is_about_three_in_n() {
+    fn zero_events_bound_share() {
         let bound = share_upper(0, 30, 0.95);
         assert!((bound - (1.0 - 0.05f64.powf(1.0 / 30.0))).abs() < 1e-6, "{bound}");
         assert!((share_upper(1, 10, 0.95) - 0.3942).abs() < 1e-3);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bounds_of_quantiles_lie_at_known_ranks() {
+    fn quantile_bounds_match_published_ranks() {
         // Wilks: the largest of 59 bounds the 95th percentile, of 58 it does not.
         assert_eq!(quantile_ranks(59, 0.95, 0.95).1, Some(59));
         assert_eq!(quantile_ranks(58, 0.95, 0.95).1, None);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn how_many_are_needed_is_searched() {
+    fn needed_finds_smallest_sufficient_number() {
         assert_eq!(needed(3, |n| n >= 59), Some(59));
         assert_eq!(needed(3, |_| false), None);
         assert!((share_lower(10, 10, 0.95) - 0.05_f64.powf(0.1)).abs() < 1e-6);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_alike_within_groups_as_far_as_groups_differ() {
+    fn intraclass_correlation_matches_shrout_fleiss() {
         // Shrout and Fleiss 1979, table 2: ICC(1,1) of six targets with four judges each is 0.17.
         let rated = [
             [9., 2., 5., 8.],
@@ -187,7 +187,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_needed_number_is_the_smallest(coverage in 0.5f64..0.99, confidence in 0.5f64..0.99) {
+        fn wilks_needed_is_minimal(coverage in 0.5f64..0.99, confidence in 0.5f64..0.99) {
             let n = wilks_needed(coverage, confidence);
             prop_assert!(wilks_confidence(n, coverage) >= confidence);
             prop_assert!(n == 1 || wilks_confidence(n - 1, coverage) < confidence);

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_steady_growth_is_unlikely_by_chance() {
+    fn steady_growth_has_small_p_value() {
         assert!((grows(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) - 1.0 / 720.0).abs() < 1e-12);
         assert!((grows(&[3.0, 2.0, 1.0]) - 1.0).abs() < 1e-12);
         // Two of the six orders of three have at most one falling pair, and one has none.

@@ -138,7 +138,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn few_values_are_the_same_values(drawn in prop::collection::vec((-1_i64..4000, 0_u32..40), 0..50)) {
+        fn few_values_match_full_histogram(drawn in prop::collection::vec((-1_i64..4000, 0_u32..40), 0..50)) {
             let (mut few, mut values) = (FewValues::default(), Values::default());
             for (ns, shift) in drawn {
                 few.add(ns << shift);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_all_sizes_keep_three_digits() {
+    fn histogram_keeps_three_digits() {
         let mut values = Values::default();
         for ms in 1..=1000 {
             values.add(ms * 1_000_000);

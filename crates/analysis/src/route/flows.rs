@@ -271,7 +271,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn in_any_order_they_are_as_if_gone_through_one_by_one(
+        fn shuffled_flows_match_sequential_replay(
             drawn in prop::collection::vec((0_i64..80, 0_u16..3, 0_usize..5), 0..40),
             shuffled in any::<prop::sample::Index>(),
             cut in any::<prop::sample::Index>(),

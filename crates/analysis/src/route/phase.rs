@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn deletions_every_five_seconds_meet_a_clock_of_five_seconds_at_one_phase() {
+    fn periodic_deletions_lock_to_clock_phase() {
         assert!(!are_random(5.0, (0..30).map(|n| at(f64::from(n) * 5.0 + 0.02 * f64::from(n % 3)))));
         let mut rng = rand::rngs::SmallRng::seed_from_u64(1);
         let jittered: Vec<Stamp> =

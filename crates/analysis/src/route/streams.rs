@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_shares_its_connection_with_those_under_way_at_the_same_time() {
+    fn overlapping_requests_share_connection() {
         let eof = |seq, sent, end| lost(seq, sent, end, Outcome::EofBeforeResponse);
         assert_eq!(shared(&[row(0, 0, 10), eof(1, 20, 30)]), [false, false], "one after the other");
         assert_eq!(shared(&[row(0, 0, 10), eof(1, 10, 30)]), [false, false], "as soon as it was answered");
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_out_or_refused_was_no_work_and_may_have_met_some() {
+    fn unprocessed_streams_count_as_no_work() {
         for outcome in [Outcome::H2Goaway, Outcome::H2RefusedStream] {
             let [eof, left_out] = [lost(0, 0, 30, Outcome::EofBeforeResponse), lost(1, 10, 30, outcome)];
             assert_eq!(shared(&[eof, left_out]), [false, true], "{outcome}");
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn only_streams_of_the_same_connection_count() {
+    fn streams_overlap_only_within_connection() {
         let eof = lost(0, 0, 30, Outcome::EofBeforeResponse);
         let others = [
             RequestRow { conn: Some(1), ..row(1, 10, 20) },
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_has_answered_once_a_byte_has_come_over_it() {
+    fn received_byte_marks_connection_answered() {
         let eof = |seq, conn| RequestRow { conn: Some(conn), ..lost(seq, 0, 30, Outcome::EofBeforeResponse) };
         let rows = [eof(0, 0), eof(1, 0), eof(2, 1), RequestRow { conn: Some(1), ..row(3, 5, 6) }];
         let streams = streams(&rows);
@@ -208,7 +208,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_as_if_each_were_held_against_each(
+        fn stream_overlaps_match_pairwise_check(
             drawn in prop::collection::vec((0_i64..60, 0_i64..20, 0_u64..3, 0_usize..4), 0..40)
         ) {
             let outcomes = [Outcome::Ok, Outcome::EofBeforeResponse, Outcome::H2Goaway, Outcome::H2RefusedStream];

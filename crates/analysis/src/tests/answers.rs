@@ -23,7 +23,7 @@ fn with_cause(analysis: &Analysis, cause: Cause) -> Vec<&Lost> {
 }
 
 #[test]
-fn a_pods_own_503_after_t0_is_its_refusal() {
+fn ending_pod_503_is_refusal() {
     for is_named in [true, false] {
         let analysis = analysed(refusing(503, is_named));
         let by_cause = &analysis.result.requests.by_cause;
@@ -37,7 +37,7 @@ fn a_pods_own_503_after_t0_is_its_refusal() {
 }
 
 #[test]
-fn a_503_of_a_pod_that_is_well_has_no_cause() {
+fn healthy_pod_503_stays_unattributed() {
     let mut records = three_pods();
     request(&mut records, 1001 * MS, Outcome::HttpError, Some("a"));
     records.requests.last_mut().unwrap().status = Some(503);
@@ -57,7 +57,7 @@ fn a_503_of_a_pod_that_is_well_has_no_cause() {
 }
 
 #[test]
-fn answers_of_500_by_ending_pods_are_counted_apart() {
+fn ending_pod_500s_are_counted_apart() {
     let analysis = analysed(refusing(500, true));
     let result = &analysis.result;
     assert_eq!((result.requests.dropped, result.requests.app_errors_while_ending), (7, 60));
@@ -131,7 +131,7 @@ fn mixed() -> Records {
 }
 
 #[test]
-fn a_kept_connection_is_not_lost_to_a_starting_pod() {
+fn starting_pod_loses_no_kept_connection() {
     let analysis = analysed(mixed());
     let kept = analysis.lost.iter().filter(|lost| lost.outcome == Outcome::EofBeforeResponse);
     let causes: Vec<_> = kept.map(|lost| (lost.cause, lost.only(), lost.unclear.clone())).collect();
@@ -139,7 +139,7 @@ fn a_kept_connection_is_not_lost_to_a_starting_pod() {
 }
 
 #[test]
-fn silence_at_a_pod_with_a_readiness_probe_is_not_its_start() {
+fn probed_start_explains_no_timeout() {
     let lost = |is_probed: bool, outcome: Outcome, times: i64| {
         let mut records = records();
         for event in &mut records.events {

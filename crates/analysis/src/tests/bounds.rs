@@ -13,7 +13,7 @@ fn only_window(analysis: &Analysis) -> &Window {
 }
 
 #[test]
-fn a_window_that_meets_a_hole_of_the_record_has_no_upper_bound() {
+fn record_hole_removes_upper_bound() {
     // The window ends 0.123 s after t0 at the latest.
     for (from, to, is_bounded) in
         [(4000, 4900, true), (4900, 5001, false), (5100, 5110, false), (5200, 6000, true)]
@@ -35,7 +35,7 @@ fn a_window_that_meets_a_hole_of_the_record_has_no_upper_bound() {
 }
 
 #[test]
-fn the_chance_of_a_bound_that_is_too_small_is_shared_by_all_consumers() {
+fn consumers_share_bound_error_probability() {
     let upper_s = |consumers: usize| {
         let mut records = three_pods();
         let web = records.info.targets[0].clone();
@@ -49,7 +49,7 @@ fn the_chance_of_a_bound_that_is_too_small_is_shared_by_all_consumers() {
 }
 
 #[test]
-fn a_wait_that_ended_amid_losses_leaves_the_window_open() {
+fn unsettled_wait_leaves_window_open() {
     for (over, is_bounded) in [(4500, true), (5090, false), (5500, true)] {
         let mut records = three_pods();
         let unsettled = EventKind::Unsettled { limit_s: 0.1 };
@@ -71,7 +71,7 @@ fn with_a_period(period_s: f64) -> model::Recommendation {
 }
 
 #[test]
-fn a_client_that_keeps_an_answer_of_the_dns_may_keep_it_for_the_whole_period() {
+fn sleep_covers_full_dns_period() {
     // Every window ends within 0.2 s, but it is the phase that made them so short; the news took 0.8 s.
     let at_all_phases = with_a_period(5.0);
     assert_eq!(at_all_phases.refused_because, Vec::<String>::new());
@@ -117,7 +117,7 @@ fn of_a_set(successor: &str) -> Analysis {
 }
 
 #[test]
-fn the_next_pod_of_a_name_is_alive() {
+fn same_named_successor_counts_as_alive() {
     let windows = |analysis: Analysis| -> Vec<Option<f64>> {
         analysis.result.terminations.iter().map(|t| t.windows[0].upper_s).collect()
     };
@@ -178,7 +178,7 @@ fn with_one_unknown(has_gap: bool) -> Analysis {
 }
 
 #[test]
-fn refusals_of_rules_without_an_endpoint_are_no_swap() {
+fn missing_endpoint_outranks_rule_swap() {
     // The rules learn of the new pods 80 ms after the slices.
     let (mut service, pods) = all_at_once(Naming::Nothing, 1);
     let since = at(6060)..at(6130);
@@ -192,7 +192,7 @@ fn refusals_of_rules_without_an_endpoint_are_no_swap() {
 }
 
 #[test]
-fn a_refusal_that_the_kernel_has_no_entry_for_is_no_pods() {
+fn untracked_refusal_is_rule_swap() {
     let of = |analysis: &Analysis| {
         let dropped = &analysis.result.terminations[0].requests.dropped;
         (analysis.result.requests.by_cause.get(&Cause::RuleSwap).copied(), *dropped)

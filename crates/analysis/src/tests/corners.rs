@@ -51,7 +51,7 @@ pub(super) fn slice(records: &mut Records, ms: i64, service: &str, pods: &[&str]
 }
 
 #[test]
-fn a_foreign_deletion_is_known_to_the_second_and_has_no_cause() {
+fn foreign_deletion_spans_its_second() {
     let mut records = three_pods();
     records.events.retain(|e| !matches!(e.kind, EventKind::Action(_)));
     // Within the second that the stamp names, seen at 5.4 s.
@@ -68,7 +68,7 @@ fn a_foreign_deletion_is_known_to_the_second_and_has_no_cause() {
 }
 
 #[test]
-fn a_forced_end_counts_from_its_own_deletion() {
+fn forced_deletion_dates_own_t0() {
     let mut records = three_pods();
     records.events.retain(|e| !matches!(e.kind, EventKind::Action(_)));
     deletion_seen(&mut records, 5000, "b", 0);
@@ -78,7 +78,7 @@ fn a_forced_end_counts_from_its_own_deletion() {
 }
 
 #[test]
-fn a_pod_lost_in_a_watch_gap_ends_within_it_and_makes_the_run_invalid() {
+fn end_in_watch_gap_invalidates_run() {
     let mut records = three_pods();
     records.events.retain(|e| {
         !matches!(&e.kind, EventKind::Action(_))
@@ -100,7 +100,7 @@ fn a_pod_lost_in_a_watch_gap_ends_within_it_and_makes_the_run_invalid() {
 }
 
 #[test]
-fn a_generator_that_falls_behind_makes_the_run_invalid() {
+fn late_load_generator_invalidates_run() {
     let mut records = three_pods();
     for row in records.requests.iter_mut().step_by(50) {
         row.connect_start = Some(row.scheduled.shifted_ns(150 * MS));
@@ -116,7 +116,7 @@ fn a_generator_that_falls_behind_makes_the_run_invalid() {
 }
 
 #[test]
-fn run_aborted_before_its_first_request_says_why() {
+fn aborted_empty_run_gives_reason() {
     let mut records = three_pods();
     records.requests.clear();
     records.info.aborted = Some("others changed spec.replicas of Deployment web in mid-run".into());
@@ -163,7 +163,7 @@ fn enough_terminations_earn_a_recommendation() {
 }
 
 #[test]
-fn a_repeated_port_is_a_stale_flow_while_the_entry_stands_and_moves_no_window() {
+fn reused_port_meets_stale_flow() {
     let mut records = three_pods();
     timeout(&mut records, 5040, 40_001);
     // The end of the first at 6.04 s; 120 s later the entry is gone.
@@ -185,7 +185,7 @@ fn a_repeated_port_is_a_stale_flow_while_the_entry_stands_and_moves_no_window() 
 }
 
 #[test]
-fn what_nobody_answered_or_was_reset_leaves_a_stale_flow() {
+fn failed_connect_leaves_stale_flow() {
     let stale_later = |ms: i64, first: Outcome, second: Outcome| {
         let mut records = three_pods();
         connect(&mut records, 60_000, 40_001, first);
@@ -215,7 +215,7 @@ fn what_nobody_answered_or_was_reset_leaves_a_stale_flow() {
 }
 
 #[test]
-fn an_endpoint_of_any_watched_service_counts_as_usable() {
+fn other_service_endpoint_is_usable() {
     let lost = |pods_of_the_other: &[&str]| {
         let mut records = records();
         slice(&mut records, 0, "web", &["a"]);
@@ -229,7 +229,7 @@ fn an_endpoint_of_any_watched_service_counts_as_usable() {
 }
 
 #[test]
-fn the_charts_hold_every_row_and_every_late_arrival() {
+fn charts_hold_every_row() {
     let analysis = analysed(three_pods());
     let (result, charts) = (&analysis.result, &analysis.charts);
     let total: u64 = charts.seconds.iter().map(|s| s.ok + s.other + s.dropped.values().sum::<u64>()).sum();
@@ -247,7 +247,7 @@ fn the_charts_hold_every_row_and_every_late_arrival() {
 }
 
 #[test]
-fn deletions_that_overlap_are_not_isolated() {
+fn overlapping_deletions_are_not_isolated() {
     let modes = |second_ms| {
         let mut records = three_pods();
         delete(&mut records, second_ms, "c");
@@ -259,7 +259,7 @@ fn deletions_that_overlap_are_not_isolated() {
 }
 
 #[test]
-fn an_invalid_run_says_nothing_of_a_sleep() {
+fn invalid_run_suggests_no_sleep() {
     let mut records = three_pods();
     for row in records.requests.iter_mut().skip(1).step_by(500) {
         row.outcome = Outcome::NotSent;
@@ -276,7 +276,7 @@ fn an_invalid_run_says_nothing_of_a_sleep() {
 }
 
 #[test]
-fn a_load_source_whose_rows_did_not_all_arrive_is_named_with_their_number() {
+fn verdict_counts_missing_rows_by_source() {
     let mut records = records();
     for n in 0..300 {
         request(&mut records, n * 10 * MS, Outcome::Ok, Some("a"));
@@ -308,7 +308,7 @@ fn a_load_source_whose_rows_did_not_all_arrive_is_named_with_their_number() {
 }
 
 #[test]
-fn requests_of_which_only_the_number_is_known_are_in_no_other_figure() {
+fn rowless_requests_enter_no_figure() {
     let mut records = records();
     for n in 0..300 {
         let outcome = if n % 10 == 0 { Outcome::ConnectRefused } else { Outcome::Ok };

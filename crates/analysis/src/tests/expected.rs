@@ -79,7 +79,7 @@ pub(super) fn only(result: &RunResult, expect: Value) -> Check {
 }
 
 #[test]
-fn counts_are_judged_on_what_was_observed() {
+fn gate_judges_counts_as_observed() {
     let result = run(&[2, 3, 0]);
     for (expect, wanted) in [
         (json!({"dropped": {"max": 5}}), Pass),
@@ -103,7 +103,7 @@ fn counts_are_judged_on_what_was_observed() {
 }
 
 #[test]
-fn no_drop_says_which_faults_would_have_shown() {
+fn lossless_pass_states_detectable_rate() {
     let why = |lost: &[u64], max: u64| checks(&run(lost), json!({"dropped": {"max": max}})).remove(0).why;
     let shown = "a fault that loses requests in 9.8 % of the terminations, or in more, shows in 95 % of the runs with \
                  29 terminations";
@@ -139,7 +139,7 @@ fn shares_have_bounds_by_terminations() {
 }
 
 #[test]
-fn a_targets_limit_holds_for_it_as_each_node_sees_it() {
+fn target_limit_applies_per_node() {
     let mut result = run(&[0, 0, 0]);
     let seen_from = |node: &str, dropped: u64| TargetResult {
         name: format!("web@{node}"),
@@ -168,7 +168,7 @@ fn a_targets_limit_holds_for_it_as_each_node_sees_it() {
 }
 
 #[test]
-fn each_termination_and_each_group_has_a_limit() {
+fn drop_limits_apply_per_termination() {
     let mut result = run(&[2, 3, 0]);
     let per =
         |result: &RunResult, key: &str, max: u64| verdict(result, json!({"dropped": {key: {"max": max}}}));
@@ -191,7 +191,7 @@ fn each_termination_and_each_group_has_a_limit() {
 }
 
 #[test]
-fn a_quantile_of_windows_has_bounds_by_order() {
+fn window_quantile_bounds_follow_ranks() {
     let p90 = |result: &RunResult, max: &str| verdict(result, json!({"windows": {"p90": {"max": max}}}));
     assert_eq!(p90(&run(&[0; 29]), "200ms"), Pass);
     let few = run(&[0; 28]);
@@ -209,7 +209,7 @@ fn a_quantile_of_windows_has_bounds_by_order() {
 }
 
 #[test]
-fn the_sleep_that_is_set_suffices_if_it_outlasts_the_windows() {
+fn sleep_suffices_only_beyond_windows() {
     let suffices = |result: &RunResult| verdict(result, json!({"preStop": {"suffices": "90%"}}));
     assert_eq!(suffices(&run(&[0; 29])), Pass);
     assert_eq!(suffices(&run(&[0; 28])), Inconclusive);
@@ -222,7 +222,7 @@ fn the_sleep_that_is_set_suffices_if_it_outlasts_the_windows() {
 }
 
 #[test]
-fn latencies_are_those_of_this_run() {
+fn latency_limits_judge_own_run() {
     let mut result = run(&[0]);
     let p = |result: &RunResult, expect: Value| verdict(result, json!({ "latency": expect }));
     assert_eq!(p(&result, json!({"p99": {"max": "4ms"}})), Pass);
@@ -237,7 +237,7 @@ fn latencies_are_those_of_this_run() {
 }
 
 #[test]
-fn an_unknown_figure_is_never_0() {
+fn unknown_figure_is_never_zero() {
     let mut result = run(&[0, 0]);
     let dead = |result: &RunResult| verdict(result, json!({"deadSeconds": {"max": "100ms"}}));
     assert_eq!(dead(&result), Pass);
@@ -277,7 +277,7 @@ fn an_unknown_figure_is_never_0() {
 }
 
 #[test]
-fn accounting_and_validity_can_be_asked_for() {
+fn gate_checks_accounting_and_validity() {
     let mut result = run(&[0]);
     let both = json!({"accounting": "closes", "validity": "valid"});
     let verdicts = |result: &RunResult| {
@@ -293,7 +293,7 @@ fn accounting_and_validity_can_be_asked_for() {
 }
 
 #[test]
-fn every_gate_checks_that_something_was_measured() {
+fn every_gate_requires_measurements() {
     let any = json!({"dropped": {"max": 0}});
     let of = |result: &RunResult, expect: &Value| {
         let checks = checks(result, expect.clone()).into_iter();
@@ -334,7 +334,7 @@ fn by_default(result: &RunResult, asked: Value) -> Vec<(String, CheckVerdict)> {
 }
 
 #[test]
-fn the_default_gate_has_limits_that_give_way_to_their_own_keys() {
+fn own_keys_replace_default_limits() {
     let failed = |name: &str| vec![(name.to_owned(), Fail)];
     assert_eq!(by_default(&run(&[0; 3]), json!({})), []);
     let lost = run(&[0, 1, 0]);
@@ -372,7 +372,7 @@ fn the_default_gate_has_limits_that_give_way_to_their_own_keys() {
 }
 
 #[test]
-fn without_a_baseline_a_limit_against_one_is_inconclusive() {
+fn worse_limit_without_baseline_is_inconclusive() {
     let mut result = run(&[2, 3, 0]);
     let check = only(&result, json!({"dropped": {"worse": "10%"}}));
     assert_eq!(check.name, "dropped.worse");
@@ -390,7 +390,7 @@ fn without_a_baseline_a_limit_against_one_is_inconclusive() {
 }
 
 #[test]
-fn every_key_of_the_vocabulary_has_a_figure_to_compare() {
+fn every_gate_key_has_comparable_figure() {
     let mut result = run(&[2, 3, 0]);
     let limit = json!({"worse": "10%"});
     let latencies: serde_json::Map<String, Value> = ["mean", "p50", "p90", "p95", "p99", "p99_9"]
@@ -449,7 +449,7 @@ fn every_key_of_the_vocabulary_has_a_figure_to_compare() {
 }
 
 #[test]
-fn stages_are_judged_from_t0_within_its_uncertainty() {
+fn stage_limits_respect_t0_uncertainty() {
     let mut result = run(&[0, 0]);
     for (t, at) in result.terminations.iter_mut().zip([4.1, 4.4]) {
         t.timeline.insert(Stage::ContainersTerminated, at);
@@ -487,7 +487,7 @@ fn stages_are_judged_from_t0_within_its_uncertainty() {
 }
 
 #[test]
-fn where_no_new_connection_came_after_t0_the_windows_bound_the_last_one() {
+fn windows_bound_missing_last_connection() {
     let mut result = run(&[0, 0]);
     result.terminations[0].timeline.insert(Stage::LastConnection, 0.2);
     result.terminations[1].timeline.remove(&Stage::LastConnection);
@@ -507,7 +507,7 @@ fn where_no_new_connection_came_after_t0_the_windows_bound_the_last_one() {
 }
 
 #[test]
-fn starts_are_judged_stage_by_stage() {
+fn start_limits_apply_by_stage() {
     let mut result = run(&[0]);
     let start = |ready: Option<f64>| Start {
         pod: "new".into(),
@@ -526,7 +526,7 @@ fn starts_are_judged_stage_by_stage() {
 }
 
 #[test]
-fn exit_codes_are_counted_and_one_that_was_not_seen_leaves_the_count_open() {
+fn unseen_exit_code_leaves_count_open() {
     let mut result = run(&[0, 0, 0]);
     let mut set = |codes: [Option<i32>; 3]| {
         result.terminations.iter_mut().zip(codes).for_each(|(t, code)| t.exit_code = code);

@@ -19,7 +19,7 @@ fn looked_at(mut result: RunResult, at: usize, most: usize) -> RunResult {
 }
 
 #[test]
-fn each_look_judges_with_its_own_confidence() {
+fn each_look_uses_own_confidence() {
     let p90 = json!({"windows": {"p90": {"max": "1s"}}});
     let check = only(&run(&[0; 29]), p90.clone());
     assert_eq!(check.verdict, CheckVerdict::Pass, "{check:?}");
@@ -49,7 +49,7 @@ fn each_look_judges_with_its_own_confidence() {
 }
 
 #[test]
-fn the_windows_of_a_run_share_the_error_of_its_look() {
+fn run_windows_share_look_error() {
     let upper_s = |looks: Option<Looks>| {
         let mut records = three_pods();
         records.info.looks = looks;
@@ -78,7 +78,7 @@ fn passes(n: usize, long: usize, looks: Option<Looks>) -> bool {
 }
 
 #[test]
-fn a_gate_that_is_looked_at_often_is_no_more_often_wrong() {
+fn repeated_looks_keep_gate_error() {
     const RUNS: usize = 20_000;
     const MOST: usize = 8;
     const ROUND: usize = 40;
@@ -108,7 +108,7 @@ fn a_gate_that_is_looked_at_often_is_no_more_often_wrong() {
 }
 
 #[test]
-fn each_round_of_a_rollout_has_a_length_of_its_own() {
+fn rollout_limit_applies_per_repetition() {
     let mut result = run(&[0, 0]);
     let judge = |result: &RunResult| only(result, json!({"rollout": {"max": "3s"}})).verdict;
     for t in &mut result.terminations {

@@ -105,7 +105,7 @@ type Drawn = (i64, usize, usize, u64, i64);
 
 proptest! {
     #[test]
-    fn what_is_added_up_at_once_is_what_is_found_step_by_step(
+    fn single_pass_matches_two_pass(
         rows in proptest::collection::vec((0i64..200, 0..20_usize, 0..4_usize, 0..5_u64, 1..90_i64), 0..80),
         has in any::<[bool; 6]>(),
     ) {
@@ -120,7 +120,7 @@ proptest! {
 }
 
 #[test]
-fn recorded_runs_tell_the_same_at_once_and_step_by_step() {
+fn recorded_runs_match_two_pass() {
     let runs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/reference/runs");
     for run in ["both", "ingress", "plain-one"] {
         let read = || RunDir::open(&runs.join(run).join("run")).unwrap().recorded().unwrap();
@@ -162,7 +162,7 @@ impl RowSource for Watched {
 }
 
 #[test]
-fn the_rows_of_a_whole_run_are_gone_through_once_and_some_of_their_columns_once_more() {
+fn analysis_reads_full_rows_once() {
     let looks = |records: Records| {
         let looks = Arc::default();
         Analysed::of(records.log(), Watched(records, Arc::clone(&looks))).unwrap();

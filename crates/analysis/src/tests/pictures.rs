@@ -4,7 +4,7 @@ use super::*;
 use crate::model::{Act, Deed};
 
 #[test]
-fn the_sleep_that_each_lost_request_needed_adds_up_to_what_other_sleeps_would_have_done() {
+fn needed_sleeps_match_what_if_table() {
     let analysis = analysed(three_pods_killed_in_flight(Some("b")));
     let sleeps = &analysis.charts.sleeps;
     assert_eq!(sleeps.len(), analysis.lost.len());
@@ -18,7 +18,7 @@ fn the_sleep_that_each_lost_request_needed_adds_up_to_what_other_sleeps_would_ha
 }
 
 #[test]
-fn pods_and_actions_are_where_the_run_had_them() {
+fn charts_date_pods_and_actions() {
     let mut records = three_pods();
     let refused = Action {
         is_undone: false,
@@ -53,7 +53,7 @@ fn pods_and_actions_are_where_the_run_had_them() {
 }
 
 #[test]
-fn a_pod_that_a_label_took_out_is_out_until_it_is_back() {
+fn relabelled_pod_is_out_until_return() {
     let mut records = records();
     for (ms, pods) in [(-900, &["a", "b"][..]), (5100, &["a"]), (8000, &["a", "b"])] {
         corners::slice(&mut records, ms, "web", pods);
@@ -78,7 +78,7 @@ fn a_pod_that_a_label_took_out_is_out_until_it_is_back() {
 }
 
 #[test]
-fn every_answered_request_has_a_place_in_the_heat_map_and_in_the_traffic_of_its_pod() {
+fn heat_map_holds_every_answer() {
     let mut records = three_pods();
     request(&mut records, 9_990 * MS, Outcome::Ok, None);
     request(&mut records, 9_991 * MS, Outcome::HttpError, Some("a"));

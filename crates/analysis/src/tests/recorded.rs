@@ -27,7 +27,7 @@ fn table(name: &str, file: &str) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn haproxy_without_a_server_charges_no_pod() {
+fn haproxy_without_server_blames_no_pod() {
     let (analysis, ports) = read("gw-ha-5");
     let log = table("gw-ha-5", "gateway.csv");
     let no_server: HashMap<u16, bool> =
@@ -53,7 +53,7 @@ fn haproxy_without_a_server_charges_no_pod() {
 }
 
 #[test]
-fn flows_of_a_former_run_are_stale() {
+fn earlier_run_flows_count_as_stale() {
     let (analysis, _) = read("tune-conntrack-cluster-stale");
     let requests = &analysis.result.requests;
     assert_eq!(requests.by_cause, BTreeMap::from([(Cause::StaleFlow, 53)]));

@@ -66,7 +66,7 @@ fn remedy(result: &RunResult, cause: Cause) -> &str {
 }
 
 #[test]
-fn remedies_of_recorded_runs_are_above_their_bounds() {
+fn recorded_remedies_exceed_window_bounds() {
     let mut n = 0;
     for run in std::fs::read_dir(runs()).unwrap() {
         let name = run.unwrap().file_name().into_string().unwrap();
@@ -114,7 +114,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn remedies_of_simulated_runs_are_above_their_bounds(
+    fn simulated_remedies_exceed_window_bounds(
         pods in 2..6_usize,
         ends in 1..4_usize,
         gaps_ms in proptest::collection::vec(0..1500_i64, 4),
@@ -128,14 +128,14 @@ proptest! {
 }
 
 #[test]
-fn group_that_outlasts_its_pods_raises_the_remedy() {
+fn group_window_raises_advised_sleep() {
     let result = recorded("gw-tr-1");
     let remedy = remedy(&result, Cause::GatewayToDeadPod);
     assert!(remedy.contains("longer than 2.121 s"), "{remedy}");
 }
 
 #[test]
-fn loose_bounds_make_a_range_with_what_narrows_it() {
+fn loose_bounds_give_sleep_range() {
     let result = recorded("plain-ipt6-1");
     let rec = &result.recommendation[0];
     assert_eq!((rec.suggested_from_seconds, rec.suggested_seconds), (Some(2), Some(4)), "{rec:?}");
@@ -150,7 +150,7 @@ fn loose_bounds_make_a_range_with_what_narrows_it() {
 }
 
 #[test]
-fn pod_that_never_was_an_endpoint_withholds_nothing() {
+fn never_routed_pod_blocks_no_advice() {
     let result = recorded("obs-1");
     let windows = result.terminations.iter().flat_map(|t| &t.windows);
     let open: Vec<_> = windows.filter_map(|w| w.censored_reason).collect();
@@ -193,7 +193,7 @@ fn replaced(strategy: Option<Replacement>, replicas: i32, max_unavailable: Optio
 }
 
 #[test]
-fn workload_that_is_deleted_in_mid_run_is_named() {
+fn finding_names_deleted_workload() {
     let mut records = replaced(Some(Replacement::RollingUpdate), 3, Some("25%"));
     let last = records.events.iter().rev().find_map(|event| match &event.kind {
         EventKind::Workload(workload) => Some(workload.clone()),
@@ -213,7 +213,7 @@ fn workload_that_is_deleted_in_mid_run_is_named() {
 }
 
 #[test]
-fn change_of_a_workload_by_others_is_a_finding() {
+fn foreign_workload_change_adds_finding() {
     let records = replaced(Some(Replacement::RollingUpdate), 3, Some("25%"));
     let (event, workload) = records
         .events
@@ -259,7 +259,7 @@ fn change_of_a_workload_by_others_is_a_finding() {
 }
 
 #[test]
-fn recreate_gets_another_strategy_and_no_sleep() {
+fn recreate_remedy_changes_strategy() {
     let result = analysed(replaced(Some(Replacement::Recreate), 3, None)).result;
     let rec = &result.recommendation[0];
     assert_eq!((rec.suggested_seconds, rec.covers_all_seen_seconds), (None, None), "{rec:?}");
@@ -276,7 +276,7 @@ fn recreate_gets_another_strategy_and_no_sleep() {
 
 /// A node's only pod is replaced in place, and connections to that node find none until the next is ready.
 #[test]
-fn node_without_a_pod_of_its_own_has_no_ready_endpoint() {
+fn podless_node_has_no_ready_endpoint() {
     let told = |policy| {
         let mut records = replaced(Some(Replacement::RollingUpdate), 3, Some("1"));
         for event in &mut records.events {
@@ -330,7 +330,7 @@ fn node_without_a_pod_of_its_own_has_no_ready_endpoint() {
 }
 
 #[test]
-fn endpoints_are_kept_by_what_the_workload_lacks() {
+fn endpoint_remedy_follows_workload_settings() {
     let told = |replicas, max_unavailable| {
         let mut records = replaced(Some(Replacement::RollingUpdate), replicas, max_unavailable);
         corners::slice(&mut records, -900, "web", &["a", "b", "c"]);
@@ -373,7 +373,7 @@ fn failed_hook(ms: i64) -> Event {
 }
 
 #[test]
-fn hook_that_fails_is_said_and_gets_another_kind() {
+fn failed_hook_remedy_suggests_sleep() {
     let mut records = with_a_hook(None);
     records.events.push(failed_hook(5040));
     records.events.sort_by_key(|event| event.at);
@@ -395,7 +395,7 @@ fn hook_that_fails_is_said_and_gets_another_kind() {
 }
 
 #[test]
-fn remedy_is_of_the_workload_that_lost_requests() {
+fn remedy_targets_lossy_workload() {
     let mut records = with_a_hook(None);
     records.events.push(failed_hook(5040));
     super::delete(&mut records, 8000, "c");
@@ -433,7 +433,7 @@ fn remedy_is_of_the_workload_that_lost_requests() {
 }
 
 #[test]
-fn gateway_that_uses_a_closing_connection_again_is_told_so() {
+fn gateway_reuse_counts_as_idle_race() {
     let told = |is_first: bool, ended| {
         let mut records = records();
         records.info.targets[0].balances = Balances::Requests;
@@ -463,7 +463,7 @@ fn gateway_that_uses_a_closing_connection_again_is_told_so() {
 }
 
 #[test]
-fn what_the_embedded_cluster_does_otherwise_is_said_once() {
+fn unmodelled_behaviour_is_reported_once() {
     let mut records = with_a_hook(None);
     for (pod, container) in [("a", Some("app")), ("b", Some("app")), ("b", None)] {
         let kind = EventKind::ClusterEvent {
@@ -482,7 +482,7 @@ fn what_the_embedded_cluster_does_otherwise_is_said_once() {
 }
 
 #[test]
-fn hook_that_the_grace_period_cuts_off_has_not_failed() {
+fn grace_period_cutoff_fails_no_hook() {
     let mut records = kept_on(2);
     for event in &mut records.events {
         if let EventKind::Pod(pod) = &mut event.kind {
@@ -497,7 +497,7 @@ fn hook_that_the_grace_period_cuts_off_has_not_failed() {
 }
 
 #[test]
-fn without_events_only_time_shows_that_a_hook_failed() {
+fn early_end_reveals_failed_hook() {
     // The containers have ended 0.8 s after t0.
     let with = |exec_sleep_s: Option<i64>| {
         let mut records = with_a_hook(exec_sleep_s);
@@ -524,7 +524,7 @@ fn without_events_only_time_shows_that_a_hook_failed() {
 }
 
 #[test]
-fn set_sleep_is_no_sleep_that_nobody_set() {
+fn configured_sleep_silences_finding() {
     let mut records = three_pods();
     for event in &mut records.events {
         if let EventKind::Pod(pod) = &mut event.kind {
@@ -560,7 +560,7 @@ fn kept_on(serves_s: i64) -> Records {
 }
 
 #[test]
-fn pod_that_lives_on_kept_connections_is_told_to_close_them() {
+fn long_kept_connections_need_closing() {
     let result = analysed(kept_on(30)).result;
     let said = saying(&result, "served on kept connections until the grace period of 30 s was over");
     assert_eq!(said.len(), 1, "{:?}", result.findings);
@@ -593,7 +593,7 @@ fn accepting(notices_s: u32) -> Records {
 }
 
 #[test]
-fn pod_that_accepts_until_sigkill_has_no_handler() {
+fn accepting_pod_reveals_missing_handler() {
     let result = analysed(accepting(4)).result;
     assert_eq!(saying(&result, "1 pod accepted new connections until the grace period of 30 s").len(), 1);
     for untrue in ["served on kept connections", "was ended by SIGKILL", "stops accepting"] {
@@ -617,7 +617,7 @@ fn pod_that_accepts_until_sigkill_has_no_handler() {
 }
 
 #[test]
-fn pod_that_still_accepts_is_no_dead_pod() {
+fn accepting_pod_is_not_dead() {
     let to_dead_pods =
         |records| analysed(records).result.requests.by_cause.get(&Cause::RoutedToDeadPod).copied();
     assert_eq!(to_dead_pods(kept_on(30)), Some(7));
@@ -625,7 +625,7 @@ fn pod_that_still_accepts_is_no_dead_pod() {
 }
 
 #[test]
-fn pod_that_is_killed_early_was_not_slow() {
+fn oom_killed_pod_is_not_slow() {
     let mut records = kept_on(2);
     for event in &mut records.events {
         match &mut event.kind {
@@ -646,7 +646,7 @@ fn pod_that_is_killed_early_was_not_slow() {
 }
 
 #[test]
-fn longer_grace_period_is_advised_only_if_it_is_exceeded() {
+fn remedy_raises_only_exceeded_grace_period() {
     // Answers take a moment, and 30 s are set: the app does not end.
     let result = analysed(kept_on(2)).result;
     assert_eq!(saying(&result, "it does not end on SIGTERM").len(), 1, "{:?}", result.findings);
@@ -658,7 +658,7 @@ fn longer_grace_period_is_advised_only_if_it_is_exceeded() {
 }
 
 #[test]
-fn headless_service_is_governed_by_the_ttl() {
+fn headless_remedy_includes_dns_ttl() {
     let told = |ttl_s: Option<f64>| {
         let mut records = three_pods();
         records.requests.retain(|r| r.scheduled < at(5110));
@@ -677,7 +677,7 @@ fn headless_service_is_governed_by_the_ttl() {
 }
 
 #[test]
-fn each_missing_bound_has_its_own_remedy() {
+fn missing_bound_remedy_follows_reason() {
     let of = |change: &dyn Fn(&mut Records)| {
         let mut records = three_pods();
         change(&mut records);
@@ -708,7 +708,7 @@ fn each_missing_bound_has_its_own_remedy() {
 }
 
 #[test]
-fn right_that_is_missing_to_read_the_mode_is_named() {
+fn finding_names_missing_proxy_right() {
     let mut service = Service::new(&["a", "b", "c"]);
     service.delete(5000, "b");
     service.slice(5040, &["a", "c"], &["b"]);
@@ -730,7 +730,7 @@ fn right_that_is_missing_to_read_the_mode_is_named() {
 }
 
 #[test]
-fn requests_that_were_not_sent_are_counted_by_reason() {
+fn unsent_requests_are_counted_by_reason() {
     let with = |n: usize| {
         let mut records = three_pods();
         for row in records.requests.iter_mut().take(n) {

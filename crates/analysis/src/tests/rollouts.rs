@@ -193,7 +193,7 @@ pub(super) fn all_at_once(naming: Naming, seed: u64) -> (Service, Vec<String>) {
 }
 
 #[test]
-fn what_is_unreachable_at_once_as_rules_change_is_no_starting_pods() {
+fn rule_change_failures_count_as_swap() {
     // Rules may be swapped, also if it is not known which.
     for (outcome, dataplane) in [
         (Outcome::ConnectUnreachable, ServiceProxy::Nftables),
@@ -206,7 +206,7 @@ fn what_is_unreachable_at_once_as_rules_change_is_no_starting_pods() {
 }
 
 #[test]
-fn refusal_while_the_listener_stands_is_of_the_rules() {
+fn open_listener_refusal_is_rule_swap() {
     let mut service = Service::new(&["a", "b", "c"]);
     service.drains_ms = 3000;
     service.delete(5000, "a");
@@ -265,7 +265,7 @@ fn without_a_probe(drains_ms: i64, seed: u64) -> (crate::model::RunResult, usize
 }
 
 #[test]
-fn what_pods_that_do_not_listen_yet_refuse_is_no_loss_of_pods_that_still_serve() {
+fn draining_pods_take_no_blame() {
     for seed in 1..4 {
         let (result, by_dead) = without_a_probe(3000, seed);
         assert_eq!(by_dead, 0);
@@ -280,7 +280,7 @@ fn what_pods_that_do_not_listen_yet_refuse_is_no_loss_of_pods_that_still_serve()
 }
 
 #[test]
-fn pods_that_stop_at_once_lose_requests_also_while_others_start() {
+fn stopped_pods_keep_blame_beside_starts() {
     for seed in 1..4 {
         let (result, by_dead) = without_a_probe(0, seed);
         let causes = result.requests.by_cause;
@@ -292,7 +292,7 @@ fn pods_that_stop_at_once_lose_requests_also_while_others_start() {
 }
 
 #[test]
-fn pods_that_all_end_at_once_have_true_upper_bounds_and_no_overload() {
+fn simultaneous_ends_keep_true_bounds() {
     for (naming, seed) in
         [(Naming::Header, 1), (Naming::Header, 2), (Naming::Nothing, 3), (Naming::Nothing, 4)]
     {
@@ -326,7 +326,7 @@ fn three_of_twelve(naming: Naming, seed: u64) -> (Service, Vec<String>) {
 }
 
 #[test]
-fn what_is_lost_to_one_pod_shows_that_those_dropped_with_it_are_still_in_the_rules() {
+fn one_pod_loss_extends_sibling_bounds() {
     for naming in [Naming::All, Naming::Header, Naming::Nothing] {
         let mut too_small = 0;
         for seed in 0..20 {
@@ -342,7 +342,7 @@ fn what_is_lost_to_one_pod_shows_that_those_dropped_with_it_are_still_in_the_rul
 }
 
 #[test]
-fn what_a_starting_pod_refuses_is_no_lower_bound_of_one_that_ended() {
+fn start_refusals_set_no_lower_bound() {
     for seed in 1..=4 {
         let mut service = Service::new(&["a", "b", "c"]);
         service.delete(3000, "b");
@@ -374,7 +374,7 @@ fn what_a_starting_pod_refuses_is_no_lower_bound_of_one_that_ended() {
 }
 
 #[test]
-fn pods_that_leave_the_rules_by_one_change_count_once() {
+fn one_rule_change_is_one_unit() {
     let names: Vec<String> = (0..60).map(|n| format!("p{n:02}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let (old, new) = names.split_at(30);
@@ -407,7 +407,7 @@ fn pods_that_leave_the_rules_by_one_change_count_once() {
 }
 
 #[test]
-fn a_connect_that_began_before_a_pod_can_have_stopped_is_not_that_pods() {
+fn early_connect_blames_no_later_pod() {
     // The first pod is silent before the second is deleted, and its clients wait for a second.
     let mut service = Service::new(&["a", "b", "c", "d"]);
     service.delete(4000, "a");
@@ -452,7 +452,7 @@ fn a_name_comes_back(naming: Naming, seed: u64) -> (Service, Vec<String>) {
 }
 
 #[test]
-fn a_pod_is_told_from_the_next_one_of_its_name() {
+fn pod_differs_from_same_named_successor() {
     for (naming, seed) in [(Naming::All, 1), (Naming::Header, 2), (Naming::Header, 3)] {
         let (service, pods) = a_name_comes_back(naming, seed);
         let lost = |by: &str| {

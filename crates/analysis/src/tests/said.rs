@@ -6,7 +6,7 @@ use crate::model::Recommendation;
 use rolldrop_record::load::Http;
 
 #[test]
-fn all_advice_names_one_sleep_and_none_below_what_is_set() {
+fn advice_names_one_sufficient_sleep() {
     let sleeps = |set_s: Option<i64>, records: Records| {
         let mut records = records;
         for event in &mut records.events {
@@ -36,7 +36,7 @@ fn all_advice_names_one_sleep_and_none_below_what_is_set() {
 }
 
 #[test]
-fn an_open_window_makes_the_sleep_longer_than_what_was_seen() {
+fn open_window_lengthens_advised_sleep() {
     let mut records = three_pods();
     records.requests.retain(|r| r.scheduled < at(5110));
     let result = analysed(records).result;
@@ -51,7 +51,7 @@ fn an_open_window_makes_the_sleep_longer_than_what_was_seen() {
 }
 
 #[test]
-fn a_recommendation_lowers_nothing_that_is_set() {
+fn recommendation_lowers_no_setting() {
     let mut records = corners::many(29);
     for (number, row) in records.requests.iter_mut().enumerate() {
         if row.outcome == Outcome::ConnectRefused {
@@ -83,7 +83,7 @@ fn a_recommendation_lowers_nothing_that_is_set() {
 }
 
 #[test]
-fn no_sleep_is_advised_that_a_window_is_known_to_outlast() {
+fn advice_omits_outlasted_sleep() {
     let result = analysed(corners::many(3)).result;
     let advised = |all: &[Recommendation], terminations: &[Termination]| {
         Recommendation::longest(all, terminations, &[]).and_then(Recommendation::advised_seconds)
@@ -104,7 +104,7 @@ fn no_sleep_is_advised_that_a_window_is_known_to_outlast() {
 }
 
 #[test]
-fn a_killed_container_of_a_pod_that_stays_is_explained_as_that() {
+fn container_kill_gets_own_explanation() {
     let mut records = records();
     let container = |ms: i64, state: &str, restarts: i32| {
         let mut event = pod_event(ms, "b", Change::Applied);
@@ -155,7 +155,7 @@ fn a_killed_container_of_a_pod_that_stays_is_explained_as_that() {
 }
 
 #[test]
-fn of_a_pod_that_left_its_service_for_a_while_its_return_is_no_late_connection() {
+fn pod_return_is_no_late_connection() {
     let mut records = records();
     for (ms, pods) in [(-900, &["a", "b"][..]), (5100, &["a"]), (8000, &["a", "b"])] {
         corners::slice(&mut records, ms, "web", pods);
@@ -190,7 +190,7 @@ fn of_a_pod_that_left_its_service_for_a_while_its_return_is_no_late_connection()
 }
 
 #[test]
-fn the_generators_own_stale_flows_are_counted_apart() {
+fn own_stale_flows_are_counted_apart() {
     let mut records = three_pods();
     corners::timeout(&mut records, 5020, 40_001);
     corners::timeout(&mut records, 60_000, 40_001);
@@ -206,7 +206,7 @@ fn the_generators_own_stale_flows_are_counted_apart() {
 }
 
 #[test]
-fn what_was_under_way_at_the_deletion_is_told_from_what_came_after_it() {
+fn in_flight_losses_are_counted_apart() {
     for (named, by_time) in [(None, 10), (Some("b"), 0)] {
         let r = analysed(three_pods_killed_in_flight(named)).result.requests;
         assert_eq!((r.in_window, r.in_flight, r.by_time), (40, 30, by_time), "{r:?}");
@@ -216,7 +216,7 @@ fn what_was_under_way_at_the_deletion_is_told_from_what_came_after_it() {
 }
 
 #[test]
-fn no_steady_request_overlaps_a_termination() {
+fn steady_latency_excludes_terminations() {
     let records = three_pods_killed_in_flight(Some("b"));
     let overlaps = |r: &&RequestRow| r.scheduled <= at(5800) && r.end >= at(5000);
     let near = records.requests.iter().filter(|r| r.outcome == Outcome::Ok).filter(overlaps).count() as u64;
@@ -226,7 +226,7 @@ fn no_steady_request_overlaps_a_termination() {
 }
 
 #[test]
-fn terminations_that_overlap_are_one_episode_whose_loss_is_exact() {
+fn overlapping_terminations_form_one_episode() {
     let of = |records: Records| {
         let (timeline, requests) = Timeline::build(records.log(), records).unwrap();
         let result = analyse(&timeline, &requests, None).unwrap().result;
@@ -240,7 +240,7 @@ fn terminations_that_overlap_are_one_episode_whose_loss_is_exact() {
 }
 
 #[test]
-fn a_window_that_only_a_group_shows_fails_its_limit() {
+fn group_window_fails_limit() {
     let mut result = analysed(three_pods()).result;
     let window = &mut result.terminations[0].windows[0];
     (window.lower_s, window.upper_s) = (None, None);
@@ -257,7 +257,7 @@ fn a_window_that_only_a_group_shows_fails_its_limit() {
 }
 
 #[test]
-fn a_pods_dead_time_is_estimated_by_its_share_when_it_ended() {
+fn dead_time_uses_final_pod_share() {
     let mut records = records();
     delete(&mut records, 5000, "b");
     // Its neighbour left a second before, so it gets half of all connections and not a third of them.
@@ -288,7 +288,7 @@ fn a_pods_dead_time_is_estimated_by_its_share_when_it_ended() {
 }
 
 #[test]
-fn a_sleep_would_have_saved_what_was_cut_off_as_the_pod_ended() {
+fn longer_sleep_saves_killed_requests() {
     let what_if = |records| -> Vec<(u64, u64, u64)> {
         let rows = analysed(records).result.what_if;
         rows.iter().map(|w| (w.pre_stop_seconds, w.drops_avoided, w.drops_left)).collect()
@@ -304,7 +304,7 @@ fn a_sleep_would_have_saved_what_was_cut_off_as_the_pod_ended() {
 }
 
 #[test]
-fn what_crossed_a_close_on_a_kept_connection_is_told_by_the_runs_own_connects() {
+fn connect_time_separates_race_from_kill() {
     // Cut off without an answer 50 ms after it was sent, as b ended.
     let cause = |connect_ms: i64, outcome: Outcome| {
         let mut records = three_pods();
@@ -329,7 +329,7 @@ fn what_crossed_a_close_on_a_kept_connection_is_told_by_the_runs_own_connects() 
 }
 
 #[test]
-fn an_action_that_did_not_happen_is_a_finding_and_fails_the_gate() {
+fn skipped_action_fails_gate() {
     let mut records = three_pods();
     let skipped = Action {
         is_undone: true,
@@ -360,7 +360,7 @@ fn an_action_that_did_not_happen_is_a_finding_and_fails_the_gate() {
 }
 
 #[test]
-fn a_rollout_that_does_not_end_is_a_finding_and_fails_the_gate() {
+fn unsettled_rollout_fails_gate() {
     let mut records = three_pods();
     let words = ["kubectl", "rollout", "restart", "deploy/web"].map(str::to_owned).to_vec();
     let unsettled = Some("Deployment web: 1 of 3 pods updated, after 300s".to_owned());
@@ -387,7 +387,7 @@ fn a_rollout_that_does_not_end_is_a_finding_and_fails_the_gate() {
 
 /// No pod ends, so nothing drains: the server's own timeout is the shorter one.
 #[test]
-fn a_server_that_closes_idle_connections_at_any_time_is_told_to_keep_them_longer() {
+fn idle_close_remedy_extends_keep_alive() {
     let mut records = records();
     request(&mut records, 1000 * MS, Outcome::ResetBeforeResponse, None);
     let row = records.requests.last_mut().unwrap();
@@ -398,7 +398,7 @@ fn a_server_that_closes_idle_connections_at_any_time_is_told_to_keep_them_longer
 }
 
 #[test]
-fn a_server_is_told_to_announce_a_close_in_the_protocol_that_is_spoken() {
+fn close_remedy_follows_http_version() {
     let remedy = |http: Option<Http>, url: &str| {
         let mut records = three_pods();
         request(&mut records, 5010 * MS, Outcome::ResetBeforeResponse, Some("b"));

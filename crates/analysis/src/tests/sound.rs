@@ -8,7 +8,7 @@ use rolldrop_record::event::MachineSample;
 use rolldrop_record::run_info::Pacing;
 
 #[test]
-fn service_times_count_from_the_actual_send_time_as_rolldrop_load_counts_them() {
+fn service_time_starts_at_actual_send() {
     let mut records = records();
     for i in 0..100 {
         request(&mut records, i * 10 * MS, Outcome::Ok, Some("a"));
@@ -26,7 +26,7 @@ fn service_times_count_from_the_actual_send_time_as_rolldrop_load_counts_them() 
 }
 
 #[test]
-fn a_run_in_which_everything_fails_says_that_the_target_does_not_work() {
+fn failing_target_is_reported_first() {
     let mut records = records();
     delete(&mut records, 5000, "b");
     for i in 0..3000 {
@@ -42,7 +42,7 @@ fn a_run_in_which_everything_fails_says_that_the_target_does_not_work() {
 }
 
 #[test]
-fn what_a_termination_costs_is_no_target_that_does_not_work() {
+fn termination_losses_keep_target_working() {
     // All that comes within the window and after it, to the end of the pod, and more.
     let mut records = three_pods();
     for row in records.requests.iter_mut().filter(|row| (at(5030)..at(5790)).contains(&row.scheduled)) {
@@ -68,7 +68,7 @@ fn invalid(records: Records) -> Vec<String> {
 }
 
 #[test]
-fn a_machine_that_is_full_measures_nothing() {
+fn saturated_machine_invalidates_run() {
     let of = |share: f64, change: fn(&mut Records)| {
         let mut records = three_pods();
         busy(&mut records, share);
@@ -87,7 +87,7 @@ fn a_machine_that_is_full_measures_nothing() {
 }
 
 #[test]
-fn a_process_that_stood_still_is_not_overload() {
+fn stalled_process_invalidates_run() {
     let of = |interval_s: f64, run_queue_delay: f64| {
         let mut records = three_pods();
         let sample = MachineSample { interval_s, steal: 0.0, busy: 0.2, run_queue_delay };
@@ -108,7 +108,7 @@ fn a_process_that_stood_still_is_not_overload() {
 }
 
 #[test]
-fn lag_has_to_be_small_beside_what_is_measured() {
+fn send_lag_above_half_window_invalidates() {
     let load = |lag_ms: f64, pacing: Pacing| LoadResult {
         pacing,
         rate: 100.0,
@@ -134,7 +134,7 @@ fn lag_has_to_be_small_beside_what_is_measured() {
 }
 
 #[test]
-fn a_run_that_is_not_whole_recommends_nothing() {
+fn incomplete_record_recommends_nothing() {
     let advice = |change: fn(&mut Records)| {
         let mut records = super::corners::many(29);
         change(&mut records);
@@ -152,7 +152,7 @@ fn a_run_that_is_not_whole_recommends_nothing() {
 }
 
 #[test]
-fn a_time_beyond_any_run_is_no_length() {
+fn absurd_timestamps_lengthen_no_chart() {
     const FAR_NS: i64 = 1_000_000_000_000_000_000;
     let with = |change: fn(&mut Records)| {
         let mut records = three_pods();
@@ -188,7 +188,7 @@ fn a_time_beyond_any_run_is_no_length() {
 }
 
 #[test]
-fn a_record_that_contradicts_itself_is_invalid_and_one_with_gaps_is_partial() {
+fn contradiction_invalidates_but_gap_is_partial() {
     let checked = |change: fn(&mut Integrity, &mut Vec<String>)| {
         let mut records = three_pods();
         records.info.format = 2;

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_its_last_bearers_until_another_pod_has_it() {
+    fn address_keeps_last_pod_until_reuse() {
         let ip = Some("10.244.1.2");
         let history = addresses(&[
             (5, seen("a", None, "Pending", Change::Applied)),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_two_pods_have_names_neither() {
+    fn shared_address_names_no_pod() {
         let ip = Some("10.244.1.2");
         let history = addresses(&[
             (10, seen("a", ip, "Running", Change::Applied)),

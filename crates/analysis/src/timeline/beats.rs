@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_lies_between_the_beats_around_its_version() {
+    fn beats_bracket_write_by_version() {
         let mut collector = beats(30, |version| version + 3);
         collector.observe(at(560), &pod("1045"));
         let beats = collector.finish();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn beats_whose_order_does_not_hold_are_dropped_with_the_reason() {
+    fn unreliable_beats_are_dropped() {
         assert_eq!(Collector::default().finish().state, BeatsState::Absent);
         assert!(dropped(beats(19, |version| version + 1)).contains("19 times, and 20 are needed"));
         // The pods are in another store, ahead of this one, or behind it.

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_apart_by_their_place() {
+    fn name_counts_compare_by_pointer() {
         let [web, same, other]: [Arc<str>; 3] = ["web".into(), "web".into(), "other".into()];
         let mut counts = ByName::default();
         for name in [&web, &other, &Arc::clone(&web), &same] {

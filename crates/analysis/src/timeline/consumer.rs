@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateways_status_counts_where_no_pod_gave_it() {
+    fn unnamed_gateway_status_reveals_gateway() {
         let of = |requests: Vec<RequestRow>| {
             by_statuses("gate", &requests.into_iter().map(other).collect::<Vec<_>>())
         };
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_reaches_two_pods_does_not_lead_to_one() {
+    fn pod_switch_reveals_gateway() {
         let mut kept = KeptConnections::default();
         for (conn, pod) in [(1, "a"), (2, "b"), (1, "a"), (2, "b")] {
             kept.see(&row(conn, Some(pod), 200));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_only_a_gateway_adds_shows_it() {
+    fn gateway_only_header_reveals_gateway() {
         let of = |via: &[(&str, u64)], server: &[(&str, u64)]| {
             let values = |of: &[(&str, u64)]| of.iter().map(|(value, n)| ((*value).to_owned(), *n)).collect();
             by_headers(&AnswerHeaders {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_said_stays_and_so_does_a_service() {
+    fn stated_balancing_stays_fixed() {
         use Balances::{Connections, Requests};
         assert!(is_open(&target(Connections, None, None)));
         assert!(is_open(&target(Connections, Some(BalancesBecause::Assumed), None)));

@@ -52,7 +52,7 @@ mod tests {
     use rolldrop_record::{Phase, Stamp};
 
     #[test]
-    fn dropped_is_what_a_client_that_retries_would_send_again() {
+    fn drop_policy_matches_client_retries() {
         let answers = [
             (None, None),
             (Some(404), None),

@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn node_that_targets_are_confined_to_has_endpoints_of_its_own() {
+    fn confined_node_uses_only_own_endpoints() {
         let at = Stamp::from_unix_ns;
         let local = |node: &str| Scope { node: Some(node.to_owned()), ..of("web") };
         let mut endpoints = Endpoints { confined: vec![local("node-1")], ..Endpoints::default() };
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn terminating_endpoints_are_used_only_when_none_is_ready() {
+    fn terminating_endpoints_serve_only_as_fallback() {
         let at = Stamp::from_unix_ns;
         let mut endpoints = Endpoints::default();
         let all = &Scope::default();
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn each_service_has_endpoints_of_its_own_and_what_was_not_seen_is_not_known() {
+    fn services_keep_separate_endpoints() {
         let at = Stamp::from_unix_ns;
         let mut endpoints = Endpoints::default();
         let other = |shown: &[(&str, bool, bool, bool)]| EndpointSliceEvent {
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_that_vanished_in_a_gap_is_gone_and_none_is_where_no_list_followed() {
+    fn relist_removes_slice_lost_in_gap() {
         let at = Stamp::from_unix_ns;
         let named = |name: &str, change, pod: &str| EndpointSliceEvent {
             change,
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn the_endpoint_of_the_next_pod_of_a_name_is_another_one() {
+    fn same_named_pods_keep_separate_endpoints() {
         let at = Stamp::from_unix_ns;
         let with = |address: &str, ready, terminating| {
             let mut event = slice(&[("web-0", ready, true, terminating)]);

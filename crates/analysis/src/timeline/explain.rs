@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn workload_of_a_pod_is_the_one_at_its_end() {
+    fn pod_workload_dates_from_end() {
         let mut histories = Histories::default();
         for (s, strategy) in [(0, "Recreate"), (20, "RollingUpdate")] {
             let event = json!({"change": "applied", "workload": "Deployment/web", "replicas": 3,
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_is_what_the_cluster_says_and_else_not_known() {
+    fn cluster_evidence_decides_termination_cause() {
         let mut histories = Histories::default();
         let mut web = |s, replicas: i32, template: &str| {
             let event = json!({"change": "applied", "workload": "Deployment/web", "replicas": replicas,
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_of_a_kind_that_is_not_known_is_seen_by_its_replica_sets() {
+    fn replica_sets_reveal_custom_rollout() {
         let histories = |sizes: &[(i64, &str, i32, &str)]| {
             let mut histories = Histories::default();
             for (s, set, replicas, change) in sizes {

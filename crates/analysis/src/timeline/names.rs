@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_known_by_what_apps_and_gateways_call_it() {
+    fn pod_resolves_from_every_alias() {
         let find = |value: &str| found(value, 5);
         for value in [
             "web-0",
@@ -190,13 +190,13 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_the_pods_that_had_it_then() {
+    fn address_resolves_by_time() {
         let found: Vec<_> = [0, 5, 9, 20].map(|s| found("10.1.0.1", s).unwrap()).into();
         assert_eq!(found, ["web-0", "web-0", "web-1", "web-1"]);
     }
 
     #[test]
-    fn some_of_the_values_that_name_no_pod_are_kept_and_all_are_counted() {
+    fn unmatched_names_keep_few_samples() {
         let mut unmatched = Unmatched::default();
         (0..100).for_each(|n| unmatched.add(&format!("cache-{}", n % 10).into()));
         assert_eq!((unmatched.answers, unmatched.values.len()), (100, MAX_UNMATCHED));

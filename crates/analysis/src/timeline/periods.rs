@@ -36,7 +36,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn their_union_meets_what_one_of_them_meets(
+        fn merged_periods_meet_same_ranges(
             drawn in prop::collection::vec((0_i64..60, -1_i64..9), 0..9), from in 0_i64..70, length in 0_i64..9
         ) {
             let at = Stamp::from_unix_ns;

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_ends_in_a_pod_that_stays_is_a_restart() {
+    fn container_end_in_pod_is_restart() {
         let second = 1_000_000_000;
         let at = Stamp::from_unix_ns;
         let ends = [

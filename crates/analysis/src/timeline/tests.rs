@@ -106,7 +106,7 @@ fn deleted_among(beats: Vec<Event>, shown_ms: i64, version: &str) -> Vec<Event> 
 }
 
 #[test]
-fn the_deletion_of_somebody_else_lies_between_beats_and_else_within_its_second() {
+fn beats_narrow_foreign_deletion_time() {
     let events = |beats| deleted_among(beats, 10_600, "1055");
     let end = only_end(events(beats(10_000, 30)));
     assert_eq!(end.t0, T0 { earliest: at(10_500), latest: at(10_600), basis: T0Basis::Beats });
@@ -118,7 +118,7 @@ fn the_deletion_of_somebody_else_lies_between_beats_and_else_within_its_second()
 }
 
 #[test]
-fn a_deletion_at_the_beginning_of_a_second_lies_between_beats_too() {
+fn second_start_tightens_beat_bracket() {
     let events = |beats| deleted_among(beats, 10_045, "1005");
     let end = only_end(events(beats(9_950, 30)));
     assert_eq!(end.t0, T0 { earliest: at(10_000), latest: at(10_045), basis: T0Basis::Beats });
@@ -129,7 +129,7 @@ fn a_deletion_at_the_beginning_of_a_second_lies_between_beats_too() {
 }
 
 #[test]
-fn a_deletion_that_a_list_showed_has_only_an_upper_end_from_beats() {
+fn listed_deletion_gets_only_upper_beat() {
     let mut events = beats(10_000, 30);
     events.push(pod(-1000, "web", "u", json!({})));
     events.push(event(11_500, json!({"kind": "watch_gap", "resource": "pods", "from": ns(9_000)})));
@@ -142,7 +142,7 @@ fn a_deletion_that_a_list_showed_has_only_an_upper_end_from_beats() {
 }
 
 #[test]
-fn phases_and_endpoints_of_the_next_pod_of_a_name_are_not_this_ones() {
+fn stages_exclude_same_named_successor() {
     let slice = |ms: i64, address: &str, ready: bool, terminating: bool| {
         let endpoint = json!({"pod": "web-0", "address": address, "ready": ready, "serving": true,
             "terminating": terminating});
@@ -181,7 +181,7 @@ fn phases_and_endpoints_of_the_next_pod_of_a_name_are_not_this_ones() {
 }
 
 #[test]
-fn a_pre_stop_mark_counts_only_within_the_end_of_its_pod() {
+fn stray_pre_stop_marks_are_ignored() {
     let phase = |ms: i64, phase: &str| {
         event_of("web", ms, json!({"kind": "proxy_phase", "pod": "web", "phase": phase}))
     };
@@ -214,7 +214,7 @@ fn a_pre_stop_mark_counts_only_within_the_end_of_its_pod() {
 }
 
 #[test]
-fn proxies_of_pods_that_ended_before_the_run_owe_it_nothing() {
+fn early_ended_proxies_owe_no_rows() {
     let ended = |pod: &str, uid: Option<&str>| {
         json!({"kind": "proxy_ended", "pod": pod, "uid": uid, "of": pod, "recorded": null, "known": 5,
             "in_flight": 0, "received": 0})
@@ -241,7 +241,7 @@ fn proxies_of_pods_that_ended_before_the_run_owe_it_nothing() {
 }
 
 #[test]
-fn a_relabelled_pod_that_comes_back_is_away_only_until_then() {
+fn withdrawal_ends_at_pod_return() {
     let slice = |ms: i64, pods: &[&str]| {
         let endpoint = |pod: &&str| {
             json!({"pod": pod, "address": format!("10.0.0.{}", pod.len()), "ready": true, "serving": true,
@@ -268,7 +268,7 @@ fn a_relabelled_pod_that_comes_back_is_away_only_until_then() {
 }
 
 #[test]
-fn what_a_node_that_shuts_down_told_its_pods_came_before_they_ended() {
+fn node_shutdown_dates_t0_by_action() {
     let shutdown = json!({"kind": "action", "disruption": 0, "action": "nodeShutdown", "mode": "node_shutdown",
         "pod": null, "uid": null, "answered": ns(10_010), "status": 200, "error": null});
     let failed = json!({"phase": "Failed", "state": "terminated", "ready": false,
@@ -289,7 +289,7 @@ fn what_a_node_that_shuts_down_told_its_pods_came_before_they_ended() {
 }
 
 #[test]
-fn the_pods_of_a_rollout_belong_to_its_repetition() {
+fn rollout_pods_belong_to_repetition() {
     let restart = |ms: i64, error: Option<&str>| {
         let kind = json!({"kind": "action", "disruption": 1, "action": "rollingRestart", "mode": "rollout", "pod": null,
             "uid": null, "answered": ns(ms + 10), "status": 200, "error": error});

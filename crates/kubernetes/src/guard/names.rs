@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_what_apimachinery_takes_for_one() {
+    fn name_check_follows_apimachinery_rules() {
         for name in ["web", "web-5f9d.x", "0", "a--b"] {
             assert!(is_name("", "pods", name), "{name}");
         }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_in_a_path_is_that_name_and_nothing_else() {
+    fn encoded_name_round_trips() {
         for name in ["web", "system:node reader", "x?gracePeriodSeconds=0&", "a#b", "ä", "a/../b", "%2e"] {
             let part = in_path(name);
             assert!(!part.contains(['?', '#', '/', ' ']), "{part}");

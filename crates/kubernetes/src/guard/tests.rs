@@ -46,7 +46,7 @@ fn why(error: &kube::Error) -> String {
 }
 
 #[tokio::test]
-async fn an_object_that_was_not_asked_for_is_an_error_and_never_seen() {
+async fn guard_rejects_unrequested_objects() {
     let web = pod("web", "shop", "web");
     let params = ListParams::default().labels("app in (web, api),!old").fields("spec.nodeName=node-1");
     let listed = pods(answering(&list(std::slice::from_ref(&web)))).list(&params).await;
@@ -90,7 +90,7 @@ async fn an_object_that_was_not_asked_for_is_an_error_and_never_seen() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_a_name_is_not_asked_for() {
+async fn invalid_names_are_never_requested() {
     let (client, asked) = client(200, vec![pod("web", "shop", "web").to_string().into_bytes()]);
     let names =
         ["x?gracePeriodSeconds=0&", "../../kube-system/pods/dns", "..", ".", "a%2f..", "x#", "x?watch=true"];
@@ -121,7 +121,7 @@ async fn what_cannot_be_a_name_is_not_asked_for() {
 }
 
 #[tokio::test]
-async fn a_watch_ends_at_the_first_event_that_was_not_asked_for() {
+async fn unrequested_event_ends_watch() {
     let event = |kind: &str, object: &Value| format!("{}\n", json!({"type": kind, "object": object}));
     let good = event("ADDED", &pod("web", "shop", "web"));
     let gone = event("DELETED", &pod("web", "shop", "db"));
@@ -152,7 +152,7 @@ async fn a_watch_ends_at_the_first_event_that_was_not_asked_for() {
 }
 
 #[tokio::test]
-async fn answers_and_lines_without_an_end_are_given_up() {
+async fn guard_rejects_endless_answers() {
     let endless = || vec![vec![b' '; ANSWER_BYTES / 8]; 9];
     for status in [200, 500] {
         let listed = pods(client(status, endless()).0).list(&ListParams::default()).await;
@@ -167,7 +167,7 @@ async fn answers_and_lines_without_an_end_are_given_up() {
 }
 
 #[test]
-fn kinds_that_lead_elsewhere_are_not_known() {
+fn discovery_rejects_kinds_with_path_segments() {
     let asked = Asked::of(&Request::get("/api/v1").body(()).unwrap()).unwrap();
     let kinds = |name: &str| json!({"kind": "APIResourceList", "resources": [{"name": name}]}).to_string();
     assert!(seen::check_answer(&asked, kinds("pods/eviction").as_bytes()).is_ok());

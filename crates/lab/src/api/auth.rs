@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_what_it_does_to_which_resource() {
+    fn request_maps_to_verb_and_resource() {
         let pods = "/api/v1/namespaces/shop/pods";
         for (method, uri, expected) in [
             (Method::GET, pods.to_owned(), r#"list /pods "shop" """#),

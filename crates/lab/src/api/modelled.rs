@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_names_fields_that_there_are() {
+    fn modelled_table_matches_schema() {
         let field = |structure: &str, field: &str| {
             let structure = schema::named(structure).unwrap_or_else(|| panic!("no {structure}"));
             structure
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_defaults_fill_in_is_named_nowhere() {
+    fn defaults_are_never_reported_unmodelled() {
         let registry =
             Registry::new(Clock::start(), AddressBlock::claim(rand::random_range(0..128)).unwrap());
         let create = |resource: Resource, namespace: &str, object: Value| {
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_modelled_is_named_by_its_path() {
+    fn unmodelled_fields_are_reported_by_path() {
         let spec = json!({
             "securityContext": {},
             "hostNetwork": false,

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_representation_that_exists_is_chosen() {
+    fn accept_selects_first_supported_view() {
         assert_eq!(view(&Request::new(())), Ok(View::Whole));
         for accept in ["*/*", "application/json, */*", "application/vnd.kubernetes.protobuf,application/json"]
         {

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_read_as_its_json() {
+    fn protobuf_pod_decodes_to_json() {
         let metadata = [
             message(1, b"web"),
             message(2, b""),
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn times_bytes_and_negative_numbers_are_read() {
+    fn protobuf_decodes_times_bytes_and_negatives() {
         let metadata = [message(1, b"s"), message(8, &number(1, 1_795_219_200))].concat();
         let data = [message(1, b"password"), message(2, b"open")].concat();
         let secret = [message(1, &metadata), message(2, &data), message(3, b"Opaque")].concat();
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn malformed_protobuf_returns_typed_error() {
         assert_eq!(decode(b"{}"), Err(NoMagic));
         assert_eq!(decode(b"k8s\0\x0a\x7f"), Err(Truncated));
         assert_eq!(decode(b"k8s\0\x0b"), Err(WireType(3)));

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_of_one_connection_go_no_further() {
+    fn proxy_strips_hop_by_hop_headers() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("connection", "close, X-Hop"),

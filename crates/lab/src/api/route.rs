@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_name_collections_objects_and_parts() {
+    fn path_identifies_collection_or_object() {
         let collection = |resource, namespace: Option<&str>| {
             Some(Route::Collection { resource, namespace: namespace.map(str::to_owned) })
         };
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_port_and_path_survive() {
+    fn proxy_route_keeps_port_and_path() {
         let proxy = |port: Option<&str>, path: &str| {
             let subresource = Subresource::Proxy { port: port.map(str::to_owned), path: path.to_owned() };
             object(Resource::Pods, "a", "web-1", subresource)
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_may_have_a_colon_in_its_name() {
+    fn role_name_may_contain_colon() {
         assert_eq!(
             Route::of("/apis/rbac.authorization.k8s.io/v1/clusterroles/system:discovery"),
             object(Resource::ClusterRoles, "", "system:discovery", Subresource::None)

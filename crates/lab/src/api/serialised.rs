@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_is_serialised_once_and_forgotten_after_many_others() {
+    fn cache_serialises_once_and_evicts_oldest() {
         let serialised = Serialised::default();
         let objects: Vec<_> = (0..Serialised::KEPT + 1).map(|n| Arc::new(json!({"n": n}))).collect();
         let first = serialised.of(&objects[0]);

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ready_pods_are_available_after_their_time() {
+    fn min_ready_seconds_delay_availability() {
         let pod = |status: &str, since: &str| json!({"status": {"conditions": [{"type": "Ready", "status": status, "lastTransitionTime": since}]}});
         let judge = Judge::new(&json!({"spec": {"minReadySeconds": 10}}), "2026-01-01T00:00:10Z");
         assert_eq!(judge.availability(&pod("True", "2026-01-01T00:00:00Z")), Availability::Available);

@@ -54,7 +54,7 @@ mod tests {
     use crate::Config;
 
     #[tokio::test(start_paused = true)]
-    async fn slices_change_as_often_as_asked_for() {
+    async fn background_churn_matches_configured_rate() {
         let config = Config { background_churn: 10.0, ..Config::default() };
         let bench = Bench::start_with(config, &[|shared| run(shared).boxed()]);
         tokio::time::sleep(Duration::from_secs(100)).await;

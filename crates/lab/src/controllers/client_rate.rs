@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_burst_goes_at_once_and_the_rest_at_the_rate() {
+    async fn client_rate_allows_burst_then_throttles() {
         let rate = ClientRate::new(20, 30);
         let start = Instant::now();
         for _ in 0..30 {

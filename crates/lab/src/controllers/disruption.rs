@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_status_looks_as_on_a_real_cluster() {
+    async fn budget_status_matches_real_cluster() {
         let bench = bench_with(json!({"minAvailable": 3})).await;
         counts_become(&bench, [0, 3, 3, 3]).await;
         let mut status = bench.get(Resource::PodDisruptionBudgets, "web")["status"].clone();
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_eviction_uses_the_budget_up_until_its_pod_is_replaced() {
+    async fn eviction_consumes_budget_until_pod_replaced() {
         let bench = bench_with(json!({"minAvailable": 2})).await;
         counts_become(&bench, [1, 3, 2, 3]).await;
         let pods = bench.live_pods();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unhealthy_pod_may_go_while_enough_are_healthy() {
+    async fn unhealthy_pod_evicts_without_consuming_budget() {
         let bench = bench_with(json!({"minAvailable": 2})).await;
         counts_become(&bench, [1, 3, 2, 3]).await;
         let name = key(&bench.live_pods()[0]).1;
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_calculated_or_did_not_happen_is_an_event() {
+    async fn budget_detects_unscalable_owner_and_overdue_eviction() {
         let owner =
             json!({"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true});
         let bench = bench_with(json!({"maxUnavailable": 1})).await;

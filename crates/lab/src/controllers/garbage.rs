@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_below_an_owner_go_with_it() {
+    async fn owner_deletion_removes_all_descendants() {
         let bench = start();
         map(&bench, "top", &[]);
         map(&bench, "middle", &["top"]);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_another_owner_stays_with_it() {
+    async fn dependent_with_another_owner_survives() {
         let bench = start();
         map(&bench, "going", &[]);
         map(&bench, "staying", &[]);

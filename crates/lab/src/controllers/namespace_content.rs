@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_a_namespace_has_comes_back() {
+    async fn deleted_namespace_defaults_are_recreated() {
         let bench = Bench::start(&[|shared| run(shared, "a certificate".into()).boxed()]);
         let exists = |bench: &Bench| {
             let registry = bench.registry();

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn work_comes_when_due_and_once() {
+    async fn queue_deduplicates_to_earliest_time() {
         let mut queue = Queue::new();
         queue.add("late", Duration::from_secs(5));
         queue.add("early", Duration::from_secs(1));

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pod_waits_for_a_node_and_says_so() {
+    async fn unschedulable_pod_binds_after_uncordon() {
         let bench = Bench::start(&[|shared| run(shared).boxed()]);
         bench.create(Resource::Nodes, node("node-1"));
         bench.modify(Resource::Nodes, "node-1", Part::Main, |node| {

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tolerations_fit_taints_as_in_kubernetes() {
+    fn toleration_matches_key_value_and_effect() {
         let taint = json!({"key": "dedicated", "value": "batch", "effect": NO_EXECUTE});
         let tolerates =
             |toleration: Value| is_tolerated(&json!({"spec": {"tolerations": [toleration]}}), &taint);

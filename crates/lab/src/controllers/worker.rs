@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_delay_doubles_up_to_a_limit() {
+    fn retry_delay_doubles_to_limit() {
         let delays: Vec<_> = [1, 2, 3, 18, 19, 40].map(|n| BACK_OFF.after(n).as_millis()).into();
         assert_eq!(delays, [5, 10, 20, 655_360, 1_000_000, 1_000_000]);
     }

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_too_long_for_udp_is_asked_for_again_over_tcp() {
+    fn oversized_udp_answer_is_truncated() {
         let records = records(100);
         let name = "db.shop.svc.cluster.local.";
         let udp = ask(&records, name, RecordType::A, Transport::Udp);

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_has_its_address_and_a_headless_one_its_ready_endpoints() {
+    fn headless_name_resolves_ready_endpoints() {
         assert_eq!(found("web.shop.svc"), ["10.96.0.20"]);
         assert_eq!(found("db.shop.svc"), ["10.244.1.2", "10.244.1.3"]);
         assert_eq!(found("db-0.db.shop.svc"), ["10.244.1.2"]);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_exist_is_told_from_what_has_no_address() {
+    fn empty_answer_differs_from_nxdomain() {
         for name in ["shop.svc", "svc"] {
             assert_eq!(meaning(name), Meaning::Found(Vec::new()), "{name}");
         }

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_of_one_peer_stay_in_order_and_do_not_hold_up_others() {
+    fn delayed_packets_stay_ordered_per_peer() {
         let (far, near) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
         let now = Instant::now();
         let after = |ms| now + Duration::from_millis(ms);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_is_the_other_end_of_a_packet() {
+    fn ipv4_header_yields_source_and_destination() {
         let mut packet = [0; 20];
         packet[0] = 0x45;
         packet[12..20].copy_from_slice(&[10, 0, 0, 1, 10, 244, 1, 2]);

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_holds_what_the_manifest_says() {
+    fn environment_resolves_manifest_sources() {
         let env = try_environment(json!({
             "name": "c",
             "envFrom": [{"prefix": "CFG_", "configMapRef": {"name": "settings"}},
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_as_a_kubelet_does() {
+    fn missing_env_source_matches_kubelet_message() {
         let missing = |source: Value| {
             let container = json!({"name": "c", "env": [{"name": "X", "valueFrom": source}]});
             try_environment(container).unwrap_err().to_string()

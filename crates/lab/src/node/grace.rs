@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_hook_the_whole_period_lies_between_signal_and_kill() {
+    fn hookless_kill_waits_full_period() {
         assert_eq!(times(5, 0, 0), (0, 5_000));
         assert_eq!(times(30, 0, 0), (0, 30_000));
         assert_eq!(times(40, 0, 0), (0, 40_000));
@@ -71,25 +71,25 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_longer_than_the_period_is_cut_at_its_end() {
+    fn grace_period_cuts_overlong_hook() {
         assert_eq!(times(10, 15_000, 0), (10_000, 12_000));
     }
 
     #[test]
-    fn a_hook_is_deducted_in_whole_seconds() {
+    fn hook_time_deducts_whole_seconds() {
         assert_eq!(times(10, 3_000, 0), (3_000, 10_000));
         assert_eq!(times(10, 3_900, 0), (3_900, 10_900));
     }
 
     #[test]
-    fn a_forced_deletion_cuts_the_hook_at_one_second() {
+    fn forced_deletion_allows_one_second_hook() {
         assert_eq!(times(0, 0, 0), (0, 2_000));
         assert_eq!(times(0, 3_000, 0), (1_000, 3_000));
         assert_eq!(Grace::new(-5), Grace::new(1));
     }
 
     #[test]
-    fn a_sidecar_waits_for_its_turn_within_the_period() {
+    fn sidecar_wait_consumes_grace_period() {
         // The main container uses it all up: signal at its end, kill 2 s later.
         assert_eq!(times(6, 0, 6_000), (6_000, 8_000));
         // The main container ends after 2 s.

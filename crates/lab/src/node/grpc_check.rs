@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_count_as_a_kubelet_counts_them() {
+    async fn grpc_results_match_kubelet() {
         const SERVING: &[u8] = b"\0\0\0\0\x02\x08\x01";
         const ENOUGH: Duration = Duration::from_secs(60);
         let ok: &[_] = &[("grpc-status", "0")];
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_is_not_there_or_speaks_something_else_is_waited_for() {
+    async fn grpc_check_retries_until_timeout() {
         let closed = "127.0.0.1:1".parse().unwrap();
         let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let silent = other.local_addr().unwrap();

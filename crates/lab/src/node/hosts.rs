@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_knows_itself_and_its_aliases() {
+    fn hosts_file_lists_pod_and_aliases() {
         let own = |spec: Value| text(&pod(spec), "10.244.1.2").strip_prefix(OF_ALL).unwrap().to_owned();
         assert_eq!(own(json!({"containers": []})), "10.244.1.2\tweb-1\n");
         let spec = json!({"containers": [], "hostname": "db", "subdomain": "all", "hostAliases": [
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn host_is_called_as_the_pod_or_the_node() {
+    fn host_name_follows_pod_or_node() {
         let name = |spec: Value| host_name(&pod(spec));
         assert_eq!(name(json!({"containers": []})), "web-1");
         assert_eq!(name(json!({"containers": [], "hostname": "db"})), "db");

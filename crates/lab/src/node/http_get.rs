@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_the_manifest_go_before_the_usual_ones() {
+    fn manifest_headers_override_probe_defaults() {
         let headers = [("Host", "shop.example"), ("Accept", ""), ("X-A", "1"), ("X-A", "2")];
         let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
         let request = HttpGet { headers, ..get("/") }.request().unwrap();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refused_connection_reads_as_a_kubelet_says_it() {
+    async fn refused_connection_matches_kubelet_message() {
         let closed = "127.0.0.1:1";
         let get = HttpGet { host: "127.0.0.1".to_owned(), port: 1, ..get("/readyz") };
         let error = get.run().await.unwrap_err();

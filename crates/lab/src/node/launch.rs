@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_image_is_the_running_binary() {
+    fn rolldrop_image_runs_current_binary() {
         for image in ["rolldrop", "rolldrop:dev", "ghcr.io/a/rolldrop@sha256:00", "localhost:5000/rolldrop:1"]
         {
             let launch = try_launch(json!({"name": "c", "image": image, "args": ["workload"]})).unwrap();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn command_and_arguments_refer_to_the_environment() {
+    fn command_and_args_expand_variables() {
         let launch = try_launch(json!({
             "name": "c",
             "command": ["sh", "-c", "echo $(LISTEN) $(NOPE)"],

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_for_process_1_all_or_a_name_are_found() {
+    fn kill_outside_container_is_detected() {
         for words in [
             &["kill", "1"][..],
             &["kill", "-QUIT", "1"],

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_counts_when_enough_came_in_a_row() {
+    fn probe_result_requires_consecutive_threshold() {
         assert_eq!(
             counted(1, 3, &[Success, Failure, Failure, Success, Failure, Failure, Failure, Failure]),
             [Some(Success), None, None, Some(Success), None, None, Some(Failure), Some(Failure)]

@@ -342,14 +342,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn exit_codes_are_those_of_a_container_runtime() {
+    async fn exit_codes_match_container_runtime() {
         for (script, code) in [("exit 7", 7), ("kill -TERM $$", 143), ("kill -KILL $$", 137)] {
             assert_eq!(shell(script).run().await.unwrap().0.code, code, "{script}");
         }
     }
 
     #[tokio::test]
-    async fn a_signal_reaches_the_process_and_its_end_takes_the_group_down() {
+    async fn process_exit_kills_its_group() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
         // The child of the shell would outlive it by far.
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_process_that_hides_ends_with_the_one_that_started_it() {
+    async fn container_exit_kills_detached_descendants() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
         // One leaves session, group and parent; the other clears its environment, too.
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_output_of_a_command_is_bounded_and_need_not_end() {
+    async fn bounded_output_ignores_open_pipe() {
         let (exit, output) = shell("yes | head -c 100000; echo end >&2").run().await.unwrap();
         assert_eq!((exit.code, output.len()), (0, MAX_OUTPUT_BYTES));
         // A process that it left behind holds the pipe.
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_keeper_that_is_dropped_kills() {
+    async fn dropped_keeper_kills_process() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
         let (process, keeper) =

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantities_are_read_and_rounded_up() {
+    fn quantities_round_up_to_divisor() {
         for (text, divisor, units) in [
             ("250m", "1m", "250"),
             ("250m", "1", "1"),

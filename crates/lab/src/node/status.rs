@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn the_phase_follows_the_main_containers() {
+    fn pod_phase_follows_main_containers() {
         use Kind::{Init, Main, Sidecar};
         let waiting = |_: &mut View| {};
         let cases = [
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_of_others_stay_and_transitions_are_dated_once() {
+    fn status_write_keeps_foreign_conditions() {
         let mut pod = json!({"status": {"conditions": [
             {"type": "DisruptionTarget", "status": "True"},
             {"type": "Initialized", "status": "True", "lastTransitionTime": "T1"},
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_readiness_gate_holds_back_the_pod_but_not_its_containers() {
+    fn readiness_gate_blocks_pod_not_containers() {
         let mut pod = json!({"spec": {"readinessGates": [{"conditionType": "lb"}]}, "status": {}});
         snapshot(vec![container("a", Kind::Main, running)]).write_into(&mut pod);
         assert_eq!(condition(&pod, "ContainersReady")["status"], "True");

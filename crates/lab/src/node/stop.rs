@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_stop_signal_is_the_containers_or_the_images_or_sigterm() {
+    fn stop_signal_prefers_container_over_image() {
         let image = Image { stop_signal: Some("SIGQUIT".to_owned()) };
         let images = BTreeMap::from([("nginx".to_owned(), image)]);
         let signal_of = |image: &str, lifecycle| {

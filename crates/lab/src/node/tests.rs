@@ -208,7 +208,7 @@ fn terminated(pod: &Value, n: usize) -> (i64, String) {
 }
 
 #[tokio::test]
-async fn a_graceful_termination_writes_what_a_kubelet_writes() {
+async fn graceful_termination_matches_kubelet_writes() {
     let node = Node::start();
     let mut pods = node.pod(json!({"containers": [shell("app", &format!("trap 'exit 0' TERM; {SLEEP}"))]}));
     let ready = pods.until_ready().await;
@@ -232,7 +232,7 @@ async fn a_graceful_termination_writes_what_a_kubelet_writes() {
 }
 
 #[tokio::test]
-async fn a_process_that_dies_of_the_signal_fails_the_pod() {
+async fn unhandled_sigterm_fails_pod() {
     let node = Node::start();
     // As process 1 it would need a handler.
     let mut pods = node.pod(json!({"shareProcessNamespace": true, "containers": [shell("app", SLEEP)]}));
@@ -245,7 +245,7 @@ async fn a_process_that_dies_of_the_signal_fails_the_pod() {
 }
 
 #[tokio::test]
-async fn what_ignores_the_signal_is_killed_after_the_least_grace() {
+async fn sigkill_follows_minimum_grace() {
     let node = Node::start();
     let mut pods = node.pod(json!({"containers": [shell("app", &format!("trap '' TERM; {SLEEP}"))]}));
     pods.until_ready().await;
@@ -260,7 +260,7 @@ async fn what_ignores_the_signal_is_killed_after_the_least_grace() {
 }
 
 #[tokio::test]
-async fn the_stop_signal_comes_after_the_pre_stop_hook_and_readiness_goes_on() {
+async fn pre_stop_hook_precedes_sigterm() {
     let node = Node::start();
     let mut app = shell("app", &format!("trap 'echo got-term; exit 0' TERM; {SLEEP}"));
     app["lifecycle"] =
@@ -280,7 +280,7 @@ async fn the_stop_signal_comes_after_the_pre_stop_hook_and_readiness_goes_on() {
 }
 
 #[tokio::test]
-async fn a_hook_that_outlasts_the_grace_period_is_reported() {
+async fn overlong_pre_stop_hook_emits_event() {
     let node = Node::start();
     let mut app = shell("app", &format!("trap 'exit 0' TERM; {SLEEP}"));
     app["lifecycle"] = json!({"preStop": {"exec": {"command": ["sh", "-c", "sleep 1000"]}}});
@@ -295,7 +295,7 @@ async fn a_hook_that_outlasts_the_grace_period_is_reported() {
 }
 
 #[tokio::test]
-async fn a_sidecar_gets_the_signal_after_the_main_containers_have_ended() {
+async fn sidecars_stop_last_in_reverse_order() {
     let node = Node::start();
     let order = node.dir.path().join("order");
     let say = |word: &str| format!("echo {word} >> {}", order.display());
@@ -321,7 +321,7 @@ async fn a_sidecar_gets_the_signal_after_the_main_containers_have_ended() {
 }
 
 #[tokio::test]
-async fn a_later_shorter_grace_changes_only_the_object() {
+async fn later_delete_keeps_container_grace() {
     let node = Node::start();
     let mut pods = node.pod(
         json!({"containers": [shell("app", &format!("trap 'sleep 3; echo drained; exit 0' TERM; {SLEEP}"))]}),
@@ -338,7 +338,7 @@ async fn a_later_shorter_grace_changes_only_the_object() {
 }
 
 #[tokio::test]
-async fn a_forced_deletion_removes_the_object_and_still_stops_the_container() {
+async fn forced_deletion_still_stops_container() {
     let node = Node::start();
     let mut app = shell("app", &format!("trap 'echo got-term; exit 0' TERM; {SLEEP}"));
     app["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 900}}});
@@ -353,7 +353,7 @@ async fn a_forced_deletion_removes_the_object_and_still_stops_the_container() {
 }
 
 #[tokio::test]
-async fn init_containers_run_in_order_before_the_main_ones() {
+async fn init_containers_precede_main_in_order() {
     let node = Node::start();
     let order = node.dir.path().join("order");
     let say = |word: &str| format!("echo {word} >> {}", order.display());
@@ -370,7 +370,7 @@ async fn init_containers_run_in_order_before_the_main_ones() {
 }
 
 #[tokio::test]
-async fn a_failed_init_container_fails_a_pod_that_never_restarts() {
+async fn init_failure_fails_never_restarting_pod() {
     let node = Node::start();
     let mut pods = node.pod(json!({
         "restartPolicy": "Never",
@@ -383,7 +383,7 @@ async fn a_failed_init_container_fails_a_pod_that_never_restarts() {
 }
 
 #[tokio::test]
-async fn a_missing_binary_shows_as_a_pod_that_never_starts() {
+async fn missing_binary_keeps_pod_pending() {
     let node = Node::start();
     let container = json!({"name": "app", "image": "host", "command": ["/no/such/server"]});
     let mut pods = node.pod(json!({"containers": [container]}));
@@ -403,7 +403,7 @@ async fn a_missing_binary_shows_as_a_pod_that_never_starts() {
 }
 
 #[tokio::test]
-async fn what_ends_is_started_again_and_backs_off() {
+async fn crashing_container_backs_off() {
     let node = Node::start();
     let mut pods = node.pod(json!({"containers": [shell("app", "echo run; exit 3")]}));
     let crashing = pods
@@ -422,7 +422,7 @@ async fn what_ends_is_started_again_and_backs_off() {
 }
 
 #[tokio::test]
-async fn a_failing_liveness_probe_restarts_the_container() {
+async fn failing_liveness_probe_restarts_container() {
     let node = Node::start();
     let mut app = shell("app", SLEEP);
     app["livenessProbe"] = json!({"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 1});
@@ -435,7 +435,7 @@ async fn a_failing_liveness_probe_restarts_the_container() {
 }
 
 #[tokio::test]
-async fn nothing_is_left_when_the_cluster_stops() {
+async fn node_stop_leaves_no_process() {
     let node = Node::start();
     let mut pods =
         node.pod(json!({"containers": [shell("app", &format!("trap '' TERM; echo pid $$$$; {SLEEP}"))]}));

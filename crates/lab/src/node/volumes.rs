@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn files_hold_what_their_sources_say() {
+    fn volume_files_match_their_sources() {
         let dir = tempfile::tempdir().unwrap();
         let volumes = json!([
             {"name": "cfg", "configMap": {"name": "settings", "defaultMode": 0o600}},
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_leads_out_is_an_error() {
+    fn invalid_volume_source_fails_mount() {
         let dir = tempfile::tempdir().unwrap();
         for (source, why) in [
             (json!({"configMap": {"name": "nope"}}), "configmap \"nope\" not found"),
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claims_volume_outlives_its_pod() {
+    fn claim_volume_outlives_pod() {
         let dir = tempfile::tempdir().unwrap();
         let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data-web-0"}}]);
         let pod = pod(volumes, json!([mount("data", "/data")]));
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn without_mounts_only_what_is_in_place_will_do() {
+    fn userspace_volume_requires_same_path() {
         let volumes = json!([{"name": "h", "hostPath": {"path": "/tmp"}}]);
         assert_eq!(need_no_mount(&pod(volumes.clone(), json!([mount("h", "/tmp")]))), Ok(()));
         let error = need_no_mount(&pod(volumes, json!([mount("h", "/srv")]))).unwrap_err();

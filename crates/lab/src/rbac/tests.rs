@@ -27,7 +27,7 @@ fn asks_path(verb: &str, path: &str) -> Attributes {
 }
 
 #[test]
-fn a_rule_allows_what_it_names_and_no_more() {
+fn rule_allows_only_listed_resources() {
     let rule = |verbs: &[&str], groups: &[&str], resources: &[&str], names: &[&str]| json!({"verbs": verbs, "apiGroups": groups, "resources": resources, "resourceNames": names});
     let read_pods = rule(&["get", "list"], &[""], &["pods"], &[]);
     let one_pod = rule(&["get", "delete"], &[""], &["pods"], &["web-1"]);
@@ -88,7 +88,7 @@ fn a_rule_allows_what_it_names_and_no_more() {
 }
 
 #[test]
-fn a_rule_for_paths_allows_paths_alone() {
+fn path_rule_allows_only_paths() {
     let rule = |urls: &[&str]| json!({"verbs": ["get"], "nonResourceURLs": urls});
     for (urls, allowed, refused) in [
         (&["/version"][..], &["/version"][..], &["/version/", "/versions", "/"][..]),
@@ -108,7 +108,7 @@ fn a_rule_for_paths_allows_paths_alone() {
 }
 
 #[test]
-fn a_binding_names_users_groups_and_service_accounts() {
+fn binding_matches_users_groups_and_accounts() {
     let account = |namespace: &str, name: &str| User::ServiceAccount {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
@@ -152,7 +152,7 @@ fn bind(registry: &Registry, resource: Resource, namespace: &str, role: &Value) 
 }
 
 #[test]
-fn a_role_counts_in_its_namespace_and_a_cluster_role_where_it_is_bound() {
+fn role_scope_follows_binding_namespace() {
     let registry = registry();
     let rules = |resource: &str| json!([{"verbs": ["get"], "apiGroups": [""], "resources": [resource]}]);
     let role = |name: &str, resource: &str| json!({"metadata": {"name": name}, "rules": rules(resource)});
@@ -187,7 +187,7 @@ fn a_role_counts_in_its_namespace_and_a_cluster_role_where_it_is_bound() {
 }
 
 #[test]
-fn a_refusal_says_who_may_not_do_what_and_which_role_there_is_not() {
+fn refusal_names_user_and_missing_role() {
     let registry = registry();
     let web = User::ServiceAccount { namespace: "shop".to_owned(), name: "web".to_owned() };
     let refused = |attributes: &Attributes| match decide(&registry, &web, attributes) {

@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn shortening_counts_from_the_first_delete_but_never_ends_before_now() {
+    fn shortened_grace_counts_from_first_delete() {
         let Step::Replace(pod) = delete_pod(&running_pod(), None, 1_000) else { panic!("not marked") };
         assert_eq!(marks(&pod), (30, 1_030));
         let Step::Replace(in_time) = delete_pod(&pod, Some(10), 1_003) else { panic!("not shortened") };

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn each_eviction_takes_one_from_the_budget() {
+    fn eviction_decrements_allowed_disruptions() {
         let mut charged = budget(2, 4, 2);
         charge(&mut charged, "a", NOW).unwrap();
         assert_eq!(charged["status"]["disruptionsAllowed"], 1);
@@ -193,14 +193,14 @@ mod tests {
     }
 
     #[test]
-    fn an_exhausted_budget_answers_as_recorded() {
+    fn exhausted_budget_matches_recorded_answer() {
         let refused = charge(&mut budget(0, 1, 1), "a", NOW).unwrap_err().to_json();
         let cause = "The disruption budget web needs 1 healthy pods and has 1 currently";
         assert_eq!(refused["details"], json!({"causes": [{"reason": "DisruptionBudget", "message": cause}]}));
     }
 
     #[test]
-    fn a_budget_that_is_not_up_to_date_asks_for_patience() {
+    fn stale_budget_returns_retry_after() {
         let mut stale = budget(1, 2, 1);
         stale["metadata"]["generation"] = json!(2);
         let refused = charge(&mut stale, "a", NOW).unwrap_err().to_json();

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn strategic_patches_merge_lists_by_key() {
+    fn strategic_patch_merges_lists_by_key() {
         let template =
             |containers: Value| json!({"spec": {"template": {"spec": {"containers": containers}}}});
         let current = template(json!([
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn strategic_patches_bring_lists_into_order() {
+    fn strategic_patch_applies_element_order() {
         let metadata = |finalizers: Value| json!({"metadata": {"finalizers": finalizers}});
         let body = json!({"metadata": {
             "finalizers": ["d"],
@@ -330,14 +330,14 @@ mod tests {
     }
 
     #[test]
-    fn a_list_element_without_its_key_is_refused() {
+    fn strategic_patch_refuses_keyless_element() {
         let patch =
             Patch { kind: PatchKind::Strategic, body: json!({"spec": {"containers": [{"image": "x"}]}}) };
         assert_eq!(patch.apply(schema::of(Resource::Pods), &json!({})).unwrap_err().code(), 400);
     }
 
     #[test]
-    fn json_patches_apply_in_order_or_not_at_all() {
+    fn json_patch_is_atomic() {
         let body =
             json!([{"op": "test", "path": "/a", "value": 1}, {"op": "replace", "path": "/a", "value": 2}]);
         assert_eq!(patched(PatchKind::Json, json!({"a": 1}), body.clone()), json!({"a": 2}));
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_json_patch_cannot_grow_without_end() {
+    fn json_patch_size_is_limited() {
         let mut operations = vec![json!({"op": "add", "path": "/a", "value": {"b": "x".repeat(1000)}})];
         for n in 0..40 {
             operations.push(json!({"op": "copy", "from": "/a", "path": format!("/a/{n}")}));
@@ -373,7 +373,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn without_lists_a_strategic_patch_is_a_merge_patch(
+        fn listless_strategic_patch_equals_merge(
             current in prop::collection::btree_map("[a-d]", json_value(), 0..4),
             body in prop::collection::btree_map("[a-d]", json_value(), 0..4),
         ) {

@@ -31,7 +31,7 @@ fn delete(registry: &Registry, grace: Option<i64>) -> Result<Deleted, Status> {
 }
 
 #[test]
-fn a_created_pod_has_everything_that_kubernetes_fills_in() {
+fn created_pod_gets_kubernetes_defaults() {
     let registry = registry();
     let pod = registry.create(Resource::Pods, "default", pod("a")).unwrap();
     assert_eq!(pod["metadata"]["generation"], 1);
@@ -43,7 +43,7 @@ fn a_created_pod_has_everything_that_kubernetes_fills_in() {
 }
 
 #[test]
-fn names_are_generated_taken_and_checked() {
+fn create_generates_and_validates_names() {
     let registry = registry();
     let mut unnamed = pod("");
     unnamed["metadata"]["generateName"] = json!("web-");
@@ -62,7 +62,7 @@ fn names_are_generated_taken_and_checked() {
 }
 
 #[test]
-fn a_pod_that_is_bound_keeps_the_conditions_that_others_have_set() {
+fn binding_keeps_foreign_pod_conditions() {
     let registry = registry();
     registry.create(Resource::Pods, "default", pod("a")).unwrap();
     let condition = |kind: &str, status: &str| json!({"type": kind, "status": status});
@@ -76,7 +76,7 @@ fn a_pod_that_is_bound_keeps_the_conditions_that_others_have_set() {
 }
 
 #[test]
-fn deletion_gives_the_grace_period_in_whole_seconds() {
+fn deletion_timestamp_adds_grace_period() {
     let registry = registry_with_pod();
     let before = registry.now_seconds();
     let deleted = delete(&registry, None).unwrap();
@@ -90,7 +90,7 @@ fn deletion_gives_the_grace_period_in_whole_seconds() {
 }
 
 #[test]
-fn a_first_delete_may_lengthen_and_later_ones_only_shorten() {
+fn later_deletes_only_shorten_grace_period() {
     let registry = registry_with_pod();
     let first = delete(&registry, Some(100)).unwrap();
     let first_end = seconds(&first.object()["metadata"]["deletionTimestamp"]);
@@ -108,7 +108,7 @@ fn a_first_delete_may_lengthen_and_later_ones_only_shorten() {
 }
 
 #[tokio::test]
-async fn grace_zero_shows_both_the_mark_and_the_removal() {
+async fn zero_grace_emits_modified_then_deleted() {
     let registry = registry_with_pod();
     let version = registry.list(Resource::Pods, None, &Selection::all()).version;
     let mut watch =
@@ -122,7 +122,7 @@ async fn grace_zero_shows_both_the_mark_and_the_removal() {
 }
 
 #[test]
-fn unscheduled_and_finished_pods_go_at_once() {
+fn unscheduled_and_finished_pods_delete_immediately() {
     let registry = registry();
     registry.create(Resource::Pods, "default", pod("a")).unwrap();
     assert!(matches!(delete(&registry, None).unwrap(), Deleted::Removed(_)));
@@ -144,7 +144,7 @@ fn negative_grace_is_one_second() {
 }
 
 #[test]
-fn preconditions_protect_a_successor_of_the_same_name() {
+fn uid_precondition_protects_recreated_pod() {
     let registry = registry_with_pod();
     let refused =
         registry.delete(Resource::Pods, "default", "a", &DeleteOptions::new(0, "another")).unwrap_err();
@@ -198,7 +198,7 @@ fn generations_count_specifications_alone() {
 }
 
 #[test]
-fn each_part_leaves_the_other_alone() {
+fn spec_and_status_update_separately() {
     let registry = registry();
     registry.create(Resource::Deployments, "default", deployment()).unwrap();
     let change = |object: &mut Value| {
@@ -217,7 +217,7 @@ fn each_part_leaves_the_other_alone() {
 }
 
 #[test]
-fn a_running_pod_keeps_its_specification() {
+fn running_pod_spec_is_immutable() {
     let registry = registry_with_pod();
     let refused = registry.modify(Resource::Pods, "default", "a", Part::Main, |pod| {
         pod["spec"]["nodeName"] = json!("node-2");
@@ -251,7 +251,7 @@ fn apply_creates_and_then_merges() {
 }
 
 #[test]
-fn services_get_addresses_of_their_own() {
+fn services_get_distinct_cluster_ips() {
     let registry = registry();
     let service = |name: &str, ip: &str| json!({"metadata": {"name": name}, "spec": {"clusterIP": ip, "ports": [{"port": 80}], "selector": {"app": "web"}}});
     let a = registry.create(Resource::Services, "default", service("a", "")).unwrap();
@@ -269,7 +269,7 @@ fn services_get_addresses_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_watch_translates_changes_into_its_selection() {
+async fn filtered_watch_translates_relabelling() {
     let registry = registry();
     let selection = Selection::parse(Resource::Pods, "app=web", "").unwrap();
     registry.create(Resource::Pods, "default", pod("a")).unwrap();

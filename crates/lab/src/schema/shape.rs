@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_types_are_named_as_a_real_server_names_them() {
+    fn type_errors_match_real_server() {
         assert_eq!(
             complaint(json!({"replicas": "two"})),
             "json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32"
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn quantities_are_numbers_with_known_units() {
+    fn quantity_requires_number_and_known_unit() {
         for good in ["1", "100m", "1.5", "0.5Gi", "128Mi", "1e3", "1E-3", "+2k", ".5"] {
             assert!(is_quantity(good), "{good}");
         }
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_are_found_at_any_depth() {
+    fn unknown_fields_include_nested_ones() {
         let object = json!({
             "spec": {
                 "replicaz": 1,
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_is_not_kept() {
+    fn prune_removes_empty_optional_fields() {
         let mut pod = json!({
             "metadata": {"name": "a", "creationTimestamp": null, "labels": {}, "nonsense": 1},
             "spec": {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_real_server_shows_passes_unchanged() {
+    fn recorded_objects_pass_schema_unchanged() {
         for (resource, file) in [
             (Resource::Deployments, "deployment-get"),
             (Resource::Services, "service-get"),

@@ -242,7 +242,7 @@ mod tests {
 
     /// Tests a server that has closed an idle connection, with a request on its way.
     #[tokio::test]
-    async fn a_request_and_a_close_meet_on_a_link_with_a_delay() {
+    async fn delayed_link_drops_crossing_request() {
         let proxy = proxy_over(Latency::constant(Duration::from_millis(300))).await;
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         proxy.route_to(server.local_addr().unwrap());
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_half_closed_connection_still_answers() {
+    async fn half_closed_connection_delivers_response() {
         for delay in [Latency::ZERO, Latency::constant(Duration::from_millis(20))] {
             half_closed(delay).await;
         }
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reset_is_passed_on_as_a_reset() {
+    async fn pod_reset_reaches_client() {
         let proxy = proxy().await;
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         proxy.route_to(server.local_addr().unwrap());
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_passed_on_is_reset() {
+    async fn unroutable_connection_is_reset() {
         let proxy = proxy().await;
         let mut client = TcpStream::connect(proxy.address).await.unwrap();
         assert_eq!(client.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_stays_with_its_pod_until_the_timeout_or_the_pods_end() {
+    async fn affinity_ends_with_timeout_or_endpoint() {
         let names: Vec<_> = (0..50).map(|n| format!("web-{n}")).collect();
         let pods: Vec<_> =
             (8000..).zip(&names).map(|(n, pod)| (&**pod, ([127, 0, 0, 2], n).into())).collect();
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_established_connection_outlives_its_endpoint() {
+    async fn established_connection_outlives_endpoint() {
         let proxy = proxy().await;
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         proxy.route_to(server.local_addr().unwrap());

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_complaint_is_what_was_said_before_the_end() {
+    fn nft_complaint_ignores_final_error() {
         let said = |text: &str| complaint(&text.lines().map(str::to_owned).collect::<Vec<_>>());
         assert_eq!(said("Error: syntax error, unexpected string"), None);
         assert_eq!(said("^^^^^^^^\nError: syntax error, unexpected string"), None);

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_local_endpoint_what_comes_from_outside_is_dropped() {
+    fn local_policy_drops_traffic_without_endpoint() {
         let script = script(Some(&local_table(&[2, 3], &[2])), &local_table(&[3], &[]), NODE);
         insta::assert_snapshot!(script, @r"
         flush chain ip kube-proxy local-shop/web/tcp/80
@@ -366,13 +366,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_done_when_nothing_changes() {
+    fn unchanged_table_yields_empty_script() {
         assert_eq!(script(Some(&table(None, &[2])), &table(None, &[2]), NODE), "");
         assert!(script(None, &Table::new(), NODE).starts_with("table ip kube-proxy\ndelete table"));
     }
 
     #[test]
-    fn an_endpoint_goes_in_one_rule() {
+    fn endpoint_removal_rewrites_one_chain() {
         let script = script(Some(&table(Some(30080), &[2, 3])), &table(Some(30080), &[3]), NODE);
         insta::assert_snapshot!(script, @r"
         flush chain ip kube-proxy service-shop/web/tcp/80
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn each_endpoint_gets_an_equal_share_and_no_rule_has_a_map_that_goes_with_it() {
+    fn endpoint_rules_share_traffic_equally() {
         let rules = PortRules::of(&port(None), &table(None, &[2, 3, 4])[&port(None)], NODE);
         insta::assert_snapshot!(rules.chains["service-shop/web/tcp/80"].join("\n"), @r"
         meta l4proto tcp numgen random mod 3 0 dnat ip to 10.244.1.2:8080
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_stays_with_an_endpoint_whose_set_goes_with_it() {
+    fn affinity_set_follows_its_endpoint() {
         let table = |pods: &[u8], seconds| {
             let affinity = Some(Duration::from_secs(seconds));
             Table::from([(
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_comes_loses_its_endpoints_and_goes() {
+    fn service_rules_follow_service_lifecycle() {
         let come = script(Some(&Table::new()), &table(Some(30080), &[2]), NODE);
         insta::assert_snapshot!(come, @r"
         add chain ip kube-proxy external-shop/web/tcp/80

@@ -91,25 +91,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_idle_proxy_syncs_at_once() {
+    async fn idle_proxy_syncs_immediately() {
         assert_eq!(starts(&[5, 3000, 9000], 40).await, [5, 3000, 9000]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_period_counts_from_the_end_of_the_last_sync() {
+    async fn sync_period_starts_after_last_sync() {
         assert_eq!(starts(&[0, 10], 40).await, [0, 1040]);
         assert_eq!(starts(&[0, 1039], 40).await, [0, 1040]);
         assert_eq!(starts(&[0, 1041], 40).await, [0, 1041]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_change_that_had_to_wait_was_held_back() {
+    async fn delayed_sync_reports_held_back() {
         let expected = [(10, Due::AtOnce), (1050, Due::HeldBack), (3000, Due::AtOnce)];
         assert_eq!(runs(&[10, 500, 3000], 40).await, expected);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn changes_of_the_meantime_are_taken_together() {
+    async fn pending_changes_share_one_sync() {
         assert_eq!(starts(&[0, 10, 20, 500, 1000, 1041], 40).await, [0, 1040, 2080]);
     }
 }

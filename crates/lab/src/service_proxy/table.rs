@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_local_policy_uses_only_the_nodes_own_endpoints() {
+    fn local_policy_uses_only_node_endpoints() {
         let on = |mut slice: EndpointSlice| {
             for (n, endpoint) in slice.endpoints.iter_mut().flatten().enumerate() {
                 endpoint.node_name = Some(format!("node-{}", n + 1));
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn session_affinity_is_kept_for_its_timeout() {
+    fn session_affinity_reads_its_timeout() {
         let affinity = |spec: Value| affinity(&serde_json::from_value(spec).unwrap());
         let config = json!({"clientIP": {"timeoutSeconds": 90}});
         let sticky = json!({"sessionAffinity": "ClientIP", "sessionAffinityConfig": config});
@@ -343,13 +343,13 @@ mod tests {
     }
 
     #[test]
-    fn without_a_ready_endpoint_the_terminating_ones_that_serve_are_used() {
+    fn serving_terminating_endpoints_are_fallback() {
         let one = slice(&[("a", false, false, true), ("b", false, true, true), ("c", false, false, false)]);
         assert_eq!(pods(&[one]), ["b"]);
     }
 
     #[test]
-    fn a_service_without_endpoints_keeps_its_address() {
+    fn service_without_endpoints_stays_in_table() {
         assert!(pods(&[]).is_empty());
         assert!(pods(&[slice(&[("a", false, false, false)])]).is_empty());
     }
@@ -362,13 +362,13 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_in_two_slices_counts_once() {
+    fn duplicate_endpoint_counts_once() {
         let one = slice(&[("a", true, true, false)]);
         assert_eq!(pods(&[one.clone(), one]), ["a"]);
     }
 
     #[test]
-    fn headless_services_and_strangers_slices_are_left_out() {
+    fn table_skips_headless_and_foreign_slices() {
         let table = compute(
             &[service("web", "None"), service("other", "127.64.240.2")],
             &[slice(&[("a", true, true, false)])],

@@ -120,7 +120,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn connections_follow_the_endpoints_and_the_log_says_when() {
+async fn connections_match_logged_endpoint_syncs() {
     let mut cluster = Fixture::start().await;
     let (a, b) = (cluster.pod("a").await, cluster.pod("b").await);
     cluster.route("a", a, true);
@@ -149,7 +149,7 @@ async fn connections_follow_the_endpoints_and_the_log_says_when() {
 }
 
 #[tokio::test]
-async fn a_service_that_goes_takes_its_listener_along() {
+async fn deleted_service_closes_its_listener() {
     let mut cluster = Fixture::start().await;
     let port = cluster.pod("a").await;
     cluster.route("a", port, true);

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_used_again_is_told_apart_by_time() {
+    fn time_distinguishes_flows_of_reused_port() {
         let mut flows = Flows::new(origins(), at(0));
         flows.observe(tracked("10.0.0.1:40001", 2), at(11));
         assert_eq!(pod(flows.route(0, &row(1, 40_001, Some(10)))), Some(2));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn all_requests_of_a_connection_have_its_address() {
+    fn requests_share_their_connections_pod() {
         let mut flows = Flows::new(origins(), at(0));
         flows.observe(tracked("10.0.0.1:40002", 5), at(2));
         // A stream may end before the request that opened the connection.
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_loads_own_connections_are_kept_and_those_not_for_long() {
+    fn flows_keep_own_connections_until_expiry() {
         let mut flows = Flows::new(origins(), at(0));
         // A pod of this node, whose packets pass by; and another program of this node.
         flows.observe(tracked("10.244.0.7:40001", 2), at(1));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_with_addresses_of_their_own_may_have_the_same_port() {
+    fn source_address_distinguishes_shared_port() {
         let chosen = vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
         let mut flows = Flows::new(Origins { chosen, ..origins() }, at(0));
         flows.observe(tracked("10.0.0.1:40001", 2), at(1));

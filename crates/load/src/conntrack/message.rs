@@ -136,7 +136,7 @@ mod tests {
 
     #[cfg(target_endian = "little")]
     #[test]
-    fn what_a_kernel_said_is_read() {
+    fn parser_reads_recorded_kernel_message() {
         let expected = tracked("10.9.9.1:54914", "10.9.9.9:80", "10.8.8.2:8080");
         let bytes = recorded();
         assert_eq!(bytes.len(), 0xc4);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn only_new_tcp_connections_count() {
+    fn parser_keeps_only_new_tcp_connections() {
         let one = tracked("[fd00::1]:40000", "[fd00::9]:80", "[fd00:1::2]:8080");
         let bytes = message(one);
         assert_eq!(connections(&bytes).collect::<Vec<_>>(), [one]);
@@ -169,7 +169,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_bytes_come_do_no_harm(
+        fn message_parser_survives_arbitrary_bytes(
             bytes in proptest::collection::vec(any::<u8>(), 0..300),
             at in 0..196_usize,
             value in any::<u8>(),

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_say_whose_bytes_they_are_and_what_ended() {
+    fn frame_reader_reports_stream_ends() {
         let expected = vec![
             Seen::Settings { max_streams: Some(7) },
             Seen::EndStream(1),
@@ -188,7 +188,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_the_same_in_whatever_pieces_they_come(cuts in proptest::collection::vec(1..9_usize, 0..40)) {
+        fn frame_reader_ignores_chunk_boundaries(cuts in proptest::collection::vec(1..9_usize, 0..40)) {
             let bytes = all();
             let (mut rest, mut pieces) = (bytes.as_slice(), Vec::new());
             for cut in cuts {
@@ -201,7 +201,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_break_it(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn frame_reader_survives_arbitrary_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             Frames::after(0).pass(&bytes, |_| {});
         }
     }

@@ -215,26 +215,26 @@ mod tests {
     }
 
     #[test]
-    fn streams_fill_a_connection_before_another_is_opened() {
+    fn pool_fills_connection_before_opening_another() {
         let taken = taken(&mut pool(2, false, 2), 5, Persistence::Keep);
         assert_eq!(taken, [Ok(0), Ok(0), Ok(1), Ok(1), Err(NotSent::MaxStreams)]);
     }
 
     #[test]
-    fn connections_that_were_asked_for_are_opened_before_any_is_shared() {
+    fn pool_opens_requested_connections_before_sharing() {
         let taken = taken(&mut pool(2, true, 2), 5, Persistence::Keep);
         assert_eq!(taken, [Ok(0), Ok(1), Ok(0), Ok(1), Err(NotSent::MaxStreams)]);
     }
 
     #[test]
-    fn where_tls_is_to_say_what_is_spoken_nobody_waits_for_anothers_connection() {
+    fn pending_alpn_prevents_connection_sharing() {
         let mut pool = pool(2, false, 10);
         pool.limits.awaits = false;
         assert_eq!(taken(&mut pool, 3, Persistence::Keep), [Ok(0), Ok(1), Err(NotSent::MaxStreams)]);
     }
 
     #[test]
-    fn a_fresh_connection_is_for_one_request_and_counts_while_it_lasts() {
+    fn fresh_connection_carries_one_request() {
         let mut pool = pool(2, false, 10);
         assert_eq!(taken(&mut pool, 3, Persistence::Close), [Ok(0), Ok(1), Err(NotSent::MaxConnections)]);
         assert_eq!(pool.open(), 0);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_carries_as_many_requests_as_it_may() {
+    fn pool_respects_requests_per_connection() {
         let mut pool = pool(8, false, 10);
         pool.limits.requests = 2;
         let taken = taken(&mut pool, 5, Persistence::Keep);

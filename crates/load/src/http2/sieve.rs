@@ -110,7 +110,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn only_frames_that_say_nothing_are_left_out_wherever_the_bytes_are_cut(
+        fn sieve_drops_only_empty_data_frames(
             frames in prop::collection::vec(any_frame(), 0..20),
             cuts in prop::collection::vec(1_usize..20, 1..20),
         ) {

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_room_of_padding_is_given_back_between_two_frames() {
+    async fn window_update_returns_padding_between_frames() {
         let (client, mut server) = duplex(1 << 16);
         let mut client = Watched::new(client, Shared::new());
         let request = [PREFACE, &frame(HEADERS, END_HEADERS | END_STREAM, 1, b"abc")[..]].concat();

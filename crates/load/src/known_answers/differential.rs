@@ -176,7 +176,7 @@ fn kind(error: &(dyn Error + 'static)) -> String {
 
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn curl_and_hyper_say_the_same_of_every_fault() {
+async fn http1_faults_match_curl_and_hyper() {
     let mut others = JoinSet::new();
     let (_refusing, refused) = closed_address();
     let (_sockets, unanswered) = black_hole();

@@ -35,7 +35,7 @@ async fn eleventh(change: impl FnOnce(&mut Settings)) -> (u64, u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_request_that_go_would_send_again_is_counted() {
+async fn tally_counts_requests_go_would_replay() {
     let (lost, hidden) = eleventh(|_| {}).await;
     assert!(lost >= 90, "{lost}");
     assert_eq!(hidden, lost);
@@ -72,7 +72,7 @@ async fn impatient(log: Arc<Mutex<BTreeSet<u64>>>, listener: TcpListener) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_closed_at_the_moment_of_its_reuse_is_told_as_it_was() {
+async fn close_during_reuse_matches_server_log() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let read = Arc::new(Mutex::new(BTreeSet::new()));

@@ -66,7 +66,7 @@ fn assert_all_were_played(log: &Log, scripts: &[Script]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_that_share_connections_end_as_the_server_ended_them() {
+async fn shared_stream_outcomes_match_server_log() {
     let (requests, rate) = mixed::size();
     let server = Server::start(Habits { scripts: streams(), ..Habits::default() }).await;
     let (summary, rows) = run(Settings {
@@ -87,7 +87,7 @@ fn hidden_by_go(log: &Log) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_end_as_the_server_ended_them() {
+async fn connection_fault_outcomes_match_server_log() {
     let (requests, rate) = mixed::size();
     let scripts: Vec<_> = streams().into_iter().chain(CONNECTIONS).collect();
     let server = Server::start(Habits { scripts: scripts.clone(), ..Habits::default() }).await;
@@ -120,7 +120,7 @@ fn tell(what: &str, summary: &Summary, rows: &[RequestRow]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_inside_tls_end_as_those_in_clear() {
+async fn h2_tls_outcomes_match_server_log() {
     let (requests, rate) = tls::size();
     let (tls, certificate) = acceptor(&[b"h2"]);
     let scripts: Vec<_> = streams().into_iter().chain(CONNECTIONS).chain(ALERTS).collect();
@@ -141,7 +141,7 @@ async fn streams_inside_tls_end_as_those_in_clear() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_end_as_the_server_answered_them() {
+async fn grpc_call_outcomes_match_server_log() {
     let (requests, rate) = mixed::size();
     let also = [Script::Refused, Script::GoAwayThenBreak, Script::CloseInBody];
     let scripts: Vec<_> = grpc::ANSWERS.into_iter().chain(also).collect();
@@ -159,7 +159,7 @@ async fn calls_end_as_the_server_answered_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_hangs_ends_at_the_response_timeout_and_leaves_the_connection_alone() {
+async fn stream_timeout_keeps_connection_open() {
     let scripts: Vec<_> = HANGING.into_iter().chain([Script::Ok]).collect();
     let server = Server::start(Habits { scripts: scripts.clone(), ..Habits::default() }).await;
     let (_, rows) = run(Settings {
@@ -180,7 +180,7 @@ async fn what_hangs_ends_at_the_response_timeout_and_leaves_the_connection_alone
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_goaway_tells_what_was_processed_from_what_was_not() {
+async fn goaway_separates_processed_from_unprocessed() {
     let server = Server::start(Habits {
         scripts: vec![Script::Ok],
         goaway_after: Some((40, 50)),
@@ -211,7 +211,7 @@ async fn a_goaway_tells_what_was_processed_from_what_was_not() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn frames_without_a_byte_end_no_connection() {
+async fn empty_frames_keep_connection_open() {
     let server = Server::start(Habits { scripts: vec![Script::InPieces], ..Habits::default() }).await;
     let (_, rows) = run(Settings {
         pace: Pace::Closed(Length::Requests(400)),
@@ -226,7 +226,7 @@ async fn frames_without_a_byte_end_no_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_carries_no_more_streams_than_the_server_allows() {
+async fn client_respects_server_stream_limit() {
     let server = Server::start(Habits {
         scripts: vec![Script::Ok],
         settings: vec![(MAX_CONCURRENT_STREAMS, 8)],
@@ -254,7 +254,7 @@ async fn a_connection_carries_no_more_streams_than_the_server_allows() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_streams_and_connections_are_used_up_a_request_is_not_sent() {
+async fn stream_limit_marks_requests_not_sent() {
     let server = Server::start(Habits {
         scripts: vec![Script::HangSilently],
         settings: vec![(MAX_CONCURRENT_STREAMS, 3)],
@@ -276,7 +276,7 @@ async fn where_streams_and_connections_are_used_up_a_request_is_not_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_body_that_the_server_does_not_take_ends_at_the_response_timeout() {
+async fn blocked_request_body_times_out() {
     let server = Server::start(Habits {
         scripts: vec![Script::Ok],
         settings: vec![(INITIAL_WINDOW_SIZE, 0)],
@@ -299,7 +299,7 @@ async fn a_request_body_that_the_server_does_not_take_ends_at_the_response_timeo
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_retries_sends_again_what_was_not_processed_whatever_its_method() {
+async fn client_retries_unprocessed_post() {
     let scripts = vec![Script::Refused, Script::GoAwayBefore(NO_ERROR)];
     let server = Server::start(Habits { scripts, ..Habits::default() }).await;
     let (summary, rows) = run(Settings {
@@ -316,7 +316,7 @@ async fn a_client_that_retries_sends_again_what_was_not_processed_whatever_its_m
 }
 
 #[tokio::test]
-async fn who_waits_for_a_connection_that_fails_fails_with_it() {
+async fn refused_connection_fails_waiting_requests() {
     let (_bound, closed) = closed_address();
     let (_, rows) = run(Settings {
         http: Http::Http2,

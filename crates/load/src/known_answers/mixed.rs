@@ -69,7 +69,7 @@ pub(super) async fn reset_after_accept(tasks: &mut JoinSet<()>) -> (SocketAddr, 
 
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mixed_load_is_what_the_server_did() {
+async fn mixed_load_outcomes_match_server_log() {
     let (requests, rate) = size();
     let scripts: Vec<Script> = (0..ROUNDS).flat_map(|_| PROMPT).chain(HANGING).collect();
     let server = Server::start(&scripts).await;

@@ -151,7 +151,7 @@ fn theirs(said: &str) -> Verdict {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hyper_agrees_on_answers_drawn_at_random() {
+async fn random_answer_outcomes_match_hyper() {
     // Always the same cases, so that a failure can be investigated.
     let mut runner = TestRunner::deterministic();
     let drawn = (0..CASES).map(|_| cases().new_tree(&mut runner).unwrap().current()).collect();

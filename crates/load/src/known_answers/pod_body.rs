@@ -130,13 +130,13 @@ async fn agree(cases: Vec<Case>, settings: Settings, is_held: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_names_the_pod_in_each_framing_and_for_errors_where_no_header_does() {
+async fn body_names_pod_in_each_framing() {
     agree(cases(), settings(Some("pod=([a-z0-9-]+)")), false).await;
     agree(cases(), settings(None), false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_that_never_ends_names_the_pod_by_what_has_come() {
+async fn hanging_body_names_pod_already_received() {
     let hanging = vec![
         case("/after", with_length(99, "pod=web-7\n"), Outcome::BodyTimeout, Some("web-7")),
         case("/within", with_length(99, "pod=web-7"), Outcome::BodyTimeout, None),
@@ -187,7 +187,7 @@ async fn agree_over_http2(expected: &[(&'static str, Outcome, Option<&str>)], se
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_in_frames_names_the_pod_over_http2() {
+async fn http2_body_names_pod() {
     let ended = [
         ("/whole", Outcome::Ok, Some("web-1")),
         ("/error", Outcome::HttpError, Some("web-2")),

@@ -16,7 +16,7 @@ pub(super) fn size() -> (f64, f64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn inside_tls_every_outcome_is_what_the_server_did() {
+async fn tls_outcomes_match_server_log() {
     let (requests, rate) = size();
     let (tls, certificate) = acceptor(&[b"http/1.1"]);
     let scripts: Vec<_> = PROMPT.into_iter().chain(TLS).collect();
@@ -56,7 +56,7 @@ const FAULTS: [(Script, &str); 6] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn curl_and_hyper_say_the_same_of_every_fault_of_tls() {
+async fn tls_faults_match_curl_and_hyper() {
     let http1 = futures::stream::iter(FAULTS).map(async |(script, words)| {
         let (tls, certificate) = acceptor(&[b"http/1.1"]);
         let server = Server::start_tls(&[script], tls).await;

@@ -407,7 +407,7 @@ fn assert_all_were_played(played: &Played, faults: &[Fault]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_message_ends_as_the_server_made_it_end() {
+async fn message_outcomes_match_server_log() {
     let played = messages(&PROMPT_FAULTS, false, |settings| {
         settings.pace = Pace::constant(400.0, Duration::from_secs(2));
     })
@@ -417,7 +417,7 @@ async fn every_message_ends_as_the_server_made_it_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_inside_tls_end_as_those_in_clear() {
+async fn tls_message_outcomes_match_server_log() {
     let played = messages(&TLS_FAULTS, true, |settings| {
         settings.pace = Pace::constant(400.0, Duration::from_secs(2));
     })
@@ -430,7 +430,7 @@ async fn messages_inside_tls_end_as_those_in_clear() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_without_an_echo_ends_at_the_response_timeout() {
+async fn message_without_echo_times_out() {
     let played = messages(&[Fault::Silent, Fault::HalfAnEcho], false, |settings| {
         settings.pace = Pace::constant(40.0, Duration::from_millis(500));
         settings.response_timeout = Duration::from_secs(3);
@@ -440,7 +440,7 @@ async fn a_message_without_an_echo_ends_at_the_response_timeout() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_share_the_connections_that_there_may_be() {
+async fn messages_reuse_all_allowed_connections() {
     let played = messages(&[Fault::Echo], false, |settings| {
         settings.pace = Pace::Closed(Length::Requests(400));
         settings.max_connections = Some(5);
@@ -455,7 +455,7 @@ async fn messages_share_the_connections_that_there_may_be() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_connection_is_closed_without_a_close_frame() {
+async fn client_sends_close_frame_before_closing() {
     for is_secure in [false, true] {
         let played = messages(&[Fault::Echo], is_secure, |settings| {
             settings.pace = Pace::constant(200.0, Duration::from_secs(1));

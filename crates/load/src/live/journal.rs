@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_takes_up_where_it_broke_off() {
+    async fn journal_reader_resumes_after_lost_answer() {
         let journal = Arc::new(Journal::default());
         let mut writer = Arc::clone(&journal).writer();
         (0..4).for_each(|n| writer.push(batch(n, 2)));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_load_that_failed_has_no_last_line() {
+    async fn failed_load_writes_no_end_line() {
         let journal = Arc::new(Journal::default());
         let mut writer = Arc::clone(&journal).writer();
         writer.push(batch(0, 1));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_fetches_is_bounded_and_what_is_left_out_is_counted() {
+    async fn journal_bounds_and_counts_unfetched_rows() {
         let journal = Arc::new(Journal::default());
         let mut writer = Arc::clone(&journal).writer();
         for n in 0..5_000 {

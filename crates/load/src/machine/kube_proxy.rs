@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kube_proxy_is_asked_and_what_is_not_kube_proxy_is_not_believed() {
+    fn proxy_mode_query_rejects_foreign_answers() {
         for (answer, mode) in [
             ("HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nnftables", Some(ServiceProxy::Nftables)),
             ("HTTP/1.1 200 OK\r\n\r\n<html>hello</html>", None),

@@ -113,7 +113,7 @@ mod tests {
     use rolldrop_record::load::Settings;
 
     #[test]
-    fn secrets_are_not_in_the_plan_that_is_written() {
+    fn written_plan_omits_secrets() {
         let plan = Plan::new(Settings {
             headers: vec![("Authorization".into(), "Bearer hush".into())],
             body: b"hush".to_vec(),

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_load_begins_behind_the_ports_of_the_one_before() {
+    fn load_starts_after_previous_ports() {
         let dir = tempfile::tempdir().unwrap();
         let memory = PortMemory(dir.path().join("port"));
         let addresses = [1, 2].map(|n| IpAddr::from([127, 0, 0, n]));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_begin_behind_the_ports_of_the_pods_before() {
+    fn pods_start_after_previous_pods_ports() {
         let dir = tempfile::tempdir().unwrap();
         let memory = PortMemory(dir.path().join("port"));
         let begin = |before| PortWalk::begin_behind(Some(before), None, COMMON.collect(), &[]);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_taken_lately_has_stale_flows() {
+    fn port_memory_forgets_expired_flows() {
         assert_eq!(lately(3000, Duration::from_secs(20)), 3000);
         assert_eq!(lately(3000, Duration::from_secs(360)), 1000);
         let dir = tempfile::tempdir().unwrap();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_users_own_file_is_neither_followed_nor_changed() {
+    fn port_memory_refuses_links_and_folders() {
         let dir = tempfile::tempdir().unwrap();
         let [other, link, hard, folder] =
             ["other", "link", "hard", "folder"].map(|name| dir.path().join(name));

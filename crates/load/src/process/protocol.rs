@@ -119,7 +119,7 @@ mod tests {
     use crate::ErrorStatuses;
 
     #[test]
-    fn each_line_is_what_the_table_says() {
+    fn protocol_lines_match_documented_json() {
         let line = |order: &Order| serde_json::to_string(order).unwrap();
         assert_eq!(line(&Order::Stop), r#""stop""#);
         assert_eq!(line(&Order::Clock { n: 3 }), r#"{"clock":{"n":3}}"#);

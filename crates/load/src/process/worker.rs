@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn it_keeps_its_rows_and_ends_when_its_orders_end() {
+    async fn worker_keeps_rows_when_orders_end() {
         let (url, _server) = answering_the_first().await;
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("run.json"), "{}").unwrap();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_says_why_it_cannot_send() {
+    async fn worker_reports_failure_reason() {
         let dir = tempfile::tempdir().unwrap();
         let say = async |wanted: Order| {
             let mut worker = Served::begin(dir.path());

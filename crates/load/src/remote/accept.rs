@@ -112,7 +112,7 @@ mod tests {
     const DEADLINE: Duration = Duration::from_secs(60);
 
     #[tokio::test]
-    async fn crowd_of_one_address_takes_no_place_of_another() {
+    async fn crowded_address_displaces_only_itself() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let echo = |mut stream: TcpStream, _: Trust| async move {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn strangers_make_room_for_each_other_and_not_those_who_belong() {
+    async fn strangers_never_displace_trusted_connection() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         // Anybody who sends a byte belongs here.

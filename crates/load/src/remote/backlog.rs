@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_comes_back_gets_the_rest_and_waits_for_what_comes() {
+    async fn backlog_reader_resumes_at_given_number() {
         let backlog = Arc::new(Backlog::default());
         for _ in 0..3 {
             backlog.push(&failed()).unwrap();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_too_many_those_go_that_were_of_their_moment_only() {
+    async fn full_backlog_drops_progress_first() {
         let backlog = Arc::new(Backlog::default());
         backlog.push(&failed()).unwrap();
         for _ in 0..CAPACITY + 10 {

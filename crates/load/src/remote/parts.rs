@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_source_is_in_the_name() {
+    fn part_name_yields_source() {
         let source = |name: &str| {
             let part = Part { name: name.into(), bytes: 0, rows: 0, sha256: String::new() };
             part.source().map(str::to_owned)

@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_knows_the_token_is_let_in() {
+    fn greeting_requires_exact_token() {
         let token: AdminToken = "s3cret".parse().unwrap();
         let name = |line: &'static str| greeting(line.as_bytes(), &token);
         assert_eq!(name("rolldrop-load-worker pod-7 s3cret"), Some("pod-7"));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_worker_is_asked_on_the_connection_that_it_made_and_comes_again() {
+    async fn reception_asks_worker_after_reconnect() {
         let token: AdminToken = "s3cret".parse().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let reception = Reception::open(listener, token.clone()).unwrap();

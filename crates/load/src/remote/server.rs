@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_worker_that_nobody_wants_ends_by_itself() {
+    async fn worker_exits_without_its_run() {
         let margin = Duration::from_secs(10);
         let (abandoned, unclaimed) = (lives(true).await, lives(false).await);
         assert!((ABANDONED..ABANDONED + margin).contains(&abandoned), "{abandoned:?}");

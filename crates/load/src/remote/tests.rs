@@ -156,7 +156,7 @@ fn lines_of(run_dir: &Path) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_workers_send_one_schedule_however_their_connections_are_cut() {
+async fn fleet_keeps_schedule_despite_broken_connections() {
     let (url, _target) = target().await;
     let pods = [Pod::start().await, Pod::start().await];
     let members = vec![pods[0].member("a", Some(1)), pods[1].member("b", None)];
@@ -197,7 +197,7 @@ async fn several_workers_send_one_schedule_however_their_connections_are_cut() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_that_is_lost_is_named_and_the_others_go_on() {
+async fn fleet_continues_and_names_lost_worker() {
     let (url, _target) = target().await;
     let pods = [Pod::start().await, Pod::start().await];
     let (kill, killed) = oneshot::channel::<()>();
@@ -228,7 +228,7 @@ async fn a_worker_that_is_lost_is_named_and_the_others_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn before_the_start_the_part_of_a_lost_worker_goes_to_the_others() {
+async fn fleet_reassigns_share_lost_before_start() {
     let (url, _target) = target().await;
     let pods = [Pod::start().await, Pod::start().await];
     let gone = std::future::ready("it was evicted".to_owned()).boxed().shared();
@@ -257,7 +257,7 @@ impl Ask for Other {
 }
 
 #[tokio::test]
-async fn a_worker_of_another_version_is_given_no_orders() {
+async fn fleet_refuses_worker_of_other_version() {
     let gone = std::future::pending().boxed().shared();
     let (name, node) = ("a".to_owned(), "node-1".to_owned());
     let (mut fleet, _) = fleet(vec![Member { name, node, way: Arc::new(Other), gone }]);
@@ -270,7 +270,7 @@ async fn a_worker_of_another_version_is_given_no_orders() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_ends_its_load_when_its_pod_is_to_go_and_its_rows_can_still_be_fetched() {
+async fn evicted_worker_still_serves_its_rows() {
     let (url, _target) = target().await;
     let pod = Pod::start().await;
     let (mut fleet, _) = fleet(vec![pod.member("a", None)]);
@@ -292,7 +292,7 @@ async fn a_worker_ends_its_load_when_its_pod_is_to_go_and_its_rows_can_still_be_
 }
 
 #[tokio::test]
-async fn only_the_run_is_obeyed_and_orders_are_taken_once_and_in_turn() {
+async fn worker_takes_authorized_orders_in_sequence() {
     let pod = Pod::start().await;
     let stranger = Link::new(pod.way("other", None));
     let refused = |result: Result<(), LinkError>| match result {
@@ -337,7 +337,7 @@ async fn attack(to: SocketAddr, says: Vec<u8>) {
 }
 
 #[tokio::test]
-async fn worker_answers_its_run_while_strangers_attack_its_port() {
+async fn worker_answers_run_during_port_attacks() {
     const QUESTIONS: usize = 200;
     let pod = Pod::start().await;
     let order = b"POST /orders?n=0 HTTP/1.1\r\nhost: x\r\ncontent-length: 8000000\r\n\r\n";

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_names_its_source_and_number() {
+    fn http2_request_carries_rolldrop_id() {
         let (request, body) = request(|_| {});
         assert_eq!(request.uri(), "http://web:8080/x?y=z");
         assert_eq!(request.headers()[ID_HEADER], "k3v9x2ab-load-3-41");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_header_is_the_authority_and_a_template_is_filled_in_everywhere() {
+    fn templated_request_uses_host_as_authority() {
         let (request, body) = request(|s| {
             s.template = true;
             s.method = "POST".into();

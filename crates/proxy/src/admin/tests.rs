@@ -58,7 +58,7 @@ async fn answer(stream: &mut TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn no_more_requests_are_answered_at_once_than_the_limit_allows() {
+async fn admin_port_limits_concurrent_requests() {
     // It takes connections, and never answers.
     let app = TcpListener::bind(LOCAL).await.unwrap();
     let port = port(app.local_addr().unwrap());
@@ -73,7 +73,7 @@ async fn no_more_requests_are_answered_at_once_than_the_limit_allows() {
 }
 
 #[tokio::test]
-async fn only_those_are_told_who_are_to_be() {
+async fn admin_port_enforces_access_mode() {
     let port = port(LOCAL);
     let token = || "s3cret".parse().unwrap();
     for (access, anybody, holder) in [
@@ -94,7 +94,7 @@ async fn only_those_are_told_who_are_to_be() {
 }
 
 #[tokio::test]
-async fn whoever_only_holds_connections_keeps_no_others_out() {
+async fn idle_connections_block_no_others() {
     let (address, _tasks) = serving(Limits { connections: 2, ..Limits::default() }).await;
     let asks = b"GET /healthz HTTP/1.1\r\nconnection: close\r\n\r\n";
     let mut longest = connected(address, b"").await;
@@ -114,7 +114,7 @@ async fn whoever_only_holds_connections_keeps_no_others_out() {
 }
 
 #[tokio::test]
-async fn a_head_has_its_size_and_its_time() {
+async fn admin_port_limits_request_heads() {
     let limits = Limits { head_bytes: 1000, head_time: Duration::from_millis(50), ..Limits::default() };
     let (address, _tasks) = serving(limits).await;
     let head = |bytes: usize| {

@@ -425,7 +425,7 @@ mod tests {
     const SESSIONS: u32 = 300;
 
     #[test]
-    fn sessions_of_any_kind_end_with_nothing_left() {
+    fn fuzzed_sessions_end_without_leftovers() {
         for number in 0..SESSIONS {
             let result = std::panic::catch_unwind(|| run(&numbered(number)));
             assert!(result.is_ok(), "session {number}");

@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_head_gives_its_length_framing_and_id() {
+    fn request_head_yields_length_and_id() {
         let text = "POST /a HTTP/1.1\r\nHost: a\r\nRollDrop-ID: load-1-7\r\nContent-Length: 3\r\n\r\nabc";
         let head = request(text).unwrap().unwrap();
         assert_eq!(head.len, text.len() - 3);
@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn what_parses_by_lines_and_colons_passes() {
+    fn parser_accepts_odd_unambiguous_heads() {
         let long = "x".repeat(100);
         let heads: Vec<Vec<u8>> = [
             b"GET /\xff\xfe HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_protocol_that_may_be_spoken_at_once_is_a_switch() {
+    fn upgrade_switches_except_for_h2c() {
         let asks = |lines: &str| {
             request(&format!("GET / HTTP/1.1\r\n{lines}\r\n\r\n")).unwrap().unwrap().asks_switch
         };
@@ -592,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_lengths_and_a_compression_before_the_chunks_are_no_ambiguity() {
+    fn equal_lengths_and_gzip_are_unambiguous() {
         let twice = request("POST / HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 5\r\n\r\n");
         assert_eq!(twice.unwrap().unwrap().body, Body::Length(5));
         let compressed = request("POST / HTTP/1.1\r\ntransfer-encoding: GZip , Chunked\r\n\r\n");
@@ -600,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_is_framed_by_status_and_request() {
+    fn status_and_method_decide_response_framing() {
         let five = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n";
         assert_eq!(response_body(five, false), Body::Length(5));
         assert_eq!(response_body(five, true), Body::NONE);
@@ -619,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn every_refusal_announces_its_own_length() {
+    fn refusal_length_matches_its_body() {
         for refusal in [
             Refusal::Malformed,
             Refusal::AmbiguousLength,

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_ends_with_its_own_last_byte_whatever_comes_with_it() {
+    fn stream_ends_with_its_last_byte() {
         let http2 = Http2::new(origin(true));
         let under_way = || http2.origin().shared.in_flight.count();
         let mut requests = Frames::of_client(&http2);
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_app_takes_for_no_request_is_none() {
+    fn frames_ignore_app_rejected_streams() {
         let http2 = Http2::new(origin(true));
         let (mut requests, mut responses) = (Frames::of_client(&http2), Frames::of_app(&http2));
         let under_way = || http2.origin().shared.in_flight.count();
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_block_that_another_frame_interrupts_nothing_is_a_request() {
+    fn interrupted_block_stops_request_tracking() {
         let continued = |stream| frame(CONTINUATION, END_HEADERS, stream, &[0x84]);
         let whole = [frame(HEADERS, 0, 1, &[0x82, 0x86]), continued(1)].concat();
         let begun = frame(HEADERS, 0, 3, &[0x82, 0x86]);
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_goaway_ends_streams_when_it_has_been_passed_on() {
+    fn partial_goaway_ends_no_streams() {
         let http2 = Http2::new(origin(true));
         let (mut requests, mut responses) = (Frames::of_client(&http2), Frames::of_app(&http2));
         let under_way = || http2.origin().shared.in_flight.count();
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_beyond_the_budget_pass_and_are_counted() {
+    fn streams_beyond_budget_pass_unrecorded() {
         let http2 = Http2::new(origin(true));
         let most = http2.origin().shared.budget.requests_per_connection;
         let mut requests = Frames::of_client(&http2);
@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_blocks_and_tables_are_as_large_as_their_receiver_allows() {
+    fn frames_respect_receiver_size_limits() {
         let http2 = Http2::new(origin(true));
         let (mut requests, mut responses) = (Frames::of_client(&http2), Frames::of_app(&http2));
         pass(&mut requests, PREFACE);
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_without_end_hold_no_more_than_their_part_of_the_budget() {
+    fn endless_blocks_stay_within_budget() {
         let origin = origin(true);
         let links: Vec<_> = (0..200).map(|_| Http2::new(origin.clone())).collect();
         let mut all: Vec<_> = links.iter().map(Frames::of_client).collect();

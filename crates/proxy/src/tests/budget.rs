@@ -36,7 +36,7 @@ async fn until_held(proxy: &Running, is_it: impl Fn(usize) -> bool) {
 }
 
 #[tokio::test]
-async fn heads_without_end_take_their_part_leave_room_for_others_and_give_it_back() {
+async fn endless_heads_stay_within_budget() {
     let (app, address) = app().await;
     let _app = silent(app);
     let limit = 1 << 20;
@@ -81,7 +81,7 @@ async fn heads_without_end_take_their_part_leave_room_for_others_and_give_it_bac
 }
 
 #[tokio::test]
-async fn requests_that_wait_for_their_turn_wait_with_the_client() {
+async fn pipelined_requests_beyond_budget_wait() {
     const ALL: usize = 1000;
     let (app, address) = app().await;
     let proxy = with(address, Budget { requests_per_connection: 10, ..Budget::DEFAULT });
@@ -106,7 +106,7 @@ async fn requests_that_wait_for_their_turn_wait_with_the_client() {
 }
 
 #[tokio::test]
-async fn answers_whose_end_cannot_be_told_spend_no_budget() {
+async fn ambiguous_answers_spend_no_budget() {
     const ALL: u64 = 100;
     let (app, address) = app().await;
     let proxy = with(address, Budget { requests_per_connection: 10, ..Budget::DEFAULT });
@@ -148,7 +148,7 @@ async fn answers_whose_end_cannot_be_told_spend_no_budget() {
 }
 
 #[tokio::test]
-async fn a_client_that_sends_a_byte_now_and_then_makes_room() {
+async fn dripping_client_makes_room() {
     let (app, address) = app().await;
     let proxy = with(address, Budget { connections: 1, ..Budget::DEFAULT });
     let post = format!("POST / HTTP/1.1\r\nrolldrop-id: load-1\r\nContent-Length: {}\r\n\r\n", 1 << 20);
@@ -169,7 +169,7 @@ async fn a_client_that_sends_a_byte_now_and_then_makes_room() {
 }
 
 #[tokio::test]
-async fn requests_pass_to_an_app_that_has_closed_its_side_though_none_is_answered() {
+async fn half_closed_app_receives_all_requests() {
     const ALL: usize = 1000;
     let (app, address) = app().await;
     let proxy = with(address, Budget { requests_per_connection: 10, ..Budget::DEFAULT });
@@ -188,7 +188,7 @@ async fn requests_pass_to_an_app_that_has_closed_its_side_though_none_is_answere
 }
 
 #[tokio::test]
-async fn connections_beyond_the_limit_wait_for_others_to_end() {
+async fn connections_beyond_limit_wait() {
     let (app, address) = app().await;
     let proxy = with(address, Budget { connections: 2, ..Budget::DEFAULT });
     let first = proxy.asked(&app, "GET /1 HTTP/1.1\r\n\r\n").await;
@@ -201,7 +201,7 @@ async fn connections_beyond_the_limit_wait_for_others_to_end() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_makes_room_when_all_places_are_taken() {
+async fn idle_connection_makes_room() {
     let (app, address) = app().await;
     let proxy = with(address, Budget { connections: 2, ..Budget::DEFAULT });
     let (mut idle, _idle) = (proxy.client().await, accept(&app).await);
@@ -215,7 +215,7 @@ async fn an_idle_connection_makes_room_when_all_places_are_taken() {
 }
 
 #[tokio::test]
-async fn at_the_end_too_no_more_connections_are_passed_on_than_the_limit() {
+async fn hurried_drain_resets_connections_beyond_limit() {
     let (app, address) = app().await;
     let proxy = with(address, Budget { connections: 1, ..Budget::DEFAULT });
     let _first = proxy.asked(&app, &get(1)).await;
@@ -233,7 +233,7 @@ async fn at_the_end_too_no_more_connections_are_passed_on_than_the_limit() {
 }
 
 #[tokio::test]
-async fn a_client_that_takes_nothing_makes_room_and_its_request_has_a_row() {
+async fn stalled_client_row_is_proxy_exhausted() {
     let (app, address) = app().await;
     let proxy = with(address, Budget { connections: 1, socket_bytes: 0, ..Budget::DEFAULT });
     let (mut stalled, mut server) = proxy.asked(&app, &get(1)).await;
@@ -254,7 +254,7 @@ async fn a_client_that_takes_nothing_makes_room_and_its_request_has_a_row() {
 }
 
 #[tokio::test]
-async fn a_connection_counts_until_the_client_has_taken_all_of_its_answer() {
+async fn connection_counts_until_answer_read() {
     const LENGTH: usize = 50_000;
     let (app, address) = app().await;
     let proxy = with(address, Budget::DEFAULT);
@@ -278,7 +278,7 @@ async fn a_connection_counts_until_the_client_has_taken_all_of_its_answer() {
 }
 
 #[tokio::test]
-async fn a_frame_for_which_there_is_no_room_passes_unread() {
+async fn frame_without_room_passes_unread() {
     let (app, address) = app().await;
     let proxy = with(address, Budget { held_bytes: 0, ..Budget::DEFAULT });
     let mut client = proxy.client().await;
@@ -335,7 +335,7 @@ async fn hold_places(to: SocketAddr, opening: &'static str, drip: &'static str) 
 
 /// The hostile address has as many connections under way as the proxy takes, and more that wait.
 #[tokio::test]
-async fn an_address_with_few_connections_keeps_them_when_another_takes_all_places() {
+async fn hostile_address_displaces_no_others() {
     const PLACES: usize = 8;
     for (opening, drip) in
         [("GET / HTTP/1.1\r\nx: ", "x"), ("POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n", "x")]

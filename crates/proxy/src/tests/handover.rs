@@ -4,7 +4,7 @@ use super::*;
 use rolldrop_record::wire::ClockAnswer;
 
 #[tokio::test]
-async fn the_phases_of_a_termination_are_seen() {
+async fn termination_records_every_proxy_phase() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let (_client, mut server) = proxy.asked(&app, &get(0)).await;
@@ -35,7 +35,7 @@ async fn the_phases_of_a_termination_are_seen() {
 }
 
 #[tokio::test]
-async fn a_drain_in_a_hurry_cancels_what_is_in_flight() {
+async fn hurried_drain_cancels_requests_in_flight() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let (mut client, _server) = proxy.asked(&app, &get(0)).await;
@@ -48,7 +48,7 @@ async fn a_drain_in_a_hurry_cancels_what_is_in_flight() {
 }
 
 #[tokio::test]
-async fn a_reader_that_breaks_off_and_comes_back_gets_every_row_once() {
+async fn reconnecting_reader_gets_every_row_once() {
     const ROWS: u64 = 300;
     let (app, address) = app().await;
     drop(app);
@@ -85,7 +85,7 @@ async fn a_reader_that_breaks_off_and_comes_back_gets_every_row_once() {
 }
 
 #[tokio::test]
-async fn the_admin_port_tells_clock_and_readiness() {
+async fn admin_port_serves_clock_and_readiness() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     assert!(proxy.get("/healthz").await.starts_with("HTTP/1.1 200 "));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn bytes_pass_as_they_are_and_connections_are_kept() {
+async fn bytes_pass_unchanged_on_kept_connections() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let (mut client, mut server) = proxy.asked(&app, &get(0)).await;
@@ -44,7 +44,7 @@ async fn bytes_pass_as_they_are_and_connections_are_kept() {
 }
 
 #[tokio::test]
-async fn interim_answers_head_and_pipelining_pass() {
+async fn interim_head_and_pipelined_answers_pass() {
     let (app, address) = app().await;
     let proxy = Running::start_with(address, PodHeader::Omitted);
     let put = "PUT / HTTP/1.1\r\nrolldrop-id: load-0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n";
@@ -74,7 +74,7 @@ async fn interim_answers_head_and_pipelining_pass() {
 }
 
 #[tokio::test]
-async fn an_upgraded_connection_is_a_tunnel() {
+async fn upgraded_connection_becomes_tunnel() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let ask = "GET /ws HTTP/1.1\r\nrolldrop-id: load-0\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
@@ -91,7 +91,7 @@ async fn an_upgraded_connection_is_a_tunnel() {
 }
 
 #[tokio::test]
-async fn a_question_for_http2_holds_nothing_back() {
+async fn h2c_upgrade_request_delays_no_bytes() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let asks = [
@@ -118,7 +118,7 @@ async fn a_question_for_http2_holds_nothing_back() {
 }
 
 #[tokio::test]
-async fn a_client_that_closes_while_a_switch_is_open_is_gone() {
+async fn client_close_passes_during_pending_upgrade() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let ask = "GET / HTTP/1.1\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\r\n";
@@ -135,7 +135,7 @@ async fn a_client_that_closes_while_a_switch_is_open_is_gone() {
 }
 
 #[tokio::test]
-async fn an_upgrade_that_the_app_answers_by_closing_does_not_hide_that_the_client_closes() {
+async fn client_close_passes_after_unanswered_upgrade() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let ask = "GET /ws HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
@@ -147,7 +147,7 @@ async fn an_upgrade_that_the_app_answers_by_closing_does_not_hide_that_the_clien
 }
 
 #[tokio::test]
-async fn a_gone_app_shows_as_a_reset_before_the_first_byte() {
+async fn refused_app_connection_resets_client() {
     let (app, address) = app().await;
     drop(app);
     let proxy = Running::start(address);
@@ -159,7 +159,7 @@ async fn a_gone_app_shows_as_a_reset_before_the_first_byte() {
 }
 
 #[tokio::test]
-async fn a_request_that_comes_after_the_apps_reset_has_its_row() {
+async fn request_after_app_reset_gets_row() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let mut client = proxy.client().await;
@@ -173,7 +173,7 @@ async fn a_request_that_comes_after_the_apps_reset_has_its_row() {
 }
 
 #[tokio::test]
-async fn a_response_that_is_cut_is_cut_at_the_same_byte() {
+async fn truncated_response_ends_at_same_byte() {
     let (app, address) = app().await;
     let proxy = Running::start_with(address, PodHeader::Omitted);
     let cuts = [
@@ -198,7 +198,7 @@ async fn a_response_that_is_cut_is_cut_at_the_same_byte() {
 }
 
 #[tokio::test]
-async fn a_response_framed_by_close_is_complete() {
+async fn close_delimited_response_is_complete() {
     let (app, address) = app().await;
     let proxy = Running::start_with(address, PodHeader::Omitted);
     let (mut client, mut server) = proxy.asked(&app, &get(0)).await;
@@ -210,7 +210,7 @@ async fn a_response_framed_by_close_is_complete() {
 }
 
 #[tokio::test]
-async fn a_reset_is_passed_on_in_both_directions() {
+async fn reset_passes_in_both_directions() {
     let (app, address) = app().await;
     let proxy = Running::start_with(address, PodHeader::Omitted);
 
@@ -232,7 +232,7 @@ async fn a_reset_is_passed_on_in_both_directions() {
 }
 
 #[tokio::test]
-async fn a_client_that_closes_early_is_gone_whatever_the_app_answers() {
+async fn early_client_close_records_client_gone() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let (client, mut server) = proxy.asked(&app, &get(0)).await;
@@ -246,7 +246,7 @@ async fn a_client_that_closes_early_is_gone_whatever_the_app_answers() {
 }
 
 #[tokio::test]
-async fn a_request_on_a_connection_that_the_app_just_closed_is_reset() {
+async fn request_after_app_close_is_reset() {
     let (app, address) = app().await;
     let proxy = Running::start_with(address, PodHeader::Omitted);
     let (mut client, mut server) = proxy.asked(&app, &get(0)).await;
@@ -262,7 +262,7 @@ async fn a_request_on_a_connection_that_the_app_just_closed_is_reset() {
 }
 
 #[tokio::test]
-async fn an_ambiguous_request_is_refused_and_reaches_no_app() {
+async fn ambiguous_request_never_reaches_app() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let mut client = proxy.client().await;
@@ -277,7 +277,7 @@ async fn an_ambiguous_request_is_refused_and_reaches_no_app() {
 }
 
 #[tokio::test]
-async fn a_large_body_passes_in_both_directions_at_once() {
+async fn large_bodies_pass_full_duplex() {
     let (app, address) = app().await;
     let proxy = Running::start_with(address, PodHeader::Omitted);
     let client = proxy.client().await;
@@ -329,7 +329,7 @@ fn are_kept_alive(port: u16) -> Option<bool> {
 }
 
 #[tokio::test]
-async fn the_kernel_notices_that_the_other_end_of_a_connection_is_gone() {
+async fn proxy_enables_keepalive_on_both_sides() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let client = proxy.client().await;

@@ -36,7 +36,7 @@ async fn expect_bytes(stream: &mut TcpStream, expected: &[u8]) {
 }
 
 #[tokio::test]
-async fn calls_pass_with_trailers_and_each_stream_is_recorded() {
+async fn calls_pass_with_trailers_and_rows() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let app = tokio::spawn(async move {
@@ -115,7 +115,7 @@ async fn calls_pass_with_trailers_and_each_stream_is_recorded() {
 }
 
 #[tokio::test]
-async fn frames_pass_byte_for_byte_in_whatever_pieces_they_come() {
+async fn frames_pass_unchanged_in_any_pieces() {
     let (app, address) = app().await;
     let proxy = Running::start_with(address, PodHeader::Omitted);
     let block = fields(0);
@@ -175,7 +175,7 @@ async fn pass(from: &mut TcpStream, to: &mut TcpStream, bytes: &[u8], size: usiz
 }
 
 #[tokio::test]
-async fn the_pod_header_grows_no_frame_beyond_what_every_client_takes() {
+async fn pod_header_respects_default_frame_size() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let mut client = proxy.client().await;
@@ -207,7 +207,7 @@ async fn the_pod_header_grows_no_frame_beyond_what_every_client_takes() {
 }
 
 #[tokio::test]
-async fn ends_of_streams_and_of_connections_are_told_apart() {
+async fn rows_distinguish_stream_and_connection_ends() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let mut client = proxy.client().await;
@@ -246,7 +246,7 @@ async fn ends_of_streams_and_of_connections_are_told_apart() {
 }
 
 #[tokio::test]
-async fn a_gone_app_is_a_reset_here_too() {
+async fn refused_app_connection_resets_client() {
     let (app, address) = app().await;
     drop(app);
     let proxy = Running::start(address);
@@ -261,7 +261,7 @@ async fn a_gone_app_is_a_reset_here_too() {
 }
 
 #[tokio::test]
-async fn an_unreadable_block_passes_and_has_no_id() {
+async fn unreadable_header_block_passes_without_id() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let mut client = proxy.client().await;

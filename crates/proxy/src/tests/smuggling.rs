@@ -128,7 +128,7 @@ fn smuggled() -> Vec<(String, &'static str)> {
 }
 
 #[tokio::test]
-async fn what_could_be_smuggled_is_refused_and_reaches_no_app() {
+async fn smuggled_requests_never_reach_app() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let refused = smuggled();
@@ -155,7 +155,7 @@ async fn what_could_be_smuggled_is_refused_and_reaches_no_app() {
 }
 
 #[tokio::test]
-async fn in_pieces_nothing_that_is_refused_reaches_the_app_as_a_whole() {
+async fn bytewise_smuggling_never_completes_at_app() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     for (request, status) in smuggled().into_iter().filter(|(request, _)| !request.contains("\r\n\r\n0")) {
@@ -180,7 +180,7 @@ async fn in_pieces_nothing_that_is_refused_reaches_the_app_as_a_whole() {
 }
 
 #[tokio::test]
-async fn a_refusal_waits_for_the_answers_that_come_before_it() {
+async fn refusal_waits_for_earlier_answers() {
     let (app, address) = app().await;
     let proxy = Running::start_with(address, PodHeader::Omitted);
     let mut client = proxy.client().await;
@@ -240,7 +240,7 @@ async fn serve(connection: TcpStream, read: Requests) {
 }
 
 #[tokio::test]
-async fn what_is_not_refused_is_read_by_another_reader_as_by_the_proxy() {
+async fn hyper_parses_accepted_requests_like_proxy() {
     let (app, address) = app().await;
     let proxy = Running::start_with(address, PodHeader::Omitted);
     let mut requests = 0;

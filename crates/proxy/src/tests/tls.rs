@@ -64,7 +64,7 @@ async fn speak(app: &TcpListener, acceptor: TlsAcceptor) -> (Option<Vec<u8>>, Op
 }
 
 #[tokio::test]
-async fn client_and_app_agree_on_certificates_and_protocol_by_themselves() {
+async fn tls_client_and_app_negotiate_directly() {
     for (mode, recorded_as) in [(Mode::Http, Protocol::Tls), (Mode::Tcp, Protocol::Tcp)] {
         let (app, address) = app().await;
         let proxy = Running::start_mode(address, mode);
@@ -113,7 +113,7 @@ async fn client_and_app_agree_on_certificates_and_protocol_by_themselves() {
 }
 
 #[tokio::test]
-async fn tls_is_left_to_the_app() {
+async fn tls_bytes_pass_unread_to_app() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let hello = "\u{16}\u{3}\u{1}\0\u{5}hello";

@@ -307,7 +307,7 @@ fn conversations() -> Vec<(&'static str, Vec<Step>, Last)> {
 }
 
 #[tokio::test]
-async fn both_ends_see_what_they_would_see_without_the_proxy() {
+async fn proxied_conversations_match_direct_ones() {
     let (app, address) = app().await;
     let proxy = Running::start_with(address, PodHeader::Omitted);
     for (name, steps, last) in conversations() {
@@ -318,7 +318,7 @@ async fn both_ends_see_what_they_would_see_without_the_proxy() {
 }
 
 #[test]
-fn how_bytes_are_cut_into_pieces_makes_no_difference() {
+fn segmentation_does_not_change_conversations() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (app, address) = runtime.block_on(app());
     let proxy = runtime.block_on(async { Running::start_with(address, PodHeader::Omitted) });
@@ -336,7 +336,7 @@ fn how_bytes_are_cut_into_pieces_makes_no_difference() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_breaks_off_at_the_same_byte_in_the_same_way() {
+async fn truncated_answer_matches_direct_connection() {
     let (app, address) = app().await;
     let proxy = Running::start_with(address, PodHeader::Omitted);
     let answers = [
@@ -384,7 +384,7 @@ async fn whole(
 }
 
 #[tokio::test]
-async fn an_app_that_takes_no_bytes_does_not_hide_that_the_client_has_gone() {
+async fn stalled_app_hides_no_client_reset() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let mut client = proxy.client().await;
@@ -413,7 +413,7 @@ async fn an_app_that_takes_no_bytes_does_not_hide_that_the_client_has_gone() {
 }
 
 #[tokio::test]
-async fn a_connection_that_the_app_has_closed_is_not_kept_for_a_silent_client() {
+async fn app_close_frees_silent_client_connections() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let mut clients = Vec::new();

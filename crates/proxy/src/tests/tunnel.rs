@@ -9,7 +9,7 @@ use tokio_tungstenite::{accept_async, client_async};
 use super::*;
 
 #[tokio::test]
-async fn an_app_that_speaks_first_is_heard_and_sides_close_one_by_one() {
+async fn tunnel_passes_greeting_and_half_closes() {
     let (app, address) = app().await;
     let proxy = Running::start_mode(address, Mode::Tcp);
     let mut client = proxy.client().await;
@@ -96,7 +96,7 @@ async fn other_protocols_pass_as_bytes() {
 }
 
 #[tokio::test]
-async fn requests_behind_a_proxy_header_are_read() {
+async fn parser_skips_proxy_protocol_header() {
     let (app, address) = app().await;
     let proxy = Running::start_with(address, PodHeader::Omitted);
     let mut v2 = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c".to_vec();
@@ -135,7 +135,7 @@ async fn requests_behind_a_proxy_header_are_read() {
 }
 
 #[tokio::test]
-async fn resets_pass_in_both_directions_and_a_gone_app_is_one() {
+async fn tunnel_passes_resets_and_refused_connections() {
     let (app, address) = app().await;
     let proxy = Running::start_mode(address, Mode::Tcp);
     let mut client = proxy.client().await;
@@ -158,7 +158,7 @@ async fn resets_pass_in_both_directions_and_a_gone_app_is_one() {
 }
 
 #[tokio::test]
-async fn a_websocket_passes_from_handshake_to_close_code() {
+async fn websocket_passes_handshake_to_close() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let server = tokio::spawn(async move {

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_that_no_run_can_meet_are_found() {
+    fn check_rejects_unsatisfiable_limits() {
         let found = |json: serde_json::Value| {
             let expect: Expect = serde_json::from_value(json).unwrap();
             expect.check().map_err(|c| format!("{}: {}", c.key, c.why))

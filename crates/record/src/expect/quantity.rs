@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn quantities_are_written_as_they_are_read() {
+    fn quantities_round_trip_through_json() {
         assert_eq!(
             ["0.1%", "7%", "99.9%", "0%"].map(read::<Share>),
             ["\"0.1%\"", "\"7%\"", "\"99.9%\"", "\"0%\""]
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_unit_or_another_one_is_refused() {
+    fn quantity_rejects_missing_or_wrong_unit() {
         assert!(read::<Span>(5).ends_with("expected a duration with its unit, such as 250ms, 30s or 1m30s"));
         assert!(read::<Share>("101%").ends_with("expected a share in percent, such as 95%"));
         assert!(read::<Share>("0.95").ends_with("expected a share in percent, such as 95%"));

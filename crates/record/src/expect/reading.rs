@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_older_versions_recorded_reads_the_same() {
+    fn older_recorded_limits_still_parse() {
         let old = json!({
             "dropped": {"max": 0}, "windows": {"max_s": 0.25}, "terminations": {"min": 3, "max": 3},
             "causes": {"killed_in_flight": {"max": 1}}

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn every_figure_with_a_direction_has_a_limit_against_a_baseline() {
+    fn directed_figures_accept_worse_limit() {
         let figures = json!({"p50": {"worse": "5%"}, "p99.9": {"worse": "5%"}});
         let all = json!({
             "dropped": {"worse": "10%", "perTermination": {"worse": 2}, "perGroup": {"worse": 2}},
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_the_figure_cannot_have_is_refused() {
+    fn worse_limit_rejects_unsuitable_figures() {
         let error = |json: Value| read(json).unwrap_err();
         let neither = "this figure is neither better nor worse where it is larger: use min or max";
         assert_eq!(

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_override_is_written_as_for_curl() {
+    fn connect_to_follows_curl_syntax() {
         let to = |text: &str| text.parse::<ConnectTo>();
         for text in ["web:80:127.0.0.1:8080", "::[::1]:", "[fe80::1]:1:b:2", ":::8080"] {
             assert_eq!(to(text).map(|to| to.to_string()), Ok(text.to_owned()));

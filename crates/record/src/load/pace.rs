@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stage_is_a_rate_or_a_ramp() {
+    fn stage_parses_rate_or_ramp() {
         let stage = |from, to, s| Ok(Stage { from, to, duration: Duration::from_secs(s) });
         assert_eq!("100:10s".parse(), stage(100.0, 100.0, 10));
         assert_eq!("0-2.5:1m30s".parse(), stage(0.0, 2.5, 90));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_rate_can_be_held() {
+    fn held_until_extends_last_rate() {
         let open = |texts: &[&str]| Pace::Open(texts.iter().map(|text| text.parse().unwrap()).collect());
         let minute = Duration::from_secs(60);
         assert_eq!(open(&["5:10s"]).held_until(minute), open(&["5:60s"]));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pace_knows_its_rates() {
+    fn pace_reports_its_rates() {
         let stages = ["0-100:10s", "100:5s"].map(|text| text.parse().unwrap());
         let pace = Pace::Open(stages.to_vec());
         assert_eq!((pace.peak_rate(), pace.warmup_rate(), pace.pacing()), (100.0, 100.0, Pacing::Stages));

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_method_is_a_service_and_a_name() {
+    fn rpc_requires_service_and_method() {
         let rpc: Rpc = "/grpc.health.v1.Health/Check".parse().unwrap();
         assert_eq!(rpc.to_string(), "grpc.health.v1.Health/Check");
         for wrong in ["", "Check", "a/b/c", "a b/c", "/a/"] {

@@ -37,7 +37,7 @@ fn write_part_of_an_earlier_version(path: &Path) {
 }
 
 #[test]
-fn columns_that_an_earlier_version_did_not_write_are_null() {
+fn missing_older_columns_read_as_null() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join(RequestRow::TABLE)).unwrap();
     write_part_of_an_earlier_version(&dir.path().join(RequestRow::TABLE).join("load-0-00000.parquet"));

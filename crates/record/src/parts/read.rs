@@ -420,7 +420,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
         #[test]
-        fn texts_that_another_program_wrote_read_back(
+        fn reader_decodes_all_parquet_text_encodings(
             runs in prop::collection::vec((prop::option::of(0..300_u32), 1..40_usize), 0..60),
             has_dictionary in any::<bool>(),
             is_second_version in any::<bool>(),
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_column_is_an_error() {
+    fn decoder_rejects_malformed_column_bytes() {
         for (bytes, bits) in
             [(&[][..], 1), (&[0][..], 1), (&[2][..], 8), (&[3, 1][..], 8), (&[0x80; 9][..], 1)]
         {

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_shared_only_where_there_is_no_room() {
+    fn crowded_marks_share_one_name() {
         let canvas = Canvas::new(1600, 100).unwrap();
         let x = Axis::linear(0.0, 100.0, 100.0, 1560.0);
         let few = run(&[(10.0, delete("a-1")), (30.0, delete("a-2")), (30.05, delete("a-3"))]);

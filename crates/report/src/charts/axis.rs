@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scale_maps_its_ends_and_clamps_beyond() {
+    fn axis_maps_range_and_clamps_outside() {
         let axis = Axis::linear(-1.0, 3.0, 100.0, 500.0);
         assert_eq!([axis.px(-1.0), axis.px(1.0), axis.px(3.0), axis.px(9.0)], [100.0, 300.0, 500.0, 500.0]);
         let log = Axis::log(0.1, 1000.0, 0.0, 400.0);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_scale_has_two_parts() {
+    fn broken_axis_has_two_parts() {
         let axis = Axis::broken(0.0, Break { from: 0.2, to: 3.0 }, 3.1, 0.0, 1000.0);
         let (before, after) = axis.gap_px().unwrap();
         assert_eq!(

@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_text_is_broken_between_words() {
+    fn long_text_wraps_between_words() {
         let canvas = Canvas::new(400, 100).unwrap();
         let warning =
             "INVALID MEASUREMENT: do not use these numbers. 99 % of the processors' time was in use.";
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_keep_clear_of_each_other_and_of_lines() {
+    fn labels_avoid_each_other_and_lines() {
         // Three marks close together climb from right to left; a far one stays at the bottom.
         assert_eq!(lanes(&[(10.0, 50.0), (20.0, 50.0), (30.0, 50.0), (200.0, 50.0)]), [2, 1, 0, 0]);
         // A mark whose line would cross the previous label is in a lower row.

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cells_hold_every_answered_request() {
+    fn cells_contain_every_answered_request() {
         let analysis = samples::naive_exit();
         let series = series(&analysis.charts.heat);
         assert_eq!(counts(&series.columns), analysis.result.requests.ok);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn few_requests_are_drawn_in_longer_steps_without_losing_one() {
+    fn sparse_heat_map_uses_longer_steps() {
         let columns = (0..480).map(|i| if i % 8 == 0 { vec![bucket(1.0, 1)] } else { Vec::new() });
         let series = series(&HeatMap { step_s: 0.125, columns: columns.collect() });
         assert_eq!((series.step_s, series.columns.len()), (1.0, 60));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn shades_are_round_numbers_and_every_count_has_one() {
+    fn round_shades_cover_every_count() {
         assert_eq!(shades(0), [0_u64; 0]);
         assert_eq!(shades(4), [1, 2]);
         assert_eq!(shades(700), [1, 2, 10, 20, 100, 500]);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_title_has_the_percentiles_of_the_result() {
+    fn heat_title_shows_result_percentiles() {
         let analysis = samples::naive_exit();
         assert_eq!(
             title(&analysis.result),

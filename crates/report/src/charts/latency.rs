@@ -349,7 +349,7 @@ mod tests {
     use crate::samples;
 
     #[test]
-    fn the_tail_ends_at_the_slowest_and_marks_the_percentiles_of_the_result() {
+    fn tail_marks_result_percentiles_and_maximum() {
         let analysis = samples::naive_exit();
         let p = &analysis.result.latency_ms.steady;
         let tail = Tail::of("steady", &analysis.charts.latency.steady, p).unwrap();
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn few_values_are_drawn_one_by_one_without_percentiles() {
+    fn few_values_plot_singly_without_percentiles() {
         let mut analysis = samples::quiet();
         let bucket = |from_ms, to_ms, count| LatencyBucket { from_ms, to_ms, count };
         analysis.charts.latency.steady = vec![bucket(1.0, 2.0, 2), bucket(8.0, 9.0, 1)];
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn each_histogram_sums_to_a_hundred_percent() {
+    fn histograms_sum_to_100_percent() {
         let series = series(&samples::naive_exit().charts.latency).unwrap();
         for shares in [&series.steady, &series.disrupted] {
             assert!((shares.iter().sum::<f64>() - 100.0).abs() < 1e-6, "{shares:?}");
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wide_bucket_is_spread_over_the_bars_it_covers() {
+    fn wide_bucket_spreads_over_its_bars() {
         let mut analysis = samples::quiet();
         analysis.charts.latency.steady = vec![LatencyBucket { from_ms: 1.0, to_ms: 10.0, count: 5 }];
         analysis.charts.latency.disrupted.clear();

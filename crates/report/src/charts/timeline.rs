@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn the_part_of_a_second_in_which_the_load_ended_is_no_dip() {
+    fn partial_last_second_shows_no_dip() {
         let columns = |last| {
             vec![(0.0, BTreeMap::from([(Outcome::Ok, 300)])), (1.0, BTreeMap::from([(Outcome::Ok, last)]))]
         };
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_percentile_of_few_values_is_said_to_be_so() {
+    fn legend_marks_small_sample_percentiles() {
         let mut analysis = samples::quiet();
         let names = |analysis: &Analysis| {
             legend(&series(analysis)).iter().map(|key| key.label().to_owned()).collect::<Vec<_>>()
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_loop_has_no_response_times() {
+    fn closed_loop_shows_service_time() {
         let mut analysis = samples::quiet();
         assert_eq!(series(&analysis).latency, "response time");
         analysis.result.load.pacing = Pacing::ClosedLoop;
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_run_is_drawn_in_steps_without_losing_a_request() {
+    fn long_timeline_merges_seconds_losslessly() {
         let mut analysis = samples::quiet();
         analysis.charts.seconds = (0..1000_u32)
             .map(|i| Second { at_s: f64::from(i), ok: 10, p99_ms: Some(f64::from(i)), ..Second::default() })

@@ -259,7 +259,7 @@ mod tests {
     use crate::samples;
 
     #[test]
-    fn the_rows_hold_every_answered_request() {
+    fn rows_contain_every_answered_request() {
         let analysis = samples::naive_exit();
         let series = series(&analysis).unwrap();
         assert_eq!(series.answered, analysis.result.requests.ok);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn with_many_pods_several_share_a_row_and_none_is_lost() {
+    fn many_pods_share_rows_without_loss() {
         let mut analysis = samples::quiet();
         let pod = |i: usize| {
             let mut answered = vec![0; i];
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_run_is_drawn_in_longer_steps() {
+    fn long_traffic_uses_longer_steps() {
         let answered: Vec<u64> = (0..480).collect();
         let traffic = Traffic {
             step_s: 0.5,
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_pod_that_is_known_there_is_no_picture() {
+    fn traffic_chart_requires_known_pod() {
         let mut analysis = samples::quiet();
         analysis.charts.traffic = Traffic { unknown: vec![4000], ..Traffic::default() };
         assert!(draw(&analysis).unwrap().is_none());

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_what_the_result_says() {
+    fn remaining_drops_match_result() {
         let analysis = sample();
         let series = series(&analysis).unwrap();
         for what_if in &analysis.result.what_if {
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn more_losses_than_pixels_make_the_picture_no_larger() {
+    fn many_losses_keep_svg_small() {
         let svg = |losses: u32| {
             let mut analysis = sample();
             analysis.lost = vec![analysis.lost[0].clone(); losses as usize];
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_sleep_helps_it_says_so() {
+    fn title_states_when_no_sleep_helps() {
         let mut analysis = sample();
         analysis.charts.sleeps = vec![None; analysis.lost.len()];
         let series = series(&analysis).unwrap();
@@ -309,13 +309,13 @@ mod tests {
     }
 
     #[test]
-    fn a_sleep_costs_a_deployment_its_length_and_a_stateful_set_that_of_each_pod() {
+    fn sleep_cost_depends_on_workload_kind() {
         assert_eq!(costs(6, 2, 5), [("Deployment", 3), ("StatefulSet", 18)]);
         assert_eq!(costs(1, 0, 5), [("Deployment", 5)]);
     }
 
     #[test]
-    fn without_losses_there_is_no_picture() {
+    fn chart_requires_losses() {
         assert!(draw(&samples::prestop_sleep()).unwrap().is_none());
         assert!(draw(&samples::quiet()).unwrap().is_none());
     }

@@ -263,7 +263,7 @@ mod tests {
     use crate::samples;
 
     #[test]
-    fn every_window_is_a_line_and_the_sleeps_are_those_of_the_result() {
+    fn chart_matches_windows_and_sleep() {
         let mut analysis = samples::naive_exit();
         let result = &mut analysis.result;
         result.terminations.iter_mut().for_each(|t| t.pre_stop_seconds = Some(0));
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleep_that_is_set_is_compared_with_the_windows() {
+    fn title_compares_sleep_with_windows() {
         let mut analysis = samples::prestop_sleep();
         analysis.result.terminations.iter_mut().for_each(|t| t.pre_stop_seconds = Some(3));
         let said = title(&series(&analysis.result));
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_without_an_upper_bound_is_last_and_said_to_be_so() {
+    fn unbounded_window_sorts_last_with_label() {
         let analysis = samples::partial();
         let series = series(&analysis.result);
         assert_eq!(series.panels[0].windows, [(0.2, None)]);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn without_windows_there_is_no_picture() {
+    fn chart_requires_a_window() {
         assert!(draw(&samples::quiet()).unwrap().is_none());
     }
 }

@@ -36,7 +36,7 @@ fn html_needs_no_other_resource() {
 }
 
 #[test]
-fn the_page_begins_with_verdict_answer_cause_and_remedy() {
+fn page_starts_with_verdict_and_remedy() {
     let page = html(&samples::naive_exit(), &[]);
     let order = [
         "passed</strong> The run passed 1 check.",
@@ -53,7 +53,7 @@ fn the_page_begins_with_verdict_answer_cause_and_remedy() {
 }
 
 #[test]
-fn every_link_of_the_page_leads_to_a_section() {
+fn page_links_lead_to_sections() {
     for (name, analysis) in every_sample() {
         let page = html(&analysis, &charts(&analysis).unwrap());
         for link in page.split("href=\"#").skip(1).filter_map(|rest| rest.split('"').next()) {
@@ -63,7 +63,7 @@ fn every_link_of_the_page_leads_to_a_section() {
 }
 
 #[test]
-fn terminations_sort_by_numbers_and_unfold() {
+fn terminations_table_sorts_numerically_and_unfolds() {
     let analysis = samples::rollout();
     let page = html(&analysis, &[]);
     for (i, t) in analysis.result.terminations.iter().enumerate() {
@@ -77,7 +77,7 @@ fn terminations_sort_by_numbers_and_unfold() {
 }
 
 #[test]
-fn each_termination_unfolds_to_its_windows_and_stages() {
+fn termination_details_show_windows_and_stages() {
     let analysis = samples::naive_exit();
     let page = html(&analysis, &[]);
     for t in &analysis.result.terminations {
@@ -93,7 +93,7 @@ fn each_termination_unfolds_to_its_windows_and_stages() {
 }
 
 #[test]
-fn many_findings_with_one_remedy_fold_up() {
+fn findings_with_same_remedy_fold() {
     let mut analysis = samples::naive_exit();
     let open = |i: usize| Finding {
         cause: None,
@@ -116,7 +116,7 @@ fn many_findings_with_one_remedy_fold_up() {
 }
 
 #[test]
-fn a_page_of_300_terminations_is_below_5_mib() {
+fn large_page_stays_below_5_mib() {
     let analysis = samples::many(300);
     let page = html(&analysis, &charts(&analysis).unwrap());
     assert_eq!(page.matches("class=\"unfold\"").count(), 300);
@@ -124,7 +124,7 @@ fn a_page_of_300_terminations_is_below_5_mib() {
 }
 
 #[test]
-fn pictures_tell_the_values_that_they_draw() {
+fn chart_readings_match_drawn_values() {
     let analysis = samples::naive_exit();
     let all = charts(&analysis).unwrap();
     let told = |name: &str| -> Vec<&str> {
@@ -160,7 +160,7 @@ fn pictures_tell_the_values_that_they_draw() {
 }
 
 #[test]
-fn the_first_picture_fits_the_run() {
+fn first_chart_fits_the_run() {
     let first = |analysis: &Analysis| {
         let page = html(analysis, &charts(analysis).unwrap());
         let (_, rest) = page.split_once("alt=\"").unwrap();

@@ -139,7 +139,7 @@ mod tests {
     use rolldrop_analysis::model::{GroupWindow, LossGroup};
 
     #[test]
-    fn what_several_windows_explain_is_said_to_be_so() {
+    fn summary_states_losses_matching_several_windows() {
         let mut result = crate::samples::naive_exit().result;
         (result.requests.by_time, result.requests.in_flight, result.requests.ambiguous) = (9, 3, 7);
         assert_eq!(
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_5xx_by_ending_pods_are_in_the_headline() {
+    fn headline_counts_5xx_from_ending_pods() {
         let mut result = crate::samples::naive_exit().result;
         result.requests.app_errors_while_ending = 625;
         assert_eq!(
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_generators_own_stale_flows_are_in_no_headline() {
+    fn headline_excludes_own_stale_flows() {
         let mut result = crate::samples::naive_exit().result;
         let requests = &mut result.requests;
         requests.stale_flow_own = 4;

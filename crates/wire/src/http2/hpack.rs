@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_examples_of_the_rfc_are_read() {
+    fn decoder_reads_rfc_7541_examples() {
         // RFC 7541, C.6: responses with Huffman codes and evictions from a table of 256 bytes.
         let blocks = [
             "3fe101488264025885aec3771a4b6196d07abe941054d444a8200595040b8166e082a62d1bff6e919d29ad171863c78f0b97c8e9ae82ae43d3",
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_entry_costs_no_more_each_time_it_is_named() {
+    fn repeated_reference_copies_no_entry() {
         const TIMES: usize = 100_000;
         let mut decoder = Decoder::default();
         decoder.allow(MAX_SIZE);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_of_our_own_reads_back_and_enters_no_table() {
+    fn literal_round_trips_outside_table() {
         let mut decoder = Decoder::default();
         let pod = "p".repeat(300);
         let fields = decoded(&mut decoder, &literal("rolldrop-pod", &pod));
@@ -371,7 +371,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_another_encoder_writes_is_read(
+        fn decoder_reads_other_encoder_output(
             blocks in prop::collection::vec(
                 prop::collection::vec(("[a-z-]{1,12}", prop::collection::vec(any::<u8>(), 0..40), 0u8..16), 0..12),
                 1..6,
@@ -391,7 +391,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_break_it(blocks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 0..4)) {
+        fn frame_reader_survives_arbitrary_bytes(blocks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 0..4)) {
             let mut decoder = Decoder::default();
             for block in blocks {
                 let _ = decoder.decode(&block, |_, _| {});

@@ -115,7 +115,7 @@ fn local(test: impl Future<Output = ()>) {
 }
 
 #[test]
-fn exit_leaves_requests_in_flight_unanswered() {
+fn exit_habit_aborts_requests_in_flight() {
     local(async {
         let mut server = start(Habit::Exit);
         let answer = server.get("a-1", "/").await;
@@ -135,7 +135,7 @@ fn exit_leaves_requests_in_flight_unanswered() {
 }
 
 #[test]
-fn an_idle_connection_is_closed_after_its_time() {
+fn idle_connection_closes_after_timeout() {
     local(async {
         let server = start_with(|config| config.idle_timeout = Duration::from_millis(50));
         let mut kept = TcpStream::connect(server.address).await.unwrap();
@@ -147,7 +147,7 @@ fn an_idle_connection_is_closed_after_its_time() {
 }
 
 #[test]
-fn finish_answers_what_is_in_flight_and_nothing_new() {
+fn finish_habit_answers_only_accepted_requests() {
     local(async {
         let mut server = start(Habit::Finish);
         let in_flight = server.request("a-1", "/slow?ms=200").await;
@@ -162,7 +162,7 @@ fn finish_answers_what_is_in_flight_and_nothing_new() {
 }
 
 #[test]
-fn drain_serves_on_but_says_that_it_is_going() {
+fn drain_habit_answers_with_connection_close() {
     local(async {
         let mut server = start(Habit::Drain);
         assert!(server.get("a-1", "/readyz").await.starts_with("HTTP/1.1 200"));
@@ -184,7 +184,7 @@ fn drain_serves_on_but_says_that_it_is_going() {
 }
 
 #[test]
-fn close_idle_resets_what_has_arrived_unread_and_answers_the_rest() {
+fn close_idle_resets_only_unread_requests() {
     local(async {
         let mut server = start(Habit::CloseIdle);
         let keep = |id: &str| format!("GET / HTTP/1.1\r\nhost: x\r\nrolldrop-id: {id}\r\n\r\n");
@@ -242,7 +242,7 @@ fn each_signal_has_its_habit() {
 }
 
 #[test]
-fn before_it_listens_a_signal_that_means_stop_ends_it() {
+fn stop_signal_ends_wait_before_listening() {
     local(async {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log.jsonl");
@@ -262,7 +262,7 @@ fn before_it_listens_a_signal_that_means_stop_ends_it() {
 }
 
 #[test]
-fn a_share_of_the_requests_fails_and_no_probe() {
+fn fail_share_spares_probes() {
     local(async {
         let server = start_with(|config| config.fail_share = 0.25);
         let mut statuses = Vec::new();
@@ -276,7 +276,7 @@ fn a_share_of_the_requests_fails_and_no_probe() {
 }
 
 #[test]
-fn an_answer_counts_only_when_the_kernel_has_all_of_it() {
+fn answer_is_logged_after_full_write() {
     local(async {
         let server = start(Habit::Exit);
         // More than the socket buffers hold, and the client does not read it.
@@ -294,7 +294,7 @@ fn an_answer_counts_only_when_the_kernel_has_all_of_it() {
 }
 
 #[test]
-fn a_taken_address_is_a_clear_error() {
+fn taken_address_yields_clear_error() {
     local(async {
         let server = start(Habit::Exit);
         let config = config(server.address, Habit::Exit, server.log.clone());

@@ -104,7 +104,7 @@ pub(in crate::cli::progress) fn disruption(text: &str) -> Disruption {
 }
 
 #[test]
-fn a_pod_goes_through_its_phases_and_each_is_news_once() {
+fn pod_reports_each_phase_change_once() {
     let mut run = Run::begin(&["web-a"]);
     run.sees(1.0, "web-a", Phase::Terminating);
     run.sees(1.1, "web-a", Phase::Terminating);
@@ -129,7 +129,7 @@ fn a_pod_goes_through_its_phases_and_each_is_news_once() {
 }
 
 #[test]
-fn after_a_gap_of_the_watch_no_transition_is_invented() {
+fn watch_gap_invents_no_transition() {
     let mut run = Run::begin(&["web-a", "web-b"]);
     run.event(1.0, EventKind::WatchGap { resource: "pods".into(), from: at(0.0) });
     run.pod(1.0, "web-a", Change::Listed, Phase::Terminating);
@@ -139,7 +139,7 @@ fn after_a_gap_of_the_watch_no_transition_is_invented() {
 }
 
 #[test]
-fn a_loss_names_the_pods_that_were_terminating_and_claims_nothing_else() {
+fn loss_line_names_changing_pods() {
     let mut run = Run::begin(&["web-a", "web-b"]);
     run.0.dropped(at(-1.0), BTreeMap::from([("reset".to_owned(), 5)]), true);
     run.lost(0.5, &[("reset", 6)]);
@@ -173,7 +173,7 @@ fn a_loss_names_the_pods_that_were_terminating_and_claims_nothing_else() {
 }
 
 #[test]
-fn an_action_begins_waits_and_is_done_and_each_is_news() {
+fn action_reports_begin_wait_and_end() {
     let mut run = Run::begin(&["web-a"]);
     let delete = disruption("{at: 2s, action: deletePod, selector: app=web, count: 1, every: 6s, repeat: 2}");
     let mut stands = |standing| {
@@ -200,7 +200,7 @@ fn an_action_begins_waits_and_is_done_and_each_is_news() {
 }
 
 #[test]
-fn an_eviction_that_a_budget_refuses_waits_for_it() {
+fn refused_eviction_waits_for_budget() {
     let mut run = Run::begin(&["web-a", "web-b"]);
     let drain = disruption("{at: 2s, action: drain, node: node-1}");
     run.0.stands(0, &drain, Standing::Due { repetition: 0, at: at(2.0) });
@@ -220,7 +220,7 @@ fn an_eviction_that_a_budget_refuses_waits_for_it() {
 }
 
 #[test]
-fn the_users_command_waits_for_its_rollout() {
+fn user_command_awaits_its_rollout() {
     let mut run = Run::begin(&["web-a"]);
     let command = vec!["helm".to_owned(), "upgrade".to_owned(), "web".to_owned()];
     run.event(1.0, EventKind::CommandStarted { command, disruption: None });

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn unbroken_refusals_beside_ready_pods_are_a_stretch() {
+    fn only_unbroken_refusals_form_stretch() {
         let from_to = |from, to| vec![(at(from), at(to))];
         assert_eq!(stretches(&pods(), &[[11_000, 13_000]], 1), from_to(11_000, 12_990));
         // Single ones are those of the dead pod's turn, and so are a few in a row.
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_that_knows_dead_pods_only_dials_them() {
+    fn dying_pods_alone_form_no_stretch() {
         let mut dying = pods();
         dying[2].stops = at(10_500);
         dying[1].stops = at(10_500);

@@ -46,7 +46,7 @@ fn gateway(dead: i64, leaves: i64, strays: &[i64]) -> Gateway {
 }
 
 #[test]
-fn a_pod_that_no_turn_meets_any_more_explains_nothing() {
+fn undialled_pod_explains_no_failure() {
     let gateway = gateway(1000, 3000, &[20_000]);
     let explains = |row: RequestRow| !gateway.candidates(&row).is_empty();
     let bad_gateway = |ms| row(ms, Outcome::HttpError, Some(502), 1);
@@ -62,7 +62,7 @@ fn a_pod_that_no_turn_meets_any_more_explains_nothing() {
 }
 
 #[test]
-fn failures_that_go_on_keep_a_pod_among_those_that_explain_them() {
+fn continuing_failures_keep_pod_candidate() {
     // Every second request fails for 40 s: no row of answers is long enough.
     let failed: Vec<Stamp> = (1000..41_000).step_by(20).map(at).collect();
     let mut watching = Watching::of(vec![Dying { stops: at(990), dead: Some(at(995)) }], &failed, 4);
@@ -77,7 +77,7 @@ fn failures_that_go_on_keep_a_pod_among_those_that_explain_them() {
 }
 
 #[test]
-fn a_cause_follows_from_what_is_seen_behind_the_gateway_and_else_from_time() {
+fn attempts_outrank_timing_for_cause() {
     use Outcome::{EofBeforeResponse, HttpError, ResponseTimeout, TruncatedBody};
     let attempt = |ended, pod| vec![Attempt { ended, pod }];
     let [none, one] = [false, true];
@@ -129,7 +129,7 @@ fn a_cause_follows_from_what_is_seen_behind_the_gateway_and_else_from_time() {
 
 /// The recorded rollouts of six pods behind Traefik.
 #[test]
-fn behind_the_recorded_ingress_every_failure_has_its_pod_among_few() {
+fn ingress_failures_have_few_candidates() {
     let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/reference/runs/ingress");
     let (mut log, rows) = RunDir::open(&recorded.join("run")).unwrap().recorded().unwrap();
     // As `--target http://...` without `l7:` left it in 0.1.0.

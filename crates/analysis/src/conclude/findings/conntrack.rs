@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_contradiction_is_said_and_so_is_a_lack_of_proof() {
+    fn conntrack_finding_reports_untrusted_entries() {
         assert_eq!(contradictions(&agreement(100, 0, true)), None);
         let what = |agreement| contradictions(&agreement).map(|finding| finding.what).unwrap_or_default();
         assert_eq!(

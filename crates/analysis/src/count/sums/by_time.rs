@@ -87,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_order_and_the_parts_do_not_matter(
+        fn merged_sums_match_whole(
             drawn in prop::collection::vec(-1_000_000_000_i64..2_000_000_000_000, 0..60), cut in 0_usize..60
         ) {
             let of = |times: &[i64]| {
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_double_when_there_are_too_many() {
+    fn time_steps_double_beyond_maximum() {
         let mut sums = ByTime::<u64>::default();
         [0, 60_000_000_000 - 1].iter().for_each(|ns| *sums.at(*ns) += 1);
         let (step_s, steps) = sums.finish();

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_latency_lies_between_the_edges_of_its_bucket() {
+    fn heat_bucket_edges_enclose_latency() {
         for shift in 10..37 {
             for quarter in [0, 1, 2, 3] {
                 let edge = (4_i64 + quarter) << (shift - 2);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn every_request_is_in_the_column_of_its_time() {
+    fn heat_column_matches_request_time() {
         let mut heat = Heat::default();
         [(0, 2_000_000), (100_000_000, 2_000_001), (130_000_000, 900_000_000)]
             .iter()

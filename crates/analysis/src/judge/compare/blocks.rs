@@ -379,7 +379,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn segments_are_as_long_as_the_likeness_lasts() {
+    fn block_length_grows_with_autocorrelation() {
         let mut rng = SmallRng::seed_from_u64(1);
         let mut series = |keep: f64| {
             let mut x = 0.0;
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_short_segments_cut_off_what_is_alike() {
+    fn short_segments_show_less_variance() {
         let mut rng = SmallRng::seed_from_u64(2);
         let mut series = |keep: f64| {
             let mut x = 0.0;
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn few_segments_widen_an_interval_as_students_t_does() {
+    fn few_segments_widen_interval() {
         assert!((widening(1e6, 0.95) - 1.0).abs() < 1e-3);
         assert!((widening(10.0, 0.95) - 2.262 / 1.96 * (10.0_f64 / 9.0).sqrt()).abs() < 1e-3);
     }

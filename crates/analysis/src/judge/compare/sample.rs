@@ -333,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bin_is_half_a_percent_wide() {
+    fn latency_bin_spans_half_a_percent() {
         for ns in [1, 1_000, 1_234_567, 5_000_000_000] {
             let ratio = latency_ms(bin(ns)) * 1e6 / ns as f64;
             assert!((0.9974..1.0026).contains(&ratio) || ns == 1, "{ns}: {ratio}");

@@ -123,7 +123,7 @@ pub(super) fn once_in_a_million(n: u64) -> u64 {
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a study says how many pairs it takes")]
-fn runs_of_the_same_service_raise_no_more_alarms_than_alpha() {
+fn equal_services_seldom_raise_alarms() {
     // With more pairs, or longer runs, this becomes a study (docs/proofs.md).
     let given =
         |name: &str, usual: u32| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(usual);
@@ -148,7 +148,7 @@ fn runs_of_the_same_service_raise_no_more_alarms_than_alpha() {
 }
 
 #[test]
-fn an_interval_over_few_segments_is_called_a_rough_one() {
+fn interval_over_few_segments_reads_rough() {
     let rough = |service| {
         let rows = comparisons(10, 30, service, service).flat_map(|comparison| comparison.rows);
         let has_interval = rows.filter(|row| row.change.is_some());
@@ -166,7 +166,7 @@ fn an_interval_over_few_segments_is_called_a_rough_one() {
 }
 
 #[test]
-fn a_service_that_is_slower_or_loses_more_is_found_out() {
+fn comparison_detects_worse_service() {
     let slower = Service { slower: 1.2, ..PLAIN };
     let worse = count_pairs(5, PLAIN, slower, Judgement::Worse);
     let better = count_pairs(5, slower, PLAIN, Judgement::Better);
@@ -175,7 +175,7 @@ fn a_service_that_is_slower_or_loses_more_is_found_out() {
 }
 
 #[test]
-fn one_run_a_side_does_not_tell_whether_it_is_slower_and_two_do() {
+fn latency_verdict_needs_two_runs() {
     let mut rng = SmallRng::seed_from_u64(7);
     let slower = Service { slower: 1.5, ..PLAIN };
     let [before, after] = [PLAIN, slower].map(|service| [(); 2].map(|()| run(service, &mut rng)));
@@ -204,7 +204,7 @@ fn one_run_a_side_does_not_tell_whether_it_is_slower_and_two_do() {
 }
 
 #[test]
-fn one_run_a_side_tells_what_is_the_same_and_not_at_which_rate_a_closed_loop_goes() {
+fn single_run_proves_only_equal_rate() {
     let closed = |requests: u64| {
         let of_block = |i: u64| Block { total: requests + i % 3, ..Block::default() };
         Sample { is_closed_loop: true, ..of((0..300).map(of_block).collect(), Vec::new()) }
@@ -221,7 +221,7 @@ fn one_run_a_side_tells_what_is_the_same_and_not_at_which_rate_a_closed_loop_goe
 }
 
 #[test]
-fn a_tolerance_makes_small_differences_the_same() {
+fn tolerance_accepts_small_differences() {
     let mut rng = SmallRng::seed_from_u64(5);
     let (a, b) = (run(PLAIN, &mut rng), run(Service { slower: 1.02, ..PLAIN }, &mut rng));
     let options = Options { tolerance: 0.15, replicates: 200, ..Options::default() };
@@ -242,7 +242,7 @@ fn alone(dropped: u64) -> Episode {
 }
 
 #[test]
-fn three_terminations_against_three_tell_nothing_and_ten_do() {
+fn three_terminations_prove_no_difference() {
     let verdict = |n: usize| {
         let side = |dropped| of(vec![Block { total: 20, ..Block::default() }; 300], vec![alone(dropped); n]);
         let comparison = compare(&[side(0)], &[side(7)], &quick()).unwrap();
@@ -258,7 +258,7 @@ fn three_terminations_against_three_tell_nothing_and_ten_do() {
 }
 
 #[test]
-fn a_rollout_is_one_witness_and_its_losses_count_whoever_lost_them() {
+fn rollout_counts_as_one_lossy_episode() {
     let side = |dropped| {
         let episode = Episode { mode: Mode::Rollout, terminations: 6, dropped };
         of(vec![Block { total: 20, ..Block::default() }; 300], vec![episode])
@@ -273,7 +273,7 @@ fn a_rollout_is_one_witness_and_its_losses_count_whoever_lost_them() {
 }
 
 #[test]
-fn what_differs_in_more_than_its_results_is_refused_unless_asked() {
+fn comparison_refuses_different_runs() {
     let mut rng = SmallRng::seed_from_u64(1);
     let (a, mut b) = (run(PLAIN, &mut rng), run(PLAIN, &mut rng));
     b.fingerprint.insert("rate".into(), "300 requests/s".into());
@@ -290,7 +290,7 @@ fn what_differs_in_more_than_its_results_is_refused_unless_asked() {
 }
 
 #[test]
-fn few_answers_and_no_losses_are_no_evidence() {
+fn comparison_rejects_too_little_evidence() {
     let mut rng = SmallRng::seed_from_u64(2);
     let (a, b) = (run(PLAIN, &mut rng), run(PLAIN, &mut rng));
     let comparison = compare(&[a], &[b], &quick()).unwrap();
@@ -324,7 +324,7 @@ fn verdict_of(baseline: &Sample, candidate: &Sample, metric: &str) -> (CheckVerd
 }
 
 #[test]
-fn a_rollout_that_lost_96_of_5000_against_a_baseline_of_none_fails_for_that_reason() {
+fn lossy_rollout_fails_lossless_baseline() {
     let (none, lost) = (totals(5_000, 0, 6), totals(5_000, 96, 6));
     let (verdict, why) = verdict_of(&none, &lost, "dropped");
     assert_eq!(verdict, CheckVerdict::Fail, "{why}");
@@ -346,7 +346,7 @@ fn app_errors_are_compared() {
 }
 
 #[test]
-fn two_loads_of_100_requests_are_too_few_to_pass() {
+fn hundred_requests_cannot_pass() {
     let few = || of(vec![Block { total: 10, ..Block::default() }; 10], Vec::new());
     let (verdict, why) = verdict_of(&few(), &few(), "requests");
     assert_eq!(
@@ -356,7 +356,7 @@ fn two_loads_of_100_requests_are_too_few_to_pass() {
 }
 
 #[test]
-fn equal_software_never_fails_with_one_run_a_side() {
+fn single_equal_runs_never_fail() {
     for seed in 0..6 {
         let mut rng = SmallRng::seed_from_u64(seed);
         let [a, b] = [0.8, 1.2].map(|slower| run(Service { slower, ..alike(0.9) }, &mut rng));
@@ -367,7 +367,7 @@ fn equal_software_never_fails_with_one_run_a_side() {
 }
 
 #[test]
-fn answers_that_do_not_overlap_are_told_apart_however_correlated_they_are() {
+fn disjoint_latencies_fail_despite_correlation() {
     // 30 s of answers that take 1 s, or 3 s, with slow waves of 5 s: six independent blocks.
     let side = |ms: f64| {
         let block = |i: u32| {
@@ -391,7 +391,7 @@ fn answers_that_do_not_overlap_are_told_apart_however_correlated_they_are() {
 }
 
 #[test]
-fn counts_that_scale_by_themselves_are_no_reason_to_refuse() {
+fn node_count_difference_adds_caveat() {
     let (mut a, mut b) = (totals(5_000, 0, 6), totals(5_000, 0, 6));
     a.scale.insert("nodes".into(), 3);
     b.scale.insert("nodes".into(), 5);
@@ -400,7 +400,7 @@ fn counts_that_scale_by_themselves_are_no_reason_to_refuse() {
 }
 
 #[test]
-fn the_picture_has_every_window_of_a_side_shortest_first() {
+fn comparison_chart_sorts_windows() {
     let mut before = totals(100, 0, 3);
     let windows = [Some(0.4), None, Some(0.2)];
     for (ended, window_s) in before.terminations.iter_mut().zip(windows) {

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_surely_lies_within_the_limit_passes() {
+    fn figure_passes_only_within_limit() {
         let max = Bounds { max: Some(0.5), ..Bounds::default() };
         assert_eq!(verdict(Some(0.1), Some(0.5), max), Pass);
         assert_eq!(verdict(Some(0.51), Some(0.9), max), Fail);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_one_of_several_leaves_its_side_open() {
+    fn unknown_value_leaves_limit_inconclusive() {
         let known = |v| Measured::exactly(Unit::Seconds, v);
         let unknown = || Measured::unknown(Unit::Seconds, "nobody saw it", "look");
         let judge = |all: &[Measured], max| {

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_that_come_together_take_more_of_them() {
+    fn simultaneous_ends_raise_needed_number() {
         assert_eq!(units(0).ends_for(29, 0), 29, "nothing is known yet");
         assert_eq!(units(20).ends_for(9, 20), 9);
         assert_eq!(units(16).ends_for(20, 100), 100, "at most as many as there were");
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn few_rounds_show_what_is_needed_if_ten_end_together() {
+    fn simultaneous_ends_need_few_rounds() {
         let (needed, mut ended) = (59, 10);
         let rounds = std::iter::from_fn(|| {
             let number = ended / 10;

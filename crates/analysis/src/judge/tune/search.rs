@@ -144,21 +144,21 @@ mod tests {
     }
 
     #[test]
-    fn what_covers_the_windows_is_proven_and_grows_if_that_fails() {
+    fn windows_search_grows_after_failure() {
         assert_eq!(searched(Search::from_windows(7, false), 7), (vec![7], Next::Found(7)));
         assert_eq!(searched(Search::from_windows(7, false), 9), (vec![7, 8, 9], Next::Found(9)));
         assert_eq!(searched(Search::from_windows(3, false), 99).1, Next::TooMany);
     }
 
     #[test]
-    fn a_tight_search_shows_that_one_second_less_loses_requests() {
+    fn tight_search_proves_shorter_sleep_loses() {
         assert_eq!(searched(Search::from_windows(7, true), 7), (vec![7, 6], Next::Found(7)));
         assert_eq!(searched(Search::from_windows(7, true), 5), (vec![7, 6, 5, 4], Next::Found(5)));
         assert_eq!(searched(Search::from_windows(1, true), 0), (vec![1, 0], Next::Found(0)));
     }
 
     #[test]
-    fn without_windows_the_sleep_doubles_and_is_then_halved_in() {
+    fn windowless_search_doubles_then_bisects() {
         let tight = |most| (true, most);
         let search = Search::by_losses((0, true), None, tight(60));
         assert_eq!(searched(search.clone(), 6), (vec![1, 2, 4, 8, 6, 5], Next::Found(6)));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn search_begins_and_grows_by_the_windows_it_knows() {
+    fn search_follows_known_window_bounds() {
         let search = Search::by_losses((0, true), Some(2), (false, 60));
         assert_eq!(searched(search.clone(), 2), (vec![2], Next::Found(2)));
         let mut search = search;
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn all_proofs_together_keep_the_error() {
+    fn proofs_together_stay_within_error() {
         let mut search = Search::by_losses((0, true), None, (true, 1000));
         let mut spent = 0.0;
         while let Next::Prove(sleep_s) = search.next() {

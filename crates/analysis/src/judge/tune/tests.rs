@@ -78,7 +78,7 @@ fn windows(seconds: &[f64]) -> RunResult {
 const WISH: Wish = Wish { before: BEFORE, may_shorten: false, least_s: 0 };
 
 #[test]
-fn the_sleep_is_the_longest_window_in_whole_seconds() {
+fn sleep_rounds_longest_window_up() {
     let choice = choose(&windows(&[0.2, 3.1, 1.0]), 20, WISH).unwrap();
     // The pods took 1.4 s after their sleep.
     let settings = Settings { pre_stop_seconds: 4, ..BEFORE };
@@ -94,7 +94,7 @@ fn the_sleep_is_the_longest_window_in_whole_seconds() {
 }
 
 #[test]
-fn how_alike_windows_are_within_a_rollout_is_told_of_ends_that_are_apart() {
+fn window_correlation_uses_separate_ends() {
     let mut result = windows(&[0.2, 0.3, 0.25, 1.2, 1.3]);
     for (i, t) in result.terminations.iter_mut().enumerate() {
         (t.mode, t.t0_s, t.disruption, t.repetition) =
@@ -111,7 +111,7 @@ fn how_alike_windows_are_within_a_rollout_is_told_of_ends_that_are_apart() {
 }
 
 #[test]
-fn a_window_that_outlasts_the_sleep_is_not_seen_to_its_end() {
+fn choice_rejects_window_beyond_sleep() {
     assert_eq!(choose(&windows(&[0.2, 20.1]), 20, WISH), Err(Unknown::Outlasted));
     let choice = choose(&windows(&[0.2, 19.6]), 20, WISH).unwrap();
     assert_eq!(choice.settings.pre_stop_seconds, 20, "the pod served on until then");
@@ -128,7 +128,7 @@ fn a_window_that_outlasts_the_sleep_is_not_seen_to_its_end() {
 }
 
 #[test]
-fn a_proof_fails_by_what_a_sleep_saves_and_says_how_long_it_must_be() {
+fn avoidable_losses_fail_proof() {
     let judged = |result: &RunResult| proof(result, 4, 2, None);
     let mut result = windows(&[0.2, 3.1]);
     result.verdict = Verdict::Valid;
@@ -144,7 +144,7 @@ fn a_proof_fails_by_what_a_sleep_saves_and_says_how_long_it_must_be() {
 }
 
 #[test]
-fn what_a_sleep_saves_has_no_remedy_of_the_run_before() {
+fn avoidable_loss_drops_old_remedy() {
     let mut result = windows(&[0.5]);
     let causes = [(Cause::RoutedToDeadPod, 9), (Cause::KilledInFlight, 2), (Cause::StaleFlow, 1)];
     result.requests.by_cause = causes.into();
@@ -160,7 +160,7 @@ fn what_a_sleep_saves_has_no_remedy_of_the_run_before() {
 }
 
 #[test]
-fn proof_needs_as_many_units_as_its_coverage() {
+fn proof_needs_units_for_coverage() {
     let mut result = windows(&[0.2, 3.1]);
     result.verdict = Verdict::Valid;
     let why = vec!["2 deletions one at a time were seen, and 29 are needed".to_owned()];
@@ -181,7 +181,7 @@ fn in_rollouts(mut result: RunResult, pods: usize, ends: usize) -> RunResult {
 }
 
 #[test]
-fn units_are_rollouts_where_ends_are_not_known_apart() {
+fn inseparable_ends_count_by_rollout() {
     let of = |ends| Units::of(&in_rollouts(windows(&[0.2; 6]), 3, ends));
     assert_eq!(of(6), Units { unit: Unit::Ends, number: 6, rollouts: 2 });
     assert_eq!(of(2), Units { unit: Unit::Ends, number: 2, rollouts: 2 });
@@ -197,7 +197,7 @@ fn units_are_rollouts_where_ends_are_not_known_apart() {
 }
 
 #[test]
-fn proof_fails_below_a_window_of_a_pod_or_group() {
+fn proof_fails_below_known_window() {
     let mut result = in_rollouts(windows(&[0.2, 1.1]), 2, 2);
     assert_eq!(proof(&result, 2, 2, None), Proof::Holds);
     assert_eq!(proof(&result, 1, 2, None), Proof::TooShort { lost: 0, at_least: Some(2) });
@@ -220,7 +220,7 @@ fn proof_fails_below_a_window_of_a_pod_or_group() {
 }
 
 #[test]
-fn windows_of_pods_that_sleep_tell_nothing_without_names() {
+fn unnamed_windows_beyond_sleep_are_ignored() {
     let mut result = in_rollouts(windows(&[20.4, 0.7]), 2, 2);
     for window in result.terminations.iter_mut().flat_map(|t| &mut t.windows) {
         (window.lower_s, window.upper_basis) = (None, Some(crate::model::WindowBasis::Balance));
@@ -233,7 +233,7 @@ fn windows_of_pods_that_sleep_tell_nothing_without_names() {
 }
 
 #[test]
-fn search_without_names_begins_at_the_bounded_windows() {
+fn unnamed_search_starts_at_bounded_windows() {
     let lossy = |seconds: &[f64]| {
         let mut result = in_rollouts(windows(seconds), 3, 1);
         result.requests.by_cause = BTreeMap::from([(Cause::RoutedToDeadPod, 9)]);
@@ -255,7 +255,7 @@ fn search_without_names_begins_at_the_bounded_windows() {
 }
 
 #[test]
-fn unknown_causes_after_the_sleep_may_be_for_a_longer_one() {
+fn unattributed_loss_after_sleep_stays_unclear() {
     let result = in_rollouts(windows(&[0.2]), 1, 1);
     let settings = Settings { pre_stop_seconds: 2, ..BEFORE };
     let mut step = Step::of(Purpose::Proof, "2-proof", settings, (&result, &[]));
@@ -279,7 +279,7 @@ fn unknown_causes_after_the_sleep_may_be_for_a_longer_one() {
 }
 
 #[test]
-fn proof_goes_on_from_its_interrupted_parts() {
+fn proof_resumes_from_interrupted_parts() {
     let settings = Settings { pre_stop_seconds: 2, ..BEFORE };
     let of = |result: &RunResult| Step::of(Purpose::Proof, "2-proof", settings, (result, &[]));
     let mut cut = in_rollouts(windows(&[0.2; 6]), 2, 6);
@@ -304,7 +304,7 @@ fn proof_goes_on_from_its_interrupted_parts() {
 }
 
 #[test]
-fn choice_is_never_below_a_window_seen_before() {
+fn choice_covers_earlier_windows() {
     let choice = choose(&windows(&[0.2, 1.1]), 20, Wish { least_s: 4, ..WISH }).unwrap();
     assert_eq!(choice.settings.pre_stop_seconds, 4);
     let mut grouped = windows(&[0.2]);
@@ -319,7 +319,7 @@ fn choice_is_never_below_a_window_seen_before() {
 }
 
 #[test]
-fn pods_are_known_by_name_if_a_new_one_is_known_to_have_answered() {
+fn first_request_proves_pod_names() {
     let mut result = windows(&[0.2, 3.1]);
     let start = |stage| Start {
         pod: "d".into(),
@@ -334,7 +334,7 @@ fn pods_are_known_by_name_if_a_new_one_is_known_to_have_answered() {
 }
 
 #[test]
-fn what_starts_lose_asks_for_a_readiness_delay_or_min_ready_seconds() {
+fn start_losses_lengthen_readiness_delay() {
     let mut result = windows(&[0.2]);
     let timeline = BTreeMap::from([
         (StartStage::IpReported, 0.5),
@@ -365,7 +365,7 @@ fn what_starts_lose_asks_for_a_readiness_delay_or_min_ready_seconds() {
 }
 
 #[test]
-fn the_price_depends_on_what_replaces_the_pods() {
+fn rollout_price_depends_on_strategy() {
     let to = Settings { pre_stop_seconds: 10, ..BEFORE };
     let price = |strategy| Rollout { pods: 6, strategy }.price(BEFORE, to);
     let [rolling, in_place] = [Strategy::Rolling { at_once: 2 }, Strategy::InPlace { at_once: 2 }].map(price);

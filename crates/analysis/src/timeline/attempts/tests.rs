@@ -103,7 +103,7 @@ fn found(requests: &Requests) -> BTreeMap<u64, Found> {
 }
 
 #[test]
-fn a_pod_that_passes_requests_on_neither_serves_nor_loses_them() {
+fn forwarding_pod_neither_serves_nor_loses() {
     // A gateway with a proxy beside it: its name is behind that of the pod that answers, or alone.
     let said = [(1, Outcome::Ok, "web, gate"), (2, Outcome::HttpError, "gate"), (3, Outcome::Ok, "web")];
     let rows = said.map(|(seq, outcome, pod)| RequestRow {
@@ -126,7 +126,7 @@ fn a_pod_that_passes_requests_on_neither_serves_nor_loses_them() {
 }
 
 #[test]
-fn ids_without_the_runs_part_are_nobodys_and_are_counted() {
+fn foreign_ids_are_only_counted() {
     let ids = ["load-0-1", "0123456789ab-load-0-1", "x-1", "k3v9x2abcdef-load-0-99", "k3v9x2abcdef-other-1"];
     let strange = |id: &&str| served(id.parse().unwrap(), "b", 15, ServedEnd::Complete, Some(200));
     let mut rows: Vec<ServedRow> = ids.iter().map(strange).collect();
@@ -144,7 +144,7 @@ const EARLY: [u32; 2] = [1, 0];
 const LATE: [u32; 2] = [0, 1];
 
 #[test]
-fn rows_with_times_that_do_not_fit_are_counted_apart() {
+fn misfit_times_are_counted_apart() {
     // Sent at 10, ended at 30; both clocks are known to 1 ms, and a little for what samples hide.
     for (head, misfits) in [(-500, EARLY), (0, EARLY), (15, FITS), (29, FITS), (50, LATE), (9000, LATE)] {
         for (outcome, status) in [(Outcome::Ok, Some(200)), (Outcome::HttpError, Some(503))] {
@@ -161,7 +161,7 @@ fn rows_with_times_that_do_not_fit_are_counted_apart() {
 }
 
 #[test]
-fn what_a_client_gave_up_waiting_for_may_be_read_later() {
+fn timed_out_request_allows_late_read() {
     let read_late =
         |outcome, ended| joined(vec![row(1, 0, outcome, None)], vec![served(own(1), "a", 2000, ended, None)]);
     for ended in [ServedEnd::ClientGone, ServedEnd::UpstreamRefused, ServedEnd::Complete] {
@@ -173,14 +173,14 @@ fn what_a_client_gave_up_waiting_for_may_be_read_later() {
 }
 
 #[test]
-fn a_proxy_whose_clock_was_never_compared_is_believed() {
+fn uncompared_proxy_clock_is_trusted() {
     let row = row(1, 0, Outcome::Ok, Some(200));
     let served = served(own(1), "c", -500, ServedEnd::Complete, Some(200));
     assert_eq!(found(&joined(vec![row], vec![served]))[&1], (Some("c".into()), vec![], [0, 0]));
 }
 
 #[test]
-fn of_a_gateways_attempts_the_pod_that_answered_counts_and_the_others_are_kept() {
+fn answering_pod_wins_gateway_attempts() {
     let eof = |pod, head| served(own(1), pod, head, ServedEnd::UpstreamEof, None);
     let answer = |pod, head, status| served(own(1), pod, head, ServedEnd::Complete, Some(status));
     let one = |outcome, status, rows: Vec<ServedRow>| {
@@ -202,7 +202,7 @@ fn of_a_gateways_attempts_the_pod_that_answered_counts_and_the_others_are_kept()
 }
 
 #[test]
-fn a_row_in_eight_bytes_tells_pod_end_status_and_time() {
+fn packed_row_fits_eight_bytes() {
     assert_eq!(size_of::<Option<Seen>>(), 8);
     for (&ended, status) in ServedEnd::ALL.iter().zip([None, Some(100), Some(200), Some(503), Some(599)]) {
         let row = served(own(1), "a", 1234, ended, status);

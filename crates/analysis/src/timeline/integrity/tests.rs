@@ -122,7 +122,7 @@ fn a_whole_record_is_whole() {
 }
 
 #[test]
-fn a_record_without_an_event_of_each_run_is_not_whole() {
+fn record_needs_every_required_event() {
     type Is = fn(&EventKind) -> bool;
     let each: [(Is, &str); 4] = [
         (|kind| matches!(kind, EventKind::LoadStarted { .. }), "when the load began (load_started)"),
@@ -147,13 +147,13 @@ fn a_record_without_an_event_of_each_run_is_not_whole() {
 }
 
 #[test]
-fn events_that_were_altered_are_a_contradiction() {
+fn altered_events_are_contradiction() {
     let (missing, contradictions) = broken(|records| records.altered.push("changed".into()));
     assert_eq!((missing.len(), contradictions), (0, vec!["changed".to_owned()]));
 }
 
 #[test]
-fn missing_requests_are_counted_by_phase_and_are_a_hole() {
+fn missing_requests_leave_counted_hole() {
     let mut records = whole();
     records.requests.retain(|row| !(15..=24).contains(&row.seq));
     let (timeline, _) = Timeline::build(records.log(), records).unwrap();
@@ -171,7 +171,7 @@ fn missing_requests_are_counted_by_phase_and_are_a_hole() {
 }
 
 #[test]
-fn a_source_without_any_row_is_a_hole_as_long_as_the_load() {
+fn rowless_source_leaves_full_hole() {
     let mut records = whole();
     let totals = EventKind::LoadScheduled { of: "load-1".into(), warmup: 0, main: 7 };
     records.events.push(Event::new(at(1000), "load-1", totals));
@@ -183,7 +183,7 @@ fn a_source_without_any_row_is_a_hole_as_long_as_the_load() {
 }
 
 #[test]
-fn the_end_of_a_source_may_be_missing() {
+fn truncated_source_leaves_final_hole() {
     let mut records = whole();
     records.requests.truncate(90);
     let (timeline, _) = Timeline::build(records.log(), records).unwrap();
@@ -193,7 +193,7 @@ fn the_end_of_a_source_may_be_missing() {
 }
 
 #[test]
-fn a_part_that_is_there_twice_is_a_contradiction() {
+fn duplicated_part_is_contradiction() {
     let (_, requests) = broken(|records| records.requests.extend((40..60).map(request)));
     assert_eq!(requests.len(), 2, "{requests:?}");
     assert!(requests[0].contains("scheduled 80 requests in the counted part, 100 have"), "{requests:?}");
@@ -203,20 +203,20 @@ fn a_part_that_is_there_twice_is_a_contradiction() {
 }
 
 #[test]
-fn as_many_twice_as_are_missing_are_found_as_well() {
+fn equal_row_count_hides_no_duplicate() {
     let (_, contradictions) = broken(|records| records.requests[50] = request(51));
     assert!(contradictions[0].contains("1 requests of load-0 have more than one row"), "{contradictions:?}");
 }
 
 #[test]
-fn a_proxys_rows_that_were_received_are_there() {
+fn lost_proxy_rows_count_as_missing() {
     let (missing, contradictions) = broken(|records| records.served.clear());
     assert_eq!(missing, ["100 rows of the proxy a were received, and served/ has 0"]);
     assert!(contradictions.is_empty(), "{contradictions:?}");
 }
 
 #[test]
-fn stamps_out_of_order_are_a_contradiction() {
+fn disordered_stamps_are_contradiction() {
     let (_, requests) = broken(|records| records.requests[7].end = at(60));
     assert!(requests[0].contains("1 rows of load-0 have stamps that are out of order"), "{requests:?}");
     let (_, proxies) = broken(|records| records.served[7].end = at(60));
@@ -224,7 +224,7 @@ fn stamps_out_of_order_are_a_contradiction() {
 }
 
 #[test]
-fn clocks_against_causality_are_a_contradiction() {
+fn acausal_clocks_are_contradiction() {
     for offset_ms in [-300, 300] {
         let (_, contradictions) = broken(|records| {
             let rows = records.requests.iter_mut();
@@ -250,7 +250,7 @@ fn clocks_against_causality_are_a_contradiction() {
 }
 
 #[test]
-fn clock_samples_that_contradict_each_other_are_found() {
+fn conflicting_clock_samples_are_found() {
     let (_, contradictions) = broken(|records| records.events.push(sample("load-0", 450, 300)));
     assert!(
         contradictions.contains(&"the samples of the clock of load-0 contradict each other".to_owned()),
@@ -259,7 +259,7 @@ fn clock_samples_that_contradict_each_other_are_found() {
 }
 
 #[test]
-fn a_record_of_the_first_format_is_not_judged_but_its_holes_are_known() {
+fn first_format_record_reports_only_holes() {
     let mut records = whole();
     records.info.format = 1;
     records.requests.retain(|row| row.seq != 50);

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whether_a_pod_is_probed_is_recorded_or_seen_in_its_start() {
+    fn late_readiness_reveals_unrecorded_probe() {
         let event = |ready: bool, state: &str, probe: serde_json::Value| -> PodEvent {
             let container = |name: &str, sidecar: bool, probe: &serde_json::Value| {
                 json!({"name": name, "sidecar": sidecar, "pre_stop_sleep_s": null, "pre_stop_other": false,

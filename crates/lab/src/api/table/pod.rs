@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn restarts_say_when_the_last_one_was() {
+    fn restarts_show_last_restart_age() {
         let (spec, mut status) = one(json!({"running": {}}), true);
         status["containerStatuses"][0]["restartCount"] = json!(3);
         status["containerStatuses"][0]["lastState"] =

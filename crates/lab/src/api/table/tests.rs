@@ -33,7 +33,7 @@ fn recorded(file: &str) -> Value {
 }
 
 #[test]
-fn columns_are_those_of_a_real_server() {
+fn columns_match_recorded_server() {
     let namespaces = ("table-namespaces", "", Resource::Namespaces);
     for (table, _, resource) in RECORDED.into_iter().chain([namespaces]) {
         let mut ours = definitions(resource.kind());
@@ -46,7 +46,7 @@ fn columns_are_those_of_a_real_server() {
 }
 
 #[test]
-fn every_column_has_a_cell_and_a_description() {
+fn columns_have_cells_and_descriptions() {
     for resource in Resource::ALL {
         let columns = definitions(resource.kind());
         let columns = columns.as_array().expect("columns");
@@ -56,7 +56,7 @@ fn every_column_has_a_cell_and_a_description() {
 }
 
 #[test]
-fn cells_are_those_of_a_real_server() {
+fn cells_match_recorded_server() {
     for (table, objects, resource) in RECORDED {
         let table = recorded(table);
         let columns = table["columnDefinitions"].as_array().unwrap();

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_belong_where_selector_and_taints_let_them() {
+    fn node_selector_and_taints_restrict_placement() {
         let node = |name: &str, taints: Value| {
             Arc::new(
                 json!({"metadata": {"name": name, "labels": {"disk": name}}, "spec": {"taints": taints}}),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_names_its_node_before_it_is_bound() {
+    fn unbound_pod_names_target_node() {
         let terms = json!([{"matchExpressions": [{"key": "disk", "operator": "Exists"}]}]);
         let affinity = json!({
             "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}},

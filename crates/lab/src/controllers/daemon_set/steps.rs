@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn each_node_gets_one_pod_when_the_last_is_gone() {
+    fn node_runs_exactly_one_pod() {
         let one = rolling(json!(1), json!(0));
         assert_eq!(steps(&one, &[&[], &["new"], &["old-"]]), ["+a"]);
         assert_eq!(steps(&one, &[&["new"], &["new x"], &["new"]]), ["-new x"]);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_do_not_suit_lose_their_pod() {
+    fn unfit_node_loses_its_pod() {
         let one = rolling(json!(1), json!(0));
         let tainted = Place { starts: false, keeps: true };
         let unfit = Place { starts: false, keeps: false };
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn old_pods_are_replaced_as_far_as_some_may_be_missing() {
+    fn rolling_update_respects_max_unavailable() {
         let (one, two) = (rolling(json!(1), json!(0)), rolling(json!("50%"), json!(0)));
         let old: [&[&str]; 3] = [&["old a"], &["old b"], &["old c"]];
         assert_eq!(steps(&one, &old), ["-old a"]);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn new_pods_come_beside_old_ones_with_a_surge() {
+    fn max_surge_adds_pods_before_deletion() {
         let one = rolling(json!(0), json!(1));
         let old: [&[&str]; 3] = [&["old a"], &["old b"], &["old c"]];
         assert_eq!(steps(&one, &old), ["+a"]);

@@ -86,7 +86,7 @@ async fn settle(bench: &Bench) {
 }
 
 #[tokio::test]
-async fn each_node_has_a_pod_and_a_new_node_gets_one() {
+async fn new_node_gets_daemon_pod() {
     let bench = bench_with(json!({}));
     settle(&bench).await;
     assert_eq!(pods(&bench), ["node-1 v1", "node-2 v1"]);
@@ -106,7 +106,7 @@ async fn each_node_has_a_pod_and_a_new_node_gets_one() {
 }
 
 #[tokio::test]
-async fn a_rollout_waits_for_each_pod_to_be_gone() {
+async fn rollout_waits_for_pod_deletion() {
     let bench = bench_with(json!({}));
     settle(&bench).await;
     set_version(&bench, "v2");
@@ -120,7 +120,7 @@ async fn a_rollout_waits_for_each_pod_to_be_gone() {
 }
 
 #[tokio::test]
-async fn with_a_surge_the_new_pod_comes_first() {
+async fn max_surge_starts_new_pod_first() {
     let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}});
     let bench = bench_with(json!({"updateStrategy": strategy}));
     settle(&bench).await;
@@ -133,7 +133,7 @@ async fn with_a_surge_the_new_pod_comes_first() {
 }
 
 #[tokio::test]
-async fn a_cordoned_node_keeps_its_pod() {
+async fn cordoned_node_keeps_daemon_pod() {
     let bench = bench_with(json!({}));
     settle(&bench).await;
     bench.modify(Resource::Nodes, "node-1", Part::Main, |node| {

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_templates_have_equal_names_however_they_are_written() {
+    fn template_hash_ignores_omitted_defaults() {
         let deployment = deployment();
         let replica_set = new_replica_set(&deployment, 1, 0);
         let shorter =
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revision_that_returns_is_numbered_anew() {
+    fn reused_revision_gets_new_number() {
         let deployment = deployment();
         let mut replica_set = new_replica_set(&deployment, 1, 0);
         let annotation =

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_of_three_goes_one_by_one() {
+    fn rollout_replaces_pods_one_by_one() {
         assert_eq!(new_replicas(3, 1, 3, 0), 1);
         // The new pod is not available yet: nothing may go.
         assert_eq!(old_replicas(3, 0, size(1, 0), &[size(3, 3)]), [3]);
@@ -153,13 +153,13 @@ mod tests {
     }
 
     #[test]
-    fn a_rollback_takes_down_what_never_came_up() {
+    fn rollback_removes_unavailable_pods_first() {
         // 13 pods, 8 must stay: the example in rolling.go.
         assert_eq!(old_replicas(10, 2, size(8, 7), &[size(5, 0)]), [1]);
     }
 
     #[test]
-    fn a_new_replica_set_shrinks_with_its_deployment() {
+    fn new_replicas_follow_deployment_size() {
         assert_eq!(new_replicas(2, 1, 5, 5), 2);
         assert_eq!(new_replicas(5, 2, 2, 2), 5);
         assert_eq!(new_replicas(0, 1, 0, 0), 0);
@@ -197,7 +197,7 @@ mod tests {
         /// Step by step, with pods that become available in any order, every rollout ends, and never exceeds its
         /// limits.
         #[test]
-        fn every_rollout_ends_within_its_limits(
+        fn every_rollout_completes_within_limits(
             wanted in 1_i64..30,
             max_surge in 0_i64..8,
             max_unavailable in 0_i64..8,

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_complete_rollout_says_so_and_looks_as_on_a_real_cluster() {
+    fn complete_rollout_matches_real_cluster() {
         let begun = progress("NewReplicaSetCreated", "True", "2026-01-01T00:09:00Z");
         let (status, again) = judged(&deployment(json!({"conditions": [begun]})), &replica_set(3, 3));
         assert_eq!(again, None);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_refreshed_and_its_lack_times_out() {
+    fn stalled_progress_exceeds_deadline() {
         let old = progress("ReplicaSetUpdated", "True", "2026-01-01T00:08:59Z");
         let (status, again) = judged(&deployment(json!({"conditions": [old]})), &replica_set(3, 1));
         let [reason, updated, since] = reason_and_times(&status);

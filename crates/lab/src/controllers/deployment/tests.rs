@@ -71,7 +71,7 @@ fn entry(revision: i64, command: &str, replicas: i64) -> (i64, String, i64) {
 }
 
 #[tokio::test]
-async fn a_rollout_ends_and_can_be_undone() {
+async fn undone_rollout_reuses_old_replica_set() {
     let bench = Bench::start(&BOTH);
     bench.create(Resource::Deployments, deployment(4, json!({})));
     settle(&bench).await;
@@ -89,7 +89,7 @@ async fn a_rollout_ends_and_can_be_undone() {
 }
 
 #[tokio::test]
-async fn a_rollout_keeps_within_its_limits() {
+async fn rollout_respects_surge_and_unavailable() {
     let bench = Bench::start(&BOTH);
     let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}});
     bench.create(Resource::Deployments, deployment(3, json!({"strategy": strategy})));
@@ -119,7 +119,7 @@ async fn a_rollout_keeps_within_its_limits() {
 }
 
 #[tokio::test]
-async fn a_rollout_follows_a_change_of_size_and_waits_while_paused() {
+async fn scaling_continues_while_rollout_paused() {
     let bench = Bench::start(&BOTH);
     let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 3, "maxUnavailable": 2}});
     bench.create(Resource::Deployments, deployment(10, json!({"strategy": strategy})));
@@ -148,7 +148,7 @@ async fn a_rollout_follows_a_change_of_size_and_waits_while_paused() {
 }
 
 #[tokio::test]
-async fn a_rollout_without_progress_is_called_failed() {
+async fn stalled_rollout_exceeds_progress_deadline() {
     let bench = Bench::start(&BOTH);
     bench.create(Resource::Deployments, deployment(1, json!({"progressDeadlineSeconds": 1})));
     bench.holds("timed out", |bench| progress(bench) == "ProgressDeadlineExceeded").await;
@@ -164,7 +164,7 @@ async fn a_rollout_without_progress_is_called_failed() {
 }
 
 #[tokio::test]
-async fn old_revisions_beyond_the_limit_are_forgotten() {
+async fn history_limit_deletes_old_revisions() {
     let bench = Bench::start(&BOTH);
     bench.create(Resource::Deployments, deployment(1, json!({"revisionHistoryLimit": 1})));
     settle(&bench).await;
@@ -176,7 +176,7 @@ async fn old_revisions_beyond_the_limit_are_forgotten() {
 }
 
 #[tokio::test]
-async fn recreate_starts_new_pods_only_when_the_old_are_gone() {
+async fn recreate_waits_for_old_pods() {
     let bench = Bench::start(&BOTH);
     bench.create(Resource::Deployments, deployment(2, json!({"strategy": {"type": "Recreate"}})));
     settle(&bench).await;
@@ -189,7 +189,7 @@ async fn recreate_starts_new_pods_only_when_the_old_are_gone() {
 }
 
 #[tokio::test]
-async fn a_replica_set_of_the_same_template_is_adopted() {
+async fn deployment_adopts_matching_replica_set() {
     let bench = Bench::start(&BOTH);
     let template = json!({
         "metadata": {"labels": {"app": "web"}},

@@ -45,7 +45,7 @@ fn conditions_follow_the_pods_life() {
 }
 
 #[test]
-fn a_pod_of_a_headless_service_shows_its_hostname() {
+fn headless_service_endpoint_has_hostname() {
     let mut pod = pod();
     pod["spec"]["hostname"] = json!("web-0");
     pod["spec"]["subdomain"] = json!("web");
@@ -56,7 +56,7 @@ fn a_pod_of_a_headless_service_shows_its_hostname() {
 }
 
 #[test]
-fn target_ports_resolve_by_number_and_by_name() {
+fn target_port_resolves_number_or_name() {
     let service = |target: Value| json!({"spec": {"ports": [{"name": "p", "port": 80, "protocol": "TCP", "targetPort": target}]}});
     let resolved = |target: Value| ports(&service(target), &pod())[0]["port"].clone();
     assert_eq!(resolved(json!(1234)), 1234);
@@ -66,7 +66,7 @@ fn target_ports_resolve_by_number_and_by_name() {
 }
 
 #[test]
-fn pods_that_name_another_port_get_another_slice() {
+fn pods_with_different_ports_split_slices() {
     let service =
         json!({"spec": {"ports": [{"name": "p", "port": 80, "protocol": "TCP", "targetPort": "http"}]}});
     let mut moved = pod();
@@ -115,7 +115,7 @@ fn web() -> Value {
 }
 
 #[tokio::test]
-async fn a_pod_is_shown_from_its_address_to_its_end() {
+async fn endpoint_conditions_follow_pod_lifecycle() {
     let bench = start_with_service(web());
     bench.holds("an empty slice", |bench| bench.list(Resource::EndpointSlices).len() == 1).await;
     bench.create(Resource::Pods, running("a"));
@@ -148,7 +148,7 @@ async fn a_pod_is_shown_from_its_address_to_its_end() {
 }
 
 #[tokio::test]
-async fn a_label_takes_a_pod_in_and_out_at_once() {
+async fn label_adds_and_removes_endpoint() {
     let bench = start_with_service(web());
     bench.create(Resource::Pods, running("a"));
     bench.set_ready("a", true);
@@ -163,7 +163,7 @@ async fn a_label_takes_a_pod_in_and_out_at_once() {
 }
 
 #[tokio::test]
-async fn many_pods_fit_in_one_slice() {
+async fn one_slice_holds_130_pods() {
     let mut spec = web();
     spec["clusterIP"] = json!("None");
     let bench = start_with_service(spec);
@@ -179,7 +179,7 @@ async fn many_pods_fit_in_one_slice() {
 }
 
 #[tokio::test]
-async fn a_service_without_a_selector_is_left_alone() {
+async fn selectorless_service_gets_no_endpoints() {
     let bench = start_with_service(json!({"ports": [{"port": 80}]}));
     let own = json!({
         "metadata": {"name": "own", "labels": {"kubernetes.io/service-name": "web"}},

@@ -159,7 +159,7 @@ mod tests {
     use crate::Config;
 
     #[tokio::test(start_paused = true)]
-    async fn deletions_become_visible_together_and_in_their_order() {
+    async fn batched_deletions_appear_together_in_order() {
         let bench = Bench::start(&[]);
         let latencies =
             Latencies { deletion_to_slice: Latencies::default().deletion_to_slice, ..Latencies::ZERO };
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_change_has_its_own_hop() {
+    fn pod_change_selects_latency_hop() {
         let latencies = Latencies::default();
         let hop_of = |before: Option<&Value>, after: Option<&Value>| hop(before, after, &latencies);
         let running = json!({

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn intervals_are_written_as_in_kubernetes() {
+    fn completed_indexes_print_as_intervals() {
         let set = |indexes: &[i64]| indexes.iter().copied().collect();
         assert_eq!(write(&set(&[])), "");
         assert_eq!(write(&set(&[1])), "1");

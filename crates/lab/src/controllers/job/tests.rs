@@ -49,7 +49,7 @@ fn finish_all(bench: &Bench, phase: &str) {
 }
 
 #[tokio::test]
-async fn an_indexed_job_gives_each_index_one_pod() {
+async fn indexed_job_completes_each_index() {
     let bench = start();
     bench.create(
         Resource::Jobs,
@@ -86,7 +86,7 @@ async fn an_indexed_job_gives_each_index_one_pod() {
 }
 
 #[tokio::test]
-async fn too_many_failures_fail_the_job_when_its_last_pod_has_ended() {
+async fn job_failure_waits_for_last_pod() {
     let bench = start();
     bench.create(Resource::Jobs, job(json!({"completions": 2, "parallelism": 2, "backoffLimit": 0})));
     let names = pods(&bench, 2).await;
@@ -105,7 +105,7 @@ async fn too_many_failures_fail_the_job_when_its_last_pod_has_ended() {
 }
 
 #[tokio::test]
-async fn a_deadline_and_a_lifetime_end_a_job() {
+async fn job_deadline_fails_and_ttl_deletes() {
     let bench = start();
     bench.create(Resource::Jobs, job(json!({"activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 1})));
     let names = pods(&bench, 1).await;
@@ -117,7 +117,7 @@ async fn a_deadline_and_a_lifetime_end_a_job() {
 }
 
 #[tokio::test]
-async fn a_pod_that_is_taken_away_is_replaced_and_counted() {
+async fn job_replaces_and_counts_deleted_pod() {
     let bench = start();
     bench.create(Resource::Jobs, job(json!({"completions": 1})));
     let names = pods(&bench, 1).await;

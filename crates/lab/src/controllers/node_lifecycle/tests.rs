@@ -40,7 +40,7 @@ fn pod(name: &str, tolerations: Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_node_that_says_it_is_not_ready_is_tainted_until_it_is() {
+async fn taint_follows_node_readiness() {
     let bench = cluster();
     say_ready(&bench, "False");
     bench.holds("tainted", |bench| keys_and_effects(bench) == no_schedule(NOT_READY)).await;
@@ -63,7 +63,7 @@ async fn a_cordoned_node_is_tainted() {
 }
 
 #[tokio::test]
-async fn a_taint_no_execute_evicts_the_pods_that_do_not_tolerate_it() {
+async fn no_execute_evicts_intolerant_pods() {
     let bench = cluster();
     let tolerant = json!([{"key": "maintenance", "operator": "Exists"}]);
     for (name, tolerations) in [("web", json!([])), ("steady", tolerant)] {

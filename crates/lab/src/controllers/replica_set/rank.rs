@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_go_in_the_order_of_kubernetes() {
+    fn deletion_rank_matches_kubernetes() {
         let unready = |pod: &mut Value| pod["status"]["conditions"][0]["status"] = json!("False");
         let pods = [
             pod("a-unassigned", |pod| pod["spec"]["nodeName"] = Value::Null),

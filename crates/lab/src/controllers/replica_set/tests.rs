@@ -26,7 +26,7 @@ fn status(bench: &Bench) -> Value {
 }
 
 #[tokio::test]
-async fn pods_are_made_counted_and_replaced_while_they_terminate() {
+async fn terminating_pod_is_replaced_immediately() {
     let bench = Bench::start(&ALONE);
     bench.create(Resource::ReplicaSets, replica_set(3, 0));
     bench.holds("three ready", |bench| !bench.run_nodes() && status(bench)["readyReplicas"] == 3).await;
@@ -48,7 +48,7 @@ async fn pods_are_made_counted_and_replaced_while_they_terminate() {
 }
 
 #[tokio::test]
-async fn a_pod_is_adopted_and_let_go_by_its_labels() {
+async fn labels_adopt_and_release_pod() {
     let bench = Bench::start(&ALONE);
     bench.create(
         Resource::Pods,
@@ -71,7 +71,7 @@ async fn a_pod_is_adopted_and_let_go_by_its_labels() {
 }
 
 #[tokio::test]
-async fn a_pod_is_available_only_after_its_time() {
+async fn min_ready_seconds_delay_availability() {
     let bench = Bench::start(&ALONE);
     bench.create(Resource::ReplicaSets, replica_set(1, 2));
     bench.holds("ready", |bench| !bench.run_nodes() && status(bench)["readyReplicas"] == 1).await;
@@ -80,7 +80,7 @@ async fn a_pod_is_available_only_after_its_time() {
 }
 
 #[tokio::test]
-async fn a_refused_pod_is_told_and_tried_again() {
+async fn refused_pod_sets_replica_failure() {
     let bench = Bench::start(&ALONE);
     // The last name of its kind: generated names would be too long.
     let mut long = replica_set(2, 0);
@@ -99,7 +99,7 @@ async fn a_refused_pod_is_told_and_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn batches_grow_as_long_as_pods_are_accepted() {
+async fn pod_creation_follows_client_rate() {
     let bench = Bench::start(&[]);
     let control = PodControl::new(&bench.shared, COMPONENT);
     let set = bench.create(Resource::ReplicaSets, replica_set(40, 0));

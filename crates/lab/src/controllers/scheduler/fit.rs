@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_counted_in_the_words_of_the_scheduler() {
+    fn failure_message_counts_nodes_by_reason() {
         let nodes = [
             node("node-1", |node| node["spec"]["unschedulable"] = json!(true)),
             node("node-2", |node| node["spec"]["taints"] = json!([{"key": "k", "effect": "NoExecute"}])),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn node_affinity_reads_the_operators_of_selectors() {
+    fn node_affinity_applies_selector_operators() {
         let node = node("node-1", |node| node["metadata"]["labels"] = json!({"zone": "a", "cpus": "8"}));
         let matches = |key: &str, operator: &str, values: Value| {
             let term = json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});

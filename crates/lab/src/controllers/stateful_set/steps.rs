@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn ordered_pods_come_one_after_the_other() {
+    fn ordered_pods_start_in_sequence() {
         assert_eq!(steps(json!({}), &[]), ["+0"]);
         assert_eq!(steps(json!({}), &[(0, "v2!")]), [""; 0]);
         assert_eq!(steps(json!({}), &[(0, "v2")]), ["+1"]);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn ordered_pods_go_from_the_highest_down() {
+    fn scale_down_starts_at_highest_ordinal() {
         let one = json!({"replicas": 1});
         assert_eq!(steps(one.clone(), &[(0, "v2"), (1, "v2"), (2, "v2")]), ["-2"]);
         assert_eq!(steps(one.clone(), &[(0, "v2"), (1, "v2"), (2, "v2-")]), [""; 0]);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_go_from_the_highest_down_to_the_partition() {
+    fn update_descends_to_partition() {
         let all = [(0, "v1"), (1, "v1"), (2, "v1")];
         let rolling = |rolling: Value| json!({"updateStrategy": {"rollingUpdate": rolling}});
         assert_eq!(steps(json!({}), &all), ["-2"]);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn parallel_pods_wait_for_none_but_updates_do() {
+    fn parallel_policy_leaves_updates_ordered() {
         let parallel = |spec: Value| {
             let mut all = json!({"podManagementPolicy": "Parallel"});
             json_patch::merge(&mut all, &spec);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_available_only_after_their_time() {
+    fn min_ready_seconds_block_next_pod() {
         let set = json!({"minReadySeconds": 10});
         assert_eq!(steps(set, &[(0, "v2")]), [""; 0]);
     }

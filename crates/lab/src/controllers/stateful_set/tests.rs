@@ -81,7 +81,7 @@ async fn settle(bench: &Bench) {
 }
 
 #[tokio::test]
-async fn pods_have_names_that_last_and_come_in_order() {
+async fn ordered_pods_get_stable_identity() {
     let bench = bench_with(json!({})).await;
     pods_become(&bench, &["web-0 v1"]).await;
     bench.registry().bind("default", "web-0", "node-1").unwrap();
@@ -110,7 +110,7 @@ async fn pods_have_names_that_last_and_come_in_order() {
 }
 
 #[tokio::test]
-async fn a_name_comes_back_only_when_its_pod_is_gone() {
+async fn replacement_waits_for_pod_deletion() {
     let bench = bench_with(json!({})).await;
     settle(&bench).await;
     let before = bench.get(Resource::Pods, "web-1")["metadata"]["uid"].clone();
@@ -123,7 +123,7 @@ async fn a_name_comes_back_only_when_its_pod_is_gone() {
 }
 
 #[tokio::test]
-async fn a_rollout_goes_from_the_highest_down() {
+async fn rollout_starts_at_highest_ordinal() {
     let bench = bench_with(json!({})).await;
     settle(&bench).await;
     let first = status(&bench)["currentRevision"].clone();
@@ -154,7 +154,7 @@ async fn a_rollout_goes_from_the_highest_down() {
 }
 
 #[tokio::test]
-async fn pods_below_the_partition_keep_the_old_template() {
+async fn partition_keeps_lower_ordinals_old() {
     let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 2}});
     let bench = bench_with(json!({"updateStrategy": strategy})).await;
     settle(&bench).await;
@@ -172,7 +172,7 @@ async fn pods_below_the_partition_keep_the_old_template() {
 }
 
 #[tokio::test]
-async fn with_on_delete_pods_stay_until_somebody_deletes_them() {
+async fn on_delete_updates_only_deleted_pods() {
     let bench = bench_with(json!({"updateStrategy": {"type": "OnDelete"}})).await;
     settle(&bench).await;
     set_version(&bench, "v2");
@@ -184,7 +184,7 @@ async fn with_on_delete_pods_stay_until_somebody_deletes_them() {
 }
 
 #[tokio::test]
-async fn scaling_down_takes_the_highest_first() {
+async fn scale_down_deletes_highest_first() {
     let bench = bench_with(json!({})).await;
     settle(&bench).await;
     change(&bench, |spec| spec["replicas"] = json!(1));
@@ -203,7 +203,7 @@ async fn parallel_pods_come_together() {
 }
 
 #[tokio::test]
-async fn a_pod_counts_only_after_its_time() {
+async fn min_ready_seconds_delay_next_pod() {
     let bench = bench_with(json!({"minReadySeconds": 2, "replicas": 2})).await;
     pods_become(&bench, &["web-0 v1"]).await;
     bench.run_nodes();
@@ -217,7 +217,7 @@ async fn a_pod_counts_only_after_its_time() {
 }
 
 #[tokio::test]
-async fn each_pod_has_claims_that_outlive_it() {
+async fn volume_claims_outlive_their_pods() {
     let claim = json!({
         "metadata": {"name": "data"},
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
@@ -238,7 +238,7 @@ async fn each_pod_has_claims_that_outlive_it() {
 }
 
 #[tokio::test]
-async fn pods_and_revisions_go_with_the_set() {
+async fn set_deletion_removes_pods_and_revisions() {
     let bench = bench_with(json!({})).await;
     settle(&bench).await;
     let options = DeleteOptions::default();

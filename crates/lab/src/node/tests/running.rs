@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn a_post_start_hook_runs_beside_main_and_holds_back_running() {
+async fn post_start_hook_delays_running() {
     let node = Node::start();
     let go = node.dir.path().join("go");
     let mut app = shell("app", SLEEP);
@@ -26,7 +26,7 @@ async fn a_post_start_hook_runs_beside_main_and_holds_back_running() {
 }
 
 #[tokio::test]
-async fn a_failing_post_start_hook_kills_the_container() {
+async fn failing_post_start_hook_kills_container() {
     let node = Node::start();
     let mut app = shell("app", &format!("trap 'exit 3' TERM; {SLEEP}"));
     app["lifecycle"] = json!({"postStart": {"exec": {"command": ["sh", "-c", "sleep 0.2; exit 1"]}}});
@@ -39,7 +39,7 @@ async fn a_failing_post_start_hook_kills_the_container() {
 }
 
 #[tokio::test]
-async fn a_startup_probe_holds_back_what_follows() {
+async fn sidecar_startup_probe_delays_main() {
     let node = Node::start();
     let go = node.dir.path().join("go");
     let mut sidecar = shell("proxy", SLEEP);
@@ -59,7 +59,7 @@ async fn a_startup_probe_holds_back_what_follows() {
 }
 
 #[tokio::test]
-async fn a_sidecar_that_ends_is_started_again() {
+async fn sidecar_restarts_despite_never_policy() {
     let node = Node::start();
     let mut sidecar = shell("proxy", "echo run; sleep 0.3; exit 0");
     sidecar["restartPolicy"] = json!("Always");
@@ -74,7 +74,7 @@ async fn a_sidecar_that_ends_is_started_again() {
 }
 
 #[tokio::test]
-async fn a_crash_is_shown_and_the_first_restart_comes_at_once() {
+async fn first_crash_restarts_immediately() {
     let node = Node::start();
     let crashed = node.dir.path().join("crashed");
     let script = format!(
@@ -117,7 +117,7 @@ async fn a_failed_probe_says_why() {
 }
 
 #[tokio::test]
-async fn a_missing_config_map_holds_a_container_back_until_it_is_there() {
+async fn container_waits_for_missing_config_map() {
     let node = Node::start();
     let mut app = shell("app", &format!("echo mode $MODE; {SLEEP}"));
     app["envFrom"] = json!([{"configMapRef": {"name": "settings"}}]);

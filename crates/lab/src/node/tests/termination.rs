@@ -8,7 +8,7 @@ fn stubborn(name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_hook_runs_on_beside_the_stop_signal_until_its_container_ends() {
+async fn pre_stop_hook_continues_after_sigterm() {
     let node = Node::start();
     let ticks = node.dir.path().join("ticks");
     let mut app = stubborn("app");
@@ -36,7 +36,7 @@ async fn a_hook_runs_on_beside_the_stop_signal_until_its_container_ends() {
 }
 
 #[tokio::test]
-async fn a_hook_that_fails_is_an_event_and_the_end_goes_on() {
+async fn failed_pre_stop_hook_emits_event() {
     let node = Node::start();
     let mut app = shell("app", &format!("trap 'exit 0' TERM; {SLEEP}"));
     app["lifecycle"] = json!({"preStop": {"httpGet": {"port": 1, "path": "/"}}});
@@ -53,7 +53,7 @@ async fn a_hook_that_fails_is_an_event_and_the_end_goes_on() {
 
 /// Process 1 is the machine's own here.
 #[tokio::test]
-async fn a_command_that_would_signal_process_1_of_the_machine_is_refused_and_says_so() {
+async fn userspace_refuses_signalling_process_1() {
     let node = Node::start();
     let process_1 =
         || std::fs::read_to_string("/proc/1/stat").unwrap().split(' ').nth(21).unwrap().to_owned();
@@ -86,7 +86,7 @@ async fn a_command_that_would_signal_process_1_of_the_machine_is_refused_and_say
 }
 
 #[tokio::test]
-async fn the_hooks_of_all_containers_start_together() {
+async fn pre_stop_hooks_start_together() {
     let node = Node::start();
     let here = node.dir.path().display().to_string();
     // Each hook waits for the other's mark: one after the other they would never end.
@@ -108,7 +108,7 @@ async fn the_hooks_of_all_containers_start_together() {
 }
 
 #[tokio::test]
-async fn a_sidecar_gets_two_seconds_when_the_main_container_used_up_the_period() {
+async fn late_sidecar_gets_two_seconds() {
     let node = Node::start();
     let mut sidecar = stubborn("proxy");
     sidecar["restartPolicy"] = json!("Always");
@@ -129,7 +129,7 @@ async fn a_sidecar_gets_two_seconds_when_the_main_container_used_up_the_period()
 }
 
 #[tokio::test]
-async fn another_stop_signal_can_be_named() {
+async fn custom_stop_signal_replaces_sigterm() {
     let node = Node::start();
     let script = format!("trap 'echo got-term' TERM; trap 'echo got-usr1; exit 7' USR1; {SLEEP}");
     let mut app = shell("app", &script);
@@ -146,7 +146,7 @@ async fn another_stop_signal_can_be_named() {
 }
 
 #[tokio::test]
-async fn a_restarted_agent_begins_the_whole_grace_period_again() {
+async fn restarted_agent_restarts_grace_period() {
     let node = Node::start();
     let hooks = node.dir.path().join("hooks");
     let mut app = stubborn("app");
@@ -186,7 +186,7 @@ async fn until_node_ready(node: &Node, status: &str) {
 }
 
 #[tokio::test]
-async fn a_node_shutdown_ends_pods_that_nobody_deleted() {
+async fn node_shutdown_terminates_running_pods() {
     let node = Node::start();
     let slow = shell("app", &format!("trap 'sleep 1; exit 0' TERM; {SLEEP}"));
     let mut pods = node.pod(json!({"containers": [slow]}));
@@ -221,7 +221,7 @@ async fn a_node_shutdown_ends_pods_that_nobody_deleted() {
 }
 
 #[tokio::test]
-async fn a_stopped_agent_notices_nothing_until_it_is_started() {
+async fn stopped_agent_misses_pod_deletion() {
     let node = Node::start();
     let mut pods = node.pod(json!({"containers": [shell("app", &format!("trap 'exit 0' TERM; {SLEEP}"))]}));
     let pod = pods.until_ready().await;
@@ -241,7 +241,7 @@ async fn a_stopped_agent_notices_nothing_until_it_is_started() {
 }
 
 #[tokio::test]
-async fn a_pod_that_never_ran_has_no_known_end() {
+async fn unstarted_container_reports_unknown_status() {
     let node = Node::start();
     let mut pods = node.pod(json!({"containers": [{"name": "app", "image": "nginx"}]}));
     pods.until("the reason", |pod| {

@@ -19,13 +19,13 @@ fn created(resource: Resource, object: Value) -> Value {
 }
 
 #[test]
-fn a_deployment_is_completed_as_a_real_server_does() {
+fn deployment_defaults_match_recorded_server() {
     let golden = recorded("deployment-get")["response"].take();
     assert_eq!(created(Resource::Deployments, applied(&golden))["spec"], golden["spec"]);
 }
 
 #[test]
-fn a_service_is_completed_as_a_real_server_does() {
+fn service_defaults_match_recorded_server() {
     let golden = recorded("service-get")["response"].take();
     let mut service = created(Resource::Services, applied(&golden));
     for field in ["clusterIP", "clusterIPs"] {
@@ -36,7 +36,7 @@ fn a_service_is_completed_as_a_real_server_does() {
 }
 
 #[test]
-fn a_service_has_an_affinity_timeout_while_it_has_affinity() {
+fn client_affinity_gets_default_timeout() {
     let registry = registry();
     let service = |affinity: &str, config: Value| {
         let spec =
@@ -51,7 +51,7 @@ fn a_service_has_an_affinity_timeout_while_it_has_affinity() {
 }
 
 #[test]
-fn a_budget_is_completed_as_a_real_server_does() {
+fn budget_defaults_match_recorded_server() {
     let golden = recorded("pdb-get")["response"].take();
     let budget = created(Resource::PodDisruptionBudgets, applied(&golden));
     assert_eq!(budget["spec"], golden["spec"]);
@@ -59,7 +59,7 @@ fn a_budget_is_completed_as_a_real_server_does() {
 }
 
 #[test]
-fn a_pod_is_completed_as_a_real_server_does() {
+fn pod_defaults_match_recorded_server() {
     let mut golden = recorded("pod-list")["response"]["items"][0].take();
     let mut template = recorded("deployment-get")["response"]["spec"]["template"].take();
     template["metadata"]["name"] = json!("web-1");
@@ -74,7 +74,7 @@ fn a_pod_is_completed_as_a_real_server_does() {
 }
 
 #[test]
-fn a_replica_set_is_completed_as_a_real_server_does() {
+fn replica_set_defaults_match_recorded_server() {
     let golden = recorded("replicaset-list")["response"]["items"][0].take();
     let template = json!({
         "metadata": {"labels": {"app": "web", "pod-template-hash": "75496984bd"}},
@@ -87,7 +87,7 @@ fn a_replica_set_is_completed_as_a_real_server_does() {
 }
 
 #[test]
-fn a_job_selects_its_own_pods() {
+fn job_selector_matches_own_uid() {
     let template =
         json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "app", "image": "rolldrop"}]}});
     let job = created(Resource::Jobs, json!({"metadata": {"name": "pi"}, "spec": {"template": template}}));
@@ -114,7 +114,7 @@ fn a_job_selects_its_own_pods() {
 }
 
 #[test]
-fn node_ports_are_given_once_kept_and_taken_back() {
+fn node_ports_are_unique_and_reusable() {
     let registry = registry();
     let service = |name: &str, kind: &str, node_port: u64| {
         json!({

@@ -26,7 +26,7 @@ fn container_with(field: &str, value: Value) -> Value {
 }
 
 #[test]
-fn a_refusal_reads_as_a_real_servers() {
+fn invalid_update_matches_recorded_error() {
     let golden = recorded("error-422");
     let registry = registry();
     let mut object = golden["request"]["body"].clone();
@@ -41,7 +41,7 @@ fn a_refusal_reads_as_a_real_servers() {
 }
 
 #[test]
-fn conflicts_and_absences_read_as_a_real_servers() {
+fn conflict_and_absence_match_recorded_errors() {
     let registry = registry();
     let golden = recorded("error-409-exists");
     let service = golden["request"]["body"].clone();
@@ -250,7 +250,7 @@ fn daemon_sets() {
 }
 
 #[test]
-fn a_jobs_template_and_selector_are_fixed() {
+fn job_template_is_immutable() {
     let registry = registry();
     let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "app", "image": "i"}]}});
     registry

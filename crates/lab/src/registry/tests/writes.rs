@@ -8,7 +8,7 @@ fn config_map(finalizers: Value) -> Value {
 }
 
 #[test]
-fn a_dry_run_answers_and_changes_nothing() {
+fn dry_run_changes_nothing() {
     let registry = registry();
     let version = || registry.list(Resource::Pods, None, &Selection::all()).version;
     let before = version();
@@ -37,7 +37,7 @@ fn a_dry_run_answers_and_changes_nothing() {
 }
 
 #[test]
-fn finalizers_keep_an_object_until_the_last_is_gone() {
+fn last_finalizer_releases_deleted_object() {
     let registry = registry();
     let maps = Resource::ConfigMaps;
     registry.create(maps, "default", config_map(json!(["example.org/a", "example.org/b"]))).unwrap();
@@ -59,7 +59,7 @@ fn finalizers_keep_an_object_until_the_last_is_gone() {
 }
 
 #[test]
-fn a_pod_whose_grace_is_over_still_waits_for_its_finalizers() {
+fn expired_pod_waits_for_finalizers() {
     let registry = registry();
     let mut held = pod("a");
     held["metadata"]["finalizers"] = json!(["example.org/a"]);
@@ -74,7 +74,7 @@ fn a_pod_whose_grace_is_over_still_waits_for_its_finalizers() {
 }
 
 #[test]
-fn a_marked_pod_goes_even_if_whoever_deletes_it_is_cut_off() {
+fn dropped_delete_still_removes_pod() {
     for is_cut_off in [false, true] {
         let registry = registry_with_pod();
         let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
@@ -94,7 +94,7 @@ fn a_marked_pod_goes_even_if_whoever_deletes_it_is_cut_off() {
 }
 
 #[test]
-fn some_updates_must_say_from_which_version() {
+fn some_updates_require_resource_version() {
     let registry = registry();
     for (resource, refused) in
         [(Resource::Leases, true), (Resource::PodDisruptionBudgets, true), (Resource::EndpointSlices, false)]
@@ -122,7 +122,7 @@ fn some_updates_must_say_from_which_version() {
 }
 
 #[test]
-fn a_finalizer_that_comes_in_time_keeps_a_marked_pod() {
+fn new_finalizer_keeps_due_pod() {
     let registry = registry_with_pod();
     let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
     let Deleted::Due(due) = registry.begin_delete(Resource::Pods, "default", "a", &options).unwrap() else {
@@ -141,7 +141,7 @@ fn a_finalizer_that_comes_in_time_keeps_a_marked_pod() {
 }
 
 #[test]
-fn a_terminating_namespace_takes_nothing_new() {
+fn terminating_namespace_refuses_new_objects() {
     let registry = registry();
     registry.create(Resource::Namespaces, "", json!({"metadata": {"name": "shop"}})).unwrap();
     registry.delete(Resource::Namespaces, "", "shop", &DeleteOptions::default()).unwrap();
@@ -155,7 +155,7 @@ fn a_terminating_namespace_takes_nothing_new() {
 }
 
 #[test]
-fn pages_show_one_state_until_it_is_forgotten() {
+fn pages_share_snapshot_until_expiry() {
     let registry = registry();
     let names = |page: &Page| {
         let name = |object: &Arc<Value>| object["metadata"]["name"].as_str().unwrap().to_owned();

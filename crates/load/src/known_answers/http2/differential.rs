@@ -103,7 +103,7 @@ async fn row(script: Script, words: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn curl_says_the_same_of_every_fault_of_http2() {
+async fn http2_faults_match_curl() {
     let classes = CLASSES.map(|(exit, manual, outcomes)| {
         let outcomes = outcomes.iter().map(|outcome| outcome.as_str()).collect::<Vec<_>>();
         format!("| {exit} | {manual} | {} |", outcomes.join(", "))

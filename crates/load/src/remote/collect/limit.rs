@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_is_said_in_units_of_a_thousand() {
+    fn limit_parses_decimal_units() {
         let read = |text: &str| text.parse::<Limit>().map(|limit| limit.to_string());
         for (text, shown) in [
             ("5MB", "5MB"),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_who_take_keep_to_it_together() {
+    async fn concurrent_takers_share_one_limit() {
         let bucket = Arc::new(Bucket::new("1MB".parse().unwrap()));
         let began = Instant::now();
         let mut tasks = tokio::task::JoinSet::new();

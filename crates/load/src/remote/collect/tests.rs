@@ -171,7 +171,7 @@ fn collected(dir: &Path) -> Vec<RequestRow> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_rows_arrive_though_answers_break_off_and_are_garbled() {
+async fn collector_survives_cut_and_garbled_answers() {
     let dir = tempfile::tempdir().unwrap();
     let mut collector = collector(dir.path(), 2);
     let workers = [
@@ -230,7 +230,7 @@ async fn crossed(collector: &Collector, source: &str, rows: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_come_while_the_load_lasts_and_only_once() {
+async fn collector_fetches_rows_once_during_load() {
     let dir = tempfile::tempdir().unwrap();
     let mut collector = collector(dir.path(), 2);
     let workers =
@@ -278,7 +278,7 @@ fn killed_when_told() -> (Arc<Notify>, impl Future<Output = String> + Send + 'st
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_the_rows_of_a_worker_that_is_gone() {
+async fn early_fetch_reports_lost_worker() {
     let dir = tempfile::tempdir().unwrap();
     let mut collector = collector(dir.path(), 1);
     let worker = Worker::new([]);
@@ -301,7 +301,7 @@ async fn nobody_waits_for_the_rows_of_a_worker_that_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_worker_that_is_gone_what_crossed_is_kept_and_counted() {
+async fn collector_keeps_lost_workers_live_rows() {
     let dir = tempfile::tempdir().unwrap();
     let mut collector = collector(dir.path(), 100);
     let worker = Worker::new([]);
@@ -325,7 +325,7 @@ async fn of_a_worker_that_is_gone_what_crossed_is_kept_and_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_came_in_a_part_is_not_kept_again() {
+async fn collector_deduplicates_live_and_part_rows() {
     let dir = tempfile::tempdir().unwrap();
     let mut collector = collector(dir.path(), 1);
     let worker = Worker::new([]);
@@ -357,7 +357,7 @@ async fn a_row_that_came_in_a_part_is_not_kept_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_part_of_another_source_is_not_taken() {
+async fn collector_rejects_part_of_foreign_source() {
     let dir = tempfile::tempdir().unwrap();
     let mut collector = collector(dir.path(), 1);
     let worker = Worker::new([]);
@@ -372,7 +372,7 @@ async fn a_part_of_another_source_is_not_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_waited_for_leaves_what_crossed() {
+async fn cancelled_collector_keeps_live_rows() {
     let dir = tempfile::tempdir().unwrap();
     let mut collector = collector(dir.path(), 1);
     let worker = Worker::new([]);

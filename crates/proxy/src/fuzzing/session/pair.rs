@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_line_that_was_not_sent_is_taken_out() {
+    fn strip_removes_only_unsent_pod_lines() {
         assert_eq!(stripped(b"1\r\npod: a\r\n\r\nx", b"1\r\n\r\nx"), "1\r\n\r\nx");
         assert_eq!(stripped(b"1\r\npod: a\r\npod: a\r\n\r\n", b"1\r\npod: a\r\n\r\n"), "1\r\npod: a\r\n\r\n");
         assert_eq!(stripped(b"1\r\npod:", b"1\r\n\r\n"), "1\r\n");

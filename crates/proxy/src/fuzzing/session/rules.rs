@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_that_are_no_clients_or_beyond_a_goaway_are_no_requests() {
+    fn rules_skip_invalid_and_late_streams() {
         let mut rules = Rules::new();
         let head = |stream| frame(HEADERS, END_HEADERS, stream, b"\x82");
         let mut sent = [PREFACE, &head(1), &head(2), &head(1), &head(5)].concat();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_goaway_behind_an_error_of_the_connection_is_none() {
+    fn rules_ignore_goaway_after_connection_error() {
         let head = [PREFACE, &frame(HEADERS, END_HEADERS, 9, b"\x82")].concat();
         let goaway = frame(GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0]);
         let interrupted = frame(CONTINUATION, END_HEADERS, 1, b"");
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_hold_once_the_client_has_acknowledged_them() {
+    fn settings_apply_after_client_ack() {
         let mut rules = Rules::new();
         let settings = frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 4]);
         rules.app_said(&settings);

@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_picture_keeps_its_commonest_colours_and_the_nearest_to_the_others() {
+    fn palette_maps_rare_colors_to_nearest() {
         let shades = (0..=255).map(|v| [v, 0, 0]);
         let pixels: Vec<Pixel> = std::iter::repeat_n([9, 200, 9], 50)
             .chain(shades.clone().chain(shades).chain([[9, 201, 9]]))

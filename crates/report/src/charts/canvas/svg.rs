@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn it_refers_only_to_what_it_holds() {
+    fn svg_references_match_its_ids() {
         let svg = drawn();
         let after = |mark: &str| -> BTreeSet<String> {
             let named = svg.split(mark).skip(1);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_labels_and_neighbours_of_one_colour_one_path() {
+    fn svg_labels_texts_and_merges_rectangles() {
         let svg = drawn();
         assert!(svg.contains("<title>lost &gt; 1</title>\n<desc>&quot;what&quot; is seen</desc>"), "{svg}");
         assert!(svg.contains("aria-label=\"a &lt;b&gt; &amp; a\""), "{svg}");

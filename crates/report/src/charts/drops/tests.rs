@@ -26,7 +26,7 @@ fn share(analysis: &mut Analysis, one: usize, other: usize) {
 }
 
 #[test]
-fn every_drop_is_plotted_where_it_was_begun() {
+fn drops_plot_at_request_start() {
     let analysis = samples::naive_exit();
     let series = series(&analysis);
     assert_eq!(series.rows.len(), 3);
@@ -54,7 +54,7 @@ fn every_drop_is_plotted_where_it_was_begun() {
 }
 
 #[test]
-fn a_run_without_drops_still_shows_its_window() {
+fn run_without_drops_shows_window() {
     let analysis = samples::prestop_sleep();
     let series = series(&analysis);
     assert!(series.rows.iter().all(|row| row.bins.is_empty() && !row.late.is_empty()));
@@ -65,7 +65,7 @@ fn a_run_without_drops_still_shows_its_window() {
 }
 
 #[test]
-fn many_pods_that_share_no_loss_are_one_row_each_from_its_own_deletion() {
+fn separate_pods_align_at_own_deletions() {
     let analysis = samples::rollout();
     let series = series(&analysis);
     let [row] = &series.rows[..] else { panic!("{:?}", series.rows) };
@@ -83,7 +83,7 @@ fn many_pods_that_share_no_loss_are_one_row_each_from_its_own_deletion() {
 }
 
 #[test]
-fn pods_that_may_have_lost_the_same_requests_are_one_row_and_each_request_counts_once() {
+fn group_row_counts_shared_losses_once() {
     let mut analysis = samples::rollout();
     share(&mut analysis, 1, 0);
     let series = series(&analysis);
@@ -99,7 +99,7 @@ fn pods_that_may_have_lost_the_same_requests_are_one_row_and_each_request_counts
 }
 
 #[test]
-fn of_many_groups_those_that_lost_least_share_a_row_and_each_request_still_counts_once() {
+fn smallest_loss_groups_share_last_row() {
     let mut analysis = samples::rollout();
     for pair in 0..6 {
         share(&mut analysis, 2 * pair + 1, 2 * pair);
@@ -131,7 +131,7 @@ fn of_many_groups_those_that_lost_least_share_a_row_and_each_request_still_count
 }
 
 #[test]
-fn no_pod_without_loss_is_said_to_have_lost_most() {
+fn subtitle_ranks_only_pods_with_losses() {
     let mut analysis = samples::rollout();
     analysis.lost.retain(|lost| lost.only() == Some(3));
     let series = series(&analysis);
@@ -140,7 +140,7 @@ fn no_pod_without_loss_is_said_to_have_lost_most() {
 }
 
 #[test]
-fn consumers_have_rows_of_their_own() {
+fn consumers_get_separate_drop_rows() {
     let mut analysis = samples::naive_exit();
     let result = &mut analysis.result;
     let target = |name: &str| TargetResult {
@@ -181,7 +181,7 @@ fn consumers_have_rows_of_their_own() {
 }
 
 #[test]
-fn requests_that_were_under_way_at_the_deletion_are_said_to_be_so() {
+fn title_includes_requests_begun_before_deletion() {
     let mut analysis = samples::naive_exit();
     analysis.lost[0].begun_s = analysis.result.terminations[0].t0_s - 0.45;
     let said = title(&analysis, &series(&analysis));
@@ -189,6 +189,6 @@ fn requests_that_were_under_way_at_the_deletion_are_said_to_be_so() {
 }
 
 #[test]
-fn a_run_without_terminations_has_no_such_picture() {
+fn drops_chart_requires_terminations() {
     assert!(draw(&samples::quiet()).unwrap().is_none());
 }

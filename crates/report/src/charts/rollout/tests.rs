@@ -32,7 +32,7 @@ fn plotted(row: &Row, of: Whose) -> u64 {
 }
 
 #[test]
-fn every_pod_has_a_row_with_what_it_lost() {
+fn pod_rows_match_termination_losses() {
     let analysis = rollout();
     let series = series(&analysis).unwrap();
     assert_eq!((series.rows.len(), series.began, series.together_s), (24, 12, None));
@@ -50,7 +50,7 @@ fn every_pod_has_a_row_with_what_it_lost() {
 }
 
 #[test]
-fn the_phases_of_a_pod_follow_each_other() {
+fn pod_phases_are_contiguous() {
     let analysis = rollout();
     let series = series(&analysis).unwrap();
     let phases =
@@ -63,7 +63,7 @@ fn the_phases_of_a_pod_follow_each_other() {
 }
 
 #[test]
-fn what_two_pods_explain_is_on_both_rows_as_shared() {
+fn shared_losses_appear_on_both_rows() {
     let mut analysis = rollout();
     for lost in analysis.lost.iter_mut().filter(|lost| lost.only() == Some(1)) {
         lost.candidates =
@@ -76,7 +76,7 @@ fn what_two_pods_explain_is_on_both_rows_as_shared() {
 }
 
 #[test]
-fn many_pods_share_rows_and_no_loss_is_counted_twice() {
+fn shared_pod_row_counts_losses_once() {
     let mut analysis = rollout();
     for i in 0..40_u32 {
         let created_s = Some(20.0 + f64::from(i / 20) * 10.0 + f64::from(i % 20) * 0.01);
@@ -102,7 +102,7 @@ fn many_pods_share_rows_and_no_loss_is_counted_twice() {
 }
 
 #[test]
-fn a_crash_and_a_withdrawal_are_phases_of_a_pod_that_stays() {
+fn surviving_pod_shows_restart_and_withdrawal() {
     let mut analysis = samples::quiet();
     analysis.charts.pods = vec![
         PodSpan { name: "web-1".into(), down_s: vec![(5.0, Some(6.5))], ..PodSpan::default() },
@@ -123,7 +123,7 @@ fn a_crash_and_a_withdrawal_are_phases_of_a_pod_that_stays() {
 }
 
 #[test]
-fn each_consumer_has_a_plot_of_its_own() {
+fn consumers_get_separate_loss_plots() {
     let mut analysis = rollout();
     let target = |name: &str| TargetResult {
         name: name.to_owned(),
@@ -146,6 +146,6 @@ fn each_consumer_has_a_plot_of_its_own() {
 }
 
 #[test]
-fn a_run_in_which_nothing_happened_has_no_such_picture() {
+fn rollout_chart_requires_pod_events() {
     assert!(draw(&samples::quiet()).unwrap().is_none());
 }

@@ -93,7 +93,7 @@ fn failed(history: &History, candidate: &Sample) -> Vec<String> {
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a study says how many executions it takes")]
-fn prediction_limits_cover_one_more_run_of_the_same_service() {
+fn prediction_limits_cover_equal_run() {
     let given = std::env::var("ROLLDROP_STUDY_GATES").ok().and_then(|n| n.parse().ok());
     let executions = given.unwrap_or(300_u64);
     let rare = Service { outages: 0.05, ..STEADY };
@@ -119,7 +119,7 @@ fn prediction_limits_cover_one_more_run_of_the_same_service() {
 }
 
 #[test]
-fn what_is_worse_than_the_runs_before_fails() {
+fn history_fails_each_worse_figure() {
     let mut rng = SmallRng::seed_from_u64(3);
     let (before, same) = history(8, Service { lost: 2.0, ..STEADY }, &mut rng);
     assert_eq!(failed(&before, &same), Vec::<String>::new());
@@ -147,7 +147,7 @@ fn what_is_worse_than_the_runs_before_fails() {
 }
 
 #[test]
-fn what_a_busy_machine_sent_late_is_no_latency_of_the_app() {
+fn send_lag_excuses_slow_latency() {
     let mut rng = SmallRng::seed_from_u64(3);
     let (before, mut slow) = history(8, STEADY, &mut rng);
     slow.latency.p99_ms += 30.0;
@@ -184,7 +184,7 @@ fn with_latencies(run: &Sample, slow_of_20: impl Fn(usize) -> u64) -> Sample {
 }
 
 #[test]
-fn a_quantile_that_few_moments_decide_does_not_fail() {
+fn short_bursts_leave_quantile_inconclusive() {
     let mut rng = SmallRng::seed_from_u64(3);
     let (before, same) = history(8, STEADY, &mut rng);
     let p99 = |slow_of_20: &dyn Fn(usize) -> u64| {
@@ -205,7 +205,7 @@ fn a_quantile_that_few_moments_decide_does_not_fail() {
 }
 
 #[test]
-fn runs_without_any_loss_allow_three_lost_requests_and_no_more() {
+fn lossless_history_allows_three_drops() {
     let mut rng = SmallRng::seed_from_u64(4);
     let (before, same) = history(5, STEADY, &mut rng);
     let lost = |dropped| failed(&before, &Sample { dropped, ..same.clone() });
@@ -213,7 +213,7 @@ fn runs_without_any_loss_allow_three_lost_requests_and_no_more() {
 }
 
 #[test]
-fn only_valid_runs_that_passed_and_are_comparable_count() {
+fn history_uses_only_comparable_passes() {
     let mut rng = SmallRng::seed_from_u64(5);
     let mut runs: Vec<Sample> = (0..8).map(|at| run(at, STEADY, &mut rng)).collect();
     let candidate = run(7, STEADY, &mut rng);
@@ -238,7 +238,7 @@ fn only_valid_runs_that_passed_and_are_comparable_count() {
 }
 
 #[test]
-fn what_an_earlier_run_had_as_well_does_not_fail() {
+fn history_tolerates_repeated_outage() {
     let mut rng = SmallRng::seed_from_u64(8);
     let (mut before, same) = history(20, STEADY, &mut rng);
     let outage = Sample { dropped: 30, ..same };
@@ -267,7 +267,7 @@ fn slow_rot_is_told() {
 }
 
 #[test]
-fn an_invalid_run_and_one_of_too_few_requests_are_not_judged() {
+fn history_skips_invalid_and_small_runs() {
     let mut rng = SmallRng::seed_from_u64(7);
     let (before, same) = history(6, STEADY, &mut rng);
     let invalid = Sample { verdict: Verdict::Invalid { why: Vec::new() }, dropped: 900, ..same.clone() };

@@ -90,7 +90,7 @@ fn verdicts<const N: usize>(key: &str, then: &[f64], worse: &str, now: [f64; N])
 }
 
 #[test]
-fn with_a_history_only_what_is_surely_beyond_the_allowed_value_fails() {
+fn history_fails_only_certain_excess() {
     let steady = [2.0, 2.02, 1.98, 2.0, 2.01, 1.99];
     for key in ["windows", "windows.p90", "outage", "deadSeconds", "starts.firstRequest", "rollout"] {
         assert_eq!(verdicts(key, &steady, "10%", [2.1, 2.22, 2.6]), [Pass, Inconclusive, Fail], "{key}");
@@ -114,7 +114,7 @@ fn with_a_history_only_what_is_surely_beyond_the_allowed_value_fails() {
 }
 
 #[test]
-fn a_latency_that_the_machines_own_lag_explains_does_not_fail() {
+fn send_lag_excuses_worse_latency() {
     let before = vec![run(&[("latency.p99", 100.0)]); 6];
     let verdict = |lag_p99_ms| {
         let busy = Sample { lag_p99_ms, ..run(&[("latency.p99", 150.0)]) };
@@ -124,7 +124,7 @@ fn a_latency_that_the_machines_own_lag_explains_does_not_fail() {
 }
 
 #[test]
-fn counts_have_the_spread_of_chance_at_least() {
+fn count_limits_allow_poisson_spread() {
     let some = [20.0, 22.0, 18.0, 21.0, 19.0, 20.0];
     for key in ["dropped", "causes.overload", "outcomes.connect_refused", "appErrors", "starts.dropped"] {
         assert_eq!(verdicts(key, &some, "10%", [22.0, 30.0, 80.0]), [Pass, Inconclusive, Fail], "{key}");
@@ -143,7 +143,7 @@ fn counts_have_the_spread_of_chance_at_least() {
 }
 
 #[test]
-fn a_share_of_nothing_says_nothing() {
+fn percentage_of_zero_limits_nothing() {
     let (pass, why) = verdict("dropped", &[0.0; 6], 2.0, "10%");
     assert_eq!(pass, Pass, "{why}");
     assert!(
@@ -159,7 +159,7 @@ fn a_share_of_nothing_says_nothing() {
 }
 
 #[test]
-fn few_runs_fail_a_total_that_the_test_of_totals_calls_worse() {
+fn totals_test_decides_few_runs() {
     let (verdict_of_many, why) = verdict("dropped", &[1.0], 200.0, "10%");
     assert_eq!(verdict_of_many, Fail, "{why}");
     assert!(why.ends_with("1 in 1 run, then 200; test of totals"), "{why}");
@@ -170,7 +170,7 @@ fn few_runs_fail_a_total_that_the_test_of_totals_calls_worse() {
 }
 
 #[test]
-fn a_latency_against_one_run_fails_only_if_the_answers_do_not_overlap() {
+fn single_baseline_fails_only_disjoint_latency() {
     assert_eq!(verdicts("latency.p99", &[4.0], "10%", [4.3, 40.0]), [Pass, Inconclusive]);
     let mut slow = run(&[("latency.p99", 40.0), ("latency.steady.p99", 40.0)]);
     slow.latency =
@@ -188,7 +188,7 @@ fn a_latency_against_one_run_fails_only_if_the_answers_do_not_overlap() {
 }
 
 #[test]
-fn a_limit_replaces_the_comparison_of_its_figure_and_shares_the_chance_of_a_false_alarm() {
+fn worse_limit_replaces_default_comparison() {
     let asked = json!({"dropped": {"worse": "10%"}, "latency": {"p99": {"worse": "50%"}}});
     let figures = [("dropped", 12.0), ("latency.p99", 4.0)];
     for runs in [1, 6] {
@@ -225,7 +225,7 @@ fn a_limit_replaces_the_comparison_of_its_figure_and_shares_the_chance_of_a_fals
 }
 
 #[test]
-fn what_is_unknown_on_either_side_is_inconclusive_and_says_why() {
+fn unknown_figure_makes_limit_inconclusive() {
     let expect = json!({"rollout": {"worse": "10%"}});
     let (with, mut without, mut old) = (run(&[("rollout", 9.0)]), run(&[]), run(&[]));
     let none = Known::Unknown { why: "no rollout was measured".into(), settle: "roll a workload out".into() };
@@ -257,7 +257,7 @@ fn what_is_unknown_on_either_side_is_inconclusive_and_says_why() {
 }
 
 #[test]
-fn parts_of_the_requests_have_limits_of_their_own() {
+fn targets_and_consumers_have_own_limits() {
     let expect = json!({"targets": {"web": {"outage": {"worse": "10%"}}},
         "consumers": {"service web": {"dropped": {"worse": 3}}}});
     let figures = [("outage", 1.0), ("dropped", 4.0)];

@@ -40,7 +40,7 @@ fn judged(run: &Sample, five: &[Sample]) -> CheckVerdict {
 }
 
 #[test]
-fn recorded_runs_of_unchanged_software_seldom_fail() {
+fn recorded_unchanged_software_seldom_fails() {
     let mut verdicts = Vec::new();
     for runs in Recorded::read().unchanged.values() {
         for (i, run) in runs.iter().enumerate() {
@@ -58,7 +58,7 @@ fn recorded_runs_of_unchanged_software_seldom_fail() {
 }
 
 #[test]
-fn recorded_runs_of_software_that_got_worse_fail() {
+fn recorded_worse_software_fails() {
     let recorded = Recorded::read();
     let unchanged = passed(&recorded.unchanged[GATE]);
     let before: Vec<&[Sample]> = unchanged.windows(FEWEST_RUNS).collect();
