@@ -175,7 +175,8 @@ async fn fleet_keeps_schedule_despite_broken_connections() {
     let first = pods.iter().map(|pod| pod.rows().iter().filter_map(|row| row.local_port).min());
     assert!(first.clone().all(|port| port >= Some(40000)), "{:?}", first.collect::<Vec<_>>());
     let left = joined.ports.expect("ports");
-    assert!((51..60).contains(&left.taken) && left.next >= 40051, "{left:?}");
+    // Those of one worker, and others that something else on this machine holds, which are passed over.
+    assert!((51..101).contains(&left.taken) && left.next >= 40051, "{left:?}");
 
     let rows: Vec<RequestRow> = pods.iter().flat_map(Pod::rows).collect();
     assert_eq!((pods[0].rows().len(), pods[1].rows().len()), (51, 50));
