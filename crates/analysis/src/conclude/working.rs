@@ -8,9 +8,6 @@ use crate::timeline::Timeline;
 use crate::timeline::periods::Periods;
 use rolldrop_record::Outcome;
 
-/// Smallest share of the requests outside terminations that must succeed.
-pub(crate) const WORKING_SHARE: f64 = 0.90;
-
 impl OutsideCounts {
     /// Counts the requests outside the periods `disrupted` of the terminations.
     pub(crate) fn of(
@@ -40,11 +37,6 @@ impl OutsideCounts {
         }
     }
 
-    /// Returns true if enough of them succeeded, or if there are none.
-    fn is_working(self) -> bool {
-        self.ok as f64 >= WORKING_SHARE * self.all() as f64
-    }
-
     /// Returns the finding if the target does not work.
     pub(crate) fn finding(self, requests: &RequestCounts) -> Option<Finding> {
         if self.is_working() {
@@ -57,7 +49,7 @@ impl OutsideCounts {
             count(self.ok),
             count(all),
             self.ok as f64 / all as f64 * 100.0,
-            WORKING_SHARE * 100.0
+            Self::WORKING_SHARE * 100.0
         );
         let failures = requests.by_outcome.iter().filter(|(outcome, _)| **outcome != Outcome::Ok);
         let most = failures.max_by_key(|(_, n)| **n);

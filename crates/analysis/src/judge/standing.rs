@@ -1,8 +1,7 @@
 //! Standing of a run as a gate, in one word: the exit status and every report for CI follow from it.
 
 use crate::judge::gate;
-use crate::model::RunResult;
-use crate::model::{CheckVerdict, FindingKind, Verdict};
+use crate::model::{CheckVerdict, RunResult, Verdict};
 
 /// Standing of a run as a gate, once its checks are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +39,7 @@ impl Standing {
 
     /// Determines the standing: an invalid run outweighs its checks, a failure outweighs an inconclusive check.
     pub fn of(result: &RunResult) -> Self {
-        let is_working = !result.findings.iter().any(|found| found.kind == Some(FindingKind::NotWorking));
+        let is_working = result.requests.outside_terminations.is_working();
         match (&result.verdict, gate::verdict(&result.checks)) {
             _ if gate::sent(&result.requests) == 0 => Self::NothingSent,
             (Verdict::Invalid { .. }, _) => Self::Invalid,

@@ -17,8 +17,16 @@ pub struct OutsideCounts {
 }
 
 impl OutsideCounts {
+    /// Smallest share of the requests outside terminations that must succeed.
+    pub(crate) const WORKING_SHARE: f64 = 0.90;
+
     /// Returns the number of all of them.
     pub fn all(self) -> u64 {
         self.ok + self.app_errors + self.dropped
+    }
+
+    /// Returns true if the target works while no pod ends: enough requests succeeded, or there are none.
+    pub(crate) fn is_working(self) -> bool {
+        self.ok as f64 >= Self::WORKING_SHARE * self.all() as f64
     }
 }

@@ -2,9 +2,8 @@
 
 use super::figure::Measured;
 use super::requests::Requests;
-use crate::conclude::working::WORKING_SHARE;
-use crate::model::RunResult;
-use crate::model::{Aim, Check, CheckVerdict, Unit};
+use crate::model::OutsideCounts;
+use crate::model::{Aim, Check, CheckVerdict, RunResult, Unit};
 use rolldrop_record::expect::Expect;
 
 /// Returns the default checks that do not pass.
@@ -17,7 +16,7 @@ pub(super) fn checks(result: &RunResult, expect: &Expect, requests: &Requests<'_
     }
     let says_ok = expect.requests.and_then(|limits| limits.ok).is_some_and(|ok| ok.min.is_some());
     if !says_ok {
-        let check = requests.ok_outside().at_least("requests.ok", WORKING_SHARE);
+        let check = requests.ok_outside().at_least("requests.ok", OutsideCounts::WORKING_SHARE);
         checks.push(with_way_out(check, "requests: {ok: {min: SHARE}} sets another limit"));
     }
     let says_terminations =

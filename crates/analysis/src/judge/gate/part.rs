@@ -7,9 +7,9 @@ use super::known::{Figures, Keyed, Known, OfTarget};
 use super::requests::{Requests, no_termination};
 use super::windows::{Windows, no_window};
 use super::{planned, times};
-use crate::model::RunResult;
 use crate::model::{
-    Check, CheckVerdict, Latencies, LossGroup, RequestCounts, TargetResult, TerminationRequests, Unit,
+    Check, CheckVerdict, Latencies, LossGroup, RequestCounts, RunResult, TargetResult, TerminationRequests,
+    Unit,
 };
 use rolldrop_record::Cause;
 use rolldrop_record::expect::{Expect, LatencyFigure, Part as Named, WindowLimits};

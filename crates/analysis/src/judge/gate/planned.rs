@@ -2,8 +2,7 @@
 //! that did not happen, or despite containers that ended on their own.
 
 use super::figure::Measured;
-use crate::model::RunResult;
-use crate::model::{Check, CheckVerdict, FindingKind};
+use crate::model::{Check, CheckVerdict, FindingKind, RunResult};
 use rolldrop_record::expect::{Bounds, Expect};
 
 /// Returns a failed check if an action of the run was not done; `None` otherwise, and if terminations need not happen
