@@ -23,8 +23,7 @@ pub mod model;
 mod route;
 pub mod timeline;
 
-use attribute::evidence;
-use attribute::evidence::Gathered;
+use attribute::evidence::{self, Gathered};
 use attribute::judged::{self, Judged};
 use attribute::shares;
 use conclude::aim::aim;

@@ -2,8 +2,7 @@
 
 use super::figure::Measured;
 use super::requests::Requests;
-use crate::model::OutsideCounts;
-use crate::model::{Aim, Check, CheckVerdict, RunResult, Unit};
+use crate::model::{Aim, Check, CheckVerdict, OutsideCounts, RunResult, Unit};
 use rolldrop_record::expect::Expect;
 
 /// Returns the default checks that do not pass.
