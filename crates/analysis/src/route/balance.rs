@@ -11,6 +11,10 @@
 //! with probability α at most: backwards from the true time it is a martingale (Ville's inequality). So the last time
 //! at which it is below ln(1/α) is an upper bound of the window at confidence 1 − α.
 //!
+//! The search for that time ends once the evidence shows that the pod is out. Every connection is a chance for it to
+//! do so wrongly, and in a long window there are many: after n connections it takes 2 ln(n + 1) more, as Σ 1/(n + 1)²
+//! is below 1.
+//!
 //! For one dead pod this is the plain rule that k answered connections in a row leave (1 − 1/n)^k. It rests on random
 //! balancing, which [`rolldrop_record::run_info`] must state.
 
@@ -20,9 +24,9 @@ use crate::timeline::PodEnd;
 use crate::timeline::endpoints::Usable;
 use rolldrop_record::{Outcome, Stamp};
 
-/// Evidence beyond which a pod counts as removed from the rules: e⁻⁹·² is 10⁻⁴. Stricter than the bounds themselves,
-/// because a loss that is wrongly not attributed to a pod is missing from it.
-const OUT: f64 = 9.2;
+/// Chance that a pod counts as removed while the rules still hold it. Stricter than the bounds themselves, because a
+/// loss that is wrongly not attributed to a pod is missing from it.
+const WRONGLY_OUT: f64 = 1e-4;
 /// Longest time before t0 at which the state of the rules can lie, in nanoseconds. Older states matter only if pods
 /// were replaced shortly before, by the number of endpoints.
 const OLDEST_NS: i64 = 3_000_000_000;
@@ -189,7 +193,6 @@ pub(crate) fn reach<'d>(
 ) -> Reach {
     let (end, death) = end;
     let bound = (1.0 / alpha).ln();
-    let out = OUT.max(bound);
     // A connection that went elsewhere has this weight while the pod lives.
     let elsewhere = elsewhere(route.most());
     let unnamed_part = if tries.names_losses() { UNNAMED } else { 1.0 };
@@ -203,6 +206,7 @@ pub(crate) fn reach<'d>(
         against: Vec::new(),
     };
     let mut against = 0.0f64;
+    let mut connections = 0;
     let mut below = true;
     let mut shares: Option<(Stamp, Shares)> = None;
     for (at, what) in tries.since(from) {
@@ -222,10 +226,12 @@ pub(crate) fn reach<'d>(
         };
         match what {
             Try::Answered(Answered { named, unnamed }) => {
+                connections += named + unnamed;
                 let answered = if is_sure { shares.answered() } else { 0.0 };
                 against += f64::from(named) * answered.max(elsewhere) + f64::from(unnamed) * answered;
             }
             Try::Lost(loss) => {
+                connections += 1;
                 reach.against.push(against);
                 let says = match &loss.pod {
                     Some(pod) if **pod == *end.pod => f64::NEG_INFINITY,
@@ -240,7 +246,7 @@ pub(crate) fn reach<'d>(
             }
         }
         below = against < bound;
-        if against >= out {
+        if against >= out(connections).max(bound) {
             reach.until = Some(at);
             return reach;
         }
@@ -249,6 +255,11 @@ pub(crate) fn reach<'d>(
         reach.upper = None;
     }
     reach
+}
+
+/// Returns the evidence beyond which a pod counts as removed from the rules, after this many connections.
+fn out(connections: u32) -> f64 {
+    2.0 * f64::from(connections).ln_1p() - WRONGLY_OUT.ln()
 }
 
 /// Returns the evidence of a connection that was routed elsewhere against one of `n` endpoints being in the rules.
@@ -260,13 +271,19 @@ fn elsewhere(n: usize) -> f64 {
 /// them.
 pub(crate) fn quiet_since(tries: &Tries, from: Stamp, n: usize) -> Option<Stamp> {
     let each = elsewhere(n);
-    let mut against = 0.0;
+    let (mut against, mut connections) = (0.0, 0);
     for (at, what) in tries.since(from) {
         match what {
-            Try::Answered(Answered { named, unnamed }) => against += each * f64::from(named + unnamed),
-            Try::Lost(..) => against = 0.0,
+            Try::Answered(Answered { named, unnamed }) => {
+                connections += named + unnamed;
+                against += each * f64::from(named + unnamed);
+            }
+            Try::Lost(..) => {
+                connections += 1;
+                against = 0.0;
+            }
         }
-        if against >= OUT {
+        if against >= out(connections) {
             return Some(at);
         }
     }
