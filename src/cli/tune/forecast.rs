@@ -112,11 +112,15 @@ impl Pace {
         let each = Duration::from_secs_f64(lasted / times as f64) + BETWEEN;
         let around = took.saturating_sub(Duration::from_secs_f64(lasted));
         let is_rollout = self.disrupt == Disrupt::RollingRestart;
+        // Behind a gateway the windows of an app that ends at once have no upper bound, so none of them ended apart. With
+        // a sleep they have one.
+        let is_bounded = |t: &Termination| t.windows.iter().all(|window| window.upper_s.is_some());
+        let shows_units = is_rollout && before.terminations.iter().filter(in_mode).all(is_bounded);
         Self {
             each,
             around,
             ends_s: if is_rollout { ends_s } else { self.ends_s },
-            named: is_rollout.then_some((units.number / times).max(1)),
+            named: shows_units.then_some((units.number / times).max(1)),
             ..self
         }
     }
@@ -355,7 +359,11 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use rolldrop_analysis::Analysed;
+    use rolldrop_record::RunDir;
 
     fn pace(ends_s: &[f64]) -> Pace {
         Pace {
@@ -380,6 +388,16 @@ mod tests {
         assert_eq!(pace(&[0.0, 0.1, 0.2]).units_of_each(0, Names::Unknown), 1);
         let deleted = Pace { disrupt: Disrupt::DeletePod, ..apart.clone() };
         assert_eq!(deleted.units_of_each(0, Names::Known), 1);
+    }
+
+    #[test]
+    fn open_windows_predict_no_units() {
+        let run = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference/runs/gw-tr-1/run");
+        let (log, rows) = RunDir::open(Path::new(run)).unwrap().recorded().unwrap();
+        let before = Analysed::of(log, rows).unwrap().analysis.result;
+        assert!(before.terminations.iter().all(|t| t.windows[0].upper_s.is_none()), "{before:?}");
+        let measured = pace(&[0.0; 3]).measured(&before, Duration::from_secs(60));
+        assert_eq!(measured.units_of_each(10, Names::Known), before.terminations.len());
     }
 
     #[test]
