@@ -9,7 +9,7 @@ default:
 build *args:
     cargo build --locked {{ args }}
 
-# Run the unit tests of one crate, such as `just unit analysis`
+# Run the unit tests of one crate, such as `just unit explain`
 unit crate *filter:
     cargo test --locked --package {{ if crate == "rolldrop" { crate } else { "rolldrop-" + crate } }} --lib {{ filter }}
 

@@ -3,7 +3,7 @@
 //!
 //! This package is the program: the command line, the coordinator of a run, scenarios. What measures and what
 //! judges are libraries below it (`crates`). Data flows one way: [`rolldrop_load`], [`rolldrop_proxy`] and
-//! `coordinator` write a run directory in the terms of [`rolldrop_record`]; [`rolldrop_analysis`] reads it;
+//! `coordinator` write a run directory in the terms of [`rolldrop_record`]; [`rolldrop_explain`] reads it;
 //! [`rolldrop_report`] shows the analysis. `docs/architecture.md` is the map.
 
 pub mod cli;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rolldrop_analysis::Class;
+use rolldrop_explain::Class;
 use rolldrop_load::{Counts, ErrorStatuses};
 use rolldrop_record::Outcome;
 

@@ -6,13 +6,13 @@ use std::str::FromStr;
 use anyhow::{Context, bail};
 
 use super::report::{Given, analyse};
-use rolldrop_analysis::Analysed;
-use rolldrop_analysis::judge::compare::history::{self, FEWEST_RUNS, History, LAST};
-use rolldrop_analysis::judge::compare::model::Comparison;
-use rolldrop_analysis::judge::compare::sample::{Baseline, OLDEST_FORMAT, SAMPLE_FORMAT};
-use rolldrop_analysis::judge::compare::{self, Incomparable, Options, Sample};
-use rolldrop_analysis::judge::gate;
-use rolldrop_analysis::model::Check;
+use rolldrop_explain::Analysed;
+use rolldrop_explain::model::Check;
+use rolldrop_judge::compare::history::{self, FEWEST_RUNS, History, LAST};
+use rolldrop_judge::compare::model::Comparison;
+use rolldrop_judge::compare::sample::{Baseline, OLDEST_FORMAT, SAMPLE_FORMAT};
+use rolldrop_judge::compare::{self, Incomparable, Options, Sample};
+use rolldrop_judge::gate;
 use rolldrop_record::expect::Worse;
 use rolldrop_record::{RunDir, Stamp};
 

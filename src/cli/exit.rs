@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use rolldrop_analysis::judge::standing::Standing;
-use rolldrop_analysis::model::RunResult;
+use rolldrop_explain::model::RunResult;
+use rolldrop_judge::standing::Standing;
 
 /// How a command ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

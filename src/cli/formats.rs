@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 
 use super::report::print;
-use rolldrop_analysis::Analysis;
+use rolldrop_explain::Analysis;
 use rolldrop_report as report;
 
 /// How `rolldrop load` gives its result.

@@ -24,7 +24,7 @@ use super::say::say;
 use super::signals::Interrupts;
 use super::stages;
 pub(super) use args::LoadArgs;
-use rolldrop_analysis::model::Verdict;
+use rolldrop_explain::model::Verdict;
 use rolldrop_load::{Plan, PlanError, Prepared, Summary, check_conntrack};
 use rolldrop_record::run_dir::EventLog;
 use rolldrop_record::run_info::{ClusterInfo, FORMAT_VERSION, LoadPlan, Target, Tool};

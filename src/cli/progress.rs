@@ -27,7 +27,7 @@ use echo::NoControlEcho;
 use live::LiveState;
 pub(super) use load::Planned;
 use load::{End, Figures, Rate};
-use rolldrop_analysis::model::figures::count;
+use rolldrop_explain::model::figures::count;
 use rolldrop_load::Control;
 use rolldrop_record::{Clock, Event, shown};
 use screen::Screen;

@@ -11,7 +11,8 @@ use super::compare::{self, CompareArgs};
 use super::exit::Exit;
 use super::formats::ResultFormat;
 use super::service_proxy::AssumeArgs;
-use rolldrop_analysis::{self as analysis, Analysed, Analysis, RunResult, judge::gate};
+use rolldrop_explain::{Analysed, Analysis, RunResult};
+use rolldrop_judge::gate;
 use rolldrop_record::service_proxy::ServiceProxy;
 use rolldrop_record::{Expect, RunDir, RunLog, Tables, run_dir, shown};
 use rolldrop_report::{self as report, TextOptions};
@@ -80,7 +81,7 @@ impl ReportArgs {
         if let (Some(first), false) = (self.runs.first(), baseline.is_empty()) {
             let comparison = self.compare.compare(&baseline, &samples)?;
             let folder = self.folder(first);
-            let [before, now] = analysis::judge::compare::charts(&baseline, &samples);
+            let [before, now] = rolldrop_judge::compare::charts(&baseline, &samples);
             for file in report::comparison(&comparison, &before, &now)? {
                 run_dir::write_file(&folder, &file.path, &file.bytes)
                     .context("failed to write the comparison")?;

@@ -54,7 +54,7 @@ pub(super) use consent::{Consent, Naming, confirm, flag_of};
 pub(super) use evidence::why_no_evidence;
 use intent::Intent;
 pub(super) use ports::check_here;
-use rolldrop_analysis::RunResult;
+use rolldrop_explain::RunResult;
 use rolldrop_kubernetes::guard::names::is_dns_label;
 use rolldrop_load as load;
 use rolldrop_load::process::Process;

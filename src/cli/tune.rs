@@ -2,7 +2,7 @@
 //!
 //! Runs follow each other, each in a directory of its own, and each leaves the cluster as it found it: one with the
 //! present settings; one in which pods sleep long enough to see every window to its end, if something names the pods;
-//! and one with the chosen settings ([`tuner`]). [`rolldrop_analysis::judge::tune`] decides what follows from them.
+//! and one with the chosen settings ([`tuner`]). [`rolldrop_judge::tune`] decides what follows from them.
 
 mod evidence;
 mod forecast;
@@ -31,7 +31,7 @@ use super::signals::Interrupts;
 use crate::lab;
 use crate::scenario::{self, Loaded, Workload};
 use evidence::EvidenceArg;
-use rolldrop_analysis::judge::tune::{Choice, Outcome, Tuning};
+use rolldrop_judge::tune::{Choice, Outcome, Tuning};
 use rolldrop_record::Clock;
 use state::State;
 use steps::{Disrupt, Steps};

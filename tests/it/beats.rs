@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use rolldrop_analysis::Analysed;
-use rolldrop_analysis::model::T0Basis;
-use rolldrop_analysis::timeline::BeatsState;
+use rolldrop_explain::Analysed;
+use rolldrop_explain::model::T0Basis;
+use rolldrop_explain::timeline::BeatsState;
 use rolldrop_record::{RunDir, Stamp};
 
 use crate::harness::Rolldrop;

@@ -1,7 +1,7 @@
 //! `rolldrop run ... -- COMMAND`: pods ended by what the user runs.
 
 use nix::sys::signal::Signal;
-use rolldrop_analysis::model::Mode;
+use rolldrop_explain::model::Mode;
 use rolldrop_record::{Event, EventKind, Outcome, RunDir};
 
 use crate::harness::{Finished, LIMIT, Rolldrop, process_tree, signal, wait_for};

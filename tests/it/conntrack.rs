@@ -5,8 +5,8 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use rolldrop_analysis::Analysed;
-use rolldrop_analysis::timeline::Request;
+use rolldrop_explain::Analysed;
+use rolldrop_explain::timeline::Request;
 use rolldrop_record::{EventKind, Outcome, RunDir};
 
 use crate::harness::{LIMIT, Rolldrop, wait_for, written};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rolldrop_analysis::model::Mode;
+use rolldrop_explain::model::Mode;
 use rolldrop_record::{EventKind, RunDir};
 use serde_json::json;
 

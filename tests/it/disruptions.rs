@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use rolldrop_analysis::model::{Mode, Stage};
+use rolldrop_explain::model::{Mode, Stage};
 use rolldrop_record::event::Change;
 use rolldrop_record::{Cause, EventKind, Outcome, RequestRow};
 use rolldrop_record::{EndCause, event::ActionName};

@@ -1,6 +1,6 @@
 //! The gate on real runs: the whole vocabulary of `expect`, and what it checks without being asked.
 
-use rolldrop_analysis::model::{CheckVerdict, RunResult, Verdict};
+use rolldrop_explain::model::{CheckVerdict, RunResult, Verdict};
 
 use crate::harness::{Finished, Rolldrop};
 use crate::machine::measured;

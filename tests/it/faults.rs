@@ -11,7 +11,7 @@ use std::time::Duration;
 use http::Method;
 use http::request::Parts;
 use nix::sys::signal::Signal;
-use rolldrop_analysis::model::{Mode, RunResult, Termination, Verdict};
+use rolldrop_explain::model::{Mode, RunResult, Termination, Verdict};
 use rolldrop_record::event::Action;
 use rolldrop_record::{EndCause, event::ActionName};
 use rolldrop_record::{EventKind, Records, RunDir};

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use rolldrop_analysis::Analysed;
+use rolldrop_explain::Analysed;
 use rolldrop_record::run_info::{Balances, BalancesBecause};
 use rolldrop_record::{Cause, Event, EventKind, RunDir};
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! `load.abort`: a run that loses too much stops everything that it began.
 
-use rolldrop_analysis::model::Verdict;
+use rolldrop_explain::model::Verdict;
 use rolldrop_record::RunDir;
 use serde_json::json;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use nix::sys::signal::Signal;
-use rolldrop_analysis::model::Mode;
+use rolldrop_explain::model::Mode;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -10,7 +10,7 @@ use http::Request;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
-use rolldrop_analysis::model::Mode;
+use rolldrop_explain::model::Mode;
 use rolldrop_record::run_info::Role;
 use rolldrop_record::{EventKind, Outcome, RunDir};
 use serde_json::json;

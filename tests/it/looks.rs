@@ -1,7 +1,7 @@
 //! `--inconclusive extend`: a run that continues until its gate is decided, on the embedded cluster.
 
-use rolldrop_analysis::judge::gate;
-use rolldrop_analysis::model::{CheckVerdict, RunResult};
+use rolldrop_explain::model::{CheckVerdict, RunResult};
+use rolldrop_judge::gate;
 use rolldrop_record::run_info::Role;
 use rolldrop_record::{Phase, RunDir, RunInfo};
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 
 use nix::sys::signal::Signal;
-use rolldrop_analysis::Analysed;
-use rolldrop_analysis::timeline::clocks::Clocks;
+use rolldrop_explain::Analysed;
+use rolldrop_explain::timeline::clocks::Clocks;
 use rolldrop_record::event::{ContainerState, PodEvent, ProxyPhase};
 use rolldrop_record::run_info::{Role, Rows, Source};
 use rolldrop_record::{EventKind, RunDir, ServedRow, Stamp};

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rolldrop_analysis::RunResult;
+use rolldrop_explain::RunResult;
 
 use crate::harness::Rolldrop;
 use crate::hostile::memory_kib_if_alive;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
-use rolldrop_analysis::model::NoBound;
+use rolldrop_explain::model::NoBound;
 use rolldrop_record::{Outcome, RequestRow};
 use serde_json::json;
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
-use rolldrop_analysis::model::{RunResult, Verdict};
+use rolldrop_explain::model::{RunResult, Verdict};
 use rolldrop_record::event::Action;
 use rolldrop_record::run_info::{Balances, ClusterInfo, FORMAT_VERSION, LoadPlan, Pacing, Target, Tool};
 use rolldrop_record::{EventKind, Expect, Records, RunDir, RunInfo, Stamp};

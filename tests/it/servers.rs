@@ -4,7 +4,7 @@
 //!
 //! The apps are in `servers`; `scripts/venv` installs the programs they need.
 
-use rolldrop_analysis::model::Finding;
+use rolldrop_explain::model::Finding;
 use rolldrop_record::Cause;
 use serde_json::{Value, json};
 

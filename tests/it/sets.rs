@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rolldrop_analysis::model::{Mode, StartStage};
+use rolldrop_explain::model::{Mode, StartStage};
 use rolldrop_record::EventKind;
 
 use crate::runs::{Dataplane, MeasuredRun, json_lines, measure, seconds};

@@ -25,7 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lab", &["record::Clock", "record::Stamp", "record::clock", "wire::places"]),
 ];
 
-/// Modules that take data and return data, as `crates/analysis` and `crates/report` do, whose lints check the same: no
+/// Modules that take data and return data, as `crates/explain` and `crates/report` do, whose lints check the same: no
 /// clock, no I/O, no async.
 const PURE: &[&str] = &["inject", "manifest", "nearest"];
 
@@ -45,7 +45,7 @@ const IMPURE: &[&str] = &[
 ];
 
 /// Crates whose top modules do not use each other in a circle.
-const WITHOUT_CIRCLES: &[&str] = &["rolldrop", "analysis", "lab", "load", "wire"];
+const WITHOUT_CIRCLES: &[&str] = &["rolldrop", "explain", "judge", "lab", "load", "wire"];
 
 const MAX_LINES: usize = 800;
 

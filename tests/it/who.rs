@@ -11,7 +11,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rolldrop_analysis::Analysed;
+use rolldrop_explain::Analysed;
 use rolldrop_record::event::AnswerHeaders;
 use rolldrop_record::{EventKind, Outcome, RequestId, RunDir};
 use serde_json::json;

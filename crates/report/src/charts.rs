@@ -25,7 +25,7 @@ use std::thread::ScopedJoinHandle;
 
 use super::ReportFile;
 use canvas::Canvas;
-use rolldrop_analysis::Analysis;
+use rolldrop_explain::Analysis;
 
 /// A finished chart.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@
 use super::format::{count, counted, len, millis, percent, seconds_unit};
 use super::markdown::{self, escape, section, table};
 use super::words;
-use rolldrop_analysis::model::{Check, CheckVerdict, RunResult};
+use rolldrop_explain::model::{Check, CheckVerdict, RunResult};
 
 /// Maximum size of the summary in bytes. GitHub accepts 65,536 characters; the rest of a comment is far below the
 /// difference.

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use jiff::Timestamp;
-use rolldrop_analysis::model::Bounded;
-pub(super) use rolldrop_analysis::model::figures::{count, counted, either, len};
+use rolldrop_explain::model::Bounded;
+pub(super) use rolldrop_explain::model::figures::{count, counted, either, len};
 use rolldrop_record::Stamp;
 
 /// Text shown instead of a value that is missing or not finite.

@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 
 use super::format::{count, len};
 use super::{markdown, words};
-use rolldrop_analysis::judge::standing::Standing;
-use rolldrop_analysis::model::{CheckVerdict, RunResult};
+use rolldrop_explain::model::{CheckVerdict, RunResult};
+use rolldrop_judge::standing::Standing;
 
 /// Number of annotations per level that a step shows.
 const SHOWN: usize = 10;
@@ -132,7 +132,7 @@ fn outputs(result: &RunResult) -> String {
 mod tests {
     use super::super::samples;
     use super::*;
-    use rolldrop_analysis::model::Check;
+    use rolldrop_explain::model::Check;
 
     fn checks(n: usize, verdict: CheckVerdict) -> Vec<Check> {
         let check = |i: usize| {

@@ -10,8 +10,8 @@ use maud::{DOCTYPE, Markup, PreEscaped, Render, html};
 use super::charts::{Chart, Reading};
 use super::format::{count, len, list, millis, or_none, percent, plain, seconds};
 use super::words::{self, Remedy};
-use rolldrop_analysis::judge::standing::Standing;
-use rolldrop_analysis::model::{Check, Finding, Mode, RunResult, StartStage, Verdict, WhatIf, WindowSummary};
+use rolldrop_explain::model::{Check, Finding, Mode, RunResult, StartStage, Verdict, WhatIf, WindowSummary};
+use rolldrop_judge::standing::Standing;
 
 const STYLE: &str = include_str!("html/style.css");
 const SCRIPT: &str = include_str!("html/page.js");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
 use super::words;
-use rolldrop_analysis::model::{CheckVerdict, RunResult, Verdict};
+use rolldrop_explain::model::{CheckVerdict, RunResult, Verdict};
 
 pub(super) fn render(result: &RunResult) -> String {
     let mut suite = TestSuite::new(result.scenario.as_str());
@@ -52,7 +52,7 @@ fn measurement(result: &RunResult) -> TestCaseStatus {
 mod tests {
     use super::super::samples;
     use super::*;
-    use rolldrop_analysis::model::Check;
+    use rolldrop_explain::model::Check;
 
     fn check(name: &str, verdict: CheckVerdict) -> Check {
         Check::plain(name, verdict, "0", "24", "24 \"lost\" & <more>\u{1}")

@@ -1,8 +1,8 @@
 //! Renders an analysis as text, JSON, Markdown, JUnit, HTML, PNG and SVG. Pure: it only returns bytes.
 //!
 //! All forms share the sentences in `words` and the number formats in `format`. Nothing here reads or writes a file,
-//! measures, or judges: the caller stores the bytes, [`rolldrop_analysis`] computes the numbers, and
-//! [`rolldrop_analysis::judge::gate`] makes the checks.
+//! measures, or judges: the caller stores the bytes, [`rolldrop_explain`] computes the numbers, and
+//! [`rolldrop_judge::gate`] makes the checks.
 
 mod charts;
 mod comment;
@@ -28,10 +28,10 @@ use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
 
-use rolldrop_analysis::Analysis;
-use rolldrop_analysis::judge::compare::model::{Comparison, SideChart};
-use rolldrop_analysis::judge::tune::Tuning;
-use rolldrop_analysis::model::{ChartData, Deed, Lost, RunResult};
+use rolldrop_explain::Analysis;
+use rolldrop_explain::model::{ChartData, Deed, Lost, RunResult};
+use rolldrop_judge::compare::model::{Comparison, SideChart};
+use rolldrop_judge::tune::Tuning;
 use rolldrop_record::shown;
 
 /// A file of a report.

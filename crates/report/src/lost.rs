@@ -6,8 +6,8 @@
 use std::io::{self, Write};
 
 use super::format;
-use rolldrop_analysis::Analysis;
-use rolldrop_analysis::model::{Candidate, Lost, Unclear};
+use rolldrop_explain::Analysis;
+use rolldrop_explain::model::{Candidate, Lost, Unclear};
 use rolldrop_record::parts::csv::CsvWriter;
 
 type Value = fn(&Lost, &Analysis) -> String;
@@ -74,7 +74,7 @@ mod tests {
 
     use super::super::samples;
     use super::*;
-    use rolldrop_analysis::model::Why;
+    use rolldrop_explain::model::Why;
     use rolldrop_record::Cause;
 
     /// Returns the columns that a table of docs/run-directory.md names.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::format::{bounded, count, counted, len, millis, or_none, seconds};
 use super::words::{self, Remedy};
-use rolldrop_analysis::model::{RunResult, Termination};
+use rolldrop_explain::model::{RunResult, Termination};
 
 /// Number of terminations listed one by one.
 const LISTED: usize = 20;

@@ -6,8 +6,8 @@
 
 use std::fmt::Write as _;
 
-use rolldrop_analysis::judge::standing::Standing;
-use rolldrop_analysis::model::{CheckVerdict, Percentiles, RunResult};
+use rolldrop_explain::model::{CheckVerdict, Percentiles, RunResult};
+use rolldrop_judge::standing::Standing;
 
 use super::words;
 

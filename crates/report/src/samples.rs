@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rolldrop_analysis::model::{
+use rolldrop_explain::model::{
     Aim, Analysis, Candidate, ChartData, Check, CheckVerdict, Finding, HeatMap, IntegrityStatus, LateArrival,
     Latencies, LatencyBucket, LatencyHistograms, LoadResult, Lost, Mode, Percentiles, PodSpan, PodTraffic,
     Recommendation, RequestCounts, RetryHidden, RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage,

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::*;
-use rolldrop_analysis::judge::compare::model::{Change, ChangeKind, Judgement, Row, Side, Unit};
-use rolldrop_analysis::model::{Mode, Stage, WindowBasis};
+use rolldrop_explain::model::{Mode, Stage, WindowBasis};
+use rolldrop_judge::compare::model::{Change, ChangeKind, Judgement, Row, Side, Unit};
 use rolldrop_record::{Cause, Outcome};
 use rolldrop_testing::schema::meets;
 
@@ -366,7 +366,7 @@ fn every_result_meets_the_schema() {
         }
     }
     let mut extended = samples::naive_exit().result;
-    extended.looks = Some(rolldrop_analysis::judge::spending::looks(4));
+    extended.looks = Some(rolldrop_judge::spending::looks(4));
     extended.terminations[0].repetition = Some(1);
     assert_eq!(meets(&serde_json::from_slice(&json(&extended)).unwrap(), &schema), Ok(()));
     let mut broken: Value = serde_json::from_slice(&json(&samples::naive_exit().result)).unwrap();

@@ -4,7 +4,7 @@ use super::format::{
     count, counted, len, list, millis, or_none, percent, seconds, seconds_unit, shorten, wrap,
 };
 use super::words::{self, Remedy};
-use rolldrop_analysis::model::{
+use rolldrop_explain::model::{
     Check, CheckVerdict, Recommendation, RunResult, Severity, Termination, Verdict,
 };
 

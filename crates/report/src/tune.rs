@@ -5,11 +5,11 @@ use super::markdown::{escape, section, table};
 use super::text::{Page, Paint, columns};
 use super::words::sentence;
 use super::{Chart, ReportFile, TextOptions};
-use rolldrop_analysis::judge::tune::{
+use rolldrop_explain::model::Verdict;
+use rolldrop_judge::tune::{
     Choice, Consumer, LostOtherwise, LostTo, Outcome, Price, Purpose, Seen, Settings, Step, Tuning, Unit,
     Units, parts,
 };
-use rolldrop_analysis::model::Verdict;
 
 const COLUMNS: [&str; 7] =
     ["run", "preStop sleep", "grace period", "rollouts", "terminations", "requests", "lost"];
@@ -441,7 +441,7 @@ mod tests {
             seq: 7,
             source: "load".into(),
             begun_seconds: 12.5,
-            cause: rolldrop_analysis::model::Cause::RuleSwap,
+            cause: rolldrop_explain::model::Cause::RuleSwap,
             outcome: serde_json::from_value(json!("connect_refused")).unwrap(),
             pod: Some("web-1".into()),
             after_deletion_seconds: Some(0.25),

@@ -11,11 +11,11 @@ pub(super) use losses::{
 };
 pub(super) use standing::{by_verdict, dropped_share, standing, undecided};
 
-pub(super) use rolldrop_analysis::model::figures::manner;
+pub(super) use rolldrop_explain::model::figures::manner;
 
 use super::format::{self, count, counted, either, len, percent, seconds, seconds_unit};
-use rolldrop_analysis::count::not_sent::reasons_in_words;
-use rolldrop_analysis::model::{
+use rolldrop_explain::count::not_sent::reasons_in_words;
+use rolldrop_explain::model::{
     LoadResult, Mode, Recommendation, RequestCounts, RunResult, Termination, Verdict, Window, WindowBasis,
     WindowSummary,
 };
@@ -464,7 +464,7 @@ pub(super) fn sentence(fragment: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rolldrop_analysis::model::NoBound;
+    use rolldrop_explain::model::NoBound;
 
     #[test]
     fn sentence_capitalizes_words_but_keeps_names() {

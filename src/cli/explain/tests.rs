@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use rolldrop_analysis::model::FindingKind;
+use rolldrop_explain::model::FindingKind;
 use rolldrop_record::stage::{Stage, StartStage};
 use rolldrop_record::{Cause, Expect, Outcome};
 
@@ -104,7 +104,7 @@ fn explained_checks_exist() {
         ]
     );
     let source = |file: &str| {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/analysis/src/judge").join(file);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/judge/src").join(file);
         fs::read_to_string(path).expect("a source")
     };
     let files = ["gate.rs", "gate/planned.rs", "gate/defaults.rs", "compare/history.rs"];

@@ -13,9 +13,9 @@ use serde::Serialize;
 
 use crate::cli::classes::ByClass;
 use figures::{Bytes, Distribution, Latencies, SecondFigures, TargetFigures};
-use rolldrop_analysis::conclude::validity::not_as_planned;
-use rolldrop_analysis::model::figures::count;
-use rolldrop_analysis::model::{LoadResult, SendLag, Verdict};
+use rolldrop_explain::conclude::validity::not_as_planned;
+use rolldrop_explain::model::figures::count;
+use rolldrop_explain::model::{LoadResult, SendLag, Verdict};
 use rolldrop_load::{ErrorStatuses, OfTarget, Summary, Tally, errno_name, status_name};
 use rolldrop_record::load::{Arrivals, ConnectionMode};
 use rolldrop_record::run_info::{LoadPlan, Pacing, Tool};

@@ -6,9 +6,9 @@ use anyhow::bail;
 
 use crate::cli::exit::Inconclusive;
 use crate::scenario::{Scenario, ScenarioError};
-use rolldrop_analysis::judge::spending;
-use rolldrop_analysis::model::ALPHA;
-use rolldrop_analysis::model::figures::percent;
+use rolldrop_explain::model::ALPHA;
+use rolldrop_explain::model::figures::percent;
+use rolldrop_judge::spending;
 use rolldrop_record::Looks;
 use rolldrop_record::load::{Length, Pace};
 

@@ -21,7 +21,7 @@ use crate::cli::stages;
 use crate::cluster::Cluster;
 use crate::coordinator::{self, CoordinatorError, Ready, Session, Settle, Silence, UnderLoad, until_silent};
 use crate::scenario::{Disruption, Place, Scenario};
-use rolldrop_analysis::model::ALPHA;
+use rolldrop_explain::model::ALPHA;
 use rolldrop_load as load;
 use rolldrop_load::process::Note;
 use rolldrop_load::remote::collect::Collected;

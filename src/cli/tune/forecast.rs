@@ -8,10 +8,10 @@ use super::CONFIDENCE;
 use super::steps::{Disrupt, FIRST_LOOK, StepPlan, Steps};
 use super::subject::{Elsewhere, Subject};
 use crate::cli::run::{self, Naming};
-use rolldrop_analysis::RunResult;
-use rolldrop_analysis::judge::tune::{Names, Purpose, Strategy, Units};
-use rolldrop_analysis::model::figures::{counted, len};
-use rolldrop_analysis::model::{Mode, Termination};
+use rolldrop_explain::RunResult;
+use rolldrop_explain::model::figures::{counted, len};
+use rolldrop_explain::model::{Mode, Termination};
+use rolldrop_judge::tune::{Names, Purpose, Strategy, Units};
 
 /// A tuning that takes longer asks first, also on the embedded cluster.
 const LONG: Duration = Duration::from_secs(30 * 60);
@@ -362,7 +362,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use rolldrop_analysis::Analysed;
+    use rolldrop_explain::Analysed;
     use rolldrop_record::RunDir;
 
     fn pace(ends_s: &[f64]) -> Pace {

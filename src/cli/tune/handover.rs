@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::subject::Subject;
 use crate::inject::ending::{Ending, set_ending_in};
-use rolldrop_analysis::judge::tune::{Choice, Tuning};
+use rolldrop_judge::tune::{Choice, Tuning};
 use rolldrop_report::ReportFile;
 
 /// Writes a file into the tuning's directory.

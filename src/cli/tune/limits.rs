@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use rolldrop_analysis::judge::tune::Settings;
-use rolldrop_analysis::model::figures::counted;
+use rolldrop_explain::model::figures::counted;
+use rolldrop_judge::tune::Settings;
 
 /// Labels of nodes that may be taken away, with the seconds that their pods then have, and who says so. GKE's kubelet
 /// gives pods that are not the system's 15 of the 30 s; AWS and Azure give notice 120 and 30 s before.

@@ -14,7 +14,7 @@ use crate::cli::signals::Interrupts;
 use crate::cluster::Cluster;
 use crate::coordinator::{Caller, LeftOvers, Since, changed_by_others};
 use crate::scenario::{Loaded, Scenario};
-use rolldrop_analysis::judge::tune::{Choice, Tuning};
+use rolldrop_judge::tune::{Choice, Tuning};
 
 /// An earlier tuning, whose choice is to be proven again.
 pub(super) struct Verified {

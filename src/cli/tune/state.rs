@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::steps::StepPlan;
 use crate::cli::report;
-use rolldrop_analysis::RunResult;
-use rolldrop_analysis::judge::tune::Step;
+use rolldrop_explain::RunResult;
+use rolldrop_judge::tune::Step;
 use rolldrop_record::{RunDir, run_dir};
 
 const FILE: &str = "state.json";

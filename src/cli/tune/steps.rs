@@ -20,10 +20,10 @@ use crate::coordinator::{GitOps, LiveChanges};
 use crate::inject::ending::set_ending;
 use crate::lab;
 use crate::scenario::{ClusterChoice, Loaded};
-use rolldrop_analysis::judge::tune::{Names, Purpose, Settings, Unit, Units, is_outlasted, refuted};
-use rolldrop_analysis::model::Analysis;
-use rolldrop_analysis::model::figures::{counted, len};
-use rolldrop_analysis::{RunResult, windows_needed};
+use rolldrop_explain::model::Analysis;
+use rolldrop_explain::model::figures::{counted, len};
+use rolldrop_explain::{RunResult, windows_needed};
+use rolldrop_judge::tune::{Names, Purpose, Settings, Unit, Units, is_outlasted, refuted};
 use rolldrop_record::{Clock, Policy, RoundsEnd, RunDir};
 
 /// The most rounds of a run.

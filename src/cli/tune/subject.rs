@@ -20,9 +20,9 @@ use crate::coordinator::{
 use crate::inject::ending::{self, Ending, Sleepers};
 use crate::inject::{KubernetesVersion, pod_labels, selects};
 use crate::scenario::{Loaded, Place, Scenario};
-use rolldrop_analysis::judge::tune::{Rollout, Settings, Strategy};
-use rolldrop_analysis::model::figures::{counted, len};
-use rolldrop_analysis::{MAX_COARSENESS_S, RunResult};
+use rolldrop_explain::model::figures::{counted, len};
+use rolldrop_explain::{MAX_COARSENESS_S, RunResult};
+use rolldrop_judge::tune::{Rollout, Settings, Strategy};
 use rolldrop_record::Clock;
 
 /// First sleep of pods while their windows are measured, in seconds: on a real cluster, and on the embedded one.

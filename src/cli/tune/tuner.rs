@@ -10,13 +10,13 @@ use super::state::{Run, State};
 use super::steps::{Ended, Outlook, StepPlan, Steps};
 use super::{CONFIDENCE, NO_NAMES, handover};
 use crate::cli::run;
-use rolldrop_analysis::judge::tune::{
+use rolldrop_explain::model::figures::counted;
+use rolldrop_explain::{RunResult, model::Verdict};
+use rolldrop_judge::tune::{
     Choice, MOST_PROOFS, Names, Next, Outcome, Price, Proof, Purpose, SCHEMA_VERSION, Search, Seen, Settings,
     Step, Tuning, Units, Unknown, Wish, choose, for_a_sleep, lost_at_starts, lost_to, names, parts, proof,
     refuted, stopping, with_starts, without_names,
 };
-use rolldrop_analysis::model::figures::counted;
-use rolldrop_analysis::{RunResult, model::Verdict};
 use rolldrop_record::Cause;
 use rolldrop_record::run_info::Tool;
 

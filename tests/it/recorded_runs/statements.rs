@@ -4,9 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::time::Duration;
 
-use rolldrop_analysis::Analysed;
-use rolldrop_analysis::model::{Bounded, LossGroup, Window};
-use rolldrop_analysis::timeline::Request;
+use rolldrop_explain::Analysed;
+use rolldrop_explain::model::{Bounded, LossGroup, Window};
+use rolldrop_explain::timeline::Request;
 use rolldrop_record::run_info::Balances;
 use rolldrop_record::service_proxy::ServiceProxy;
 use rolldrop_record::{Cause, RunDir, Stamp};

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::Path;
 
 use flate2::read::GzDecoder;
-use rolldrop_analysis::timeline::Request;
+use rolldrop_explain::timeline::Request;
 use rolldrop_record::Stamp;
 
 /// conntrack's event and the client's stamp of one connection differ by no more than this: it may be printed late.

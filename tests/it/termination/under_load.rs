@@ -1,6 +1,6 @@
 //! Claims that need load, on the runs of the built-in scenarios.
 
-use rolldrop_analysis::model::Termination;
+use rolldrop_explain::model::Termination;
 use rolldrop_record::{Cause, EventKind, Outcome, RequestRow};
 
 use crate::machine::measured;

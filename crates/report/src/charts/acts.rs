@@ -5,7 +5,7 @@ use super::canvas::{Canvas, Dash, Pattern, Rect};
 use super::frame::{self, LANE, SMALL};
 use super::palette;
 use crate::words;
-use rolldrop_analysis::model::{Act, ChartData, Deed};
+use rolldrop_explain::model::{Act, ChartData, Deed};
 use rolldrop_record::event::ActionName;
 
 /// Maximum number of rows of names; if more are needed, consecutive marks of the same kind share one name.

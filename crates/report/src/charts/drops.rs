@@ -11,8 +11,8 @@ use super::timeline;
 use super::{Chart, ChartError, palette};
 use crate::format::{count, counted, len, seconds, seconds_unit};
 use crate::words;
-use rolldrop_analysis::Analysis;
-use rolldrop_analysis::model::{RunResult, Stage};
+use rolldrop_explain::Analysis;
+use rolldrop_explain::model::{RunResult, Stage};
 use rolldrop_record::Outcome;
 use series::{Pods, Row, Series, series};
 

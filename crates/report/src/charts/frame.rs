@@ -6,7 +6,7 @@ use super::axis::Axis;
 use super::canvas::{Anchor, Canvas, Dash, Pattern, Rect, Text, Weight};
 use super::palette;
 use crate::words;
-use rolldrop_analysis::model::RunResult;
+use rolldrop_explain::model::RunResult;
 use rolldrop_record::Outcome;
 
 /// Width of every chart, in pixels.

@@ -9,8 +9,8 @@ use super::frame::{self, Key, LEFT, Look, RIGHT, WIDTH};
 use super::{Chart, ChartError, latency, palette, timeline};
 use crate::format::{count, counted, millis, seconds_unit};
 use crate::words;
-use rolldrop_analysis::Analysis;
-use rolldrop_analysis::model::{HeatMap, LatencyBucket, RunResult};
+use rolldrop_explain::Analysis;
+use rolldrop_explain::model::{HeatMap, LatencyBucket, RunResult};
 
 const HEIGHT: u32 = 800;
 /// Maximum number of columns.

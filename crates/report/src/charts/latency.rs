@@ -8,8 +8,8 @@ use super::frame::{self, Key, LANE, LEFT, Look, RIGHT, SMALL, WIDTH, anchored, b
 use super::{Chart, ChartError, palette};
 use crate::format::{counted, millis, percent};
 use crate::words;
-use rolldrop_analysis::Analysis;
-use rolldrop_analysis::model::{LatencyBucket, LatencyHistograms, Percentiles, RunResult};
+use rolldrop_explain::Analysis;
+use rolldrop_explain::model::{LatencyBucket, LatencyHistograms, Percentiles, RunResult};
 
 const HEIGHT: u32 = 900;
 /// Number of bars per factor of ten.

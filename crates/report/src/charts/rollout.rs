@@ -13,8 +13,8 @@ use super::{Chart, ChartError, palette};
 use crate::format::{self, count, counted, either, len, plain, seconds_unit};
 use crate::words;
 use plotters::style::RGBColor;
-use rolldrop_analysis::Analysis;
-use rolldrop_analysis::model::RunResult;
+use rolldrop_explain::Analysis;
+use rolldrop_explain::model::RunResult;
 use rolldrop_record::Outcome;
 use series::{Line, Phase, Row, Series, Whose};
 

@@ -9,8 +9,8 @@ use super::frame::{self, Key, LEFT, Look, RIGHT, SMALL, WIDTH, bold};
 use super::{Chart, ChartError, palette};
 use crate::format::{self, counted, either, len, millis, plain, seconds_unit};
 use crate::words;
-use rolldrop_analysis::Analysis;
-use rolldrop_analysis::model::{RunResult, Second};
+use rolldrop_explain::Analysis;
+use rolldrop_explain::model::{RunResult, Second};
 use rolldrop_record::Outcome;
 
 const HEIGHT: u32 = 900;

@@ -7,8 +7,8 @@ use super::frame::{self, Key, Look, SMALL, WIDTH, anchored, bold};
 use super::{Chart, ChartError, palette, timeline};
 use crate::format::{count, counted, either, len, plain, seconds_unit};
 use crate::words;
-use rolldrop_analysis::Analysis;
-use rolldrop_analysis::model::{PodTraffic, Traffic};
+use rolldrop_explain::Analysis;
+use rolldrop_explain::model::{PodTraffic, Traffic};
 
 /// Left and right edge of the bars: the names of the pods are before them, the requests they answered after.
 const LEFT: f64 = 250.0;

@@ -7,7 +7,7 @@ use super::frame::{self, Key, LEFT, Look, RIGHT, SMALL, WIDTH, anchored, bold};
 use super::{Chart, ChartError, palette};
 use crate::format::{count, counted, len, percent};
 use crate::tune::{headline, shown};
-use rolldrop_analysis::judge::tune::{Purpose, Step, Tuning};
+use rolldrop_judge::tune::{Purpose, Step, Tuning};
 
 /// Height of the plot of one consumer's windows.
 const PLOT: f64 = 190.0;

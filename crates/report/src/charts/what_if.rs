@@ -6,9 +6,9 @@ use super::frame::{self, Key, LEFT, Look, RIGHT, SMALL, WIDTH, anchored, bold, c
 use super::{Chart, ChartError, palette};
 use crate::format::{count, counted, either, len};
 use crate::words;
-use rolldrop_analysis::Analysis;
-use rolldrop_analysis::judge::tune::{Rollout, Settings, Strategy};
-use rolldrop_analysis::model::{Recommendation, RunResult, SleepNeeded};
+use rolldrop_explain::Analysis;
+use rolldrop_explain::model::{Recommendation, RunResult, SleepNeeded};
+use rolldrop_judge::tune::{Rollout, Settings, Strategy};
 
 const HEIGHT: u32 = 826;
 /// Height of a scale for the cost of a sleep.
@@ -245,7 +245,7 @@ fn marks(series: &Series) -> Vec<(u64, &'static str, Dash, f64)> {
 mod tests {
     use super::*;
     use crate::samples;
-    use rolldrop_analysis::model::Lost;
+    use rolldrop_explain::model::Lost;
 
     /// Returns the sample, with the sleep that each lost request needed: the time since its pod's deletion.
     fn sample() -> Analysis {

@@ -9,8 +9,8 @@ use super::frame::{self, Key, LANE, LEFT, Look, RIGHT, SMALL, WIDTH, anchored, b
 use super::{Chart, ChartError, palette};
 use crate::format::{count, counted, len, percent, seconds, seconds_unit};
 use crate::words;
-use rolldrop_analysis::Analysis;
-use rolldrop_analysis::model::{Mode, Recommendation, RunResult, Window};
+use rolldrop_explain::Analysis;
+use rolldrop_explain::model::{Mode, Recommendation, RunResult, Window};
 
 /// Maximum height of a window, and of all windows of a panel together, in pixels.
 const EACH: f64 = 14.0;

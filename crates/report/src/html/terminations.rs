@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use super::{Cell, scrolled};
 use crate::format::{NONE, bounded, count, counted, list, or_none, plain, seconds_unit};
 use crate::words;
-use rolldrop_analysis::model::{Bounded, RunResult, Stage, Termination, Window};
+use rolldrop_explain::model::{Bounded, RunResult, Stage, Termination, Window};
 
 /// The stages of a termination, with their names.
 const STAGES: [(Stage, &str); 11] = [

@@ -1,7 +1,7 @@
 //! Tests of `report.html`, and of the values that it gives for the pictures.
 
 use super::*;
-use rolldrop_analysis::model::{Finding, PodSpan, Severity};
+use rolldrop_explain::model::{Finding, PodSpan, Severity};
 
 #[test]
 fn html_needs_no_other_resource() {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::{by_count, short_pod};
 use crate::format::{self, count, counted, either, len, list, seconds_unit};
-use rolldrop_analysis::Class;
-use rolldrop_analysis::model::{Bounded, RequestCounts, RunResult, Termination};
+use rolldrop_explain::Class;
+use rolldrop_explain::model::{Bounded, RequestCounts, RunResult, Termination};
 use rolldrop_record::{Cause, Outcome};
 
 /// States where the dropped requests fell, if any were: one sentence for each way in which this is known. Requests
@@ -136,7 +136,7 @@ pub(in super::super) fn dropped_by_cause(requests: &RequestCounts) -> Vec<(Cause
 mod tests {
     use super::*;
     use crate::words::headline;
-    use rolldrop_analysis::model::{GroupWindow, LossGroup};
+    use rolldrop_explain::model::{GroupWindow, LossGroup};
 
     #[test]
     fn summary_states_losses_matching_several_windows() {

@@ -2,8 +2,8 @@
 
 use super::warning;
 use crate::format::{counted, len, list};
-use rolldrop_analysis::judge::standing::Standing;
-use rolldrop_analysis::model::{Check, CheckVerdict, FindingKind, RunResult};
+use rolldrop_explain::model::{Check, CheckVerdict, FindingKind, RunResult};
+use rolldrop_judge::standing::Standing;
 
 /// Returns the result as a sentence whose subject is the run: `failed: dropped.max`.
 pub(in super::super) fn standing(result: &RunResult) -> String {

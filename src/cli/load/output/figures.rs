@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::cli::classes::ByClass;
-use rolldrop_analysis::model::Percentiles;
+use rolldrop_explain::model::Percentiles;
 use rolldrop_load::{OfTarget, Recent, Second, Tally};
 use rolldrop_record::Outcome;
 

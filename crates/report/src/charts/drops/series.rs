@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::axis::{Break, nice_step, right_end};
 use super::MARKS;
 use crate::words;
-use rolldrop_analysis::Analysis;
-use rolldrop_analysis::model::{LossGroup, Lost, Mode, Termination, Window};
+use rolldrop_explain::Analysis;
+use rolldrop_explain::model::{LossGroup, Lost, Mode, Termination, Window};
 use rolldrop_record::Outcome;
 
 /// Maximum number of rows, if pods can be combined.

@@ -3,7 +3,7 @@
 use super::series::bin_of;
 use super::*;
 use crate::samples;
-use rolldrop_analysis::model::{Bounded, Candidate, LossGroup, TargetResult, Why};
+use rolldrop_explain::model::{Bounded, Candidate, LossGroup, TargetResult, Why};
 
 fn plotted(row: &Row) -> u64 {
     row.bins.values().flat_map(|bin| bin.values()).sum::<u64>() + row.beyond

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::super::axis::nice_step;
 use super::super::timeline::{self, Column};
-use rolldrop_analysis::Analysis;
-use rolldrop_analysis::model::{Bounded, Lost, PodSpan, RunResult, Stage, Termination};
+use rolldrop_explain::Analysis;
+use rolldrop_explain::model::{Bounded, Lost, PodSpan, RunResult, Stage, Termination};
 use rolldrop_record::Outcome;
 
 /// Maximum number of rows, as long as pods can be combined.

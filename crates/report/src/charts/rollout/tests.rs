@@ -4,7 +4,7 @@ use super::super::timeline::Column;
 use super::series::series;
 use super::*;
 use crate::samples;
-use rolldrop_analysis::model::{Act, Bounded, Candidate, Deed, PodSpan, TargetResult, Why};
+use rolldrop_explain::model::{Act, Bounded, Candidate, Deed, PodSpan, TargetResult, Why};
 use rolldrop_record::event::ActionName;
 
 /// Returns the sample rollout with the pods that followed, and its action.

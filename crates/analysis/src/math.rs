@@ -1,7 +1,0 @@
-//! Statistics that know nothing of runs.
-
-pub(crate) mod exact;
-pub(crate) mod power;
-pub(crate) mod stats;
-pub(crate) mod trend;
-pub(crate) mod values;

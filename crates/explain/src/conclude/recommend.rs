@@ -1,0 +1,412 @@
+//! Recommendations: the settings that the windows support, and reasons against those that they do not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::attribute::judged::Judged;
+use crate::math::stats;
+use crate::model::figures::{counted, len};
+use crate::model::{
+    Candidate, LossGroup, Mode, Recommendation, SleepNeeded, Termination, Verdict, WhatIf, Window,
+    WindowBasis, WindowSummary, apart,
+};
+use crate::route::phase::{self, Clock};
+use crate::timeline::{PodEnd, Timeline};
+use rolldrop_record::event::Replacement;
+use rolldrop_record::{Cause, Policy, Stamp};
+
+/// Limit of 3/λ, in seconds, where λ is a pod's rate of new connections: a rarer one shows its window too coarsely.
+pub const MAX_COARSENESS_S: f64 = 0.5;
+/// Largest difference, in seconds, between the largest upper and the largest lower bound; beyond it the suggestion is a
+/// range.
+const MAX_OPEN_S: f64 = 1.0;
+/// Share of the requests lost in windows from which those that met starting pods make the bounds too large.
+const COMPETING_SHARE: f64 = 0.05;
+
+/// Summarises the windows per consumer and mode.
+pub(crate) fn summaries(terminations: &[Termination]) -> Vec<WindowSummary> {
+    let mut groups: BTreeMap<(Mode, &str), Vec<&crate::model::Window>> = BTreeMap::new();
+    for t in terminations {
+        for w in t.windows.iter().filter(|w| w.is_one()) {
+            groups.entry((t.mode, &w.consumer)).or_default().push(w);
+        }
+    }
+    groups
+        .into_iter()
+        .map(|((mode, consumer), windows)| {
+            let mut upper: Vec<f64> = windows.iter().filter_map(|w| w.upper_s).collect();
+            upper.sort_by(f64::total_cmp);
+            let lower = || windows.iter().filter_map(|w| w.lower_s);
+            WindowSummary {
+                consumer: consumer.to_owned(),
+                mode,
+                n: windows.len(),
+                p50: stats::nearest_rank(&upper, 0.50),
+                p90: stats::nearest_rank(&upper, 0.90),
+                p99: stats::nearest_rank(&upper, 0.99),
+                max: upper.last().copied(),
+                lower: lower().reduce(f64::min).zip(lower().reduce(f64::max)),
+                censored: windows.iter().filter(|w| w.censored.is_some()).count(),
+            }
+        })
+        .collect()
+}
+
+/// Data that all recommendations of a run rest on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ground<'a> {
+    pub timeline: &'a Timeline,
+    pub terminations: &'a [Termination],
+    pub groups: &'a [LossGroup],
+    pub judged: &'a [Judged<'a>],
+    pub verdict: &'a Verdict,
+    /// Service time of a request, in seconds: a sleep must leave this time to a request that it saves.
+    pub service_s: f64,
+}
+
+/// Returns one recommendation or refusal per mode.
+pub(crate) fn recommendations(ground: Ground<'_>) -> Vec<Recommendation> {
+    let modes: BTreeSet<Mode> = ground.terminations.iter().map(|t| t.mode).collect();
+    modes.into_iter().map(|mode| recommendation(ground, mode)).collect()
+}
+
+fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
+    let Ground { timeline, terminations, .. } = ground;
+    let policy = &timeline.info.policy;
+    let of_mode = || {
+        let all = terminations.iter().zip(&timeline.ends).filter(|(t, _)| t.mode == mode);
+        all.filter(|(t, _)| t.windows.is_empty() || t.windows.iter().any(Window::is_one))
+    };
+    let windows = || of_mode().flat_map(|(t, _)| &t.windows).filter(|w| w.is_one());
+    let n = of_mode().count();
+    let units = units(timeline.info.targets.len(), of_mode().map(|(t, _)| t));
+    let needed = stats::wilks_needed(policy.coverage, policy.confidence);
+    let mut refused_because = Vec::new();
+    refused_because.extend(not_believed(ground.verdict));
+    let seen = windows().filter(|w| w.upper_s.is_some()).max_by(|a, b| {
+        let [a, b] = [a, b].map(|w| w.upper_s.unwrap_or_default());
+        a.total_cmp(&b)
+    });
+    let seen_s = seen.and_then(|w| w.upper_s);
+    let lasted_at_least_s = lasted_at_least_s(ground, mode);
+    let clocks = phase::clocks(timeline, of_mode().map(|(_, end)| end));
+    let largest = clocks.iter().map(Clock::longest_s).fold(seen_s.unwrap_or(0.0), f64::max);
+    // The period for which a client keeps its knowledge governs by itself: no sleep below it is an answer.
+    let is_open = clocks.is_empty() && largest - lasted_at_least_s.unwrap_or(0.0) > MAX_OPEN_S;
+    let in_rollouts = of_mode().filter(|_| mode == Mode::Rollout);
+    refused_because.extend(all_at_once(in_rollouts.map(|(_, end)| end)));
+    let starts = starts_compete(timeline, terminations, ground.judged, mode);
+    refused_because
+        .extend(starts.filter(|_| is_open || seen.is_none()).map(|starting| probe_first(timeline, starting)));
+    let is_sound = refused_because.is_empty();
+    if units < needed {
+        refused_because.push(too_few(policy, n, units, needed));
+    }
+    let censored = windows().filter(|w| w.upper_s.is_none()).count();
+    if censored > 0 {
+        refused_because.push(format!("{censored} of {} windows have no upper bound", windows().count()));
+    }
+    refused_because.extend(too_coarse(windows()));
+    refused_because.extend(clocks.iter().filter_map(Clock::in_step));
+    // No number is below a bound that the same report shows.
+    let covers_all = (n > 0 && censored == 0 && is_sound && windows().next().is_some())
+        .then(|| stats::ceil_seconds(largest.max(lasted_at_least_s.unwrap_or(0.0))));
+    let set = Settings::of(of_mode().map(|(_, end)| end));
+    // No advice lowers what is set.
+    let pre_stop =
+        covers_all.filter(|_| refused_because.is_empty()).map(|s| (s + policy.margin_s).max(set.pre_stop_s));
+    let stopping = of_mode().map(|(_, e)| stopping_s(e)).try_fold(0.0f64, |max, s| s.map(|s| max.max(s)));
+    let grace =
+        pre_stop.zip(stopping).map(|(p, s)| (p + stats::ceil_seconds(s) + policy.margin_s).max(set.grace_s));
+    let consumers: BTreeSet<&str> = windows().map(|w| w.consumer.as_str()).collect();
+    let rollouts = rollouts(mode, of_mode().map(|(t, _)| t));
+    let suggested = covers_all.filter(|s| *s > set.pre_stop_s && has_saved(ground, mode, *s, set.pre_stop_s));
+    let least = stats::ceil_seconds(lasted_at_least_s.unwrap_or(0.0)).max(set.pre_stop_s + 1);
+    let suggested_from = suggested.filter(|to| is_open && least < *to).map(|_| least);
+    let to_go = needed.saturating_sub(units);
+    Recommendation {
+        mode,
+        pre_stop_seconds: pre_stop,
+        termination_grace_period_seconds: grace,
+        confidence: policy.confidence,
+        coverage: stats::wilks_coverage(units, policy.confidence),
+        coverage_asked: policy.coverage,
+        terminations: n,
+        units,
+        consumers: consumers.into_iter().map(str::to_owned).collect(),
+        basis: format!(
+            "{}{}; a sleep is the longest time rounded up, with {} s of margin, and never below the current \
+             setting; {}",
+            longest_window(seen_s, windows().count(), censored),
+            clocks.iter().map(Clock::in_words).collect::<String>(),
+            policy.margin_s,
+            stopping_in_words(stopping)
+        ),
+        terminations_needed: to_go,
+        refused_because,
+        covers_all_seen_seconds: covers_all,
+        suggested_seconds: suggested,
+        suggested_from_seconds: suggested_from,
+        narrowed_by: suggested_from.map(|_| narrowed_by(seen, rollouts, units, to_go)),
+        lasted_at_least_s,
+        rollouts,
+    }
+}
+
+/// Returns the reasons why nothing may be concluded from the run.
+fn not_believed(verdict: &Verdict) -> Option<String> {
+    match verdict {
+        Verdict::Valid => None,
+        Verdict::Partial { .. } => Some("the record is not whole".to_owned()),
+        Verdict::Invalid { .. } => Some("the measurement is not valid".to_owned()),
+    }
+}
+
+/// Returns the longest time that a window of this mode, of a rollout, or of a group with such a pod is known to have
+/// lasted, in seconds. Windows are longest in rollouts, so the evidence from a rollout holds for any choice.
+fn lasted_at_least_s(ground: Ground<'_>, mode: Mode) -> Option<f64> {
+    let counts = |t: &Termination| t.mode == mode || t.mode == Mode::Rollout;
+    let of_pods = ground.terminations.iter().filter(|t| counts(t)).flat_map(|t| &t.windows);
+    let of_groups = (ground.groups.iter())
+        .filter(|group| group.terminations.iter().any(|e| counts(&ground.terminations[*e])))
+        .flat_map(|group| &group.windows);
+    of_pods.filter_map(|w| w.lower_s).chain(of_groups.filter_map(|w| w.lower_s)).reduce(f64::max)
+}
+
+/// Returns the reason why no sleep can help, if the workload of these pods takes all of them away at once.
+fn all_at_once<'a>(ends: impl Iterator<Item = &'a PodEnd>) -> Option<String> {
+    let mut workloads = ends.filter_map(|end| end.workload.as_ref());
+    let workload = workloads.find(|workload| workload.strategy == Some(Replacement::Recreate))?;
+    Some(format!(
+        "{} has strategy Recreate: all its pods end before the first new one starts, and no sleep covers that",
+        workload.name
+    ))
+}
+
+/// Counts requests to pods that did not listen yet while windows of this mode may have been open, if they are enough
+/// to make the windows' upper bounds too large.
+pub(crate) fn starts_compete(
+    timeline: &Timeline,
+    terminations: &[Termination],
+    judged: &[Judged<'_>],
+    mode: Mode,
+) -> Option<u64> {
+    let of_mode = terminations.iter().zip(&timeline.ends).filter(|(t, _)| t.mode == mode);
+    let window = |(t, end): (&Termination, &PodEnd)| {
+        let uppers: Option<Vec<f64>> = t.windows.iter().filter(|w| w.is_one()).map(|w| w.upper_s).collect();
+        let longest_s = uppers.map(|uppers| uppers.into_iter().fold(0.0, f64::max));
+        let until = longest_s.map(|s| end.t0.earliest + std::time::Duration::from_secs_f64(s));
+        (end.t0.earliest, until.unwrap_or(timeline.load_ended))
+    };
+    let windows: Vec<(Stamp, Stamp)> = of_mode.map(window).collect();
+    let is_in_one = |at: Stamp| windows.iter().any(|(from, to)| (*from..=*to).contains(&at));
+    let in_one = |cause: fn(Cause) -> bool| {
+        len(judged.iter().filter(|j| cause(j.cause) && is_in_one(j.request.begun())).count())
+    };
+    let (starts, all) = (in_one(|cause| cause == Cause::NotReadyYet), in_one(|_| true));
+    (starts > 0 && starts as f64 >= COMPETING_SHARE * all as f64).then_some(starts)
+}
+
+/// Returns the remedy that keeps traffic from pods that do not serve yet: another one if all are probed already.
+pub(crate) fn starts(timeline: &Timeline) -> &'static str {
+    let mut began = timeline.pods.iter().filter(|pod| !pod.listed).map(|pod| pod.is_probed).peekable();
+    if began.peek().is_some() && began.all(|is_probed| is_probed == Some(true)) {
+        return "a readinessProbe that fails until the app serves what is requested: the one that is set succeeds before";
+    }
+    "a readinessProbe that fails until the app serves"
+}
+
+/// Returns the sentence for this number of such requests.
+pub(crate) fn probe_first(timeline: &Timeline, starting: u64) -> String {
+    format!(
+        "first {}; then measure again: {} met pods that did not serve yet, which makes the windows look longer, too",
+        starts(timeline),
+        counted(starting, "request")
+    )
+}
+
+/// Explains that a pod gets too few connections to show its window.
+fn too_coarse<'a>(windows: impl Iterator<Item = &'a Window>) -> Option<String> {
+    let slowest = windows.map(|w| w.rate_before).filter(|r| *r > 0.0).fold(f64::INFINITY, f64::min);
+    (slowest.is_finite() && 3.0 / slowest > MAX_COARSENESS_S).then(|| {
+        format!(
+            "a pod got only {slowest:.1} new connections/s, which shows its window to {:.2} s at best (limit \
+             {MAX_COARSENESS_S} s): raise the rate of new connections",
+            3.0 / slowest
+        )
+    })
+}
+
+/// Counts the rollouts that these pods ended in; `None` for other modes, and if nothing tells the rollouts apart.
+fn rollouts<'a>(mode: Mode, terminations: impl Iterator<Item = &'a Termination>) -> Option<usize> {
+    if mode != Mode::Rollout {
+        return None;
+    }
+    let each = terminations.map(|t| Some((t.disruption?, t.repetition)));
+    Some(each.collect::<Option<BTreeSet<_>>>()?.len())
+}
+
+/// Returns the remedy that narrows a range: more of the same, and the names of pods where bounds rest on balancing.
+fn narrowed_by(seen: Option<&Window>, rollouts: Option<usize>, units: usize, needed: usize) -> String {
+    let more = match rollouts {
+        Some(rollouts) => {
+            let more = (needed * rollouts).div_ceil(units.max(1)).max(1);
+            format!(
+                "{} {}",
+                counted(len(more), "more rollout"),
+                crate::model::figures::either(len(more), "decides", "decide")
+            )
+        }
+        None => format!("{} that end apart decide", counted(len(needed.max(1)), "more termination")),
+    };
+    let by_balance = |basis| matches!(basis, WindowBasis::Balance | WindowBasis::BalanceAssumed);
+    match seen.and_then(|w| w.upper_basis) {
+        Some(basis) if by_balance(basis) => {
+            format!(
+                "{more}, and the bounds are tighter where pods are named (podHeader, a sidecar, --evidence conntrack)"
+            )
+        }
+        _ => more,
+    }
+}
+
+/// Describes the time that pods took to stop, as far as it was seen.
+fn stopping_in_words(stopping_s: Option<f64>) -> String {
+    match stopping_s {
+        Some(s) => format!("the slowest pod took {s:.2} s from SIGTERM to its end"),
+        None => "the time from SIGTERM to the pod's end was not seen for every pod".to_owned(),
+    }
+}
+
+/// Describes the longest window, as far as it is known.
+fn longest_window(upper_s: Option<f64>, windows: usize, censored: usize) -> String {
+    match upper_s {
+        Some(upper_s) if censored == 0 => format!("the longest of the windows lasted at most {upper_s:.3} s"),
+        Some(upper_s) => format!(
+            "the longest of the {} windows that have an upper bound lasted at most {upper_s:.3} s",
+            windows - censored
+        ),
+        None if windows == 0 => "there are no windows".to_owned(),
+        None => "how long the longest window lasted is unknown, as none has an upper bound".to_owned(),
+    }
+}
+
+/// Explains why these windows are not enough.
+fn too_few(policy: &Policy, n: usize, units: usize, needed: usize) -> String {
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    let what = if units < n {
+        let steps = if units == 1 { "one step that counts" } else { &format!("{units} steps that count") };
+        format!("the longest window of {n} pods, which left the rules in {steps},")
+    } else {
+        format!("the longest window of {n}")
+    };
+    format!(
+        "{what} covers {} of future ones at {} confidence; {} more are needed to claim {} coverage",
+        percent(stats::wilks_coverage(units, policy.confidence)),
+        percent(policy.confidence),
+        needed - units,
+        percent(policy.coverage)
+    )
+}
+
+/// Counts the independent ends that the windows show. Pods that one sync of a Service proxy removes from its rules
+/// share the end of their windows, so windows that may have ended at the same time count once: the count is that of
+/// ends that are surely apart. With several consumers, the consumer with the fewest counts.
+fn units<'a>(consumers: usize, terminations: impl Iterator<Item = &'a Termination> + Clone) -> usize {
+    let of_consumer = |consumer: usize| {
+        let windows = terminations.clone().map(|t| (t, t.windows.get(consumer)));
+        apart(windows.filter(|(_, window)| window.is_none_or(Window::is_one))).len()
+    };
+    (0..consumers).map(of_consumer).min().unwrap_or(0)
+}
+
+/// Current settings of the pods of a mode: the largest of each.
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    pre_stop_s: u64,
+    grace_s: u64,
+}
+
+impl Settings {
+    fn of<'a>(ends: impl Iterator<Item = &'a PodEnd> + Clone) -> Self {
+        let largest =
+            |values: &mut dyn Iterator<Item = i64>| values.filter_map(|s| u64::try_from(s).ok()).max();
+        Self {
+            pre_stop_s: largest(&mut ends.clone().filter_map(|end| end.pre_stop_sleep_s)).unwrap_or(0),
+            grace_s: largest(&mut ends.map(|end| end.grace_s)).unwrap_or(0),
+        }
+    }
+}
+
+/// Returns true if requests were lost in this mode that a sleep of this many seconds would have saved.
+fn has_saved(ground: Ground<'_>, mode: Mode, pre_stop_s: u64, had_s: u64) -> bool {
+    let is_of_mode =
+        |j: &&Judged<'_>| j.candidates.iter().any(|c| ground.terminations[c.termination].mode == mode);
+    ground.judged.iter().filter(is_of_mode).any(|j| saves(ground, j, pre_stop_s, had_s))
+}
+
+/// Returns true if a request would not have been lost if every pod that may have lost it had slept this long before it
+/// stopped, instead of with the current setting.
+fn saves(ground: Ground<'_>, j: &Judged<'_>, pre_stop_s: u64, had_s: u64) -> bool {
+    pre_stop_s > had_s && needed(ground, j).is_some_and(|needed| pre_stop_s as f64 > needed.certain_s)
+}
+
+/// Returns the sleep beyond which a request would not have been lost; `None` if no sleep helps it.
+///
+/// A request that was routed to a pod that no longer accepted it would have been accepted. A request that was cut off
+/// as the pod ended would have been answered, unless it takes longer than requests usually do; it makes no difference
+/// if the app had read it.
+fn needed(ground: Ground<'_>, j: &Judged<'_>) -> Option<SleepNeeded> {
+    let takes_s = match j.cause {
+        cause if cause.is_helped_by_sleep() => 0.0,
+        Cause::KilledInFlight if !j.request.row.conn_reused => ground.service_s,
+        _ => return None,
+    };
+    let t0 = |c: &Candidate| ground.timeline.ends[c.termination].t0;
+    let since = |at: Stamp| j.request.begun().seconds_since(at) + takes_s;
+    let certain_s = j.candidates.iter().map(|c| since(t0(c).earliest)).reduce(f64::max)?;
+    let possible_s = j.candidates.iter().map(|c| since(t0(c).latest)).reduce(f64::min)?;
+    Some(SleepNeeded { certain_s, possible_s })
+}
+
+/// Returns, for each lost request, the sleep that it needed.
+pub(crate) fn sleeps(ground: Ground<'_>) -> Vec<Option<SleepNeeded>> {
+    ground.judged.iter().map(|j| needed(ground, j)).collect()
+}
+
+/// Returns the time from SIGTERM to the end of app and proxy; `None` if not seen or cut short by SIGKILL.
+fn stopping_s(end: &PodEnd) -> Option<f64> {
+    if end.exit_code == Some(137) {
+        return None;
+    }
+    let ended = end.stages.proxy_exited.max(end.stages.app_exited).or(end.stages.containers_terminated)?;
+    Some(ended.seconds_since(end.may_stop_from()).max(0.0))
+}
+
+/// Predicts the effect of some sleeps. Sleeps shorter than a pod already had are omitted: their losses were not seen.
+pub(crate) fn what_if(ground: Ground<'_>, covering: Option<u64>) -> Vec<WhatIf> {
+    let terminations = ground.terminations;
+    if terminations.is_empty() {
+        return Vec::new();
+    }
+    let had = Settings::of(ground.timeline.ends.iter()).pre_stop_s;
+    let sleeps: BTreeSet<u64> =
+        [0, 1, 2, 5, 10].into_iter().chain(covering).chain([had]).filter(|s| *s >= had).collect();
+    sleeps
+        .into_iter()
+        .map(|pre_stop_seconds| {
+            let is_covered = |t: &&Termination| {
+                !t.windows.is_empty()
+                    && (t.windows.iter().filter(|w| w.is_one()))
+                        .all(|w| w.upper_s.is_some_and(|u| u <= pre_stop_seconds as f64))
+            };
+            let avoided = ground.judged.iter().filter(|j| saves(ground, j, pre_stop_seconds, had)).count();
+            WhatIf {
+                pre_stop_seconds,
+                windows_covered: terminations.iter().filter(is_covered).count(),
+                terminations: terminations.len(),
+                drops_avoided: avoided as u64,
+                drops_left: (ground.judged.len() - avoided) as u64,
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,409 @@
+//! The sums over all requests.
+
+mod apart;
+mod by_time;
+mod heat;
+mod traffic;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::attribute::evidence::Evidence;
+use crate::attribute::judged::Load;
+use crate::count::reached::Reached;
+use crate::math::add_counts;
+use crate::math::values::{FewValues, Values};
+use crate::model::{LateArrival, Latencies, RequestCounts, Second};
+use crate::route::arrivals::has_met;
+use crate::route::flows::Reuses;
+use crate::route::streams::Streams;
+use crate::timeline::by_name::ByName;
+use crate::timeline::drop_policy::Class;
+use crate::timeline::periods::Periods;
+use crate::timeline::{Lives, Request, Requests, Timeline};
+use apart::{Apart, Later};
+use by_time::Sum as _;
+use heat::Heat;
+use rolldrop_record::parts::{PartError, Wanted};
+use rolldrop_record::{Outcome, Phase, ServedEnd, Stamp};
+use traffic::{ByPod, UNKNOWN};
+
+/// The sums. They count requests of the counted part, unless stated otherwise.
+#[derive(Debug, Default)]
+pub(crate) struct Sums<'a> {
+    pub all: Part<'a>,
+    /// Sums by target; empty if there is only one.
+    pub targets: Vec<Part<'a>>,
+    /// Number of all recorded requests, including the warm-up.
+    pub recorded: u64,
+    /// Send lags.
+    pub lag: Values,
+    /// By second of the intended send time.
+    pub seconds: Vec<OneSecond>,
+    /// Latencies by time.
+    pub heat: Heat,
+    /// Answered requests by pod and time.
+    pub traffic: ByPod<'a>,
+    /// The last intended send time, in seconds since the counted part began.
+    pub end_s: f64,
+    /// Answered new connections to pods that were ending.
+    pub late_ok: Vec<LateArrival>,
+    /// By termination, number of requests that its pod answered since t0.
+    pub seen: Vec<u64>,
+    /// By termination, requests that its pod answered on kept connections long after it may have got SIGTERM.
+    pub kept: Vec<Kept>,
+    /// HTTP/2 connections of lost requests.
+    pub streams: Streams,
+    pub reached: Reached,
+    /// Connect times of all connections that were established.
+    pub connects: Values,
+    pub reuses: Reuses,
+    /// For each pod that left its Services alive, the time of its last new connection since then.
+    pub last_reached: Vec<Option<Stamp>>,
+    /// Requests of pods whose proxies' rows did not all arrive, without such a row.
+    pub unrecorded: BTreeMap<&'a str, u64>,
+    /// Requests that were reset although the app's listener was gone.
+    pub reset_for_refused: u64,
+    incomplete: BTreeSet<&'a str>,
+    met: ByName<Met<'a>>,
+    /// Rows of load sources that did not hand over all of them.
+    of_tallied: BTreeMap<&'a str, BTreeMap<Outcome, u64>>,
+}
+
+/// A pod that requests reached.
+#[derive(Clone, Copy, Debug)]
+struct Met<'a> {
+    /// Its place in the traffic.
+    place: usize,
+    lives: Lives<'a>,
+}
+
+/// An answer on a kept connection that comes later than this after the pod may have got the signal is no answer to a
+/// request that was under way then.
+const LONG_AFTER_NS: i64 = 1_000_000_000;
+
+/// Requests that an ending pod answered on kept connections.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Kept {
+    pub n: u64,
+    /// Time at which the last of these requests was answered.
+    pub last: Option<Stamp>,
+}
+
+impl Kept {
+    fn add(&mut self, other: Self) {
+        self.n += other.n;
+        self.last = self.last.max(other.last);
+    }
+}
+
+/// The requests of one second.
+#[derive(Debug)]
+pub(crate) struct OneSecond {
+    pub counts: Second,
+    /// Response times of the answered ones.
+    pub times: FewValues,
+}
+
+impl OneSecond {
+    fn merge(&mut self, other: Self) {
+        self.counts.ok += other.counts.ok;
+        add_counts(&mut self.counts.dropped, other.counts.dropped);
+        self.counts.other += other.counts.other;
+        self.times.merge(other.times);
+    }
+}
+
+/// Sums over the requests to all targets, or to one.
+#[derive(Debug, Default)]
+pub(crate) struct Part<'a> {
+    /// Counts by outcome and class, and requests known only as counts; not by cause.
+    pub counts: RequestCounts,
+    /// Service times of answered requests.
+    pub service: Values,
+    /// Sums away from any termination and near one.
+    pub apart: Apart<'a>,
+}
+
+impl Part<'_> {
+    /// Adds the sums of other requests.
+    fn merge(&mut self, other: Self) {
+        let (own, others) = (&mut self.counts, other.counts);
+        own.warmup += others.warmup;
+        own.total += others.total;
+        own.ok += others.ok;
+        own.dropped += others.dropped;
+        own.app_errors += others.app_errors;
+        own.not_sent += others.not_sent;
+        add_counts(&mut own.not_sent_by_reason, others.not_sent_by_reason);
+        own.cancelled += others.cancelled;
+        add_counts(&mut own.by_outcome, others.by_outcome);
+        self.service.merge(&other.service);
+    }
+
+    /// Adds a request of the counted part.
+    fn add(&mut self, class: Class, r: &Request) {
+        let counts = &mut self.counts;
+        counts.total += 1;
+        *counts.by_outcome.entry(r.row.outcome).or_default() += 1;
+        if let Some(reason) = &r.row.not_sent_reason {
+            *counts.not_sent_by_reason.entry(reason.to_string()).or_default() += 1;
+        }
+        *match class {
+            Class::Ok => &mut counts.ok,
+            Class::AppError => &mut counts.app_errors,
+            Class::NotSent => &mut counts.not_sent,
+            Class::Cancelled => &mut counts.cancelled,
+            Class::Dropped => &mut counts.dropped,
+        } += 1;
+        if let Some(ns) = r.row.service_ns().filter(|_| r.was_answered()) {
+            self.service.add(ns);
+        }
+    }
+
+    pub(crate) fn latencies(&self, is_closed_loop: bool) -> Latencies {
+        let mut response = Values::default();
+        if !is_closed_loop {
+            response.merge(&self.apart.steady);
+            response.merge(&self.apart.disrupted);
+        }
+        Latencies {
+            response: response.percentiles(),
+            service: self.service.percentiles(),
+            steady: self.apart.steady.percentiles(),
+            disrupted: self.apart.disrupted.percentiles(),
+        }
+    }
+}
+
+impl<'a> Sums<'a> {
+    /// Returns the sums that show how an answer was lost.
+    pub(crate) fn load(&self) -> Load<'_> {
+        let median = |OneSecond { counts, times }: &OneSecond| {
+            (counts.ok > 0).then(|| times.values().percentiles().p50)
+        };
+        let medians = self.seconds.iter().map(median).collect();
+        Load { medians, connects: &self.connects, streams: &self.streams }
+    }
+
+    /// Starts without requests.
+    pub(crate) fn new(timeline: &'a Timeline) -> Self {
+        Self {
+            targets: targets(timeline).map(|_| Part::default()).collect(),
+            seen: vec![0; timeline.ends.len()],
+            kept: vec![Kept::default(); timeline.ends.len()],
+            traffic: ByPod::of(timeline),
+            last_reached: vec![None; timeline.withdrawals.len()],
+            incomplete: timeline.pods_without_all_rows(),
+            ..Self::default()
+        }
+    }
+
+    /// Computes the sums of a run that was disrupted in these periods. `plain` are the sums over the requests that were
+    /// plainly answered, from their own rows.
+    pub(crate) fn of(
+        timeline: &'a Timeline,
+        requests: &'a Requests,
+        evidence: &Evidence,
+        disrupted: &Periods,
+        plain: Self,
+    ) -> Result<Self, PartError> {
+        let knows_more = evidence.knows_more_than(requests);
+        let begin = || (knows_more.then(|| Self::new(timeline)), Later::of(timeline, requests));
+        let add = |(sums, later): &mut (Option<Self>, Later<'a>), r: &Request| {
+            if let Some(sums) = sums {
+                sums.add(timeline, evidence.pod(r), r);
+            }
+            later.add(timeline, disrupted, r);
+        };
+        let merge = |(sums, later): &mut (Option<Self>, Later<'a>), other: (Option<Self>, Later<'a>)| {
+            sums.iter_mut().zip(other.0).for_each(|(own, other)| own.merge(other));
+            later.merge(other.1);
+        };
+        let wanted = if knows_more { Wanted::All } else { Wanted::Only(Later::COLUMNS) };
+        let (sums, mut later) = requests.plain(wanted, begin, add, merge)?;
+        let mut sums = sums.unwrap_or(plain);
+        for r in &requests.others {
+            sums.add(timeline, evidence.pod(r), r);
+            later.add(timeline, disrupted, r);
+        }
+        later.put_into(&mut sums);
+        sums.recorded = requests.all;
+        sums.reached.know(requests);
+        sums.all.counts.without_rows = sums.without_rows(timeline);
+        sums.late_ok.sort_by(|a, b| a.begun_s.total_cmp(&b.begun_s).then(a.termination.cmp(&b.termination)));
+        Ok(sums)
+    }
+
+    /// Adds a request that reached this pod, as far as that is known.
+    pub(crate) fn add(&mut self, timeline: &'a Timeline, pod: Option<&Arc<str>>, r: &Request) {
+        let class = Class::of(&r.row);
+        self.add_any(timeline, r);
+        self.reached.add(r, class == Class::Ok);
+        if r.row.phase == Phase::Warmup {
+            self.all.counts.warmup += 1;
+            return;
+        }
+        self.count(timeline, class, r);
+        self.time(timeline, class, r);
+        let Self { met, traffic, .. } = self;
+        let met = |pod| *met.get(pod, || Met { place: traffic.place(pod), lives: timeline.lives_of(pod) });
+        let pod = pod.map(met);
+        let ending = pod.and_then(|pod| pod.lives.end_at(r.begun()));
+        if matches!(class, Class::Ok | Class::AppError)
+            && let Some(e) = ending
+            && has_met(timeline, e, r)
+        {
+            self.seen[e] += 1;
+            let signalled = timeline.ends[e].may_stop_from();
+            if r.row.conn_reused && r.begun().ns_since(signalled) > LONG_AFTER_NS {
+                self.kept[e].add(Kept { n: 1, last: Some(r.row.end) });
+            }
+        }
+        if class == Class::Ok {
+            let since_ns = r.row.scheduled.ns_since(timeline.origin);
+            self.traffic.add(since_ns, pod.map_or(UNKNOWN, |pod| pod.place));
+            self.late_ok.extend(ending.and_then(|e| late_arrival(timeline, e, r)));
+        }
+    }
+
+    /// Adds the sums of other requests of the run.
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.all.merge(other.all);
+        for (own, other) in self.targets.iter_mut().zip(other.targets) {
+            own.merge(other);
+        }
+        self.lag.merge(&other.lag);
+        for (second, other) in other.seconds.into_iter().enumerate() {
+            self.second(second).merge(other);
+        }
+        self.heat.merge(other.heat);
+        self.traffic.merge(other.traffic);
+        self.end_s = self.end_s.max(other.end_s);
+        self.late_ok.extend(other.late_ok);
+        self.seen.iter_mut().zip(other.seen).for_each(|(own, other)| *own += other);
+        self.kept.iter_mut().zip(other.kept).for_each(|(own, other)| own.add(other));
+        self.reached.merge(other.reached);
+        self.connects.merge(&other.connects);
+        self.reuses.merge(other.reuses);
+        for (own, other) in self.last_reached.iter_mut().zip(other.last_reached) {
+            *own = (*own).max(other);
+        }
+        add_counts(&mut self.unrecorded, other.unrecorded);
+        self.reset_for_refused += other.reset_for_refused;
+        for (source, counts) in other.of_tallied {
+            add_counts(self.of_tallied.entry(source).or_default(), counts);
+        }
+    }
+
+    /// Returns the counts of load sources, minus those of their rows.
+    fn without_rows(&self, timeline: &Timeline) -> BTreeMap<String, BTreeMap<Outcome, u64>> {
+        let mut all = timeline.tallies.clone();
+        for (source, tally) in &mut all {
+            for (outcome, count) in tally.iter_mut() {
+                let rows = self.of_tallied.get(source.as_str()).and_then(|rows| rows.get(outcome));
+                *count = count.saturating_sub(rows.copied().unwrap_or(0));
+            }
+            tally.retain(|_, count| *count > 0);
+        }
+        all.retain(|_, tally| !tally.is_empty());
+        all
+    }
+
+    /// Adds a request of the warm-up or of the counted part.
+    fn add_any(&mut self, timeline: &Timeline, r: &Request) {
+        if let (Some(start), Some(connected)) = (r.row.connect_start, r.row.connected) {
+            self.connects.add(connected.ns_since(start));
+        }
+        self.reuses.add(r);
+        for (last, withdrawal) in self.last_reached.iter_mut().zip(&timeline.withdrawals) {
+            let is_its = r.pod().is_some_and(|pod| **pod == *withdrawal.pod);
+            // Connections after its return do not show how long the Service took to drop it.
+            let is_then = r.begun() >= withdrawal.asked
+                && withdrawal.returned.is_none_or(|returned| r.begun() < returned);
+            if is_its && r.is_new_connection() && is_then {
+                *last = (*last).max(Some(r.begun()));
+            }
+        }
+        if r.proxy.is_none()
+            && let Some(pod) = r.row.pod.as_deref().and_then(|pod| self.incomplete.get(pod).copied())
+        {
+            *self.unrecorded.entry(pod).or_default() += 1;
+        }
+        let was_refused = r.served.as_ref().is_some_and(|served| served.ended == ServedEnd::UpstreamRefused);
+        self.reset_for_refused += u64::from(was_refused && r.row.outcome == Outcome::ResetBeforeResponse);
+    }
+
+    fn count(&mut self, timeline: &'a Timeline, class: Class, r: &Request) {
+        self.all.add(class, r);
+        if let Some(part) = of_target(&mut self.targets, timeline, r) {
+            part.add(class, r);
+        }
+        if r.was_answered() {
+            self.heat.add(r.row.scheduled.ns_since(timeline.origin), latency_ns(timeline, r));
+        }
+        if let Some((source, _)) = timeline.tallies.get_key_value(&*r.row.source) {
+            *self.of_tallied.entry(source).or_default().entry(r.row.outcome).or_default() += 1;
+        }
+        if let Some(ns) = r.row.send_lag_ns() {
+            self.lag.add(ns);
+        }
+    }
+
+    /// Adds to the seconds of the run.
+    fn time(&mut self, timeline: &Timeline, class: Class, r: &Request) {
+        let row = &r.row;
+        self.end_s = self.end_s.max(timeline.seconds(row.scheduled));
+        let OneSecond { counts, times } = self.second(timeline.second_of(row.scheduled));
+        match class {
+            Class::Ok => {
+                counts.ok += 1;
+                times.add(row.response_ns());
+            }
+            Class::Dropped => *counts.dropped.entry(row.outcome).or_default() += 1,
+            _ => counts.other += 1,
+        }
+    }
+
+    fn second(&mut self, number: usize) -> &mut OneSecond {
+        while self.seconds.len() <= number {
+            let at_s = self.seconds.len() as f64;
+            let counts = Second { at_s, ..Second::default() };
+            self.seconds.push(OneSecond { counts, times: FewValues::default() });
+        }
+        &mut self.seconds[number]
+    }
+}
+
+/// Returns the latency that counts: the response time, or in a closed loop, which has none, the service time.
+fn latency_ns(timeline: &Timeline, r: &Request) -> i64 {
+    let service_ns = r.row.service_ns().filter(|_| timeline.info.load.is_closed_loop());
+    service_ns.unwrap_or_else(|| r.row.response_ns())
+}
+
+/// Returns the targets that have sums of their own: none if there is only one.
+fn targets(timeline: &Timeline) -> Range<usize> {
+    match timeline.info.targets.len() {
+        0 | 1 => 0..0,
+        several => 0..several,
+    }
+}
+
+/// Returns the sum of the target that a request was meant for, if the target has its own.
+fn of_target<'s, S>(targets: &'s mut [S], timeline: &Timeline, r: &Request) -> Option<&'s mut S> {
+    if targets.is_empty() {
+        return None;
+    }
+    targets.get_mut(timeline.target_of(&r.row)?)
+}
+
+/// Returns the new connection of a request to a pod of this termination, if the pod was ending.
+fn late_arrival(timeline: &Timeline, termination: usize, r: &Request) -> Option<LateArrival> {
+    if !r.is_new_connection() {
+        return None;
+    }
+    let begun_s = timeline.seconds(r.begun());
+    let t0_s = timeline.seconds(timeline.ends[termination].t0.latest);
+    (begun_s > t0_s).then(|| LateArrival { termination, target: timeline.target_of(&r.row), begun_s })
+}

@@ -1,0 +1,260 @@
+//! Windows, attribution, causes, statistics and the recommendation.
+//!
+//! Pure: data in, data out. No clock, no I/O, no async. Each number is documented where it is computed. The rooms, in
+//! the order in which a run passes them: `timeline` (events and requests on one clock; `pods::t0` decides when a
+//! deletion took effect, `drop_policy` which requests count as dropped), `route` (the time at which traffic to a pod
+//! stopped), `attribute` (the termination and the cause of each loss), `count` (sums), `conclude` (validity, findings,
+//! recommendation). `model` is the output of the crate, `math` holds the formulas.
+//!
+//! Answered requests are too many to be held in memory. They are read once: for what only all of them show
+//! (`timeline::requests`), for the arrivals at each pod, from which the windows follow (`evidence`), and for the sums
+//! over all of them (`sums`). Questions that depend on all of that come afterwards, and read some columns of the rows:
+//! `evidence` asks for the facts that failures of a gateway, of a source port or of a kept connection need, if there
+//! are some, and `sums` for the requests that were near a termination. If the first pass proves not to know enough
+//! about them ([`Analysed::of`]), they are read again.
+
+mod attribute;
+pub mod conclude;
+pub mod count;
+pub mod math;
+pub mod model;
+mod route;
+pub mod timeline;
+
+use attribute::evidence::{self, Gathered};
+use attribute::judged::{self, Judged};
+use attribute::shares;
+use conclude::aim::aim;
+pub use conclude::recommend::MAX_COARSENESS_S;
+use conclude::starts::starts;
+use conclude::terminations::terminations;
+use conclude::validity::{self, Reason};
+use conclude::{charts, findings, recommend};
+use count::sums::Sums;
+use count::{requests, while_ending};
+use math::stats;
+pub use model::{Analysis, RunResult};
+use model::{LoadResult, RequestCounts, Verdict};
+use route::window;
+pub use timeline::drop_policy::Class;
+
+use crate::timeline::{Request, Requests, Timeline, Unread};
+use rolldrop_record::parts::{PartError, Wanted};
+use rolldrop_record::{RowSource, RunLog};
+
+/// Returns the number of windows ending apart that are needed until the longest covers this share of all, at this
+/// confidence, both in (0, 1): Wilks 1941.
+pub fn windows_needed(coverage: f64, confidence: f64) -> usize {
+    stats::wilks_needed(coverage, confidence)
+}
+
+/// A run with its analysis.
+#[derive(Debug)]
+pub struct Analysed {
+    /// Events of the run on one clock.
+    pub timeline: Timeline,
+    /// Requests of the run.
+    pub requests: Requests,
+    /// Conclusions about the run.
+    pub analysis: Analysis,
+}
+
+impl Analysed {
+    /// Analyses the records of a run.
+    ///
+    /// # Errors
+    /// If its rows cannot be read.
+    pub fn of(log: RunLog, rows: impl RowSource + 'static) -> Result<Self, PartError> {
+        Self::of_rows(log, Box::new(rows))
+    }
+
+    // Not generic: the code that reads all rows is compiled here, with this crate's optimisations.
+    fn of_rows(log: RunLog, rows: Box<dyn RowSource>) -> Result<Self, PartError> {
+        let unread = Unread::of(log);
+        // If proxies recorded the pods that answered, these are known only once the proxies' rows are joined with all
+        // requests.
+        let draft = if rows.has_served() { None } else { unread.draft() };
+        let (requests, plain) = unread.read(
+            rows,
+            || draft.as_ref().map(Plain::new),
+            |plain, r| plain.iter_mut().for_each(|plain| plain.add(r)),
+            |plain, later| plain.iter_mut().zip(later).for_each(|(plain, later)| plain.merge(later)),
+        )?;
+        let timeline = unread.finish(draft.as_ref(), &requests)?;
+        let plain = plain.filter(|plain| plain.holds(&timeline, &requests));
+        let analysis = analyse(&timeline, &requests, plain)?;
+        Ok(Self { timeline, requests, analysis })
+    }
+}
+
+/// Sums over the requests that were plainly answered.
+struct Plain<'a> {
+    /// Timeline as it is known when they are read.
+    timeline: &'a Timeline,
+    gathered: Gathered<'a>,
+    sums: Sums<'a>,
+}
+
+impl<'a> Plain<'a> {
+    /// Computes the sums of a run whose rows were read before.
+    fn of(timeline: &'a Timeline, requests: &Requests) -> Result<Self, PartError> {
+        requests.plain(Wanted::All, || Self::new(timeline), Self::add, Self::merge)
+    }
+
+    /// Starts without requests.
+    fn new(timeline: &'a Timeline) -> Self {
+        Self { timeline, gathered: Gathered::new(timeline), sums: Sums::new(timeline) }
+    }
+
+    fn add(&mut self, r: &Request) {
+        self.gathered.answered(self.timeline, r);
+        self.sums.add(self.timeline, r.pod(), r);
+    }
+
+    /// Adds the sums of later requests.
+    fn merge(&mut self, later: Self) {
+        self.gathered.merge(later.gathered);
+        self.sums.merge(later.sums);
+    }
+
+    /// Returns true if the sums are still right now that all requests are known.
+    fn holds(&self, timeline: &Timeline, requests: &Requests) -> bool {
+        let [then, now] = [self.timeline, timeline].map(|timeline| &timeline.info.targets);
+        let balances_the_same = then.iter().zip(now).all(|(then, now)| then.balances == now.balances);
+        requests.agreement.is_relied_on && balances_the_same
+    }
+}
+
+/// Analyses one run. Its rows are read again if `plain` is `None`.
+fn analyse<'a>(
+    timeline: &'a Timeline,
+    requests: &'a Requests,
+    plain: Option<Plain<'a>>,
+) -> Result<Analysis, PartError> {
+    let Plain { gathered, sums, .. } = plain.map_or_else(|| Plain::of(timeline, requests), Ok)?;
+    let modes = window::modes(&timeline.ends);
+    let alpha = window::alpha(timeline, &modes);
+    let (verdicts, evidence) = evidence::gather(timeline, requests, &alpha, gathered)?;
+    let windows = window::windows(timeline, &evidence.tails, &alpha);
+    let disrupted = window::disrupted(timeline, &windows);
+    let sums = Sums::of(timeline, requests, &evidence, &disrupted, sums)?;
+    let errors = while_ending::errors(timeline, &requests.others, &verdicts);
+    let judged = judged::judge(timeline, (&requests.others, verdicts), &evidence, &windows, sums.load());
+    let terminations = terminations(timeline, &modes, &evidence, &sums, (&judged, &errors), windows);
+    let all: Vec<&Judged<'_>> = judged.iter().collect();
+    let groups = shares::groups(timeline, &terminations, &all);
+    let requests = requests::count(timeline, &sums.all, (&all, errors.len()), &disrupted);
+    let targets = requests::targets(timeline, &sums, &terminations, (&all, &errors), &disrupted);
+    let not_working = requests.outside_terminations.finding(&requests);
+
+    let load = load_result(timeline, &requests, &sums);
+    let latency_ms = sums.all.latencies(timeline.info.load.is_closed_loop());
+    let measured = validity::Measured::of(&terminations, &latency_ms.response);
+    let invalid = validity::invalid(timeline, &load, &requests.not_sent_by_reason, measured, &terminations);
+    let partial = validity::partial(timeline, &sums);
+    let verdict = verdict(&invalid, &partial);
+    let ground = recommend::Ground {
+        timeline,
+        terminations: &terminations,
+        groups: &groups,
+        judged: &judged,
+        verdict: &verdict,
+        service_s: latency_ms.service.p99 / 1e3,
+    };
+    let recommendation = recommend::recommendations(ground);
+    let covering = recommendation.iter().filter_map(|r| r.covers_all_seen_seconds).max();
+    let what_if = recommend::what_if(ground, covering);
+    let sleeps = recommend::sleeps(ground);
+    let result = RunResult {
+        schema_version: model::SCHEMA_VERSION,
+        tool: timeline.info.tool.clone(),
+        scenario: timeline.info.name.clone(),
+        cluster: timeline.info.cluster.clone(),
+        complete: partial.is_empty(),
+        integrity: validity::integrity(timeline),
+        command: (timeline.commands.iter().find(|command| command.code != Some(0)))
+            .or(timeline.commands.last())
+            .map(command_result),
+        findings: not_working
+            .into_iter()
+            .chain(findings::findings(findings::Known {
+                timeline,
+                sums: &sums,
+                invalid: &invalid,
+                partial: &partial,
+                requests: &requests,
+                judged: &judged,
+                latency_ms: &latency_ms,
+                terminations: &terminations,
+                groups: &groups,
+                recommendation: &recommendation,
+            }))
+            .collect(),
+        verdict,
+        load,
+        requests,
+        latency_ms,
+        starts: starts(timeline, &evidence, &judged),
+        aim: aim(timeline),
+        windows_s: recommend::summaries(&terminations),
+        what_if,
+        recommendation,
+        terminations,
+        groups,
+        only_target: requests::only_target(&timeline.info.targets),
+        targets,
+        longest_outage_s: sums.all.apart.outages.longest_s(),
+        checks: Vec::new(),
+        looks: timeline.info.looks.clone(),
+    };
+    let charts = model::ChartData { sleeps, ..charts::charts(timeline, sums) };
+    let run = timeline.info.run.as_ref().map(ToString::to_string);
+    Ok(Analysis { run, result, lost: charts::lost(timeline, judged), charts })
+}
+
+/// Combines the reasons against the measurement into a verdict.
+fn verdict(invalid: &[Reason], partial: &[Reason]) -> Verdict {
+    let why = |reasons: &[Reason]| reasons.iter().map(|reason| reason.what.clone()).collect();
+    match (invalid, partial) {
+        ([_, ..], _) => Verdict::Invalid { why: why(invalid) },
+        ([], [_, ..]) => Verdict::Partial { why: why(partial) },
+        ([], []) => Verdict::Valid,
+    }
+}
+
+/// Returns the load as it was planned and sent.
+fn load_result(timeline: &Timeline, requests: &RequestCounts, sums: &Sums<'_>) -> LoadResult {
+    LoadResult {
+        rate: match timeline.info.load.is_closed_loop() {
+            true => requests.total as f64 / duration_s(timeline).max(f64::MIN_POSITIVE),
+            false => timeline.info.load.rate,
+        },
+        pacing: timeline.info.load.pacing,
+        duration_s: duration_s(timeline),
+        scheduled: requests.total,
+        not_sent: requests.not_sent,
+        send_lag_us: sums.lag.send_lag(),
+    }
+}
+
+/// Returns the length of the counted part in seconds: as planned, or until the load was stopped.
+fn duration_s(timeline: &Timeline) -> f64 {
+    let (planned, lasted) = (timeline.info.load.duration_s, timeline.seconds(timeline.load_ended));
+    if timeline.info.load.is_closed_loop() {
+        return lasted.max(0.0);
+    }
+    // The last request of a load that was not stopped begins just before its end.
+    if lasted + 1.0 < planned { lasted.max(0.0) } else { planned }
+}
+
+fn command_result(command: &crate::timeline::Command) -> model::CommandResult {
+    model::CommandResult {
+        words: command.words.clone(),
+        code: command.code,
+        signal: command.signal,
+        duration_s: command.ended.map(|at| at.seconds_since(command.started)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

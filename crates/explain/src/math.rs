@@ -1,0 +1,14 @@
+//! Statistics that know nothing of runs.
+
+pub mod sets;
+pub mod stats;
+pub(crate) mod values;
+
+use std::collections::BTreeMap;
+
+/// Adds the counts of others.
+pub fn add_counts<K: Ord>(own: &mut BTreeMap<K, u64>, others: BTreeMap<K, u64>) {
+    for (key, count) in others {
+        *own.entry(key).or_default() += count;
+    }
+}

@@ -1,0 +1,119 @@
+//! Answers of apps that are ending, and lost requests without a cause.
+
+use super::*;
+use crate::model::{Lost, Unclear};
+use rolldrop_record::run_info::BalancesBecause;
+
+fn with_cause(analysis: &Analysis, cause: Cause) -> Vec<&Lost> {
+    analysis.lost.iter().filter(|lost| lost.cause == cause).collect()
+}
+
+#[test]
+fn ending_pod_503_is_refusal() {
+    for is_named in [true, false] {
+        let analysis = analysed(refusing(503, is_named));
+        let by_cause = &analysis.result.requests.by_cause;
+        let expected = BTreeMap::from([(Cause::RoutedToDeadPod, 7), (Cause::RefusedWhileEnding, 60)]);
+        assert_eq!(*by_cause, expected, "{is_named}");
+        let refused = with_cause(&analysis, Cause::RefusedWhileEnding);
+        assert!(refused.iter().all(|lost| lost.only() == Some(0)), "{refused:?}");
+        assert_eq!(analysis.result.requests.app_errors_while_ending, 0);
+        assert_eq!(analysis.result.requests.outside_terminations.dropped, 0);
+    }
+}
+
+#[test]
+fn healthy_pod_503_stays_unattributed() {
+    let mut records = three_pods();
+    request(&mut records, 1001 * MS, Outcome::HttpError, Some("a"));
+    records.requests.last_mut().unwrap().status = Some(503);
+    request(&mut records, 1002 * MS, Outcome::HttpError, None);
+    records.requests.last_mut().unwrap().status = Some(503);
+    records.info.targets[0].balances_because = Some(BalancesBecause::Service);
+    let analysis = analysed(records);
+    let unclear: Vec<_> =
+        with_cause(&analysis, Cause::Unattributed).iter().map(|lost| lost.unclear.clone()).collect();
+    assert_eq!(unclear, [Some(Unclear::PodWasWell), Some(Unclear::NothingNear)]);
+    let finding = analysis.result.findings.iter().find(|f| f.cause == Some(Cause::Unattributed)).unwrap();
+    assert_eq!(
+        finding.why,
+        "1 request: no pod was ending or starting that it could have reached; 1 request: the pod that it reached was \
+         not ending, and nothing else explains it"
+    );
+}
+
+/// Returns [`three_pods`] without names; `b` also cuts off requests of kept connections that it had worked on for 300
+/// ms, and a pod without a readiness probe has just started.
+fn mixed() -> Records {
+    let mut records = three_pods();
+    records.requests.iter_mut().filter(|row| row.scheduled >= at(4000)).for_each(|row| row.pod = None);
+    for i in 0..20i64 {
+        request(&mut records, (4400 + i) * MS, Outcome::Ok, None);
+        let row = records.requests.last_mut().unwrap();
+        (row.conn, row.pod) = (Some(1_000_000 + u64::try_from(i).unwrap()), None);
+        request(&mut records, (4730 + 10 * i) * MS, Outcome::EofBeforeResponse, None);
+        let row = records.requests.last_mut().unwrap();
+        (row.conn_reused, row.connect_start, row.connected) = (true, None, None);
+        row.conn = Some(1_000_000 + u64::try_from(i).unwrap());
+        row.end = at(5030);
+    }
+    slice(&mut records, -900, "web", &["a", "b", "c"]);
+    let mut started = pod_event(3500, "d", Change::Applied);
+    if let EventKind::Pod(pod) = &mut started.kind {
+        pod.containers[0].readiness_probe = Some(false);
+    }
+    records.events.push(started);
+    slice(&mut records, 3600, "web", &["a", "b", "c", "d"]);
+    records
+}
+
+#[test]
+fn starting_pod_loses_no_kept_connection() {
+    let analysis = analysed(mixed());
+    let kept = analysis.lost.iter().filter(|lost| lost.outcome == Outcome::EofBeforeResponse);
+    let causes: Vec<_> = kept.map(|lost| (lost.cause, lost.only(), lost.unclear.clone())).collect();
+    assert_eq!(causes, vec![(Cause::KilledInFlight, Some(0), None); 20]);
+}
+
+#[test]
+fn probed_start_explains_no_timeout() {
+    let lost = |is_probed: bool, outcome: Outcome, times: i64| {
+        let mut records = records();
+        for event in &mut records.events {
+            if let EventKind::Pod(pod) = &mut event.kind {
+                pod.change = Change::Listed;
+            }
+        }
+        for i in 0..3000i64 {
+            request(&mut records, i * 10 * MS / 3, Outcome::Ok, None);
+        }
+        slice(&mut records, -900, "web", &["a", "b", "c"]);
+        let mut started = pod_event(4000, "d", Change::Applied);
+        if let EventKind::Pod(pod) = &mut started.kind {
+            pod.containers = serde_json::from_value(serde_json::json!([{
+                "name": "app", "sidecar": false, "pre_stop_other": false, "state": "running", "restarts": 0,
+                "readiness_probe": is_probed
+            }]))
+            .unwrap();
+        }
+        records.events.push(started);
+        slice(&mut records, 4900, "web", &["a", "b", "c", "d"]);
+        (0..times).for_each(|i| request(&mut records, (5001 + 100 * i) * MS, outcome, None));
+        let analysis = analysed(records);
+        let lost = &analysis.lost[0];
+        assert!(analysis.lost.iter().all(|other| other.cause == lost.cause));
+        let finding = analysis.result.findings.iter().find(|finding| finding.cause == Some(lost.cause));
+        (lost.cause, lost.unclear.clone(), finding.unwrap().remedy.clone())
+    };
+    use Outcome::{ConnectRefused, ConnectTimeout};
+    let silent = lost(true, ConnectTimeout, 1);
+    assert_eq!((silent.0, silent.1), (Cause::Unattributed, Some(Unclear::NothingNear)));
+    for times in [1, 4] {
+        let (cause, unclear, remedy) = lost(true, ConnectRefused, times);
+        assert_eq!((cause, unclear), (Cause::NotReadyYet, None));
+        assert!(remedy.ends_with("the one that is set succeeds before"), "{remedy}");
+    }
+    let (cause, unclear, remedy) = lost(false, ConnectTimeout, 1);
+    assert_eq!((cause, unclear), (Cause::NotReadyYet, None));
+    assert_eq!(remedy, "a readinessProbe that fails until the app serves");
+}

@@ -1,0 +1,276 @@
+//! Cases beyond the usual run: foreign and forced ends, gaps, stale flows, many terminations.
+
+use super::*;
+use rolldrop_record::run_info::{Role, Rows, Source};
+
+fn deletion_seen(records: &mut Records, ms: i64, pod: &str, grace_s: i64) {
+    let mut event = pod_event(ms, pod, Change::Applied);
+    if let EventKind::Pod(seen) = &mut event.kind {
+        seen.deletion_timestamp = Some(at(ms / 1000 * 1000 + grace_s * 1000));
+        seen.deletion_grace_s = Some(grace_s);
+    }
+    records.events.push(event);
+}
+
+#[test]
+fn foreign_deletion_spans_its_second() {
+    let mut records = three_pods();
+    records.events.retain(|e| !matches!(e.kind, EventKind::Action(_)));
+    // Within the second that the stamp names, seen at 5.4 s.
+    deletion_seen(&mut records, 5400, "b", 30);
+    let result = analysed(records).result;
+    let t = &result.terminations[0];
+    assert_eq!((t.mode, t.disruption), (Mode::Other, None));
+    // From the beginning of the stamp's second until it was seen.
+    assert!((t.t0_uncertainty_s - 0.4).abs() < 1e-6, "{t:?}");
+    assert!((t.t0_s - 5.4).abs() < 1e-6, "{t:?}");
+    // The last refusal came at 5.093 s: certainly nothing after t0 latest, and the upper bound from t0 earliest.
+    assert_eq!((t.windows[0].lower_s, t.windows[0].lower_basis), (None, None));
+    assert!(t.windows[0].upper_s.unwrap() > 0.4, "{t:?}");
+}
+
+#[test]
+fn forced_deletion_dates_own_t0() {
+    let mut records = three_pods();
+    records.events.retain(|e| !matches!(e.kind, EventKind::Action(_)));
+    deletion_seen(&mut records, 5000, "b", 0);
+    let t = &analysed(records).result.terminations[0];
+    assert_eq!((t.pod.as_str(), t.mode), ("b", Mode::Other));
+    assert!(t.t0_uncertainty_s <= 1.0 && (t.t0_s - 5.0).abs() < 1e-6, "{t:?}");
+}
+
+#[test]
+fn end_in_watch_gap_invalidates_run() {
+    let mut records = three_pods();
+    records.events.retain(|e| {
+        !matches!(&e.kind, EventKind::Action(_))
+            && !matches!(&e.kind, EventKind::Pod(p) if p.change == Change::Deleted)
+    });
+    let gap = EventKind::WatchGap { resource: "pods".into(), from: at(4900) };
+    records.events.push(Event::new(at(5600), "coordinator", gap));
+    for pod in ["a", "c"] {
+        records.events.push(pod_event(5601, pod, Change::Listed));
+    }
+    let result = analysed(records).result;
+    let t = &result.terminations[0];
+    assert_eq!(t.pod, "b");
+    assert!((t.t0_uncertainty_s - 0.7).abs() < 1e-6, "{t:?}");
+    let Verdict::Invalid { why } = &result.verdict else { panic!("{:?}", result.verdict) };
+    assert!(why[0].contains("watch of pods saw nothing for 0.70 s while pod b ended"), "{why:?}");
+    assert!(result.recommendation[0].refused_because[0].contains("not valid"));
+    assert_eq!(result.recommendation[0].suggested_seconds, None);
+}
+
+#[test]
+fn late_load_generator_invalidates_run() {
+    let mut records = three_pods();
+    for row in records.requests.iter_mut().step_by(50) {
+        row.connect_start = Some(row.scheduled.shifted_ns(150 * MS));
+        row.end = row.scheduled.shifted_ns(151 * MS);
+    }
+    for row in records.requests.iter_mut().skip(1).step_by(500) {
+        row.outcome = Outcome::NotSent;
+    }
+    let Verdict::Invalid { why } = analysed(records).result.verdict else { panic!("valid") };
+    assert_eq!(why.len(), 2, "{why:?}");
+    assert!(why[0].starts_with("6 of 3,000 requests were not sent (0.20 %"), "{why:?}");
+    assert!(why[1].contains("150 ms late"), "{why:?}");
+}
+
+#[test]
+fn aborted_empty_run_gives_reason() {
+    let mut records = three_pods();
+    records.requests.clear();
+    records.info.aborted = Some("others changed spec.replicas of Deployment web in mid-run".into());
+    let Verdict::Invalid { why } = analysed(records).result.verdict else { panic!("valid") };
+    let aborted = "the run was aborted: others changed spec.replicas of Deployment web in mid-run";
+    assert_eq!(why[..2], [aborted, "no request was recorded"]);
+}
+
+#[test]
+fn enough_terminations_earn_a_recommendation() {
+    let result = analysed(many(29)).result;
+    let r = &result.recommendation[0];
+    assert!(r.refused_because.is_empty() && r.coverage >= 0.9, "{r:?}");
+    // At most 0.095 + ln(29 / 0.05) / 100 s: rounded up to 1, with a margin of 1.
+    assert_eq!((r.pre_stop_seconds, r.terminations_needed), (Some(2), 0));
+    assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::RoutedToDeadPod, 290)]));
+    let w = &result.what_if;
+    assert_eq!(w.iter().map(|w| w.pre_stop_seconds).collect::<Vec<_>>(), [0, 1, 2, 5, 10]);
+    assert_eq!((w[0].windows_covered, w[0].drops_avoided, w[0].drops_left), (0, 0, 290));
+    assert_eq!((w[1].windows_covered, w[1].drops_avoided, w[1].drops_left), (29, 290, 0));
+    assert_eq!(analysed(many(28)).result.recommendation[0].pre_stop_seconds, None);
+}
+
+#[test]
+fn reused_port_meets_stale_flow() {
+    let mut records = three_pods();
+    timeout(&mut records, 5040, 40_001);
+    // The end of the first at 6.04 s; 120 s later the entry is gone.
+    timeout(&mut records, 60_000, 40_001);
+    timeout(&mut records, 60_001, 40_002);
+    timeout(&mut records, 190_000, 40_001);
+    let by_cause = analysed(records).result.requests.by_cause;
+    assert_eq!(by_cause[&Cause::StaleFlow], 1);
+    assert_eq!(by_cause[&Cause::RoutedToDeadPod], 8);
+    // Nothing else says that anything could not keep up.
+    assert_eq!(by_cause[&Cause::Unattributed], 2);
+
+    let window = |records| analysed(records).result.terminations[0].windows[0].clone();
+    let mut records = three_pods();
+    timeout(&mut records, 100, 40_001);
+    let before = window(records.clone());
+    timeout(&mut records, 5110, 40_001);
+    assert_eq!(window(records).lower_s, before.lower_s);
+}
+
+#[test]
+fn failed_connect_leaves_stale_flow() {
+    let stale_later = |ms: i64, first: Outcome, second: Outcome| {
+        let mut records = three_pods();
+        connect(&mut records, 60_000, 40_001, first);
+        connect(&mut records, 60_000 + ms, 40_001, second);
+        analysed(records).result.requests.by_cause.get(&Cause::StaleFlow).copied()
+    };
+    let stale_after = |first, second| stale_later(9_000, first, second);
+    use Outcome::{ConnectRefused, ConnectTimeout, ConnectUnreachable, Ok, ResetBeforeResponse};
+    for (first, second, expected) in [
+        (ConnectTimeout, ConnectUnreachable, Some(1)),
+        (ConnectUnreachable, ConnectTimeout, Some(1)),
+        (ConnectTimeout, ConnectRefused, Some(1)),
+        (ConnectRefused, ConnectTimeout, None),
+        (Ok, ConnectTimeout, None),
+        (ConnectTimeout, Ok, None),
+        (ResetBeforeResponse, ConnectTimeout, Some(1)),
+    ] {
+        assert_eq!(stale_after(first, second), expected, "{first} {second}");
+    }
+    assert_eq!(stale_later(11_000, ResetBeforeResponse, ConnectTimeout), None, "that entry stands for 10 s");
+    let mut records = three_pods();
+    timeout(&mut records, 60_000, 40_001);
+    connect(&mut records, 62_000, 40_001, Outcome::Ok);
+    timeout(&mut records, 70_000, 40_001);
+    let by_cause = analysed(records).result.requests.by_cause;
+    assert_eq!(by_cause.get(&Cause::StaleFlow), None, "the answered one ended the entry: {by_cause:?}");
+}
+
+#[test]
+fn other_service_endpoint_is_usable() {
+    let lost = |pods_of_the_other: &[&str]| {
+        let mut records = records();
+        slice(&mut records, 0, "web", &["a"]);
+        slice(&mut records, 0, "other", pods_of_the_other);
+        slice(&mut records, 1000, "web", &[]);
+        request(&mut records, 3000 * MS, Outcome::ConnectRefused, None);
+        analysed(records).result.requests.by_cause
+    };
+    assert_eq!(lost(&[]), BTreeMap::from([(Cause::NoReadyEndpoint, 1)]));
+    assert_eq!(lost(&["z"]), BTreeMap::from([(Cause::Unattributed, 1)]));
+}
+
+#[test]
+fn charts_hold_every_row() {
+    let analysis = analysed(three_pods());
+    let (result, charts) = (&analysis.result, &analysis.charts);
+    let total: u64 = charts.seconds.iter().map(|s| s.ok + s.other + s.dropped.values().sum::<u64>()).sum();
+    assert_eq!((charts.seconds.len(), total), (10, result.requests.total));
+    assert_eq!(analysis.lost.len() as u64, result.requests.dropped);
+    assert!(analysis.lost.iter().all(|lost| lost.in_window && lost.only() == Some(0)));
+    assert!(charts.late_ok.iter().all(|l| l.termination == 0 && l.begun_s > 5.01 && l.begun_s < 5.03));
+    assert_eq!(
+        charts.late_ok.len() as u64 + result.requests.dropped,
+        result.terminations[0].windows[0].late_arrivals
+    );
+    let in_histograms: u64 =
+        charts.latency.steady.iter().chain(&charts.latency.disrupted).map(|b| b.count).sum();
+    assert_eq!(in_histograms, result.requests.ok);
+}
+
+#[test]
+fn overlapping_deletions_are_not_isolated() {
+    let modes = |second_ms| {
+        let mut records = three_pods();
+        delete(&mut records, second_ms, "c");
+        let result = analysed(records).result;
+        result.terminations.iter().map(|t| t.mode).collect::<Vec<_>>()
+    };
+    assert_eq!(modes(5400), [Mode::Other, Mode::Other]);
+    assert_eq!(modes(7000), [Mode::Isolated, Mode::Isolated]);
+}
+
+#[test]
+fn invalid_run_suggests_no_sleep() {
+    let mut records = three_pods();
+    for row in records.requests.iter_mut().skip(1).step_by(500) {
+        row.outcome = Outcome::NotSent;
+    }
+    let recommendation = &analysed(records).result.recommendation[0];
+    assert_eq!(
+        (
+            recommendation.covers_all_seen_seconds,
+            recommendation.suggested_seconds,
+            recommendation.pre_stop_seconds
+        ),
+        (None, None, None)
+    );
+}
+
+#[test]
+fn verdict_counts_missing_rows_by_source() {
+    let mut records = records();
+    for n in 0..300 {
+        request(&mut records, n * 10 * MS, Outcome::Ok, Some("a"));
+    }
+    let rows = |recorded, known, in_flight, received| Rows { recorded, known, in_flight, received };
+    let source = |name: &str, rows| Source {
+        name: name.into(),
+        role: Role::Load,
+        clock_offset_ns: 0,
+        clock_uncertainty_ns: Some(0),
+        rows: Some(rows),
+    };
+    records.info.sources = vec![source("load-0", rows(Some(300), 300, 0, 300))];
+    // The announced number is of all sources, and is not held against those that report it themselves.
+    let announced = EventKind::LoadEnded { scheduled: 9_000 };
+    records.events.push(Event::new(at(10_000), "load-0", announced));
+    let verdict = |records: &Records| analysed(records.clone()).result.verdict;
+    assert_eq!(verdict(&records), Verdict::Valid);
+    records.info.sources.push(source("load-1", rows(None, 25_000, 12, 203)));
+    records.info.sources.push(source("load-2", rows(Some(25_000), 25_000, 0, 250)));
+    let Verdict::Partial { why } = verdict(&records) else { panic!("{:?}", verdict(&records)) };
+    let expected = [
+        "of at least 25,000 requests of load-1 the rows of 203 arrived, above all of those that were not ok, which \
+         weigh too much in all shares; 12 were in flight at its last report",
+        "of 25,000 requests of load-2 the rows of 250 arrived, above all of those that were not ok, which weigh too \
+         much in all shares",
+    ];
+    assert_eq!(why, expected);
+}
+
+#[test]
+fn rowless_requests_enter_no_figure() {
+    let mut records = records();
+    for n in 0..300 {
+        let outcome = if n % 10 == 0 { Outcome::ConnectRefused } else { Outcome::Ok };
+        request(&mut records, n * 10 * MS, outcome, Some("a"));
+    }
+    let source = records.requests[0].source.to_string();
+    let rows = Some(Rows { recorded: None, known: 900, in_flight: 0, received: 300 });
+    let (role, name) = (Role::Load, source.clone());
+    records.info.sources =
+        vec![Source { name, role, clock_offset_ns: 0, clock_uncertainty_ns: Some(0), rows }];
+    // All that were refused have a row.
+    let outcomes = [(Outcome::Ok, 870), (Outcome::ConnectRefused, 30)].into();
+    let counted = EventKind::LoadCounted { of: source.clone(), outcomes };
+    records.events.push(Event::new(at(10_000), "coordinator", counted));
+    let result = analysed(records).result;
+    assert_eq!((result.requests.total, result.requests.ok, result.requests.dropped), (300, 270, 30));
+    let without = [(source.clone(), [(Outcome::Ok, 600)].into())].into();
+    assert_eq!(result.requests.without_rows, without);
+    let Verdict::Partial { why } = result.verdict else { panic!("{:?}", result.verdict) };
+    let expected = format!(
+        "of at least 900 requests of {source} the rows of 300 arrived, above all of those that were not ok, which \
+         weigh too much in all shares; known only as counts, in no figure: 600 ok"
+    );
+    assert_eq!(why, [expected]);
+}

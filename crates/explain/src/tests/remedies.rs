@@ -1,0 +1,752 @@
+//! No remedy is smaller than a bound that the same report shows, and each follows from what is known of the pods.
+
+#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "recorded runs are read")]
+
+use std::path::{Path, PathBuf};
+
+use super::*;
+use crate::model::{LossGroup, NoBound, Recommendation, lasted_at_least_s};
+use rolldrop_record::RunDir;
+use rolldrop_record::event::{NameAnswer, Replacement, WorkloadEvent};
+use rolldrop_record::routing::{Routing, ServiceRules, TrafficPolicy};
+
+/// Returns all lengths, in seconds, for which a text advises a preStop sleep.
+fn advised(text: &str) -> Vec<f64> {
+    let after = |mark: &str| -> Vec<f64> {
+        let rests = text.split(mark).skip(1);
+        let number = |rest: &str| rest.split(|c: char| !c.is_ascii_digit() && c != '.').next()?.parse().ok();
+        rests.filter_map(number).collect()
+    };
+    ["preStop sleep of ", "preStop sleep between ", "longer than ", "seconds: "].map(after).concat()
+}
+
+/// Asserts that no number that the result advises is below a bound that it shows.
+#[track_caller]
+fn is_above_its_bounds(result: &RunResult) {
+    let lower = |counts: &dyn Fn(&Termination) -> bool| {
+        let groups = result.groups.iter();
+        let groups: Vec<LossGroup> = groups
+            .filter(|group| group.terminations.iter().any(|e| counts(&result.terminations[*e])))
+            .cloned()
+            .collect();
+        let terminations: Vec<Termination> =
+            result.terminations.iter().filter(|t| counts(t)).cloned().collect();
+        lasted_at_least_s(&terminations, &groups).unwrap_or(0.0)
+    };
+    let all = lower(&|_| true);
+    for finding in &result.findings {
+        for seconds in advised(&finding.remedy) {
+            assert!(seconds >= all, "{seconds} s beside at least {all} s: {finding:?}");
+        }
+    }
+    for rec in &result.recommendation {
+        let own = lower(&|t| t.mode == rec.mode || t.mode == Mode::Rollout);
+        let numbers = [rec.advised_seconds(), rec.suggested_from_seconds, rec.covers_all_seen_seconds];
+        for seconds in numbers.into_iter().flatten() {
+            assert!(seconds as f64 >= own, "{seconds} s beside at least {own} s: {rec:?}");
+        }
+        assert!(rec.suggested_from_seconds < rec.suggested_seconds || rec.suggested_from_seconds.is_none());
+    }
+    let longest = Recommendation::longest(&result.recommendation, &result.terminations, &result.groups);
+    assert!(longest.and_then(Recommendation::advised_seconds).is_none_or(|s| s as f64 >= all));
+}
+
+fn runs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/reference/runs")
+}
+
+fn recorded(name: &str) -> RunResult {
+    let (log, tables) = RunDir::open(&runs().join(name).join("run")).unwrap().recorded().unwrap();
+    Analysed::of(log, tables).unwrap().analysis.result
+}
+
+fn remedy(result: &RunResult, cause: Cause) -> &str {
+    &result.findings.iter().find(|finding| finding.cause == Some(cause)).expect("a finding").remedy
+}
+
+#[test]
+fn recorded_remedies_exceed_window_bounds() {
+    let mut n = 0;
+    for run in std::fs::read_dir(runs()).unwrap() {
+        let name = run.unwrap().file_name().into_string().unwrap();
+        is_above_its_bounds(&recorded(&name));
+        n += 1;
+    }
+    assert!(n >= 9, "{n} recorded runs");
+}
+
+/// A run as it is drawn: pods, how many of them end, when each after the one before, how long the rules hold each, and
+/// the rate.
+type Drawn = (usize, usize, Vec<i64>, Vec<i64>, i64, bool, u64);
+
+/// Pods that end one after the other, each held by the rules for some time.
+fn simulated((pods, ends, gaps_ms, held_ms, rate, in_rollout, seed): Drawn) -> RunResult {
+    let names: Vec<String> = (0..pods).map(|n| format!("p{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut service = Service::new(&names);
+    let mut at_ms = 1500;
+    let mut left = Vec::new();
+    for (e, pod) in names.iter().take(ends.min(pods - 1)).enumerate() {
+        at_ms += gaps_ms[e];
+        service.delete(at_ms, pod);
+        service.slice(at_ms + 40, &names[e + 1..], &[pod]);
+        left.push((at_ms + held_ms[e], e + 1));
+    }
+    left.sort_unstable();
+    let mut gone = 0;
+    for (ms, first) in left {
+        gone = first.max(gone);
+        service.rules(ms, &names[gone..]);
+    }
+    service.load(rate, if seed % 2 == 0 { Naming::Header } else { Naming::Nothing }, seed);
+    if in_rollout {
+        for event in &mut service.records.events {
+            if let EventKind::Action(action) = &mut event.kind {
+                action.mode = Some(Mode::Rollout);
+            }
+        }
+    }
+    Analysed::of(service.records.log(), ended(service.records.clone())).unwrap().analysis.result
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn simulated_remedies_exceed_window_bounds(
+        pods in 2..6_usize,
+        ends in 1..4_usize,
+        gaps_ms in proptest::collection::vec(0..1500_i64, 4),
+        held_ms in proptest::collection::vec(50..2500_i64, 4),
+        rate in 20..60_i64,
+        in_rollout in any::<bool>(),
+        seed in any::<u64>(),
+    ) {
+        is_above_its_bounds(&simulated((pods, ends, gaps_ms, held_ms, rate, in_rollout, seed)));
+    }
+}
+
+#[test]
+fn group_window_raises_advised_sleep() {
+    let result = recorded("gw-tr-1");
+    let remedy = remedy(&result, Cause::GatewayToDeadPod);
+    assert!(remedy.contains("longer than 2.121 s"), "{remedy}");
+}
+
+#[test]
+fn loose_bounds_give_sleep_range() {
+    let result = recorded("plain-ipt6-1");
+    let rec = &result.recommendation[0];
+    assert_eq!((rec.suggested_from_seconds, rec.suggested_seconds), (Some(2), Some(4)), "{rec:?}");
+    let remedy = remedy(&result, Cause::RoutedToDeadPod);
+    assert!(
+        remedy.starts_with(
+            "a preStop sleep between 2 and 4 s for pods that end in a rollout (suggested by 6 terminations"
+        ),
+        "{remedy}"
+    );
+    assert!(remedy.contains("more rollout") || remedy.contains("more termination"), "{remedy}");
+}
+
+#[test]
+fn never_routed_pod_blocks_no_advice() {
+    let result = recorded("obs-1");
+    let windows = result.terminations.iter().flat_map(|t| &t.windows);
+    let open: Vec<_> = windows.filter_map(|w| w.censored_reason).collect();
+    assert_eq!(open, [NoBound::NeverRouted]);
+    let rec = &result.recommendation[0];
+    assert_eq!((rec.terminations, rec.units, result.windows_s[0].n), (14, 14, 14), "{rec:?}");
+    assert_eq!(rec.suggested_seconds, Some(3), "{rec:?}");
+    assert!(remedy(&result, Cause::RoutedToDeadPod).starts_with("a preStop sleep of 3 s for pods that end"));
+}
+
+/// Returns the findings that contain these words.
+fn saying<'a>(result: &'a RunResult, words: &str) -> Vec<&'a crate::model::Finding> {
+    let says =
+        |f: &&crate::model::Finding| [&f.what, &f.why, &f.remedy].iter().any(|text| text.contains(words));
+    result.findings.iter().filter(says).collect()
+}
+
+/// Ends `b` in a rollout of Deployment web, which replaces its pods with this strategy.
+fn replaced(strategy: Option<Replacement>, replicas: i32, max_unavailable: Option<&str>) -> Records {
+    let mut records = three_pods();
+    for event in &mut records.events {
+        match &mut event.kind {
+            EventKind::Action(action) => action.mode = Some(Mode::Rollout),
+            EventKind::Pod(pod) => pod.owner = Some("ReplicaSet/web-1".into()),
+            _ => {}
+        }
+    }
+    let workload = WorkloadEvent {
+        change: Change::Listed,
+        workload: "Deployment/web".into(),
+        replicas: Some(replicas),
+        template: "a".into(),
+        owner: None,
+        strategy,
+        max_unavailable: max_unavailable.map(str::to_owned),
+    };
+    records.events.push(Event::new(at(-900), "coordinator", EventKind::Workload(workload)));
+    records.events.sort_by_key(|event| event.at);
+    records
+}
+
+#[test]
+fn finding_names_deleted_workload() {
+    let mut records = replaced(Some(Replacement::RollingUpdate), 3, Some("25%"));
+    let last = records.events.iter().rev().find_map(|event| match &event.kind {
+        EventKind::Workload(workload) => Some(workload.clone()),
+        _ => None,
+    });
+    let deleted = |ms: i64| {
+        let workload = WorkloadEvent { change: Change::Deleted, ..last.clone().unwrap() };
+        Event::new(at(ms), "coordinator", EventKind::Workload(workload))
+    };
+    let said = "Deployment web was deleted 4.0 s into the load";
+    assert!(saying(&analysed(records.clone()).result, "was deleted").is_empty());
+    let mut after = records.clone();
+    after.events.push(deleted(10_500));
+    assert!(saying(&analysed(after).result, "was deleted").is_empty(), "the run's own end");
+    records.events.push(deleted(4000));
+    assert_eq!(saying(&analysed(records).result, said).len(), 1);
+}
+
+#[test]
+fn foreign_workload_change_adds_finding() {
+    let records = replaced(Some(Replacement::RollingUpdate), 3, Some("25%"));
+    let (event, workload) = records
+        .events
+        .iter()
+        .find_map(|event| match &event.kind {
+            EventKind::Workload(workload) => Some((event.clone(), workload.clone())),
+            _ => None,
+        })
+        .unwrap();
+    let shown = |ms: i64, template: &str, replicas: i32| {
+        let (template, replicas) = (template.to_owned(), Some(replicas));
+        let workload = WorkloadEvent { change: Change::Applied, template, replicas, ..workload.clone() };
+        Event { at: at(ms), kind: EventKind::Workload(workload), ..event.clone() }
+    };
+    let call = records.events.iter().find_map(|event| match &event.kind {
+        EventKind::Action(action) => Some(action.clone()),
+        _ => None,
+    });
+    let restart = |ms: i64, action: ActionName| {
+        let action = Action { action, pod: None, uid: None, answered: at(ms + 5), ..call.clone().unwrap() };
+        Event { at: at(ms), kind: EventKind::Action(action), ..event.clone() }
+    };
+    let said = |more: Vec<Event>| {
+        let mut records = records.clone();
+        records.events.extend(more);
+        records.events.sort_by_key(|event| event.at);
+        let found = analysed(records).result;
+        saying(&found, "others changed").iter().map(|finding| finding.what.clone()).collect::<Vec<_>>()
+    };
+    let both = said(vec![shown(4000, "b", 5), shown(5000, "c", 5)]);
+    let what = "others changed Deployment web 4.0 s into the load (another pod template, 5 replicas instead of 3), and 1 more \
+        time later";
+    assert_eq!(both, [what]);
+    assert!(said(vec![shown(4000, "a", 3)]).is_empty(), "nothing has changed");
+    assert!(said(vec![shown(10_500, "b", 5)]).is_empty(), "the run's own end");
+    let own = vec![restart(3990, ActionName::RollingRestart), shown(4000, "b", 3)];
+    assert!(said(own.clone()).is_empty());
+    // The restart is one change. This is a second one.
+    assert_eq!(said([own, vec![shown(4500, "c", 3)]].concat()).len(), 1);
+    let scaled = vec![restart(3990, ActionName::Scale), shown(4000, "b", 5)];
+    assert!(said(scaled)[0].ends_with("(another pod template)"));
+    assert!(said(vec![restart(100, ActionName::Observe), shown(4000, "b", 5)]).is_empty());
+}
+
+#[test]
+fn recreate_remedy_changes_strategy() {
+    let result = analysed(replaced(Some(Replacement::Recreate), 3, None)).result;
+    let rec = &result.recommendation[0];
+    assert_eq!((rec.suggested_seconds, rec.covers_all_seen_seconds), (None, None), "{rec:?}");
+    assert!(rec.refused_because[0].starts_with("Deployment web has strategy Recreate"), "{rec:?}");
+    let told = remedy(&result, Cause::RoutedToDeadPod);
+    assert!(told.starts_with("strategy RollingUpdate with maxSurge for Deployment web"), "{told}");
+    assert!(advised(told).is_empty(), "{told}");
+    // The same pods with another strategy, and of a record that does not say it.
+    for strategy in [Some(Replacement::RollingUpdate), None] {
+        let result = analysed(replaced(strategy, 3, None)).result;
+        assert_eq!(result.recommendation[0].suggested_seconds, Some(1));
+    }
+}
+
+/// A node's only pod is replaced in place, and connections to that node find none until the next is ready.
+#[test]
+fn podless_node_has_no_ready_endpoint() {
+    let told = |policy| {
+        let mut records = replaced(Some(Replacement::RollingUpdate), 3, Some("1"));
+        for event in &mut records.events {
+            if let EventKind::Workload(workload) = &mut event.kind {
+                workload.workload = "DaemonSet/web".into();
+            }
+            if let EventKind::Pod(pod) = &mut event.kind {
+                pod.owner = Some("DaemonSet/web".into());
+            }
+        }
+        for (ms, pods) in [(-900, &["a", "b", "c"][..]), (5300, &["a", "c"]), (7000, &["a", "c", "d"])] {
+            slice(&mut records, ms, "web", pods);
+            let Some(EventKind::EndpointSlice(slice)) =
+                records.events.last_mut().map(|event| &mut event.kind)
+            else {
+                unreachable!()
+            };
+            for endpoint in &mut slice.endpoints {
+                let is_there = matches!(endpoint.pod.as_deref(), Some("b" | "d"));
+                endpoint.node = Some(if is_there { "node-1" } else { "node-2" }.into());
+            }
+        }
+        let rules = ServiceRules { external_traffic: policy, ..ServiceRules::default() };
+        let target = &mut records.info.targets[0];
+        (target.service, target.node) = (Some("web".into()), Some("node-1".into()));
+        target.routing = Some(Routing::NodePort(rules));
+        records.events.sort_by_key(|event| event.at);
+        // From the end of the pod until the rules have the next one.
+        let lost = |row: &&mut RequestRow| row.scheduled > at(5030) && row.scheduled < at(7500);
+        for row in records.requests.iter_mut().filter(lost) {
+            (row.outcome, row.pod) = (Outcome::ConnectTimeout, None);
+            row.end = row.scheduled.shifted_ns(1000 * MS);
+        }
+        analysed(records).result
+    };
+    let result = told(TrafficPolicy::Local);
+    let causes: Vec<_> = result.requests.by_cause.keys().collect();
+    assert_eq!(causes, [&Cause::NoReadyEndpoint], "{:?}", result.requests.by_cause);
+    let finding = result.findings.iter().find(|f| f.cause == Some(Cause::NoReadyEndpoint)).unwrap();
+    assert!(finding.why.starts_with("the node had no ready pod of its own"), "{finding:?}");
+    assert!(
+        finding
+            .remedy
+            .starts_with("maxSurge: 1 with maxUnavailable: 0 in the updateStrategy of DaemonSet web"),
+        "{finding:?}"
+    );
+    assert!(finding.remedy.contains("or externalTrafficPolicy: Cluster"), "{finding:?}");
+    // With pods of other nodes behind it, it is the pod that the rules still held.
+    let causes = told(TrafficPolicy::Cluster).requests.by_cause;
+    assert!(!causes.contains_key(&Cause::NoReadyEndpoint), "{causes:?}");
+}
+
+#[test]
+fn endpoint_remedy_follows_workload_settings() {
+    let told = |replicas, max_unavailable| {
+        let mut records = replaced(Some(Replacement::RollingUpdate), replicas, max_unavailable);
+        slice(&mut records, -900, "web", &["a", "b", "c"]);
+        slice(&mut records, 5040, "web", &["a", "c"]);
+        slice(&mut records, 7000, "web", &[]);
+        slice(&mut records, 9900, "web", &["a"]);
+        records.info.targets[0].service = Some("web".into());
+        records.events.sort_by_key(|event| event.at);
+        let rows = records.requests.iter_mut().filter(|r| r.scheduled > at(8500) && r.scheduled < at(9500));
+        rows.for_each(|row| (row.outcome, row.pod) = (Outcome::ConnectRefused, None));
+        remedy(&analysed(records).result, Cause::NoReadyEndpoint).to_owned()
+    };
+    assert!(told(1, None).starts_with("more than one replica of Deployment web, with maxUnavailable: 0"));
+    let several = told(3, Some("25%"));
+    assert!(several.starts_with("maxUnavailable: 0 in its strategy (25% is set) for rollouts"), "{several}");
+    assert!(several.contains("a PodDisruptionBudget limits evictions, not rollouts"), "{several}");
+}
+
+/// Returns [`three_pods`] whose app has a hook of another kind.
+fn with_a_hook(exec_sleep_s: Option<i64>) -> Records {
+    let mut records = three_pods();
+    for event in &mut records.events {
+        if let EventKind::Pod(pod) = &mut event.kind {
+            let app = &mut pod.containers[0];
+            (app.pre_stop_other, app.pre_stop_exec_sleep_s) = (true, exec_sleep_s);
+            app.pre_stop_program = Some("/bin/no-such-sleep".into());
+        }
+    }
+    records
+}
+
+fn failed_hook(ms: i64) -> Event {
+    let kind = EventKind::ClusterEvent {
+        pod: "b".into(),
+        reason: "FailedPreStopHook".into(),
+        message: "no such file".into(),
+        container: Some("app".into()),
+    };
+    Event::new(at(ms), "coordinator", kind)
+}
+
+#[test]
+fn failed_hook_remedy_suggests_sleep() {
+    let mut records = with_a_hook(None);
+    records.events.push(failed_hook(5040));
+    records.events.sort_by_key(|event| event.at);
+    let result = analysed(records).result;
+    let said = saying(&result, "FailedPreStopHook");
+    assert_eq!(
+        said[0].what,
+        "the preStop hook of container app failed (1 of 1 pod, event FailedPreStopHook: no such file; it runs \
+         /bin/no-such-sleep)"
+    );
+    assert!(said[0].remedy.starts_with("use lifecycle.preStop.sleep, which needs no program"));
+    let dead = result.findings.iter().find(|f| f.cause == Some(Cause::RoutedToDeadPod)).unwrap();
+    assert!(
+        dead.remedy.starts_with("lifecycle.preStop.sleep in place of the hook that failed: "),
+        "{dead:?}"
+    );
+    assert!(dead.why.contains("the preStop hook that was to delay it failed"), "{dead:?}");
+    assert!(saying(&result, "nothing waits").is_empty());
+}
+
+#[test]
+fn remedy_targets_lossy_workload() {
+    let mut records = with_a_hook(None);
+    records.events.push(failed_hook(5040));
+    super::delete(&mut records, 8000, "c");
+    for event in &mut records.events {
+        let EventKind::Pod(pod) = &mut event.kind else { continue };
+        let app = &mut pod.containers[0];
+        pod.owner = Some("StatefulSet/web".into());
+        if pod.name == "c" {
+            pod.owner = Some("StatefulSet/other".into());
+            (app.pre_stop_other, app.pre_stop_sleep_s, app.pre_stop_program) = (false, Some(20), None);
+        }
+    }
+    for name in ["web", "other"] {
+        let workload = WorkloadEvent {
+            change: Change::Listed,
+            workload: format!("StatefulSet/{name}"),
+            replicas: Some(3),
+            template: "a".into(),
+            owner: None,
+            strategy: Some(Replacement::RollingUpdate),
+            max_unavailable: None,
+        };
+        records.events.push(Event::new(at(-900), "coordinator", EventKind::Workload(workload)));
+    }
+    records.events.sort_by_key(|event| event.at);
+    // No bound, so the remedy names what a sleep has to exceed.
+    records.requests.iter_mut().filter(|row| row.scheduled >= at(5000)).for_each(|row| row.pod = None);
+    let result = analysed(records).result;
+    let hooks = saying(&result, "FailedPreStopHook");
+    let what = "the preStop hook of container app of StatefulSet web failed (1 of 1 pod, event";
+    assert!(matches!(&hooks[..], [hook] if hook.what.starts_with(what)), "{hooks:?}");
+    let told = remedy(&result, Cause::RoutedToDeadPod);
+    assert!(told.starts_with("lifecycle.preStop.sleep in place of the hook that failed: "), "{told}");
+    assert!(advised(told).iter().all(|seconds| *seconds < 20.0) && !advised(told).is_empty(), "{told}");
+}
+
+#[test]
+fn gateway_reuse_counts_as_idle_race() {
+    let told = |is_first: bool, ended| {
+        let mut records = records();
+        records.info.targets[0].balances = Balances::Requests;
+        for i in 0..300 {
+            request(&mut records, i * 33 * MS, Outcome::Ok, Some("a"));
+        }
+        let row = &mut records.requests[100];
+        (row.outcome, row.status, row.pod) = (Outcome::HttpError, Some(502), None);
+        let mut seen = served(row, "a", ended);
+        (seen.conn_first_request, seen.request) =
+            (is_first, Some(RequestId::new(None, &row.source, row.seq)));
+        records.served.push(seen);
+        let result = analysed(records).result;
+        let [(cause, 1)] = result.requests.by_cause.iter().map(|(c, n)| (*c, *n)).collect::<Vec<_>>()[..]
+        else {
+            panic!("{:?}", result.requests.by_cause)
+        };
+        (cause, remedy(&result, cause).to_owned())
+    };
+    for ended in [ServedEnd::UpstreamReset, ServedEnd::UpstreamEof] {
+        let (cause, remedy) = told(false, ended);
+        assert_eq!(cause, Cause::IdleCloseRace);
+        assert!(remedy.starts_with("keep idle connections longer in the server"), "{remedy}");
+        assert_eq!(told(true, ended).0, Cause::GatewayError, "nothing was idle");
+    }
+    assert_eq!(told(false, ServedEnd::Complete).0, Cause::GatewayError);
+}
+
+#[test]
+fn unmodelled_behaviour_is_reported_once() {
+    let mut records = with_a_hook(None);
+    for (pod, container) in [("a", Some("app")), ("b", Some("app")), ("b", None)] {
+        let kind = EventKind::ClusterEvent {
+            pod: pod.into(),
+            reason: "NotModelled".into(),
+            message: "its first process runs on elsewhere".into(),
+            container: container.map(str::to_owned),
+        };
+        records.events.push(Event::new(at(5040), "coordinator", kind));
+    }
+    records.events.sort_by_key(|event| event.at);
+    let result = analysed(records).result;
+    let said = saying(&result, "runs on elsewhere");
+    let what: Vec<_> = said.iter().map(|finding| finding.what.as_str()).collect();
+    assert_eq!(what, ["container app of 2 pods: its first process runs on elsewhere"]);
+}
+
+#[test]
+fn grace_period_cutoff_fails_no_hook() {
+    let mut records = kept_on(2);
+    for event in &mut records.events {
+        if let EventKind::Pod(pod) = &mut event.kind {
+            pod.containers[0].pre_stop_other = true;
+        }
+    }
+    records.events.push(failed_hook(35_000));
+    records.events.sort_by_key(|event| event.at);
+    let result = analysed(records).result;
+    assert!(saying(&result, "FailedPreStopHook").is_empty());
+    assert_eq!(saying(&result, "was still running when the grace period of 30 s was over").len(), 1);
+}
+
+#[test]
+fn early_end_reveals_failed_hook() {
+    // The containers have ended 0.8 s after t0.
+    let with = |exec_sleep_s: Option<i64>| {
+        let mut records = with_a_hook(exec_sleep_s);
+        let mut ended = pod_event(5800, "b", Change::Applied);
+        if let EventKind::Pod(pod) = &mut ended.kind {
+            let app = &mut pod.containers[0];
+            (app.state, app.exit_code) = (Some("terminated".into()), Some(0));
+            (app.pre_stop_other, app.pre_stop_exec_sleep_s) = (true, exec_sleep_s);
+        }
+        records.events.push(ended);
+        let denied = EventKind::NotWatched { resource: "events".into(), why: "no such right".into() };
+        records.events.push(Event::new(at(-800), "coordinator", denied));
+        records.events.sort_by_key(|event| event.at);
+        analysed(records).result
+    };
+    let early = with(Some(5));
+    assert_eq!(saying(&early, "1 of 1 pod ended before the 5 s for which").len(), 1, "{:?}", early.findings);
+    let unknown = with(None);
+    assert!(saying(&unknown, "ended before the").is_empty());
+    for result in [early, unknown] {
+        assert_eq!(saying(&result, "Events could not be watched").len(), 1);
+        assert!(saying(&result, "nothing waits").is_empty());
+    }
+}
+
+#[test]
+fn configured_sleep_silences_finding() {
+    let mut records = three_pods();
+    for event in &mut records.events {
+        if let EventKind::Pod(pod) = &mut event.kind {
+            pod.containers[0].pre_stop_sleep_s = Some(5);
+        }
+    }
+    let result = analysed(records).result;
+    assert!(saying(&result, "nothing waits").is_empty(), "{:?}", result.findings);
+}
+
+/// Lets `b` close its listener on SIGTERM, and answer on kept connections for `serves_s`; SIGKILL ends it after 30 s.
+fn kept_on(serves_s: i64) -> Records {
+    let mut records = three_pods();
+    records.info.load.duration_s = 60.0;
+    let is_deletion =
+        |event: &&mut Event| matches!(&event.kind, EventKind::Pod(pod) if pod.change == Change::Deleted);
+    records.events.iter_mut().filter(is_deletion).for_each(|event| event.at = at(36_000));
+    let mut ended = pod_event(35_200, "b", Change::Applied);
+    if let EventKind::Pod(pod) = &mut ended.kind {
+        pod.deletion_grace_s = Some(0);
+        let app = &mut pod.containers[0];
+        (app.state, app.exit_code) = (Some("terminated".into()), Some(137));
+    }
+    records.events.push(ended);
+    records.events.sort_by_key(|event| event.at);
+    for ms in (5_050..5_000 + serves_s * 1_000).step_by(50) {
+        request(&mut records, ms * MS, Outcome::Ok, Some("b"));
+        let row = records.requests.last_mut().unwrap();
+        (row.conn, row.conn_reused, row.connect_start, row.connected) = (Some(1), true, None, None);
+    }
+    request(&mut records, 50_000 * MS, Outcome::Ok, Some("a"));
+    records
+}
+
+#[test]
+fn long_kept_connections_need_closing() {
+    let result = analysed(kept_on(30)).result;
+    let said = saying(&result, "served on kept connections until the grace period of 30 s was over");
+    assert_eq!(said.len(), 1, "{:?}", result.findings);
+    assert!(
+        said[0].remedy.starts_with("answer with Connection: close while draining after SIGTERM"),
+        "{:?}",
+        said[0]
+    );
+    assert!(said[0].why.contains("1 x 30 s = 0.5 min"), "{:?}", said[0]);
+    for untrue in
+        ["stops as soon as", "set terminationGracePeriodSeconds", "stops accepting connections on SIGTERM"]
+    {
+        assert!(saying(&result, untrue).is_empty(), "{untrue}: {:?}", result.findings);
+    }
+    assert!(
+        saying(&result, "closes its listener on SIGTERM, while it answers on kept connections").len() == 1
+    );
+}
+
+/// Lets SIGKILL end `b` after 30 s, while a readiness probe that notices within `notices_s` seconds stays successful.
+fn accepting(notices_s: u32) -> Records {
+    let mut records = kept_on(30);
+    for event in &mut records.events {
+        if let EventKind::Pod(pod) = &mut event.kind {
+            pod.ready = true;
+            pod.containers.iter_mut().for_each(|app| app.readiness_notices_s = Some(notices_s));
+        }
+    }
+    records
+}
+
+#[test]
+fn accepting_pod_reveals_missing_handler() {
+    let result = analysed(accepting(4)).result;
+    assert_eq!(saying(&result, "1 pod accepted new connections until the grace period of 30 s").len(), 1);
+    for untrue in ["served on kept connections", "was ended by SIGKILL", "stops accepting"] {
+        assert!(saying(&result, untrue).is_empty(), "{untrue}: {:?}", result.findings);
+    }
+    // It would have noticed too late: only what was answered is known.
+    let result = analysed(accepting(31)).result;
+    assert!(saying(&result, "accepted new connections").is_empty(), "{:?}", result.findings);
+    assert_eq!(saying(&result, "served on kept connections").len(), 1);
+    // It noticed.
+    let mut records = accepting(4);
+    let mut unready = pod_event(9_000, "b", Change::Applied);
+    if let EventKind::Pod(pod) = &mut unready.kind {
+        pod.ready = false;
+        pod.containers[0].state = Some("running".into());
+    }
+    records.events.push(unready);
+    records.events.sort_by_key(|event| event.at);
+    let result = analysed(records).result;
+    assert!(saying(&result, "accepted new connections").is_empty(), "{:?}", result.findings);
+}
+
+#[test]
+fn accepting_pod_is_not_dead() {
+    let to_dead_pods =
+        |records| analysed(records).result.requests.by_cause.get(&Cause::RoutedToDeadPod).copied();
+    assert_eq!(to_dead_pods(kept_on(30)), Some(7));
+    assert_eq!(to_dead_pods(accepting(4)), None);
+}
+
+#[test]
+fn oom_killed_pod_is_not_slow() {
+    let mut records = kept_on(2);
+    for event in &mut records.events {
+        match &mut event.kind {
+            EventKind::Pod(pod) if pod.containers.iter().any(|app| app.exit_code == Some(137)) => {
+                event.at = at(8_000);
+                pod.containers[0].reason = Some("OOMKilled".into());
+            }
+            _ => {}
+        }
+    }
+    records.events.sort_by_key(|event| event.at);
+    let result = analysed(records).result;
+    assert_eq!(saying(&result, "more memory than its limit").len(), 1, "{:?}", result.findings);
+    for untrue in ["does not end on SIGTERM", "set terminationGracePeriodSeconds", "accepted new connections"]
+    {
+        assert!(saying(&result, untrue).is_empty(), "{untrue}: {:?}", result.findings);
+    }
+}
+
+#[test]
+fn remedy_raises_only_exceeded_grace_period() {
+    // Answers take a moment, and 30 s are set: the app does not end.
+    let result = analysed(kept_on(2)).result;
+    assert_eq!(saying(&result, "it does not end on SIGTERM").len(), 1, "{:?}", result.findings);
+    assert!(saying(&result, "set terminationGracePeriodSeconds").is_empty());
+    let mut records = kept_on(2);
+    records.requests[0].end = records.requests[0].end.shifted_ns(40_000 * MS);
+    let result = analysed(records).result;
+    assert_eq!(saying(&result, "set terminationGracePeriodSeconds above preStop (0 s)").len(), 1);
+}
+
+#[test]
+fn headless_remedy_includes_dns_ttl() {
+    let told = |ttl_s: Option<f64>| {
+        let mut records = three_pods();
+        records.requests.retain(|r| r.scheduled < at(5110));
+        records.info.targets[0].routing = Some(Routing::Dns);
+        let answer = NameAnswer { name: "web".into(), addresses: Vec::new(), ttl_s, error: None };
+        records.events.push(Event::new(at(0), "coordinator", EventKind::NameAnswer(answer)));
+        remedy(&analysed(records).result, Cause::RoutedToDeadPod).to_owned()
+    };
+    let known = told(Some(30.0));
+    assert!(
+        known.contains("longer than 30.000 s (clients keep an answer of the DNS for its TTL of 30 s)"),
+        "{known}"
+    );
+    let unknown = told(None);
+    assert!(unknown.contains("and the TTL for which clients keep an answer of the DNS"), "{unknown}");
+}
+
+#[test]
+fn missing_bound_remedy_follows_reason() {
+    let of = |change: &dyn Fn(&mut Records)| {
+        let mut records = three_pods();
+        change(&mut records);
+        let result = analysed(records).result;
+        let window = result.terminations[0].windows[0].clone();
+        let said = saying(&result, "has no upper bound");
+        (window.censored_reason.unwrap(), said[0].why.clone(), said[0].remedy.clone())
+    };
+    let (reason, _, told) = of(&|records| records.requests.retain(|r| r.scheduled < at(5110)));
+    assert_eq!(reason, NoBound::LoadEnded);
+    assert!(told.starts_with("let the load go on for longer"), "{told}");
+    // All connections were opened before t0, and the load continues.
+    let (reason, why, told) = of(&|records| {
+        records.requests.retain(|r| r.scheduled < at(3500));
+        for row in &mut records.requests.clone() {
+            let mut row = row.clone();
+            row.seq += 100_000;
+            (row.scheduled, row.sent) = (row.scheduled.shifted_ns(6_000 * MS), Some(row.scheduled));
+            (row.end, row.conn_reused) = (row.end.shifted_ns(6_000 * MS), true);
+            (row.connect_start, row.connected, row.sent) = (None, None, Some(row.scheduled));
+            records.requests.push(row);
+        }
+    });
+    assert_eq!(reason, NoBound::NoNewConnections);
+    assert!(why.starts_with("the client opened its last new connection 1.5"), "{why}");
+    assert!(!why.contains("-"), "{why}");
+    assert!(told.contains("connections.mode: fresh or mixed"), "{told}");
+}
+
+#[test]
+fn finding_names_missing_proxy_right() {
+    let mut service = Service::new(&["a", "b", "c"]);
+    service.delete(5000, "b");
+    service.slice(5040, &["a", "c"], &["b"]);
+    service.rules(5100, &["a", "c"]);
+    service.load(300, Naming::Nothing, 1);
+    let mut records = service.records;
+    records.info.cluster.dataplane = rolldrop_record::service_proxy::ServiceProxy::Unknown;
+    let right = "get configmaps/kube-proxy in kube-system";
+    records.info.cluster.dataplane_denied = vec![right.into()];
+    let result = analysed(records).result;
+    let window = &result.terminations[0].windows[0];
+    assert_eq!((window.upper_s, window.censored_reason), (None, Some(NoBound::ProxyUnknown)));
+    let said = saying(&result, "the mode of kube-proxy could not be read");
+    assert!(
+        said[0].why.contains(right) && said[0].why.contains("1 of 1 window have no upper bound"),
+        "{said:?}"
+    );
+    assert!(said[0].remedy.contains("--assume-service-proxy"), "{said:?}");
+}
+
+#[test]
+fn unsent_requests_are_counted_by_reason() {
+    let with = |n: usize| {
+        let mut records = three_pods();
+        for row in records.requests.iter_mut().take(n) {
+            row.not_sent_reason = Some("max_connections".into());
+            (row.outcome, row.final_outcome, row.pod) = (Outcome::NotSent, Outcome::NotSent, None);
+            (row.connect_start, row.connected, row.sent) = (None, None, None);
+        }
+        analysed(records).result
+    };
+    let few = with(2);
+    assert_eq!(few.verdict, Verdict::Valid);
+    assert_eq!(few.requests.not_sent_by_reason, BTreeMap::from([("max_connections".to_owned(), 2)]));
+    assert!(saying(&few, "2 requests were not sent")[0].remedy.starts_with("raise load.connections.max"));
+    let many = with(30);
+    let Verdict::Invalid { why } = &many.verdict else { panic!("{:?}", many.verdict) };
+    assert!(why[0].contains("30: all connections that load.connections.max allows were in use"), "{why:?}");
+    let said = saying(&many, "30 of 3,000 requests were not sent");
+    assert!(said[0].remedy.starts_with("raise load.connections.max"), "{said:?}");
+    assert!(saying(&many, "less busy machine").is_empty());
+}

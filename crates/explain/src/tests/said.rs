@@ -1,0 +1,268 @@
+//! Consistency of a result with itself and with the current settings.
+
+use super::*;
+use crate::model::Recommendation;
+use rolldrop_record::load::Http;
+
+#[test]
+fn advice_names_one_sufficient_sleep() {
+    let sleeps = |set_s: Option<i64>, records: Records| {
+        let mut records = records;
+        for event in &mut records.events {
+            if let EventKind::Pod(pod) = &mut event.kind {
+                pod.containers[0].pre_stop_sleep_s = set_s;
+                pod.grace_s = 90;
+            }
+        }
+        let result = analysed(records).result;
+        let advised = Recommendation::longest(&result.recommendation, &result.terminations, &result.groups)
+            .and_then(|r| r.advised_seconds());
+        let finding = result.findings.iter().find(|f| f.cause == Some(Cause::RoutedToDeadPod));
+        (advised, finding.map(|f| f.remedy.clone()), result)
+    };
+    let (advised, remedy, result) = sleeps(None, many(29));
+    assert_eq!(advised, Some(2));
+    assert!(remedy.unwrap().starts_with("a preStop sleep of 2 s for pods that end one at a time ("));
+    assert_eq!(result.terminations[0].pre_stop_seconds, Some(0));
+    assert_eq!(result.terminations[0].grace_period_seconds, 90);
+    let grace = result.recommendation[0].termination_grace_period_seconds;
+    assert!(grace.is_none_or(|grace| grace >= 90), "{grace:?}");
+
+    // Requests that a sleep did not save make no case for the same or a shorter one.
+    let (advised, remedy, result) = sleeps(Some(40), many(3));
+    assert_eq!(advised, None, "{:?}", result.recommendation);
+    assert!(remedy.is_none_or(|remedy| remedy.contains("longer than 40.000 s")));
+}
+
+#[test]
+fn open_window_lengthens_advised_sleep() {
+    let mut records = three_pods();
+    records.requests.retain(|r| r.scheduled < at(5110));
+    let result = analysed(records).result;
+    assert_eq!(Recommendation::longest(&result.recommendation, &result.terminations, &result.groups), None);
+    let basis = &result.recommendation[0].basis;
+    assert!(basis.starts_with("how long the longest window lasted is unknown"), "{basis}");
+    let remedy = &result.findings[0].remedy;
+    assert!(
+        remedy.starts_with("a preStop sleep that outlasts the windows, longer than 0.084 s, "),
+        "{remedy}"
+    );
+}
+
+#[test]
+fn recommendation_lowers_no_setting() {
+    let mut records = many(29);
+    for (number, row) in records.requests.iter_mut().enumerate() {
+        if row.outcome == Outcome::ConnectRefused {
+            (row.outcome, row.pod) = (Outcome::Ok, Some(format!("p{}", number / 210).into()));
+        }
+    }
+    for e in 0..29 {
+        let mut ended = pod_event(2000 * (e + 1) + 700, &format!("p{e}"), Change::Applied);
+        if let EventKind::Pod(pod) = &mut ended.kind {
+            let app = &mut pod.containers[0];
+            (app.state, app.exit_code) = (Some("terminated".into()), Some(0));
+        }
+        records.events.push(ended);
+    }
+    let recommended = |set_s: Option<i64>| {
+        let mut records = records.clone();
+        for event in &mut records.events {
+            if let EventKind::Pod(pod) = &mut event.kind {
+                pod.containers[0].pre_stop_sleep_s = set_s;
+            }
+        }
+        records.events.sort_by_key(|event| event.at);
+        let recommendation = analysed(records).result.recommendation.remove(0);
+        (recommendation.pre_stop_seconds, recommendation.termination_grace_period_seconds)
+    };
+    // 2 s of sleep and 4 s of grace would do.
+    assert_eq!(recommended(None), (Some(2), Some(30)));
+    assert_eq!(recommended(Some(5)), (Some(5), Some(30)));
+}
+
+#[test]
+fn advice_omits_outlasted_sleep() {
+    let result = analysed(many(3)).result;
+    let advised = |all: &[Recommendation], terminations: &[Termination]| {
+        Recommendation::longest(all, terminations, &[]).and_then(Recommendation::advised_seconds)
+    };
+    assert_eq!(advised(&result.recommendation, &result.terminations), Some(1));
+    // That of another mode, towards another consumer, or of a pod of which nothing else is known.
+    let mut outlasted = result.terminations.clone();
+    outlasted[1].windows[0].lower_s = Some(1.076);
+    assert_eq!(advised(&result.recommendation, &outlasted), None);
+
+    // Two windows are bounded, and of the third nobody knows how long it lasts.
+    let mut records = many(3);
+    records.requests.retain(|r| r.scheduled < at(6105));
+    let open = analysed(records).result;
+    assert_eq!(open.windows_s[0].censored, 1, "{:?}", open.windows_s);
+    let advice = &open.recommendation[0];
+    assert_eq!((advice.covers_all_seen_seconds, advice.suggested_seconds), (None, None), "{advice:?}");
+}
+
+#[test]
+fn pod_return_is_no_late_connection() {
+    let mut records = records();
+    for (ms, pods) in [(-900, &["a", "b"][..]), (5100, &["a"]), (8000, &["a", "b"])] {
+        slice(&mut records, ms, "web", pods);
+    }
+    let relabel = Action {
+        is_undone: false,
+        disruption: 0,
+        action: ActionName::Relabel,
+        mode: None,
+        pod: Some("b".into()),
+        uid: Some("uid-b".into()),
+        answered: at(5010),
+        status: Some(200),
+        error: None,
+    };
+    records.events.push(Event::new(at(5000), "coordinator", EventKind::Action(relabel)));
+    records.events.sort_by_key(|event| event.at);
+    for ms in (0..10_000).step_by(10) {
+        let pod = if (5100..8020).contains(&ms) { "a" } else { "b" };
+        request(&mut records, ms * MS, Outcome::Ok, Some(pod));
+    }
+    let findings = analysed(records).result.findings;
+    let said = findings.iter().map(|found| found.what.as_str()).find(|what| what.contains("kept running"));
+    assert_eq!(
+        said,
+        Some(
+            "pod b left its Services and kept running: its endpoint was removed 0.09 s after the request, its last \
+             new \
+             connection came 0.08 s after the request"
+        )
+    );
+}
+
+#[test]
+fn in_flight_losses_are_counted_apart() {
+    for (named, by_time) in [(None, 10), (Some("b"), 0)] {
+        let r = analysed(three_pods_killed_in_flight(named)).result.requests;
+        assert_eq!((r.in_window, r.in_flight, r.by_time), (40, 30, by_time), "{r:?}");
+    }
+    let r = analysed(three_pods()).result.requests;
+    assert_eq!((r.in_window, r.in_flight, r.by_time), (7, 0, 7), "nothing names their pod: {r:?}");
+}
+
+#[test]
+fn steady_latency_excludes_terminations() {
+    let records = three_pods_killed_in_flight(Some("b"));
+    let overlaps = |r: &&RequestRow| r.scheduled <= at(5800) && r.end >= at(5000);
+    let near = records.requests.iter().filter(|r| r.outcome == Outcome::Ok).filter(overlaps).count() as u64;
+    let result = analysed(records).result;
+    assert_eq!(result.latency_ms.disrupted.n, near);
+    assert_eq!(result.latency_ms.steady.n, result.requests.ok - near);
+}
+
+#[test]
+fn dead_time_uses_final_pod_share() {
+    let mut records = records();
+    delete(&mut records, 5000, "b");
+    // Its neighbour left a second before, so it gets half of all connections and not a third of them.
+    for i in 0..3000i64 {
+        let ns = i * 10 * MS / 3;
+        let is_its = if ns < 4000 * MS { i % 3 == 0 } else { i % 2 == 0 };
+        match (ns / MS, is_its) {
+            (..5000, true) => request(&mut records, ns, Outcome::Ok, Some("b")),
+            (5000..5100, true) => request(&mut records, ns, Outcome::ConnectRefused, None),
+            _ => request(&mut records, ns, Outcome::Ok, Some("a")),
+        }
+    }
+    // On a connection that stood before nothing is routed to it.
+    request(&mut records, 5020 * MS, Outcome::ResetBeforeResponse, Some("b"));
+    records.requests.last_mut().unwrap().conn_reused = true;
+    let t = &analysed(records).result.terminations[0];
+    assert_eq!(t.requests.dropped, Bounded::exactly(16));
+    assert!((t.dead_seconds.unwrap() - 0.1).abs() < 0.004, "{t:?}");
+    let rate = t.windows[0].rate_before;
+    assert!(rate < 120.0, "bounds rest on the smaller rate: {rate}");
+
+    // However many come at once, it was not dead for longer than its window.
+    let mut at_once = three_pods();
+    (0..200).for_each(|i| request(&mut at_once, 5040 * MS + i * 1000, Outcome::ConnectRefused, None));
+    let t = &analysed(at_once).result.terminations[0];
+    assert_eq!(t.requests.dropped, Bounded::exactly(207));
+    assert_eq!(t.dead_seconds, t.windows[0].upper_s);
+}
+
+#[test]
+fn longer_sleep_saves_killed_requests() {
+    let what_if = |records| -> Vec<(u64, u64, u64)> {
+        let rows = analysed(records).result.what_if;
+        rows.iter().map(|w| (w.pre_stop_seconds, w.drops_avoided, w.drops_left)).collect()
+    };
+    let records = three_pods_killed_in_flight(Some("b"));
+    let r = analysed(records.clone()).result.requests;
+    assert_eq!(r.by_cause, BTreeMap::from([(Cause::RoutedToDeadPod, 10), (Cause::KilledInFlight, 30)]));
+    assert_eq!(what_if(records.clone())[..2], [(0, 0, 40), (1, 40, 0)]);
+    // Requests on a kept connection would have met the end of the pod anyway.
+    let mut kept = records;
+    kept.requests.iter_mut().filter(|r| r.outcome != Outcome::Ok).for_each(|r| r.conn_reused = true);
+    assert_eq!(what_if(kept)[1], (1, 0, 40));
+}
+
+#[test]
+fn connect_time_separates_race_from_kill() {
+    // Cut off without an answer 50 ms after it was sent, as b ended.
+    let cause = |connect_ms: i64, outcome: Outcome| {
+        let mut records = three_pods();
+        for row in records.requests.iter_mut().filter(|row| row.outcome == Outcome::Ok) {
+            row.connect_start = row.connect_start.map(|at| at.shifted_ns(-connect_ms * MS));
+        }
+        request(&mut records, 5010 * MS, outcome, Some("b"));
+        let row = records.requests.last_mut().unwrap();
+        (row.conn_reused, row.connect_start, row.connected) = (true, None, None);
+        row.end = row.end.shifted_ns(49 * MS);
+        let before = analysed(three_pods()).result.requests.by_cause;
+        let mut by_cause = analysed(records).result.requests.by_cause;
+        for (cause, n) in before {
+            *by_cause.get_mut(&cause).unwrap() -= n;
+        }
+        by_cause.into_iter().find(|(_, n)| *n > 0).unwrap().0
+    };
+    assert_eq!(cause(1, Outcome::EofBeforeResponse), Cause::KilledInFlight);
+    assert_eq!(cause(1, Outcome::ResetBeforeResponse), Cause::IdleCloseRace);
+    assert_eq!(cause(30, Outcome::EofBeforeResponse), Cause::IdleCloseRace);
+    assert_eq!(cause(1, Outcome::H2Goaway), Cause::H2Unprocessed);
+}
+
+/// No pod ends, so nothing drains: the server's own timeout is the shorter one.
+#[test]
+fn idle_close_remedy_extends_keep_alive() {
+    let mut records = records();
+    request(&mut records, 1000 * MS, Outcome::ResetBeforeResponse, None);
+    let row = records.requests.last_mut().unwrap();
+    (row.conn_reused, row.connect_start, row.connected) = (true, None, None);
+    let findings = analysed(records).result.findings;
+    let remedy = findings.into_iter().find(|f| f.cause == Some(Cause::IdleCloseRace)).unwrap().remedy;
+    assert!(remedy.starts_with("keep idle connections longer in the server"), "{remedy}");
+}
+
+#[test]
+fn close_remedy_follows_http_version() {
+    let remedy = |http: Option<Http>, url: &str| {
+        let mut records = three_pods();
+        request(&mut records, 5010 * MS, Outcome::ResetBeforeResponse, Some("b"));
+        let row = records.requests.last_mut().unwrap();
+        (row.conn_reused, row.connect_start, row.connected) = (true, None, None);
+        row.end = row.end.shifted_ns(49 * MS);
+        records.info.load.http = http;
+        records.info.targets[0].url = url.to_owned();
+        let findings = analysed(records).result.findings;
+        findings.into_iter().find(|f| f.cause == Some(Cause::IdleCloseRace)).unwrap().remedy
+    };
+    for http in [None, Some(Http::Http1), Some(Http::Auto)] {
+        assert!(remedy(http, "http://web").starts_with("answer with Connection: close while draining;"));
+    }
+    let both = remedy(Some(Http::Auto), "https://web");
+    assert!(
+        both.starts_with("answer with Connection: close (HTTP/2: send GOAWAY) while draining;"),
+        "{both}"
+    );
+    let goaway = remedy(Some(Http::Http2), "https://web");
+    assert!(goaway.starts_with("send GOAWAY one round trip before the connection is closed;"), "{goaway}");
+    assert!(!goaway.contains("Connection:"), "{goaway}");
+}

@@ -1,0 +1,220 @@
+//! Reasons why a run is invalid or partial, and the report of one that measured nothing.
+
+use super::*;
+use crate::conclude::validity::{Measured, SEND_LAG_FLOOR_MS};
+use crate::model::{FindingKind, IntegrityStatus, LoadResult, SendLag};
+use crate::timeline::Integrity;
+use rolldrop_record::event::MachineSample;
+use rolldrop_record::run_info::Pacing;
+
+#[test]
+fn service_time_starts_at_actual_send() {
+    let mut records = records();
+    for i in 0..100 {
+        request(&mut records, i * 10 * MS, Outcome::Ok, Some("a"));
+        let row = records.requests.last_mut().unwrap();
+        // 2 ms late, and 80 ms until the request is written, as with TLS.
+        row.connect_start = Some(row.scheduled.shifted_ns(2 * MS));
+        row.sent = Some(row.scheduled.shifted_ns(82 * MS));
+        row.end = row.scheduled.shifted_ns(83 * MS);
+    }
+    let result = analysed(records).result;
+    let about = |ms: f64, wanted: f64| (ms / wanted - 1.0).abs() < 2e-3;
+    assert!(about(result.latency_ms.response.p50, 83.0), "{:?}", result.latency_ms);
+    assert!(about(result.latency_ms.service.p50, 81.0), "{:?}", result.latency_ms);
+    assert!(about(result.load.send_lag_us.p50, 2000.0), "{:?}", result.load);
+}
+
+#[test]
+fn failing_target_is_reported_first() {
+    let mut records = records();
+    delete(&mut records, 5000, "b");
+    for i in 0..3000 {
+        request(&mut records, i * 10 * MS / 3, Outcome::HttpError, Some("a"));
+        records.requests.last_mut().unwrap().status = Some(404);
+    }
+    let result = analysed(records).result;
+    assert_eq!((result.requests.dropped, result.requests.app_errors), (0, 3000));
+    let first = &result.findings[0];
+    assert_eq!((first.kind, first.severity), (Some(FindingKind::NotWorking), model::Severity::Error));
+    assert!(first.what.starts_with("the target does not work: 0 of 2,"), "{first:?}");
+    assert!(first.why.contains("http_error (3,000)"), "{first:?}");
+}
+
+#[test]
+fn termination_losses_keep_target_working() {
+    // All that comes within the window and after it, to the end of the pod, and more.
+    let mut records = three_pods();
+    for row in records.requests.iter_mut().filter(|row| (at(5030)..at(5790)).contains(&row.scheduled)) {
+        row.outcome = Outcome::ConnectRefused;
+        row.pod = None;
+    }
+    let findings = analysed(records).result.findings;
+    assert!(!findings.iter().any(|found| found.kind == Some(FindingKind::NotWorking)), "{findings:?}");
+}
+
+fn busy(records: &mut Records, busy: f64) {
+    for second in 1..=10 {
+        let sample = MachineSample { interval_s: 1.0, steal: 0.0, busy, run_queue_delay: 0.1 };
+        records.events.push(Event::new(at(second * 1000), "load-0", EventKind::Machine(sample)));
+    }
+}
+
+fn invalid(records: Records) -> Vec<String> {
+    match analysed(records).result.verdict {
+        Verdict::Invalid { why } => why,
+        Verdict::Valid | Verdict::Partial { .. } => Vec::new(),
+    }
+}
+
+#[test]
+fn saturated_machine_invalidates_run() {
+    let of = |share: f64, change: fn(&mut Records)| {
+        let mut records = three_pods();
+        busy(&mut records, share);
+        change(&mut records);
+        invalid(records)
+    };
+    let [full] = &of(1.0, |_| {})[..] else { panic!("one reason") };
+    assert!(full.starts_with("100 % of the processors' time was in use"), "{full}");
+    assert!(of(0.9, |_| {}).is_empty());
+    assert!(of(1.0, |records| records.info.max_busy = Some(1.0)).is_empty());
+    assert!(of(1.0, |records| records.info.load.pacing = Pacing::ClosedLoop).is_empty());
+    let from_pods = |records: &mut Records| {
+        records.info.load.load_workers = Some(2);
+    };
+    assert!(of(1.0, from_pods).is_empty());
+}
+
+#[test]
+fn stalled_process_invalidates_run() {
+    let of = |interval_s: f64, run_queue_delay: f64| {
+        let mut records = three_pods();
+        let sample = MachineSample { interval_s, steal: 0.0, busy: 0.2, run_queue_delay };
+        records.events.push(Event::new(at(7000), "coordinator", EventKind::Machine(sample)));
+        analysed(records).result
+    };
+    let stopped = of(4.0, 0.0);
+    let expected = "coordinator stood still for 4.0 s, from 3.0 to 7.0 s";
+    assert_eq!(stopped.verdict, Verdict::Invalid { why: vec![expected.to_owned()] });
+    let finding = stopped.findings.iter().find(|finding| finding.what == expected).expect("a finding");
+    assert!(finding.remedy.contains("do not stop or suspend"), "{finding:?}");
+    assert_eq!(of(1.4, 0.0).verdict, Verdict::Valid);
+    assert_eq!(of(4.0, 0.9).verdict, Verdict::Valid, "it waited for a processor");
+    let mut silent = three_pods();
+    silent.events.push(Event::new(at(9000), "coordinator", EventKind::ApiSilence { from: at(3000) }));
+    let expected = "the embedded cluster stood still for 6.0 s, from 3.0 to 9.0 s";
+    assert_eq!(invalid(silent), [expected]);
+}
+
+#[test]
+fn send_lag_above_half_window_invalidates() {
+    let load = |lag_ms: f64, pacing: Pacing| LoadResult {
+        pacing,
+        rate: 100.0,
+        duration_s: 10.0,
+        scheduled: 1000,
+        not_sent: 0,
+        send_lag_us: SendLag { p50: 0.0, p99: lag_ms * 1e3, max: lag_ms * 1e3 },
+    };
+    let is_drowned =
+        |measured: Measured, lag_ms: f64| measured.drowned_by(&load(lag_ms, Pacing::Constant)).is_some();
+    assert!(is_drowned(Measured::Windows(100.0), 51.0));
+    assert!(!is_drowned(Measured::Windows(100.0), 49.0));
+    assert!(!is_drowned(Measured::Windows(2.0), SEND_LAG_FLOOR_MS));
+    assert!(is_drowned(Measured::Latency(90.0), 60.0));
+    assert!(Measured::Latency(90.0).drowned_by(&load(60.0, Pacing::ClosedLoop)).is_none());
+    let mut records = three_pods();
+    // The window is some 0.1 s wide.
+    for row in &mut records.requests {
+        row.scheduled = row.scheduled.shifted_ns(-80 * MS);
+    }
+    let [why] = &invalid(records)[..] else { panic!("one reason") };
+    assert!(why.contains("sent 80 ms late or later, and the median window is"), "{why}");
+}
+
+#[test]
+fn incomplete_record_recommends_nothing() {
+    let advice = |change: fn(&mut Records)| {
+        let mut records = many(29);
+        change(&mut records);
+        analysed(records).result.recommendation.remove(0)
+    };
+    assert_eq!(advice(|_| {}).pre_stop_seconds, Some(2));
+    let unfinished: fn(&mut Records) = |records| records.info.complete = false;
+    let torn: fn(&mut Records) = |records| records.torn.push("a part was never closed".into());
+    let damaged: fn(&mut Records) = |records| records.corrupt.push("a part is damaged".into());
+    for change in [unfinished, torn, damaged] {
+        let advice = advice(change);
+        assert_eq!(advice.refused_because, ["the record is not whole"]);
+        assert_eq!((advice.pre_stop_seconds, advice.advised_seconds()), (None, None), "{advice:?}");
+    }
+}
+
+#[test]
+fn absurd_timestamps_lengthen_no_chart() {
+    const FAR_NS: i64 = 1_000_000_000_000_000_000;
+    let with = |change: fn(&mut Records)| {
+        let mut records = three_pods();
+        change(&mut records);
+        analysed(records)
+    };
+    fn started(records: &mut Records) -> &mut Event {
+        let is_of_load = |event: &&mut Event| matches!(event.kind, EventKind::LoadStarted { .. });
+        records.events.iter_mut().find(is_of_load).unwrap()
+    }
+    let whole = with(|_| {});
+    let earlier = with(|records| {
+        let started = started(records);
+        started.at = started.at.shifted_ns(-FAR_NS);
+    });
+    let why = |analysis: &Analysis| match &analysis.result.verdict {
+        Verdict::Invalid { why } => why.join("; "),
+        verdict => panic!("{verdict:?}"),
+    };
+    assert!(why(&earlier).contains("load_started in events.jsonl is not in the time of the run"));
+    assert_eq!(earlier.charts.seconds.len(), whole.charts.seconds.len());
+    let warm = with(|records| {
+        started(records).kind = EventKind::LoadStarted { rate: 1.0, duration_s: 10.0, warmup_s: 1e300 };
+    });
+    assert!(warm.charts.seconds.len() <= whole.charts.seconds.len());
+    let later = with(|records| {
+        let row = records.requests.last_mut().unwrap();
+        row.end = row.end.shifted_ns(FAR_NS);
+    });
+    assert!(why(&later).contains("requests have ended later than 12 days after the load began"));
+    let highest = with(|records| records.requests.last_mut().unwrap().seq = u64::MAX);
+    assert_eq!(highest.result.requests.total, whole.result.requests.total);
+}
+
+#[test]
+fn contradiction_invalidates_but_gap_is_partial() {
+    let checked = |change: fn(&mut Integrity, &mut Vec<String>)| {
+        let mut records = three_pods();
+        records.info.format = 2;
+        records.events.push(Event::new(at(10_000), "coordinator", EventKind::LoadEnded { scheduled: 3000 }));
+        let (mut timeline, requests) = Timeline::build(records.log(), records).unwrap();
+        assert_eq!((&timeline.integrity.missing, &timeline.integrity.contradictions), (&vec![], &vec![]));
+        change(&mut timeline.integrity, &mut timeline.corrupt);
+        analyse(&timeline, &requests, None).unwrap().result
+    };
+    let kinds =
+        |result: &RunResult| result.findings.iter().filter_map(|found| found.kind).collect::<Vec<_>>();
+    let whole = checked(|_, _| {});
+    assert_eq!((&whole.verdict, whole.integrity), (&Verdict::Valid, IntegrityStatus::Checked));
+    let twice = checked(|found, _| found.contradictions.push("twice".into()));
+    assert_eq!(twice.verdict, Verdict::Invalid { why: vec!["twice".into()] });
+    assert_eq!(kinds(&twice), [FindingKind::Corrupt]);
+    let gap = checked(|found, _| found.missing.push("gap".into()));
+    assert_eq!(gap.verdict, Verdict::Partial { why: vec!["gap".into()] });
+    assert_eq!(kinds(&gap), [FindingKind::Missing]);
+    let damaged = checked(|_, corrupt| corrupt.push("damaged".into()));
+    assert_eq!(damaged.verdict, Verdict::Partial { why: vec!["damaged".into()] });
+    assert_eq!(kinds(&damaged), [FindingKind::Corrupt]);
+    assert_eq!(damaged.findings[0].severity, model::Severity::Error);
+    for unsound in [twice, gap, damaged] {
+        assert!(unsound.recommendation.iter().all(|advice| advice.pre_stop_seconds.is_none()));
+    }
+    let first_format = analysed(three_pods()).result;
+    assert_eq!(first_format.integrity, IntegrityStatus::Unchecked);
+}

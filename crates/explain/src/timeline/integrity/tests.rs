@@ -1,0 +1,270 @@
+//! Records that are whole, and ways to break them.
+
+use crate::timeline::Timeline;
+use rolldrop_record::run_info::{ClusterInfo, LoadPlan, Pacing, Role, Rows, Source, Tool};
+use rolldrop_record::{
+    ClockOffset, Event, EventKind, Expect, Outcome, Phase, Records, RequestId, RequestRow, RunInfo,
+    ServedEnd, ServedRow, Stamp,
+};
+use rolldrop_simulation::served_at;
+
+const MS: i64 = 1_000_000;
+
+fn at(ms: i64) -> Stamp {
+    Stamp::from_unix_ns(1_800_000_000_000_000_000 + ms * MS)
+}
+
+fn request(seq: u64) -> RequestRow {
+    let ms = i64::try_from(seq).unwrap() * 10;
+    let phase = if seq < 20 { Phase::Warmup } else { Phase::Main };
+    let row = RequestRow::not_sent("load-0".into(), seq, "web".into(), phase, at(ms), at(ms + 5));
+    RequestRow {
+        connect_start: Some(at(ms)),
+        connected: Some(at(ms + 1)),
+        sent: Some(at(ms + 1)),
+        head: Some(at(ms + 5)),
+        outcome: Outcome::Ok,
+        pod: Some("a".into()),
+        ..row
+    }
+}
+
+fn served(seq: u64) -> ServedRow {
+    let ms = i64::try_from(seq).unwrap() * 10;
+    let times = [1, 2, 4].map(|later| at(ms + later));
+    let id = RequestId::new(None, "load-0", seq);
+    ServedRow { status: Some(200), conn: seq, ..served_at(times, id, "a", ServedEnd::Complete) }
+}
+
+fn sample(of: &str, ms: i64, offset_ms: i64) -> Event {
+    let offset = ClockOffset { offset_ns: offset_ms * MS, uncertainty_ns: MS };
+    Event::new(at(ms), "coordinator", EventKind::clock_sample(of, offset))
+}
+
+/// Returns a run of 100 requests of which nothing is missing.
+fn whole() -> Records {
+    let source = |name: &str, role, rows| Source {
+        name: name.into(),
+        role,
+        clock_offset_ns: 0,
+        clock_uncertainty_ns: Some(MS),
+        rows,
+    };
+    let received = Rows { recorded: Some(100), known: 100, in_flight: 0, received: 100 };
+    let sources = vec![source("load-0", Role::Load, None), source("a", Role::Proxy, Some(received))];
+    let totals = EventKind::LoadScheduled { of: "load-0".into(), warmup: 20, main: 80 };
+    let started = EventKind::LoadStarted { rate: 100.0, duration_s: 0.8, warmup_s: 0.2 };
+    let mut events = vec![
+        Event::new(at(0), "coordinator", started),
+        Event::new(at(1000), "load-0", totals),
+        Event::new(at(1000), "coordinator", EventKind::LoadEnded { scheduled: 100 }),
+    ];
+    for source in ["load-0", "a"] {
+        events.extend([sample(source, 0, 0), sample(source, 900, 0)]);
+    }
+    let info = RunInfo {
+        format: 2,
+        run: None,
+        tool: Tool { name: "rolldrop".into(), version: "0".into() },
+        name: "made-up".into(),
+        scenario: serde_json::Value::Null,
+        expect: Expect::default(),
+        cluster: ClusterInfo::default(),
+        targets: Vec::new(),
+        load: LoadPlan {
+            pacing: Pacing::Constant,
+            rate: 100.0,
+            duration_s: 0.8,
+            warmup_s: 0.2,
+            connect_timeout_s: 1.0,
+            response_timeout_s: 5.0,
+            success: vec![(200, 299)],
+            ..LoadPlan::default()
+        },
+        sources,
+        started: at(0),
+        ended: Some(at(1000)),
+        complete: true,
+        interrupted: false,
+        max_busy: None,
+        aborted: None,
+        looks: None,
+        rounds: None,
+        policy: rolldrop_record::Policy::default(),
+        events: None,
+    };
+    Records {
+        info,
+        events,
+        requests: (0..100).map(request).collect(),
+        served: (0..100).map(served).collect(),
+        torn: Vec::new(),
+        corrupt: Vec::new(),
+        altered: Vec::new(),
+    }
+}
+
+/// Returns the missing parts and the contradictions.
+fn found(records: Records) -> (Vec<String>, Vec<String>) {
+    let (timeline, _) = Timeline::build(records.log(), records).unwrap();
+    (timeline.integrity.missing, timeline.integrity.contradictions)
+}
+
+fn broken(how: impl FnOnce(&mut Records)) -> (Vec<String>, Vec<String>) {
+    let mut records = whole();
+    how(&mut records);
+    found(records)
+}
+
+#[test]
+fn a_whole_record_is_whole() {
+    assert_eq!(found(whole()), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn record_needs_every_required_event() {
+    type Is = fn(&EventKind) -> bool;
+    let each: [(Is, &str); 4] = [
+        (|kind| matches!(kind, EventKind::LoadStarted { .. }), "when the load began (load_started)"),
+        (|kind| matches!(kind, EventKind::LoadEnded { .. }), "when the load ended (load_ended)"),
+        (|kind| matches!(kind, EventKind::LoadScheduled { .. }), "how many requests load-0 scheduled"),
+        (
+            |kind| matches!(kind, EventKind::ClockSample { of, .. } if of == "a"),
+            "no comparison of the clock of a (clock_sample)",
+        ),
+    ];
+    for (is, what) in each {
+        let without = |records: &mut Records| records.events.retain(|event| !is(&event.kind));
+        let (missing, contradictions) = broken(without);
+        assert!(matches!(&missing[..], [one] if one.contains(what)), "{what}: {missing:?}");
+        assert_eq!(contradictions, [""; 0]);
+        let unfinished = broken(|records| {
+            without(records);
+            records.info.ended = None;
+        });
+        assert_eq!(unfinished.0, [""; 0], "a look at a run that goes on");
+    }
+}
+
+#[test]
+fn altered_events_are_contradiction() {
+    let (missing, contradictions) = broken(|records| records.altered.push("changed".into()));
+    assert_eq!((missing.len(), contradictions), (0, vec!["changed".to_owned()]));
+}
+
+#[test]
+fn missing_requests_leave_counted_hole() {
+    let mut records = whole();
+    records.requests.retain(|row| !(15..=24).contains(&row.seq));
+    let (timeline, _) = Timeline::build(records.log(), records).unwrap();
+    let [hole] = &timeline.integrity.holes[..] else { panic!("{:?}", timeline.integrity) };
+    assert_eq!((hole.from, hole.to, hole.requests), (at(140), at(250), 10));
+    assert_eq!(
+        timeline.integrity.missing,
+        [
+            "load-0 scheduled 20 requests in the warm-up, 15 have a row",
+            "load-0 scheduled 80 requests in the counted part, 75 have a row"
+        ]
+    );
+    assert_eq!(timeline.hole_in(at(200), at(210)), Some(hole));
+    assert_eq!(timeline.hole_in(at(260), at(300)), None);
+}
+
+#[test]
+fn rowless_source_leaves_full_hole() {
+    let mut records = whole();
+    let totals = EventKind::LoadScheduled { of: "load-1".into(), warmup: 0, main: 7 };
+    records.events.push(Event::new(at(1000), "load-1", totals));
+    let (timeline, _) = Timeline::build(records.log(), records).unwrap();
+    let [hole] = &timeline.integrity.holes[..] else { panic!("{:?}", timeline.integrity) };
+    assert_eq!((hole.source.as_str(), hole.requests), ("load-1", 7));
+    assert!(hole.from <= at(0) && hole.to >= at(990), "{hole:?}");
+    assert_eq!(timeline.integrity.missing, ["load-1 scheduled 7 requests in the counted part, 0 have a row"]);
+}
+
+#[test]
+fn truncated_source_leaves_final_hole() {
+    let mut records = whole();
+    records.requests.truncate(90);
+    let (timeline, _) = Timeline::build(records.log(), records).unwrap();
+    let [hole] = &timeline.integrity.holes[..] else { panic!("{:?}", timeline.integrity) };
+    assert_eq!((hole.from, hole.requests), (at(890), 10));
+    assert!(hole.to >= hole.from);
+}
+
+#[test]
+fn duplicated_part_is_contradiction() {
+    let (_, requests) = broken(|records| records.requests.extend((40..60).map(request)));
+    assert_eq!(requests.len(), 2, "{requests:?}");
+    assert!(requests[0].contains("scheduled 80 requests in the counted part, 100 have"), "{requests:?}");
+    assert!(requests[1].contains("20 requests of load-0 have more than one row"), "{requests:?}");
+    let (_, proxies) = broken(|records| records.served.extend((40..60).map(served)));
+    assert_eq!(proxies, ["100 rows of the proxy a were received, and served/ has 120"]);
+}
+
+#[test]
+fn equal_row_count_hides_no_duplicate() {
+    let (_, contradictions) = broken(|records| records.requests[50] = request(51));
+    assert!(contradictions[0].contains("1 requests of load-0 have more than one row"), "{contradictions:?}");
+}
+
+#[test]
+fn lost_proxy_rows_count_as_missing() {
+    let (missing, contradictions) = broken(|records| records.served.clear());
+    assert_eq!(missing, ["100 rows of the proxy a were received, and served/ has 0"]);
+    assert!(contradictions.is_empty(), "{contradictions:?}");
+}
+
+#[test]
+fn disordered_stamps_are_contradiction() {
+    let (_, requests) = broken(|records| records.requests[7].end = at(60));
+    assert!(requests[0].contains("1 rows of load-0 have stamps that are out of order"), "{requests:?}");
+    let (_, proxies) = broken(|records| records.served[7].end = at(60));
+    assert!(proxies[0].contains("1 rows of the proxy a have stamps"), "{proxies:?}");
+}
+
+#[test]
+fn acausal_clocks_are_contradiction() {
+    for offset_ms in [-300, 300] {
+        let (_, contradictions) = broken(|records| {
+            let rows = records.requests.iter_mut();
+            rows.for_each(|row| {
+                let move_ = |stamp: &mut Stamp| *stamp = stamp.shifted_ns(offset_ms * MS);
+                let stages = [&mut row.connect_start, &mut row.connected, &mut row.sent, &mut row.head];
+                stages.into_iter().flatten().for_each(move_);
+                [&mut row.scheduled, &mut row.end].into_iter().for_each(move_);
+            });
+        });
+        assert_eq!(contradictions.len(), 1, "{offset_ms}: {contradictions:?}");
+        assert!(
+            contradictions[0].contains("read 100 of 100 requests before they were sent"),
+            "{contradictions:?}"
+        );
+    }
+    // One thread that waited is no clock that is wrong.
+    let (_, one) = broken(|records| {
+        records.served[3].end = at(1000);
+        records.served[3].head = Some(at(900));
+    });
+    assert!(one.is_empty(), "{one:?}");
+}
+
+#[test]
+fn conflicting_clock_samples_are_found() {
+    let (_, contradictions) = broken(|records| records.events.push(sample("load-0", 450, 300)));
+    assert!(
+        contradictions.contains(&"the samples of the clock of load-0 contradict each other".to_owned()),
+        "{contradictions:?}"
+    );
+}
+
+#[test]
+fn first_format_record_reports_only_holes() {
+    let mut records = whole();
+    records.info.format = 1;
+    records.requests.retain(|row| row.seq != 50);
+    records.served.clear();
+    let (timeline, _) = Timeline::build(records.log(), records).unwrap();
+    assert!(timeline.integrity.missing.is_empty() && timeline.integrity.contradictions.is_empty());
+    assert_eq!(timeline.integrity.holes.len(), 1);
+}

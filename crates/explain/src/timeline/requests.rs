@@ -1,0 +1,473 @@
+//! The requests of a run as both ends saw them, on the coordinator's clock.
+//!
+//! Nearly all were answered, and there may be more of these than fit into memory. Each only adds to sums, so it is
+//! enough to read them once. The others are the subject of a run, and are held in memory.
+
+use std::sync::Arc;
+
+use foldhash::{HashMap, HashSet};
+
+use super::addresses::Addresses;
+pub use super::attempts::{Attempt, Strangers};
+use super::attempts::{Misfits, Proxied};
+use super::clocks::Clocks;
+use super::consumer::KeptConnections;
+use super::integrity::{self, Integrity};
+use super::lanes;
+pub use super::names::Unmatched;
+use super::names::{PodNames, Relays};
+use crate::timeline::by_name::ByName;
+use rolldrop_record::parts::{self, PartError, Wanted};
+use rolldrop_record::{ClockOffset, Event, Outcome, RequestRow, RowSource, RunId, RunInfo, ServedRow, Stamp};
+
+/// A connection: its load source, and its number there.
+pub type Connection = (Arc<str>, u64);
+
+/// A request as both ends saw it, on the coordinator's clock.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Row that the client recorded.
+    pub row: RequestRow,
+    /// Pod whose proxy recorded it as well: if several did, the one that answered, or failed last.
+    pub proxy: Option<Arc<str>>,
+    /// Row that this proxy recorded, if the request is one of [`Requests::others`].
+    pub served: Option<Box<ServedRow>>,
+    /// Pod that the kernel sent its connection to, as far as that is known and usable.
+    pub routed: Option<Arc<str>>,
+    /// Attempts at other pods, in order of time, if several pods read it: a gateway in between tried again.
+    pub other_attempts: Vec<Attempt>,
+    /// Rows of proxies with its id that do not belong to it, by their times.
+    pub misfits: Misfits,
+    /// Uncertainty of the client's stamps on the coordinator's clock, ± nanoseconds.
+    pub uncertainty_ns: i64,
+}
+
+impl Request {
+    /// Creates a request without a row of a proxy, with its stamps unchanged.
+    pub fn of(row: RequestRow) -> Self {
+        Self {
+            row,
+            proxy: None,
+            served: None,
+            routed: None,
+            other_attempts: Vec::new(),
+            misfits: Misfits::default(),
+            uncertainty_ns: 0,
+        }
+    }
+
+    /// Returns the time at which the attempt began: connecting, or sending on an open connection.
+    pub fn begun(&self) -> Stamp {
+        self.row.actually_sent().unwrap_or(self.row.scheduled)
+    }
+
+    /// Returns true if a whole answer came, of any status: only such a request has a latency.
+    pub(crate) fn was_answered(&self) -> bool {
+        matches!(self.row.outcome, Outcome::Ok | Outcome::HttpError)
+    }
+
+    /// Returns true if it opened a connection.
+    pub fn is_new_connection(&self) -> bool {
+        !self.row.conn_reused && self.row.connect_start.is_some()
+    }
+
+    /// Returns the pod that it reached: named by one of the ends, or the one that the kernel sent its connection to.
+    pub fn pod(&self) -> Option<&Arc<str>> {
+        self.named().or(self.routed.as_ref())
+    }
+
+    /// Returns the pod that it reached, named by one of the ends.
+    pub fn named(&self) -> Option<&Arc<str>> {
+        self.proxy.as_ref().or(self.row.pod.as_ref())
+    }
+
+    /// Returns the connection that it was sent on, or was to be.
+    pub fn connection(&self) -> Option<Connection> {
+        Some((Arc::clone(&self.row.source), self.row.conn?))
+    }
+
+    /// Returns the key by which requests are ordered: by intended send time, then by id.
+    pub fn order(&self) -> (Stamp, &str, u64) {
+        (self.row.scheduled, &self.row.source, self.row.seq)
+    }
+}
+
+/// Data for joining requests with proxies' rows and with pods.
+#[derive(Debug)]
+pub(super) struct Joins {
+    /// Pods by the names that headers give them.
+    pub names: PodNames,
+    /// Pods by their addresses.
+    pub addresses: Addresses,
+    /// Pods that only pass requests on, once they are known.
+    pub relays: HashSet<Arc<str>>,
+    /// Part that the ids of the run's requests share.
+    pub run: Option<RunId>,
+    /// True if the kernel's entries are used only if the answers agree with them.
+    pub needs_proof: bool,
+}
+
+impl Joins {
+    /// Clears the row's pod if the pod only passes requests on: such a pod is not the one that failed.
+    fn forget_relays(&self, row: &mut RequestRow) {
+        row.pod.take_if(|pod| self.relays.contains(pod));
+    }
+}
+
+/// All requests of a run.
+#[derive(Debug)]
+pub struct Requests {
+    /// Requests that were not [plainly answered](is_plain), in [order](Request::order).
+    pub others: Vec<Request>,
+    /// Number of all requests, these and the others.
+    pub all: u64,
+    /// Rows of proxies with an id that belong to no request.
+    pub strangers: Strangers,
+    /// Values of the pod header that name no pod that the run watched.
+    pub unmatched: Unmatched,
+    /// Connections that carried further requests, of which the client does not know the pod.
+    pub unnamed: HashSet<Connection>,
+    /// True if some requests on these connections were plainly answered.
+    pub(crate) has_unnamed_plain: bool,
+    /// True if the client, or the kernel, knows the pod of some request.
+    pub(crate) has_named: bool,
+    /// Agreement of the kernel's entries with the answers.
+    pub agreement: Agreement,
+    /// Pods that requests of kept connections reached.
+    pub(super) kept: KeptConnections,
+    /// First intended send time.
+    pub(super) first_scheduled: Option<Stamp>,
+    /// Time at which the last request ended.
+    pub(super) last_end: Option<Stamp>,
+    rows: Box<dyn RowSource>,
+    clocks: Clocks,
+    joins: Joins,
+    proxied: Proxied,
+    looked_at: integrity::Rows,
+}
+
+/// Agreement of the pods that the kernel sent connections to with those that the answers name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Agreement {
+    /// Requests of which the kernel knows the address that their connection was sent to.
+    pub routed: u64,
+    /// Number of these for which it is the address of a pod.
+    pub to_pods: u64,
+    /// Number of requests for which the answer names the same pod.
+    pub agreed: u64,
+    /// Number of requests for which the answer names another pod.
+    pub disagreed: u64,
+    /// True if the kernel's entries are used.
+    pub is_relied_on: bool,
+}
+
+impl Agreement {
+    /// Number of answers that must agree with the kernel's entries under IPVS, without any that disagrees, so that they
+    /// are used.
+    const PROOF: u64 = 20;
+
+    fn is_proof(&self) -> bool {
+        self.agreed >= Self::PROOF && self.disagreed == 0
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.routed += other.routed;
+        self.to_pods += other.to_pods;
+        self.agreed += other.agreed;
+        self.disagreed += other.disagreed;
+    }
+
+    fn add(&mut self, request: &Request) {
+        self.routed += u64::from(request.row.routed_to.is_some());
+        let Some(routed) = &request.routed else { return };
+        self.to_pods += 1;
+        if let Some(pod) = request.named() {
+            *(if pod == routed { &mut self.agreed } else { &mut self.disagreed }) += 1;
+        }
+    }
+}
+
+/// Returns true if a request was answered with success, also by its gRPC status.
+pub fn is_plain(row: &RequestRow) -> bool {
+    row.outcome == Outcome::Ok && row.grpc_status.unwrap_or(0) == 0
+}
+
+/// Returns the numbers of requests by source and number within it; the first counts.
+fn by_id(requests: &[Request]) -> HashMap<Arc<str>, HashMap<u64, usize>> {
+    let mut by_id: HashMap<Arc<str>, HashMap<u64, usize>> = HashMap::default();
+    for (number, Request { row, .. }) in requests.iter().enumerate() {
+        by_id.entry(Arc::clone(&row.source)).or_default().entry(row.seq).or_insert(number);
+    }
+    by_id
+}
+
+/// Data that the first pass over the rows collects.
+#[derive(Debug, Default)]
+struct Seen {
+    others: Vec<Request>,
+    all: u64,
+    unnamed: HashSet<Connection>,
+    has_unnamed_plain: bool,
+    has_named: bool,
+    first_scheduled: Option<Stamp>,
+    last_end: Option<Stamp>,
+    looked_at: integrity::Rows,
+    unmatched: Unmatched,
+    proxied: Proxied,
+    agreement: Agreement,
+    kept: KeptConnections,
+    relays: Relays,
+    /// Own names in answers that the relays have seen.
+    own_names: OwnNames,
+}
+
+impl Seen {
+    fn add(&mut self, request: &mut Request, clocks: &Clocks, joins: &Joins) {
+        place_request(request, clocks, Some(&joins.addresses));
+        let said = name_pod(&mut request.row, joins, &mut self.own_names);
+        self.agreement.add(request);
+        let row = &request.row;
+        match (said, &row.pod) {
+            (Some(value), None) => self.unmatched.add(&value),
+            (Some(value), Some(pod)) if row.outcome == Outcome::Ok => {
+                self.relays.see(&joins.names, &value, pod);
+            }
+            _ => {}
+        }
+        self.all += 1;
+        self.looked_at.add(row, request.uncertainty_ns);
+        self.first_scheduled = earliest(self.first_scheduled, Some(row.scheduled));
+        self.last_end = self.last_end.max(Some(row.end));
+        self.proxied.expect(row, clocks);
+        self.kept.see(row);
+        let is_named = row.pod.is_some() || (request.routed.is_some() && !joins.needs_proof);
+        if row.conn_reused && !is_named {
+            self.unnamed.extend(request.connection());
+            self.has_unnamed_plain |= is_plain(row);
+        }
+        self.has_named |= request.pod().is_some();
+        if !is_plain(row) {
+            self.others.push(request.clone());
+        }
+    }
+
+    /// Adds the data of later rows.
+    fn merge(&mut self, later: Self) {
+        // They are large: there is no room for as many again.
+        self.others.reserve_exact(later.others.len());
+        self.others.extend(later.others);
+        self.all += later.all;
+        self.unnamed.extend(later.unnamed);
+        self.has_unnamed_plain |= later.has_unnamed_plain;
+        self.has_named |= later.has_named;
+        self.first_scheduled = earliest(self.first_scheduled, later.first_scheduled);
+        self.last_end = self.last_end.max(later.last_end);
+        self.looked_at.merge(later.looked_at);
+        self.unmatched.merge(later.unmatched);
+        self.proxied.expect_all(later.proxied);
+        self.agreement.merge(later.agreement);
+        self.kept.merge(later.kept);
+        self.relays.merge(later.relays);
+    }
+}
+
+/// Returns the earlier of two times that may be unknown.
+fn earliest(a: Option<Stamp>, b: Option<Stamp>) -> Option<Stamp> {
+    a.into_iter().chain(b).min()
+}
+
+impl Requests {
+    /// Reads the rows for the first time. Also adds up those that were plainly answered, as they are read.
+    pub(super) fn open<S: Send>(
+        rows: Box<dyn RowSource>,
+        clocks: Clocks,
+        mut joins: Joins,
+        begin: impl Fn() -> S,
+        add: impl Fn(&mut S, &Request) + Sync,
+        mut merge: impl FnMut(&mut S, S),
+    ) -> Result<(Self, S), PartError> {
+        let begin = || {
+            let seen = Seen {
+                looked_at: integrity::Rows::new(rows.has_served()),
+                proxied: Proxied::new(joins.run.clone()),
+                ..Seen::default()
+            };
+            (seen, begin())
+        };
+        let add = |(seen, sum): &mut (Seen, S), request: &mut Request| {
+            seen.add(request, &clocks, &joins);
+            if is_plain(&request.row) {
+                add(sum, request);
+            }
+        };
+        let merge = |(seen, sum): &mut (Seen, S), later: (Seen, S)| {
+            seen.merge(later.0);
+            merge(sum, later.1);
+        };
+        let (seen, sum) = lanes::add_up(&*rows, Wanted::All, begin, add, merge)?;
+        let Seen { mut others, first_scheduled, relays, mut looked_at, mut proxied, mut agreement, .. } =
+            seen;
+        joins.relays = relays.finish();
+        others.iter_mut().for_each(|request| joins.forget_relays(&mut request.row));
+        others.sort_unstable_by(|a: &Request, b| a.order().cmp(&b.order()));
+        let by_id = if rows.has_served() { by_id(&others) } else { HashMap::default() };
+        proxied.begin_at(first_scheduled.unwrap_or_default());
+        let mut served: HashMap<usize, Vec<(ServedRow, Option<i64>)>> = HashMap::default();
+        rows.served(&mut [&mut parts::each(|row: &ServedRow| {
+            looked_at.add_served(row);
+            if !proxied.is_own(row) || joins.relays.contains(&row.pod) {
+                return;
+            }
+            looked_at.compare(row, &clocks);
+            let uncertainty_ns = clocks.uncertainty_ns(&row.source, row.end);
+            let row = place_served(row.clone(), &clocks);
+            let Some(id) = &row.request else { return };
+            let number = by_id.get(id.source()).and_then(|of_source| of_source.get(&id.seq));
+            match number {
+                Some(number) => served.entry(*number).or_default().push((row, uncertainty_ns)),
+                None => proxied.put(&row, uncertainty_ns),
+            }
+        })])?;
+        for (number, rows) in served {
+            let request = &mut others[number];
+            let joined = proxied.choose(&request.row, request.uncertainty_ns, rows);
+            request.proxy = joined.last.as_ref().map(|row| Arc::clone(&row.pod));
+            request.served = joined.last.map(Box::new);
+            (request.other_attempts, request.misfits) = (joined.others, joined.misfits);
+        }
+        agreement.is_relied_on = !joins.needs_proof || agreement.is_proof();
+        if !agreement.is_relied_on {
+            others.iter_mut().for_each(|request| request.routed = None);
+        }
+        let strangers = proxied.strangers;
+        let requests = Self {
+            others,
+            all: seen.all,
+            strangers,
+            unmatched: seen.unmatched,
+            unnamed: seen.unnamed,
+            has_unnamed_plain: seen.has_unnamed_plain,
+            has_named: seen.has_named,
+            kept: seen.kept,
+            agreement,
+            first_scheduled,
+            last_end: seen.last_end,
+            rows,
+            clocks,
+            joins,
+            proxied,
+            looked_at,
+        };
+        Ok((requests, sum))
+    }
+
+    /// Checks the record of a load that lasted between these two times.
+    pub(super) fn integrity(
+        &self,
+        (info, events): (&RunInfo, &[Event]),
+        lasted: (Stamp, Stamp),
+    ) -> Result<Integrity, PartError> {
+        integrity::look(&self.looked_at, (info, events, &self.clocks), lasted, |each| {
+            let mut request = lanes::blank();
+            let mut lane = parts::each(|row: &RequestRow| {
+                request.row.clone_from(row);
+                place_request(&mut request, &self.clocks, None);
+                each(&request.row);
+            });
+            self.rows.requests(&mut [&mut lane])
+        })
+    }
+
+    /// Adds up the plainly answered requests, with these columns of their rows and the data derived from them.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub(crate) fn plain<S: Send>(
+        &self,
+        wanted: Wanted,
+        begin: impl Fn() -> S,
+        add: impl Fn(&mut S, &Request) + Sync,
+        mut merge: impl FnMut(&mut S, S),
+    ) -> Result<S, PartError> {
+        let addresses = self.agreement.is_relied_on.then_some(&self.joins.addresses);
+        let begin = || (OwnNames::default(), begin());
+        let place = |(own_names, sum): &mut (OwnNames, S), request: &mut Request| {
+            if !is_plain(&request.row) {
+                return;
+            }
+            place_request(request, &self.clocks, addresses);
+            name_pod(&mut request.row, &self.joins, own_names);
+            self.joins.forget_relays(&mut request.row);
+            let joined = self.proxied.of(&request.row, request.uncertainty_ns);
+            (request.proxy, request.other_attempts) = (joined.last, joined.others);
+            request.misfits = joined.misfits;
+            add(sum, request);
+        };
+        let merge = |own: &mut (OwnNames, S), later: (OwnNames, S)| merge(&mut own.1, later.1);
+        Ok(lanes::add_up(&*self.rows, wanted, begin, place, merge)?.1)
+    }
+
+    /// Adds up all requests.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn all<S: Send>(
+        &self,
+        begin: impl Fn() -> S,
+        add: impl Fn(&mut S, &Request) + Sync,
+        merge: impl FnMut(&mut S, S),
+    ) -> Result<S, PartError> {
+        let mut sum = self.plain(Wanted::All, begin, &add, merge)?;
+        self.others.iter().for_each(|request| add(&mut sum, request));
+        Ok(sum)
+    }
+
+    /// Returns all requests, in memory: half a kilobyte for each.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn in_memory(&self) -> Result<Vec<Request>, PartError> {
+        self.all(Vec::new, |all, request| all.push(request.clone()), Vec::extend)
+    }
+}
+
+/// Values of answers that are a pod's own name, as most are.
+type OwnNames = ByName<()>;
+
+/// Replaces the header's value in the row by the name of the pod, or clears it if it names none that was watched.
+/// Returns the value, unless it is a pod's own name that an answer had before, or no pod was watched.
+fn name_pod(row: &mut RequestRow, joins: &Joins, own_names: &mut OwnNames) -> Option<Arc<str>> {
+    let value = row.pod.as_ref().filter(|value| !joins.names.is_empty() && !own_names.has(value))?;
+    let name = joins.names.find(&joins.addresses, value, row.end);
+    if name == Some(value) {
+        if row.outcome == Outcome::Ok {
+            own_names.get(value, || ());
+        }
+        return Some(Arc::clone(value));
+    }
+    std::mem::replace(&mut row.pod, name.cloned())
+}
+
+/// Brings a row that was just read onto the coordinator's clock. A request's stamps lie close together, so one offset
+/// serves for all, and keeps their distances.
+fn place_request(request: &mut Request, clocks: &Clocks, addresses: Option<&Addresses>) {
+    let row = &mut request.row;
+    let ClockOffset { offset_ns, uncertainty_ns } = clocks.offset(&row.source, row.end);
+    let stages = [&mut row.connect_start, &mut row.connected, &mut row.tls, &mut row.sent, &mut row.head];
+    for stamp in stages.into_iter().flatten() {
+        *stamp = stamp.shifted_ns(-offset_ns);
+    }
+    row.scheduled = row.scheduled.shifted_ns(-offset_ns);
+    row.end = row.end.shifted_ns(-offset_ns);
+    request.uncertainty_ns = uncertainty_ns;
+    request.routed = addresses.and_then(|all| all.routed_to(&request.row, request.begun())).cloned();
+}
+
+/// Brings a proxy's row onto the coordinator's clock. Its stamps have an offset each: a connection may have been
+/// accepted long before the request.
+fn place_served(mut row: ServedRow, clocks: &Clocks) -> ServedRow {
+    row.accepted = clocks.place(&row.source, row.accepted);
+    row.head = row.head.map(|at| clocks.place(&row.source, at));
+    row.end = clocks.place(&row.source, row.end);
+    row
+}

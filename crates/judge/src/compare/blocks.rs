@@ -1,0 +1,423 @@
+//! Neighbouring requests are correlated, so an interval that treats them as independent is too narrow. This module
+//! resamples whole blocks of time, as long as the correlation lasts. (In this file a *block* is a fixed bin of time,
+//! and a *segment* is a row of such bins that is resampled together.)
+//!
+//! Sources: Künsch 1989 and Politis and Romano 1992 (the circular block bootstrap); Politis and White 2004 with
+//! Patton 2009 (the length of the segments). With few segments a bootstrap is overconfident: its deviations are
+//! widened as Student's t widens those of a mean, and for the correlation that the segments' ends cut off (Künsch
+//! 1989, the bias of the variance; Kendall 1954).
+
+use std::ops::Range;
+
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+use statrs::distribution::{ContinuousCDF, StudentsT};
+
+use super::sample::{Sample, edge_ms, latency_ms};
+use crate::math::exact::z;
+use rolldrop_explain::math::stats;
+use rolldrop_explain::model::LatencyBucket;
+
+/// Fewer segments than this are inconclusive.
+pub(super) const FEWEST: f64 = 8.0;
+/// With fewer than this, the length of the correlation is hardly known: the interval is rough.
+pub(super) const FEW: f64 = 12.0;
+/// The segments are longer than the best length by this factor: too long costs a little width,
+/// too short is wrong.
+const CAUTION: f64 = 1.5;
+/// A bootstrap never counts as showing less of the variance than this.
+const LEAST_SHOWN: f64 = 0.3;
+
+/// The blocks of one side, stored so that the number of values up to a bin in any row of blocks follows from four
+/// sums.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    /// The blocks of each run: a segment never reaches from one run into another.
+    runs: Vec<Range<usize>>,
+    block_s: f64,
+    /// The latency bins that occur.
+    bins: Vec<u32>,
+    /// `sums[i * (bins + 1) + j]`: values in the first `i` blocks and the first `j` bins.
+    sums: Vec<u64>,
+    /// Requests due in the first `i` blocks.
+    totals: Vec<u64>,
+}
+
+/// A resample: segments of blocks.
+type Draw = Vec<Range<usize>>;
+
+impl Blocks {
+    pub(super) fn new(samples: &[Sample]) -> Self {
+        let mut bins: Vec<u32> =
+            samples.iter().flat_map(|s| &s.blocks).flat_map(|b| b.latency.keys().copied()).collect();
+        bins.sort_unstable();
+        bins.dedup();
+        let width = bins.len() + 1;
+        let (mut runs, mut sums, mut totals) = (Vec::new(), vec![0; width], vec![0]);
+        for sample in samples {
+            let first = totals.len() - 1;
+            for block in &sample.blocks {
+                let above = sums.len() - width;
+                let mut in_block = 0;
+                sums.push(0);
+                for (j, bin) in bins.iter().enumerate() {
+                    in_block += block.latency.get(bin).copied().unwrap_or(0);
+                    sums.push(sums[above + j + 1] + in_block);
+                }
+                totals.push(totals[totals.len() - 1] + block.total);
+            }
+            runs.push(first..totals.len() - 1);
+        }
+        let block_s = samples.iter().map(|s| s.block_s).fold(0.0, f64::max);
+        Self { runs, block_s, bins, sums, totals }
+    }
+
+    /// Returns the number of values.
+    pub(super) fn values(&self) -> u64 {
+        self.below(&(0..self.len()), self.bins.len())
+    }
+
+    /// Returns all latencies.
+    pub(super) fn latency(&self) -> Vec<LatencyBucket> {
+        let all = 0..self.len();
+        let bucket = |(j, bin): (usize, &u32)| LatencyBucket {
+            from_ms: edge_ms(*bin),
+            to_ms: edge_ms(bin + 1),
+            count: self.below(&all, j + 1) - self.below(&all, j),
+        };
+        self.bins.iter().enumerate().map(bucket).collect()
+    }
+
+    fn len(&self) -> usize {
+        self.totals.len() - 1
+    }
+
+    fn whole(&self) -> Draw {
+        self.runs.clone()
+    }
+
+    /// Counts the values of a row of blocks in the first `j` bins.
+    fn below(&self, blocks: &Range<usize>, j: usize) -> u64 {
+        let at = |i: usize| self.sums[i * (self.bins.len() + 1) + j];
+        at(blocks.end) - at(blocks.start)
+    }
+
+    /// Returns the number of the bin that holds a quantile of the resample.
+    fn quantile_bin(&self, draw: &Draw, q: f64) -> usize {
+        let upto = |j: usize| draw.iter().map(|blocks| self.below(blocks, j)).sum::<u64>();
+        let rank = q * upto(self.bins.len()) as f64;
+        let (mut low, mut high) = (1, self.bins.len().max(1));
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            if (upto(middle) as f64) < rank { low = middle + 1 } else { high = middle }
+        }
+        low - 1
+    }
+
+    /// Returns a quantile of the resample, in milliseconds.
+    fn quantile(&self, draw: &Draw, q: f64) -> f64 {
+        self.bins.get(self.quantile_bin(draw, q)).map_or(0.0, |bin| latency_ms(*bin))
+    }
+
+    /// Returns a quantile of all values, in milliseconds.
+    pub(super) fn whole_quantile(&self, q: f64) -> f64 {
+        self.quantile(&self.whole(), q)
+    }
+
+    /// Returns the requests per second of the resample.
+    fn rate(&self, draw: &Draw) -> f64 {
+        let requests: u64 = draw.iter().map(|b| self.totals[b.end] - self.totals[b.start]).sum();
+        let blocks: usize = draw.iter().map(Range::len).sum();
+        if blocks == 0 { 0.0 } else { requests as f64 / (blocks as f64 * self.block_s) }
+    }
+
+    /// Returns the requests per second of all blocks.
+    pub(super) fn whole_rate(&self) -> f64 {
+        self.rate(&self.whole())
+    }
+
+    /// Draws as many blocks as there are, in segments of `length` that begin anywhere; a run's end is followed by its
+    /// beginning.
+    fn draw(&self, length: usize, rng: &mut SmallRng) -> Draw {
+        let mut draw = Vec::new();
+        let mut drawn = 0;
+        while drawn < self.len() {
+            let start = rng.random_range(0..self.len());
+            let Some(run) = self.runs.iter().find(|run| run.contains(&start)) else { break };
+            let length = length.min(run.len());
+            let end = start + length;
+            draw.push(start..end.min(run.end));
+            if end > run.end {
+                draw.push(run.start..run.start + (end - run.end));
+            }
+            drawn += length;
+        }
+        draw
+    }
+
+    /// Returns the share of each block's values that are in bin `j` or beyond; a series for each run.
+    fn shares_from(&self, j: usize) -> Vec<Vec<f64>> {
+        self.series(|i| {
+            let (block, bins) = (i..i + 1, self.bins.len());
+            let all = self.below(&block, bins);
+            (all - self.below(&block, j)) as f64 / all.max(1) as f64
+        })
+    }
+
+    /// Returns a figure of each block, one after the other; a series for each run.
+    fn series(&self, figure: impl Fn(usize) -> f64) -> Vec<Vec<f64>> {
+        self.runs.iter().map(|run| run.clone().map(&figure).collect()).collect()
+    }
+}
+
+/// Rounds a length up to whole blocks, at least one.
+fn whole(length: f64) -> usize {
+    stats::index(length.ceil().max(1.0))
+}
+
+/// The bootstrap's result for a ratio, candidate to baseline.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ratio {
+    pub(super) baseline: f64,
+    pub(super) candidate: f64,
+    /// Number of segments of the side that has fewer.
+    pub(super) segments: f64,
+    /// Lower and upper end of the ratio's interval.
+    pub(super) lower: f64,
+    pub(super) upper: f64,
+    /// Chance of a ratio this high, were it 1 + tolerance.
+    pub(super) p_above: f64,
+    /// Chance of a ratio this low, were it 1 / (1 + tolerance).
+    pub(super) p_below: f64,
+}
+
+/// Settings of the resampling, and the required confidence.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    pub(super) confidence: f64,
+    pub(super) tolerance: f64,
+    pub(super) replicates: u32,
+}
+
+/// Compares a quantile of the latencies of both sides.
+///
+/// All latencies share one correlation, but a segment has too few values beyond a high quantile to show it: the
+/// correlation is also measured at the middle of the latencies.
+pub(super) fn quantiles(a: &Blocks, b: &Blocks, q: f64, effort: Effort) -> Result<Ratio, TooCorrelated> {
+    let beyond = |side: &Blocks, q: f64| side.shares_from(side.quantile_bin(&side.whole(), q) + 1);
+    let series = [a, b].map(|side| [0.5, 0.9, q].into_iter().flat_map(|q| beyond(side, q)).collect());
+    ratio([a, b], &series, |side, draw| side.quantile(draw, q), effort)
+}
+
+/// Share of a run's latencies beyond a limit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Beyond {
+    /// Share as observed.
+    pub(super) share: f64,
+    /// Lower end of its one-sided interval.
+    pub(super) least: f64,
+}
+
+/// Computes the share of a run's latencies beyond a limit; `None` without latencies over time. Its interval is that of
+/// a mean of segments (batch means), each as long as the correlation lasts.
+pub(super) fn share_beyond(run: &Sample, limit_ms: f64, confidence: f64) -> Option<Beyond> {
+    let side = Blocks::new(std::slice::from_ref(run));
+    let upto = side.bins.partition_point(|bin| latency_ms(*bin) <= limit_ms);
+    let values = |blocks: &Range<usize>| side.below(blocks, side.bins.len()) as f64;
+    let beyond = |blocks: &Range<usize>| values(blocks) - side.below(blocks, upto) as f64;
+    let whole_run = 0..side.len();
+    let all = values(&whole_run);
+    if all == 0.0 {
+        return None;
+    }
+    let share = beyond(&whole_run) / all;
+    let middle = side.quantile_bin(&side.whole(), 0.5) + 1;
+    let series = [upto, middle].into_iter().flat_map(|j| side.shares_from(j));
+    let length = whole(series.map(|series| block_length(&series)).fold(1.0, f64::max));
+    let segments: Vec<Range<usize>> =
+        whole_run.clone().step_by(length).map(|first| first..(first + length).min(whole_run.end)).collect();
+    let n = segments.len() as f64;
+    let squares: f64 =
+        segments.iter().map(|segment| (beyond(segment) - share * values(segment)).powi(2)).sum();
+    let error = (squares * n / (n - 1.0)).sqrt() / all;
+    let t = StudentsT::new(0.0, 1.0, n - 1.0).map_or(f64::INFINITY, |t| t.inverse_cdf(confidence));
+    let least = if error == 0.0 { share } else { (share - t * error).max(0.0) };
+    Some(Beyond { share, least })
+}
+
+/// Compares the rates at which both sides sent.
+pub(super) fn rates(a: &Blocks, b: &Blocks, effort: Effort) -> Result<Ratio, TooCorrelated> {
+    let series = [a, b].map(|side| side.series(|i| (side.totals[i + 1] - side.totals[i]) as f64));
+    ratio([a, b], &series, |side, draw| side.rate(draw), effort)
+}
+
+/// The requests are so correlated over time that the run amounts to too few observations.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct TooCorrelated {
+    /// Length of the correlation, in seconds.
+    pub(super) segment_s: f64,
+    pub(super) baseline: f64,
+    pub(super) candidate: f64,
+}
+
+/// Computes a ratio; `series` shows the length of the correlation on either side. Both sides use segments of the same
+/// length: one side alone often shows too little.
+fn ratio(
+    sides: [&Blocks; 2],
+    series: &[Vec<Vec<f64>>; 2],
+    figure: impl Fn(&Blocks, &Draw) -> f64,
+    effort: Effort,
+) -> Result<Ratio, TooCorrelated> {
+    let [baseline, candidate] = sides.map(|side| figure(side, &side.whole()));
+    let of_each = || sides.iter().zip(series).flat_map(|(side, all)| all.iter().map(move |one| (side, one)));
+    let lasts_s = of_each().map(|(side, one)| block_length(one).ceil() * side.block_s);
+    let segment_s = lasts_s.fold(0.0, f64::max);
+    let length = |side: &Blocks| whole(segment_s / side.block_s - 1e-9);
+    let lengths = sides.map(length);
+    let segments = |i: usize| sides[i].len() as f64 / lengths[i] as f64;
+    let fewest = segments(0).min(segments(1));
+    if fewest < FEWEST {
+        return Err(TooCorrelated { segment_s, baseline, candidate });
+    }
+    let observed = (candidate / baseline).ln();
+    let shown = of_each().map(|(side, one)| shown(one, length(side) as f64)).fold(1.0, f64::min);
+    let widening = widening(fewest, effort.confidence) / shown.max(LEAST_SHOWN).sqrt();
+    // The same seed: the same question gets the same numbers.
+    let mut rng = SmallRng::seed_from_u64(u64::from(effort.replicates));
+    let mut drawn: Vec<f64> = (0..effort.replicates)
+        .map(|_| {
+            let [a, b] = [0, 1].map(|i| figure(sides[i], &sides[i].draw(lengths[i], &mut rng)));
+            observed + widening * ((b / a).ln() - observed)
+        })
+        .filter(|ratio| ratio.is_finite())
+        .collect();
+    drawn.sort_by(f64::total_cmp);
+    let tail = (1.0 - effort.confidence) / 2.0;
+    let at = |p: f64| drawn.get(whole(p * drawn.len() as f64) - 1).copied().unwrap_or(observed);
+    let chance = |n: usize| (n + 1) as f64 / (drawn.len() + 1) as f64;
+    let limit = effort.tolerance.ln_1p();
+    Ok(Ratio {
+        baseline,
+        candidate,
+        segments: fewest,
+        lower: at(tail).exp(),
+        upper: at(1.0 - tail).exp(),
+        p_above: chance(drawn.iter().filter(|r| **r <= limit).count()),
+        p_below: chance(drawn.iter().filter(|r| **r >= -limit).count()),
+    })
+}
+
+/// Returns the factor by which the deviations of a bootstrap over `n` segments are widened.
+fn widening(n: f64, confidence: f64) -> f64 {
+    let p = f64::midpoint(1.0, confidence);
+    let t = StudentsT::new(0.0, 1.0, n - 1.0).map_or(1.0, |t| t.inverse_cdf(p) / z(p));
+    t * (n / (n - 1.0)).sqrt()
+}
+
+/// Returns the autocovariance of a series, by lag.
+fn covariance(series: &[f64]) -> impl Fn(usize) -> f64 {
+    let n = series.len().max(1) as f64;
+    let mean = series.iter().sum::<f64>() / n;
+    move |lag| {
+        let pairs = series.iter().zip(series.iter().skip(lag));
+        pairs.map(|(x, y)| (x - mean) * (y - mean)).sum::<f64>() / n
+    }
+}
+
+/// Returns the best length of segments for a series, in elements (Politis and White), with some caution.
+pub(super) fn block_length(series: &[f64]) -> f64 {
+    let n = series.len();
+    let covariance = covariance(series);
+    let variance = covariance(0);
+    if n < 4 || variance <= 0.0 {
+        return 1.0;
+    }
+    let size = n as f64;
+    let patience = whole(size.log10().sqrt()).max(5);
+    let longest = whole(size.sqrt()) + patience;
+    let negligible = 2.0 * (size.log10() / size).sqrt();
+    let covariances: Vec<f64> = (0..n.min(2 * longest + patience + 1)).map(covariance).collect();
+    let is_quiet = |lag: usize| covariances.get(lag).is_none_or(|c| (c / variance).abs() < negligible);
+    let quiet = (0..longest).find(|m| (m + 1..=m + patience).all(is_quiet)).unwrap_or(longest);
+    let reach = (2 * quiet.max(1)).min(longest);
+    let (mut spectrum, mut slope) = (variance, 0.0);
+    for (lag, covariance) in covariances.iter().enumerate().take(reach + 1).skip(1) {
+        let t = lag as f64 / reach as f64;
+        let weight = if t <= 0.5 { 1.0 } else { 2.0 * (1.0 - t) };
+        spectrum += 2.0 * weight * covariance;
+        slope += 2.0 * weight * lag as f64 * covariance;
+    }
+    let best = (1.5 * (slope / spectrum).powi(2) * size).cbrt();
+    let most = (3.0 * size.sqrt()).min(size / 3.0);
+    // If the series swings so that its sum hardly varies, short segments are enough.
+    let best = if spectrum > 0.0 { best } else { 1.0 };
+    (CAUTION * best).clamp(1.0, most.max(1.0))
+}
+
+/// Returns the share of the variance of a series' mean that segments of this many elements show: correlation across a
+/// cut is lost. Assumes a correlation that falls off geometrically from the first lag on, with Kendall's correction;
+/// the noise of single elements is in no lag.
+fn shown(series: &[f64], length: f64) -> f64 {
+    const LAGS: usize = 6;
+    let n = series.len() as f64;
+    let covariance = covariance(series);
+    let variance = covariance(0);
+    let likeness: Vec<f64> = (1..=LAGS).map(|lag| (covariance(lag) / variance).max(0.0)).collect();
+    let (first, last): (f64, f64) = (likeness[..LAGS - 1].iter().sum(), likeness[1..].iter().sum());
+    // With so little correlation, or none at all, there is nothing to lose.
+    if series.len() <= LAGS || variance <= 0.0 || first <= 0.1 {
+        return 1.0;
+    }
+    let keeps = (last / first).min(1.0);
+    let keeps = (keeps + (1.0 + 3.0 * keeps) / n).min(0.98);
+    let whole = 1.0 + 2.0 * likeness[0] / (1.0 - keeps);
+    let lost = 2.0 * likeness[0] / (1.0 - keeps).powi(2) / length;
+    (1.0 - lost / whole).clamp(0.0, 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn block_length_grows_with_autocorrelation() {
+        let mut rng = SmallRng::seed_from_u64(1);
+        let mut series = |keep: f64| {
+            let mut x = 0.0;
+            let noise = (0..600).map(|_| rng.random_range(-1.0..1.0));
+            noise
+                .map(|e| {
+                    x = keep * x + e;
+                    x
+                })
+                .collect::<Vec<f64>>()
+        };
+        assert!(block_length(&series(0.0)) <= 6.0);
+        let alike = block_length(&series(0.8));
+        assert!((10.0..60.0).contains(&alike), "{alike}");
+        assert_eq!(block_length(&[3.0; 100]), 1.0);
+    }
+
+    #[test]
+    fn short_segments_show_less_variance() {
+        let mut rng = SmallRng::seed_from_u64(2);
+        let mut series = |keep: f64| {
+            let mut x = 0.0;
+            let next = |_| {
+                x = keep * x + rng.random_range(-1.0..1.0);
+                x
+            };
+            (0..3000).map(next).collect::<Vec<f64>>()
+        };
+        assert_eq!((shown(&series(0.0), 5.0), shown(&[3.0; 100], 5.0), shown(&[], 5.0)), (1.0, 1.0, 1.0));
+        // Of AR(1), 1 - 2 keep / (length (1 - keep^2)) in truth.
+        let alike = series(0.8);
+        assert!((shown(&alike, 20.0) - (1.0 - 1.6 / (20.0 * 0.36))).abs() < 0.05, "{}", shown(&alike, 20.0));
+        assert!(shown(&alike, 80.0) > 0.93);
+    }
+
+    #[test]
+    fn few_segments_widen_interval() {
+        assert!((widening(1e6, 0.95) - 1.0).abs() < 1e-3);
+        assert!((widening(10.0, 0.95) - 2.262 / 1.96 * (10.0_f64 / 9.0).sqrt()).abs() < 1e-3);
+    }
+}

@@ -1,0 +1,168 @@
+//! Figures of one run that are compared with earlier runs, each with the scale on which its spread is judged.
+
+use std::collections::BTreeMap;
+use std::f64::consts::PI;
+
+use crate::compare::Sample;
+use crate::compare::latency::FEWEST_BEYOND;
+use crate::compare::model::Unit;
+use rolldrop_explain::math::stats;
+use rolldrop_explain::model::Mode;
+use rolldrop_explain::model::figures::count;
+
+/// Fewest episodes for which their share is used: with fewer it is as rough as the count itself.
+const FEWEST_EPISODES: usize = 5;
+/// Quantiles that are judged. More of them would share the same chance of an error and tell little else.
+const QUANTILES: [(&str, f64); 2] = [("p50", 0.5), ("p99", 0.99)];
+
+/// Scale on which runs vary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::compare) enum Scale {
+    /// Number of events in the exposure: its square root.
+    Count,
+    /// Share of the exposure's units: the arc sine of its square root.
+    Share,
+    /// Seconds, unchanged.
+    Time,
+    /// Latency: its logarithm.
+    Log,
+    /// Rate, of which more is better: its logarithm, negated.
+    Rate,
+}
+
+impl Scale {
+    pub(in crate::compare) fn is_more_better(self) -> bool {
+        self == Self::Rate
+    }
+
+    /// Places a value on the scale; higher is worse.
+    pub(in crate::compare) fn of(self, value: f64, exposure: f64) -> f64 {
+        match self {
+            Self::Count => 2.0 * (value + 0.375).sqrt(),
+            Self::Share => 2.0 * ((value * exposure + 0.375) / (exposure + 0.75)).sqrt().asin(),
+            Self::Time => value,
+            Self::Log => value.max(1e-6).ln(),
+            Self::Rate => -value.max(1e-6).ln(),
+        }
+    }
+
+    /// Returns the value at a place on the scale. Counts are rounded down, because no run has a part of an event.
+    pub(in crate::compare) fn back(self, place: f64, exposure: f64) -> f64 {
+        match self {
+            Self::Count => ((place / 2.0).powi(2) - 0.375).max(0.0).floor(),
+            Self::Share => {
+                let share = (place.clamp(0.0, PI) / 2.0).sin().powi(2);
+                ((share * (exposure + 0.75) - 0.375) / exposure).clamp(0.0, 1.0)
+            }
+            Self::Time => place,
+            Self::Log => place.exp(),
+            Self::Rate => (-place).exp(),
+        }
+    }
+
+    /// Returns the standard deviation on the scale that chance alone gives.
+    pub(in crate::compare) fn least_spread(self, exposure: f64) -> f64 {
+        match self {
+            Self::Count => 1.0,
+            Self::Share => 1.0 / (exposure + 0.5).sqrt(),
+            Self::Time | Self::Log | Self::Rate => 0.0,
+        }
+    }
+}
+
+/// One figure of one run.
+#[derive(Clone, Debug)]
+pub(super) struct Figure {
+    pub(super) metric: String,
+    pub(super) scale: Scale,
+    unit: Unit,
+    pub(super) value: f64,
+    /// Number of terminations, requests or episodes that the value is out of.
+    pub(super) exposure: f64,
+    /// Quantile of all latencies that the figure is, if it is one.
+    pub(super) quantile: Option<f64>,
+}
+
+impl Figure {
+    /// Returns the value that its run would have had with the other's exposure.
+    pub(super) fn value_at(&self, other: &Self) -> f64 {
+        match self.scale {
+            Scale::Count => self.value * other.exposure / self.exposure,
+            _ => self.value,
+        }
+    }
+
+    pub(super) fn written(&self, value: f64) -> String {
+        match self.scale {
+            Scale::Count => count(stats::index(value.round()) as u64),
+            _ => self.unit.write(value),
+        }
+    }
+}
+
+/// Returns all figures of a run that are known.
+pub(super) fn of(sample: &Sample) -> Vec<Figure> {
+    let figure = |metric: String, scale, unit, value: f64, exposure: f64| Figure {
+        metric,
+        scale,
+        unit,
+        value,
+        exposure: exposure.max(1.0),
+        quantile: None,
+    };
+    let requests = sample.total as f64;
+    let exposed = if sample.terminations.is_empty() { requests } else { sample.terminations.len() as f64 };
+    let mut all = vec![
+        figure("dropped".into(), Scale::Count, Unit::Count, sample.dropped as f64, exposed),
+        figure("app_errors".into(), Scale::Count, Unit::Count, sample.app_errors as f64, requests),
+    ];
+    for (mode, dropped) in episodes(sample) {
+        if dropped.len() >= FEWEST_EPISODES {
+            let n = dropped.len() as f64;
+            let share = dropped.iter().filter(|dropped| **dropped > 0).count() as f64 / n;
+            let metric = format!("terminations.{}.with_drops", mode.as_str());
+            all.push(figure(metric, Scale::Share, Unit::Share, share, n));
+        }
+    }
+    for ((mode, consumer), uppers) in windows(sample) {
+        let median = stats::nearest_rank(&uppers, 0.5).filter(|median| median.is_finite());
+        let metric = format!("windows_s.{}.{consumer}", mode.as_str());
+        all.extend(median.map(|s| figure(metric, Scale::Time, Unit::Seconds, s, uppers.len() as f64)));
+    }
+    for (name, q) in QUANTILES {
+        let kind = if sample.is_closed_loop { "service" } else { "response" };
+        let ms = sample.latency.quantile_ms(name).filter(|_| {
+            // Half a value less is no other evidence: of 1,000 values ten lie beyond p99.
+            sample.latency.n as f64 * (1.0 - q) >= FEWEST_BEYOND - 0.5
+        });
+        let metric = format!("latency_ms.{kind}.{name}");
+        let of = |ms| Figure { quantile: Some(q), ..figure(metric, Scale::Log, Unit::Milliseconds, ms, 1.0) };
+        all.extend(ms.map(of));
+    }
+    if sample.is_closed_loop && sample.duration_s > 0.0 {
+        let rate = requests / sample.duration_s;
+        all.push(figure("rate".into(), Scale::Rate, Unit::PerSecond, rate, 1.0));
+    }
+    all
+}
+
+fn episodes(sample: &Sample) -> BTreeMap<Mode, Vec<u64>> {
+    let mut by_mode: BTreeMap<Mode, Vec<u64>> = BTreeMap::new();
+    for episode in &sample.episodes {
+        by_mode.entry(episode.mode).or_default().push(episode.dropped);
+    }
+    by_mode
+}
+
+/// Returns the upper bounds of the windows, sorted; an unknown one counts as longer than all.
+fn windows(sample: &Sample) -> BTreeMap<(Mode, &str), Vec<f64>> {
+    let mut all: BTreeMap<_, Vec<f64>> = BTreeMap::new();
+    for ended in &sample.terminations {
+        for (consumer, upper_s) in &ended.windows_s {
+            let of = all.entry((ended.mode, consumer.as_str())).or_default();
+            of.push(upper_s.unwrap_or(f64::INFINITY));
+        }
+    }
+    all.values_mut().for_each(|uppers| uppers.sort_by(f64::total_cmp));
+    all
+}

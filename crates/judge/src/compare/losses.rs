@@ -1,0 +1,128 @@
+//! Requests that were dropped, or answered with an error: a side's total against the other's.
+//!
+//! If pods ended, a run's losses come together, and one run a side does not show how they vary. The test then assumes
+//! that the losses of equal runs vary as widely as their mean (a geometric distribution, which is a Poisson
+//! distribution whose rate is exponentially distributed). If no pod ended, blocks of time are compared.
+
+use super::blocks::{FEWEST, block_length};
+use super::model::{Judgement, Row, Unit};
+use super::{Options, Sample, less_is_better};
+use crate::math::exact::{self, Of, Weighed};
+use rolldrop_explain::math::stats;
+use rolldrop_explain::model::figures::count;
+
+/// Returns the rows of dropped requests and of app errors.
+pub(super) fn rows(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Vec<Row> {
+    let mut rows = vec![drops(baseline, candidate, options)];
+    let errors = |sample: &Sample| sample.app_errors;
+    let (a, b) = (share(baseline, errors), share(candidate, errors));
+    if a.hits + b.hits > 0 {
+        let mut row = figures("app_errors", "app errors", a, b);
+        judge_totals(&mut row, baseline, candidate, [a, b], options);
+        rows.push(row);
+    }
+    rows
+}
+
+/// Counts such requests of a side, out of all its requests.
+fn share(samples: &[Sample], of: impl Fn(&Sample) -> u64) -> Of {
+    Of { hits: samples.iter().map(of).sum(), n: samples.iter().map(|sample| sample.total).sum() }
+}
+
+fn figures(metric: &str, label: &str, a: Of, b: Of) -> Row {
+    Row {
+        baseline: Some(a.share()),
+        candidate: Some(b.share()),
+        why: format!("{} of {}, then {} of {}", count(a.hits), count(a.n), count(b.hits), count(b.n)),
+        ..Row::unknown(metric, label, Unit::Share)
+    }
+}
+
+fn drops(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Row {
+    let lost = |sample: &Sample| sample.dropped;
+    let (a, b) = (share(baseline, lost), share(candidate, lost));
+    let mut row = figures("dropped", "dropped requests", a, b);
+    let all = || baseline.iter().chain(candidate);
+    let ended = all().any(|sample| !sample.terminations.is_empty());
+    if (ended || all().any(|sample| sample.blocks.is_empty())) && a.hits + b.hits > 0 {
+        judge_totals(&mut row, baseline, candidate, [a, b], options);
+    } else if ended {
+        row.verdict = None;
+        row.why.push_str("; judged by termination");
+    } else {
+        judge_over_time(&mut row, baseline, candidate, [a, b], options);
+    }
+    row
+}
+
+/// Returns the exposure to loss of each side's runs: terminations, or requests if a side has no termination.
+fn exposures(baseline: &[Sample], candidate: &[Sample]) -> [f64; 2] {
+    let ended = |samples: &[Sample]| samples.iter().map(|s| s.terminations.len()).sum::<usize>() as f64;
+    let requests = |samples: &[Sample]| samples.iter().map(|s| s.total).sum::<u64>() as f64;
+    let sides = [baseline, candidate];
+    match sides.map(ended) {
+        [a, b] if a > 0.0 && b > 0.0 => [a, b],
+        _ => sides.map(requests),
+    }
+}
+
+fn judge_totals(
+    row: &mut Row,
+    baseline: &[Sample],
+    candidate: &[Sample],
+    [a, b]: [Of; 2],
+    options: &Options,
+) {
+    let [exposed_a, exposed_b] = exposures(baseline, candidate);
+    let runs_a = baseline.len() as f64;
+    let runs_b = if exposed_a > 0.0 { runs_a * exposed_b / exposed_a } else { candidate.len() as f64 };
+    row.verdict = Some(Judgement::CannotTell);
+    row.why.push_str("; test of totals");
+    if let Some(p) = exact::totals([a.hits, b.hits], [runs_a, runs_b], 1.0 - options.confidence) {
+        row.p = Some(p);
+        row.verdict = Some(less_is_better(a.share(), b.share()));
+    }
+}
+
+/// Judges by blocks of time, if no pod ended.
+fn judge_over_time(
+    row: &mut Row,
+    baseline: &[Sample],
+    candidate: &[Sample],
+    [a, b]: [Of; 2],
+    options: &Options,
+) {
+    let lost =
+        |s: &Sample| s.blocks.iter().map(|b| b.lost() as f64 / b.total.max(1) as f64).collect::<Vec<_>>();
+    let all = || baseline.iter().chain(candidate);
+    let segment_s = all().map(|s| block_length(&lost(s)).ceil() * s.block_s).fold(0.0, f64::max);
+    let (units_a, units_b) = (segments(baseline, segment_s), segments(candidate, segment_s));
+    let fewest = units_a.len().min(units_b.len());
+    let over = format!("{} and {} blocks of {segment_s:.1} s", units_a.len(), units_b.len());
+    row.why = if a.hits + b.hits == 0 {
+        let unseen = 100.0 * stats::share_upper(0, fewest as u64, options.confidence);
+        format!("neither lost any; over {over}, losses in up to {unseen:.1} % of them may have been missed")
+    } else if (fewest as f64) < FEWEST {
+        let needed = FEWEST * segment_s;
+        format!(
+            "requests were lost together for about {segment_s:.1} s: at least {needed:.0} s a side are needed"
+        )
+    } else {
+        row.p = Some(exact::permutation(&units_a, &units_b));
+        row.verdict = Some(less_is_better(a.share(), b.share()));
+        format!("permutation test over {over}")
+    };
+}
+
+/// Returns the shares of dropped requests in blocks of time.
+fn segments(samples: &[Sample], segment_s: f64) -> Vec<Weighed> {
+    let mut units = Vec::new();
+    for sample in samples {
+        let blocks = stats::index((segment_s / sample.block_s).round()).max(1);
+        for segment in sample.blocks.chunks(blocks) {
+            let weight = segment.iter().map(|b| b.total).sum::<u64>() as f64;
+            units.push(Weighed { value: segment.iter().map(|b| b.lost()).sum::<u64>() as f64, weight });
+        }
+    }
+    units
+}

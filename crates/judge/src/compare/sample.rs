@@ -1,0 +1,343 @@
+//! A run reduced to its part in a comparison: small enough to be kept as a baseline.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::episodes::{Episode, episodes};
+use crate::gate::{self, Figures};
+use rolldrop_explain::Class;
+use rolldrop_explain::math::add_counts;
+use rolldrop_explain::math::stats;
+use rolldrop_explain::model::{Analysis, CheckVerdict, Mode, RunResult, Verdict};
+use rolldrop_explain::timeline::{Request, Requests, Timeline};
+use rolldrop_record::parts::PartError;
+use rolldrop_record::{Outcome, Phase, Stamp};
+
+/// Version of a sample's form in files.
+pub const SAMPLE_FORMAT: u32 = 4;
+/// Oldest form that can be read; before 4 it had no figures by key.
+pub const OLDEST_FORMAT: u32 = 3;
+
+/// Maximum number of blocks per run; longer runs have blocks longer than 0.1 s.
+const MOST_BLOCKS: f64 = 600.0;
+/// Lengths of blocks, in seconds.
+const BLOCK_LENGTHS: [f64; 10] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 600.0];
+/// Latency bins over a factor of e: each is half a percent wide.
+const BINS_PER_E: f64 = 200.0;
+/// Settings of a load that do not affect results, or that differ from run to run.
+const IMMATERIAL: [&str; 4] = ["seed", "workers", "source_ports", "methods"];
+
+/// One run, reduced to what a comparison needs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Name for people.
+    pub name: String,
+    /// Settings and facts that must be the same for two runs to be comparable.
+    pub fingerprint: BTreeMap<String, String>,
+    /// Counts that scale by themselves: they may differ, and a comparison shows the differences.
+    #[serde(default)]
+    pub scale: BTreeMap<String, u64>,
+    /// Time at which it began, in nanoseconds of Unix time.
+    pub started: Stamp,
+    /// Verdict on the measurement: can it be trusted?
+    pub verdict: Verdict,
+    /// Verdict on the scenario's expectations of this run alone; a pass if there are none.
+    pub gate: CheckVerdict,
+    /// True if slow answers delayed the requests after them.
+    pub is_closed_loop: bool,
+    /// Length of the counted part, in seconds.
+    pub duration_s: f64,
+    /// Requests of the counted part.
+    pub total: u64,
+    /// Number of dropped requests, without the generator's own stale flows.
+    pub dropped: u64,
+    /// Number of requests that the app answered with an error.
+    #[serde(default)]
+    pub app_errors: u64,
+    /// The latencies of the answered ones.
+    pub latency: Quantiles,
+    /// Send lag within which 99 % of the requests were sent, in milliseconds. `None` for a closed loop, and in older
+    /// files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lag_p99_ms: Option<f64>,
+    /// Pods that ended.
+    pub terminations: Vec<Ended>,
+    /// Groups of these that are lost together.
+    #[serde(default)]
+    pub episodes: Vec<Episode>,
+    /// Figures by their keys in `expect`; `None` in a baseline of format 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_key: Option<Figures>,
+    /// Length of a block, in seconds.
+    pub block_s: f64,
+    /// The counted part, cut into blocks by intended send time. A saved baseline has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blocks: Vec<Block>,
+}
+
+/// Quantiles of a run's latencies (closed loop: service times), in milliseconds; all zero when `n` is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Quantiles {
+    /// The number of values.
+    pub n: u64,
+    /// The first percentile.
+    pub p1_ms: f64,
+    /// The median.
+    pub p50_ms: f64,
+    /// The 90th percentile.
+    pub p90_ms: f64,
+    /// The 99th percentile.
+    pub p99_ms: f64,
+    /// The 99.9th percentile.
+    pub p99_9_ms: f64,
+}
+
+impl Quantiles {
+    /// Computes the quantiles of these blocks' latencies.
+    pub(super) fn of(blocks: &[Block]) -> Self {
+        let mut bins: BTreeMap<u32, u64> = BTreeMap::new();
+        for (bin, count) in blocks.iter().flat_map(|block| &block.latency) {
+            *bins.entry(*bin).or_default() += count;
+        }
+        let n: u64 = bins.values().sum();
+        let quantile = |q: f64| {
+            let mut upto = 0;
+            let reaches = |(_, count): &(&u32, &u64)| {
+                upto += **count;
+                upto as f64 >= q * n as f64
+            };
+            bins.iter().find(reaches).map_or(0.0, |(bin, _)| latency_ms(*bin))
+        };
+        Self {
+            n,
+            p1_ms: quantile(0.01),
+            p50_ms: quantile(0.5),
+            p90_ms: quantile(0.9),
+            p99_ms: quantile(0.99),
+            p99_9_ms: quantile(0.999),
+        }
+    }
+
+    /// Returns a quantile by the name that the tables give it.
+    pub(super) fn quantile_ms(&self, name: &str) -> Option<f64> {
+        let of = |value: f64| (self.n > 0).then_some(value);
+        match name {
+            "p50" => of(self.p50_ms),
+            "p90" => of(self.p90_ms),
+            "p99" => of(self.p99_ms),
+            "p99.9" => of(self.p99_9_ms),
+            _ => None,
+        }
+    }
+}
+
+/// The end of one pod.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ended {
+    /// Mode of the termination.
+    pub mode: Mode,
+    /// Upper bound of its window towards each consumer, in seconds; `None` if it has none.
+    pub windows_s: BTreeMap<String, Option<f64>>,
+}
+
+/// The requests that were due in a short period of time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Block {
+    /// Number of requests that were due and sent.
+    pub total: u64,
+    /// Dropped requests, by outcome.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub dropped: BTreeMap<Outcome, u64>,
+    /// Latencies of the answered ones: numbers of logarithmic bins, half a percent wide from 1 ns on, and counts.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub latency: BTreeMap<u32, u64>,
+}
+
+impl Block {
+    fn merge(&mut self, other: Self) {
+        self.total += other.total;
+        add_counts(&mut self.dropped, other.dropped);
+        add_counts(&mut self.latency, other.latency);
+    }
+
+    /// Returns the number of dropped requests.
+    pub fn lost(&self) -> u64 {
+        self.dropped.values().sum()
+    }
+}
+
+impl Sample {
+    /// Reduces a run to a sample.
+    ///
+    /// # Errors
+    /// If its rows cannot be read.
+    pub fn of(
+        name: impl Into<String>,
+        timeline: &Timeline,
+        requests: &Requests,
+        analysis: &Analysis,
+    ) -> Result<Self, PartError> {
+        let result = &analysis.result;
+        let is_closed_loop = timeline.info.load.is_closed_loop();
+        let [.., longest] = BLOCK_LENGTHS;
+        let end_s = analysis.charts.end_s;
+        let block_s = BLOCK_LENGTHS.into_iter().find(|s| end_s / s <= MOST_BLOCKS).unwrap_or(longest);
+        let add = |blocks: &mut Vec<Block>, request: &Request| {
+            let class = Class::of(&request.row);
+            if request.row.phase != Phase::Main || matches!(class, Class::NotSent | Class::Cancelled) {
+                return;
+            }
+            let index = stats::index(timeline.seconds(request.row.scheduled) / block_s);
+            if blocks.len() <= index {
+                blocks.resize_with(index + 1, Block::default);
+            }
+            let block = &mut blocks[index];
+            block.total += 1;
+            match class {
+                Class::Ok => *block.latency.entry(bin(latency_ns(request, is_closed_loop))).or_default() += 1,
+                Class::Dropped => *block.dropped.entry(request.row.outcome).or_default() += 1,
+                _ => {}
+            }
+        };
+        let blocks = requests.all(Vec::new, add, |blocks, others| {
+            let missing = others.len().saturating_sub(blocks.len());
+            blocks.extend(std::iter::repeat_with(Block::default).take(missing));
+            blocks.iter_mut().zip(others).for_each(|(block, other)| block.merge(other));
+        })?;
+        Ok(Self {
+            name: name.into(),
+            fingerprint: fingerprint(timeline, result),
+            scale: scale(timeline),
+            started: timeline.info.started,
+            verdict: result.verdict.clone(),
+            gate: gate::verdict_alone(&result.checks),
+            is_closed_loop,
+            duration_s: result.load.duration_s,
+            total: result.requests.total,
+            dropped: result.requests.lost(),
+            app_errors: result.requests.app_errors,
+            latency: Quantiles::of(&blocks),
+            lag_p99_ms: (!is_closed_loop).then_some(result.load.send_lag_us.p99 / 1e3),
+            terminations: result
+                .terminations
+                .iter()
+                .map(|t| Ended {
+                    mode: t.mode,
+                    windows_s: (t.windows.iter().filter(|w| w.is_one()))
+                        .map(|w| (w.consumer.clone(), w.upper_s))
+                        .collect(),
+                })
+                .collect(),
+            episodes: episodes(&timeline.ends, result),
+            by_key: Some(gate::figures(result)),
+            block_s,
+            blocks,
+        })
+    }
+
+    /// Returns the part that is worth keeping in a file: the known figures, without the blocks of time.
+    pub fn figures(&self) -> Self {
+        Self { blocks: Vec::new(), by_key: self.by_key.as_ref().map(Figures::known), ..self.clone() }
+    }
+}
+
+/// Contents of the file that `rolldrop gate --save-baseline` writes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Baseline {
+    /// [`SAMPLE_FORMAT`].
+    pub format: u32,
+    /// Runs, in order of their beginning.
+    pub runs: Vec<Sample>,
+}
+
+/// Returns the latency from the intended send time, or if there is none, from the actual one.
+fn latency_ns(request: &Request, is_closed_loop: bool) -> i64 {
+    let from = if is_closed_loop { request.begun() } else { request.row.scheduled };
+    request.row.end.ns_since(from)
+}
+
+/// Returns the bin of a latency.
+pub(super) fn bin(ns: i64) -> u32 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "below 9,000, and not negative"
+    )]
+    let bin = ((ns.max(1) as f64).ln() * BINS_PER_E).floor() as u32;
+    bin
+}
+
+/// Returns the lower edge of a latency bin, in milliseconds.
+pub(super) fn edge_ms(bin: u32) -> f64 {
+    (f64::from(bin) / BINS_PER_E).exp() / 1e6
+}
+
+/// Returns the middle of a latency bin, in milliseconds.
+pub(super) fn latency_ms(bin: u32) -> f64 {
+    ((f64::from(bin) + 0.5) / BINS_PER_E).exp() / 1e6
+}
+
+fn fingerprint(timeline: &Timeline, result: &RunResult) -> BTreeMap<String, String> {
+    let (info, load) = (&timeline.info, &timeline.info.load);
+    let mut all = BTreeMap::new();
+    let mut put = |what: &str, value: String| {
+        all.insert(what.to_owned(), value);
+    };
+    let targets: Vec<&str> = info.targets.iter().map(|target| target.name.as_str()).collect();
+    put("target", targets.join(", "));
+    put("pacing", load.pacing.as_str().to_owned());
+    if !load.is_closed_loop() {
+        put("rate", format!("{} requests/s", load.rate));
+    }
+    put("connections", load.connections.to_string());
+    put("connect timeout", format!("{} s", load.connect_timeout_s));
+    put("response timeout", format!("{} s", load.response_timeout_s));
+    put("success", load.success.iter().map(|(a, b)| format!("{a}-{b}")).collect::<Vec<_>>().join(","));
+    for (name, value) in load.further() {
+        // An open loop takes as many connections as it needs.
+        let is_idle = name == "max_connections" && !load.is_closed_loop();
+        if !IMMATERIAL.contains(&name.as_str()) && !is_idle {
+            put(&name.replace('_', " "), value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+        }
+    }
+    if let Some(methods) = &load.methods {
+        let methods: BTreeSet<&str> = methods.values().map(String::as_str).collect();
+        put("methods", methods.into_iter().collect::<Vec<_>>().join(", "));
+    }
+    if !info.cluster.version.is_empty() {
+        put("cluster version", info.cluster.version.clone());
+        put("dataplane", info.cluster.dataplane.to_string());
+    }
+    let modes: BTreeSet<&str> = result.terminations.iter().map(|t| t.mode.as_str()).collect();
+    put(
+        "pods ended",
+        if modes.is_empty() { "none".into() } else { modes.into_iter().collect::<Vec<_>>().join(", ") },
+    );
+    all
+}
+
+fn scale(timeline: &Timeline) -> BTreeMap<String, u64> {
+    let cluster = &timeline.info.cluster;
+    match cluster.version.is_empty() {
+        true => BTreeMap::new(),
+        false => BTreeMap::from([
+            ("nodes".to_owned(), cluster.nodes as u64),
+            ("endpoints".to_owned(), cluster.endpoints as u64),
+        ]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latency_bin_spans_half_a_percent() {
+        for ns in [1, 1_000, 1_234_567, 5_000_000_000] {
+            let ratio = latency_ms(bin(ns)) * 1e6 / ns as f64;
+            assert!((0.9974..1.0026).contains(&ratio) || ns == 1, "{ns}: {ratio}");
+        }
+        assert_eq!(bin(-5), 0);
+    }
+}

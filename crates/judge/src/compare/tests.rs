@@ -1,0 +1,412 @@
+//! The verdicts against simulated runs whose truth is known: no more false alarms than allowed,
+//! and real differences found.
+
+use std::collections::BTreeMap;
+use std::slice;
+
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+use statrs::function::factorial::ln_binomial;
+
+use super::blocks::{FEW, FEWEST};
+use super::episodes::Episode;
+use super::sample::{Block, Ended, Quantiles, bin};
+use super::*;
+use rolldrop_explain::model::{CheckVerdict, Mode};
+use rolldrop_record::{Outcome, Stamp};
+
+/// Behaviour of a simulated service.
+#[derive(Clone, Copy)]
+struct Service {
+    /// Share of a block's slowness that the next one keeps.
+    keep: f64,
+    /// Factor of all latencies.
+    slower: f64,
+    /// The chance that a block is the first of a row of ten in which half of all is lost.
+    outages: f64,
+}
+
+const PLAIN: Service = Service { keep: 0.0, slower: 1.0, outages: 0.0 };
+
+/// Returns a service whose slowness lasts.
+fn alike(keep: f64) -> Service {
+    Service { keep, ..PLAIN }
+}
+
+/// Simulates 30 s at 200 requests/s.
+fn run(service: Service, rng: &mut SmallRng) -> Sample {
+    run_of(30, service, rng)
+}
+
+/// Simulates this many seconds at 200 requests/s in blocks of 0.1 s.
+fn run_of(seconds: u32, service: Service, rng: &mut SmallRng) -> Sample {
+    let (mut slow, mut outage) = (0.0, 0);
+    let mut blocks = Vec::new();
+    for _ in 0..10 * seconds {
+        slow = service.keep * slow + 0.2 * rng.random_range(-1.0..1.0);
+        if rng.random::<f64>() < service.outages {
+            outage = 10;
+        }
+        let mut block = Block { total: 20, ..Block::default() };
+        for _ in 0..20 {
+            if outage > 0 && rng.random::<f64>() < 0.5 {
+                *block.dropped.entry(Outcome::ConnectRefused).or_default() += 1;
+                continue;
+            }
+            let own = 1e6 * (1.0 - 0.5 * (1.0 - rng.random::<f64>()).ln());
+            let ns = service.slower * own * f64::exp(slow);
+            #[expect(clippy::cast_possible_truncation, reason = "a latency in nanoseconds")]
+            let ns = ns as i64;
+            *block.latency.entry(bin(ns)).or_default() += 1;
+        }
+        outage = (outage - 1).max(0);
+        blocks.push(block);
+    }
+    of(blocks, Vec::new())
+}
+
+fn of(blocks: Vec<Block>, episodes: Vec<Episode>) -> Sample {
+    Sample {
+        name: "run".into(),
+        fingerprint: BTreeMap::from([("rate".into(), "200 requests/s".into())]),
+        scale: BTreeMap::new(),
+        started: Stamp::default(),
+        verdict: Verdict::Valid,
+        gate: CheckVerdict::Pass,
+        is_closed_loop: false,
+        duration_s: blocks.len() as f64 / 10.0,
+        total: blocks.iter().map(|b| b.total).sum(),
+        dropped: blocks.iter().map(Block::lost).sum(),
+        app_errors: 0,
+        latency: Quantiles::of(&blocks),
+        lag_p99_ms: None,
+        terminations: episodes.iter().flat_map(|e| vec![ended(e.mode, 0.1); e.terminations]).collect(),
+        episodes,
+        by_key: None,
+        block_s: 0.1,
+        blocks,
+    }
+}
+
+fn quick() -> Options {
+    Options { tolerance: 0.0, replicates: 200, ..Options::default() }
+}
+
+/// Returns `pairs` comparisons of two runs of one service with two of another, each side of `seconds` seconds.
+fn comparisons(pairs: u64, seconds: u32, a: Service, b: Service) -> impl Iterator<Item = Comparison> {
+    (0..pairs).map(move |seed| {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let [a, b] = [a, b].map(|service| [(); 2].map(|()| run_of(seconds / 2, service, &mut rng)));
+        compare(&a, &b, &quick()).unwrap()
+    })
+}
+
+/// Returns true if a row has one of these verdicts.
+fn has(comparison: &Comparison, wanted: &[Judgement]) -> bool {
+    comparison.rows.iter().any(|row| row.verdict.is_some_and(|v| wanted.contains(&v)))
+}
+
+/// Counts the pairs, of `pairs`, with this verdict in any row.
+fn count_pairs(pairs: u64, a: Service, b: Service, wanted: Judgement) -> usize {
+    comparisons(pairs, 30, a, b).filter(|comparison| has(comparison, &[wanted])).count()
+}
+
+const ALARM: [Judgement; 2] = [Judgement::Better, Judgement::Worse];
+
+/// Returns the least number that comes up at most once in a million times if each of `n` has a chance of 0.05.
+pub(super) fn once_in_a_million(n: u64) -> u64 {
+    let chance = |k: u64| {
+        let (hits, others) = (k as f64, (n - k) as f64);
+        (ln_binomial(n, k) + hits * 0.05_f64.ln() + others * 0.95_f64.ln()).exp()
+    };
+    (0..=n).find(|least| (*least..=n).map(chance).sum::<f64>() <= 1e-6).unwrap_or(n)
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a study says how many pairs it takes")]
+fn equal_services_seldom_raise_alarms() {
+    // With more pairs, or longer runs, this becomes a study (docs/proofs.md).
+    let given =
+        |name: &str, usual: u32| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(usual);
+    let pairs = u64::from(given("ROLLDROP_STUDY_PAIRS", 25));
+    let seconds = given("ROLLDROP_STUDY_SECONDS", 30);
+    for service in [PLAIN, alike(0.8), alike(0.9), Service { outages: 0.01, ..alike(0.5) }] {
+        let (mut alarms, mut intervals, mut misses) = (0, 0, 0);
+        for comparison in comparisons(pairs, seconds, service, service) {
+            alarms += u64::from(has(&comparison, &ALARM));
+            for change in comparison.rows.iter().filter_map(|row| row.change) {
+                intervals += 1;
+                misses += u64::from(change.lower > 1.0 || change.upper < 1.0);
+            }
+        }
+        let Service { keep, outages, .. } = service;
+        println!(
+            "keep {keep}, outages {outages}: {alarms} alarms in {pairs} pairs of sides of {seconds} s, \
+             {misses} of {intervals} intervals miss"
+        );
+        assert!(alarms < once_in_a_million(pairs), "{alarms} of {pairs} (keep {})", service.keep);
+    }
+}
+
+#[test]
+fn interval_over_few_segments_reads_rough() {
+    let rough = |service| {
+        let rows = comparisons(10, 30, service, service).flat_map(|comparison| comparison.rows);
+        let has_interval = rows.filter(|row| row.change.is_some());
+        let (rough, others): (Vec<_>, Vec<_>) =
+            has_interval.map(|row| row.why).partition(|why| why.contains(": a rough interval; a longer run"));
+        let over = |why: &String| why.split("over only ").nth(1)?.split(' ').next()?.parse::<f64>().ok();
+        for why in &rough {
+            assert!(over(why).is_some_and(|segments| (FEWEST..=FEW).contains(&segments)), "{why}");
+        }
+        (rough.len(), others.len())
+    };
+    let (independent, much_alike) = (rough(PLAIN), rough(alike(0.9)));
+    assert!(independent.0 == 0 && independent.1 > 0, "{independent:?}");
+    assert!(much_alike.0 > 0, "{much_alike:?}");
+}
+
+#[test]
+fn comparison_detects_worse_service() {
+    let slower = Service { slower: 1.2, ..PLAIN };
+    let worse = count_pairs(5, PLAIN, slower, Judgement::Worse);
+    let better = count_pairs(5, slower, PLAIN, Judgement::Better);
+    let losing = count_pairs(5, PLAIN, Service { outages: 0.05, ..PLAIN }, Judgement::Worse);
+    assert_eq!((worse, better, losing), (5, 5, 5));
+}
+
+#[test]
+fn latency_verdict_needs_two_runs() {
+    let mut rng = SmallRng::seed_from_u64(7);
+    let slower = Service { slower: 1.5, ..PLAIN };
+    let [before, after] = [PLAIN, slower].map(|service| [(); 2].map(|()| run(service, &mut rng)));
+    let p90 = |baseline: &[Sample], candidate: &[Sample]| {
+        let comparison = compare(baseline, candidate, &quick()).unwrap();
+        let row = comparison.rows.iter().find(|row| row.metric == "latency_ms.response.p90").unwrap().clone();
+        let gate = crate::gate::against_baseline(&comparison);
+        let check =
+            gate.iter().find(|check| check.name == "baseline.latency_ms.response.p90").unwrap().verdict;
+        assert_eq!(comparison.caveats.iter().any(|caveat| caveat == ONE_RUN), row.p.is_none());
+        (row, check)
+    };
+    for (baseline, candidate) in [(&before[..1], &after[..1]), (&before[..1], &after), (&before, &after[..1])]
+    {
+        let (row, check) = p90(baseline, candidate);
+        assert!(row.change.unwrap().lower > 1.2 && row.p.is_none() && row.looks_worse(), "{row:?}");
+        assert_eq!(row.verdict, Some(Judgement::CannotTell), "{row:?}");
+        assert!(row.why.ends_with(&format!("; these runs differ, but {ONE_RUN}")), "{row:?}");
+        assert_eq!(check, CheckVerdict::Inconclusive);
+    }
+    let (row, check) = p90(&after[..1], &before[..1]);
+    assert_eq!((row.verdict, check), (Some(Judgement::CannotTell), CheckVerdict::Pass), "{row:?}");
+    let (row, check) = p90(&before, &after);
+    assert_eq!((row.verdict, check), (Some(Judgement::Worse), CheckVerdict::Fail), "{row:?}");
+    assert!(row.p.is_some() && !row.why.contains("these runs differ"), "{row:?}");
+}
+
+#[test]
+fn single_run_proves_only_equal_rate() {
+    let closed = |requests: u64| {
+        let of_block = |i: u64| Block { total: requests + i % 3, ..Block::default() };
+        Sample { is_closed_loop: true, ..of((0..300).map(of_block).collect(), Vec::new()) }
+    };
+    let rate = |requests| {
+        let options = Options { replicates: 200, ..Options::default() };
+        let rows = compare(&[closed(100)], &[closed(requests)], &options).unwrap().rows;
+        rows.into_iter().find(|row| row.metric == "rate").unwrap()
+    };
+    let (same, fewer) = (rate(99), rate(50));
+    assert_eq!(same.verdict, Some(Judgement::Same), "{same:?}");
+    assert_eq!((fewer.verdict, fewer.p), (Some(Judgement::CannotTell), None), "{fewer:?}");
+    assert!(fewer.looks_worse() && fewer.why.contains("these runs differ"), "{fewer:?}");
+}
+
+#[test]
+fn tolerance_accepts_small_differences() {
+    let mut rng = SmallRng::seed_from_u64(5);
+    let (a, b) = (run(PLAIN, &mut rng), run(Service { slower: 1.02, ..PLAIN }, &mut rng));
+    let options = Options { tolerance: 0.15, replicates: 200, ..Options::default() };
+    let comparison = compare(&[a], &[b], &options).unwrap();
+    let median = comparison.rows.iter().find(|row| row.metric == "latency_ms.response.p50").unwrap();
+    assert_eq!(median.verdict, Some(Judgement::Same), "{median:?}");
+    let change = median.change.unwrap();
+    assert!(change.lower <= change.estimate && change.estimate <= change.upper, "{change:?}");
+}
+
+fn ended(mode: Mode, window_s: f64) -> Ended {
+    let windows_s = BTreeMap::from([("service web".to_owned(), Some(window_s))]);
+    Ended { mode, windows_s }
+}
+
+fn alone(dropped: u64) -> Episode {
+    Episode { mode: Mode::Isolated, terminations: 1, dropped }
+}
+
+#[test]
+fn three_terminations_prove_no_difference() {
+    let verdict = |n: usize| {
+        let side = |dropped| of(vec![Block { total: 20, ..Block::default() }; 300], vec![alone(dropped); n]);
+        let comparison = compare(&[side(0)], &[side(7)], &quick()).unwrap();
+        let row = &comparison.rows[1];
+        assert_eq!(row.metric, "terminations.isolated.with_drops");
+        assert!(comparison.rows[0].verdict.is_none(), "the termination is the unit, not the request");
+        (row.verdict, row.why.clone())
+    };
+    let (few, why) = verdict(3);
+    assert_eq!(few, Some(Judgement::CannotTell), "{why}");
+    assert!(why.contains("shows with 4 a side"), "{why}");
+    assert_eq!(verdict(10).0, Some(Judgement::Worse));
+}
+
+#[test]
+fn rollout_counts_as_one_lossy_episode() {
+    let side = |dropped| {
+        let episode = Episode { mode: Mode::Rollout, terminations: 6, dropped };
+        of(vec![Block { total: 20, ..Block::default() }; 300], vec![episode])
+    };
+    let comparison = compare(&[side(0)], &[side(96)], &quick()).unwrap();
+    let row = comparison.rows.iter().find(|row| row.metric == "terminations.rollout.with_drops").unwrap();
+    assert!(row.why.starts_with("0 of 1, then 1 of 1"), "{row:?}");
+    assert_eq!((row.verdict, row.looks_worse()), (Some(Judgement::CannotTell), true));
+    let gate = crate::gate::against_baseline(&comparison);
+    let check = gate.iter().find(|check| check.name == "baseline.terminations.rollout.dropped").unwrap();
+    assert_eq!(check.verdict, CheckVerdict::Inconclusive, "{check:?}");
+}
+
+#[test]
+fn comparison_refuses_different_runs() {
+    let mut rng = SmallRng::seed_from_u64(1);
+    let (a, mut b) = (run(PLAIN, &mut rng), run(PLAIN, &mut rng));
+    b.fingerprint.insert("rate".into(), "300 requests/s".into());
+    b.verdict = Verdict::Invalid { why: vec!["it fell behind".into()] };
+    let (a, b) = ([a], [b]);
+    assert_eq!(
+        compare(&a, &b, &quick()).unwrap_err().to_string(),
+        "the runs are not comparable: rate is 300 requests/s here and 200 requests/s in the baseline; \
+         the measurement is invalid (it fell behind) here and valid in the baseline"
+    );
+    let anyway = compare(&a, &b, &Options { anyway: true, ..quick() }).unwrap();
+    assert_eq!(anyway.differences.len(), 2);
+    assert_eq!(compare(&[], &b, &quick()).unwrap_err(), Incomparable::Nothing);
+}
+
+#[test]
+fn comparison_rejects_too_little_evidence() {
+    let mut rng = SmallRng::seed_from_u64(2);
+    let (a, b) = (run(PLAIN, &mut rng), run(PLAIN, &mut rng));
+    let comparison = compare(&[a], &[b], &quick()).unwrap();
+    let why = |metric: &str| {
+        let row = comparison.rows.iter().find(|row| row.metric == metric).unwrap();
+        assert_eq!(row.verdict, Some(Judgement::CannotTell));
+        row.why.clone()
+    };
+    assert!(why("latency_ms.response.p99_9").starts_with("about 6 answers"));
+    assert!(why("dropped").starts_with("neither lost any"));
+}
+
+fn totals(total: u64, dropped: u64, terminations: usize) -> Sample {
+    let episode = Episode { mode: Mode::Rollout, terminations, dropped };
+    let mut sample = Sample { total, dropped, ..of(Vec::new(), vec![episode]) };
+    // Windows towards several consumers share the chance of a false alarm.
+    for (i, ended) in sample.terminations.iter_mut().enumerate() {
+        let windows_s =
+            ["web", "ingress", "headless"].map(|name| (name.to_owned(), Some(0.1 + i as f64 / 100.0)));
+        ended.windows_s = windows_s.into();
+    }
+    sample
+}
+
+fn verdict_of(baseline: &Sample, candidate: &Sample, metric: &str) -> (CheckVerdict, String) {
+    let (baseline, candidate) = (slice::from_ref(baseline), slice::from_ref(candidate));
+    let comparison = compare(baseline, candidate, &quick()).unwrap();
+    let check = crate::gate::against_baseline(&comparison);
+    let check = check.iter().find(|check| check.name == format!("baseline.{metric}")).unwrap();
+    (check.verdict, check.in_words())
+}
+
+#[test]
+fn lossy_rollout_fails_lossless_baseline() {
+    let (none, lost) = (totals(5_000, 0, 6), totals(5_000, 96, 6));
+    let (verdict, why) = verdict_of(&none, &lost, "dropped");
+    assert_eq!(verdict, CheckVerdict::Fail, "{why}");
+    assert!(why.starts_with("1.92 % (limit not worse than 0.00 %): 0 of 5,000, then 96 of 5,000"), "{why}");
+    // A few requests, or as many before, are no evidence from one run a side.
+    assert_eq!(verdict_of(&none, &totals(5_000, 7, 6), "dropped").0, CheckVerdict::Inconclusive);
+    assert_eq!(verdict_of(&totals(5_000, 60, 6), &lost, "dropped").0, CheckVerdict::Inconclusive);
+    assert_eq!(verdict_of(&lost, &none, "dropped").0, CheckVerdict::Pass);
+}
+
+#[test]
+fn app_errors_are_compared() {
+    let (good, mut bad) = (totals(6_000, 0, 3), totals(6_000, 0, 3));
+    bad.app_errors = 60;
+    let (verdict, why) = verdict_of(&good, &bad, "app_errors");
+    assert_eq!(verdict, CheckVerdict::Fail, "{why}");
+    let comparison = compare(slice::from_ref(&good), slice::from_ref(&good), &quick()).unwrap();
+    assert!(comparison.rows.iter().all(|row| row.metric != "app_errors"));
+}
+
+#[test]
+fn hundred_requests_cannot_pass() {
+    let few = || of(vec![Block { total: 10, ..Block::default() }; 10], Vec::new());
+    let (verdict, why) = verdict_of(&few(), &few(), "requests");
+    assert_eq!(
+        (verdict, why.as_str()),
+        (CheckVerdict::Inconclusive, "100 (limit at least 299 a side): so few would not show that 1 % fail")
+    );
+}
+
+#[test]
+fn single_equal_runs_never_fail() {
+    for seed in 0..6 {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let [a, b] = [0.8, 1.2].map(|slower| run(Service { slower, ..alike(0.9) }, &mut rng));
+        let comparison = compare(&[a], &[b], &quick()).unwrap();
+        let checks = crate::gate::against_baseline(&comparison);
+        assert!(checks.iter().all(|check| check.verdict != CheckVerdict::Fail), "{checks:?}");
+    }
+}
+
+#[test]
+fn disjoint_latencies_fail_despite_correlation() {
+    // 30 s of answers that take 1 s, or 3 s, with slow waves of 5 s: six independent blocks.
+    let side = |ms: f64| {
+        let block = |i: u32| {
+            let wave = 1.0 + 0.05 * (f64::from(i) / 50.0 * std::f64::consts::TAU).sin();
+            #[expect(clippy::cast_possible_truncation, reason = "a latency in nanoseconds")]
+            let ns = (ms * wave * 1e6) as i64;
+            Block { total: 20, latency: BTreeMap::from([(bin(ns), 20)]), ..Block::default() }
+        };
+        of((0..300).map(block).collect(), Vec::new())
+    };
+    let (fast, slow) = (side(1000.0), side(3000.0));
+    let (verdict, why) = verdict_of(&fast, &slow, "latency_ms.response.p50");
+    assert_eq!(verdict, CheckVerdict::Fail, "{why}");
+    assert!(why.contains("the answers of the two sides do not overlap"), "{why}");
+    let saved = fast.figures();
+    assert_eq!(verdict_of(&saved, &slow, "latency_ms.response.p99").0, CheckVerdict::Fail);
+    assert_eq!(verdict_of(&slow, &fast, "latency_ms.response.p50").0, CheckVerdict::Pass);
+    // Less than a factor of two between them may be another run of the same software.
+    let (verdict, _) = verdict_of(&fast, &side(1500.0), "latency_ms.response.p50");
+    assert_eq!(verdict, CheckVerdict::Inconclusive);
+}
+
+#[test]
+fn node_count_difference_adds_caveat() {
+    let (mut a, mut b) = (totals(5_000, 0, 6), totals(5_000, 0, 6));
+    a.scale.insert("nodes".into(), 3);
+    b.scale.insert("nodes".into(), 5);
+    let comparison = compare(&[a], &[b], &quick()).unwrap();
+    assert!(comparison.caveats.contains(&"nodes: 3 in the baseline, 5 here".to_owned()), "{comparison:?}");
+}
+
+#[test]
+fn comparison_chart_sorts_windows() {
+    let mut before = totals(100, 0, 3);
+    let windows = [Some(0.4), None, Some(0.2)];
+    for (ended, window_s) in before.terminations.iter_mut().zip(windows) {
+        ended.windows_s = BTreeMap::from([("service web".to_owned(), window_s)]);
+    }
+    let [baseline, candidate] = charts(&[before], &[totals(100, 0, 0)]);
+    assert_eq!(baseline.windows_s["service web"], [Some(0.2), Some(0.4), None]);
+    assert!(candidate.windows_s.is_empty());
+}

@@ -1,0 +1,225 @@
+//! Checks that can be asked of the whole run, of one consumer and of one target.
+
+use std::borrow::Cow;
+
+use super::figure::{Measured, largest};
+use super::known::{Figures, Keyed, Known, OfTarget};
+use super::requests::{Requests, no_termination};
+use super::windows::{Windows, no_window};
+use super::{planned, times};
+use rolldrop_explain::model::{
+    Check, CheckVerdict, Latencies, LossGroup, RequestCounts, RunResult, TargetResult, TerminationRequests,
+    Unit,
+};
+use rolldrop_record::Cause;
+use rolldrop_record::expect::{Expect, LatencyFigure, Part as Named, WindowLimits};
+
+/// The figures of a part of the requests, or of all.
+pub(super) struct Part<'a> {
+    result: &'a RunResult,
+    pub(super) requests: Requests<'a>,
+    latency_ms: &'a Latencies,
+    longest_outage_s: f64,
+    /// Its only consumer; `None` for all.
+    consumer: Option<&'a str>,
+}
+
+impl<'a> Part<'a> {
+    /// Returns the whole run as a part.
+    pub(super) fn all(result: &'a RunResult) -> Self {
+        let of = result.terminations.iter().map(|t| (t.pod.as_str(), &t.requests)).collect();
+        Self {
+            result,
+            requests: requests(&result.requests, &result.groups, of, result.confidence()),
+            latency_ms: &result.latency_ms,
+            longest_outage_s: result.longest_outage_s,
+            consumer: None,
+        }
+    }
+
+    fn of_target(result: &'a RunResult, target: &'a TargetResult) -> Self {
+        let pods = result.terminations.iter().map(|t| t.pod.as_str());
+        Self {
+            result,
+            requests: requests(
+                &target.requests,
+                &target.groups,
+                pods.zip(&target.terminations).collect(),
+                result.confidence(),
+            ),
+            latency_ms: &target.latency_ms,
+            longest_outage_s: target.longest_outage_s,
+            consumer: Some(&target.consumer),
+        }
+    }
+
+    /// Returns the figures that can be compared with a baseline and that a part of the requests has too.
+    pub(super) fn figures(&self) -> Keyed {
+        let Self { requests, .. } = self;
+        let windows = self.windows();
+        let count = Measured::count;
+        let most = |each: &[Measured], nothing: fn() -> Measured| largest(each).unwrap_or_else(nothing);
+        let mut all = vec![
+            ("dropped".to_owned(), count(requests.counts.lost())),
+            ("dropped.perTermination".to_owned(), most(&requests.each_termination(), no_termination)),
+            ("dropped.perGroup".to_owned(), most(&requests.each_group(), no_termination)),
+            ("appErrors".to_owned(), count(requests.counts.app_errors)),
+            ("appErrors.whileEnding".to_owned(), count(requests.errors_of_ends())),
+            ("requests.ok".to_owned(), requests.ok_outside()),
+            ("requests.notSent".to_owned(), count(requests.counts.not_sent)),
+            ("windows".to_owned(), windows.longest()),
+            ("outage".to_owned(), Measured::exactly(Unit::Seconds, self.longest_outage_s)),
+        ];
+        let causes = requests.counts.by_cause.iter();
+        all.extend(causes.map(|(cause, n)| (format!("causes.{cause}"), count(*n))));
+        let outcomes = requests.counts.by_outcome.keys();
+        all.extend(outcomes.map(|o| (format!("outcomes.{o}"), count(requests.of_outcome(*o)))));
+        let quantiles = WindowLimits::QUANTILES.into_iter();
+        all.extend(
+            quantiles
+                .map(|(name, share)| (format!("windows.{name}"), most(&windows.quantiles(share), no_window))),
+        );
+        for (part, percentiles) in times::parts(self.latency_ms, self.result.load.is_closed_loop()) {
+            let of =
+                |figure: &LatencyFigure| (format!("{part}.{figure}"), times::millis(percentiles, *figure));
+            all.extend(LatencyFigure::ALL.iter().map(of));
+        }
+        all.into_iter().map(|(key, measured)| (key, measured.most())).collect()
+    }
+
+    /// Returns the figures that only the whole run has.
+    fn figures_of_all(&self) -> Keyed {
+        let mut all = self.figures();
+        let result = self.result;
+        let nothing: [fn() -> Measured; 3] = [no_termination, times::no_start, times::no_rollout];
+        let each = [
+            ("deadSeconds", self.windows().each_dead()),
+            ("starts.firstRequest", times::each_start(&result.starts)),
+            ("rollout", times::each_rollout(result)),
+        ];
+        for ((key, each), nothing) in each.into_iter().zip(nothing) {
+            all.insert(key.to_owned(), largest(&each).unwrap_or_else(nothing).most());
+        }
+        let not_ready = result.requests.by_cause.get(&Cause::NotReadyYet).copied().unwrap_or(0);
+        all.insert("starts.dropped".to_owned(), Known::Value(not_ready as f64));
+        all.insert("restarts".to_owned(), planned::restarted(result).most());
+        all
+    }
+
+    fn windows(&self) -> Windows<'a> {
+        let Self { result, consumer, .. } = self;
+        Windows {
+            terminations: &result.terminations,
+            groups: &result.groups,
+            consumer: *consumer,
+            confidence: result.confidence(),
+        }
+    }
+
+    /// Returns the checks that come before those of the whole run: counts, windows and times.
+    pub(super) fn checks(&self, expect: &Expect) -> Vec<Check> {
+        let mut checks = self.requests.checks(expect);
+        let windows = self.windows();
+        checks.extend(expect.windows.iter().flat_map(|limits| windows.checks(limits)));
+        checks.extend(expect.outage.iter().flat_map(|bounds| times::outage(self.longest_outage_s, *bounds)));
+        checks.extend(expect.dead_seconds.iter().flat_map(|bounds| windows.dead_seconds(*bounds)));
+        if let Some(limits) = &expect.latency {
+            checks.extend(times::latency(self.latency_ms, self.result.load.is_closed_loop(), limits));
+        }
+        checks.extend(expect.pre_stop.iter().flat_map(|limits| windows.pre_stop(*limits)));
+        checks
+    }
+}
+
+fn requests<'a>(
+    counts: &'a RequestCounts,
+    groups: &'a [LossGroup],
+    terminations: Vec<(&'a str, &'a TerminationRequests)>,
+    confidence: f64,
+) -> Requests<'a> {
+    Requests { counts, groups, terminations, confidence }
+}
+
+/// Returns the checks of single consumers and targets.
+pub(super) fn of_parts(result: &RunResult, expect: &Expect) -> Vec<Check> {
+    let consumers = expect.consumers.iter().map(|(name, expect)| (Named::Consumer(name.clone()), expect));
+    let targets = expect.targets.iter().map(|(name, expect)| (Named::Target(name.clone()), expect));
+    consumers.chain(targets).flat_map(|(named, expect)| of_part(result, &named, expect)).collect()
+}
+
+/// Returns the figures of a run that can be compared with a baseline.
+pub(crate) fn figures(result: &RunResult) -> Figures {
+    let of = |target: &TargetResult| OfTarget {
+        name: target.name.clone(),
+        consumer: target.consumer.clone(),
+        // An only target has the figures of the whole run.
+        figures: match result.targets.is_empty() {
+            true => Keyed::new(),
+            false => Part::of_target(result, target).figures(),
+        },
+    };
+    Figures { all: Part::all(result).figures_of_all(), targets: known(result).iter().map(of).collect() }
+}
+
+/// Returns the targets that a limit names. If each node's clients are a target (`NAME@node`), NAME means all of them.
+pub(crate) fn meant<'t, T>(
+    named: &Named,
+    targets: &'t [T],
+    names: impl Fn(&T) -> (&str, &str),
+) -> Vec<&'t T> {
+    let is_named = |target: &&T| match (named, names(target)) {
+        (Named::Consumer(of), (name, consumer)) => name == of || consumer == of,
+        (Named::Target(of), (name, _)) => name == of,
+    };
+    let exact: Vec<&T> = targets.iter().filter(is_named).collect();
+    if !exact.is_empty() {
+        return exact;
+    }
+    let (Named::Consumer(of) | Named::Target(of)) = named;
+    let is_of_a_node = |target: &&T| names(target).0.split_once('@').is_some_and(|(name, _)| name == of);
+    targets.iter().filter(is_of_a_node).collect()
+}
+
+/// Returns the checks of the targets that a name means: one, those behind one consumer, or one as each node sees it.
+fn of_part(result: &RunResult, named: &Named, expect: &Expect) -> Vec<Check> {
+    let key = named.key();
+    let known = known(result);
+    let meant = meant(named, &known, |target| (&target.name, &target.consumer));
+    if meant.is_empty() {
+        return vec![unknown(&key, named, &known)];
+    }
+    let is_one = meant.len() == 1;
+    let of = |target: &&TargetResult| {
+        let prefix = if is_one { key.clone() } else { format!("{key}.{}", target.name) };
+        let checks = Part::of_target(result, target).checks(expect);
+        let named = |check: Check| Check { name: format!("{prefix}.{}", check.name), ..check };
+        checks.into_iter().map(named).collect::<Vec<_>>()
+    };
+    meant.iter().flat_map(of).collect()
+}
+
+/// Returns the targets; an only target has the figures of the whole run.
+fn known(result: &RunResult) -> Cow<'_, [TargetResult]> {
+    if !result.targets.is_empty() {
+        return Cow::Borrowed(&result.targets);
+    }
+    let only = result.only_target.as_ref().map(|target| TargetResult {
+        name: target.name.clone(),
+        consumer: target.consumer.clone(),
+        requests: result.requests.clone(),
+        latency_ms: result.latency_ms.clone(),
+        longest_outage_s: result.longest_outage_s,
+        terminations: result.terminations.iter().map(|t| t.requests.clone()).collect(),
+        groups: result.groups.clone(),
+    });
+    Cow::Owned(only.into_iter().collect())
+}
+
+fn unknown(name: &str, named: &Named, known: &[TargetResult]) -> Check {
+    let (what, names): (_, Vec<&str>) = match named {
+        Named::Consumer(_) => ("consumer", known.iter().flat_map(|t| [&*t.consumer, &*t.name]).collect()),
+        Named::Target(_) => ("target", known.iter().map(|t| &*t.name).collect()),
+    };
+    let why = format!("the run has no such {what}; use one of {}", names.join(", "));
+    Check::plain(name, CheckVerdict::Inconclusive, "to be measured", "unknown", why)
+}

@@ -1,0 +1,334 @@
+//! Checks of requests: numbers as they were observed, shares with bounds.
+//!
+//! Requests that one termination takes are lost together, so a share is bounded by terminations, or by groups where
+//! several share their losses: the share of them that loses anything (Clopper and Pearson) times what one loses,
+//! which is taken to be no less than the least and no more than the most that was seen. From 24 of them on, if five or
+//! more lost something, Student's t bounds their mean. What no termination explains is taken as it was observed.
+
+use super::figure::{Measured, each_within};
+use rolldrop_explain::math::stats;
+use rolldrop_explain::model::figures::{count, counted, either, len, percent};
+use rolldrop_explain::model::{
+    Bounded, Check, CheckVerdict, LossGroup, RequestCounts, TerminationRequests, Unit,
+};
+use rolldrop_record::expect::{Amount, Bounds, Expect, Limits};
+use rolldrop_record::{Cause, Outcome};
+
+/// Number of groups from which a mean is bounded by Student's t,
+const MANY: usize = 24;
+/// if at least this many of them lost something.
+const SOME: usize = 5;
+
+/// The requests of a run.
+pub(super) struct Requests<'a> {
+    pub(super) counts: &'a RequestCounts,
+    pub(super) groups: &'a [LossGroup],
+    /// Pod of each termination, with the requests that it lost.
+    pub(super) terminations: Vec<(&'a str, &'a TerminationRequests)>,
+    /// The confidence of each bound.
+    pub(super) confidence: f64,
+}
+
+impl Requests<'_> {
+    /// Returns all checks of requests, in the order of the vocabulary.
+    pub(super) fn checks(&self, expect: &Expect) -> Vec<Check> {
+        let mut checks = Vec::new();
+        if expect.limits == Some(Limits::Default) && expect.dropped.is_none() {
+            checks.push(self.with_power(self.none_dropped()));
+        }
+        if let Some(limits) = &expect.dropped {
+            let total = self.amount("dropped", limits.total(), self.counts.lost(), lost_of);
+            checks.extend(total.into_iter().map(|check| self.with_power(check)));
+            checks.extend(limits.per_termination.iter().flat_map(|bounds| self.per_termination(*bounds)));
+            checks.extend(limits.per_group.iter().flat_map(|bounds| self.per_group(*bounds)));
+        }
+        if let Some(limits) = &expect.app_errors {
+            checks.extend(self.observed("appErrors", limits.total(), self.counts.app_errors));
+            let while_ending = limits.while_ending.iter();
+            checks.extend(while_ending.flat_map(|bounds| self.errors_while_ending(*bounds)));
+        }
+        if let Some(limits) = &expect.requests {
+            let ok = limits.ok.iter();
+            checks.extend(ok.flat_map(|b| self.ok_outside().within("requests.ok", b.map(|share| share.0))));
+            let not_sent = limits.not_sent.iter();
+            checks.extend(not_sent.flat_map(|b| self.observed("requests.notSent", *b, self.counts.not_sent)));
+        }
+        for (cause, bounds) in &expect.causes {
+            checks.extend(self.cause(&format!("causes.{cause}"), *cause, *bounds));
+        }
+        for (outcome, bounds) in &expect.outcomes {
+            checks.extend(self.outcome(*outcome, *bounds));
+        }
+        checks
+    }
+
+    /// Checks the default gate's limit: nothing is lost, except requests that an HTTP/2 server reported as not
+    /// processed. It also reports them so when it ends well, and every client sends them again.
+    fn none_dropped(&self) -> Check {
+        let of = |outcome| self.counts.by_outcome.get(&outcome).copied().unwrap_or(0);
+        let unprocessed = of(Outcome::H2Goaway) + of(Outcome::H2RefusedStream);
+        let lost = Measured::count(self.counts.lost().saturating_sub(unprocessed));
+        let basis = (unprocessed > 0).then(|| {
+            format!("without {} that the server said it had not processed", counted(unprocessed, "request"))
+        });
+        lost.because(basis.unwrap_or_default()).at_most("dropped", 0.0)
+    }
+
+    /// Checks the requests that were dropped for one cause.
+    pub(super) fn cause(&self, name: &str, cause: Cause, bounds: Bounds<Amount>) -> Vec<Check> {
+        let observed = self.counts.by_cause.get(&cause).copied().unwrap_or(0);
+        self.amount(name, bounds, observed, |group| group.by_cause.get(&cause).copied().unwrap_or(0))
+    }
+
+    /// Checks the answers of 5xx by pods that were ending.
+    fn errors_while_ending(&self, bounds: Bounds<Amount>) -> Vec<Check> {
+        let name = "appErrors.whileEnding";
+        let (errors, all) = (self.errors_of_ends(), self.counts.app_errors_while_ending);
+        let checks = self.observed(name, bounds, errors);
+        let explain = |check: Check| match errors == all {
+            true => check,
+            false => {
+                Check { why: format!("{}, no more than in the steady part of the run", count(all)), ..check }
+            }
+        };
+        checks.into_iter().map(explain).collect()
+    }
+
+    /// Returns the number of these answers; 0 if the app answers as many while no pod ends.
+    pub(super) fn errors_of_ends(&self) -> u64 {
+        self.counts.errors_of_ends(self.terminations.iter().map(|(_, requests)| requests.seen).sum())
+    }
+
+    fn outcome(&self, outcome: Outcome, bounds: Bounds<Amount>) -> Vec<Check> {
+        let of = |group: &LossGroup| group.by_outcome.get(&outcome).copied().unwrap_or(0);
+        self.amount(&format!("outcomes.{outcome}"), bounds, self.of_outcome(outcome), of)
+    }
+
+    /// Checks a number against numbers, a share of the sent requests against shares. `of` is the part of a group.
+    fn amount(
+        &self,
+        name: &str,
+        bounds: Bounds<Amount>,
+        observed: u64,
+        of: impl Fn(&LossGroup) -> u64,
+    ) -> Vec<Check> {
+        amount(name, bounds, observed, |limit| self.share(observed, &of, limit))
+    }
+
+    /// Checks a number that terminations do not explain: a share is as it was observed.
+    fn observed(&self, name: &str, bounds: Bounds<Amount>, observed: u64) -> Vec<Check> {
+        let sent = self.counts.total.max(1) as f64;
+        amount(name, bounds, observed, |_| Measured::count(observed).into_share_of(sent))
+    }
+
+    /// Adds to a check that passes because nothing was lost: the faults that this many terminations would show.
+    fn with_power(&self, check: Check) -> Check {
+        let n = len(self.units(|_| 0).len());
+        if n == 0 || self.counts.lost() > 0 || !check.why.is_empty() {
+            return check;
+        }
+        let share = stats::share_upper(0, n, self.confidence);
+        let why = format!(
+            "a fault that loses requests in {:.1} % of the terminations, or in more, shows in {} of the runs with {}",
+            share * 100.0,
+            percent(self.confidence),
+            self.units_in_words()
+        );
+        Check { why, ..check }
+    }
+
+    /// Returns the part of each group, and of each termination that is in none.
+    fn units(&self, of: impl Fn(&LossGroup) -> u64) -> Vec<u64> {
+        let grouped: usize = self.groups.iter().map(|group| group.terminations.len()).sum();
+        let alone = self.terminations.len().saturating_sub(grouped);
+        self.groups.iter().map(of).chain(std::iter::repeat_n(0, alone)).collect()
+    }
+
+    /// Describes the terminations, counting those that share losses once.
+    fn units_in_words(&self) -> String {
+        let n = self.units(|_| 0).len();
+        if n == self.terminations.len() {
+            return counted(len(n), "termination");
+        }
+        format!("{} {}", count(len(n)), either(len(n), "group of terminations", "groups of terminations"))
+    }
+
+    /// Bounds the share of all scheduled requests that `of` counts in each group of terminations.
+    fn share(&self, observed: u64, of: impl Fn(&LossGroup) -> u64, limit: f64) -> Measured {
+        let scheduled = self.counts.total;
+        if scheduled == 0 {
+            return Measured::unknown(Unit::Share, "no request was scheduled", "send a load");
+        }
+        let units = self.units(of);
+        let losses = Losses::of(&units, observed, self.confidence);
+        let (low, high) = losses.bounds(len(units.len()), 1.0);
+        let measured = Measured::between(Unit::Count, Some(low), Some(observed as f64), Some(high));
+        let measured = measured.into_share_of(scheduled as f64);
+        if units.is_empty() || low == high {
+            return measured;
+        }
+        let basis = format!(
+            "bounds at {} confidence from {}, of which {} lost requests: neighbouring requests are correlated",
+            percent(self.confidence),
+            self.units_in_words(),
+            count(losses.losing)
+        );
+        measured.because(basis).settled_by(losses.settle(&units, limit * scheduled as f64))
+    }
+
+    /// Returns the share that succeeded while no pod ended.
+    pub(super) fn ok_outside(&self) -> Measured {
+        let outside = self.counts.outside_terminations;
+        if outside.all() == 0 {
+            let why = "no request was sent outside terminations";
+            return Measured::unknown(Unit::Share, why, "keep the load running before the first termination");
+        }
+        Measured::exactly(Unit::Share, outside.ok as f64 / outside.all() as f64).because(format!(
+            "{} of {} requests outside terminations succeeded",
+            count(outside.ok),
+            count(outside.all())
+        ))
+    }
+
+    /// Returns the number of requests that each termination lost.
+    pub(super) fn each_termination(&self) -> Vec<Measured> {
+        let lost = |(pod, requests): &(&str, &TerminationRequests)| {
+            let stale = requests.by_cause.get(&Cause::StaleFlow);
+            let Bounded { at_least, at_most, .. } = stale.copied().unwrap_or_default();
+            let dropped = requests.dropped;
+            let low = dropped.at_least.saturating_sub(at_least) as f64;
+            let high = dropped.at_most.saturating_sub(at_most) as f64;
+            Measured::between(Unit::Count, Some(low), None, Some(high))
+                .because(format!("pod {pod} shares lost requests with other terminations"))
+                .settled_by("name the pod of each request (sidecar or pod header), or end pods one at a time")
+        };
+        self.terminations.iter().map(lost).collect()
+    }
+
+    fn per_termination(&self, bounds: Bounds<u64>) -> Vec<Check> {
+        // If a group lost more than its pods may, one of them did.
+        let of_group = |group: &LossGroup| {
+            let stale = group.by_cause.get(&Cause::StaleFlow).copied().unwrap_or(0);
+            let pods = len(group.terminations.len()).max(1);
+            Measured::between(Unit::Count, Some((group.dropped - stale).div_ceil(pods) as f64), None, None)
+        };
+        let (bounds_on, each) = (bounds.map(|n| n as f64), self.each_termination());
+        let mut checks = each_within("dropped.perTermination", bounds_on, &each, no_termination);
+        if let Some(max) = bounds.max {
+            let judge = |group| of_group(group).at_most("dropped.perTermination", max as f64);
+            let failed = self.groups.iter().map(judge).find(|check| check.verdict == CheckVerdict::Fail);
+            if let (Some(failed), Some(check)) = (failed, checks.last_mut())
+                && check.verdict != CheckVerdict::Fail
+            {
+                let why = "a group of terminations lost more than that for each of its pods".to_owned();
+                *check = Check { why, ..failed };
+            }
+        }
+        checks
+    }
+
+    /// Returns the losses of each group of terminations that share losses, and of each termination that is in none.
+    pub(super) fn each_group(&self) -> Vec<Measured> {
+        self.units(lost_of).into_iter().map(Measured::count).collect()
+    }
+
+    fn per_group(&self, bounds: Bounds<u64>) -> Vec<Check> {
+        each_within("dropped.perGroup", bounds.map(|n| n as f64), &self.each_group(), no_termination)
+    }
+
+    /// Counts the requests of one outcome class, without the generator's own stale flows.
+    pub(super) fn of_outcome(&self, outcome: Outcome) -> u64 {
+        let all = self.counts.by_outcome.get(&outcome).copied().unwrap_or(0);
+        let stale = self.counts.stale_flow_own_by_outcome.get(&outcome).copied().unwrap_or(0);
+        all.saturating_sub(stale)
+    }
+}
+
+/// Counts the requests that a group lost, without the generator's own stale flows.
+fn lost_of(group: &LossGroup) -> u64 {
+    group.dropped - group.by_cause.get(&Cause::StaleFlow).unwrap_or(&0)
+}
+
+/// Checks a number against numbers, a share against shares. `share` gets the limit.
+fn amount(name: &str, bounds: Bounds<Amount>, observed: u64, share: impl Fn(f64) -> Measured) -> Vec<Check> {
+    let one = |limit: Amount, is_max: bool| {
+        let (measured, limit) = match limit {
+            Amount::Count(n) => (Measured::count(observed), n as f64),
+            Amount::Share(limit) => (share(limit.0), limit.0),
+        };
+        if is_max { measured.at_most(name, limit) } else { measured.at_least(name, limit) }
+    };
+    let min = bounds.min.map(|min| one(min, false));
+    min.into_iter().chain(bounds.max.map(|max| one(max, true))).collect()
+}
+
+/// Names the number of terminations that are still missing.
+pub(super) fn more(n: u64) -> String {
+    format!("{} more {}", count(n), either(n, "termination", "terminations"))
+}
+
+/// Returns the unknown figure of a run without terminations.
+pub(super) fn no_termination() -> Measured {
+    Measured::unknown(Unit::Count, "no termination was measured", "end pods while the load runs")
+}
+
+/// Losses by independent units.
+struct Losses {
+    /// Units that lost something.
+    losing: u64,
+    least: f64,
+    most: f64,
+    /// Bounds on the mean, if there are many units.
+    mean: Option<(f64, f64)>,
+    confidence: f64,
+    units: u64,
+    /// Lost requests that no unit explains.
+    rest: f64,
+}
+
+impl Losses {
+    fn of(units: &[u64], observed: u64, confidence: f64) -> Self {
+        let losing: Vec<u64> = units.iter().copied().filter(|n| *n > 0).collect();
+        let values: Vec<f64> = units.iter().map(|n| *n as f64).collect();
+        let is_many = units.len() >= MANY && losing.len() >= SOME;
+        Self {
+            losing: len(losing.len()),
+            least: losing.iter().min().copied().unwrap_or(0) as f64,
+            most: losing.iter().max().copied().unwrap_or(1) as f64,
+            mean: is_many.then(|| stats::mean_bounds(&values, confidence)).flatten(),
+            confidence,
+            units: len(units.len()),
+            rest: observed.saturating_sub(units.iter().sum()) as f64,
+        }
+    }
+
+    /// Returns lower and upper bound of what `times` as many requests lose to `n` units like these.
+    fn bounds(&self, n: u64, times: f64) -> (f64, f64) {
+        let rest = self.rest * times;
+        if n == 0 {
+            return (rest, rest);
+        }
+        if let Some((low, high)) = self.mean {
+            return (rest + n as f64 * low.max(0.0), rest + n as f64 * high);
+        }
+        let losing = (self.losing * n).div_ceil(self.units.max(1));
+        let low = stats::share_lower(losing, n, self.confidence) * self.least;
+        let high = stats::share_upper(losing, n, self.confidence) * self.most;
+        (rest + n as f64 * low, rest + n as f64 * high)
+    }
+
+    /// Returns the number of further terminations like those seen that would settle if no more than `limit` is lost, in
+    /// words.
+    fn settle(&self, units: &[u64], limit: f64) -> String {
+        let seen = len(units.len());
+        let settles = |n: u64| {
+            let times = n as f64 / seen as f64;
+            let (low, high) = self.bounds(n, times);
+            high <= limit * times || low > limit * times
+        };
+        match stats::needed(seen, settles).filter(|_| self.mean.is_none()) {
+            Some(n) => format!("{} like these would settle it", more(n - seen)),
+            None => "more terminations may settle it".to_owned(),
+        }
+    }
+}

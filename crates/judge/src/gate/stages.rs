@@ -1,0 +1,97 @@
+//! Checks of the times at which terminations and starts reached their stages, and of exit codes.
+
+use std::collections::BTreeMap;
+
+use super::figure::{Measured, each_within, largest};
+use super::times::no_start;
+use rolldrop_explain::model::figures::counted;
+use rolldrop_explain::model::{Check, Stage, Start, StartStage, Termination, Unit};
+use rolldrop_record::expect::{Bounds, Span};
+
+/// Returns the checks of the terminations' stages. Each counts from its own t0.
+pub(super) fn of_ends(terminations: &[Termination], limits: &BTreeMap<Stage, Bounds<Span>>) -> Vec<Check> {
+    let no_end = || Measured::unknown(Unit::Seconds, "no pod ended", "let the run end pods");
+    let of = |(stage, bounds): (&Stage, &Bounds<Span>)| {
+        let all = terminations.iter().map(|t| of_end(t, *stage)).collect();
+        within(&format!("stages.{stage}"), *bounds, all, no_end)
+    };
+    limits.iter().flat_map(of).collect()
+}
+
+/// Returns the time at which a termination reached a stage. Its timeline counts from the latest t0, so it may have
+/// taken longer by t0's uncertainty. A stage that a watch showed after a gap may have been reached since the gap began.
+fn of_end(termination: &Termination, stage: Stage) -> Measured {
+    let Termination { pod, timeline, t0_s, t0_uncertainty_s, watch_gaps, windows, .. } = termination;
+    let Some(at) = timeline.get(&stage) else {
+        let settle = match stage {
+            Stage::KillBegan | Stage::ListenerClosed | Stage::AppExited => {
+                "the recording proxy in the pod (sidecar)"
+            }
+            Stage::LastConnection => "new connections to each pod until it ends",
+            _ => "a load that goes on until the pod is gone",
+        };
+        // If no new connection came after t0, none came after the windows.
+        let windows = windows.iter().filter(|_| stage == Stage::LastConnection);
+        let windows = windows.map(|window| Measured::between(Unit::Seconds, None, None, window.upper_s));
+        let latest = largest(&windows.collect::<Vec<_>>());
+        let measured = latest.unwrap_or_else(|| Measured::between(Unit::Seconds, None, None, None));
+        return measured.because(format!("pod {pod} has no {stage}")).settled_by(settle);
+    };
+    let is_watched =
+        !matches!(stage, Stage::KillBegan | Stage::ListenerClosed | Stage::AppExited | Stage::LastConnection);
+    let gaps = watch_gaps.iter().map(|gap| gap.from_s - t0_s).filter(|from| is_watched && from < at);
+    let earliest = gaps.fold(*at, f64::min);
+    Measured::between(Unit::Seconds, Some(earliest), Some(*at), Some(at + t0_uncertainty_s))
+}
+
+/// Returns the checks of the starts' stages. Each counts from the time at which its pod was first seen.
+pub(super) fn of_starts(starts: &[Start], limits: &BTreeMap<StartStage, Bounds<Span>>) -> Vec<Check> {
+    let of_start = |start: &Start, stage: StartStage| match start.timeline.get(&stage) {
+        Some(at) => Measured::exactly(Unit::Seconds, *at),
+        None => Measured::unknown(
+            Unit::Seconds,
+            format!("the new pod {} has no {stage}", start.pod),
+            match stage {
+                StartStage::FirstRequest => {
+                    "name the pod of each request (sidecar or pod header), or let the load run for longer"
+                }
+                _ => "let the load run for longer",
+            },
+        ),
+    };
+    let of = |(stage, bounds): (&StartStage, &Bounds<Span>)| {
+        let all = starts.iter().map(|start| of_start(start, *stage)).collect();
+        within(&format!("starts.stages.{stage}"), *bounds, all, no_start)
+    };
+    limits.iter().flat_map(of).collect()
+}
+
+/// Puts unknown figures first, so that an inconclusive check names one.
+fn within(
+    name: &str,
+    bounds: Bounds<Span>,
+    mut all: Vec<Measured>,
+    nothing: impl Fn() -> Measured,
+) -> Vec<Check> {
+    all.sort_by_key(Measured::is_bounded);
+    each_within(name, bounds.map(Span::seconds), &all, nothing)
+}
+
+/// Checks how many terminations ended with each exit code.
+pub(super) fn exits(terminations: &[Termination], limits: &BTreeMap<u8, Bounds<u64>>) -> Vec<Check> {
+    let of = |(code, bounds): (&u8, &Bounds<u64>)| {
+        let known = terminations.iter().filter(|t| t.exit_code == Some(i32::from(*code))).count() as f64;
+        let unseen = terminations.iter().filter(|t| t.exit_code.is_none());
+        let pods: Vec<&str> = unseen.map(|t| t.pod.as_str()).collect();
+        let n = pods.len();
+        let measured = Measured::between(Unit::Count, Some(known), Some(known), Some(known + n as f64));
+        let measured = match pods[..] {
+            [] => measured,
+            [pod] => measured.because(format!("the exit code of pod {pod} was not seen")),
+            _ => measured.because(format!("the exit codes of {} were not seen", counted(n as u64, "pod"))),
+        };
+        let settled = measured.settled_by("a load that goes on until the pod is gone");
+        settled.within(&format!("exits.{code}"), bounds.map(|n| n as f64))
+    };
+    limits.iter().flat_map(of).collect()
+}

@@ -1,0 +1,152 @@
+//! Checks of latencies, outages, starting pods and rollouts, as this run showed them.
+
+use std::collections::BTreeMap;
+
+use super::figure::{Measured, each_within};
+use rolldrop_explain::model::RunResult;
+use rolldrop_explain::model::figures::count;
+use rolldrop_explain::model::{
+    Check, Latencies, Mode, Percentiles, Stage, Start, StartStage, Termination, Unit,
+};
+use rolldrop_record::expect::{
+    Bounds, LatencyFigure, LatencyFigures, LatencyLimit, LatencyLimits, Span, StartLimits,
+};
+
+/// Returns the parts of the latencies, by key. Those of all are response times, in a closed loop service times.
+pub(super) fn parts(latencies: &Latencies, is_closed_loop: bool) -> [(&'static str, &Percentiles); 3] {
+    let all = if is_closed_loop { &latencies.service } else { &latencies.response };
+    [("latency", all), ("latency.steady", &latencies.steady), ("latency.disrupted", &latencies.disrupted)]
+}
+
+/// Returns the checks of latencies.
+pub(super) fn latency(latencies: &Latencies, is_closed_loop: bool, limits: &LatencyLimits) -> Vec<Check> {
+    let parts = parts(latencies, is_closed_loop);
+    let limits = [limits.all(), limits.steady.unwrap_or_default(), limits.disrupted.unwrap_or_default()];
+    let of_part = |((part, percentiles), limits): ((&str, &Percentiles), LatencyFigures)| {
+        let of_figure = |(figure, bounds): (LatencyFigure, Bounds<LatencyLimit>)| {
+            let name = format!("{part}.{figure}");
+            let judge = |limit: LatencyLimit, is_max: bool| {
+                let (measured, limit) = match limit {
+                    LatencyLimit::Time(time) => (millis(percentiles, figure), time.seconds() * 1e3),
+                    LatencyLimit::Times(times) => (ratio(percentiles, &latencies.steady, figure), times),
+                };
+                if is_max { measured.at_most(&name, limit) } else { measured.at_least(&name, limit) }
+            };
+            let min = bounds.min.map(|min| judge(min, false));
+            min.into_iter().chain(bounds.max.map(|max| judge(max, true))).collect::<Vec<_>>()
+        };
+        limits.set().flat_map(of_figure).collect::<Vec<_>>()
+    };
+    parts.into_iter().zip(limits).flat_map(of_part).collect()
+}
+
+/// Returns a figure, and the fewest requests that show it.
+fn value(percentiles: &Percentiles, figure: LatencyFigure) -> (f64, u64) {
+    match figure {
+        LatencyFigure::Mean => (percentiles.mean, 1),
+        LatencyFigure::P50 => (percentiles.p50, 2),
+        LatencyFigure::P90 => (percentiles.p90, 10),
+        LatencyFigure::P95 => (percentiles.p95, 20),
+        LatencyFigure::P99 => (percentiles.p99, 100),
+        LatencyFigure::P99_9 => (percentiles.p99_9, 1000),
+    }
+}
+
+pub(super) fn millis(percentiles: &Percentiles, figure: LatencyFigure) -> Measured {
+    let (value_ms, fewest) = value(percentiles, figure);
+    if percentiles.n < fewest {
+        return too_few(Unit::Millis, percentiles.n, figure, fewest);
+    }
+    Measured::exactly(Unit::Millis, value_ms)
+        .because(format!("{figure} of {} answered requests", count(percentiles.n)))
+}
+
+fn ratio(disrupted: &Percentiles, steady: &Percentiles, figure: LatencyFigure) -> Measured {
+    let ((disrupted_ms, fewest), (steady_ms, _)) = (value(disrupted, figure), value(steady, figure));
+    let n = disrupted.n.min(steady.n);
+    if n < fewest || steady_ms <= 0.0 {
+        return too_few(Unit::Times, n, figure, fewest);
+    }
+    Measured::exactly(Unit::Times, disrupted_ms / steady_ms).because(format!(
+        "{figure} is {disrupted_ms:.3} ms near terminations and {steady_ms:.3} ms elsewhere"
+    ))
+}
+
+fn too_few(unit: Unit, n: u64, figure: LatencyFigure, fewest: u64) -> Measured {
+    let why = format!("only {} such requests were answered; {figure} takes {}", count(n), count(fewest));
+    Measured::unknown(unit, why, "a longer load, or a higher rate")
+}
+
+/// Checks the longest outage.
+pub(super) fn outage(longest_s: f64, bounds: Bounds<Span>) -> Vec<Check> {
+    Measured::exactly(Unit::Seconds, longest_s).within("outage", bounds.map(Span::seconds))
+}
+
+/// Checks the time to the first request of each starting pod.
+pub(super) fn first_request(starts: &[Start], limits: &StartLimits) -> Vec<Check> {
+    let Some(bounds) = limits.first_request else { return Vec::new() };
+    each_within("starts.firstRequest", bounds.map(Span::seconds), &each_start(starts), no_start)
+}
+
+/// Returns the time to the first request of each starting pod.
+pub(super) fn each_start(starts: &[Start]) -> Vec<Measured> {
+    let of = |start: &Start| match start.timeline.get(&StartStage::FirstRequest) {
+        Some(at_s) => Measured::exactly(Unit::Seconds, *at_s),
+        None => Measured::unknown(
+            Unit::Seconds,
+            format!("no request is known to have been answered by the new pod {}", start.pod),
+            "name the pod of each request (sidecar or pod header), or let the load run for longer",
+        ),
+    };
+    starts.iter().map(of).collect()
+}
+
+pub(super) fn no_start() -> Measured {
+    Measured::unknown(Unit::Seconds, "no pod started", "let the run replace pods")
+}
+
+/// Checks the length of each rollout: from the first deletion of an old pod until the last was gone.
+pub(super) fn rollout(result: &RunResult, bounds: Bounds<Span>) -> Vec<Check> {
+    each_within("rollout", bounds.map(Span::seconds), &each_rollout(result), no_rollout)
+}
+
+/// Returns the length of each rollout.
+pub(super) fn each_rollout(result: &RunResult) -> Vec<Measured> {
+    let mut rollouts: BTreeMap<_, Vec<&Termination>> = BTreeMap::new();
+    for t in result.terminations.iter().filter(|t| t.mode == Mode::Rollout) {
+        rollouts.entry((t.disruption, t.repetition)).or_default().push(t);
+    }
+    // With StatefulSets the pod before it had the same name.
+    let is_it = |t: &Termination, start: &Start| match start.uid.as_str() {
+        "" => t.pod == start.pod,
+        uid => t.uid == uid,
+    };
+    let has_ended = |start: &&Start| result.terminations.iter().any(|t| is_it(t, start));
+    let serves = |start: &&Start| {
+        [StartStage::Ready, StartStage::FirstRequest].iter().any(|stage| start.timeline.contains_key(stage))
+    };
+    let starting = result.starts.iter().find(|start| !serves(start) && !has_ended(start));
+    rollouts.values().map(|pods| length(pods, starting)).collect()
+}
+
+pub(super) fn no_rollout() -> Measured {
+    Measured::unknown(Unit::Seconds, "no rollout was measured", "roll a workload out")
+}
+
+/// Returns the length of one rollout. `starting` is a pod that was not ready at the end of the run: then old pods may
+/// have ended later.
+fn length(pods: &[&Termination], starting: Option<&Start>) -> Measured {
+    let began = pods.iter().map(|t| t.t0_s).min_by(f64::total_cmp).unwrap_or(0.0);
+    let gone = |t: &&Termination| Some(t.t0_s + t.timeline.get(&Stage::PodDeleted)?);
+    let last = pods.iter().filter_map(gone).max_by(f64::total_cmp);
+    let low = last.map(|last| last - began);
+    let left = pods.iter().find(|t| gone(t).is_none());
+    let open = match (left, starting) {
+        (Some(left), _) => format!("pod {} was not seen to be gone", left.pod),
+        (None, Some(starting)) => format!("pod {} was not ready when the run ended", starting.pod),
+        (None, None) => return Measured::between(Unit::Seconds, low, low, low),
+    };
+    Measured::between(Unit::Seconds, low, None, None)
+        .because(open)
+        .settled_by("let the load run until the rollout has ended")
+}

@@ -1,0 +1,550 @@
+//! All checks of a gate: for each kind one run that passes, one that fails, and one that is inconclusive.
+
+use serde_json::{Value, json};
+
+use super::*;
+use CheckVerdict::{Fail, Inconclusive, Pass};
+use rolldrop_explain::model::{
+    Aim, Check, CheckVerdict, Finding, FindingKind, Latencies, LossGroup, OutsideCounts, Percentiles, Start,
+    StartStage, TerminationRequests, WatchGap,
+};
+
+/// Returns a run of 10,000 requests whose terminations lost these numbers of requests, and whose windows lie between
+/// 0.1 and 0.2 s.
+pub(super) fn run(lost: &[u64]) -> RunResult {
+    let mut result = analysed(three_pods()).result;
+    let like = result.terminations[0].clone();
+    let dropped = lost.iter().sum();
+    result.terminations.clear();
+    result.groups.clear();
+    for (i, lost) in lost.iter().enumerate() {
+        let mut t = like.clone();
+        t.pod = format!("pod-{i}");
+        t.t0_s = 10.0 * i as f64;
+        t.t0_uncertainty_s = 0.0;
+        t.pre_stop_seconds = Some(1);
+        t.dead_seconds = Some(0.1);
+        (t.windows[0].lower_s, t.windows[0].upper_s) = (Some(0.1), Some(0.2));
+        t.timeline.insert(Stage::PodDeleted, 2.0);
+        t.requests = TerminationRequests { dropped: Bounded::exactly(*lost), ..Default::default() };
+        result.terminations.push(t);
+        if *lost > 0 {
+            result.groups.push(LossGroup {
+                terminations: vec![i],
+                dropped: *lost,
+                by_outcome: BTreeMap::from([(Outcome::ConnectRefused, *lost)]),
+                by_cause: BTreeMap::from([(Cause::RoutedToDeadPod, *lost)]),
+                windows: Vec::new(),
+            });
+        }
+    }
+    result.requests = RequestCounts {
+        total: 10_000,
+        ok: 10_000 - dropped,
+        dropped,
+        in_window: dropped,
+        by_outcome: BTreeMap::from([(Outcome::Ok, 10_000 - dropped), (Outcome::ConnectRefused, dropped)]),
+        by_cause: BTreeMap::from([(Cause::RoutedToDeadPod, dropped)]),
+        outside_terminations: OutsideCounts { ok: 9000, ..OutsideCounts::default() },
+        ..RequestCounts::default()
+    };
+    let steady =
+        Percentiles { n: 9000, mean: 2.0, p50: 1.0, p90: 2.0, p95: 3.0, p99: 4.0, p99_9: 5.0, max: 9.0 };
+    let disrupted = Percentiles { n: 900, p99: 8.0, ..steady };
+    result.latency_ms = Latencies { response: steady, service: steady, steady, disrupted };
+    result.longest_outage_s = 0.4;
+    result.aim = Aim::Disrupt;
+    result
+}
+
+fn checks(result: &RunResult, expect: Value) -> Vec<Check> {
+    let expect: Expect = serde_json::from_value(expect).unwrap();
+    assert_eq!(expect.check(), Ok(()));
+    gate::check(result, &expect)
+}
+
+/// Returns the verdict of the only check.
+fn verdict(result: &RunResult, expect: Value) -> CheckVerdict {
+    only(result, expect).verdict
+}
+
+pub(super) fn only(result: &RunResult, expect: Value) -> Check {
+    let mut checks = checks(result, expect);
+    assert_eq!(checks.len(), 1, "{checks:?}");
+    let check = checks.remove(0);
+    let is_open = check.verdict == Inconclusive;
+    assert!(!is_open || !check.why.is_empty(), "an inconclusive check says why: {check:?}");
+    assert!(is_open || check.settle.is_empty(), "there is nothing to settle: {check:?}");
+    check
+}
+
+#[test]
+fn gate_judges_counts_as_observed() {
+    let result = run(&[2, 3, 0]);
+    for (expect, wanted) in [
+        (json!({"dropped": {"max": 5}}), Pass),
+        (json!({"dropped": {"max": 4}}), Fail),
+        (json!({"dropped": {"min": 6}}), Fail),
+        (json!({"appErrors": {"max": 0}}), Pass),
+        (json!({"appErrors": {"min": 1}}), Fail),
+        (json!({"requests": {"notSent": {"max": 0}}}), Pass),
+        (json!({"causes": {"routed_to_dead_pod": {"max": 4}}}), Fail),
+        (json!({"causes": {"overload": {"max": 0}}}), Pass),
+        (json!({"outcomes": {"connect_refused": {"max": 5}}}), Pass),
+        (json!({"outcomes": {"connect_refused": {"max": 4}}}), Fail),
+        (json!({"terminations": {"min": 3}}), Pass),
+        (json!({"terminations": {"max": 2}}), Fail),
+        (json!({"starts": {"dropped": {"max": 0}}}), Pass),
+        (json!({"outage": {"max": "400ms"}}), Pass),
+        (json!({"outage": {"max": "399ms"}}), Fail),
+    ] {
+        assert_eq!(verdict(&result, expect.clone()), wanted, "{expect}");
+    }
+}
+
+#[test]
+fn lossless_pass_states_detectable_rate() {
+    let why = |lost: &[u64], max: u64| checks(&run(lost), json!({"dropped": {"max": max}})).remove(0).why;
+    let shown = "a fault that loses requests in 9.8 % of the terminations, or in more, shows in 95 % of the runs with \
+                 29 terminations";
+    assert_eq!(why(&[0; 29], 0), shown);
+    assert_eq!(why(&[1, 0, 0], 1), "", "something was lost");
+    assert_eq!(why(&[], 0), "", "nothing ended");
+}
+
+#[test]
+fn shares_have_bounds_by_terminations() {
+    let judged = |lost: &[u64], max: &str| verdict(&run(lost), json!({"dropped": {"max": max}}));
+    // Three terminations without a loss: at 95 % confidence fewer than 63.2 % of them lose something.
+    assert_eq!(judged(&[0, 0, 0], "0.1%"), Pass);
+    assert_eq!(judged(&[0, 0, 0], "0.01%"), Inconclusive);
+    assert_eq!(judged(&[20, 20, 20], "0.1%"), Fail);
+    // As many requests, of one termination: the other two show that not all lose as many.
+    assert_eq!(judged(&[60, 0, 0], "0.1%"), Inconclusive);
+    let open = only(&run(&[60, 0, 0]), json!({"dropped": {"max": "0.1%"}}));
+    assert_eq!(open.observed, "0.6 % (0.031 % to 1.56 %)");
+    assert!(open.why.starts_with("bounds at 95 % confidence from 3 terminations, of which 1 lost"));
+    assert!(open.settle.ends_with("like these would settle it"), "{}", open.settle);
+    // Many of them: Student's t.
+    let many: Vec<u64> = (0..30).map(|i| i % 3).collect();
+    assert_eq!(judged(&many, "0.5%"), Pass);
+    assert_eq!(judged(&many, "0.2%"), Fail);
+    assert_eq!(judged(&many, "0.3%"), Inconclusive);
+    // Losses that no termination explains stay as observed.
+    let mut apart = run(&[]);
+    apart.requests.app_errors = 100;
+    apart.aim = Aim::Other;
+    assert_eq!(verdict(&apart, json!({"appErrors": {"max": "1%"}})), Pass);
+    assert_eq!(verdict(&apart, json!({"appErrors": {"max": "0.9%"}})), Fail);
+}
+
+#[test]
+fn target_limit_applies_per_node() {
+    let mut result = run(&[0, 0, 0]);
+    let seen_from = |node: &str, dropped: u64| TargetResult {
+        name: format!("web@{node}"),
+        consumer: format!("Service web (Service proxy of node {node})"),
+        requests: RequestCounts { dropped, ..result.requests.clone() },
+        latency_ms: result.latency_ms.clone(),
+        longest_outage_s: 0.0,
+        terminations: vec![TerminationRequests::default(); 3],
+        groups: Vec::new(),
+    };
+    let targets = vec![seen_from("n1", 0), seen_from("n2", 2)];
+    result.targets = targets;
+    let judged = |result: &RunResult, name: &str| {
+        let checks = checks(result, json!({"targets": {name: {"dropped": {"max": 1}}}}));
+        checks.into_iter().map(|check| (check.name, check.verdict)).collect::<Vec<_>>()
+    };
+    let named = |name: &str, verdict| (name.to_owned(), verdict);
+    assert_eq!(
+        judged(&result, "web"),
+        [named("targets.web.web@n1.dropped.max", Pass), named("targets.web.web@n2.dropped.max", Fail)]
+    );
+    assert_eq!(judged(&result, "web@n1"), [named("targets.web@n1.dropped.max", Pass)]);
+    assert_eq!(judged(&result, "we"), [named("targets.we", Inconclusive)]);
+    result.targets.truncate(1);
+    assert_eq!(judged(&result, "web"), [named("targets.web.dropped.max", Pass)]);
+}
+
+#[test]
+fn drop_limits_apply_per_termination() {
+    let mut result = run(&[2, 3, 0]);
+    let per =
+        |result: &RunResult, key: &str, max: u64| verdict(result, json!({"dropped": {key: {"max": max}}}));
+    assert_eq!(per(&result, "perTermination", 3), Pass);
+    assert_eq!(per(&result, "perTermination", 2), Fail);
+    assert_eq!(per(&result, "perGroup", 3), Pass);
+    assert_eq!(per(&result, "perGroup", 2), Fail);
+    // Two pods share ten lost requests.
+    let shared = Bounded { at_least: 0, at_most: 10, estimate: 5.0 };
+    for t in &mut result.terminations[..2] {
+        t.requests.dropped = shared;
+    }
+    result.groups.truncate(1);
+    result.groups[0] = LossGroup { terminations: vec![0, 1], dropped: 10, ..result.groups[0].clone() };
+    assert_eq!(per(&result, "perTermination", 10), Pass);
+    assert_eq!(per(&result, "perTermination", 7), Inconclusive);
+    assert_eq!(per(&result, "perTermination", 4), Fail, "one of the two lost five");
+    let none = run(&[]);
+    assert_eq!(checks(&none, json!({"dropped": {"perTermination": {"max": 0}}}))[0].verdict, Inconclusive);
+}
+
+#[test]
+fn window_quantile_bounds_follow_ranks() {
+    let p90 = |result: &RunResult, max: &str| verdict(result, json!({"windows": {"p90": {"max": max}}}));
+    assert_eq!(p90(&run(&[0; 29]), "200ms"), Pass);
+    let few = run(&[0; 28]);
+    assert_eq!(p90(&few, "200ms"), Inconclusive);
+    let open = only(&few, json!({"windows": {"p90": {"max": "200ms"}}}));
+    assert_eq!(open.settle, "1 more termination: an upper bound needs 29");
+    assert_eq!(p90(&run(&[0; 29]), "99ms"), Fail);
+    assert_eq!(p90(&run(&[0; 29]), "150ms"), Inconclusive);
+    // Pods that leave the rules together are one window.
+    let mut together = run(&[0; 29]);
+    together.terminations.iter_mut().for_each(|t| t.t0_s = 0.0);
+    assert_eq!(p90(&together, "200ms"), Inconclusive);
+    let windows = |max: &str| verdict(&few, json!({"windows": {"max": max}}));
+    assert_eq!((windows("200ms"), windows("150ms"), windows("50ms")), (Pass, Inconclusive, Fail));
+}
+
+#[test]
+fn sleep_suffices_only_beyond_windows() {
+    let suffices = |result: &RunResult| verdict(result, json!({"preStop": {"suffices": "90%"}}));
+    assert_eq!(suffices(&run(&[0; 29])), Pass);
+    assert_eq!(suffices(&run(&[0; 28])), Inconclusive);
+    let mut short = run(&[0; 29]);
+    short.terminations.iter_mut().for_each(|t| t.pre_stop_seconds = Some(0));
+    assert_eq!(suffices(&short), Fail);
+    let mut hidden = run(&[0; 29]);
+    hidden.terminations.iter_mut().for_each(|t| t.pre_stop_seconds = None);
+    assert_eq!(suffices(&hidden), Inconclusive);
+}
+
+#[test]
+fn latency_limits_judge_own_run() {
+    let mut result = run(&[0]);
+    let p = |result: &RunResult, expect: Value| verdict(result, json!({ "latency": expect }));
+    assert_eq!(p(&result, json!({"p99": {"max": "4ms"}})), Pass);
+    assert_eq!(p(&result, json!({"mean": {"max": "1ms"}})), Fail);
+    assert_eq!(p(&result, json!({"steady": {"p95": {"max": "3ms"}}})), Pass);
+    assert_eq!(p(&result, json!({"disrupted": {"p99": {"max": "2x"}}})), Pass);
+    assert_eq!(p(&result, json!({"disrupted": {"p99": {"max": "1.5x"}}})), Fail);
+    assert_eq!(p(&result, json!({"disrupted": {"p99.9": {"max": "1s"}}})), Inconclusive, "of 900 requests");
+    result.latency_ms.disrupted = Percentiles::default();
+    let unknown = only(&result, json!({"latency": {"disrupted": {"p50": {"max": "1s"}}}}));
+    assert_eq!((unknown.verdict, unknown.observed.as_str()), (Inconclusive, "unknown"));
+}
+
+#[test]
+fn unknown_figure_is_never_zero() {
+    let mut result = run(&[0, 0]);
+    let dead = |result: &RunResult| verdict(result, json!({"deadSeconds": {"max": "100ms"}}));
+    assert_eq!(dead(&result), Pass);
+    result.terminations[0].dead_seconds = Some(0.2);
+    assert_eq!(dead(&result), Fail);
+    (result.terminations[0].dead_seconds, result.terminations[1].dead_seconds) = (None, Some(0.1));
+    assert_eq!(dead(&result), Inconclusive);
+
+    let start = |first: Option<f64>| Start {
+        pod: "new".into(),
+        timeline: first.map(|s| (StartStage::FirstRequest, s)).into_iter().collect(),
+        was_awaited: false,
+        uid: "uid-new".into(),
+    };
+    let first = |result: &RunResult| verdict(result, json!({"starts": {"firstRequest": {"max": "2s"}}}));
+    result.starts.clear();
+    assert_eq!(first(&result), Inconclusive, "no pod started");
+    result.starts = vec![start(Some(1.0)), start(Some(2.0))];
+    assert_eq!(first(&result), Pass);
+    result.starts.push(start(None));
+    assert_eq!(first(&result), Inconclusive);
+    result.starts.push(start(Some(2.1)));
+    assert_eq!(first(&result), Fail);
+
+    result.starts = vec![start(Some(1.0))];
+    let length = |result: &RunResult| verdict(result, json!({"rollout": {"max": "12s"}}));
+    assert_eq!(length(&result), Inconclusive, "the pods ended one by one");
+    result.terminations.iter_mut().for_each(|t| t.mode = Mode::Rollout);
+    assert_eq!(length(&result), Pass);
+    result.starts.push(start(None));
+    assert_eq!(length(&result), Inconclusive, "an old pod may have waited for the new one");
+    result.starts.pop();
+    result.terminations[0].timeline.remove(&Stage::PodDeleted);
+    assert_eq!(length(&result), Inconclusive);
+    result.terminations[1].timeline.insert(Stage::PodDeleted, 3.0);
+    assert_eq!(length(&result), Fail);
+}
+
+#[test]
+fn gate_checks_accounting_and_validity() {
+    let mut result = run(&[0]);
+    let both = json!({"accounting": "closes", "validity": "valid"});
+    let verdicts = |result: &RunResult| {
+        checks(result, both.clone()).iter().map(|check| check.verdict).collect::<Vec<_>>()
+    };
+    assert_eq!(verdicts(&result), [Pass, Pass]);
+    result.requests.without_rows = BTreeMap::from([("load-0".into(), BTreeMap::from([(Outcome::Ok, 1)]))]);
+    result.verdict = Verdict::Partial { why: vec!["it was interrupted".into()] };
+    assert_eq!(verdicts(&result), [Fail, Fail]);
+    assert_eq!(verdict(&result, json!({"validity": "partial"})), Pass);
+    result.verdict = Verdict::Invalid { why: vec!["the load fell behind".into()] };
+    assert_eq!(verdicts(&result), [Inconclusive, Fail]);
+}
+
+#[test]
+fn every_gate_requires_measurements() {
+    let any = json!({"dropped": {"max": 0}});
+    let of = |result: &RunResult, expect: &Value| {
+        let checks = checks(result, expect.clone()).into_iter();
+        checks.skip(1).map(|check| (check.name, check.verdict)).collect::<Vec<_>>()
+    };
+    assert_eq!(of(&run(&[0]), &any), []);
+    // T16: everything is a 404.
+    let mut all_404 = run(&[0]);
+    all_404.requests.outside_terminations =
+        OutsideCounts { ok: 0, app_errors: 9000, ..OutsideCounts::default() };
+    assert_eq!(of(&all_404, &any), [("requests.ok.min".to_owned(), Fail)]);
+    all_404.requests.outside_terminations.ok = 81_000;
+    assert_eq!(of(&all_404, &any), [], "nine in ten succeed");
+    all_404.requests.outside_terminations.ok = 9000;
+    let half = json!({"dropped": {"max": 0}, "requests": {"ok": {"min": "50%"}}});
+    assert_eq!(of(&all_404, &half), [("requests.ok.min".to_owned(), Pass)]);
+    let mut none = run(&[]);
+    assert_eq!(of(&none, &any), [("terminations.min".to_owned(), Fail)]);
+    let allowed = json!({"dropped": {"max": 0}, "terminations": {"min": 0}});
+    assert_eq!(of(&none, &allowed), [("terminations.min".to_owned(), Pass)]);
+    let forbidden = json!({"dropped": {"max": 0}, "terminations": {"max": 0}});
+    assert_eq!(of(&none, &forbidden), [("terminations.max".to_owned(), Pass)], "that is said, too");
+    none.aim = Aim::Observe;
+    assert_eq!(of(&none, &any), [("terminations.min".to_owned(), Inconclusive)]);
+    none.aim = Aim::Other;
+    assert_eq!(of(&none, &any), []);
+    none.requests = RequestCounts { total: 5, not_sent: 5, ..RequestCounts::default() };
+    assert_eq!(of(&none, &any), [("requests.sent.min".to_owned(), Fail)]);
+    assert_eq!(checks(&run(&[]), json!({})), [], "without expectations there is no gate");
+}
+
+/// Returns the checks of the default gate that do not pass, with something asked for as well.
+fn by_default(result: &RunResult, asked: Value) -> Vec<(String, CheckVerdict)> {
+    let mut expect = json!({"limits": "default"});
+    expect.as_object_mut().unwrap().extend(asked.as_object().unwrap().clone());
+    let checks = checks(result, expect).into_iter().filter(|check| check.verdict != Pass);
+    checks.map(|check| (check.name, check.verdict)).collect()
+}
+
+#[test]
+fn own_keys_replace_default_limits() {
+    let failed = |name: &str| vec![(name.to_owned(), Fail)];
+    assert_eq!(by_default(&run(&[0; 3]), json!({})), []);
+    let lost = run(&[0, 1, 0]);
+    assert_eq!(by_default(&lost, json!({})), failed("dropped.max"));
+    assert_eq!(by_default(&lost, json!({"dropped": {"max": 1}})), []);
+    assert_eq!(by_default(&lost, json!({"appErrors": {"max": 0}})), failed("dropped.max"));
+
+    let mut left_out = run(&[0]);
+    (left_out.requests.dropped, left_out.requests.by_outcome) = (2, BTreeMap::from([(Outcome::H2Goaway, 2)]));
+    assert_eq!(by_default(&left_out, json!({})), [], "an HTTP/2 server that ends well does that");
+    assert_eq!(by_default(&left_out, json!({"dropped": {"max": 0}})), failed("dropped.max"));
+
+    // Single errors are the app's own, however few terminations there were to compare with.
+    let mut errors = run(&[0]);
+    errors.requests.app_errors = 10;
+    assert_eq!(by_default(&errors, json!({})), []);
+    errors.requests.app_errors = 11;
+    assert_eq!(by_default(&errors, json!({})), failed("appErrors.max"));
+    assert_eq!(by_default(&errors, json!({"appErrors": {"max": "1%"}})), []);
+    errors.requests = RequestCounts { total: 500, ok: 500, ..errors.requests };
+    errors.requests.app_errors = 0;
+    assert_eq!(by_default(&errors, json!({})), [], "a short run without errors is enough");
+
+    let mut restarted = run(&[0]);
+    restarted.findings.push(Finding {
+        kind: Some(FindingKind::Restarted),
+        what: "container app of pod b ended".into(),
+        ..restarted.findings[0].clone()
+    });
+    assert_eq!(by_default(&restarted, json!({})), failed("restarts.max"));
+    assert_eq!(by_default(&restarted, json!({"restarts": {"max": 1}})), []);
+    let why = only(&restarted, json!({"restarts": {"max": 0}})).why;
+    assert_eq!(why, "container app of pod b ended");
+    assert_eq!(by_default(&run(&[]), json!({})), failed("terminations.min"), "what every gate checks");
+}
+
+#[test]
+fn worse_limit_without_baseline_is_inconclusive() {
+    let mut result = run(&[2, 3, 0]);
+    let check = only(&result, json!({"dropped": {"worse": "10%"}}));
+    assert_eq!(check.name, "dropped.worse");
+    assert_eq!(
+        check.in_words(),
+        "5 (limit at most 10% worse than the baseline): there is no baseline to compare with; \
+         rolldrop gate RUN --baseline RUN|FILE|FOLDER"
+    );
+    // Its run counts as a baseline nevertheless, unless another check did not pass.
+    let alone = |result: &RunResult| gate::verdict_alone(&result.checks);
+    result.checks = vec![check];
+    assert_eq!((gate::verdict(&result.checks), alone(&result)), (Inconclusive, Pass));
+    result.checks.extend(checks(&result, json!({"dropped": {"max": 4}})));
+    assert_eq!(alone(&result), Fail);
+}
+
+#[test]
+fn every_gate_key_has_comparable_figure() {
+    let mut result = run(&[2, 3, 0]);
+    let limit = json!({"worse": "10%"});
+    let latencies: serde_json::Map<String, Value> = ["mean", "p50", "p90", "p95", "p99", "p99_9"]
+        .map(|name| (name.to_owned(), limit.clone()))
+        .into_iter()
+        .collect();
+    let mut latency = latencies.clone();
+    latency.extend([("steady".to_owned(), json!(latencies)), ("disrupted".to_owned(), json!(latencies))]);
+    let expect: Expect = serde_json::from_value(json!({
+        "dropped": {"worse": 1, "perTermination": limit, "perGroup": limit},
+        "appErrors": {"worse": 1, "whileEnding": limit},
+        "requests": {"ok": limit, "notSent": limit}, "restarts": limit, "causes": {"routed_to_dead_pod": limit, "overload": limit},
+        "outcomes": {"connect_refused": limit}, "deadSeconds": limit, "outage": limit, "rollout": limit,
+        "windows": {"worse": "1s", "p50": limit, "p90": limit, "p95": limit, "p99": limit}, "latency": latency,
+        "starts": {"firstRequest": limit, "dropped": limit},
+    }))
+    .unwrap();
+    let of = |result: &RunResult, key: &str| gate::figures(result).get(None, key).unwrap();
+    for worse in expect.worse() {
+        of(&result, &worse.key);
+    }
+    let value = |result: &RunResult, key: &str| match of(result, key) {
+        gate::Known::Value(value) => value,
+        gate::Known::Unknown { why, .. } => panic!("{key}: {why}"),
+    };
+    let known = [
+        ("dropped", 5.0),
+        ("dropped.perTermination", 3.0),
+        ("dropped.perGroup", 3.0),
+        ("causes.routed_to_dead_pod", 5.0),
+        ("causes.overload", 0.0),
+        ("outcomes.connect_refused", 5.0),
+        ("requests.ok", 1.0),
+        ("windows", 0.2),
+        ("outage", 0.4),
+        ("restarts", 0.0),
+        ("deadSeconds", 0.1),
+        ("latency.p99", 4.0),
+        ("latency.disrupted.p99", 8.0),
+        ("starts.dropped", 0.0),
+    ];
+    for (key, wanted) in known {
+        assert_eq!(value(&result, key), wanted, "{key}");
+    }
+    // The figure is the one that an absolute limit judges.
+    assert_eq!(verdict(&result, json!({"windows": {"max": "200ms"}})), Pass);
+    for termination in &mut result.terminations {
+        termination.mode = Mode::Rollout;
+    }
+    assert_eq!(value(&result, "rollout"), 22.0);
+    assert_eq!(verdict(&result, json!({"rollout": {"max": "22s"}})), Pass);
+    // A window without an upper bound has none to compare.
+    result.terminations[0].windows[0].upper_s = None;
+    let gate::Known::Unknown { why, .. } = of(&result, "windows") else { panic!("an upper bound") };
+    assert_eq!(why, "1 of 3 windows without an upper bound");
+}
+
+#[test]
+fn stage_limits_respect_t0_uncertainty() {
+    let mut result = run(&[0, 0]);
+    for (t, at) in result.terminations.iter_mut().zip([4.1, 4.4]) {
+        t.timeline.insert(Stage::ContainersTerminated, at);
+        t.t0_uncertainty_s = 0.1;
+    }
+    let stage = |bounds: Value| json!({"stages": {"containers_terminated": bounds}});
+    for (bounds, wanted) in [
+        (json!({"min": "4s"}), Pass),
+        (json!({"min": "4150ms"}), Inconclusive),
+        (json!({"min": "4300ms"}), Fail),
+        (json!({"max": "4500ms"}), Pass),
+        (json!({"max": "4450ms"}), Inconclusive),
+        (json!({"max": "4300ms"}), Fail),
+    ] {
+        assert_eq!(verdict(&result, stage(bounds.clone())), wanted, "{bounds}");
+    }
+    assert_eq!(only(&result, stage(json!({"max": "4s"}))).observed, "4.400 s to 4.500 s");
+
+    // A stage that a watch showed after a gap may have been reached before.
+    let gap = WatchGap { resource: "pods".into(), from_s: 13.0, to_s: 14.3, lost: false };
+    result.terminations[1].watch_gaps.push(gap);
+    assert_eq!(verdict(&result, stage(json!({"min": "4s"}))), Inconclusive);
+    assert_eq!(verdict(&result, stage(json!({"max": "4500ms"}))), Pass);
+
+    // One that did not reach it, or was not seen to, leaves both sides open.
+    result.terminations[0].timeline.remove(&Stage::ContainersTerminated);
+    let open = only(&result, stage(json!({"max": "10s"})));
+    assert_eq!((open.verdict, open.why.as_str()), (Inconclusive, "pod pod-0 has no containers_terminated"));
+    assert_eq!(verdict(&result, stage(json!({"max": "1s"}))), Fail);
+    let sidecar = only(&result, json!({"stages": {"listener_closed": {"min": "1s"}}}));
+    assert_eq!(sidecar.settle, "the recording proxy in the pod (sidecar)");
+    let none =
+        checks(&run(&[]), json!({"stages": {"pod_deleted": {"max": "1s"}}, "terminations": {"min": 0}}));
+    assert!(none.iter().any(|c| (c.verdict, c.why.as_str()) == (Inconclusive, "no pod ended")), "{none:?}");
+}
+
+#[test]
+fn windows_bound_missing_last_connection() {
+    let mut result = run(&[0, 0]);
+    result.terminations[0].timeline.insert(Stage::LastConnection, 0.2);
+    result.terminations[1].timeline.remove(&Stage::LastConnection);
+    let max = || json!({"stages": {"last_connection": {"max": "400ms"}}});
+    let mut upper_s = |upper_s: [Option<f64>; 2]| {
+        let window = result.terminations[1].windows[0].clone();
+        let of = |upper_s| Window { upper_s, ..window.clone() };
+        result.terminations[1].windows = upper_s.map(of).to_vec();
+        result.clone()
+    };
+    assert_eq!(verdict(&upper_s([Some(0.3), Some(0.1)]), max()), Pass);
+    assert_eq!(verdict(&upper_s([Some(0.3), Some(0.5)]), max()), Inconclusive);
+    let open = only(&upper_s([Some(0.3), None]), max());
+    assert_eq!((open.verdict, open.why.as_str()), (Inconclusive, "pod pod-1 has no last_connection"));
+    let min = json!({"stages": {"last_connection": {"min": "400ms"}}});
+    assert_eq!(verdict(&upper_s([Some(0.3), Some(0.1)]), min), Fail);
+}
+
+#[test]
+fn start_limits_apply_by_stage() {
+    let mut result = run(&[0]);
+    let start = |ready: Option<f64>| Start {
+        pod: "new".into(),
+        timeline: ready.map(|at| (StartStage::Ready, at)).into_iter().collect(),
+        was_awaited: false,
+        uid: "uid-new".into(),
+    };
+    let ready = |bounds: Value| json!({"starts": {"stages": {"ready": bounds}}});
+    result.starts = vec![start(Some(3.1)), start(Some(3.4))];
+    assert_eq!(verdict(&result, ready(json!({"min": "3s"}))), Pass);
+    assert_eq!(verdict(&result, ready(json!({"max": "3300ms"}))), Fail);
+    result.starts.push(start(None));
+    assert_eq!(only(&result, ready(json!({"max": "4s"}))).why, "the new pod new has no ready");
+    result.starts.clear();
+    assert_eq!(only(&result, ready(json!({"max": "4s"}))).why, "no pod started");
+}
+
+#[test]
+fn unseen_exit_code_leaves_count_open() {
+    let mut result = run(&[0, 0, 0]);
+    let mut set = |codes: [Option<i32>; 3]| {
+        result.terminations.iter_mut().zip(codes).for_each(|(t, code)| t.exit_code = code);
+        result.clone()
+    };
+    let seen = set([Some(137), Some(137), Some(0)]);
+    for (exits, wanted) in [
+        (json!({"137": {"min": 2, "max": 2}}), [Pass, Pass].as_slice()),
+        (json!({"137": {"min": 3}}), &[Fail]),
+        (json!({"0": {"max": 0}}), &[Fail]),
+        (json!({"1": {"max": 0}}), &[Pass]),
+    ] {
+        let judged = checks(&seen, json!({ "exits": exits }));
+        assert_eq!(judged.iter().map(|check| check.verdict).collect::<Vec<_>>(), wanted, "{judged:?}");
+    }
+    let unseen = set([Some(137), None, Some(0)]);
+    assert_eq!(verdict(&unseen, json!({"exits": {"137": {"min": 1}}})), Pass);
+    let open = only(&unseen, json!({"exits": {"137": {"min": 2}}}));
+    assert_eq!((open.verdict, open.why.as_str()), (Inconclusive, "the exit code of pod pod-1 was not seen"));
+    assert_eq!(verdict(&unseen, json!({"exits": {"0": {"max": 1}}})), Inconclusive);
+}

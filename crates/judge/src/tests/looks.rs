@@ -1,0 +1,122 @@
+//! A gate that is looked at again and again while terminations are added.
+
+use std::collections::BTreeMap;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde_json::json;
+
+use super::expected::{only, run};
+use super::*;
+use crate::spending;
+use rolldrop_explain::model::CheckVerdict;
+use rolldrop_record::Looks;
+
+/// Marks the result as the `at`-th of `most` looks.
+fn looked_at(mut result: RunResult, at: usize, most: usize) -> RunResult {
+    result.looks = Some(Looks { at, ..spending::looks(most) });
+    result
+}
+
+#[test]
+fn each_look_uses_own_confidence() {
+    let p90 = json!({"windows": {"p90": {"max": "1s"}}});
+    let check = only(&run(&[0; 29]), p90.clone());
+    assert_eq!(check.verdict, CheckVerdict::Pass, "{check:?}");
+    // 0.9^n falls below the first of four errors, 1.79 %, with the 39th.
+    let open = only(&looked_at(run(&[0; 29]), 1, 4), p90.clone());
+    assert_eq!(open.verdict, CheckVerdict::Inconclusive);
+    assert_eq!(
+        open.in_words(),
+        "at least 0.100 s (limit at most 1 s): bounds of the 90th percentile at 98.21 % confidence; 29 windows ended \
+         separately; 10 more terminations: an upper bound needs 39"
+    );
+    assert_eq!(only(&looked_at(run(&[0; 39]), 1, 4), p90).verdict, CheckVerdict::Pass);
+    let share = json!({"dropped": {"max": "0.1%"}});
+    let why = |result: &RunResult| only(result, share.clone()).why;
+    assert!(
+        why(&run(&[0, 2])).starts_with("bounds at 95 % confidence from 2 terminations"),
+        "{}",
+        why(&run(&[0, 2]))
+    );
+    let last = looked_at(run(&[0, 2]), 4, 4);
+    assert!(why(&last).starts_with("bounds at 99.14 % confidence from 2 terminations"), "{}", why(&last));
+    // A count is judged as it was observed.
+    assert_eq!(
+        only(&looked_at(run(&[0, 2]), 1, 4), json!({"dropped": {"max": 2}})).verdict,
+        CheckVerdict::Pass
+    );
+}
+
+#[test]
+fn run_windows_share_look_error() {
+    let upper_s = |looks: Option<Looks>| {
+        let mut records = three_pods();
+        records.info.looks = looks;
+        let result = analysed(records).result;
+        (result.terminations[0].windows[0].upper_s.expect("a bound"), result)
+    };
+    let (fixed_s, _) = upper_s(None);
+    let (last_s, result) = upper_s(Some(Looks { at: 4, ..spending::looks(4) }));
+    assert!(last_s > fixed_s, "{last_s} {fixed_s}");
+    let finding = result.findings.iter().find(|finding| finding.what.contains("look 4 of 4"));
+    assert_eq!(
+        finding.map(|finding| finding.what.as_str()),
+        Some("the gate is judged at look 4 of 4, with bounds at 99.14 % confidence")
+    );
+}
+
+/// Returns true if a gate that asks for 90 % passes at a look after `n` terminations, of which `long` had too long a
+/// window.
+fn passes(n: usize, long: usize, looks: Option<Looks>) -> bool {
+    let mut result = run(&vec![0; n]);
+    for t in &mut result.terminations[..long] {
+        (t.windows[0].lower_s, t.windows[0].upper_s) = (Some(1.5), Some(1.6));
+    }
+    result.looks = looks;
+    only(&result, json!({"preStop": {"suffices": "90%"}})).verdict == CheckVerdict::Pass
+}
+
+#[test]
+fn repeated_looks_keep_gate_error() {
+    const RUNS: usize = 20_000;
+    const MOST: usize = 8;
+    const ROUND: usize = 40;
+    // Just too many windows outlast the sleep: to pass is wrong.
+    const LONG: f64 = 0.1001;
+    let mut known: BTreeMap<(bool, usize, usize), bool> = BTreeMap::new();
+    let mut wrong = |is_spending: bool| {
+        let mut random = StdRng::seed_from_u64(17);
+        let passes_wrongly = |_: &usize| {
+            // All draws are made, so that both rules see the same runs.
+            let rounds: Vec<usize> =
+                (0..MOST).map(|_| (0..ROUND).filter(|_| random.random_bool(LONG)).count()).collect();
+            let mut long = 0;
+            (1..=MOST).any(|at| {
+                long += rounds[at - 1];
+                let looks = is_spending.then(|| Looks { at, ..spending::looks(MOST) });
+                *known.entry((is_spending, at, long)).or_insert_with(|| passes(at * ROUND, long, looks))
+            })
+        };
+        (0..RUNS).filter(passes_wrongly).count() as f64 / RUNS as f64
+    };
+    let (naive, spending) = (wrong(false), wrong(true));
+    // Five standard deviations above what is allowed.
+    let allowed = ALPHA + 5.0 * (ALPHA * (1.0 - ALPHA) / RUNS as f64).sqrt();
+    assert!(naive > 1.5 * allowed, "looking at 95 % eight times is wrong in {naive} of the runs");
+    assert!(spending <= allowed && spending > 0.005, "{spending}");
+}
+
+#[test]
+fn rollout_limit_applies_per_repetition() {
+    let mut result = run(&[0, 0]);
+    let judge = |result: &RunResult| only(result, json!({"rollout": {"max": "3s"}})).verdict;
+    for t in &mut result.terminations {
+        (t.mode, t.disruption) = (Mode::Rollout, Some(0));
+    }
+    assert_eq!(judge(&result), CheckVerdict::Fail, "from the first to the last it takes 12 s");
+    for (t, repetition) in result.terminations.iter_mut().zip(0..) {
+        t.repetition = Some(repetition);
+    }
+    assert_eq!(judge(&result), CheckVerdict::Pass);
+}

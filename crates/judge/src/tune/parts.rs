@@ -1,0 +1,67 @@
+//! A proof that was interrupted and continued in another run: its parts count together.
+
+use super::{Purpose, Settings, Step, Unit, Units};
+use rolldrop_explain::math::stats;
+use rolldrop_explain::model::Verdict;
+
+/// Returns the interrupted parts of the proof of these settings that lost nothing that a sleep may save.
+pub fn parts(steps: &[Step], settings: Settings) -> impl Iterator<Item = &Step> {
+    steps.iter().filter(move |step| {
+        step.purpose == Purpose::Proof
+            && step.settings == settings
+            && matches!(step.verdict, Verdict::Partial { .. })
+            && step.lost_for_a_sleep + step.unclear() == 0
+    })
+}
+
+impl Units {
+    /// Returns the units of a step.
+    pub const fn of_step(step: &Step) -> Self {
+        Self { unit: step.unit, number: step.units, rollouts: step.rollouts }
+    }
+
+    /// Sums the units of interrupted parts; `None` without any.
+    pub fn of_parts<'a>(parts: impl Iterator<Item = &'a Step>) -> Option<Self> {
+        parts.map(|part| Self::of_step(part).ended()).reduce(Self::and)
+    }
+
+    /// Returns the units that surely ended before an interruption: without the last rollout, or deletion, which it may
+    /// have cut off.
+    fn ended(self) -> Self {
+        match self.unit {
+            Unit::Deletions => Self { number: self.number.saturating_sub(1), ..self },
+            Unit::Ends | Unit::Rollouts => {
+                let rollouts = self.rollouts.saturating_sub(1);
+                Self { rollouts, number: self.number * rollouts / self.rollouts.max(1), ..self }
+            }
+        }
+    }
+
+    /// Adds both. If one of them does not know which ends were apart, rollouts count.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        let rollouts = self.rollouts + other.rollouts;
+        match self.unit == other.unit {
+            true => Self { unit: self.unit, number: self.number + other.number, rollouts },
+            false => Self { unit: Unit::Rollouts, number: rollouts, rollouts },
+        }
+    }
+}
+
+impl Step {
+    /// Returns this proof, including the interrupted parts before it.
+    #[must_use]
+    pub fn with_parts(&self, parts: &[&Self]) -> Self {
+        let mut all = self.clone();
+        let own = Units::of_step(self);
+        let units = Units::of_parts(parts.iter().copied()).map_or(own, |earlier| earlier.and(own));
+        (all.unit, all.units, all.rollouts) = (units.unit, units.number, units.rollouts);
+        all.coverage = stats::wilks_coverage(units.number, self.confidence);
+        for part in parts {
+            all.terminations += part.terminations;
+            all.requests += part.requests;
+            all.lost += part.lost;
+        }
+        all
+    }
+}

@@ -1,0 +1,236 @@
+//! Judgement of settings by a run: its units, and the longest windows that it shows.
+//!
+//! A proof holds for the mode that it ran, and requires that nothing is lost that a sleep saves. It needs no names.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::for_a_sleep;
+use rolldrop_explain::math::stats;
+use rolldrop_explain::model::figures::{counted, len};
+use rolldrop_explain::model::{Mode, RunResult, Termination, Verdict, Window, WindowBasis};
+
+/// The unit that the coverage of a run counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Ends of pods in rollouts that surely left the rules apart from each other.
+    Ends,
+    /// Rollouts: if it is not known which of their pods left the rules apart.
+    Rollouts,
+    /// Deletions of pods, one at a time. They show nothing for rollouts.
+    Deletions,
+}
+
+/// Unit that the coverage of a run counts, and the number of units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Units {
+    /// The unit.
+    pub unit: Unit,
+    /// Number of units.
+    pub number: usize,
+    /// Number of rollouts, whatever the unit.
+    pub rollouts: usize,
+}
+
+impl Units {
+    /// Counts the units of a run. Ends count if the windows show more ends that are apart than there were rollouts.
+    pub fn of(result: &RunResult) -> Self {
+        let apart = |is_counted: fn(Mode) -> bool| {
+            let counted = result.recommendation.iter().filter(|rec| is_counted(rec.mode));
+            counted.map(|rec| rec.units).max().unwrap_or(0)
+        };
+        let in_rollouts = result.terminations.iter().filter(|t| t.mode == Mode::Rollout);
+        let rollouts: BTreeSet<_> = in_rollouts.map(|t| (t.disruption, t.repetition)).collect();
+        if rollouts.is_empty() {
+            let alone = result.terminations.iter().filter(|t| t.mode == Mode::Isolated).count();
+            let number = alone.max(apart(|_| true));
+            return Self { unit: Unit::Deletions, number, rollouts: 0 };
+        }
+        let (ends, rollouts) = (apart(|mode| mode == Mode::Rollout), rollouts.len());
+        let unit = if ends >= rollouts { Unit::Ends } else { Unit::Rollouts };
+        Self { unit, number: ends.max(rollouts), rollouts }
+    }
+
+    /// Returns the number of further pods that must end for `missing` further units, if they show as many as the
+    /// `ended` ones did. A few ends show that only roughly, so they at most double.
+    pub fn ends_for(self, missing: usize, ended: usize) -> usize {
+        let each = ended.div_ceil(self.number.max(1)).max(1);
+        (missing * each).min(ended.max(missing))
+    }
+}
+
+/// The longest windows that runs have shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Seen {
+    /// Number of windows of pods.
+    pub windows: usize,
+    /// Number of these that have an upper bound.
+    pub bounded: usize,
+    /// Time that at least one window, of a pod or of a group of pods, lasted, in seconds.
+    pub longest_lower_seconds: Option<f64>,
+    /// Largest upper bound, in seconds.
+    pub longest_upper_seconds: Option<f64>,
+}
+
+impl Seen {
+    /// Collects the windows of a run, in rollouts; of a run without rollouts, in all its modes.
+    pub fn of(result: &RunResult) -> Self {
+        let has_rollouts = result.terminations.iter().any(|t| t.mode == Mode::Rollout);
+        let counts = |t: &Termination| !has_rollouts || t.mode == Mode::Rollout;
+        // Without names, a pod that sleeps is only known to have left the rules once it has ended.
+        let has_lost = for_a_sleep(result) > 0;
+        let tells = |t: &Termination, window: &Window| {
+            let by_balance =
+                matches!(window.upper_basis, Some(WindowBasis::Balance | WindowBasis::BalanceAssumed));
+            let slept_s = t.pre_stop_seconds.unwrap_or(0) as f64;
+            has_lost || !by_balance || slept_s == 0.0 || window.upper_s < Some(slept_s)
+        };
+        let windows = || {
+            let counted = result.terminations.iter().filter(|t| counts(t));
+            counted.flat_map(|t| t.windows.iter().filter(|window| tells(t, window)))
+        };
+        let of_groups = result.groups.iter().filter(|group| {
+            group.terminations.iter().any(|index| result.terminations.get(*index).is_some_and(counts))
+        });
+        let of_groups = of_groups.flat_map(|group| &group.windows).filter_map(|window| window.lower_s);
+        Self {
+            windows: windows().count(),
+            bounded: windows().filter(|window| window.upper_s.is_some()).count(),
+            longest_lower_seconds: windows()
+                .filter_map(|window| window.lower_s)
+                .chain(of_groups)
+                .reduce(f64::max),
+            longest_upper_seconds: windows().filter_map(|window| window.upper_s).reduce(f64::max),
+        }
+    }
+
+    /// Combines both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        let longer = |a: Option<f64>, b: Option<f64>| [a, b].into_iter().flatten().reduce(f64::max);
+        Self {
+            windows: self.windows + other.windows,
+            bounded: self.bounded + other.bounded,
+            longest_lower_seconds: longer(self.longest_lower_seconds, other.longest_lower_seconds),
+            longest_upper_seconds: longer(self.longest_upper_seconds, other.longest_upper_seconds),
+        }
+    }
+
+    /// Returns the shortest sleep, in whole seconds, that covers all bounded windows; `None` without any.
+    pub fn covers_s(&self) -> Option<u64> {
+        self.longest_upper_seconds.map(|upper_s| stats::ceil_seconds(upper_s).max(self.least_s()))
+    }
+
+    /// Returns the shortest sleep, in whole seconds, that no window is known to have outlasted.
+    pub fn least_s(&self) -> u64 {
+        stats::ceil_seconds(self.longest_lower_seconds.unwrap_or(0.0))
+    }
+}
+
+/// Judgement whether settings held in a run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Proof {
+    /// Nothing was lost that a sleep saves.
+    Holds,
+    /// Such requests were lost, or a window lasted longer than the sleep.
+    TooShort {
+        /// Number of lost requests.
+        lost: u64,
+        /// Shortest sleep that covers the lower bounds of the run's windows, in seconds; `None` if none is longer than
+        /// the sleep.
+        at_least: Option<u64>,
+    },
+    /// The run shows neither.
+    Unknown {
+        /// Reasons.
+        why: Vec<String>,
+    },
+}
+
+/// Judges a run with a sleep of `sleep_s` seconds, which needs `needed` units, including those that its interrupted
+/// parts had `before`. A run that was itself interrupted can still show that a sleep is too short.
+pub fn proof(result: &RunResult, sleep_s: u64, needed: usize, before: Option<Units>) -> Proof {
+    if let Verdict::Invalid { why } = &result.verdict {
+        return Proof::Unknown { why: why.clone() };
+    }
+    if let Some((lost, at_least)) = refuted(result, sleep_s) {
+        return Proof::TooShort { lost, at_least };
+    }
+    if let Verdict::Partial { why } = &result.verdict {
+        return Proof::Unknown { why: why.clone() };
+    }
+    if result.terminations.is_empty() {
+        return Proof::Unknown { why: vec!["no pod ended".to_owned()] };
+    }
+    let own = Units::of(result);
+    let units = before.map_or(own, |before| before.and(own));
+    if units.number < needed {
+        let why = format!("{} were seen, and {needed} are needed", units.in_words());
+        return Proof::Unknown { why: vec![why] };
+    }
+    Proof::Holds
+}
+
+/// Returns evidence that a sleep of `sleep_s` seconds is too short, from any number of units: the requests that were
+/// lost, and the shortest sleep that covers the lower bounds of the windows, if those are longer; `None` if nothing
+/// shows it.
+pub fn refuted(result: &RunResult, sleep_s: u64) -> Option<(u64, Option<u64>)> {
+    let at_least = Some(Seen::of(result).least_s()).filter(|least_s| *least_s > sleep_s);
+    let lost = for_a_sleep(result);
+    (lost > 0 || at_least.is_some()).then_some((lost, at_least))
+}
+
+impl Unit {
+    /// Writes a number of units in words.
+    pub fn counted(self, number: usize) -> String {
+        match self {
+            Self::Ends => format!("{} that left the rules apart", counted(len(number), "end")),
+            Self::Rollouts => counted(len(number), "rollout"),
+            Self::Deletions => format!("{} one at a time", counted(len(number), "deletion")),
+        }
+    }
+}
+
+impl Units {
+    /// Describes the units in words, with the rollouts if they are not the unit.
+    pub fn in_words(self) -> String {
+        let units = self.unit.counted(self.number);
+        match self.unit {
+            Unit::Ends => format!("{units}, in {}", counted(len(self.rollouts), "rollout")),
+            Unit::Rollouts | Unit::Deletions => units,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn units(number: usize) -> Units {
+        Units { unit: Unit::Ends, number, rollouts: 1 }
+    }
+
+    #[test]
+    fn simultaneous_ends_raise_needed_number() {
+        assert_eq!(units(0).ends_for(29, 0), 29, "nothing is known yet");
+        assert_eq!(units(20).ends_for(9, 20), 9);
+        assert_eq!(units(16).ends_for(20, 100), 100, "at most as many as there were");
+        assert_eq!(units(34).ends_for(2, 260), 16);
+        assert_eq!(units(29).ends_for(0, 30), 0);
+    }
+
+    #[test]
+    fn simultaneous_ends_need_few_rounds() {
+        let (needed, mut ended) = (59, 10);
+        let rounds = std::iter::from_fn(|| {
+            let number = ended / 10;
+            let more = units(number).ends_for(needed - needed.min(number), ended);
+            ended += more.next_multiple_of(10);
+            (more > 0).then_some(())
+        });
+        assert!(rounds.count() < 9);
+    }
+}

@@ -1,0 +1,299 @@
+//! Made-up runs whose truth is known, for the tests of what explains runs and of what judges them.
+#![expect(
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    reason = "a panic fails the test that built the run"
+)]
+
+mod service;
+
+pub use service::{Naming, Service, all_at_once};
+
+use std::sync::Arc;
+
+use rolldrop_record::event::{
+    Action, ActionName, Change, ContainerState, EndpointSliceEvent, EndpointState, PodEvent,
+};
+use rolldrop_record::run_info::{Balances, BalancesBecause, ClusterInfo, LoadPlan, Pacing, Target, Tool};
+use rolldrop_record::{
+    Event, EventKind, Expect, Mode, Outcome, Phase, Protocol, Records, RequestId, RequestRow, RunInfo,
+    ServedEnd, ServedRow, Stamp,
+};
+
+/// Nanoseconds in a millisecond.
+pub const MS: i64 = 1_000_000;
+
+/// Returns a time of the run, in milliseconds since the load began.
+pub fn at(ms: i64) -> Stamp {
+    Stamp::from_unix_ns(1_800_000_000_000_000_000 + ms * MS)
+}
+
+/// Returns a run of three pods, `a`, `b` and `c`, to which no request has been sent yet.
+pub fn records() -> Records {
+    let info = RunInfo {
+        format: 1,
+        tool: Tool { name: "rolldrop".into(), version: "0".into() },
+        run: None,
+        name: "made-up".into(),
+        scenario: serde_json::Value::Null,
+        expect: Expect::default(),
+        cluster: ClusterInfo::default(),
+        targets: vec![Target {
+            name: "web".into(),
+            url: "http://web".into(),
+            consumer: "service web".into(),
+            balances: Balances::Connections,
+            balances_because: None,
+            service: None,
+            routing: None,
+            node: None,
+        }],
+        load: LoadPlan {
+            pacing: Pacing::Constant,
+            rate: 300.0,
+            duration_s: 10.0,
+            warmup_s: 0.0,
+            connect_timeout_s: 1.0,
+            response_timeout_s: 5.0,
+            success: vec![(200, 299)],
+            ..LoadPlan::default()
+        },
+        sources: Vec::new(),
+        started: at(0),
+        ended: Some(at(10_000)),
+        complete: true,
+        interrupted: false,
+        max_busy: None,
+        aborted: None,
+        looks: None,
+        rounds: None,
+        policy: rolldrop_record::Policy::default(),
+        events: None,
+    };
+    let load = EventKind::LoadStarted { rate: 300.0, duration_s: 10.0, warmup_s: 0.0 };
+    let mut events = vec![Event::new(at(0), "coordinator", load)];
+    for pod in ["a", "b", "c"] {
+        events.push(pod_event(-1000, pod, Change::Applied));
+    }
+    Records {
+        info,
+        events,
+        requests: Vec::new(),
+        served: Vec::new(),
+        torn: Vec::new(),
+        corrupt: Vec::new(),
+        altered: Vec::new(),
+    }
+}
+
+/// Returns an event of a pod that is ready, or is gone.
+pub fn pod_event(ms: i64, pod: &str, change: Change) -> Event {
+    let event = PodEvent {
+        change,
+        namespace: "default".into(),
+        name: pod.into(),
+        uid: format!("uid-{pod}"),
+        resource_version: "1".into(),
+        node: Some("n1".into()),
+        ip: Some("10.0.0.1".into()),
+        phase: "Running".into(),
+        ready: true,
+        deletion_timestamp: None,
+        deletion_grace_s: None,
+        grace_s: 30,
+        disruption_target: None,
+        disruption_message: None,
+        reason: None,
+        owner: None,
+        containers: serde_json::from_value::<Vec<ContainerState>>(serde_json::json!([
+            {"name": "app", "sidecar": false, "pre_stop_other": false, "state": "running", "restarts": 0}
+        ]))
+        .unwrap(),
+    };
+    Event::new(at(ms), "coordinator", EventKind::Pod(event))
+}
+
+/// Deletes `pod` at `ms`; answered 10 ms later, gone 800 ms later.
+pub fn delete(records: &mut Records, ms: i64, pod: &str) {
+    let action = Action {
+        is_undone: false,
+        disruption: 0,
+        action: ActionName::DeletePod,
+        mode: Some(Mode::Isolated),
+        pod: Some(pod.into()),
+        uid: Some(format!("uid-{pod}")),
+        answered: at(ms + 10),
+        status: Some(200),
+        error: None,
+    };
+    records.events.push(Event::new(at(ms), "coordinator", EventKind::Action(action)));
+    records.events.push(pod_event(ms + 800, pod, Change::Deleted));
+}
+
+/// Adds a request on a fresh connection that begins at `ns` and ends 1 ms later.
+pub fn request(records: &mut Records, ns: i64, outcome: Outcome, pod: Option<&str>) {
+    let begun = at(0).shifted_ns(ns);
+    let seq = records.requests.len() as u64;
+    let end = begun.shifted_ns(MS);
+    records.requests.push(RequestRow {
+        connect_start: Some(begun),
+        connected: Some(begun),
+        sent: Some(begun),
+        outcome,
+        conn: Some(seq),
+        pod: pod.map(Arc::from),
+        final_outcome: outcome,
+        ..RequestRow::not_sent("load-0".into(), seq, "web".into(), Phase::Main, begun, end)
+    });
+}
+
+/// Returns a request as the proxy of a pod recorded it, of a run whose ids share nothing.
+pub fn served(row: &RequestRow, pod: &str, ended: ServedEnd) -> ServedRow {
+    served_at([row.scheduled, row.scheduled, row.end], RequestId::new(None, &row.source, row.seq), pod, ended)
+}
+
+/// Returns a request as the proxy of a pod recorded it, with the times of its connection, its head and its end.
+pub fn served_at(times: [Stamp; 3], id: RequestId, pod: &str, ended: ServedEnd) -> ServedRow {
+    let [accepted, head, end] = times;
+    ServedRow {
+        source: pod.into(),
+        request: Some(id),
+        pod: pod.into(),
+        peer_addr: "10.0.0.9:4000".into(),
+        protocol: Protocol::Http1,
+        accepted,
+        head: Some(head),
+        end,
+        status: None,
+        grpc_status: None,
+        ended,
+        detail: None,
+        conn: 0,
+        conn_first_request: true,
+        stream: None,
+        bytes_from_client: None,
+        bytes_from_app: None,
+    }
+}
+
+/// Returns 10 s at 300 requests/s over three pods in turn; `b` is deleted at 5 s, refuses from 30 ms on and is routed
+/// to for 100 ms.
+pub fn three_pods() -> Records {
+    let mut records = records();
+    delete(&mut records, 5000, "b");
+    for i in 0..3000i64 {
+        let ns = i * 10 * MS / 3;
+        let pod = ["a", "b", "c"][usize::try_from(i % 3).unwrap()];
+        match ns / MS - 5000 {
+            late if pod != "b" || late < 30 => request(&mut records, ns, Outcome::Ok, Some(pod)),
+            late if late < 100 => request(&mut records, ns, Outcome::ConnectRefused, None),
+            _ => request(&mut records, ns, Outcome::Ok, Some("a")),
+        }
+    }
+    records
+}
+
+/// Adds the end of the load, as a complete run has it.
+pub fn ended(mut records: Records) -> Records {
+    if let Some(end) = records.requests.iter().map(|row| row.end).max() {
+        let ended = EventKind::LoadEnded { scheduled: records.requests.len() as u64 };
+        records.events.push(Event::new(end, "coordinator", ended));
+    }
+    records
+}
+
+/// Returns [`three_pods`], but requests take 500 ms, and `b` is killed at 5.2 s with the requests that it has; these
+/// may be known to be its own.
+pub fn three_pods_killed_in_flight(named: Option<&str>) -> Records {
+    let mut records = records();
+    delete(&mut records, 5000, "b");
+    for i in 0..3000i64 {
+        let ns = i * 10 * MS / 3;
+        let pod = match (["a", "b", "c"][usize::try_from(i % 3).unwrap()], ns / MS) {
+            ("b", 5100..) => "a",
+            (pod, _) => pod,
+        };
+        let is_cut_off = pod == "b" && ns >= 4700 * MS;
+        let (outcome, told) = match is_cut_off {
+            true => (Outcome::EofBeforeResponse, named),
+            false => (Outcome::Ok, Some(pod)),
+        };
+        request(&mut records, ns, outcome, told);
+        records.requests.last_mut().unwrap().end = at(if is_cut_off { 5200 } else { ns / MS + 500 });
+    }
+    records
+}
+
+/// Adds a connect from one port with this outcome.
+pub fn connect(records: &mut Records, ms: i64, port: u16, outcome: Outcome) {
+    request(records, ms * MS, outcome, None);
+    let row = records.requests.last_mut().unwrap();
+    row.local_port = Some(port);
+    row.remote_addr = Some(Arc::from("10.0.0.9:80"));
+}
+
+/// Adds a connect that times out after 1 s, from one port.
+pub fn timeout(records: &mut Records, ms: i64, port: u16) {
+    connect(records, ms, port, Outcome::ConnectTimeout);
+    let row = records.requests.last_mut().unwrap();
+    row.end = row.scheduled.shifted_ns(1000 * MS);
+}
+
+/// Adds a state of a Service's only EndpointSlice: these pods are ready.
+pub fn slice(records: &mut Records, ms: i64, service: &str, pods: &[&str]) {
+    let endpoints = pods
+        .iter()
+        .map(|pod| EndpointState {
+            pod: Some((*pod).into()),
+            address: "10.0.0.1".into(),
+            ready: true,
+            serving: true,
+            terminating: false,
+            node: None,
+        })
+        .collect();
+    let event = EndpointSliceEvent {
+        change: Change::Applied,
+        namespace: "default".into(),
+        name: format!("{service}-x"),
+        service: Some(service.into()),
+        endpoints,
+    };
+    records.events.push(Event::new(at(ms), "coordinator", EventKind::EndpointSlice(event)));
+}
+
+/// Returns 29 pods, one after the other, each routed to for 100 ms after its deletion.
+pub fn many(n: i64) -> Records {
+    let mut records = records();
+    for e in 0..n {
+        let pod = format!("p{e}");
+        records.events.push(pod_event(-1000, &pod, Change::Applied));
+        delete(&mut records, 2000 * (e + 1), &pod);
+        for i in 0..200i64 {
+            let ms = 2000 * e + 10 * i;
+            request(&mut records, ms * MS, Outcome::Ok, Some(&pod));
+        }
+        for i in 0..10i64 {
+            let ms = 2000 * (e + 1) + 10 * i + 5;
+            request(&mut records, ms * MS, Outcome::ConnectRefused, None);
+        }
+    }
+    for i in 0..100i64 {
+        request(&mut records, (2000 * n + 100 + 10 * i) * MS, Outcome::Ok, Some("a"));
+    }
+    records
+}
+
+/// Returns [`three_pods`], but `b` answers with this status on kept connections from 20 ms after its deletion on, for
+/// 600 ms.
+pub fn refusing(status: u16, is_named: bool) -> Records {
+    let mut records = three_pods();
+    records.info.targets[0].balances_because = Some(BalancesBecause::Service);
+    for i in 0..60i64 {
+        request(&mut records, (5020 + 10 * i) * MS, Outcome::HttpError, is_named.then_some("b"));
+        let row = records.requests.last_mut().unwrap();
+        (row.status, row.conn_reused, row.connect_start, row.conn) =
+            (Some(status), true, None, Some(1 << 40));
+    }
+    records
+}
