@@ -30,6 +30,8 @@ use rolldrop_record::{Outcome, RequestRow, Stamp};
 /// Probability of a silence this long, at the rate of a pod's arrivals, below which it counts as the pod's end.
 /// Stricter than the bounds themselves: a chain of losses that is cut wrongly would leave real ones unexplained.
 const LINK_ALPHA: f64 = 1e-6;
+/// A pod's share of a gateway's requests may fall by this factor while other pods are added.
+const SHARE_FALLS: f64 = 3.0;
 /// A listening pod counts as one that would have accepted a connection when a silence has this probability.
 const SILENT_ALPHA: f64 = 0.05;
 /// An explanation with a smaller share than this does not compete.
@@ -177,7 +179,7 @@ impl<'a> Suspects<'a> {
         loss: Option<usize>,
     ) -> Verdict {
         if let Some(gateway) = self.gateways[target].as_ref().filter(|_| is_gateways(&r.row)) {
-            return self.behind_a_gateway(gateway, deaths, target, r);
+            return self.behind_a_gateway(gathered, (gateway, deaths), target, r);
         }
         if r.row.outcome == Outcome::ConnectRefused
             && self.timeline.tracked.as_ref().is_some_and(|tracked| tracked.had_no_entry(&r.row))
@@ -242,7 +244,13 @@ impl<'a> Suspects<'a> {
 
     /// Explains a request that a gateway lost. A gateway also sends requests to pods that are no longer endpoints, and
     /// answers 503 if it has none.
-    fn behind_a_gateway(&self, gateway: &Gateway, deaths: &[Death], target: usize, r: &Request) -> Verdict {
+    fn behind_a_gateway(
+        &self,
+        gathered: &Gathered,
+        (gateway, deaths): (&Gateway, &[Death]),
+        target: usize,
+        r: &Request,
+    ) -> Verdict {
         if r.row.status == Some(503) && gateway::none_usable(self.timeline, &self.scopes[target], &r.row) {
             return Verdict { no_endpoint: 1.0, ..Verdict::default() };
         }
@@ -255,7 +263,11 @@ impl<'a> Suspects<'a> {
             let share = death.chance_by(sent) * death.fits(gateway::connect(&r.row), sent);
             Candidate { termination, share, why: Why::Gateway }
         };
-        let candidates = gateway.candidates(&r.row).into_iter().map(candidate).collect();
+        let may_be = |termination: &usize| {
+            let left = left_alive(&self.timeline.ends[*termination], &gathered.tails[*termination][target]);
+            left.is_none_or(|left| sent < left)
+        };
+        let candidates = gateway.candidates(&r.row).into_iter().filter(may_be).map(candidate).collect();
         let mut verdict = Verdict { candidates, ..Verdict::default() };
         verdict.normalise();
         verdict
@@ -518,6 +530,16 @@ fn has_rules(target: &Target, cluster: &ClusterInfo) -> bool {
 
 fn is_unreachable(row: &RequestRow) -> bool {
     matches!(row.outcome, Outcome::ConnectTimeout | Outcome::ConnectUnreachable)
+}
+
+/// Returns the time by which a gateway had dropped a pod that was still answering: its named arrivals had ended for long
+/// enough. A later failure is not the pod's, but for example that of a stale flow of the gateway's own connections.
+/// `None` if the pod may have stopped before that.
+fn left_alive(end: &PodEnd, tail: &Tail) -> Option<Stamp> {
+    let last = tail.last_named.filter(|_| tail.rate > 0.0)?;
+    let silent_s = SHARE_FALLS * silence_s(tail.rate, LINK_ALPHA);
+    let left = last + std::time::Duration::from_secs_f64(silent_s.min(1e6));
+    (left <= end.may_stop_from()).then_some(left)
 }
 
 /// Returns the time until which a request that no proxy saw may have been this pod's, by the silence of its own

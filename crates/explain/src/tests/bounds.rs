@@ -228,3 +228,35 @@ fn untracked_refusal_is_rule_swap() {
     let (swapped, with_gap) = of(&with_one_unknown(true));
     assert_eq!((swapped, with_gap.at_most), (None, dropped.at_most + 1));
 }
+
+#[test]
+fn pod_dropped_alive_takes_no_late_blame() {
+    // Behind a gateway; `b` gets requests for half a second after its deletion, and ends 3 s later.
+    let with_502_at = |ms: i64| {
+        let mut records = records();
+        records.info.targets[0].balances = Balances::Requests;
+        delete(&mut records, 2000, "b");
+        records.events.last_mut().unwrap().at = at(5500);
+        for event in &mut records.events {
+            if let EventKind::Pod(pod) = &mut event.kind {
+                pod.containers[0].pre_stop_sleep_s = Some(3);
+            }
+        }
+        for i in 0..3000i64 {
+            let ns = i * 10 * MS / 3;
+            let pod = match ["a", "b", "c"][usize::try_from(i % 3).unwrap()] {
+                "b" if ns >= 2500 * MS => "a",
+                pod => pod,
+            };
+            request(&mut records, ns, Outcome::Ok, Some(pod));
+        }
+        request(&mut records, ms * MS, Outcome::HttpError, None);
+        records.requests.last_mut().unwrap().status = Some(502);
+        let result = analysed(records).result;
+        let lower_s = result.terminations[0].windows[0].lower_s.unwrap();
+        (lower_s, result.requests.by_cause.into_keys().collect::<Vec<_>>())
+    };
+    let (lower_s, causes) = with_502_at(6000);
+    assert!(lower_s < 0.5, "{lower_s}");
+    assert_eq!(causes, [Cause::GatewayError]);
+}
