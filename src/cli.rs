@@ -38,7 +38,7 @@ use anyhow::Context;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 #[cfg(not(target_os = "linux"))]
-use crate::elsewhere::command as cluster;
+use crate::embedded::absent::command as cluster;
 use exit::Exit;
 
 /// Measures which requests are lost when Kubernetes pods are terminated, why, and which setting would have saved

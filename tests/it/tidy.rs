@@ -14,13 +14,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("inject", &["manifest"]),
     ("manifest", &[]),
     ("nearest", &[]),
-    ("cluster", &["lab", "elsewhere", "kubernetes"]),
+    ("cluster", &["embedded", "kubernetes"]),
     (
         "coordinator",
         &["record", "scenario", "inject", "cluster", "kubernetes", "load::machine", "proxy::observed"],
     ),
-    // In place of the lab where there is no Linux.
-    ("elsewhere", &[]),
+    ("embedded", &["lab"]),
     ("fuzzing", &["scenario", "testing"]),
     ("lab", &["record::Clock", "record::Stamp", "record::clock", "wire::places"]),
 ];
