@@ -1,6 +1,6 @@
 //! The embedded cluster, as the program uses it: the lab, and the process in which it runs.
 //!
-//! Builds with the feature `embedded` have one, on Linux. Others have [`absent`] in its place; besides this module only
+//! Builds with the feature `embedded` have one, on Linux. Others have `absent` in its place; besides this module only
 //! `cli`, where the commands are, asks which it is.
 
 #[cfg(any(test, not(all(feature = "embedded", target_os = "linux"))))]
