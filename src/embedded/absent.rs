@@ -50,7 +50,7 @@ pub(crate) mod lab {
     }
 }
 
-/// In place of `cluster::child`: a process that cannot be.
+/// In place of `embedded::child`: a process that cannot be.
 pub(crate) mod child {
     use std::path::Path;
 
