@@ -25,7 +25,6 @@ KINDS = {
     "replicaSet": "ReplicaSet",
     "statefulSet": "StatefulSet",
     "daemonSet": "DaemonSet",
-    "controllerRevision": "ControllerRevision",
     "endpointSlice": "EndpointSlice",
     "podDisruptionBudget": "PodDisruptionBudget",
     "job": "Job",

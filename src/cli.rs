@@ -3,7 +3,7 @@
 mod admin_token;
 mod classes;
 mod cleanup;
-#[cfg(target_os = "linux")]
+#[cfg(all(feature = "embedded", target_os = "linux"))]
 mod cluster;
 mod compare;
 mod dataplane;
@@ -28,6 +28,7 @@ mod service_proxy;
 mod signals;
 mod stages;
 mod tune;
+#[cfg(feature = "embedded")]
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -37,8 +38,10 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-#[cfg(not(target_os = "linux"))]
-use crate::elsewhere::command as cluster;
+#[cfg(not(all(feature = "embedded", target_os = "linux")))]
+use crate::embedded::absent::cluster;
+#[cfg(not(feature = "embedded"))]
+use crate::embedded::absent::workload;
 use exit::Exit;
 
 /// Measures which requests are lost when Kubernetes pods are terminated, why, and which setting would have saved

@@ -5,9 +5,6 @@
 //! behind it. The embedded cluster runs in a child process (`rolldrop cluster --lifeline`)
 //! that ends with all its pods as soon as the pipe to its parent closes.
 
-#[cfg(target_os = "linux")]
-mod child;
-
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,13 +16,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::process::Command;
 
-#[cfg(not(target_os = "linux"))]
-use crate::elsewhere::child;
-use crate::lab;
-use child::ClusterProcess;
-#[cfg(target_os = "linux")]
-pub(crate) use child::Ready;
-pub(crate) use child::{ChildError, Died};
+use crate::embedded::child::{ChildError, ClusterProcess, Died};
+use crate::embedded::lab;
 use rolldrop_kubernetes::guard::GuardLayer;
 use rolldrop_kubernetes::warnings::Warnings;
 

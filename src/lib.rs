@@ -9,16 +9,10 @@
 pub mod cli;
 mod cluster;
 mod coordinator;
-#[cfg(not(target_os = "linux"))]
-mod elsewhere;
+mod embedded;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod inject;
 mod manifest;
 mod nearest;
 mod scenario;
-
-#[cfg(not(target_os = "linux"))]
-use elsewhere::lab;
-#[cfg(target_os = "linux")]
-use rolldrop_lab as lab;

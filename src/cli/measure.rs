@@ -9,7 +9,7 @@ use super::dataplane::DataplaneArg;
 use super::run::{Collecting, Naming, Resources, TargetArg, as_override};
 use super::service_proxy::AssumeArgs;
 use crate::cluster::Choice;
-use crate::lab::{self, config::DataplaneChoice};
+use crate::embedded::lab::{self, config::DataplaneChoice};
 use crate::scenario::{self, ClusterChoice, Loaded};
 use rolldrop_load as load;
 use rolldrop_record::load::{LoadFrom, Rate};

@@ -28,7 +28,7 @@ use super::report::print;
 use super::run;
 use super::runtime;
 use super::signals::Interrupts;
-use crate::lab;
+use crate::embedded::lab;
 use crate::scenario::{self, Loaded, Workload};
 use evidence::EvidenceArg;
 use rolldrop_judge::tune::{Choice, Outcome, Tuning};

@@ -14,13 +14,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("inject", &["manifest"]),
     ("manifest", &[]),
     ("nearest", &[]),
-    ("cluster", &["lab", "elsewhere", "kubernetes"]),
+    ("cluster", &["embedded", "kubernetes"]),
     (
         "coordinator",
         &["record", "scenario", "inject", "cluster", "kubernetes", "load::machine", "proxy::observed"],
     ),
-    // In place of the lab where there is no Linux.
-    ("elsewhere", &[]),
+    ("embedded", &["lab"]),
     ("fuzzing", &["scenario", "testing"]),
     ("lab", &["record::Clock", "record::Stamp", "record::clock", "wire::places"]),
 ];
@@ -214,7 +213,7 @@ fn dependencies(manifest: &Path) -> BTreeSet<String> {
     let sections = ["dependencies]\n", "target.'cfg(target_os = \"linux\")'.dependencies]\n"];
     let of_builds = text.split("\n[").filter(|section| sections.iter().any(|head| section.starts_with(head)));
     let lines = of_builds.flat_map(str::lines);
-    let ours = lines.filter_map(|line| line.strip_prefix("rolldrop-")?.split('.').next());
+    let ours = lines.filter_map(|line| line.strip_prefix("rolldrop-")?.split(['.', ' ']).next());
     ours.map(str::to_owned).collect()
 }
 

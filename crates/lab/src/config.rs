@@ -14,9 +14,6 @@ use super::latency::Latencies;
 /// Maximum number of nodes of an embedded cluster.
 pub const MAX_NODES: u32 = 200;
 
-/// Maximum background churn, in changes per second.
-const MAX_CHURN: f64 = 1000.0;
-
 /// The parameters of an embedded cluster, all with defaults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
@@ -35,9 +32,6 @@ pub struct Config {
     pub api_server: ApiServer,
     /// The controllers' own settings.
     pub controllers: Controllers,
-    /// Changes of an unrelated EndpointSlice per second, at random. Each makes the Service proxies sync, as on a busy
-    /// cluster; 0 for none.
-    pub background_churn: f64,
     /// The cluster's DNS.
     pub dns: Dns,
     /// Delays of the model.
@@ -59,7 +53,6 @@ impl Default for Config {
             service_proxy: ServiceProxy::default(),
             api_server: ApiServer::default(),
             controllers: Controllers::default(),
-            background_churn: 0.0,
             dns: Dns::default(),
             latencies: Latencies::default(),
             first_probe_missed: 15.0 / 90.0,
@@ -76,9 +69,6 @@ impl Config {
     pub fn validate(&self) -> Result<(), ConfigError> {
         if self.nodes == 0 || self.nodes > MAX_NODES {
             return Err(ConfigError::Nodes(self.nodes));
-        }
-        if !(0.0..=MAX_CHURN).contains(&self.background_churn) {
-            return Err(ConfigError::BackgroundChurn(self.background_churn));
         }
         let signals =
             self.images.iter().filter_map(|(name, image)| Some((name, image.stop_signal.as_ref()?)));
@@ -112,9 +102,6 @@ pub enum ConfigError {
     /// A share outside 0..=1.
     #[error("firstProbeMissed: {0} is outside 0..=1")]
     FirstProbeMissed(f64),
-    /// A rate that is negative, not a number, or so high that it would keep the cluster from its work.
-    #[error("backgroundChurn: {0} is outside 0..={MAX_CHURN} changes per second")]
-    BackgroundChurn(f64),
     /// A link of a node that does not exist.
     #[error("latencies.link.{0}: there is no such node; `nodes` is {1}")]
     NoSuchNode(Consumer, u32),
@@ -272,8 +259,6 @@ mod tests {
         assert!(serde_json::from_str::<Config>(r#"{"latencies": {"podDeleet": "1s"}}"#).is_err());
         let share = Config { first_probe_missed: 1.5, ..Config::default() };
         assert_eq!(share.validate(), Err(ConfigError::FirstProbeMissed(1.5)));
-        let busy = Config { background_churn: -1.0, ..Config::default() };
-        assert_eq!(busy.validate(), Err(ConfigError::BackgroundChurn(-1.0)));
         let mut hasty = Config::default();
         hasty.api_server.bookmark_period = Duration::ZERO;
         assert_eq!(hasty.validate(), Err(ConfigError::NoPause("apiServer.bookmarkPeriod")));

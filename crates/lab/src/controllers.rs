@@ -4,7 +4,6 @@
 //! look. Named [latencies](super::latency::Latencies) stand for the time that a real cluster takes.
 
 mod availability;
-mod churn;
 mod claim;
 mod client_rate;
 mod daemon_set;
@@ -44,7 +43,6 @@ pub(crate) async fn run(shared: Shared, authority: Arc<str>) {
     tasks.spawn(daemon_set::run(shared.clone()));
     tasks.spawn(scheduler::run(shared.clone()));
     tasks.spawn(namespace_content::run(shared.clone(), authority));
-    tasks.spawn(churn::run(shared.clone()));
     tasks.spawn(disruption::run(shared.clone()));
     tasks.spawn(job::run(shared.clone()));
     tasks.spawn(node_lifecycle::run(shared.clone()));

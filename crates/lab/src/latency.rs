@@ -295,12 +295,6 @@ impl Sampler {
         lock(&self.rng).random::<f64>() < share
     }
 
-    /// Draws the time until the next event, if events come at random at this rate per second.
-    pub(crate) fn interval(&self, per_second: f64) -> Duration {
-        let uniform: f64 = lock(&self.rng).random();
-        Duration::from_secs_f64(-(1.0 - uniform).ln() / per_second)
-    }
-
     /// Draws one of `n` choices (0 when there is none).
     pub(crate) fn index(&self, n: usize) -> usize {
         if n == 0 { 0 } else { lock(&self.rng).random_range(0..n) }

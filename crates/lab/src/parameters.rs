@@ -34,11 +34,6 @@ pub fn all() -> Vec<Parameter> {
             "what becomes of connections to a pod that is gone (kernel dataplane)",
         ),
         (
-            "backgroundChurn",
-            config.background_churn.to_string(),
-            "changes of an unrelated EndpointSlice per second, at random; each makes Service proxies sync",
-        ),
-        (
             "firstProbeMissed",
             format!("{:.3}", config.first_probe_missed),
             "share of first probes that come a period late (15 of 90 measured starts)",

@@ -9,7 +9,7 @@ use crate::cli::exit::Inconclusive;
 use crate::cli::formats::ResultFormat;
 use crate::cli::measure::{GATE, LOAD, MeasureArgs, NAMES};
 use crate::cluster::Choice;
-use crate::lab;
+use crate::embedded::lab;
 use crate::scenario::{ClusterChoice, ExpectFile, Loaded};
 use rolldrop_load as load;
 use rolldrop_record::Evidence;

@@ -78,12 +78,12 @@ fn row(resource: Resource, object: &Value, now: Timestamp) -> Row {
         Resource::ReplicaSets => cells::replica_set(object, now),
         Resource::StatefulSets => cells::stateful_set(object, now),
         Resource::DaemonSets => cells::daemon_set(object, now),
-        Resource::ControllerRevisions => cells::controller_revision(object, now),
         Resource::PersistentVolumeClaims => cells::claim(object, now),
         Resource::Jobs => cells::job(object, now),
         Resource::PodDisruptionBudgets => cells::disruption_budget(object, now),
         Resource::RoleBindings | Resource::ClusterRoleBindings => cells::role_binding(object, now),
         Resource::ConfigMaps
+        | Resource::ControllerRevisions
         | Resource::Secrets
         | Resource::ServiceAccounts
         | Resource::Ingresses

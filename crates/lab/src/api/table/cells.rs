@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 
 use super::age;
 use crate::conditions;
-use crate::object::{controller_of, is_being_deleted};
-use crate::resource::Resource;
+use crate::object::is_being_deleted;
 use crate::value::{list, number, text};
 
 /// Maximum number of addresses and ports that a cell names.
@@ -227,20 +226,6 @@ pub(super) fn daemon_set(object: &Value, now: Timestamp) -> Vec<Value> {
     cells.push(since_creation(object, now));
     cells.extend(template(spec));
     cells
-}
-
-pub(super) fn controller_revision(object: &Value, now: Timestamp) -> Vec<Value> {
-    let controller = controller_of(object).and_then(|owner| {
-        let resource = Resource::of_reference(owner)?;
-        let group = resource.group();
-        Some(format!("{}.{group}/{}", resource.kind().to_lowercase(), text(&owner["name"])))
-    });
-    vec![
-        name(object),
-        json!(controller.as_deref().unwrap_or("<none>")),
-        object["revision"].clone(),
-        since_creation(object, now),
-    ]
 }
 
 pub(super) fn claim(object: &Value, now: Timestamp) -> Vec<Value> {

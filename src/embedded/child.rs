@@ -93,7 +93,7 @@ fn last_words(log: &str) -> String {
 
 /// A running cluster process. When this is dropped, the pipe to the process closes and it ends.
 #[derive(Debug)]
-pub(super) struct ClusterProcess {
+pub(crate) struct ClusterProcess {
     /// Its standard input is the lifeline.
     child: Child,
     /// Its process ID. It is the leader of its own session.
@@ -107,7 +107,7 @@ pub(super) struct ClusterProcess {
 
 impl ClusterProcess {
     /// Starts this program's own `cluster` command and waits until it is ready.
-    pub(super) async fn start(config: &Config, log_dir: &Path) -> Result<Self, ChildError> {
+    pub(crate) async fn start(config: &Config, log_dir: &Path) -> Result<Self, ChildError> {
         config.validate()?;
         let program = std::env::current_exe();
         let program = program.map_err(|source| ChildError::Spawn { program: "rolldrop".into(), source })?;
@@ -162,17 +162,17 @@ impl ClusterProcess {
     }
 
     /// Returns the path of the cluster's kubeconfig.
-    pub(super) fn kubeconfig(&self) -> &Path {
+    pub(crate) fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
     /// Returns the cluster's notice for the user, if there is one.
-    pub(super) fn notice(&self) -> Option<&str> {
+    pub(crate) fn notice(&self) -> Option<&str> {
         self.notice.as_deref()
     }
 
     /// Waits until the process has ended on its own or been killed. None of its pods is left then.
-    pub(super) async fn died(&self) -> Died {
+    pub(crate) async fn died(&self) -> Died {
         let pid = Pid::from_raw(self.pid);
         // Leaves the process to be reaped by whoever ends it.
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
@@ -192,7 +192,7 @@ impl ClusterProcess {
     }
 
     /// Ends the cluster and everything that is left.
-    pub(super) async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
         self.end().await;
     }
 
