@@ -11,9 +11,9 @@
 //! with probability α at most: backwards from the true time it is a martingale (Ville's inequality). So the last time
 //! at which it is below ln(1/α) is an upper bound of the window at confidence 1 − α.
 //!
-//! The search for that time ends once the evidence shows that the pod is out. Every connection is a chance for it to
-//! do so wrongly, and in a long window there are many: after n connections it takes 2 ln(n + 1) more, as Σ 1/(n + 1)²
-//! is below 1.
+//! Every connection is a chance for the evidence to show wrongly that the pod is out, and in a long window there are many.
+//! So the search goes on: losses that nothing else explains take the evidence back. It ends when the evidence, after n
+//! connections, is 2 ln(n + 1) above its limit, as Σ 1/(n + 1)² is below 1.
 //!
 //! For one dead pod this is the plain rule that k answered connections in a row leave (1 − 1/n)^k. It rests on random
 //! balancing, which [`rolldrop_record::run_info`] must state.
@@ -24,9 +24,9 @@ use crate::timeline::PodEnd;
 use crate::timeline::endpoints::Usable;
 use rolldrop_record::{Outcome, Stamp};
 
-/// Chance that a pod counts as removed while the rules still hold it. Stricter than the bounds themselves, because a
-/// loss that is wrongly not attributed to a pod is missing from it.
-const WRONGLY_OUT: f64 = 1e-4;
+/// Evidence beyond which a pod counts as removed from the rules: e⁻⁹·² is 10⁻⁴. Stricter than the bounds themselves,
+/// because a loss that is wrongly not attributed to a pod is missing from it.
+const OUT: f64 = 9.2;
 /// Longest time before t0 at which the state of the rules can lie, in nanoseconds. Older states matter only if pods
 /// were replaced shortly before, by the number of endpoints.
 const OLDEST_NS: i64 = 3_000_000_000;
@@ -182,7 +182,8 @@ impl Reach {
 
 /// Reads the connections from `from` on: t0, or the last connection that surely was routed to the pod.
 ///
-/// `dead` returns the end of a pod that surely accepts no connections at a time.
+/// `dead` returns the end of a pod that surely accepts no connections at a time. `may_be_another` returns true if another
+/// pod may have lost a connection that began then.
 pub(crate) fn reach<'d>(
     end: (&PodEnd, &'d Death),
     route: &Route<'_>,
@@ -190,6 +191,7 @@ pub(crate) fn reach<'d>(
     from: Stamp,
     alpha: f64,
     dead: &impl Fn(&str, Stamp) -> Option<&'d Death>,
+    may_be_another: impl Fn(Stamp) -> bool,
 ) -> Reach {
     let (end, death) = end;
     let bound = (1.0 / alpha).ln();
@@ -235,6 +237,8 @@ pub(crate) fn reach<'d>(
                 reach.against.push(against);
                 let says = match &loss.pod {
                     Some(pod) if **pod == *end.pod => f64::NEG_INFINITY,
+                    Some(_) if reach.until.is_some() => 0.0,
+                    None if reach.until.is_some() && may_be_another(at) => 0.0,
                     Some(pod) if is_sure && dead(pod, at).is_some() => {
                         shares.lost_to_another().min(elsewhere)
                     }
@@ -246,9 +250,13 @@ pub(crate) fn reach<'d>(
             }
         }
         below = against < bound;
-        if against >= out(connections).max(bound) {
-            reach.until = Some(at);
-            return reach;
+        if below {
+            reach.until = None;
+        } else if against >= OUT.max(bound) {
+            reach.until.get_or_insert(at);
+        }
+        if against >= surely_out(connections).max(bound) {
+            break;
         }
     }
     if below {
@@ -257,9 +265,9 @@ pub(crate) fn reach<'d>(
     reach
 }
 
-/// Returns the evidence beyond which a pod counts as removed from the rules, after this many connections.
-fn out(connections: u32) -> f64 {
-    2.0 * f64::from(connections).ln_1p() - WRONGLY_OUT.ln()
+/// Returns the evidence beyond which no later connection can show that a pod was still in the rules, after this many.
+fn surely_out(connections: u32) -> f64 {
+    2.0 * f64::from(connections).ln_1p() + OUT
 }
 
 /// Returns the evidence of a connection that was routed elsewhere against one of `n` endpoints being in the rules.
@@ -271,19 +279,13 @@ fn elsewhere(n: usize) -> f64 {
 /// them.
 pub(crate) fn quiet_since(tries: &Tries, from: Stamp, n: usize) -> Option<Stamp> {
     let each = elsewhere(n);
-    let (mut against, mut connections) = (0.0, 0);
+    let mut against = 0.0;
     for (at, what) in tries.since(from) {
         match what {
-            Try::Answered(Answered { named, unnamed }) => {
-                connections += named + unnamed;
-                against += each * f64::from(named + unnamed);
-            }
-            Try::Lost(..) => {
-                connections += 1;
-                against = 0.0;
-            }
+            Try::Answered(Answered { named, unnamed }) => against += each * f64::from(named + unnamed),
+            Try::Lost(..) => against = 0.0,
         }
-        if against >= out(connections) {
+        if against >= OUT {
             return Some(at);
         }
     }

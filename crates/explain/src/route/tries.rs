@@ -12,7 +12,7 @@ const MS_NS: i64 = 1_000_000;
 /// Connections are kept for at least this long after a pod has gone.
 const AFTER_NS: i64 = 10_000_000_000;
 /// Number of new connections for each endpoint; connections are also kept for the time in which the load opens these.
-const AFTER_CONNECTIONS: f64 = 30.0;
+const AFTER_CONNECTIONS: f64 = 15.0;
 
 /// Connections that began in one millisecond and were answered.
 #[derive(Clone, Copy, Debug, Default)]
