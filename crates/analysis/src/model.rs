@@ -1,4 +1,4 @@
-//! The result of the analysis: the contents of `result.json` (schemaVersion 1), and the series that the charts draw.
+//! The result of the analysis: the contents of `result.json` (`schema_version` 1), and the series that the charts draw.
 
 mod aim;
 mod charts;
@@ -49,7 +49,6 @@ pub struct Analysis {
 
 /// The contents of `result.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct RunResult {
     /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
@@ -74,7 +73,6 @@ pub struct RunResult {
     /// Counts of requests.
     pub requests: RequestCounts,
     /// Latencies.
-    #[serde(rename = "latency_ms")]
     pub latency_ms: Latencies,
     /// One entry per pod that ended.
     pub terminations: Vec<Termination>,
@@ -89,7 +87,6 @@ pub struct RunResult {
     /// One entry per pod that began.
     pub starts: Vec<Start>,
     /// The windows of all terminations, per consumer and mode.
-    #[serde(rename = "windows_s")]
     pub windows_s: Vec<WindowSummary>,
     /// Purpose of the run: was it to end pods?
     #[serde(default)]
@@ -97,11 +94,9 @@ pub struct RunResult {
     /// Settings that the run supports, per mode.
     pub recommendation: Vec<Recommendation>,
     /// Predicted effect of other settings on the terminations seen.
-    #[serde(rename = "what_if")]
     pub what_if: Vec<WhatIf>,
     /// Longest time in which each scheduled request failed, by intended send time: from the first of them to the next
     /// that succeeded, in seconds.
-    #[serde(rename = "longest_outage_s")]
     pub longest_outage_s: f64,
     /// Findings, most severe first.
     pub findings: Vec<Finding>,
@@ -325,7 +320,6 @@ pub struct Percentiles {
     /// 99th percentile.
     pub p99: f64,
     /// 99.9th percentile.
-    #[serde(rename = "p99_9")]
     pub p99_9: f64,
     /// Largest.
     pub max: f64,

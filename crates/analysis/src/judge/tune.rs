@@ -37,7 +37,6 @@ pub const SCHEMA_VERSION: u32 = 1;
 
 /// Settings by which the pods of a workload end and start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Settings {
     /// Length of the preStop sleep, in seconds; 0 for none.
     pub pre_stop_seconds: u64,
@@ -52,7 +51,6 @@ pub struct Settings {
 
 /// The contents of `tune.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Tuning {
     /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
@@ -145,7 +143,6 @@ impl Purpose {
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Step {
     /// Purpose of the run.
     pub purpose: Purpose,
@@ -225,7 +222,6 @@ impl Step {
 
 /// A request that a proof lost by a cause that no sleep helps, with what is known about it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct LostOtherwise {
     /// Its number in its load source, as in `lost.csv`.
     pub seq: u64,
@@ -292,7 +288,6 @@ fn confidence(result: &RunResult) -> f64 {
 
 /// Requests lost by one cause.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct LostTo {
     /// The cause.
     pub cause: Cause,
@@ -327,7 +322,6 @@ pub fn lost_to(result: &RunResult) -> Vec<LostTo> {
 
 /// Settings that the windows support.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Choice {
     /// Chosen settings.
     pub settings: Settings,
@@ -339,7 +333,6 @@ pub struct Choice {
 
 /// Sleep that one consumer needs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Consumer {
     /// Name of the consumer.
     pub consumer: String,
