@@ -27,10 +27,10 @@ use super::*;
 use crate::judge::gate;
 use rolldrop_record::event::{Action, ActionName, Change, ContainerState, PodEvent};
 use rolldrop_record::expect::{Amount, DroppedLimits, Span, WindowLimits};
-use rolldrop_record::run_info::{Balances, ClusterInfo, LoadPlan, Pacing, Target, Tool};
+use rolldrop_record::run_info::{Balances, BalancesBecause, ClusterInfo, LoadPlan, Pacing, Target, Tool};
 use rolldrop_record::{
-    Bounds, Event, EventKind, Expect, Outcome, Phase, Protocol, Records, RequestId, RequestRow, RunInfo,
-    ServedEnd, ServedRow, Stamp,
+    Bounds, Event, EventKind, Expect, Outcome, Phase, Protocol, Records, RequestId, RequestRow, RunId,
+    RunInfo, ServedEnd, ServedRow, Stamp,
 };
 
 const MS: i64 = 1_000_000;
@@ -39,11 +39,16 @@ fn at(ms: i64) -> Stamp {
     Stamp::from_unix_ns(1_800_000_000_000_000_000 + ms * MS)
 }
 
+/// Returns the part that all ids of a made-up run share.
+pub(crate) fn run() -> RunId {
+    "k3v9x2abcdef".parse().unwrap()
+}
+
 fn records() -> Records {
     let info = RunInfo {
-        format: 1,
+        format: 2,
         tool: Tool { name: "rolldrop".into(), version: "0".into() },
-        run: None,
+        run: run(),
         name: "made-up".into(),
         scenario: serde_json::Value::Null,
         expect: Expect::default(),
@@ -53,7 +58,7 @@ fn records() -> Records {
             url: "http://web".into(),
             consumer: "service web".into(),
             balances: Balances::Connections,
-            balances_because: None,
+            balances_because: BalancesBecause::Assumed,
             service: None,
             routing: None,
             node: None,
@@ -156,9 +161,14 @@ fn request(records: &mut Records, ns: i64, outcome: Outcome, pod: Option<&str>) 
     });
 }
 
-/// Returns a request as the proxy of a pod recorded it, of a run whose ids share nothing.
+/// Returns a request as the proxy of a pod recorded it.
 fn served(row: &RequestRow, pod: &str, ended: ServedEnd) -> ServedRow {
-    served_at([row.scheduled, row.scheduled, row.end], RequestId::new(None, &row.source, row.seq), pod, ended)
+    served_at(
+        [row.scheduled, row.scheduled, row.end],
+        RequestId::new(&run(), &row.source, row.seq),
+        pod,
+        ended,
+    )
 }
 
 /// Returns a request as the proxy of a pod recorded it, with the times of its connection, its head and its end.

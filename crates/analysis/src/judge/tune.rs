@@ -45,7 +45,6 @@ pub struct Settings {
     /// `minReadySeconds`.
     pub min_ready_seconds: u64,
     /// `initialDelaySeconds` of the readiness probe; `None` without a probe.
-    #[serde(default)]
     pub readiness_delay_seconds: Option<u64>,
 }
 
@@ -341,7 +340,6 @@ pub struct Consumer {
     /// Smallest whole number of seconds that covers them all.
     pub pre_stop_seconds: u64,
     /// Likeness of the windows within a rollout; `None` if not known.
-    #[serde(default)]
     pub within_rollouts: Option<Alike>,
 }
 

@@ -2,13 +2,12 @@
 
 use super::*;
 use crate::model::{Lost, Unclear};
-use rolldrop_record::run_info::BalancesBecause;
 
 /// Returns [`three_pods`], but `b` answers with this status on kept connections from 20 ms after its deletion on, for
 /// 600 ms.
 fn refusing(status: u16, is_named: bool) -> Records {
     let mut records = three_pods();
-    records.info.targets[0].balances_because = Some(BalancesBecause::Service);
+    records.info.targets[0].balances_because = BalancesBecause::Service;
     for i in 0..60i64 {
         request(&mut records, (5020 + 10 * i) * MS, Outcome::HttpError, is_named.then_some("b"));
         let row = records.requests.last_mut().unwrap();
@@ -43,7 +42,7 @@ fn healthy_pod_503_stays_unattributed() {
     records.requests.last_mut().unwrap().status = Some(503);
     request(&mut records, 1002 * MS, Outcome::HttpError, None);
     records.requests.last_mut().unwrap().status = Some(503);
-    records.info.targets[0].balances_because = Some(BalancesBecause::Service);
+    records.info.targets[0].balances_because = BalancesBecause::Service;
     let analysis = analysed(records);
     let unclear: Vec<_> =
         with_cause(&analysis, Cause::Unattributed).iter().map(|lost| lost.unclear.clone()).collect();

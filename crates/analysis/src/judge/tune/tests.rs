@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::finding;
-use crate::model::{Finding, Mode, Severity, Window};
+use crate::model::{Finding, Mode, Severity, T0Basis, Window};
 use crate::tests::analysed;
 use crate::tests::rollouts::Service;
 
@@ -60,7 +60,7 @@ fn windows(seconds: &[f64]) -> RunResult {
             cause: None,
             watch_gaps: Vec::new(),
             t0_uncertainty_s: 0.0,
-            t0_basis: None,
+            t0_basis: T0Basis::OwnCall,
             t0_s: 0.0,
             timeline: BTreeMap::from([(Stage::AppSigterm, 20.0), (Stage::AppExited, 21.4)]),
             pre_stop_seconds: Some(20),
