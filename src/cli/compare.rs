@@ -10,7 +10,7 @@ use rolldrop_explain::Analysed;
 use rolldrop_explain::model::Check;
 use rolldrop_judge::compare::history::{self, FEWEST_RUNS, History, LAST};
 use rolldrop_judge::compare::model::Comparison;
-use rolldrop_judge::compare::sample::{Baseline, OLDEST_FORMAT, SAMPLE_FORMAT};
+use rolldrop_judge::compare::sample::{Baseline, SAMPLE_FORMAT};
 use rolldrop_judge::compare::{self, Incomparable, Options, Sample};
 use rolldrop_judge::gate;
 use rolldrop_record::expect::Worse;
@@ -195,7 +195,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<Sample>> {
     let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
     let is_baseline = value.get("runs").is_some() || value.get("blocks").is_some();
     match value.get("format").and_then(serde_json::Value::as_u64).filter(|_| is_baseline) {
-        Some(format) if !(u64::from(OLDEST_FORMAT)..=u64::from(SAMPLE_FORMAT)).contains(&format) => {
+        Some(format) if format != u64::from(SAMPLE_FORMAT) => {
             bail!("{} is a baseline of format {format}, not {SAMPLE_FORMAT}: save it again", path.display());
         }
         _ => {}

@@ -207,7 +207,7 @@ impl Recording {
         let info = RunInfo {
             format: FORMAT_VERSION,
             tool: Tool::this(),
-            run: Some(plan.run().clone()),
+            run: plan.run().clone(),
             name: "load".to_owned(),
             scenario: serde_json::json!({ "load": load }),
             expect: Expect::default(),

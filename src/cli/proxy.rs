@@ -44,9 +44,6 @@ pub(super) struct ProxyArgs {
     /// Without a token, open the admin port to everybody, but without clients' addresses
     #[arg(long)]
     open_admin: bool,
-    /// Accepted for sidecars of earlier versions; this is the default now
-    #[arg(long, hide = true, conflicts_with = "open_admin")]
-    require_admin_token: bool,
     /// How long to keep accepting after the app is gone, so that late connections are recorded
     #[arg(long, value_name = "D", default_value = "500ms", value_parser = super::parse_duration)]
     linger: Duration,

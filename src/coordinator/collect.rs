@@ -200,7 +200,7 @@ impl Collector {
             }
         });
         if let Some((Endpoint { context, uid, .. }, rows)) = ended {
-            let (pod, uid, of) = (id.pod.clone(), Some(uid), id.source());
+            let (pod, uid, of) = (id.pod.clone(), uid, id.source());
             let kind = EventKind::ProxyEnded { pod, uid, of, rows };
             context.recorder.event(context.clock.now(), kind);
         }

@@ -49,7 +49,6 @@ pub(crate) enum JournalError {
 
 /// An object of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub(super) struct ObjectRef {
     pub(super) api_version: String,
     pub(super) kind: String,

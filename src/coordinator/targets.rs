@@ -84,7 +84,6 @@ impl Found {
             }
             _ => (consumer.seen_from(seat), name),
         };
-        let balances_because = Some(balances_because);
         let node = match (&self.consumer, seat) {
             (Consumer::NodePort { node, .. }, _) => Some(node.clone()),
             (Consumer::ServiceProxy { .. }, Seat::Node(node)) => Some(node.to_owned()),

@@ -35,7 +35,7 @@ use super::viewer::Nobody;
 use super::*;
 use crate::scenario;
 use rolldrop_record::event::{Change, ContainerState, EndpointSliceEvent, EndpointState, PodEvent};
-use rolldrop_record::{Clock, EventKind, Protocol, RunDir, ServedEnd, ServedRow, Stamp};
+use rolldrop_record::{Clock, EventKind, Protocol, RequestId, RunDir, ServedEnd, ServedRow, Stamp};
 
 /// Calls that an API server got: method, path, body.
 pub(super) type Calls = Arc<Mutex<Vec<(Method, String, Value)>>>;
@@ -191,7 +191,7 @@ pub(super) fn served(seq: u64) -> ServedRow {
     let at = Stamp::from_unix_ns(1);
     ServedRow {
         source: "web-1".into(),
-        request: Some(rolldrop_record::RequestId::new(None, "load-0", seq)),
+        request: Some(RequestId::of_parts("k3v9x2ab", "load-0", seq).unwrap()),
         pod: "web-1".into(),
         peer_addr: "127.0.0.1:1".into(),
         protocol: Protocol::Http1,

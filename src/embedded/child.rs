@@ -26,7 +26,6 @@ const TAIL_BYTES: usize = 2000;
 
 /// Line that the cluster process prints on its standard output once it is ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub(crate) struct Ready {
     /// Always true: there is no line before.
     pub ready: bool,

@@ -235,11 +235,8 @@ fn gateway_losses_match_its_log() {
         let finished = cluster.run(&scenario(&traefik, &haproxy)).measured().expect_code(0);
         let (events, Analysed { timeline, analysis, .. }) = analysed(&finished.dir().join("run"));
         for target in &timeline.info.targets {
-            let because = target.balances_because.as_ref();
-            assert!(
-                matches!(because, Some(BalancesBecause::GatewayStatus { .. })),
-                "{because:?}\n{finished}"
-            );
+            let because = &target.balances_because;
+            assert!(matches!(because, BalancesBecause::GatewayStatus { .. }), "{because:?}\n{finished}");
             assert_eq!(target.balances, Balances::Requests);
         }
         assert_eq!(analysis.result.terminations.len(), 2, "{finished}");

@@ -232,7 +232,7 @@ fn result_splits_targets_statuses_seconds() {
     let finished = two("json");
     let result = json(&finished);
     assert_eq!(
-        (&result["schemaVersion"], &result["tool"]["name"]),
+        (&result["schema_version"], &result["tool"]["name"]),
         (&1.into(), &"rolldrop".into()),
         "{result}"
     );

@@ -7,7 +7,9 @@ use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 use rolldrop_explain::model::{RunResult, Verdict};
 use rolldrop_record::event::Action;
-use rolldrop_record::run_info::{Balances, ClusterInfo, FORMAT_VERSION, LoadPlan, Pacing, Target, Tool};
+use rolldrop_record::run_info::{
+    Balances, BalancesBecause, ClusterInfo, FORMAT_VERSION, LoadPlan, Pacing, Target, Tool,
+};
 use rolldrop_record::{EventKind, Expect, Records, RunDir, RunInfo, Stamp};
 use serde_json::Value;
 
@@ -37,7 +39,7 @@ pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, St
     RunInfo {
         format: FORMAT_VERSION,
         tool: Tool::this(),
-        run: None,
+        run: "k3v9x2abcdef".parse().expect("a run id"),
         name: "synthetic".into(),
         scenario: Value::Null,
         expect: Expect::default(),
@@ -47,7 +49,7 @@ pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, St
             url: "http://web".into(),
             consumer: "service web".into(),
             balances: Balances::Connections,
-            balances_because: None,
+            balances_because: BalancesBecause::Assumed,
             service: None,
             routing: None,
             node: None,

@@ -127,7 +127,7 @@ fn header_or_body_names_pod() {
         assert_eq!((told.via.len(), told.via.values().sum::<u64>()), (2, answered), "{told:?}");
         let balances_requests = told.pods_within_connection_changed > 0;
         assert_eq!(balances_requests, connections == "keepalive", "{told:?}");
-        assert!(records.info.run.is_some() && finished.dir().join("run/run.json").exists());
+        assert!(finished.dir().join("run/run.json").exists());
     }
 }
 
@@ -156,7 +156,7 @@ fn scenario() -> String {
     let script = r#"
         n=0
         while :; do
-          for id in load-0-$n 0123456789ab-load-0-$n x-$n; do
+          for id in load-0-$n 0123456789ab-load-0-$n; do
             curl -s -o /dev/null -m 5 -H "rolldrop-id: $id" "http://$WEB_SERVICE_HOST/"
             sleep 0.05
           done
@@ -184,9 +184,9 @@ fn scenario() -> String {
 fn foreign_request_ids_change_no_figures() {
     measured(|| {
         let run = measure(&scenario(), Dataplane::Userspace, &[]);
-        let own = run.records.info.run.as_ref().expect("a run's part");
+        let own = run.records.info.run.as_str();
         let with_id: Vec<_> = run.records.served.iter().filter_map(|row| row.request.as_ref()).collect();
-        let strange = with_id.iter().filter(|id| id.run() != Some(own.as_str())).count();
+        let strange = with_id.iter().filter(|id| id.run() != own).count();
         assert!(strange > 0, "none of a stranger\n{}", run.finished);
         run.finished.figure(strange >= 60);
         let what: Vec<&str> = run.result.findings.iter().map(|finding| finding.what.as_str()).collect();

@@ -171,7 +171,6 @@ fn analyse<'a>(
         scenario: timeline.info.name.clone(),
         cluster: timeline.info.cluster.clone(),
         complete: partial.is_empty(),
-        integrity: validity::integrity(timeline),
         command: (timeline.commands.iter().find(|command| command.code != Some(0)))
             .or(timeline.commands.last())
             .map(command_result),
@@ -208,8 +207,7 @@ fn analyse<'a>(
         looks: timeline.info.looks.clone(),
     };
     let charts = model::ChartData { sleeps, ..charts::charts(timeline, sums) };
-    let run = timeline.info.run.as_ref().map(ToString::to_string);
-    Ok(Analysis { run, result, lost: charts::lost(timeline, judged), charts })
+    Ok(Analysis { run: timeline.info.run.to_string(), result, lost: charts::lost(timeline, judged), charts })
 }
 
 /// Combines the reasons against the measurement into a verdict.

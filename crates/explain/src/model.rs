@@ -1,4 +1,4 @@
-//! The result of the analysis: the contents of `result.json` (schemaVersion 1), and the series that the charts draw.
+//! The result of the analysis: the contents of `result.json` (`schema_version` 1), and the series that the charts draw.
 
 mod aim;
 mod charts;
@@ -37,8 +37,8 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// The analysis of one run.
 #[derive(Clone, Debug)]
 pub struct Analysis {
-    /// The run's part of its requests' ids, if it has one.
-    pub run: Option<String>,
+    /// The run's part of its requests' ids.
+    pub run: String,
     /// The figures.
     pub result: RunResult,
     /// Every dropped request.
@@ -49,7 +49,6 @@ pub struct Analysis {
 
 /// The contents of `result.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct RunResult {
     /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
@@ -61,9 +60,6 @@ pub struct RunResult {
     pub cluster: ClusterInfo,
     /// True if the run completed and every source handed over all its rows.
     pub complete: bool,
-    /// Result of the check of the record for gaps and contradictions.
-    #[serde(default)]
-    pub integrity: IntegrityStatus,
     /// Verdict on the measurement: can it be believed?
     pub verdict: Verdict,
     /// The user's command, if one ended the pods.
@@ -74,7 +70,6 @@ pub struct RunResult {
     /// Counts of requests.
     pub requests: RequestCounts,
     /// Latencies.
-    #[serde(rename = "latency_ms")]
     pub latency_ms: Latencies,
     /// One entry per pod that ended.
     pub terminations: Vec<Termination>,
@@ -89,19 +84,15 @@ pub struct RunResult {
     /// One entry per pod that began.
     pub starts: Vec<Start>,
     /// The windows of all terminations, per consumer and mode.
-    #[serde(rename = "windows_s")]
     pub windows_s: Vec<WindowSummary>,
     /// Purpose of the run: was it to end pods?
-    #[serde(default)]
     pub aim: Aim,
     /// Settings that the run supports, per mode.
     pub recommendation: Vec<Recommendation>,
     /// Predicted effect of other settings on the terminations seen.
-    #[serde(rename = "what_if")]
     pub what_if: Vec<WhatIf>,
     /// Longest time in which each scheduled request failed, by intended send time: from the first of them to the next
     /// that succeeded, in seconds.
-    #[serde(rename = "longest_outage_s")]
     pub longest_outage_s: f64,
     /// Findings, most severe first.
     pub findings: Vec<Finding>,
@@ -174,7 +165,6 @@ pub struct CommandResult {
 pub struct LoadResult {
     /// Pacing of the requests. In a closed loop a slow answer delays the requests after it, so there are only service
     /// times.
-    #[serde(default)]
     pub pacing: Pacing,
     /// Requests per second that were scheduled, in a closed loop those that were sent.
     pub rate: f64,
@@ -221,7 +211,6 @@ pub struct RequestCounts {
     pub app_errors: u64,
     /// Of the app errors, answers of 5xx while pods were ending: by such pods, or if nothing names the pod, at that
     /// time.
-    #[serde(default)]
     pub app_errors_while_ending: u64,
     /// Not sent.
     pub not_sent: u64,
@@ -237,28 +226,23 @@ pub struct RequestCounts {
     /// Dropped inside the window of each termination that may explain them.
     pub in_window: u64,
     /// Of those in a window, begun before t0: they were in flight when their pod's deletion took effect.
-    #[serde(default)]
     pub in_flight: u64,
     /// Of those in a window and not in flight at t0, attributed by time and outcome alone. That attribution puts them
     /// into a window, so it is no evidence for one.
-    #[serde(default)]
     pub by_time: u64,
     /// Dropped otherwise.
     pub outside_window: u64,
     /// Dropped without a cause that fits.
     pub unattributed: u64,
     /// Dropped by one of several terminations, without evidence of which one.
-    #[serde(default)]
     pub ambiguous: u64,
     /// Dropped because a connection-tracking entry of the generator's own earlier connections sent them to a pod that
     /// was gone. They are about the generator: no headline, limit or comparison counts them.
-    #[serde(default)]
     pub stale_flow_own: u64,
     /// Those dropped by stale flows, by outcome.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub stale_flow_own_by_outcome: BTreeMap<Outcome, u64>,
     /// Requests sent while no pod ended.
-    #[serde(default)]
     pub outside_terminations: OutsideCounts,
     /// Dropped requests that a retrying client would have hidden.
     pub retry_hidden: RetryHidden,
@@ -313,19 +297,16 @@ pub struct Percentiles {
     /// Number of values.
     pub n: u64,
     /// Mean.
-    #[serde(default)]
     pub mean: f64,
     /// Median.
     pub p50: f64,
     /// 90th percentile.
     pub p90: f64,
     /// 95th percentile.
-    #[serde(default)]
     pub p95: f64,
     /// 99th percentile.
     pub p99: f64,
     /// 99.9th percentile.
-    #[serde(rename = "p99_9")]
     pub p99_9: f64,
     /// Largest.
     pub max: f64,
@@ -349,25 +330,20 @@ pub struct Termination {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repetition: Option<u32>,
     /// Cause of its end, as far as the cluster shows it, in words.
-    #[serde(default)]
     pub cause: Option<EndCause>,
     /// Periods of its end in which a watch saw nothing.
-    #[serde(default)]
     pub watch_gaps: Vec<WatchGap>,
     /// t0 latest minus t0 earliest, in seconds.
     pub t0_uncertainty_s: f64,
-    /// Evidence for t0; absent in results of older versions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub t0_basis: Option<T0Basis>,
+    /// Evidence for t0.
+    pub t0_basis: T0Basis,
     /// Latest t0, in seconds since the counted part of the load began.
     pub t0_s: f64,
     /// Stages, in seconds since t0 latest.
     pub timeline: BTreeMap<Stage, f64>,
     /// The preStop sleep that was set, in seconds: 0 without a hook, `None` if a hook of another kind hides it.
-    #[serde(default)]
     pub pre_stop_seconds: Option<u64>,
     /// The grace period of its deletion, in seconds.
-    #[serde(default)]
     pub grace_period_seconds: u64,
     /// Exit code of the main container, if it was seen. With several: the first that is not 0.
     pub exit_code: Option<i32>,
@@ -377,7 +353,6 @@ pub struct Termination {
     pub requests: TerminationRequests,
     /// Answers of 5xx that the app gave after t0 and that policy does not call dropped; `None` if nothing names the pod
     /// of a request.
-    #[serde(default)]
     pub app_errors_after_t0: Option<u64>,
     /// Best estimate of the new connections that this pod dropped after t0, divided by the best estimate of the rate at
     /// which it got new connections at t0; in seconds, and never beyond its window's upper bound.
@@ -403,14 +378,12 @@ pub struct WatchGap {
 pub struct Start {
     /// The pod's name.
     pub pod: String,
-    /// The pod's UID; empty in older results.
-    #[serde(default)]
+    /// The pod's UID.
     pub uid: String,
     /// Stages, in seconds since the first.
     pub timeline: BTreeMap<StartStage, f64>,
     /// True if requests were lost to starting pods until shortly before its first answer, which then shows the time at
     /// which it began to listen. Other pods may have been sent no request for longer.
-    #[serde(default)]
     pub was_awaited: bool,
 }
 
@@ -456,7 +429,6 @@ pub struct Recommendation {
     pub terminations: usize,
     /// Number of these that ended their windows separately: pods that one sync of a Service proxy removes from its
     /// rules count once. Confidence and coverage are computed from this.
-    #[serde(default)]
     pub units: usize,
     /// The consumers that were measured.
     pub consumers: Vec<String>,
@@ -469,16 +441,13 @@ pub struct Recommendation {
     /// The smallest whole-second sleep that would have covered every window seen: a fact, not a recommendation.
     pub covers_all_seen_seconds: Option<u64>,
     /// That sleep, if requests were lost that it would have saved: a suggestion of the run, not a proof.
-    #[serde(default)]
     pub suggested_seconds: Option<u64>,
     /// Beginning of the suggested range, if the bounds of the windows leave more than a second open.
-    #[serde(default)]
     pub suggested_from_seconds: Option<u64>,
     /// Measurement that would make that range narrower.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub narrowed_by: Option<String>,
     /// Time that at least one window of this mode, or of a rollout, lasted.
-    #[serde(default)]
     pub lasted_at_least_s: Option<f64>,
     /// Number of rollouts behind it, for [`Mode::Rollout`] if the run began them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -555,15 +524,4 @@ pub struct WhatIf {
     pub drops_avoided: u64,
     /// Dropped requests that it would not have saved.
     pub drops_left: u64,
-}
-
-/// Result of the check of the record for gaps and contradictions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum IntegrityStatus {
-    /// The record was checked; the problems found are among the verdict's reasons.
-    Checked,
-    /// Not checked: the format of the run directory has no totals and no checksums.
-    #[default]
-    Unchecked,
 }

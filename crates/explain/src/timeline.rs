@@ -60,8 +60,8 @@ use rolldrop_record::{Event, EventKind, Outcome, RequestRow, RowSource, RunInfo,
 pub struct HandOver {
     /// The pod's name.
     pub pod: String,
-    /// The pod's UID; `None` in older records.
-    pub uid: Option<String>,
+    /// The pod's UID.
+    pub uid: String,
     /// Name of the proxy as a source.
     pub source: String,
     /// Numbers of rows that there were, and that arrived.
@@ -72,11 +72,6 @@ impl HandOver {
     /// Returns true if rows are missing that the proxy is known to have recorded, or may have.
     fn misses_rows(&self) -> bool {
         self.rows.recorded.is_none_or(|recorded| recorded > self.rows.received)
-    }
-
-    /// Returns true if the proxy was beside this pod: with StatefulSets others have the same name.
-    pub(crate) fn is_of(&self, name: &str, uid: &str) -> bool {
-        self.uid.as_deref().map_or(self.pod == name, |own| own == uid)
     }
 }
 
@@ -291,8 +286,7 @@ impl Unread {
         seen.endpoints.end();
         let Collectors { actions, watches, mut notes, endpoints, pods, .. } = seen;
         let (beats, commands) = (seen.beats.finish(), seen.commands.0);
-        let ending_before = pods.ending_before(load_started);
-        notes.hand_overs.retain(|proxy| !ending_before.iter().any(|life| life.owns(proxy)));
+        notes.hand_overs.retain(|proxy| !pods.was_ending_before(load_started, &proxy.uid));
         let others = pods::Others {
             clocks,
             beats: &beats,

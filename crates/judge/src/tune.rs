@@ -39,7 +39,6 @@ pub const SCHEMA_VERSION: u32 = 1;
 
 /// Settings by which the pods of a workload end and start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Settings {
     /// Length of the preStop sleep, in seconds; 0 for none.
     pub pre_stop_seconds: u64,
@@ -48,13 +47,11 @@ pub struct Settings {
     /// `minReadySeconds`.
     pub min_ready_seconds: u64,
     /// `initialDelaySeconds` of the readiness probe; `None` without a probe.
-    #[serde(default)]
     pub readiness_delay_seconds: Option<u64>,
 }
 
 /// The contents of `tune.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Tuning {
     /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
@@ -147,7 +144,6 @@ impl Purpose {
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Step {
     /// Purpose of the run.
     pub purpose: Purpose,
@@ -227,7 +223,6 @@ impl Step {
 
 /// A request that a proof lost by a cause that no sleep helps, with what is known about it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct LostOtherwise {
     /// Its number in its load source, as in `lost.csv`.
     pub seq: u64,
@@ -294,7 +289,6 @@ fn confidence(result: &RunResult) -> f64 {
 
 /// Requests lost by one cause.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct LostTo {
     /// The cause.
     pub cause: Cause,
@@ -329,7 +323,6 @@ pub fn lost_to(result: &RunResult) -> Vec<LostTo> {
 
 /// Settings that the windows support.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Choice {
     /// Chosen settings.
     pub settings: Settings,
@@ -341,7 +334,6 @@ pub struct Choice {
 
 /// Sleep that one consumer needs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Consumer {
     /// Name of the consumer.
     pub consumer: String,
@@ -350,7 +342,6 @@ pub struct Consumer {
     /// Smallest whole number of seconds that covers them all.
     pub pre_stop_seconds: u64,
     /// Likeness of the windows within a rollout; `None` if not known.
-    #[serde(default)]
     pub within_rollouts: Option<Alike>,
 }
 

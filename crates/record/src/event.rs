@@ -158,11 +158,9 @@ pub enum EventKind {
     ProxyEnded {
         /// Name of the pod.
         pod: String,
-        /// UID of the pod, which distinguishes pods of the same name; `None` in older records.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        uid: Option<String>,
+        /// UID of the pod, which distinguishes pods of the same name.
+        uid: String,
         /// Name of the proxy as a source.
-        #[serde(default)]
         of: String,
         /// Numbers of rows that the proxy recorded and that arrived.
         #[serde(flatten)]
@@ -351,7 +349,7 @@ pub struct WorkloadEvent {
     /// Kind and name of the workload's controller, such as `Rollout/web`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// Strategy by which it replaces its pods; absent for ReplicaSets and in records from before 0.3.
+    /// Strategy by which it replaces its pods; absent for ReplicaSets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<Replacement>,
     /// `maxUnavailable` of its rolling update as written: a number or a percentage.
@@ -415,7 +413,7 @@ pub struct ContainerState {
     /// Number of restarts.
     pub restarts: i32,
     /// True if it has a readiness probe that connects to it and so shows that it is listening; a probe that runs a
-    /// program does not count. `None` in records from versions that did not write it.
+    /// program does not count. `None` if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub readiness_probe: Option<bool>,
     /// Seconds within which such a probe makes a pod unready after the pod stops listening. `None` also if the
@@ -452,7 +450,7 @@ pub struct EndpointState {
     pub serving: bool,
     /// `conditions.terminating`.
     pub terminating: bool,
-    /// Node of the endpoint, if the slice names it; `None` in runs from before 0.2.
+    /// Node of the endpoint, if the slice names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
 }

@@ -15,7 +15,6 @@ use super::stage::{Stage, StartStage};
 use super::{Cause, Outcome};
 pub use contradiction::Contradiction;
 pub use quantity::{Amount, LatencyLimit, Margin, Share, Span};
-pub(super) use reading::recorded;
 pub use worse::{Kind, Part, Worse};
 
 /// Expectations of a scenario. Empty expectations set no limits.

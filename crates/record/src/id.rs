@@ -78,53 +78,48 @@ impl From<RunId> for String {
     }
 }
 
-/// Identifies a request at both ends: `<run>-<source>-<seq>`, split at the first and the last dash. An id with one
-/// dash has no run part.
+/// Identifies a request at both ends: `<run>-<source>-<seq>`, split at the first and the last dash.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId {
-    /// Text of `<run>-<source>`, or the source alone.
+    /// Text of `<run>-<source>`.
     name: Box<str>,
-    /// Length of the run part in bytes; 0 if there is none.
+    /// Length of the run part in bytes.
     run_bytes: u8,
     /// Number of the request within its source, from 0.
     pub seq: u64,
 }
 
 impl RequestId {
-    /// Makes the id of a run's request; without a run part, as in versions that had none. `source` may contain
-    /// dashes.
-    pub fn new(run: Option<&RunId>, source: &str, seq: u64) -> Self {
-        Self::joined(run.map(RunId::as_str), source, seq)
+    /// Makes the id of a run's request. `source` may contain dashes.
+    pub fn new(run: &RunId, source: &str, seq: u64) -> Self {
+        Self::joined(run.as_str(), source, seq)
     }
 
-    fn joined(run: Option<&str>, source: &str, seq: u64) -> Self {
-        let name = run.map_or_else(|| source.into(), |run| format!("{run}-{source}").into());
+    fn joined(run: &str, source: &str, seq: u64) -> Self {
         // A run part is shorter than the maximum length of an id.
-        Self { name, run_bytes: u8::try_from(run.map_or(0, str::len)).unwrap_or(u8::MAX), seq }
+        let run_bytes = u8::try_from(run.len()).unwrap_or(u8::MAX);
+        Self { name: format!("{run}-{source}").into(), run_bytes, seq }
     }
 
     /// Makes an id from its three parts as recorded.
     ///
     /// # Errors
     /// Fails if the parts do not form an id.
-    pub fn of_parts(run: Option<&str>, source: &str, seq: u64) -> Result<Self, BadRequestId> {
+    pub fn of_parts(run: &str, source: &str, seq: u64) -> Result<Self, BadRequestId> {
         let id = Self::joined(run, source, seq);
-        let is_run = run.is_none_or(|run| !run.is_empty() && !run.contains('-'));
+        let is_run = !run.is_empty() && !run.contains('-');
         let is_good = is_run && !source.is_empty() && id.name.len() <= MAX_NAME_BYTES;
         if is_good { Ok(id) } else { Err(BadRequestId(id.to_string())) }
     }
 
-    /// Returns the random part of the run that sent the request; `None` if the id has none.
-    pub fn run(&self) -> Option<&str> {
-        (self.run_bytes > 0).then(|| &self.name[..usize::from(self.run_bytes)])
+    /// Returns the random part of the run that sent the request.
+    pub fn run(&self) -> &str {
+        &self.name[..usize::from(self.run_bytes)]
     }
 
     /// Returns the name of the load source that sent the request.
     pub fn source(&self) -> &str {
-        match self.run_bytes {
-            0 => &self.name,
-            run => &self.name[usize::from(run) + 1..],
-        }
+        &self.name[usize::from(self.run_bytes) + 1..]
     }
 }
 
@@ -145,13 +140,12 @@ impl FromStr for RequestId {
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         let bad = || BadRequestId(s.chars().take(MAX_NAME_BYTES).collect());
         let (name, seq) = s.rsplit_once('-').ok_or_else(bad)?;
+        let run_bytes = name.find('-').filter(|bytes| *bytes > 0).ok_or_else(bad)?;
         let is_number = seq.bytes().all(|byte| byte.is_ascii_digit());
-        let run_bytes = name.find('-');
-        let has_parts = run_bytes != Some(0) && !name.is_empty() && !name.ends_with('-');
-        if !is_number || !has_parts || name.len() > MAX_NAME_BYTES {
+        if !is_number || name.ends_with('-') || name.len() > MAX_NAME_BYTES {
             return Err(bad());
         }
-        let run_bytes = u8::try_from(run_bytes.unwrap_or(0)).map_err(|_| bad())?;
+        let run_bytes = u8::try_from(run_bytes).map_err(|_| bad())?;
         Ok(Self { name: name.into(), run_bytes, seq: seq.parse().map_err(|_| bad())? })
     }
 }
@@ -160,10 +154,7 @@ impl FromStr for RequestId {
 impl Serialize for RequestId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut parts = serializer.serialize_struct("RequestId", 3)?;
-        match self.run() {
-            Some(run) => parts.serialize_field("run", run)?,
-            None => parts.skip_field("run")?,
-        }
+        parts.serialize_field("run", self.run())?;
         parts.serialize_field("source", self.source())?;
         parts.serialize_field("seq", &self.seq)?;
         parts.end()
@@ -174,14 +165,13 @@ impl<'de> Deserialize<'de> for RequestId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct Parts {
-            #[serde(default)]
-            run: Option<String>,
+            run: String,
             source: String,
             seq: u64,
         }
 
         let Parts { run, source, seq } = Parts::deserialize(deserializer)?;
-        Self::of_parts(run.as_deref(), &source, seq).map_err(serde::de::Error::custom)
+        Self::of_parts(&run, &source, seq).map_err(serde::de::Error::custom)
     }
 }
 
@@ -191,32 +181,32 @@ mod tests {
 
     use super::*;
 
-    fn parts(id: &str) -> Option<(Option<String>, String, u64)> {
+    fn parts(id: &str) -> Option<(String, String, u64)> {
         let id: RequestId = id.parse().ok()?;
-        Some((id.run().map(str::to_owned), id.source().to_owned(), id.seq))
+        Some((id.run().to_owned(), id.source().to_owned(), id.seq))
     }
 
     #[test]
     fn request_id_splits_at_outer_dashes() {
-        let some = |run: &str, source: &str, seq| Some((Some(run.to_owned()), source.to_owned(), seq));
+        let some = |run: &str, source: &str, seq| Some((run.to_owned(), source.to_owned(), seq));
         assert_eq!(parts("k3v9x2ab-load-node-2-17"), some("k3v9x2ab", "load-node-2", 17));
-        assert_eq!(parts("load-0-17"), some("load", "0", 17), "of an earlier version: of no run");
-        assert_eq!(parts("hook-1"), Some((None, "hook".to_owned(), 1)));
+        assert_eq!(parts("load-0-17"), some("load", "0", 17));
         for bad in [
             "",
             "17",
             "-17",
-            "load-",
-            "load-x",
-            "load-+1",
+            "load-0-",
+            "load-0-x",
+            "load-0-+1",
             "-a-1",
             "a--1",
+            "a-1",
             "a- 1",
-            "load-99999999999999999999",
+            "load-0-99999999999999999999",
         ] {
             assert!(bad.parse::<RequestId>().is_err(), "{bad}");
         }
-        let long = "x".repeat(MAX_NAME_BYTES);
+        let long = format!("run-{}", "x".repeat(MAX_NAME_BYTES - 4));
         assert!(format!("{long}-1").parse::<RequestId>().is_ok());
         assert!(format!("{long}x-1").parse::<RequestId>().is_err());
     }
@@ -230,17 +220,14 @@ mod tests {
         for bad in ["", "a-b", "A", "a b", "\u{e4}"] {
             assert!(bad.parse::<RunId>().is_err(), "{bad}");
         }
-        let id = RequestId::new(Some(&run), "load-3", 41);
-        assert_eq!((id.run(), id.source(), id.seq), (Some(run.as_str()), "load-3", 41));
+        let id = RequestId::new(&run, "load-3", 41);
+        assert_eq!((id.run(), id.source(), id.seq), (run.as_str(), "load-3", 41));
         assert_eq!(id.to_string(), format!("{run}-load-3-41"));
     }
 
     #[test]
-    fn older_proxy_id_has_no_run() {
-        let earlier = r#"{"source":"load-0","seq":7}"#;
-        let id: RequestId = serde_json::from_str(earlier).unwrap();
-        assert_eq!((id.run(), id.source(), id.seq), (None, "load-0", 7));
-        assert_eq!(serde_json::to_string(&id).unwrap(), earlier);
+    fn request_id_in_json_needs_run() {
+        assert!(serde_json::from_str::<RequestId>(r#"{"source":"load-0","seq":7}"#).is_err());
         assert!(serde_json::from_str::<RequestId>(r#"{"run":"a-b","source":"x","seq":7}"#).is_err());
     }
 

@@ -31,8 +31,6 @@ mod cells;
 pub(crate) mod checksum;
 mod columns;
 pub mod csv;
-#[cfg(test)]
-mod earlier;
 mod read;
 mod tables;
 
@@ -388,7 +386,7 @@ fn read_groups<R: Row>(
     let reader = open_to_read(path)?;
     let parquet = |source| PartError::Parquet { path: path.to_owned(), source };
     let expected = parse_message_type(&R::schema()).map_err(parquet)?;
-    if !has_columns(reader.metadata().file_metadata().schema(), &expected, R::ADDED) {
+    if !has_columns(reader.metadata().file_metadata().schema(), &expected) {
         let why = "its columns are not those of this version of rolldrop: use the one that recorded it";
         return Err(parquet(ParquetError::General(why.into())));
     }
@@ -407,20 +405,16 @@ fn read_groups<R: Row>(
     read().map_err(parquet)
 }
 
-/// Returns true if a table has these columns, with the same names and types in the same order. Columns that were
-/// `added` in later versions may be missing.
-fn has_columns(table: &Type, expected: &Type, added: &[&str]) -> bool {
-    let mut found = table.get_fields().iter().peekable();
+/// Returns true if a table has these columns, with the same names and types in the same order.
+fn has_columns(table: &Type, expected: &Type) -> bool {
     let is_same = |(a, b): (&Arc<Type>, &Arc<Type>)| {
         a.is_primitive()
             && a.name() == b.name()
             && a.get_physical_type() == b.get_physical_type()
             && a.is_optional() == b.is_optional()
     };
-    let is_there = |expected: &Arc<Type>| {
-        found.next_if(|found| is_same((found, expected))).is_some() || added.contains(&expected.name())
-    };
-    expected.get_fields().iter().all(is_there) && found.next().is_none()
+    let (found, expected) = (table.get_fields(), expected.get_fields());
+    found.len() == expected.len() && found.iter().zip(expected).all(is_same)
 }
 
 /// Returns the number of rows that a part's metadata states.
@@ -489,8 +483,6 @@ mod sealed {
 
     /// Layout of a row type in columns.
     pub trait Columns: Sized {
-        /// Names of the optional columns that files from earlier versions do not have.
-        const ADDED: &'static [&'static str];
         /// Rows in memory, by column.
         type Buffer: Default + Send;
         /// Returns the table's Parquet schema.

@@ -145,6 +145,7 @@ impl ServiceRules {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run_info::BalancesBecause;
     use crate::service_proxy::ServiceProxy;
 
     fn target(routing: Option<Routing>) -> Target {
@@ -153,7 +154,7 @@ mod tests {
             url: "http://10.96.0.7:80/x".into(),
             consumer: "Service web (Service proxy of this host)".into(),
             balances: Balances::Connections,
-            balances_because: None,
+            balances_because: BalancesBecause::Service,
             service: Some("web".into()),
             routing,
             node: None,

@@ -78,16 +78,15 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Opens the tables of a run directory. Adds a note on missing rows to `torn` and, if the run's format has
-    /// checksums, adds damaged parts, which are ignored, to `corrupt`.
+    /// Opens the tables of a run directory. Adds a note on missing rows to `torn`, and damaged parts, which are ignored,
+    /// to `corrupt`.
     pub(super) fn open(
         run_dir: &Path,
-        checksums: Checksums,
         torn: &mut Vec<String>,
         corrupt: &mut Vec<String>,
     ) -> Result<Self, PartError> {
-        let requests = whole_parts::<RequestRow>(run_dir, checksums, corrupt)?;
-        let served = whole_parts::<ServedRow>(run_dir, checksums, corrupt)?;
+        let requests = whole_parts::<RequestRow>(run_dir, corrupt)?;
+        let served = whole_parts::<ServedRow>(run_dir, corrupt)?;
         let mut live = parts::read_table::<RequestRow>(&run_dir.join(LIVE_DIR))?;
         if !live.is_empty() {
             let id = |row: &RequestRow| (Arc::clone(&row.source), row.seq);
@@ -110,25 +109,9 @@ impl Tables {
     }
 }
 
-/// Presence of checksums in the parts of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Checksums {
-    /// All parts have a checksum.
-    Written,
-    /// The run's format has no checksums.
-    None,
-}
-
 /// Returns the undamaged parts of a table, and names the others in `corrupt`.
-fn whole_parts<R: Row>(
-    run_dir: &Path,
-    checksums: Checksums,
-    corrupt: &mut Vec<String>,
-) -> Result<Vec<PathBuf>, PartError> {
+fn whole_parts<R: Row>(run_dir: &Path, corrupt: &mut Vec<String>) -> Result<Vec<PathBuf>, PartError> {
     let mut paths = parts::parts_of::<R>(run_dir)?;
-    if checksums == Checksums::None {
-        return Ok(paths);
-    }
     let mut failed = None;
     paths.retain(|path| match checksum::damage(path) {
         Ok(None) => true,
@@ -188,7 +171,7 @@ mod tests {
         write(&dir.path().join(LIVE_DIR), "live", &rows(4..9));
         let (mut requests, mut torn) = (Vec::new(), Vec::new());
         let mut corrupt = Vec::new();
-        let tables = Tables::open(dir.path(), Checksums::Written, &mut torn, &mut corrupt).unwrap();
+        let tables = Tables::open(dir.path(), &mut torn, &mut corrupt).unwrap();
         tables.requests(&mut [&mut parts::each(|row: &RequestRow| requests.push(row.clone()))]).unwrap();
         assert_eq!(requests, rows(0..9));
         assert!(corrupt.is_empty(), "{corrupt:?}");
@@ -258,7 +241,7 @@ mod tests {
         let (whole, cut) = (write("load-0"), write("load-1"));
         let open = || {
             let (mut torn, mut corrupt, mut rows) = (Vec::new(), Vec::new(), 0);
-            let tables = Tables::open(dir.path(), Checksums::Written, &mut torn, &mut corrupt).unwrap();
+            let tables = Tables::open(dir.path(), &mut torn, &mut corrupt).unwrap();
             tables.requests(&mut [&mut parts::each(|_: &RequestRow| rows += 1)]).unwrap();
             (rows, corrupt)
         };

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::event::{EVENT_VERSION, EventKind};
 use super::parts::{self, PartError, PartWriter, Row};
-use super::rows::Checksums;
-use super::run_info::{EventsWritten, FORMAT_VERSION, OLDEST_FORMAT};
+use super::run_info::{EventsWritten, FORMAT_VERSION};
 use super::{Clock, Event, RequestRow, RowSource, RunInfo, ServedRow, Tables};
 
 const INFO: &str = "run.json";
@@ -217,8 +216,7 @@ impl RunDir {
         };
         let value: serde_json::Value = serde_json::from_str(&text).map_err(malformed)?;
         let format = value.get("format").and_then(serde_json::Value::as_u64);
-        let known = u64::from(OLDEST_FORMAT)..=u64::from(FORMAT_VERSION);
-        if let Some(found) = format.filter(|found| !known.contains(found)) {
+        if let Some(found) = format.filter(|found| *found != u64::from(FORMAT_VERSION)) {
             return Err(RunDirError::OtherFormat { path, found });
         }
         serde_json::from_str(&text).map_err(malformed)
@@ -272,8 +270,7 @@ impl RunDir {
                 false => altered.push(format!("{EVENTS} does not match its checksum in {INFO}")),
             }
         }
-        let checksums = if info.has_checks() { Checksums::Written } else { Checksums::None };
-        let tables = Tables::open(&self.path, checksums, &mut torn, &mut corrupt)?;
+        let tables = Tables::open(&self.path, &mut torn, &mut corrupt)?;
         for table in [RequestRow::TABLE, ServedRow::TABLE] {
             let open = fs::read_dir(self.path.join(table)).into_iter().flatten().flatten();
             for entry in open.filter(|e| e.path().extension().is_some_and(|e| e == "part")) {
@@ -469,11 +466,11 @@ mod tests {
         let mut log = run.event_log().unwrap();
         (1..=4).for_each(|n| log.append(&warning(n)).unwrap());
         let text = r#"{
-            "format": 2, "tool": {"name": "rolldrop", "version": "0"}, "name": "x", "scenario": null,
+            "format": 2, "tool": {"name": "rolldrop", "version": "0"}, "run": "r", "name": "x", "scenario": null,
             "cluster": {"version": "", "dataplane": "unknown", "nodes": 0, "endpoints": 0, "namespace": ""},
-            "targets": [], "sources": [], "started": 0, "ended": 9, "complete": true,
-            "load": {"rate": 1, "duration_s": 1, "warmup_s": 0, "connections": "fresh", "connect_timeout_s": 1,
-                     "response_timeout_s": 1, "success": []}
+            "targets": [], "sources": [], "started": 0, "ended": 9, "complete": true, "interrupted": false,
+            "load": {"pacing": "constant", "rate": 1, "duration_s": 1, "warmup_s": 0, "connections": "fresh",
+                     "connect_timeout_s": 1, "response_timeout_s": 1, "success": []}
         }"#;
         let info = RunInfo { events: Some(log.close()), ..serde_json::from_str(text).unwrap() };
         run.write_info(&info).unwrap();
@@ -503,7 +500,7 @@ mod tests {
         let later = a.replace("\"t_ns\":1,", "\"t_ns\":2,");
         assert!(a != later && is_altered(&[later, b.clone(), c.clone(), d.clone()]), "moved in time");
         assert!(is_altered(&[a.clone(), a, b, c, d]), "repeated");
-        // A run of before there was a checksum.
+        // A killed run has no checksum.
         run.write_info(&RunInfo { events: None, ..info }).unwrap();
         assert_eq!(read(&lines[..2]), nothing);
     }

@@ -11,28 +11,24 @@ use super::routing::Routing;
 use super::service_proxy::{ProxyEvidence, ServiceProxy};
 use super::{Evidence, Expect, Looks, Policy, RequestId, RequestRow, Rounds, RunId, Stamp};
 
-/// Version of the run directory's format. Version 2 added checksums and totals, which show whether a record is
-/// complete.
+/// Version of the run directory's format.
 pub const FORMAT_VERSION: u32 = 2;
-/// Oldest version that can be read.
-pub const OLDEST_FORMAT: u32 = 1;
 
 /// Contents of `run.json`, written when the run begins and again when it ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunInfo {
-    /// Version of the format, from [`OLDEST_FORMAT`] to [`FORMAT_VERSION`].
+    /// Version of the format: [`FORMAT_VERSION`].
     pub format: u32,
     /// Name and version of the tool.
     pub tool: Tool,
-    /// Random part of the run's request ids; absent in runs from earlier versions, whose ids had none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub run: Option<RunId>,
+    /// Random part of the run's request ids.
+    pub run: RunId,
     /// Name of the scenario.
     pub name: String,
     /// The scenario, with values resolved and secrets redacted.
     pub scenario: serde_json::Value,
     /// Results that the run is expected to show.
-    #[serde(default, skip_serializing_if = "Expect::is_empty", deserialize_with = "super::expect::recorded")]
+    #[serde(default, skip_serializing_if = "Expect::is_empty")]
     pub expect: Expect,
     /// Fingerprint of the cluster.
     pub cluster: ClusterInfo,
@@ -50,7 +46,6 @@ pub struct RunInfo {
     /// True if the run finished with every row written.
     pub complete: bool,
     /// True if the run was interrupted on purpose (Ctrl-C).
-    #[serde(default)]
     pub interrupted: bool,
     /// Share of its CPU time that the measuring machine may use, if it differs from the documented limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -68,21 +63,15 @@ pub struct RunInfo {
     /// Confidence that a recommendation must have.
     #[serde(default, skip_serializing_if = "Policy::is_default")]
     pub policy: Policy,
-    /// Size and checksum of the event log; absent while the run is in progress, after a kill, and in runs from before
-    /// 0.3.
+    /// Size and checksum of the event log; absent while the run is in progress and after a kill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events: Option<EventsWritten>,
 }
 
 impl RunInfo {
-    /// Returns true if the run's format has the checksums and totals needed to tell whether the record is complete.
-    pub fn has_checks(&self) -> bool {
-        self.format > OLDEST_FORMAT
-    }
-
     /// Returns the id that a request of the run carried.
     pub fn request_id(&self, row: &RequestRow) -> RequestId {
-        RequestId::new(self.run.as_ref(), &row.source, row.seq)
+        RequestId::new(&self.run, &row.source, row.seq)
     }
 }
 
@@ -118,7 +107,7 @@ pub struct ClusterInfo {
     pub version: String,
     /// Implementation of Services; `unknown` if it could not be determined.
     pub dataplane: ServiceProxy,
-    /// Source of that knowledge; `None` if it is unknown, and in runs from before 0.2.
+    /// Source of that knowledge; `None` if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataplane_from: Option<ProxyEvidence>,
     /// Reads that the run was denied while determining it, such as `get configmaps/kube-proxy in kube-system`.
@@ -171,13 +160,12 @@ pub struct Target {
     pub consumer: String,
     /// Unit that the consumer balances: connections or single requests.
     pub balances: Balances,
-    /// Reason for `balances`; absent in runs of 0.1.0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub balances_because: Option<BalancesBecause>,
+    /// Reason for `balances`.
+    pub balances_because: BalancesBecause,
     /// Service whose endpoints it routes to, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
-    /// Component that routes new connections, and its rules; `None` in runs from before 0.2.
+    /// Component that routes new connections, and its rules; `None` if nothing was found out about them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub routing: Option<Routing>,
     /// Node whose Service proxy routes the connections, if a Service proxy does and the node is known.
@@ -257,7 +245,6 @@ impl fmt::Display for BalancesBecause {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoadPlan {
     /// Pacing of the requests.
-    #[serde(default)]
     pub pacing: Pacing,
     /// Requests per second over all sources, as the mean of the counted part; 0 for a closed loop.
     pub rate: f64,
@@ -414,10 +401,8 @@ pub struct Rows {
     /// Rows that it recorded in its whole life; `None` if it could not report that at its end.
     pub recorded: Option<u64>,
     /// Rows that it had recorded by its last report.
-    #[serde(default)]
     pub known: u64,
     /// Requests that were in flight at that report. If the source was killed, they have no row.
-    #[serde(default)]
     pub in_flight: u64,
     /// Rows that arrived.
     pub received: u64,

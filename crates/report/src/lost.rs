@@ -14,10 +14,7 @@ type Value = fn(&Lost, &Analysis) -> String;
 
 /// The columns in order.
 const COLUMNS: [(&str, Value); 16] = [
-    ("id", |lost, analysis| match &analysis.run {
-        Some(run) => format!("{run}-{}-{}", lost.source, lost.seq),
-        None => format!("{}-{}", lost.source, lost.seq),
-    }),
+    ("id", |lost, analysis| format!("{}-{}-{}", analysis.run, lost.source, lost.seq)),
     ("source", |lost, _| lost.source.to_string()),
     ("seq", |lost, _| lost.seq.to_string()),
     ("target", |lost, _| lost.target.to_string()),

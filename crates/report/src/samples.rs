@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use rolldrop_explain::model::{
-    Aim, Analysis, Candidate, ChartData, Check, CheckVerdict, Finding, HeatMap, IntegrityStatus, LateArrival,
-    Latencies, LatencyBucket, LatencyHistograms, LoadResult, Lost, Mode, Percentiles, PodSpan, PodTraffic,
+    Aim, Analysis, Candidate, ChartData, Check, CheckVerdict, Finding, HeatMap, LateArrival, Latencies,
+    LatencyBucket, LatencyHistograms, LoadResult, Lost, Mode, Percentiles, PodSpan, PodTraffic,
     Recommendation, RequestCounts, RetryHidden, RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage,
     Start, StartStage, T0Basis, Termination, TerminationRequests, Traffic, Verdict, WhatIf, Why, Window,
     WindowBasis, WindowSummary,
@@ -226,7 +226,6 @@ impl Sample {
                 namespace: "default".into(),
             },
             complete: true,
-            integrity: IntegrityStatus::Checked,
             verdict: Verdict::Valid,
             load: LoadResult {
                 pacing: Pacing::Constant,
@@ -272,7 +271,7 @@ impl Sample {
             end_s: f64::from(seconds),
             ..ChartData::default()
         };
-        Self { analysis: Analysis { run: Some("9f3c".into()), result, lost: Vec::new(), charts }, seconds }
+        Self { analysis: Analysis { run: "9f3c".into(), result, lost: Vec::new(), charts }, seconds }
     }
 
     fn terminate(&mut self, t0_s: f64, pod: &str, mode: Mode, shape: &Shape) {
@@ -309,7 +308,7 @@ impl Sample {
             cause: None,
             watch_gaps: Vec::new(),
             t0_uncertainty_s: 0.011,
-            t0_basis: Some(T0Basis::OwnCall),
+            t0_basis: T0Basis::OwnCall,
             t0_s,
             timeline: shape.timeline(),
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few seconds")]

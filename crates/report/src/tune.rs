@@ -395,27 +395,27 @@ mod tests {
 
     #[test]
     fn shown_proof_matches_chosen_sleep() {
-        let settings = |s: u64| json!({"preStopSeconds": s, "terminationGracePeriodSeconds": 30, "minReadySeconds": 0, "readinessDelaySeconds": 0});
+        let settings = |s: u64| json!({"pre_stop_seconds": s, "termination_grace_period_seconds": 30, "min_ready_seconds": 0, "readiness_delay_seconds": 0});
         let step = |purpose: &str, sleep_s, lost: u64| {
             json!({
                 "purpose": purpose, "run": purpose, "settings": settings(sleep_s), "verdict": {"state": "valid"},
                 "modes": ["rollout"], "terminations": 12, "rollouts": 4, "unit": "ends", "units": 10,
-                "confidence": 0.975, "coverage": 0.7, "lost": lost, "lostForASleep": lost, "lostOtherwise": [],
+                "confidence": 0.975, "coverage": 0.7, "lost": lost, "lost_for_a_sleep": lost, "lost_otherwise": [],
                 "requests": 1000,
             })
         };
         // The last proof shows that one second less is too short.
         let mut tuning: Tuning = serde_json::from_value(json!({
-            "schemaVersion": 1, "tool": {"name": "rolldrop", "version": "0.1.0"}, "workload": "deployment/web",
+            "schema_version": 1, "tool": {"name": "rolldrop", "version": "0.1.0"}, "workload": "deployment/web",
             "containers": ["app"], "cluster": {"version": "v1.36.2+rolldrop", "dataplane": "nftables", "dataplane_from": "config_map", "nodes": 1, "endpoints": 3, "namespace": "default"},
-            "coverageAsked": 0.6, "confidence": 0.95, "before": settings(0),
+            "coverage_asked": 0.6, "confidence": 0.95, "before": settings(0),
             "steps": [step("before", 0, 106), step("proof", 2, 0), step("proof", 1, 9)],
-            "seen": {"windows": 12, "bounded": 11, "longestLowerSeconds": 0.9, "longestUpperSeconds": 1.25},
-            "lostBefore": [
-                {"cause": "routed_to_dead_pod", "requests": 100, "helpedBySleep": true, "remedy": ""},
-                {"cause": "killed_in_flight", "requests": 6, "helpedBySleep": false, "remedy": "a longer grace period"},
+            "seen": {"windows": 12, "bounded": 11, "longest_lower_seconds": 0.9, "longest_upper_seconds": 1.25},
+            "lost_before": [
+                {"cause": "routed_to_dead_pod", "requests": 100, "helped_by_sleep": true, "remedy": ""},
+                {"cause": "killed_in_flight", "requests": 6, "helped_by_sleep": false, "remedy": "a longer grace period"},
             ],
-            "chosen": {"settings": settings(2), "consumers": [], "stoppingSeconds": null},
+            "chosen": {"settings": settings(2), "consumers": [], "stopping_seconds": null},
             "price": null, "limits": [], "outcome": {"state": "proven"},
         }))
         .unwrap();
@@ -476,11 +476,11 @@ mod tests {
 
     #[test]
     fn proof_sentence_counts_isolated_deletions() {
-        let settings = json!({"preStopSeconds": 1, "terminationGracePeriodSeconds": 30, "minReadySeconds": 0, "readinessDelaySeconds": null});
+        let settings = json!({"pre_stop_seconds": 1, "termination_grace_period_seconds": 30, "min_ready_seconds": 0, "readiness_delay_seconds": null});
         let step: Step = serde_json::from_value(json!({
             "purpose": "proof", "run": "2-proof", "settings": settings, "verdict": {"state": "valid"},
             "modes": ["isolated"], "terminations": 36, "rollouts": 0, "unit": "deletions", "units": 36,
-            "confidence": 0.975, "coverage": 0.9, "lost": 0, "lostForASleep": 0, "lostOtherwise": [], "requests": 4000,
+            "confidence": 0.975, "coverage": 0.9, "lost": 0, "lost_for_a_sleep": 0, "lost_otherwise": [], "requests": 4000,
         }))
         .unwrap();
         let told =

@@ -16,7 +16,7 @@ use rolldrop_record::event::{
 };
 use rolldrop_record::run_info::{Balances, BalancesBecause, ClusterInfo, LoadPlan, Pacing, Target, Tool};
 use rolldrop_record::{
-    Event, EventKind, Expect, Mode, Outcome, Phase, Protocol, Records, RequestId, RequestRow, RunInfo,
+    Event, EventKind, Expect, Mode, Outcome, Phase, Protocol, Records, RequestId, RequestRow, RunId, RunInfo,
     ServedEnd, ServedRow, Stamp,
 };
 
@@ -28,12 +28,17 @@ pub fn at(ms: i64) -> Stamp {
     Stamp::from_unix_ns(1_800_000_000_000_000_000 + ms * MS)
 }
 
+/// Returns the part that all ids of a made-up run share.
+pub fn run() -> RunId {
+    "k3v9x2abcdef".parse().unwrap()
+}
+
 /// Returns a run of three pods, `a`, `b` and `c`, to which no request has been sent yet.
 pub fn records() -> Records {
     let info = RunInfo {
-        format: 1,
+        format: 2,
         tool: Tool { name: "rolldrop".into(), version: "0".into() },
-        run: None,
+        run: run(),
         name: "made-up".into(),
         scenario: serde_json::Value::Null,
         expect: Expect::default(),
@@ -43,7 +48,7 @@ pub fn records() -> Records {
             url: "http://web".into(),
             consumer: "service web".into(),
             balances: Balances::Connections,
-            balances_because: None,
+            balances_because: BalancesBecause::Assumed,
             service: None,
             routing: None,
             node: None,
@@ -147,9 +152,14 @@ pub fn request(records: &mut Records, ns: i64, outcome: Outcome, pod: Option<&st
     });
 }
 
-/// Returns a request as the proxy of a pod recorded it, of a run whose ids share nothing.
+/// Returns a request as the proxy of a pod recorded it.
 pub fn served(row: &RequestRow, pod: &str, ended: ServedEnd) -> ServedRow {
-    served_at([row.scheduled, row.scheduled, row.end], RequestId::new(None, &row.source, row.seq), pod, ended)
+    served_at(
+        [row.scheduled, row.scheduled, row.end],
+        RequestId::new(&run(), &row.source, row.seq),
+        pod,
+        ended,
+    )
 }
 
 /// Returns a request as the proxy of a pod recorded it, with the times of its connection, its head and its end.
@@ -288,7 +298,7 @@ pub fn many(n: i64) -> Records {
 /// 600 ms.
 pub fn refusing(status: u16, is_named: bool) -> Records {
     let mut records = three_pods();
-    records.info.targets[0].balances_because = Some(BalancesBecause::Service);
+    records.info.targets[0].balances_because = BalancesBecause::Service;
     for i in 0..60i64 {
         request(&mut records, (5020 + 10 * i) * MS, Outcome::HttpError, is_named.then_some("b"));
         let row = records.requests.last_mut().unwrap();

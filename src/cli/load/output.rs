@@ -26,7 +26,6 @@ const SCHEMA_VERSION: u32 = 1;
 
 /// Content of `--format json`, with the names of result.json.
 #[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
 pub(super) struct Report {
     schema_version: u32,
     tool: Tool,
@@ -36,7 +35,6 @@ pub(super) struct Report {
     pub(super) verdict: Verdict,
     load: Load,
     pub(super) requests: Requests,
-    #[serde(rename = "latency_ms")]
     pub(super) latency_ms: Latencies,
     bytes: Bytes,
     targets: Vec<TargetFigures>,

@@ -56,7 +56,7 @@ pub(super) fn expected_targets(scenario: &Scenario) -> Vec<run_info::Target> {
         url: url(&target.place),
         consumer: String::new(),
         balances: target.balances,
-        balances_because: Some(target.balances_because.clone()),
+        balances_because: target.balances_because.clone(),
         service: None,
         routing: None,
         node: None,

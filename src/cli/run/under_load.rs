@@ -96,7 +96,7 @@ impl Measuring<'_> {
         let mut info = RunInfo {
             format: FORMAT_VERSION,
             tool: Tool::this(),
-            run: Some(plan.run().clone()),
+            run: plan.run().clone(),
             name: scenario.name.clone(),
             scenario: redacted(scenario),
             expect: scenario.expect.clone(),

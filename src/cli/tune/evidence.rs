@@ -19,7 +19,7 @@ pub(super) enum EvidenceArg {
 
 /// Means of naming pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "snake_case")]
 pub(super) enum Means {
     /// The recording proxy, beside each pod.
     Sidecar,

@@ -21,7 +21,6 @@ const VERSION: u32 = 1;
 
 /// The contents of `state.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub(super) struct State {
     version: u32,
     /// The arguments after `rolldrop tune`.
@@ -38,7 +37,6 @@ pub(super) struct State {
 
 /// One run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub(super) struct Run {
     /// Name of its directory below the tuning's.
     pub(super) name: String,

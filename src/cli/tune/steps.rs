@@ -42,7 +42,7 @@ const SPARE: usize = 2;
 /// How pods are ended while they are measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[value(rename_all = "camelCase")]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "snake_case")]
 pub(super) enum Disrupt {
     /// The workload replaces its pods, again and again.
     #[default]
@@ -53,7 +53,6 @@ pub(super) enum Disrupt {
 
 /// One run.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub(super) struct StepPlan {
     pub(super) purpose: Purpose,
     pub(super) settings: Settings,

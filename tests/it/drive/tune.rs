@@ -80,11 +80,11 @@ fn tuning_proves_sleep_and_restores_workload() {
         let found = tuning(tuned.dir());
         meets(&["--schemafile", "docs/tune.schema.json"], tuned.dir().join("tuning/tune.json"));
         tuned.figure(found["outcome"]["state"] == "proven");
-        let sleep = &found["chosen"]["settings"]["preStopSeconds"];
+        let sleep = &found["chosen"]["settings"]["pre_stop_seconds"];
         let proof = found["steps"].as_array().expect("steps").last().expect("a proof");
-        assert_eq!((&proof["purpose"], &proof["lostForASleep"]), (&json!("proof"), &json!(0)), "{found}");
-        assert_eq!(&proof["settings"]["preStopSeconds"], sleep, "{found}");
-        assert!(found["lostBefore"].as_array().is_some_and(|lost| !lost.is_empty()), "{found}");
+        assert_eq!((&proof["purpose"], &proof["lost_for_a_sleep"]), (&json!("proof"), &json!(0)), "{found}");
+        assert_eq!(&proof["settings"]["pre_stop_seconds"], sleep, "{found}");
+        assert!(found["lost_before"].as_array().is_some_and(|lost| !lost.is_empty()), "{found}");
         let patch = std::fs::read_to_string(tuned.dir().join("tuning/patch.yaml")).expect("the patch");
         assert!(patch.contains(&format!("seconds: {sleep}")), "{patch}");
         let line = format!("seconds: {sleep}");
@@ -256,8 +256,8 @@ fn unnamed_pods_need_rollout_proof() {
             assert_eq!(step["modes"], json!(["rollout"]), "{found}");
             assert!(step["rollouts"].as_u64() > Some(0) && step["unit"] != "deletions", "{found}");
         }
-        let sleep = found["chosen"]["settings"]["preStopSeconds"].as_u64().expect("a sleep");
-        let seen = found["seen"]["longestLowerSeconds"].as_f64().unwrap_or(0.0);
+        let sleep = found["chosen"]["settings"]["pre_stop_seconds"].as_u64().expect("a sleep");
+        let seen = found["seen"]["longest_lower_seconds"].as_f64().unwrap_or(0.0);
         assert!(sleep as f64 >= seen, "{found}");
         let patch = std::fs::read_to_string(tuned.dir().join("tuning/patch.yaml")).expect("the patch");
         assert!(patch.starts_with("# A preStop sleep of") && patch.contains(" rollout"), "{patch}");
@@ -275,7 +275,7 @@ fn unnamed_pods_need_rollout_proof() {
 
         // A choice that no longer holds.
         let mut short = found.clone();
-        short["chosen"]["settings"]["preStopSeconds"] = json!(0);
+        short["chosen"]["settings"]["pre_stop_seconds"] = json!(0);
         std::fs::write(tuned.dir().join("tuning/tune.json"), short.to_string()).expect("a file");
         let refuted = Rolldrop::new(shop.go_on("--verify", tuned.dir(), &["--out", "short"])).finish();
         let refuted = refuted.expect_code(1);
@@ -359,7 +359,7 @@ fn is_tuned(kind: &str) {
         let found = tuning(tuned.dir());
         tuned.figure(found["outcome"]["state"] == "proven");
         let proof = found["steps"].as_array().expect("steps").last().expect("a proof");
-        assert_eq!((&proof["purpose"], &proof["lostForASleep"]), (&json!("proof"), &json!(0)), "{found}");
+        assert_eq!((&proof["purpose"], &proof["lost_for_a_sleep"]), (&json!("proof"), &json!(0)), "{found}");
     });
 }
 

@@ -70,8 +70,7 @@ impl Dying {
         let dead = end.stages.app_exited.or(end.stages.containers_terminated).or(end.stages.pod_deleted);
         // A proxy of which all rows have arrived would have recorded the request.
         let is_complete = || {
-            let mut of_pod =
-                timeline.notes.hand_overs.iter().filter(|over| over.is_of(&end.pod, &end.uid)).peekable();
+            let mut of_pod = timeline.notes.hand_overs.iter().filter(|over| over.uid == end.uid).peekable();
             of_pod.peek().is_some() && of_pod.all(|over| over.rows.recorded == Some(over.rows.received))
         };
         let recorded_until = end.stages.proxy_exited.filter(|_| is_complete());

@@ -252,7 +252,7 @@ fn unsettled(waits: u64) -> Option<Finding> {
 
 /// Returns the finding about a URL whose answers showed that requests are balanced there.
 fn taken_for_a_gateway(target: &Target) -> Option<Finding> {
-    let because = target.balances_because.as_ref()?;
+    let because = &target.balances_because;
     let is_seen = match because {
         BalancesBecause::GatewayStatus { .. }
         | BalancesBecause::GatewayHeader { .. }

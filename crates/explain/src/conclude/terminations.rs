@@ -45,7 +45,7 @@ pub(crate) fn terminations(
                         lost: gap.is_lost,
                     })
                     .collect(),
-                t0_basis: Some(end.t0.basis),
+                t0_basis: end.t0.basis,
                 t0_uncertainty_s: end.t0.latest.seconds_since(end.t0.earliest),
                 t0_s: timeline.seconds(end.t0.latest),
                 timeline: stages(end, last),

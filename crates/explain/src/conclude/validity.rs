@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::count::not_sent::{self, reasons_in_words};
 use crate::count::sums::Sums;
 use crate::model::figures::count;
-use crate::model::{FindingKind, IntegrityStatus, LoadResult, Percentiles, Termination, WatchGap};
+use crate::model::{FindingKind, LoadResult, Percentiles, Termination, WatchGap};
 use crate::timeline::{HandOver, Timeline};
 use rolldrop_record::event::MachineSample;
 use rolldrop_record::run_info::{Role, Rows};
@@ -104,14 +104,6 @@ impl Measured {
                  {measured_ms:.0} ms (limit {limit_ms:.0} ms): the lag is the load generator's own"
             )
         })
-    }
-}
-
-/// Returns the state of the record's checks.
-pub(crate) fn integrity(timeline: &Timeline) -> IntegrityStatus {
-    match timeline.info.has_checks() {
-        true => IntegrityStatus::Checked,
-        false => IntegrityStatus::Unchecked,
     }
 }
 

@@ -77,10 +77,7 @@ impl Reached {
     fn strange(&self) -> Option<Finding> {
         let n = self.strangers.other_runs;
         let (requests, carry) = (counted(n, "request"), either(n, "carries", "carry"));
-        let what = format!(
-            "{requests} that the proxies recorded {carry} an id of another run, or one without a run: \
-             not counted"
-        );
+        let what = format!("{requests} that the proxies recorded {carry} an id of another run: not counted");
         let why = "anybody can send the header rolldrop-id; this run's ids have a random part";
         let remedy =
             "none if another run measures the same pods; otherwise see who sends them (served/*.parquet)";
@@ -179,7 +176,7 @@ mod tests {
         let expected = [
             (
                 Severity::Info,
-                "900 requests that the proxies recorded carry an id of another run, or one without a run: not counted",
+                "900 requests that the proxies recorded carry an id of another run: not counted",
             ),
             (
                 Severity::Warning,
@@ -216,8 +213,8 @@ mod tests {
         let reached = Reached { unmatched, ..Reached::default() };
         let told = |further: Value| {
             let mut load = json!({
-                "rate": 1.0, "duration_s": 1.0, "warmup_s": 0.0, "connections": "fresh", "connect_timeout_s": 1.0,
-                "response_timeout_s": 5.0, "success": [[200, 399]],
+                "pacing": "constant", "rate": 1.0, "duration_s": 1.0, "warmup_s": 0.0, "connections": "fresh",
+                "connect_timeout_s": 1.0, "response_timeout_s": 5.0, "success": [[200, 399]],
             });
             load.as_object_mut().unwrap().extend(further.as_object().unwrap().clone());
             let finding = reached.unmatched(&serde_json::from_value(load).unwrap()).unwrap();

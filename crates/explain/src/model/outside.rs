@@ -10,7 +10,6 @@ pub struct OutsideCounts {
     /// Answered with an app error.
     pub app_errors: u64,
     /// Of the app errors, those with 5xx.
-    #[serde(default)]
     pub server_errors: u64,
     /// Lost, and no termination explains it.
     pub dropped: u64,

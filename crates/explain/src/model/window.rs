@@ -21,7 +21,7 @@ pub struct Window {
     pub upper_basis: Option<WindowBasis>,
     /// Reason why there is no upper bound, in words.
     pub censored: Option<String>,
-    /// Kind of that reason; absent in results of older versions.
+    /// Kind of that reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub censored_reason: Option<NoBound>,
     /// Rate of new connections to the pod before t0, per second.

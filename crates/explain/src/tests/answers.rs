@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::model::{Lost, Unclear};
-use rolldrop_record::run_info::BalancesBecause;
 
 fn with_cause(analysis: &Analysis, cause: Cause) -> Vec<&Lost> {
     analysis.lost.iter().filter(|lost| lost.cause == cause).collect()
@@ -29,7 +28,7 @@ fn healthy_pod_503_stays_unattributed() {
     records.requests.last_mut().unwrap().status = Some(503);
     request(&mut records, 1002 * MS, Outcome::HttpError, None);
     records.requests.last_mut().unwrap().status = Some(503);
-    records.info.targets[0].balances_because = Some(BalancesBecause::Service);
+    records.info.targets[0].balances_because = BalancesBecause::Service;
     let analysis = analysed(records);
     let unclear: Vec<_> =
         with_cause(&analysis, Cause::Unattributed).iter().map(|lost| lost.unclear.clone()).collect();

@@ -66,6 +66,7 @@ fn late_load_generator_invalidates_run() {
     let mut records = three_pods();
     for row in records.requests.iter_mut().step_by(50) {
         row.connect_start = Some(row.scheduled.shifted_ns(150 * MS));
+        (row.connected, row.sent) = (row.connect_start, row.connect_start);
         row.end = row.scheduled.shifted_ns(151 * MS);
     }
     for row in records.requests.iter_mut().skip(1).step_by(500) {
@@ -233,6 +234,8 @@ fn verdict_counts_missing_rows_by_source() {
     // The announced number is of all sources, and is not held against those that report it themselves.
     let announced = EventKind::LoadEnded { scheduled: 9_000 };
     records.events.push(Event::new(at(10_000), "load-0", announced));
+    let scheduled = EventKind::LoadScheduled { of: "load-0".into(), warmup: 0, main: 300 };
+    records.events.push(Event::new(at(10_000), "load-0", scheduled));
     let verdict = |records: &Records| analysed(records.clone()).result.verdict;
     assert_eq!(verdict(&records), Verdict::Valid);
     records.info.sources.push(source("load-1", rows(None, 25_000, 12, 203)));

@@ -435,7 +435,8 @@ fn remedy_targets_lossy_workload() {
 fn gateway_reuse_counts_as_idle_race() {
     let told = |is_first: bool, ended| {
         let mut records = records();
-        records.info.targets[0].balances = Balances::Requests;
+        let target = &mut records.info.targets[0];
+        (target.balances, target.balances_because) = (Balances::Requests, BalancesBecause::Stated);
         for i in 0..300 {
             request(&mut records, i * 33 * MS, Outcome::Ok, Some("a"));
         }
@@ -443,7 +444,7 @@ fn gateway_reuse_counts_as_idle_race() {
         (row.outcome, row.status, row.pod) = (Outcome::HttpError, Some(502), None);
         let mut seen = served(row, "a", ended);
         (seen.conn_first_request, seen.request) =
-            (is_first, Some(RequestId::new(None, &row.source, row.seq)));
+            (is_first, Some(RequestId::new(&run(), &row.source, row.seq)));
         records.served.push(seen);
         let result = analysed(records).result;
         let [(cause, 1)] = result.requests.by_cause.iter().map(|(c, n)| (*c, *n)).collect::<Vec<_>>()[..]

@@ -53,7 +53,7 @@ impl Attempt {
 /// Rows of proxies that have an id and belong to no request of the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Strangers {
-    /// Their ids have another run's random part, or none.
+    /// Their ids have another run's random part.
     pub other_runs: u64,
     /// They have the run's random part, and no request has their number.
     pub no_request: u64,
@@ -108,8 +108,6 @@ struct Client<'a> {
     row: &'a RequestRow,
     /// Uncertainty of its stamps, ± nanoseconds; `None` if its clock was never compared.
     uncertainty_ns: Option<i64>,
-    /// False for runs of earlier versions, which follow their own rules: their ids did not exclude requests of others.
-    is_checked: bool,
 }
 
 impl Client<'_> {
@@ -117,9 +115,6 @@ impl Client<'_> {
     /// reads a request after it was sent, and before the client has its whole answer. A request that the client gave up
     /// may still wait in a queue, and is read after the client has gone, however it then ends.
     fn fit(&self, head: Option<Stamp>, own_ns: Option<i64>) -> Fit {
-        if !self.is_checked {
-            return Fit::Possible;
-        }
         let Some(sent) = self.row.sent else { return Fit::Early };
         // The id of WebSocket's first message is the id of the handshake before it.
         let has_shaken_hands = self.row.status == Some(101);
@@ -142,8 +137,6 @@ impl Client<'_> {
 /// The proxies' rows of all requests that may have been plainly answered: eight bytes for each request.
 #[derive(Debug, Default)]
 pub(super) struct Proxied {
-    /// Random part of the run's ids; `None` in runs of earlier versions.
-    run: Option<RunId>,
     sources: HashMap<Arc<str>, OfSource>,
     /// Further rows of ids that have more than one.
     further: HashMap<(Arc<str>, u64), Vec<ServedRow>>,
@@ -215,11 +208,6 @@ impl Seen {
 }
 
 impl Proxied {
-    /// Starts without rows, for a run whose ids share `run`.
-    pub(super) fn new(run: Option<RunId>) -> Self {
-        Self { run, ..Self::default() }
-    }
-
     /// Expects all that `others` expect, which have taken no row yet.
     pub(super) fn expect_all(&mut self, others: Self) {
         self.highest_seq = self.highest_seq.max(others.highest_seq);
@@ -243,10 +231,10 @@ impl Proxied {
         self.base = first.shifted_ns(-BEFORE_NS);
     }
 
-    /// Returns true if a row's id is one of the run's; counts those that are not.
-    pub(super) fn is_own(&mut self, served: &ServedRow) -> bool {
+    /// Returns true if a row's id is one of this run's; counts those that are not.
+    pub(super) fn is_own(&mut self, served: &ServedRow, run: &RunId) -> bool {
         let Some(id) = &served.request else { return false };
-        let is_of_run = self.run.as_ref().is_none_or(|run| id.run() == Some(run.as_str()));
+        let is_of_run = id.run() == run.as_str();
         let has_request = self.sources.contains_key(id.source()) && id.seq <= self.highest_seq;
         match (is_of_run, has_request) {
             (true, true) => true,
@@ -271,8 +259,7 @@ impl Proxied {
         if source.first.len() <= seq {
             source.first.resize(seq + 1, None);
         }
-        // In a run of an earlier version the last one counts, as it did then.
-        if source.first[seq].is_none() || self.run.is_none() {
+        if source.first[seq].is_none() {
             source.first[seq] = Some(seen);
         } else if self.further_rows < MAX_FURTHER {
             self.further_rows += 1;
@@ -350,9 +337,8 @@ impl Proxied {
         uncertainty_ns: i64,
         rows: Vec<(ServedRow, Option<i64>)>,
     ) -> Joined<ServedRow> {
-        let Some(source) = self.sources.get(&row.source).filter(|_| self.run.is_some()) else {
-            let last = rows.into_iter().next_back().map(|(served, _)| served);
-            return Joined { last, others: Vec::new(), misfits: Misfits::default() };
+        let Some(source) = self.sources.get(&row.source) else {
+            return Joined { last: None, others: Vec::new(), misfits: Misfits::default() };
         };
         let client = self.client(row, source, uncertainty_ns);
         let mut misfits = Misfits::default();
@@ -373,10 +359,6 @@ impl Proxied {
     }
 
     fn client<'a>(&self, row: &'a RequestRow, source: &OfSource, uncertainty_ns: i64) -> Client<'a> {
-        Client {
-            row,
-            uncertainty_ns: source.is_compared.then_some(uncertainty_ns),
-            is_checked: self.run.is_some(),
-        }
+        Client { row, uncertainty_ns: source.is_compared.then_some(uncertainty_ns) }
     }
 }

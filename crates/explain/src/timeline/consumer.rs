@@ -78,24 +78,16 @@ impl KeptConnections {
 /// Sets the unit that each target balances by the evidence of its answers, if it is a URL and nothing states the unit.
 /// `headers` are those of the answers, by the target's name.
 pub(super) fn settle(targets: &mut [Target], requests: &Requests, headers: &BTreeMap<String, AnswerHeaders>) {
-    for target in targets.iter_mut().filter(|target| is_open(target)) {
+    let is_open = |target: &&mut Target| target.balances_because == BalancesBecause::Assumed;
+    for target in targets.iter_mut().filter(is_open) {
         let because = by_statuses(&target.name, &requests.others).or_else(|| {
             let pods = requests.kept.changing(&target.name)?;
             Some(BalancesBecause::PodsOfOneConnection { pods: pods.each_ref().map(|pod| pod.to_string()) })
         });
         let because = because.or_else(|| by_headers(headers.get(&target.name)?));
-        if because.is_some() {
+        if let Some(because) = because {
             (target.balances, target.balances_because) = (Balances::Requests, because);
         }
-    }
-}
-
-/// Returns true if nothing states the unit that the target balances. Runs of 0.1.0 have no reason: there a Service has
-/// its name, and `connections` was also the value of an unstated unit.
-fn is_open(target: &Target) -> bool {
-    match &target.balances_because {
-        Some(because) => *because == BalancesBecause::Assumed,
-        None => target.service.is_none() && target.balances == Balances::Connections,
     }
 }
 
@@ -137,19 +129,6 @@ fn gateway_status(request: &Request) -> Option<u16> {
 mod tests {
     use super::*;
     use rolldrop_record::{Phase, Stamp};
-
-    fn target(balances: Balances, because: Option<BalancesBecause>, service: Option<&str>) -> Target {
-        Target {
-            name: "gate".into(),
-            url: "http://gate/".into(),
-            consumer: "http://gate/".into(),
-            balances,
-            balances_because: because,
-            service: service.map(str::to_owned),
-            routing: None,
-            node: None,
-        }
-    }
 
     fn row(conn: u64, pod: Option<&str>, status: u16) -> RequestRow {
         let at = Stamp::from_unix_ns(0);
@@ -204,15 +183,5 @@ mod tests {
         assert_eq!(of(&[], &[("nginx/1.27", 900), ("istio-envoy", 9)]), None);
         assert_eq!(of(&[], &[("nginx/1.27", 900), ("awselb/2.0", 3)]), header("server", "awselb/2.0"));
         assert_eq!(of(&[("1.1 google", 9)], &[("cloudflare", 3)]), header("via", "1.1 google"));
-    }
-
-    #[test]
-    fn stated_balancing_stays_fixed() {
-        use Balances::{Connections, Requests};
-        assert!(is_open(&target(Connections, None, None)));
-        assert!(is_open(&target(Connections, Some(BalancesBecause::Assumed), None)));
-        assert!(!is_open(&target(Connections, None, Some("web"))));
-        assert!(!is_open(&target(Requests, None, None)));
-        assert!(!is_open(&target(Connections, Some(BalancesBecause::Stated), None)));
     }
 }

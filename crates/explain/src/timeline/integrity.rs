@@ -433,10 +433,7 @@ pub(super) fn look<E>(
     stamps: impl FnOnce(&mut (dyn FnMut(&RequestRow) + Send)) -> Result<(), E>,
 ) -> Result<Integrity, E> {
     let scheduled = scheduled(events);
-    let mut found = match info.has_checks() {
-        true => rows.judge((info, events, clocks), &scheduled),
-        false => Integrity::default(),
-    };
+    let mut found = rows.judge((info, events, clocks), &scheduled);
     let gaps = rows.gaps(&scheduled);
     if gaps.is_empty() {
         return Ok(found);

@@ -12,7 +12,7 @@ use super::clocks::Clocks;
 use super::endpoints::{EndpointChange, EndpointOf, Endpoints};
 use super::explain::Histories;
 use super::phases::{self, LifeOf};
-use super::{Command, HandOver, watches};
+use super::{Command, watches};
 use crate::model::T0Basis;
 use ending::{Ending, Evidence};
 use rolldrop_record::event::{Action, Replacement};
@@ -180,21 +180,6 @@ impl PodEnd {
     }
 }
 
-/// A pod that was being deleted before the run.
-pub(super) struct EndingBefore<'a> {
-    life: &'a PodLife,
-    /// True if no other pod came later under its name.
-    is_last: bool,
-}
-
-impl EndingBefore<'_> {
-    /// Returns true if the proxy was beside this pod. A proxy without a known pod UID belongs to the last pod of its
-    /// name.
-    pub(super) fn owns(&self, proxy: &HandOver) -> bool {
-        proxy.is_of(&self.life.name, &self.life.uid) && (self.is_last || proxy.uid.is_some())
-    }
-}
-
 /// Takes the events of the watch of pods.
 #[derive(Debug, Default)]
 pub(super) struct Collector(BTreeMap<String, Seen>);
@@ -227,18 +212,11 @@ impl Collector {
         names
     }
 
-    /// Returns the pods that were being deleted before `begun`, for example by an earlier run: their ends do not belong
+    /// Returns true if this pod was being deleted before `begun`, for example by an earlier run: its end does not belong
     /// to this run.
-    pub(super) fn ending_before(&self, begun: Stamp) -> Vec<EndingBefore<'_>> {
-        let names = self.names();
-        let is_ending = |pod: &&Seen| pod.deletion.as_ref().is_some_and(|deletion| deletion.seen < begun);
-        let ending = self.0.values().filter(is_ending).map(|pod| &pod.life);
-        ending
-            .map(|life| EndingBefore {
-                life,
-                is_last: names[life.name.as_str()].last() == Some(&life.created),
-            })
-            .collect()
+    pub(super) fn was_ending_before(&self, begun: Stamp, uid: &str) -> bool {
+        let deletion = self.0.get(uid).and_then(|pod| pod.deletion.as_ref());
+        deletion.is_some_and(|deletion| deletion.seen < begun)
     }
 
     /// Returns the lives and the ends of all pods. Ends after the load are the run's own clean-up and those before it

@@ -102,7 +102,7 @@ pub(super) struct Joins {
     /// Pods that only pass requests on, once they are known.
     pub relays: HashSet<Arc<str>>,
     /// Part that the ids of the run's requests share.
-    pub run: Option<RunId>,
+    pub run: RunId,
     /// True if the kernel's entries are used only if the answers agree with them.
     pub needs_proof: bool,
 }
@@ -287,11 +287,7 @@ impl Requests {
         mut merge: impl FnMut(&mut S, S),
     ) -> Result<(Self, S), PartError> {
         let begin = || {
-            let seen = Seen {
-                looked_at: integrity::Rows::new(rows.has_served()),
-                proxied: Proxied::new(joins.run.clone()),
-                ..Seen::default()
-            };
+            let seen = Seen { looked_at: integrity::Rows::new(rows.has_served()), ..Seen::default() };
             (seen, begin())
         };
         let add = |(seen, sum): &mut (Seen, S), request: &mut Request| {
@@ -315,7 +311,7 @@ impl Requests {
         let mut served: HashMap<usize, Vec<(ServedRow, Option<i64>)>> = HashMap::default();
         rows.served(&mut [&mut parts::each(|row: &ServedRow| {
             looked_at.add_served(row);
-            if !proxied.is_own(row) || joins.relays.contains(&row.pod) {
+            if !proxied.is_own(row, &joins.run) || joins.relays.contains(&row.pod) {
                 return;
             }
             looked_at.compare(row, &clocks);

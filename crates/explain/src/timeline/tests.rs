@@ -74,10 +74,10 @@ fn timeline(mut events: Vec<Event>) -> Timeline {
     events.push(event(60_000, json!({"kind": "load_ended", "scheduled": 0})));
     events.sort_by_key(|event| event.at);
     let info = json!({
-        "format": 1, "tool": {"name": "rolldrop", "version": "0"}, "name": "made-up", "scenario": null,
+        "format": 2, "tool": {"name": "rolldrop", "version": "0"}, "run": "r", "name": "made-up", "scenario": null,
         "expect": {}, "cluster": {"version": "", "dataplane": "", "nodes": 1, "endpoints": 1, "namespace": "shop"},
         "targets": [], "sources": [], "started": ns(0), "ended": ns(60_000), "complete": true, "interrupted": false,
-        "load": {"rate": 10.0, "duration_s": 60.0, "warmup_s": 0.0, "connections": "fresh",
+        "load": {"pacing": "constant", "rate": 10.0, "duration_s": 60.0, "warmup_s": 0.0, "connections": "fresh",
             "connect_timeout_s": 1.0, "response_timeout_s": 5.0, "success": [[200, 299]]},
     });
     let info: RunInfo = serde_json::from_value(info).unwrap();
@@ -215,29 +215,24 @@ fn stray_pre_stop_marks_are_ignored() {
 
 #[test]
 fn early_ended_proxies_owe_no_rows() {
-    let ended = |pod: &str, uid: Option<&str>| {
-        json!({"kind": "proxy_ended", "pod": pod, "uid": uid, "of": pod, "recorded": null, "known": 5,
-            "in_flight": 0, "received": 0})
+    let ended = |ms: i64, pod: &str, uid: &str| {
+        let kind = json!({"kind": "proxy_ended", "pod": pod, "uid": uid, "of": pod, "recorded": null, "known": 5,
+            "in_flight": 0, "received": 0});
+        event(ms, kind)
     };
-    let owing = |uids: [Option<&str>; 4]| {
-        let [old, web, before, after] = uids;
-        let events = vec![
-            deleted(-2000, "old", "u1", -5000, "1"),
-            pod(-2000, "web", "u2", json!({})),
-            // The name comes back, as in a StatefulSet.
-            deleted(-2000, "db-0", "u3", -5000, "2"),
-            pod(-1000, "db-0", "u4", json!({})),
-            event(1000, ended("old", old)),
-            event(1500, ended("db-0", before)),
-            event(2000, ended("web", web)),
-            event(2500, ended("db-0", after)),
-        ];
-        let timeline = timeline(events);
-        timeline.notes.hand_overs.iter().map(|proxy| proxy.pod.clone()).collect::<Vec<_>>()
-    };
-    assert_eq!(owing([Some("u1"), Some("u2"), Some("u3"), Some("u4")]), ["web", "db-0"]);
-    // Older records do not tell which it is.
-    assert_eq!(owing([None; 4]), ["db-0", "web", "db-0"]);
+    let timeline = timeline(vec![
+        deleted(-2000, "old", "u1", -5000, "1"),
+        pod(-2000, "web", "u2", json!({})),
+        // The name comes back, as in a StatefulSet.
+        deleted(-2000, "db-0", "u3", -5000, "2"),
+        pod(-1000, "db-0", "u4", json!({})),
+        ended(1000, "old", "u1"),
+        ended(1500, "db-0", "u3"),
+        ended(2000, "web", "u2"),
+        ended(2500, "db-0", "u4"),
+    ]);
+    let owing: Vec<_> = timeline.notes.hand_overs.iter().map(|proxy| proxy.uid.as_str()).collect();
+    assert_eq!(owing, ["u2", "u4"]);
 }
 
 #[test]

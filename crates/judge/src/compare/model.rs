@@ -1,4 +1,4 @@
-//! The result of a comparison: the contents of `comparison.json` (schemaVersion 1), and the data of its chart.
+//! The result of a comparison: the contents of `comparison.json` (`schema_version` 1), and the data of its chart.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,6 @@ use rolldrop_record::{Outcome, named};
 
 /// Two sides, row by row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Comparison {
     /// Version of the form: 1.
     pub schema_version: u32,

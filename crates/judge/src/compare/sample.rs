@@ -16,8 +16,6 @@ use rolldrop_record::{Outcome, Phase, Stamp};
 
 /// Version of a sample's form in files.
 pub const SAMPLE_FORMAT: u32 = 4;
-/// Oldest form that can be read; before 4 it had no figures by key.
-pub const OLDEST_FORMAT: u32 = 3;
 
 /// Maximum number of blocks per run; longer runs have blocks longer than 0.1 s.
 const MOST_BLOCKS: f64 = 600.0;
@@ -36,7 +34,6 @@ pub struct Sample {
     /// Settings and facts that must be the same for two runs to be comparable.
     pub fingerprint: BTreeMap<String, String>,
     /// Counts that scale by themselves: they may differ, and a comparison shows the differences.
-    #[serde(default)]
     pub scale: BTreeMap<String, u64>,
     /// Time at which it began, in nanoseconds of Unix time.
     pub started: Stamp,
@@ -53,22 +50,18 @@ pub struct Sample {
     /// Number of dropped requests, without the generator's own stale flows.
     pub dropped: u64,
     /// Number of requests that the app answered with an error.
-    #[serde(default)]
     pub app_errors: u64,
     /// The latencies of the answered ones.
     pub latency: Quantiles,
-    /// Send lag within which 99 % of the requests were sent, in milliseconds. `None` for a closed loop, and in older
-    /// files.
+    /// Send lag within which 99 % of the requests were sent, in milliseconds. `None` for a closed loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lag_p99_ms: Option<f64>,
     /// Pods that ended.
     pub terminations: Vec<Ended>,
     /// Groups of these that are lost together.
-    #[serde(default)]
     pub episodes: Vec<Episode>,
-    /// Figures by their keys in `expect`; `None` in a baseline of format 3.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub by_key: Option<Figures>,
+    /// Figures by their keys in `expect`.
+    pub by_key: Figures,
     /// Length of a block, in seconds.
     pub block_s: f64,
     /// The counted part, cut into blocks by intended send time. A saved baseline has none.
@@ -230,7 +223,7 @@ impl Sample {
                 })
                 .collect(),
             episodes: episodes(&timeline.ends, result),
-            by_key: Some(gate::figures(result)),
+            by_key: gate::figures(result),
             block_s,
             blocks,
         })
@@ -238,7 +231,7 @@ impl Sample {
 
     /// Returns the part that is worth keeping in a file: the known figures, without the blocks of time.
     pub fn figures(&self) -> Self {
-        Self { blocks: Vec::new(), by_key: self.by_key.as_ref().map(Figures::known), ..self.clone() }
+        Self { blocks: Vec::new(), by_key: self.by_key.known(), ..self.clone() }
     }
 }
 

@@ -11,6 +11,7 @@ use super::blocks::{FEW, FEWEST};
 use super::episodes::Episode;
 use super::sample::{Block, Ended, Quantiles, bin};
 use super::*;
+use crate::gate::Figures;
 use rolldrop_explain::model::{CheckVerdict, Mode};
 use rolldrop_record::{Outcome, Stamp};
 
@@ -81,7 +82,7 @@ fn of(blocks: Vec<Block>, episodes: Vec<Episode>) -> Sample {
         lag_p99_ms: None,
         terminations: episodes.iter().flat_map(|e| vec![ended(e.mode, 0.1); e.terminations]).collect(),
         episodes,
-        by_key: None,
+        by_key: Figures::default(),
         block_s: 0.1,
         blocks,
     }

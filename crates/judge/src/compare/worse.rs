@@ -47,7 +47,7 @@ pub(super) fn unjudged(limits: &[Worse], candidate: &Sample, why: &str) -> Vec<C
 
 /// Returns the limits, each with the run's figure.
 pub(super) fn asked<'a>(limits: &'a [Worse], candidate: &Sample) -> Vec<Asked<'a>> {
-    candidate.by_key.as_ref().map(|figures| resolve(limits, figures)).unwrap_or_default()
+    resolve(limits, &candidate.by_key)
 }
 
 /// Checks a run against a baseline of few runs. Without limits `candidate` may be several runs.
@@ -176,8 +176,7 @@ impl Asked<'_> {
 
     /// Returns the figure of a run of the baseline, or the reason why it is unknown.
     fn then(&self, run: &Sample) -> Result<f64, String> {
-        let figures = run.by_key.as_ref().ok_or("an older version saved it: save it again")?;
-        match figures.get(self.target.as_deref(), &self.limit.key) {
+        match run.by_key.get(self.target.as_deref(), &self.limit.key) {
             Some(Known::Value(value)) => Ok(value),
             Some(Known::Unknown { why, .. }) => Err(why),
             None => Err("it has no such figure".to_owned()),

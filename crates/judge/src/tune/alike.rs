@@ -11,7 +11,6 @@ use rolldrop_explain::model::{Mode, Termination};
 
 /// Likeness of one consumer's windows within a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Alike {
     /// Rollouts with at least one window.
     pub rollouts: usize,

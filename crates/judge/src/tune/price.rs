@@ -6,7 +6,6 @@ use super::Settings;
 
 /// Pods of a workload, and the way in which it replaces them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Rollout {
     /// Number of its pods.
     pub pods: u64,
@@ -34,7 +33,6 @@ pub enum Strategy {
 
 /// Price of the chosen settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Price {
     /// Seconds by which each pod's end becomes longer; negative if it becomes shorter.
     pub seconds_each_pod: i64,

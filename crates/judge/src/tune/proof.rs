@@ -63,7 +63,6 @@ impl Units {
 
 /// The longest windows that runs have shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Seen {
     /// Number of windows of pods.
     pub windows: usize,

@@ -1,7 +1,7 @@
 use super::*;
 use crate::tests::analysed;
 use rolldrop_explain::model::finding;
-use rolldrop_explain::model::{Finding, Mode, Severity, Window};
+use rolldrop_explain::model::{Finding, Mode, Severity, T0Basis, Window};
 use rolldrop_simulation::Service;
 
 const BEFORE: Settings = Settings {
@@ -60,7 +60,7 @@ fn windows(seconds: &[f64]) -> RunResult {
             cause: None,
             watch_gaps: Vec::new(),
             t0_uncertainty_s: 0.0,
-            t0_basis: None,
+            t0_basis: T0Basis::OwnCall,
             t0_s: 0.0,
             timeline: BTreeMap::from([(Stage::AppSigterm, 20.0), (Stage::AppExited, 21.4)]),
             pre_stop_seconds: Some(20),

@@ -22,7 +22,6 @@ use crate::descendants::start_ticks;
 
 /// Location of an embedded cluster in its kubeconfig, for programs on the same machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Whereabouts {
     /// The cluster's process.
     pub pid: u32,

@@ -82,7 +82,7 @@ impl Plan {
             url: target.url.clone(),
             consumer: target.name.to_string(),
             balances: Balances::Connections,
-            balances_because: Some(BalancesBecause::Assumed),
+            balances_because: BalancesBecause::Assumed,
             service: None,
             routing: None,
             node: None,

@@ -253,7 +253,7 @@ mod tests {
         File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
         assert_eq!(read(&path).unwrap().map(|before| before.taken), Some(0));
         fs::write(&path, "40000").unwrap();
-        assert_eq!(read(&path).unwrap().map(|before| before.next), Some(40000), "of an earlier version");
+        assert_eq!(read(&path).unwrap().map(|before| before.next), Some(40000), "cut short");
     }
 
     #[test]

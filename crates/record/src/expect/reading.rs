@@ -1,27 +1,15 @@
-//! Reads expectations: maps whose keys are names of other enums, and the forms that older versions recorded.
+//! Reads expectations: maps whose keys are names of other enums.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::marker::PhantomData;
 
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, de};
-use serde_json::Value;
 
-use super::{Amount, Bounds, Expect, Span};
+use super::{Amount, Bounds, Span};
 use crate::stage::{Stage, StartStage};
 use crate::{Cause, Outcome};
-
-/// Reads the expectations of run.json. Before 0.2, a limit on windows was a number of seconds.
-pub(crate) fn recorded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Expect, D::Error> {
-    let mut value = Value::deserialize(deserializer)?;
-    if let Some(windows) = value.get_mut("windows").and_then(Value::as_object_mut)
-        && let Some(max_s) = windows.remove("max_s")
-    {
-        windows.insert("max".into(), format!("{max_s}s").into());
-    }
-    Expect::deserialize(value).map_err(D::Error::custom)
-}
 
 pub(super) fn causes<'de, D>(deserializer: D) -> Result<BTreeMap<Cause, Bounds<Amount>>, D::Error>
 where
@@ -125,28 +113,5 @@ impl<'de> DeserializeSeed<'de> for Refused {
 
     fn deserialize<D: Deserializer<'de>>(self, _: D) -> Result<(), D::Error> {
         Err(de::Error::custom(self.0))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn older_recorded_limits_still_parse() {
-        let old = json!({
-            "dropped": {"max": 0}, "windows": {"max_s": 0.25}, "terminations": {"min": 3, "max": 3},
-            "causes": {"killed_in_flight": {"max": 1}}
-        });
-        let expect = recorded(old).unwrap();
-        assert_eq!(expect.windows.unwrap().max, Some(Span(Duration::from_millis(250))));
-        assert_eq!(expect.causes[&Cause::KilledInFlight].max, Some(Amount::Count(1)));
-        let again = recorded(serde_json::to_value(&expect).unwrap()).unwrap();
-        assert_eq!(again, expect);
-        assert_eq!(serde_json::to_value(&expect).unwrap()["windows"], json!({"max": "250ms"}));
     }
 }

@@ -27,7 +27,7 @@ pub(super) trait Cell: Sized {
     fn push(&self, buffer: &mut Self::Buffer) -> Result<(), ParquetError>;
     /// Writes the rows as the next columns, and empties the buffer.
     fn write(buffer: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError>;
-    /// Opens the field's columns in a row group. An optional one may be missing.
+    /// Opens the field's columns in a row group.
     fn open(name: &str, group: &mut GroupReader<'_>) -> Result<Self::Column, ParquetError>;
     /// Returns the value of a row before the first is read.
     fn blank() -> Self;
@@ -289,7 +289,7 @@ impl Cell for Option<RequestId> {
     }
 
     fn push(&self, buffer: &mut IdBuffer) -> Result<(), ParquetError> {
-        buffer.run.push(self.as_ref().and_then(RequestId::run))?;
+        buffer.run.push(self.as_ref().map(RequestId::run))?;
         buffer.source.push(self.as_ref().map(RequestId::source))?;
         Cell::push(&self.as_ref().map(|id| id.seq), &mut buffer.seq)
     }
@@ -316,15 +316,15 @@ impl Cell for Option<RequestId> {
     fn read(&mut self, IdColumns { run, source, seq }: &mut IdColumns) -> Result<(), ParquetError> {
         let (run, source, seq) = (next_text(run), next_text(source), seq.next());
         *self = None;
-        if let Some((source, seq)) = source.zip(seq) {
-            let id = RequestId::of_parts(run.map(AsRef::as_ref), source, seq);
+        if let (Some(run), Some(source), Some(seq)) = (run, source, seq) {
+            let id = RequestId::of_parts(run, source, seq);
             *self = Some(id.map_err(|e| ParquetError::General(e.to_string()))?);
         }
         Ok(())
     }
 
     fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()> {
-        line.text(self.as_ref().and_then(RequestId::run).unwrap_or_default())?;
+        line.text(self.as_ref().map(RequestId::run).unwrap_or_default())?;
         line.text(self.as_ref().map(RequestId::source).unwrap_or_default())?;
         line.shown(self.as_ref().map(|id| id.seq))
     }

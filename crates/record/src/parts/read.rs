@@ -56,9 +56,11 @@ impl<'a> GroupReader<'a> {
         Ok(Self { group, known, rows })
     }
 
-    /// Returns the index of a column; `None` if the file does not have it.
-    fn find(&self, name: &str) -> Option<usize> {
-        self.group.metadata().columns().iter().position(|column| column.column_descr().name() == name)
+    /// Returns the index of a column.
+    fn find(&self, name: &str) -> Result<usize, ParquetError> {
+        let mut columns = self.group.metadata().columns().iter();
+        let found = columns.position(|column| column.column_descr().name() == name);
+        found.ok_or_else(|| ParquetError::General(format!("column {name} is missing")))
     }
 
     fn column<T: DataType>(&self, index: usize) -> Result<Levelled<T>, ParquetError> {
@@ -86,21 +88,17 @@ impl<'a> GroupReader<'a> {
         name: &str,
         make: impl Fn(T::T) -> Result<V, ParquetError>,
     ) -> Result<IntoIter<V>, ParquetError> {
-        let missing = || ParquetError::General(format!("column {name} is missing"));
-        let (values, _) = self.column::<T>(self.find(name).ok_or_else(missing)?)?;
+        let (values, _) = self.column::<T>(self.find(name)?)?;
         made(values, make)
     }
 
-    /// Reads a column with a number in some rows, or in none if the file does not have the column.
+    /// Reads a column with a number in some rows.
     pub(super) fn optional<T: DataType, V>(
         &self,
         name: &str,
         make: impl Fn(T::T) -> Result<V, ParquetError>,
     ) -> Result<OptionalColumn<V>, ParquetError> {
-        let (values, levels) = match self.find(name) {
-            Some(index) => self.column::<T>(index)?,
-            None => (Vec::new(), Vec::new()),
-        };
+        let (values, levels) = self.column::<T>(self.find(name)?)?;
         let form = match values.len() {
             0 => Form::None,
             n if n == self.rows => Form::All,
@@ -116,7 +114,7 @@ impl<'a> GroupReader<'a> {
         name: &str,
         make: impl Fn(&Arc<str>) -> Result<V, ParquetError>,
     ) -> Result<Option<TextColumn<V>>, ParquetError> {
-        let Some(index) = self.find(name) else { return Ok(None) };
+        let index = self.find(name)?;
         let (texts, runs) = match self.coded(index)? {
             Some(coded) => coded,
             None => self.plain(index)?,

@@ -1,8 +1,7 @@
 //! Rows and columns of each table, in the order of its files.
 //!
 //! This is the only place that names a column. The row type, its Parquet schema, reading and writing, CSV lines and
-//! the JSON form all follow from it, and a test compares it with the tables of `docs/run-directory.md`. Columns that
-//! later versions added are listed after `with`. They are optional, so files from earlier versions can still be read.
+//! the JSON form all follow from it, and a test compares it with the tables of `docs/run-directory.md`.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -41,7 +40,7 @@ macro_rules! row {
 macro_rules! table {
     (
         $(#[$of_row:meta])*
-        pub struct $row:ident in $buffer:ident, read from $open:ident as $table:literal, with $added:expr, json by $json:ident {
+        pub struct $row:ident in $buffer:ident, read from $open:ident as $table:literal, json by $json:ident {
             $($(#[$meta:meta])* $column:literal => $field:ident: $cell:ty,)*
         }
     ) => {
@@ -65,8 +64,6 @@ macro_rules! table {
         impl Columns for $row {
             type Buffer = $buffer;
             type Open = $open;
-
-            const ADDED: &'static [&'static str] = &$added;
 
             fn schema() -> String {
                 let mut columns = String::new();
@@ -128,7 +125,7 @@ table! {
     ///
     /// This is the flat form that is stored on disk, so a stage that was not reached is `None`. All stamps are on the
     /// clock of `source`. In JSON it is an object with the table's columns, without those that are null.
-    pub struct RequestRow in RequestColumns, read from RequestGroup as "requests", with ["routed_to", "headers"], json by columns {
+    pub struct RequestRow in RequestColumns, read from RequestGroup as "requests", json by columns {
         /// Load worker that sent the request.
         "source" => source: Arc<str>,
         /// Number of the request within its source, from 0.
@@ -199,7 +196,7 @@ table! {
     /// `served/*.parquet`.
     ///
     /// All stamps are on the clock of `source`.
-    pub struct ServedRow in ServedColumns, read from ServedGroup as "served", with ["request_run"], json by fields {
+    pub struct ServedRow in ServedColumns, read from ServedGroup as "served", json by fields {
         /// Name of the proxy, which is its pod's name.
         "source" => source: Arc<str>,
         /// Id of the request, if the client sent one.

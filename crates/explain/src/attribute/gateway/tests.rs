@@ -132,12 +132,13 @@ fn attempts_outrank_timing_for_cause() {
 fn ingress_failures_have_few_candidates() {
     let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/reference/runs/ingress");
     let (mut log, rows) = RunDir::open(&recorded.join("run")).unwrap().recorded().unwrap();
-    // As `--target http://...` without `l7:` left it in 0.1.0.
-    log.info.targets[0].balances = Balances::Connections;
+    // As `--target http://...` without `l7:` leaves it.
+    let target = &mut log.info.targets[0];
+    (target.balances, target.balances_because) = (Balances::Connections, BalancesBecause::Assumed);
     let (timeline, requests) = Timeline::build(log, rows).unwrap();
     let target = &timeline.info.targets[0];
     let because = BalancesBecause::GatewayStatus { status: 502, answers: 126 };
-    assert_eq!((target.balances, &target.balances_because), (Balances::Requests, &Some(because)));
+    assert_eq!((target.balances, &target.balances_because), (Balances::Requests, &because));
 
     let result = crate::analyse(&timeline, &requests, None).unwrap().result;
     assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::GatewayToDeadPod, 340)]));

@@ -169,7 +169,7 @@ fn is_probed(event: &PodEvent, is_new: bool) -> Option<bool> {
     if main().next().is_some() && main().all(|c| c.readiness_probe == Some(false)) {
         return Some(false);
     }
-    // Records of older versions hold no facts about probes. Without one, a pod is ready as soon as all its containers
+    // The record may hold no facts about probes. Without one, a pod is ready as soon as all its containers
     // run, and an ending pod stays ready until they have ended.
     let waits = is_new
         && !event.ready

@@ -56,7 +56,7 @@ impl<'a> Ending<'a> {
 
     /// Returns the time at which its preStop hook was called. A mark from before the pod's end, within the uncertainty
     /// of the clocks, or from after its containers ended, was not the kubelet's, but came from a process of the
-    /// sidecar's container, or in runs of earlier versions from any client of the admin port.
+    /// sidecar's container.
     pub(super) fn pre_stop(&self, earliest: Stamp) -> Option<Stamp> {
         let Evidence { phases, clocks, .. } = self.evidence;
         let slack_ns = |source: &str, at| clocks.uncertainty_ns(source, at).unwrap_or(SECOND_NS);

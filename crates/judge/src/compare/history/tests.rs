@@ -10,6 +10,7 @@ use super::*;
 use crate::compare::episodes::Episode;
 use crate::compare::sample::{self, Block, Ended, Quantiles};
 use crate::compare::tests::once_in_a_million;
+use crate::gate::Figures;
 use rolldrop_explain::model::Mode;
 
 mod recorded;
@@ -74,7 +75,7 @@ fn run(at: i64, service: Service, rng: &mut SmallRng) -> Sample {
         lag_p99_ms: Some(0.2),
         terminations: (0..6).map(|_| ended(rng)).collect(),
         episodes: hit.map(|dropped| Episode { mode: Mode::Isolated, terminations: 1, dropped }).to_vec(),
-        by_key: None,
+        by_key: Figures::default(),
         block_s: 0.1,
         blocks: Vec::new(),
     }
