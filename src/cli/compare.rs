@@ -12,7 +12,6 @@ use rolldrop_judge::compare::history::{self, FEWEST_RUNS, History, LAST};
 use rolldrop_judge::compare::model::Comparison;
 use rolldrop_judge::compare::sample::{Baseline, SAMPLE_FORMAT};
 use rolldrop_judge::compare::{self, Incomparable, Options, Sample};
-use rolldrop_judge::gate;
 use rolldrop_record::expect::Worse;
 use rolldrop_record::{RunDir, Stamp};
 
@@ -110,7 +109,7 @@ impl CompareArgs {
         let options = Options { worse, ..self.options() };
         if !earlier.is_folder && earlier.runs.len() < FEWEST_RUNS {
             let comparison = comparable(&earlier.runs, std::slice::from_ref(candidate), &options)?;
-            return Ok(Against { checks: gate::against_baseline(&comparison), runs: earlier.runs });
+            return Ok(Against { checks: compare::checks(&comparison), runs: earlier.runs });
         }
         let tolerance = self.tolerance.map_or(history::TOLERANCE, |tolerance| tolerance.0);
         let options = Options { tolerance, ..options };

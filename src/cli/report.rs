@@ -12,7 +12,6 @@ use super::exit::Exit;
 use super::formats::ResultFormat;
 use super::service_proxy::AssumeArgs;
 use rolldrop_explain::{Analysed, Analysis, RunResult};
-use rolldrop_judge::gate;
 use rolldrop_record::service_proxy::ServiceProxy;
 use rolldrop_record::{Expect, RunDir, RunLog, Tables, run_dir, shown};
 use rolldrop_report::{self as report, TextOptions};
@@ -139,7 +138,7 @@ pub(super) fn analyse(run_dir: &RunDir, given: &Given<'_>) -> anyhow::Result<Ana
 /// Analyses what was read of a run.
 pub(super) fn analyse_recorded(log: RunLog, tables: Tables, expect: &Expect) -> anyhow::Result<Analysed> {
     let mut analysed = Analysed::of(log, tables).context(FAILED)?;
-    analysed.analysis.result.checks = gate::check(&analysed.analysis.result, expect);
+    analysed.analysis.result.checks = rolldrop_judge::check(&analysed.analysis.result, expect);
     Ok(analysed)
 }
 

@@ -21,9 +21,11 @@ use latency::{FEWEST_BEYOND, ONE_RUN, QUANTILES, beyond};
 use model::{Comparison, Difference, Judgement, Row, Side, SideChart};
 pub use sample::Sample;
 
+use crate::gate;
 use crate::math::exact;
 use rolldrop_explain::math::stats;
-use rolldrop_explain::model::Verdict;
+use rolldrop_explain::model::figures::count;
+use rolldrop_explain::model::{Check, CheckVerdict, Verdict};
 use rolldrop_record::Outcome;
 use rolldrop_record::expect::Worse;
 use worse::Limited;
@@ -259,6 +261,42 @@ fn judge(rows: &mut [Row], limits: &mut [Limited], options: &Options) {
             limit.is_open_because(&why);
         }
     }
+}
+
+/// Checks that a run is not worse than its baseline, figure by figure. An inconclusive figure passes if it does not
+/// even look worse.
+pub fn checks(comparison: &Comparison) -> Vec<Check> {
+    let check = |row: &Row| {
+        // A figure that neither side has does not apply to these runs.
+        row.baseline.or(row.candidate)?;
+        let verdict = match row.verdict? {
+            Judgement::Worse => CheckVerdict::Fail,
+            Judgement::Better | Judgement::Same => CheckVerdict::Pass,
+            Judgement::CannotTell if row.looks_worse_beyond(comparison.tolerance) => {
+                CheckVerdict::Inconclusive
+            }
+            Judgement::CannotTell => CheckVerdict::Pass,
+        };
+        let value = |value: Option<f64>| value.map_or_else(|| "nothing".to_owned(), |v| row.unit.write(v));
+        let (name, limit) =
+            (format!("baseline.{}", row.metric), format!("not worse than {}", value(row.baseline)));
+        Some(Check::plain(name, verdict, limit, value(row.candidate), row.why.clone()))
+    };
+    let sides = [&comparison.baseline, &comparison.candidate];
+    let fewest = sides.map(|side| side.total).into_iter().min().unwrap_or(0);
+    let too_few = (fewest < FEWEST_REQUESTS).then(|| {
+        let (limit, why) =
+            (format!("at least {FEWEST_REQUESTS} a side"), "so few would not show that 1 % fail");
+        Check::plain("baseline.requests", CheckVerdict::Inconclusive, limit, count(fewest), why)
+    });
+    let rows = comparison.rows.iter().filter_map(check);
+    too_few.into_iter().chain(rows).chain(comparison.limits.iter().cloned()).collect()
+}
+
+/// Combines the checks that need no baseline. A run can serve as a baseline regardless of its own comparison.
+pub(crate) fn verdict_alone(checks: &[Check]) -> CheckVerdict {
+    let alone = checks.iter().filter(|check| !worse::is_name(&check.name));
+    gate::verdict(&alone.cloned().collect::<Vec<_>>())
 }
 
 #[cfg(test)]

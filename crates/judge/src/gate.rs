@@ -16,28 +16,15 @@ mod windows;
 
 use std::collections::BTreeMap;
 
-use crate::compare::model::{Comparison, Judgement, Row};
-use crate::compare::{FEWEST_REQUESTS, worse};
 use figure::Measured;
 pub use known::{Figures, Known, OfTarget};
 use part::Part;
 pub(crate) use part::{figures, meant};
 use rolldrop_explain::model::RunResult;
-use rolldrop_explain::model::figures::{count, counted};
+use rolldrop_explain::model::figures::counted;
 use rolldrop_explain::model::{Check, CheckVerdict, CommandResult, RequestCounts, Verdict};
 use rolldrop_record::Cause;
 use rolldrop_record::expect::{Accounting, Expect, Validity};
-
-/// Checks every expectation, in a fixed order, and the defaults of every gate ([`with_defaults`]). Without expectations
-/// there is no gate; only the user's command is checked.
-pub fn check(result: &RunResult, expect: &Expect) -> Vec<Check> {
-    if expect.is_empty() {
-        return of_command(result);
-    }
-    let mut checks = with_defaults(result, expect);
-    checks.extend(worse::without_baseline(&expect.worse(), result));
-    checks
-}
 
 /// Checks every expectation except those that need a baseline. Unless an expectation replaces these, also checks that
 /// something was sent, that the target works while no pod ends, and that pods ended.
@@ -80,7 +67,8 @@ pub fn sent(counts: &RequestCounts) -> u64 {
     counts.total - counts.not_sent
 }
 
-fn of_command(result: &RunResult) -> Vec<Check> {
+/// Checks the user's command, if one ended the pods.
+pub(crate) fn of_command(result: &RunResult) -> Vec<Check> {
     result.command.as_ref().and_then(command_check).into_iter().collect()
 }
 
@@ -108,36 +96,6 @@ fn validity(verdict: &Verdict, expected: Validity) -> Check {
     Check::plain("validity", verdict, expected.as_str(), observed, why)
 }
 
-/// Checks that a run is not worse than its baseline, figure by figure. An inconclusive figure passes if it does not
-/// even look worse.
-pub fn against_baseline(comparison: &Comparison) -> Vec<Check> {
-    let check = |row: &Row| {
-        // A figure that neither side has does not apply to these runs.
-        row.baseline.or(row.candidate)?;
-        let verdict = match row.verdict? {
-            Judgement::Worse => CheckVerdict::Fail,
-            Judgement::Better | Judgement::Same => CheckVerdict::Pass,
-            Judgement::CannotTell if row.looks_worse_beyond(comparison.tolerance) => {
-                CheckVerdict::Inconclusive
-            }
-            Judgement::CannotTell => CheckVerdict::Pass,
-        };
-        let value = |value: Option<f64>| value.map_or_else(|| "nothing".to_owned(), |v| row.unit.write(v));
-        let (name, limit) =
-            (format!("baseline.{}", row.metric), format!("not worse than {}", value(row.baseline)));
-        Some(Check::plain(name, verdict, limit, value(row.candidate), row.why.clone()))
-    };
-    let sides = [&comparison.baseline, &comparison.candidate];
-    let fewest = sides.map(|side| side.total).into_iter().min().unwrap_or(0);
-    let too_few = (fewest < FEWEST_REQUESTS).then(|| {
-        let (limit, why) =
-            (format!("at least {FEWEST_REQUESTS} a side"), "so few would not show that 1 % fail");
-        Check::plain("baseline.requests", CheckVerdict::Inconclusive, limit, count(fewest), why)
-    });
-    let rows = comparison.rows.iter().filter_map(check);
-    too_few.into_iter().chain(rows).chain(comparison.limits.iter().cloned()).collect()
-}
-
 /// Combines all checks into a verdict: a failure outweighs an inconclusive check. Without checks the gate passes.
 pub fn verdict(checks: &[Check]) -> CheckVerdict {
     let any = |v: CheckVerdict| checks.iter().any(|c| c.verdict == v);
@@ -148,12 +106,6 @@ pub fn verdict(checks: &[Check]) -> CheckVerdict {
     } else {
         CheckVerdict::Pass
     }
-}
-
-/// Combines the checks that need no baseline. A run can serve as a baseline regardless of its own comparison.
-pub(crate) fn verdict_alone(checks: &[Check]) -> CheckVerdict {
-    let alone = checks.iter().filter(|check| !worse::is_name(&check.name));
-    verdict(&alone.cloned().collect::<Vec<_>>())
 }
 
 /// Checks the user's command: one that failed fails the gate, one that the run cut off is not judged.

@@ -11,5 +11,20 @@ pub mod spending;
 pub mod standing;
 pub mod tune;
 
+use rolldrop_explain::RunResult;
+use rolldrop_explain::model::Check;
+use rolldrop_record::Expect;
+
+/// Checks every expectation, in a fixed order, and the defaults of every gate ([`gate::with_defaults`]). Without
+/// expectations there is no gate; only the user's command is checked.
+pub fn check(result: &RunResult, expect: &Expect) -> Vec<Check> {
+    if expect.is_empty() {
+        return gate::of_command(result);
+    }
+    let mut checks = gate::with_defaults(result, expect);
+    checks.extend(compare::worse::without_baseline(&expect.worse(), result));
+    checks
+}
+
 #[cfg(test)]
 mod tests;

@@ -47,10 +47,10 @@ fn result_survives_json_and_gate() {
         ..Expect::default()
     };
     let verdicts =
-        |r: &RunResult, e: &Expect| gate::check(r, e).iter().map(|c| c.verdict).collect::<Vec<_>>();
+        |r: &RunResult, e: &Expect| crate::check(r, e).iter().map(|c| c.verdict).collect::<Vec<_>>();
     use model::CheckVerdict::{Fail, Inconclusive, Pass};
     assert_eq!(verdicts(&result, &expect), [Pass, Fail, Pass]);
-    assert_eq!(gate::verdict(&gate::check(&result, &expect)), Fail);
+    assert_eq!(gate::verdict(&crate::check(&result, &expect)), Fail);
     expect.windows = Some(longest(100));
     assert_eq!(verdicts(&result, &expect)[2], Inconclusive);
     expect.windows = Some(longest(50));
@@ -87,7 +87,7 @@ fn container_kill_gets_own_explanation() {
     assert_eq!(result.terminations, []);
     let none = Expect { restarts: Some(Bounds { max: Some(0), ..Bounds::default() }), ..Expect::default() };
     let restarts =
-        gate::check(&result, &none).into_iter().find(|check| check.name == "restarts.max").unwrap();
+        crate::check(&result, &none).into_iter().find(|check| check.name == "restarts.max").unwrap();
     assert_eq!(restarts.verdict, model::CheckVerdict::Fail);
     assert!(restarts.why.starts_with("container app of pod b ended (exit code 137)"), "{restarts:?}");
     let causes = BTreeMap::from([(Cause::KilledInFlight, 1), (Cause::RoutedToDeadPod, 20)]);
@@ -122,7 +122,7 @@ fn own_stale_flows_are_counted_apart() {
     assert_eq!(r.stale_flow_own_by_outcome, BTreeMap::from([(Outcome::ConnectTimeout, 1)]));
     let eight = DroppedLimits { max: Some(Amount::Count(8)), ..DroppedLimits::default() };
     let expect = Expect { dropped: Some(eight), ..Expect::default() };
-    let checks = gate::check(&result, &expect);
+    let checks = crate::check(&result, &expect);
     assert_eq!((checks[0].verdict, checks[0].observed.as_str()), (model::CheckVerdict::Pass, "8"));
 }
 
@@ -147,7 +147,7 @@ fn group_window_fails_limit() {
     result.groups[0].windows[0].lower_s = Some(0.7);
     let verdict = |ms| {
         let expect = Expect { windows: Some(longest(ms)), ..Expect::default() };
-        let checks = gate::check(&result, &expect);
+        let checks = crate::check(&result, &expect);
         (checks[0].verdict, checks[0].why.clone())
     };
     let (judged, why) = verdict(600);
@@ -179,12 +179,12 @@ fn skipped_action_fails_gate() {
     assert_eq!(found.what, "deletePod was not done");
     let failed = |min: Option<u64>| {
         let terminations = Some(Bounds { min, ..Bounds::default() });
-        let checks = gate::check(&result, &Expect { terminations, ..Expect::default() });
+        let checks = crate::check(&result, &Expect { terminations, ..Expect::default() });
         checks.iter().any(|c| c.name == "terminations.planned" && c.verdict == model::CheckVerdict::Fail)
     };
     assert!(failed(Some(1)), "although as many pods ended as the scenario expects");
     assert!(!failed(Some(0)), "terminations need not happen");
-    assert!(gate::check(&result, &Expect::default()).is_empty(), "nothing is expected");
+    assert!(crate::check(&result, &Expect::default()).is_empty(), "nothing is expected");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn unsettled_rollout_fails_gate() {
     }
     records.events.sort_by_key(|event| event.at);
     let result = analysed(records).result;
-    let planned = gate::check(&result, &Expect::default_gate())
+    let planned = crate::check(&result, &Expect::default_gate())
         .into_iter()
         .find(|c| c.name == "terminations.planned")
         .unwrap();
@@ -220,7 +220,7 @@ fn simultaneous_ends_miss_short_limit() {
     {
         let result = analysed(all_at_once(naming, seed).0.records).result;
         let expect = Expect { windows: Some(longest(600)), ..Expect::default() };
-        let verdict = gate::check(&result, &expect)[0].verdict;
+        let verdict = crate::check(&result, &expect)[0].verdict;
         assert_ne!(verdict, CheckVerdict::Pass, "two were routed to for 1.13 s");
     }
 }
@@ -239,7 +239,7 @@ fn ending_pod_500s_are_counted_apart() {
          listener"
     );
     let failed = |expect: serde_json::Value, result: &RunResult| {
-        let checks = gate::check(result, &serde_json::from_value(expect).unwrap());
+        let checks = crate::check(result, &serde_json::from_value(expect).unwrap());
         let failed = checks.iter().filter(|check| check.verdict == CheckVerdict::Fail);
         failed.map(|check| check.name.clone()).collect::<Vec<_>>()
     };

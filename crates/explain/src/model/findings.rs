@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::figures::{count, percent};
-use crate::math::stats;
 use rolldrop_record::{Cause, named};
 
 named! {
@@ -122,9 +121,10 @@ named! {
 
 impl Unit {
     /// Writes a number as observed.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count, which is whole")]
     pub fn write(self, value: f64) -> String {
         match self {
-            Unit::Count if value.fract() == 0.0 => count(stats::index(value) as u64),
+            Unit::Count if value.fract() == 0.0 => count(value as u64),
             Unit::Count => format!("{value:.1}"),
             Unit::Share => percent(value),
             Unit::Seconds => format!("{value:.3} s"),

@@ -204,7 +204,7 @@ impl Sample {
             scale: scale(timeline),
             started: timeline.info.started,
             verdict: result.verdict.clone(),
-            gate: gate::verdict_alone(&result.checks),
+            gate: super::verdict_alone(&result.checks),
             is_closed_loop,
             duration_s: result.load.duration_s,
             total: result.requests.total,

@@ -183,7 +183,7 @@ fn latency_verdict_needs_two_runs() {
     let p90 = |baseline: &[Sample], candidate: &[Sample]| {
         let comparison = compare(baseline, candidate, &quick()).unwrap();
         let row = comparison.rows.iter().find(|row| row.metric == "latency_ms.response.p90").unwrap().clone();
-        let gate = crate::gate::against_baseline(&comparison);
+        let gate = checks(&comparison);
         let check =
             gate.iter().find(|check| check.name == "baseline.latency_ms.response.p90").unwrap().verdict;
         assert_eq!(comparison.caveats.iter().any(|caveat| caveat == ONE_RUN), row.p.is_none());
@@ -268,7 +268,7 @@ fn rollout_counts_as_one_lossy_episode() {
     let row = comparison.rows.iter().find(|row| row.metric == "terminations.rollout.with_drops").unwrap();
     assert!(row.why.starts_with("0 of 1, then 1 of 1"), "{row:?}");
     assert_eq!((row.verdict, row.looks_worse()), (Some(Judgement::CannotTell), true));
-    let gate = crate::gate::against_baseline(&comparison);
+    let gate = checks(&comparison);
     let check = gate.iter().find(|check| check.name == "baseline.terminations.rollout.dropped").unwrap();
     assert_eq!(check.verdict, CheckVerdict::Inconclusive, "{check:?}");
 }
@@ -319,7 +319,7 @@ fn totals(total: u64, dropped: u64, terminations: usize) -> Sample {
 fn verdict_of(baseline: &Sample, candidate: &Sample, metric: &str) -> (CheckVerdict, String) {
     let (baseline, candidate) = (slice::from_ref(baseline), slice::from_ref(candidate));
     let comparison = compare(baseline, candidate, &quick()).unwrap();
-    let check = crate::gate::against_baseline(&comparison);
+    let check = checks(&comparison);
     let check = check.iter().find(|check| check.name == format!("baseline.{metric}")).unwrap();
     (check.verdict, check.in_words())
 }
@@ -362,7 +362,7 @@ fn single_equal_runs_never_fail() {
         let mut rng = SmallRng::seed_from_u64(seed);
         let [a, b] = [0.8, 1.2].map(|slower| run(Service { slower, ..alike(0.9) }, &mut rng));
         let comparison = compare(&[a], &[b], &quick()).unwrap();
-        let checks = crate::gate::against_baseline(&comparison);
+        let checks = checks(&comparison);
         assert!(checks.iter().all(|check| check.verdict != CheckVerdict::Fail), "{checks:?}");
     }
 }

@@ -60,7 +60,7 @@ pub(super) fn run(lost: &[u64]) -> RunResult {
 fn checks(result: &RunResult, expect: Value) -> Vec<Check> {
     let expect: Expect = serde_json::from_value(expect).unwrap();
     assert_eq!(expect.check(), Ok(()));
-    gate::check(result, &expect)
+    crate::check(result, &expect)
 }
 
 /// Returns the verdict of the only check.
@@ -382,7 +382,7 @@ fn worse_limit_without_baseline_is_inconclusive() {
          rolldrop gate RUN --baseline RUN|FILE|FOLDER"
     );
     // Its run counts as a baseline nevertheless, unless another check did not pass.
-    let alone = |result: &RunResult| gate::verdict_alone(&result.checks);
+    let alone = |result: &RunResult| crate::compare::verdict_alone(&result.checks);
     result.checks = vec![check];
     assert_eq!((gate::verdict(&result.checks), alone(&result)), (Inconclusive, Pass));
     result.checks.extend(checks(&result, json!({"dropped": {"max": 4}})));

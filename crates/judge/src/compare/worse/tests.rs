@@ -58,7 +58,7 @@ fn options(expect: Value) -> Options {
 fn all(baseline: &[Sample], candidate: &Sample, expect: Value) -> Vec<Check> {
     let options = options(expect);
     if baseline.len() < FEWEST_RUNS {
-        return gate::against_baseline(
+        return crate::compare::checks(
             &compare(baseline, std::slice::from_ref(candidate), &options).unwrap(),
         );
     }
