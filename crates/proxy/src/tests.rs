@@ -254,7 +254,7 @@ async fn accept(app: &TcpListener) -> TcpStream {
 }
 
 fn get(id: u64) -> String {
-    format!("GET / HTTP/1.1\r\nHost: Web\r\nrolldrop-id: load-{id}\r\n\r\n")
+    format!("GET / HTTP/1.1\r\nHost: Web\r\nrolldrop-id: run-load-{id}\r\n\r\n")
 }
 
 /// Protocol, end, and the bytes of client and app.

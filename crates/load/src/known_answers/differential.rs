@@ -106,7 +106,7 @@ pub(super) async fn curl(version: &str, url: &str) -> String {
     let limit = LIMIT.as_secs().to_string();
     let status = Command::new("curl")
         .args(["-q", "--silent", "--insecure", version, "--fail", "--noproxy", "*", "--max-time", &limit])
-        .args(["-H", "rolldrop-id: curl-0", url])
+        .args(["-H", "rolldrop-id: run-curl-0", url])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .status()
@@ -147,7 +147,7 @@ async fn said_by_hyper(
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| kind(&e))?;
     let mut driver = JoinSet::new();
     driver.spawn(connection.with_upgrades());
-    let request = hyper::Request::get("/").header("host", "x").header("rolldrop-id", format!("hyper-{seq}"));
+    let request = hyper::Request::get("/").header("host", "x").header("rolldrop-id", format!("run-hyper-{seq}"));
     let response = sender.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await;
     let response = response.map_err(|e| kind(&e))?;
     let status = response.status().as_u16();

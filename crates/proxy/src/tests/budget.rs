@@ -151,7 +151,7 @@ async fn ambiguous_answers_spend_no_budget() {
 async fn dripping_client_makes_room() {
     let (app, address) = app().await;
     let proxy = with(address, Budget { connections: 1, ..Budget::DEFAULT });
-    let post = format!("POST / HTTP/1.1\r\nrolldrop-id: load-1\r\nContent-Length: {}\r\n\r\n", 1 << 20);
+    let post = format!("POST / HTTP/1.1\r\nrolldrop-id: run-load-1\r\nContent-Length: {}\r\n\r\n", 1 << 20);
     let (mut slow, mut server) = proxy.asked(&app, &post).await;
     let reads = tokio::spawn(async move { tokio::io::copy(&mut server, &mut tokio::io::sink()).await });
     let drips = async {

@@ -14,7 +14,7 @@ async fn bytes_pass_unchanged_on_kept_connections() {
     )
     .await;
 
-    let chunked = "POST /a HTTP/1.1\r\nrolldrop-id: load-1\r\nTransfer-Encoding: chunked\r\n\r\n\
+    let chunked = "POST /a HTTP/1.1\r\nrolldrop-id: run-load-1\r\nTransfer-Encoding: chunked\r\n\r\n\
                    05;x=y\r\nhello\r\n0\r\nTrailer: t\r\n\r\n";
     client.write_all(chunked.as_bytes()).await.unwrap();
     expect(&mut server, chunked).await;
@@ -47,11 +47,11 @@ async fn bytes_pass_unchanged_on_kept_connections() {
 async fn interim_head_and_pipelined_answers_pass() {
     let (app, address) = app().await;
     let proxy = Running::start_with(address, PodHeader::Omitted);
-    let put = "PUT / HTTP/1.1\r\nrolldrop-id: load-0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n";
+    let put = "PUT / HTTP/1.1\r\nrolldrop-id: run-load-0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n";
     let (mut client, mut server) = proxy.asked(&app, put).await;
     server.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await.unwrap();
     expect(&mut client, "HTTP/1.1 100 Continue\r\n\r\n").await;
-    let head = "HEAD / HTTP/1.1\r\nrolldrop-id: load-1\r\n\r\n";
+    let head = "HEAD / HTTP/1.1\r\nrolldrop-id: run-load-1\r\n\r\n";
     client.write_all(format!("hi{head}{}", get(2)).as_bytes()).await.unwrap();
     expect(&mut server, &format!("hi{head}{}", get(2))).await;
     let answers = "HTTP/1.1 204 None\r\n\r\n\
@@ -77,7 +77,7 @@ async fn interim_head_and_pipelined_answers_pass() {
 async fn upgraded_connection_becomes_tunnel() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
-    let ask = "GET /ws HTTP/1.1\r\nrolldrop-id: load-0\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
+    let ask = "GET /ws HTTP/1.1\r\nrolldrop-id: run-load-0\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
     let (mut client, mut server) = proxy.asked(&app, ask).await;
     server.write_all(b"HTTP/1.1 101 Go\r\nUpgrade: x\r\n\r\nfrom app").await.unwrap();
     expect(&mut client, "HTTP/1.1 101 Go\r\nUpgrade: x\r\nrolldrop-pod: web-1\r\n\r\nfrom app").await;

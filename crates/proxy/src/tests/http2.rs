@@ -21,7 +21,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 fn fields(seq: u64) -> Vec<u8> {
     // GET, http, /, and a host that enters the table.
     let mut block = vec![0x82, 0x86, 0x84, 0x41, 1, b'a'];
-    block.extend(hpack::literal("rolldrop-id", &format!("load-{seq}")));
+    block.extend(hpack::literal("rolldrop-id", &format!("run-load-{seq}")));
     block
 }
 
@@ -74,7 +74,7 @@ async fn calls_pass_with_trailers_and_rows() {
     let client = tokio::spawn(connection);
     let mut sender = sender.ready().await.unwrap();
     let mut ask = |path: &str, seq: u64, ends: bool| {
-        let request = Request::post(format!("http://a{path}")).header("rolldrop-id", format!("load-{seq}"));
+        let request = Request::post(format!("http://a{path}")).header("rolldrop-id", format!("run-load-{seq}"));
         sender.send_request(request.body(()).unwrap(), ends).unwrap()
     };
     let (echo, mut upload) = ask("/echo", 0, false);

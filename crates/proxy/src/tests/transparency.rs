@@ -390,7 +390,7 @@ async fn stalled_app_hides_no_client_reset() {
     let mut client = proxy.client().await;
     let mut server = accept(&app).await;
     client
-        .write_all(b"POST / HTTP/1.1\r\nrolldrop-id: load-0\r\nContent-Length: 1000000000\r\n\r\n")
+        .write_all(b"POST / HTTP/1.1\r\nrolldrop-id: run-load-0\r\nContent-Length: 1000000000\r\n\r\n")
         .await
         .unwrap();
     // Until nothing more fits between the two.
