@@ -167,7 +167,7 @@ impl Ledger {
         if id == HOSTILE_ID {
             return;
         }
-        match id.strip_prefix("soak-").and_then(|number| number.parse().ok()) {
+        match id.strip_prefix("run-soak-").and_then(|number| number.parse().ok()) {
             Some(number) => self.note_once(number, Known::READ_BY_APP),
             None => self.fault(format!("the app read the id {id:?}")),
         }

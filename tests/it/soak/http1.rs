@@ -136,7 +136,7 @@ fn break_off(stream: &BufReader<TcpStream>, rng: &mut StdRng) {
 fn request(id: u64, rng: &mut StdRng) -> Vec<u8> {
     let length = one_of(rng, &[0, 10, 2_000, 100_000]);
     let method = if length == 0 { "GET" } else { "POST" };
-    let head = format!("{method} / HTTP/1.1\r\nhost: soak\r\nrolldrop-id: soak-{id}\r\n");
+    let head = format!("{method} / HTTP/1.1\r\nhost: soak\r\nrolldrop-id: run-soak-{id}\r\n");
     let (framing, before, after) = match (length, rng.random_range(0..8)) {
         (0, _) => (String::new(), String::new(), ""),
         (_, 0) => (format!("expect: 100-continue\r\ncontent-length: {length}\r\n"), String::new(), ""),
@@ -270,8 +270,9 @@ async fn is_refused(mut stream: TcpStream, ledger: &Ledger) -> io::Result<()> {
 
 /// Leaves HTTP, and gets an echo.
 async fn switch(mut stream: TcpStream, id: u64, rng: &mut StdRng, ledger: &Ledger) -> io::Result<()> {
-    let ask =
-        format!("GET / HTTP/1.1\r\nrolldrop-id: soak-{id}\r\nconnection: upgrade\r\nupgrade: soak\r\n\r\n");
+    let ask = format!(
+        "GET / HTTP/1.1\r\nrolldrop-id: run-soak-{id}\r\nconnection: upgrade\r\nupgrade: soak\r\n\r\n"
+    );
     stream.write_all(ask.as_bytes()).await?;
     let (from, mut to) = stream.split();
     let mut from = BufReader::new(from);

@@ -115,7 +115,7 @@ pub(super) async fn converse(
         for _ in 0..one_of(rng, &[1, 1, 3, 10]) {
             let id = ledger.new_id();
             let length = one_of(rng, &[0, 10, 2_000, 100_000]);
-            let request = Request::post("http://soak/").header("rolldrop-id", format!("soak-{id}"));
+            let request = Request::post("http://soak/").header("rolldrop-id", format!("run-soak-{id}"));
             let request = request.body(()).expect("a request");
             let (response, mut to) = sender.send_request(request, length == 0)?;
             if length > 0 {

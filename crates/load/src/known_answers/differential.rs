@@ -147,7 +147,8 @@ async fn said_by_hyper(
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| kind(&e))?;
     let mut driver = JoinSet::new();
     driver.spawn(connection.with_upgrades());
-    let request = hyper::Request::get("/").header("host", "x").header("rolldrop-id", format!("run-hyper-{seq}"));
+    let request =
+        hyper::Request::get("/").header("host", "x").header("rolldrop-id", format!("run-hyper-{seq}"));
     let response = sender.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await;
     let response = response.map_err(|e| kind(&e))?;
     let status = response.status().as_u16();

@@ -47,7 +47,8 @@ async fn bytes_pass_unchanged_on_kept_connections() {
 async fn interim_head_and_pipelined_answers_pass() {
     let (app, address) = app().await;
     let proxy = Running::start_with(address, PodHeader::Omitted);
-    let put = "PUT / HTTP/1.1\r\nrolldrop-id: run-load-0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n";
+    let put =
+        "PUT / HTTP/1.1\r\nrolldrop-id: run-load-0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n";
     let (mut client, mut server) = proxy.asked(&app, put).await;
     server.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await.unwrap();
     expect(&mut client, "HTTP/1.1 100 Continue\r\n\r\n").await;

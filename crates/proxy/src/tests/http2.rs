@@ -74,7 +74,8 @@ async fn calls_pass_with_trailers_and_rows() {
     let client = tokio::spawn(connection);
     let mut sender = sender.ready().await.unwrap();
     let mut ask = |path: &str, seq: u64, ends: bool| {
-        let request = Request::post(format!("http://a{path}")).header("rolldrop-id", format!("run-load-{seq}"));
+        let request =
+            Request::post(format!("http://a{path}")).header("rolldrop-id", format!("run-load-{seq}"));
         sender.send_request(request.body(()).unwrap(), ends).unwrap()
     };
     let (echo, mut upload) = ask("/echo", 0, false);
