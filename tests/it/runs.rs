@@ -7,10 +7,8 @@ use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 use rolldrop_explain::model::{RunResult, Verdict};
 use rolldrop_record::event::Action;
-use rolldrop_record::run_info::{
-    Balances, BalancesBecause, ClusterInfo, FORMAT_VERSION, LoadPlan, Pacing, Target, Tool,
-};
-use rolldrop_record::{EventKind, Expect, Records, RunDir, RunInfo, Stamp};
+use rolldrop_record::run_info::Tool;
+use rolldrop_record::{EventKind, Records, RunDir, RunInfo, Stamp};
 use serde_json::Value;
 
 use crate::harness::{Finished, Rolldrop, again_while_invalid};
@@ -36,46 +34,8 @@ impl From<Dataplane> for &'static str {
 
 /// Returns the run.json of a whole run that was never measured: fresh connections to one Service.
 pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, Stamp)) -> RunInfo {
-    RunInfo {
-        format: FORMAT_VERSION,
-        tool: Tool::this(),
-        run: "k3v9x2abcdef".parse().expect("a run id"),
-        name: "synthetic".into(),
-        scenario: Value::Null,
-        expect: Expect::default(),
-        cluster: ClusterInfo::default(),
-        targets: vec![Target {
-            name: "web".into(),
-            url: "http://web".into(),
-            consumer: "service web".into(),
-            balances: Balances::Connections,
-            balances_because: BalancesBecause::Assumed,
-            service: None,
-            routing: None,
-            node: None,
-        }],
-        load: LoadPlan {
-            pacing: Pacing::Constant,
-            rate,
-            duration_s,
-            warmup_s: 0.0,
-            connect_timeout_s: 1.0,
-            response_timeout_s: 5.0,
-            success: vec![(200, 299)],
-            ..LoadPlan::default()
-        },
-        sources: Vec::new(),
-        started,
-        ended: Some(ended),
-        complete: true,
-        interrupted: false,
-        max_busy: None,
-        aborted: None,
-        looks: None,
-        rounds: None,
-        policy: rolldrop_record::Policy::default(),
-        events: None,
-    }
+    let made_up = rolldrop_simulation::info(rate, duration_s, (started, ended));
+    RunInfo { tool: Tool::this(), name: "synthetic".into(), ..made_up }
 }
 
 /// A finished run.

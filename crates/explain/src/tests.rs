@@ -4,6 +4,7 @@ mod answers;
 mod bounds;
 mod clocks;
 mod corners;
+mod findings;
 mod once;
 mod pictures;
 mod recorded;
@@ -36,6 +37,28 @@ fn analysed(records: Records) -> Analysis {
     let analysis = Analysed::of(records.log(), records).unwrap().analysis;
     assert_eq!(format!("{analysis:?}"), format!("{read_again:?}"));
     analysis
+}
+
+/// Returns a run in which `b` loses its label at 5 s and has it back at 8 s, without requests yet.
+fn relabelled() -> Records {
+    let mut records = records();
+    for (ms, pods) in [(-900, &["a", "b"][..]), (5100, &["a"]), (8000, &["a", "b"])] {
+        slice(&mut records, ms, "web", pods);
+    }
+    let relabel = Action {
+        is_undone: false,
+        disruption: 0,
+        action: ActionName::Relabel,
+        mode: None,
+        pod: Some("b".into()),
+        uid: Some("uid-b".into()),
+        answered: at(5010),
+        status: Some(200),
+        error: None,
+    };
+    records.events.push(Event::new(at(5000), "coordinator", EventKind::Action(relabel)));
+    records.events.sort_by_key(|event| event.at);
+    records
 }
 
 #[test]
@@ -129,7 +152,7 @@ fn open_windows_share_one_finding() {
     let records = three_pods();
     let (timeline, _) = Timeline::build(records.log(), records).unwrap();
     let both = [one, other];
-    let told = findings::bounds::findings(&timeline, &both).map(|finding| finding.what);
+    let told = crate::conclude::findings::bounds::findings(&timeline, &both).map(|finding| finding.what);
     let told: Vec<String> = told.collect();
     assert_eq!(told, ["the windows of 2 pods towards service web have no upper bound"]);
 }

@@ -1,4 +1,4 @@
-//! What a run amounts to: its expectations, its comparison with other runs, and the sleep that a tuning chooses.
+//! Decisions about results: the gate's checks, comparisons with other runs, and the sleep that a tuning chooses.
 //!
 //! Pure: results in, decisions out. `gate` checks one result against what is expected of it, and `standing` says in a
 //! word what the checks amount to; `spending` shares the gate's error between its looks. `compare` sets runs against a

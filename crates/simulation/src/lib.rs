@@ -14,7 +14,9 @@ use std::sync::Arc;
 use rolldrop_record::event::{
     Action, ActionName, Change, ContainerState, EndpointSliceEvent, EndpointState, PodEvent,
 };
-use rolldrop_record::run_info::{Balances, BalancesBecause, ClusterInfo, LoadPlan, Pacing, Target, Tool};
+use rolldrop_record::run_info::{
+    Balances, BalancesBecause, ClusterInfo, FORMAT_VERSION, LoadPlan, Pacing, Target, Tool,
+};
 use rolldrop_record::{
     Event, EventKind, Expect, Mode, Outcome, Phase, Protocol, Records, RequestId, RequestRow, RunId, RunInfo,
     ServedEnd, ServedRow, Stamp,
@@ -33,10 +35,10 @@ pub fn run() -> RunId {
     "k3v9x2abcdef".parse().unwrap()
 }
 
-/// Returns a run of three pods, `a`, `b` and `c`, to which no request has been sent yet.
-pub fn records() -> Records {
-    let info = RunInfo {
-        format: 2,
+/// Returns the run.json of a whole run that was never measured: fresh connections to one Service.
+pub fn info(rate: f64, duration_s: f64, (started, ended): (Stamp, Stamp)) -> RunInfo {
+    RunInfo {
+        format: FORMAT_VERSION,
         tool: Tool { name: "rolldrop".into(), version: "0".into() },
         run: run(),
         name: "made-up".into(),
@@ -55,8 +57,8 @@ pub fn records() -> Records {
         }],
         load: LoadPlan {
             pacing: Pacing::Constant,
-            rate: 300.0,
-            duration_s: 10.0,
+            rate,
+            duration_s,
             warmup_s: 0.0,
             connect_timeout_s: 1.0,
             response_timeout_s: 5.0,
@@ -64,8 +66,8 @@ pub fn records() -> Records {
             ..LoadPlan::default()
         },
         sources: Vec::new(),
-        started: at(0),
-        ended: Some(at(10_000)),
+        started,
+        ended: Some(ended),
         complete: true,
         interrupted: false,
         max_busy: None,
@@ -74,7 +76,12 @@ pub fn records() -> Records {
         rounds: None,
         policy: rolldrop_record::Policy::default(),
         events: None,
-    };
+    }
+}
+
+/// Returns a run of three pods, `a`, `b` and `c`, to which no request has been sent yet.
+pub fn records() -> Records {
+    let info = info(300.0, 10.0, (at(0), at(10_000)));
     let load = EventKind::LoadStarted { rate: 300.0, duration_s: 10.0, warmup_s: 0.0 };
     let mut events = vec![Event::new(at(0), "coordinator", load)];
     for pod in ["a", "b", "c"] {

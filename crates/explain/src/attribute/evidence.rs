@@ -24,7 +24,7 @@ use crate::route::tries::{Loss, Tries};
 use crate::timeline::by_name::ByName;
 use crate::timeline::endpoints::Scope;
 use crate::timeline::requests::Connection;
-use crate::timeline::{Lives, PodEnd, Request, Requests, Timeline};
+use crate::timeline::{Lives, Request, Requests, Timeline};
 use rolldrop_record::parts::{PartError, Wanted};
 use rolldrop_record::routing::Balancing;
 use rolldrop_record::run_info::Balances;
@@ -379,15 +379,15 @@ fn reaches(timeline: &Timeline, gathered: &mut Gathered, deaths: &[Death], alpha
             let alpha = tail.alpha_of_balance(alpha[e]);
             let from = tail.last_named.map_or(end.t0.latest, |at| at.max(end.t0.latest));
             let tries = &gathered.tries[number];
-            let is_in_rules = |(other, o): (&PodEnd, usize), at: Stamp| {
-                let until = match &gathered.tails[o][number].reach {
-                    Some(reach) if o < e => reach.until,
-                    _ => other.gone().map(|gone| gone.shifted_ns(LAG_NS)),
-                };
-                other.t0.earliest <= at && until.is_none_or(|until| at <= until)
+            let may_be_another = |at: Stamp| {
+                timeline.ends.iter().enumerate().any(|(o, other)| {
+                    let until = match &gathered.tails[o][number].reach {
+                        Some(reach) if o < e => reach.until,
+                        _ => other.gone().map(|gone| gone.shifted_ns(LAG_NS)),
+                    };
+                    o != e && other.t0.earliest <= at && until.is_none_or(|until| at <= until)
+                })
             };
-            let may_be_another =
-                |at| (timeline.ends.iter().zip(0..)).any(|(other, o)| o != e && is_in_rules((other, o), at));
             let end = (end, &deaths[e]);
             let reach = balance::reach(end, &route, tries, from, alpha, &dead, may_be_another);
             gathered.tails[e][number].reach = Some(reach);

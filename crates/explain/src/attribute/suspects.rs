@@ -18,7 +18,7 @@ use crate::attribute::evidence::Gathered;
 use crate::attribute::gateway::{self, Gateway, is_gateways};
 use crate::model::{Candidate, Why};
 use crate::route::LAG_NS;
-use crate::route::arrivals::{Arrivals, Tail, arrives, ending, silence_s};
+use crate::route::arrivals::{Arrivals, Tail, arrives, ending, silence_s, silent_until};
 use crate::route::death::Death;
 use crate::timeline::drop_policy::Class;
 use crate::timeline::endpoints::Scope;
@@ -537,8 +537,7 @@ fn is_unreachable(row: &RequestRow) -> bool {
 /// `None` if the pod may have stopped before that.
 fn left_alive(end: &PodEnd, tail: &Tail) -> Option<Stamp> {
     let last = tail.last_named.filter(|_| tail.rate > 0.0)?;
-    let silent_s = SHARE_FALLS * silence_s(tail.rate, LINK_ALPHA);
-    let left = last + std::time::Duration::from_secs_f64(silent_s.min(1e6));
+    let left = silent_until(last, SHARE_FALLS * silence_s(tail.rate, LINK_ALPHA));
     (left <= end.may_stop_from()).then_some(left)
 }
 
@@ -547,7 +546,7 @@ fn left_alive(end: &PodEnd, tail: &Tail) -> Option<Stamp> {
 fn reach_by_silence(end: &PodEnd, tail: &Tail) -> Stamp {
     let last = tail.last_possible.map_or(end.t0.latest, |at| at.max(end.t0.latest));
     if tail.rate > 0.0 {
-        return last + std::time::Duration::from_secs_f64(silence_s(tail.rate, LINK_ALPHA).min(1e6));
+        return silent_until(last, silence_s(tail.rate, LINK_ALPHA));
     }
     let removed = end.stages.endpoint_removed.or(end.gone()).unwrap_or(end.t0.latest);
     last.max(removed).shifted_ns(LAG_NS)

@@ -1,6 +1,7 @@
 //! The arrivals at a pod: their times, their rate before t0, and the times until which they surely or possibly came.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use crate::route::balance::Reach;
 use crate::timeline::{Request, Timeline};
@@ -154,6 +155,11 @@ fn rate(n: usize, first: Option<Stamp>, t0: Stamp) -> f64 {
 /// Returns the seconds within which an arrival at `rate` would have come, except with a chance of `alpha`.
 pub(crate) fn silence_s(rate: f64, alpha: f64) -> f64 {
     (1.0 / alpha).ln() / rate
+}
+
+/// Returns the end of a silence of this many seconds: no arrival in it shows that there are no more.
+pub(crate) fn silent_until(last: Stamp, seconds: f64) -> Stamp {
+    last + Duration::from_secs_f64(seconds.min(1e6))
 }
 
 /// Returns true if this consumer routed something for the request: a connection, or behind an L7 consumer the request

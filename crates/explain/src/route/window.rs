@@ -2,7 +2,7 @@
 
 use crate::model::{ALPHA, Mode, NoBound, Window, WindowBasis};
 use crate::route::LAG_NS;
-use crate::route::arrivals::{Tail, silence_s};
+use crate::route::arrivals::{Tail, silence_s, silent_until};
 use crate::timeline::endpoints::Scope;
 use crate::timeline::periods::Periods;
 use crate::timeline::{Gap, PodEnd, Timeline};
@@ -158,7 +158,7 @@ fn silence(
         );
         return Err((NoBound::PodExited, why));
     }
-    Ok((last + std::time::Duration::from_secs_f64(silence.min(1e6)), named(tail)))
+    Ok((silent_until(last, silence), named(tail)))
 }
 
 /// Returns the unit that a consumer balances.

@@ -54,23 +54,7 @@ fn charts_date_pods_and_actions() {
 
 #[test]
 fn relabelled_pod_is_out_until_return() {
-    let mut records = records();
-    for (ms, pods) in [(-900, &["a", "b"][..]), (5100, &["a"]), (8000, &["a", "b"])] {
-        slice(&mut records, ms, "web", pods);
-    }
-    let relabel = Action {
-        is_undone: false,
-        disruption: 0,
-        action: ActionName::Relabel,
-        mode: None,
-        pod: Some("b".into()),
-        uid: Some("uid-b".into()),
-        answered: at(5010),
-        status: Some(200),
-        error: None,
-    };
-    records.events.push(Event::new(at(5000), "coordinator", EventKind::Action(relabel)));
-    records.events.sort_by_key(|event| event.at);
+    let mut records = relabelled();
     (0..1000).for_each(|i| request(&mut records, i * 10 * MS, Outcome::Ok, Some("a")));
     let charts = analysed(records).charts;
     let out: BTreeMap<&str, _> = charts.pods.iter().map(|pod| (pod.name.as_str(), &pod.out_s)).collect();

@@ -104,23 +104,7 @@ fn advice_omits_outlasted_sleep() {
 
 #[test]
 fn pod_return_is_no_late_connection() {
-    let mut records = records();
-    for (ms, pods) in [(-900, &["a", "b"][..]), (5100, &["a"]), (8000, &["a", "b"])] {
-        slice(&mut records, ms, "web", pods);
-    }
-    let relabel = Action {
-        is_undone: false,
-        disruption: 0,
-        action: ActionName::Relabel,
-        mode: None,
-        pod: Some("b".into()),
-        uid: Some("uid-b".into()),
-        answered: at(5010),
-        status: Some(200),
-        error: None,
-    };
-    records.events.push(Event::new(at(5000), "coordinator", EventKind::Action(relabel)));
-    records.events.sort_by_key(|event| event.at);
+    let mut records = relabelled();
     for ms in (0..10_000).step_by(10) {
         let pod = if (5100..8020).contains(&ms) { "a" } else { "b" };
         request(&mut records, ms * MS, Outcome::Ok, Some(pod));

@@ -1,12 +1,12 @@
 //! Records that are whole, and ways to break them.
 
 use crate::timeline::Timeline;
-use rolldrop_record::run_info::{ClusterInfo, LoadPlan, Pacing, Role, Rows, Source, Tool};
+use rolldrop_record::run_info::{Role, Rows, Source};
 use rolldrop_record::{
-    ClockOffset, Event, EventKind, Expect, Outcome, Phase, Records, RequestId, RequestRow, RunInfo,
-    ServedEnd, ServedRow, Stamp,
+    ClockOffset, Event, EventKind, Outcome, Phase, Records, RequestId, RequestRow, ServedEnd, ServedRow,
+    Stamp,
 };
-use rolldrop_simulation::{run, served_at};
+use rolldrop_simulation::{info, run, served_at};
 
 const MS: i64 = 1_000_000;
 
@@ -62,37 +62,8 @@ fn whole() -> Records {
     for source in ["load-0", "a"] {
         events.extend([sample(source, 0, 0), sample(source, 900, 0)]);
     }
-    let info = RunInfo {
-        format: 2,
-        run: run(),
-        tool: Tool { name: "rolldrop".into(), version: "0".into() },
-        name: "made-up".into(),
-        scenario: serde_json::Value::Null,
-        expect: Expect::default(),
-        cluster: ClusterInfo::default(),
-        targets: Vec::new(),
-        load: LoadPlan {
-            pacing: Pacing::Constant,
-            rate: 100.0,
-            duration_s: 0.8,
-            warmup_s: 0.2,
-            connect_timeout_s: 1.0,
-            response_timeout_s: 5.0,
-            success: vec![(200, 299)],
-            ..LoadPlan::default()
-        },
-        sources,
-        started: at(0),
-        ended: Some(at(1000)),
-        complete: true,
-        interrupted: false,
-        max_busy: None,
-        aborted: None,
-        looks: None,
-        rounds: None,
-        policy: rolldrop_record::Policy::default(),
-        events: None,
-    };
+    let mut info = info(100.0, 0.8, (at(0), at(1000)));
+    (info.targets, info.load.warmup_s, info.sources) = (Vec::new(), 0.2, sources);
     Records {
         info,
         events,
