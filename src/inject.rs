@@ -22,13 +22,13 @@ mod tests;
 
 use serde_json::Value;
 
-use crate::manifest::{Change, Edit, Edited, Manifests, Object};
 use additions::{Additions, Refusal};
 use object::{APP_PORT_NAME, TARGET_PORTS, template, withdraw};
 pub(crate) use object::{SIDECAR, WorkloadName, pod_labels};
 pub(crate) use options::{Absent, InjectError, KubernetesVersion, Mode, Options, SecretKey, Selection};
 use port::Service;
 pub(crate) use port::selects;
+use rolldrop_manifest::{Change, Edit, Edited, Manifests, Object};
 pub(crate) use sidecar::{ADMIN_PORT_NAME, NAME as SIDECAR_NAME};
 
 /// Changed manifests.

@@ -13,6 +13,5 @@ mod embedded;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod inject;
-mod manifest;
 mod nearest;
 mod scenario;

@@ -9,7 +9,7 @@ use super::options::{InjectError, KubernetesVersion, Options, Selection};
 use super::port::{self, Frontage, Lead, Services, Unfit};
 use super::rename;
 use super::sidecar::{self, Front, Ports};
-use crate::manifest::{Change, Edit, Object, escaped};
+use rolldrop_manifest::{Change, Edit, Object, escaped};
 
 /// Maximum number of workloads that a note names.
 const NAMED: usize = 5;

@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::object;
 use super::options::KubernetesVersion;
 use super::{Output, port};
-use crate::manifest::{Edit, Edited, ManifestError, Manifests, Object};
+use rolldrop_manifest::{Edit, Edited, ManifestError, Manifests, Object};
 
 /// The grace period of pods that name none (pkg/apis/core/v1/defaults.go).
 const DEFAULT_GRACE_S: u64 = 30;

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 
-use crate::manifest::{Change, Edit, Object, escaped};
+use rolldrop_manifest::{Change, Edit, Object, escaped};
 
 /// Name of the app's port while the sidecar has its original name.
 pub(crate) const APP_PORT_NAME: &str = "rolldrop-app";

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use super::object::WorkloadName;
-use crate::manifest::ManifestError;
+use rolldrop_manifest::ManifestError;
 
 /// Options for adding the sidecar.
 #[derive(Clone, Debug)]

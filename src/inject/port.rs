@@ -8,7 +8,7 @@ use super::object::{APP_PORT_NAME, SIDECAR, TARGET_PORTS};
 use super::options::{InjectError, KubernetesVersion, Mode, Options};
 use super::protocol::{Foreign, foreign};
 use super::sidecar::{self, ADMIN_PORT_NAME, Front, NAME as SIDECAR_NAME, Ports};
-use crate::manifest::{Object, escaped};
+use rolldrop_manifest::{Object, escaped};
 
 /// First port for a sidecar; ports that a workload declares are skipped.
 const FIRST_PORT: u16 = 18080;

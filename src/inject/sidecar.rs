@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::object::SIDECAR;
 use super::options::{Absent, Mode, Options};
-use crate::manifest::Object;
+use rolldrop_manifest::Object;
 
 /// The sidecar's name. Others may have it as well: `place` says which container is ours.
 pub(crate) const NAME: &str = "rolldrop";

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::yaml::Document;
 use super::{ClusterChoice, Disruption, Load, Loaded, Place, Scenario, ScenarioError, Target, Workload};
 use super::{expect, files, raw};
-use crate::manifest::Manifests;
+use rolldrop_manifest::Manifests;
 use rolldrop_record::run_info::{Balances, BalancesBecause};
 use rolldrop_record::shown;
 

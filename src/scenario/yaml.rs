@@ -9,7 +9,7 @@ use serde_json::Value;
 use serde_saphyr::Spanned;
 
 use super::ScenarioError;
-use crate::manifest::{ManifestError, Manifests};
+use rolldrop_manifest::{ManifestError, Manifests};
 
 /// A document as JSON, with a place for every path.
 #[derive(Clone, Debug, PartialEq)]

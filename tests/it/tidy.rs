@@ -12,7 +12,6 @@ use crate::harness::root;
 const MAY_USE: &[(&str, &[&str])] = &[
     ("scenario", &["record", "nearest", "manifest"]),
     ("inject", &["manifest"]),
-    ("manifest", &[]),
     ("nearest", &[]),
     ("cluster", &["embedded", "kubernetes"]),
     (
@@ -26,7 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 
 /// Modules that take data and return data, as `crates/explain` and `crates/report` do, whose lints check the same: no
 /// clock, no I/O, no async.
-const PURE: &[&str] = &["inject", "manifest", "nearest"];
+const PURE: &[&str] = &["inject", "nearest"];
 
 /// Names that a pure module never uses.
 const IMPURE: &[&str] = &[

@@ -18,7 +18,7 @@ const MARK: char = '\u{feff}';
 
 /// The documents of a text.
 #[derive(Debug)]
-pub(crate) struct Manifests {
+pub struct Manifests {
     file: String,
     form: Form,
     has_mark: bool,
@@ -28,10 +28,11 @@ pub(crate) struct Manifests {
 
 /// A text with edits made in it.
 #[derive(Debug)]
-pub(crate) struct Edited {
-    pub(crate) text: String,
+pub struct Edited {
+    /// The text.
+    pub text: String,
     /// A note for each document that was rewritten.
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 /// The format of a text. JSON is edited as YAML, but new parts are written as JSON.
@@ -56,7 +57,7 @@ impl Manifests {
     /// # Errors
     ///
     /// Fails if kubectl could not read the text either, or a key is given twice.
-    pub(crate) fn parse(file: &str, text: &str) -> Result<Self, ManifestError> {
+    pub fn parse(file: &str, text: &str) -> Result<Self, ManifestError> {
         let (text, has_mark) = text.strip_prefix(MARK).map_or((text, false), |text| (text, true));
         let whole = |form, documents| Self {
             file: file.to_owned(),
@@ -81,7 +82,7 @@ impl Manifests {
     }
 
     /// Returns the objects of all documents, those of a List one by one.
-    pub(crate) fn objects(&self) -> Vec<Object> {
+    pub fn objects(&self) -> Vec<Object> {
         let mut objects = Vec::new();
         for (document, entry) in self.documents.iter().enumerate() {
             let is_list = entry.value["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
@@ -99,7 +100,7 @@ impl Manifests {
     }
 
     /// Returns the file and line of the part that a JSON pointer names in an object, or of the nearest part around it.
-    pub(crate) fn place(&self, object: &Object, pointer: &str) -> String {
+    pub fn place(&self, object: &Object, pointer: &str) -> String {
         let root = self.documents.get(object.document).and_then(|entry| entry.root.as_ref());
         match root.map(|root| root.place(&format!("{}{pointer}", object.at))) {
             Some(place) => format!("{}:{}", self.file, line(&self.text, place)),
@@ -108,7 +109,7 @@ impl Manifests {
     }
 
     /// Makes the edits, in order.
-    pub(crate) fn edited(mut self, edits: &[Edit]) -> Edited {
+    pub fn edited(mut self, edits: &[Edit]) -> Edited {
         let mut of_document: Vec<Vec<&Edit>> = vec![Vec::new(); self.documents.len()];
         for edit in edits {
             of_document[edit.document].push(edit);

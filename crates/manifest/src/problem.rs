@@ -5,7 +5,7 @@ use thiserror::Error;
 
 /// Reason why manifests cannot be read.
 #[derive(Debug, Error, PartialEq, Eq)]
-pub(crate) enum ManifestError {
+pub enum ManifestError {
     /// A template that nobody has rendered.
     #[error(
         "{place}: this is a template ({text}), not a manifest: render it first, as helm template CHART does"

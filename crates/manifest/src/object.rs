@@ -6,16 +6,18 @@ use serde_json::Value;
 
 /// A change of a document.
 #[derive(Clone, Debug)]
-pub(crate) struct Edit {
-    pub(crate) document: usize,
+pub struct Edit {
+    /// Number of the document, from 0.
+    pub document: usize,
     /// JSON pointer (RFC 6901) to a field, an item, or for [`Change::Push`] a list.
-    pub(crate) pointer: String,
-    pub(crate) change: Change,
+    pub pointer: String,
+    /// Change of what the pointer names.
+    pub change: Change,
 }
 
 /// Kind of change.
 #[derive(Clone, Debug)]
-pub(crate) enum Change {
+pub enum Change {
     /// The field of a mapping has this value, whether it existed or not.
     Set(Value),
     /// The list has another item, at its end.
@@ -33,7 +35,7 @@ impl Edit {
     }
 
     /// Makes the edit in an object, in which the pointer was found.
-    pub(crate) fn apply(&self, object: &mut Value) {
+    pub fn apply(&self, object: &mut Value) {
         if let Change::Push(item) = &self.change {
             if let Some(list) = object.pointer_mut(&self.pointer).and_then(Value::as_array_mut) {
                 list.push(item.clone());
@@ -60,50 +62,57 @@ impl Edit {
 
 /// A Kubernetes object among manifests.
 #[derive(Clone, Debug)]
-pub(crate) struct Object {
+pub struct Object {
     /// The number of the document that it is in.
-    pub(crate) document: usize,
+    pub document: usize,
     /// JSON pointer to the object in the document; empty unless the object is an item of a List.
-    pub(crate) at: String,
-    pub(crate) value: Value,
+    pub at: String,
+    /// The object itself.
+    pub value: Value,
 }
 
 impl Object {
-    pub(crate) fn whole(document: usize, value: Value) -> Self {
+    /// Makes the object that is all of a document.
+    pub fn whole(document: usize, value: Value) -> Self {
         Self { document, at: String::new(), value }
     }
 
     /// Returns a title such as `deployment/web`.
-    pub(crate) fn title(&self) -> String {
+    pub fn title(&self) -> String {
         let kind = self.value["kind"].as_str().unwrap_or("object").to_lowercase();
         let meta = &self.value["metadata"];
         let name = meta["name"].as_str().or(meta["generateName"].as_str()).unwrap_or("without a name");
         format!("{kind}/{name}")
     }
 
-    pub(crate) fn namespace(&self) -> Option<&str> {
+    /// Returns the namespace that the object names.
+    pub fn namespace(&self) -> Option<&str> {
         self.value["metadata"]["namespace"].as_str()
     }
 
-    pub(crate) fn get(&self, pointer: &str) -> &Value {
+    /// Returns the value that a JSON pointer names in the object, or null.
+    pub fn get(&self, pointer: &str) -> &Value {
         self.value.pointer(pointer).unwrap_or(&Value::Null)
     }
 
-    pub(crate) fn edit(&self, pointer: impl fmt::Display, change: Change) -> Edit {
+    /// Makes an edit of what a JSON pointer names in the object.
+    pub fn edit(&self, pointer: impl fmt::Display, change: Change) -> Edit {
         Edit { document: self.document, pointer: format!("{}{pointer}", self.at), change }
     }
 
-    pub(crate) fn set(&self, pointer: impl fmt::Display, value: impl Into<Value>) -> Edit {
+    /// Makes the edit that sets a field.
+    pub fn set(&self, pointer: impl fmt::Display, value: impl Into<Value>) -> Edit {
         self.edit(pointer, Change::Set(value.into()))
     }
 
-    pub(crate) fn remove(&self, pointer: impl fmt::Display) -> Edit {
+    /// Makes the edit that removes a field or an item.
+    pub fn remove(&self, pointer: impl fmt::Display) -> Edit {
         self.edit(pointer, Change::Remove)
     }
 }
 
 /// Escapes a key as a part of a JSON pointer (RFC 6901, section 3).
-pub(crate) fn escaped(key: &str) -> String {
+pub fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 

@@ -14,6 +14,6 @@ mod tests;
 mod text;
 mod tree;
 
-pub(crate) use object::{Change, Edit, Object, escaped};
-pub(crate) use problem::ManifestError;
-pub(crate) use text::{Edited, Manifests};
+pub use object::{Change, Edit, Object, escaped};
+pub use problem::ManifestError;
+pub use text::{Edited, Manifests};
