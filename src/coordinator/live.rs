@@ -24,7 +24,7 @@ use super::undo::{self, ATTEMPTS, FOLLOW};
 use super::view::View;
 use crate::inject::ending::{Ending, Sleepers, set_ending};
 use crate::inject::{self, KubernetesVersion, SecretKey};
-use crate::scenario::Workload;
+use rolldrop_scenario::Workload;
 
 /// Changes to existing workloads.
 #[derive(Clone, Debug)]

@@ -13,8 +13,8 @@ use crate::cli::run;
 use crate::cli::signals::Interrupts;
 use crate::cluster::Cluster;
 use crate::coordinator::{Caller, LeftOvers, Since, changed_by_others};
-use crate::scenario::{Loaded, Scenario};
 use rolldrop_judge::tune::{Choice, Tuning};
+use rolldrop_scenario::{Loaded, Scenario};
 
 /// An earlier tuning, whose choice is to be proven again.
 pub(super) struct Verified {

@@ -19,12 +19,12 @@ use crate::cluster::Cluster;
 use crate::coordinator::{GitOps, LiveChanges};
 use crate::embedded::lab;
 use crate::inject::ending::set_ending;
-use crate::scenario::{ClusterChoice, Loaded};
 use rolldrop_explain::model::Analysis;
 use rolldrop_explain::model::figures::{counted, len};
 use rolldrop_explain::{RunResult, windows_needed};
 use rolldrop_judge::tune::{Names, Purpose, Settings, Unit, Units, is_outlasted, refuted};
 use rolldrop_record::{Clock, Policy, RoundsEnd, RunDir};
+use rolldrop_scenario::{ClusterChoice, Loaded};
 
 /// The most rounds of a run.
 const MOST_ROUNDS: usize = 12;

@@ -19,11 +19,11 @@ use crate::coordinator::{
 };
 use crate::inject::ending::{self, Ending, Sleepers};
 use crate::inject::{KubernetesVersion, pod_labels, selects};
-use crate::scenario::{Loaded, Place, Scenario};
 use rolldrop_explain::model::figures::{counted, len};
 use rolldrop_explain::{MAX_COARSENESS_S, RunResult};
 use rolldrop_judge::tune::{Rollout, Settings, Strategy};
 use rolldrop_record::Clock;
+use rolldrop_scenario::{Loaded, Place, Scenario};
 
 /// First sleep of pods while their windows are measured, in seconds: on a real cluster, and on the embedded one.
 const FIRST_SLEEP_S: [u64; 2] = [10, 5];

@@ -20,9 +20,9 @@ use crate::coordinator::error::CoordinatorError;
 use crate::coordinator::kinds::{resource_of, why_no_rollout};
 use crate::coordinator::load_job::takes_pods;
 use crate::inject;
-use crate::scenario::{Action, Count, Disruption, Place, Pods, Repeat, Scenario, Workload};
 use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_kubernetes::pods::Candidate;
+use rolldrop_scenario::{Action, Count, Disruption, Place, Pods, Repeat, Scenario, Workload};
 
 /// Minimum time from one batch to the next: a Service proxy may lag by that much.
 const SHORTEST_SPACING: Duration = Duration::from_secs(1);

@@ -15,9 +15,9 @@ use crate::coordinator::error::CoordinatorError;
 use crate::coordinator::preflight;
 use crate::coordinator::ways::{self, Way};
 use crate::inject;
-use crate::scenario::{Place, Scenario};
 use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_kubernetes::pods::Candidate;
+use rolldrop_scenario::{Place, Scenario};
 
 /// A target that is reached through the port of a node.
 struct NodePort<'a> {

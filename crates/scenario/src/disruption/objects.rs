@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 /// An object of the run's namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct Object {
+pub struct Object {
     /// Its group and version.
     pub api_version: String,
     /// Its kind.
@@ -26,7 +26,7 @@ impl fmt::Display for Object {
 
 /// A change of an object, as the API server takes it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Patch {
+pub struct Patch {
     /// The kind of patch.
     pub patch_type: PatchType,
     /// The patch.
@@ -35,7 +35,7 @@ pub(crate) struct Patch {
 
 impl Patch {
     /// Makes it a patch that the API server refuses if the object no longer has this version.
-    pub(crate) fn of_version(mut self, version: Option<&str>) -> Self {
+    pub fn of_version(mut self, version: Option<&str>) -> Self {
         let Some(version) = version else { return self };
         match &mut self.body {
             // The last operation, so that those before it find the object's own.
@@ -57,7 +57,7 @@ impl Patch {
 /// A kind of patch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum PatchType {
+pub enum PatchType {
     /// A JSON merge patch (RFC 7386).
     Merge,
     /// A strategic merge patch: lists are merged by the keys that Kubernetes knows.
@@ -69,7 +69,7 @@ pub(crate) enum PatchType {
 
 impl PatchType {
     /// Its media type.
-    pub(crate) const fn media_type(self) -> &'static str {
+    pub const fn media_type(self) -> &'static str {
         match self {
             PatchType::Merge => "application/merge-patch+json",
             PatchType::Strategic => "application/strategic-merge-patch+json",
@@ -80,7 +80,7 @@ impl PatchType {
 
 /// A workload, which makes pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Workload {
+pub struct Workload {
     /// Its kind.
     pub kind: WorkloadKind,
     /// Its name.
@@ -89,7 +89,7 @@ pub(crate) struct Workload {
 
 /// A kind of workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WorkloadKind {
+pub enum WorkloadKind {
     /// A Deployment.
     Deployment,
     /// A StatefulSet.
@@ -100,7 +100,7 @@ pub(crate) enum WorkloadKind {
 
 impl Workload {
     /// Returns true if `object` is this workload.
-    pub(crate) fn is(&self, object: &Value) -> bool {
+    pub fn is(&self, object: &Value) -> bool {
         object["kind"] == format!("{:?}", self.kind) && object["metadata"]["name"] == self.name.as_str()
     }
 }

@@ -9,38 +9,38 @@ use rolldrop_record::event::ActionName;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(in crate::scenario) struct Disruption {
-    pub(in crate::scenario) at: Span,
-    pub(in crate::scenario) action: ActionName,
-    pub(in crate::scenario) jitter: Option<Span>,
-    pub(in crate::scenario) every: Option<Span>,
-    pub(in crate::scenario) repeat: Option<u32>,
-    pub(in crate::scenario) until: Option<Until>,
+pub(crate) struct Disruption {
+    pub(crate) at: Span,
+    pub(crate) action: ActionName,
+    pub(crate) jitter: Option<Span>,
+    pub(crate) every: Option<Span>,
+    pub(crate) repeat: Option<u32>,
+    pub(crate) until: Option<Until>,
     #[serde(default)]
-    pub(in crate::scenario) allow_outage: bool,
-    pub(in crate::scenario) selector: Option<String>,
-    pub(in crate::scenario) count: Option<Count>,
-    pub(in crate::scenario) order: Option<Order>,
-    pub(in crate::scenario) batch: Option<usize>,
-    pub(in crate::scenario) spacing: Option<Span>,
-    pub(in crate::scenario) grace_period_seconds: Option<u32>,
+    pub(crate) allow_outage: bool,
+    pub(crate) selector: Option<String>,
+    pub(crate) count: Option<Count>,
+    pub(crate) order: Option<Order>,
+    pub(crate) batch: Option<usize>,
+    pub(crate) spacing: Option<Span>,
+    pub(crate) grace_period_seconds: Option<u32>,
     #[serde(default)]
-    pub(in crate::scenario) force: bool,
-    pub(in crate::scenario) label: Option<String>,
-    pub(in crate::scenario) workload: Option<String>,
-    pub(in crate::scenario) replicas: Option<u32>,
-    pub(in crate::scenario) container: Option<String>,
-    pub(in crate::scenario) image: Option<String>,
-    pub(in crate::scenario) object: Option<Object>,
+    pub(crate) force: bool,
+    pub(crate) label: Option<String>,
+    pub(crate) workload: Option<String>,
+    pub(crate) replicas: Option<u32>,
+    pub(crate) container: Option<String>,
+    pub(crate) image: Option<String>,
+    pub(crate) object: Option<Object>,
     #[serde(rename = "type")]
-    pub(in crate::scenario) patch_type: Option<PatchType>,
-    pub(in crate::scenario) patch: Option<Value>,
-    pub(in crate::scenario) node: Option<String>,
-    pub(in crate::scenario) command: Option<Vec<String>>,
+    pub(crate) patch_type: Option<PatchType>,
+    pub(crate) patch: Option<Value>,
+    pub(crate) node: Option<String>,
+    pub(crate) command: Option<Vec<String>>,
     #[serde(rename = "for")]
-    pub(in crate::scenario) lasts: Option<Span>,
+    pub(crate) lasts: Option<Span>,
     #[serde(default)]
-    pub(in crate::scenario) keep: bool,
+    pub(crate) keep: bool,
 }
 
 impl<'de> Deserialize<'de> for Count {

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::scenario::disruption::{
+use crate::disruption::{
     Action, Count, Disruption, Object, Patch, PatchType, Pods, Repeat, Restore, Until, Workload, WorkloadKind,
 };
-use crate::scenario::raw::disruption as raw;
-use crate::scenario::yaml::Document;
-use crate::scenario::{Load, ScenarioError};
+use crate::raw::disruption as raw;
+use crate::yaml::Document;
+use crate::{Load, ScenarioError};
 use rolldrop_record::event;
 
 /// The load lasts at least this long after the last disruption began.

@@ -13,14 +13,14 @@ const KEY: &str = "spec.expect";
 
 /// A file of expectations: what a scenario has below `expect`.
 #[derive(Debug)]
-pub(crate) struct ExpectFile(Document);
+pub struct ExpectFile(Document);
 
 impl ExpectFile {
     /// Reads a file.
     ///
     /// # Errors
     /// Fails if it cannot be read, or anything in it is unknown, malformed or contradictory.
-    pub(crate) fn read(path: &Path) -> Result<Self, ScenarioError> {
+    pub fn read(path: &Path) -> Result<Self, ScenarioError> {
         let text = files::read_scenario(path)
             .map_err(|source| ScenarioError::Io { path: path.to_owned(), source })?;
         Self::parse(&text, &path.display().to_string())
@@ -39,7 +39,7 @@ impl ExpectFile {
 ///
 /// # Errors
 /// Fails if an assignment is about something else, or anything is unknown, malformed or contradictory.
-pub(crate) fn with(
+pub fn with(
     recorded: &Expect,
     place: &str,
     file: Option<&ExpectFile>,

@@ -7,7 +7,7 @@ use base64::prelude::BASE64_STANDARD;
 ///
 /// # Errors
 /// Fails if it is something else; the error says what is accepted.
-pub(crate) fn from_hex(text: &str) -> Result<Vec<u8>, String> {
+pub fn from_hex(text: &str) -> Result<Vec<u8>, String> {
     let bad = || "needs pairs of hexadecimal digits, such as 0a03776562".to_owned();
     let digits: Option<Vec<u32>> =
         text.chars().filter(|c| !c.is_whitespace()).map(|c| c.to_digit(16)).collect();
@@ -20,12 +20,12 @@ pub(crate) fn from_hex(text: &str) -> Result<Vec<u8>, String> {
 ///
 /// # Errors
 /// Fails if it is something else.
-pub(crate) fn from_base64(text: &str) -> Result<Vec<u8>, String> {
+pub fn from_base64(text: &str) -> Result<Vec<u8>, String> {
     BASE64_STANDARD.decode(text.trim()).map_err(|error| format!("is not valid base64: {error}"))
 }
 
 /// Splits a header that is written as `Name: value`.
-pub(crate) fn header(line: &str) -> Option<(String, String)> {
+pub fn header(line: &str) -> Option<(String, String)> {
     let (name, value) = line.split_once(':')?;
     Some((name.trim().to_owned(), value.trim().to_owned()))
 }
@@ -34,7 +34,7 @@ pub(crate) fn header(line: &str) -> Option<(String, String)> {
 ///
 /// # Errors
 /// Fails if a line is not a header. The error does not repeat the line: it may be a secret.
-pub(crate) fn headers(text: &str) -> Result<Vec<(String, String)>, String> {
+pub fn headers(text: &str) -> Result<Vec<(String, String)>, String> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     let read = |(line, number)| {
         header(line).ok_or_else(|| format!("header {number} is not written as 'Name: value'"))

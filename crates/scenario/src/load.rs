@@ -7,7 +7,7 @@ use rolldrop_record::load::{LoadFrom, Pace, Settings, Stage};
 
 /// The load.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Load {
+pub struct Load {
     /// Settings, without targets: those follow when the cluster has said where they are.
     pub settings: Settings,
     /// Requests that are sent to each target; at least one.
@@ -22,13 +22,13 @@ pub(crate) struct Load {
 
 impl Load {
     /// Returns the length of the counted part: the sum of all stages.
-    pub(crate) fn duration(&self) -> Duration {
+    pub fn duration(&self) -> Duration {
         self.settings.pace.duration().unwrap_or_default()
     }
 
     /// Computes the time from which the load is steady, since its counted part began: at the first constant stage that
     /// no higher one follows.
-    pub(crate) fn steady_from(&self) -> Duration {
+    pub fn steady_from(&self) -> Duration {
         let Pace::Open(stages) = &self.settings.pace else { return Duration::ZERO };
         let is_up = |index: usize| {
             let stage = stages[index];
@@ -42,7 +42,7 @@ impl Load {
 
 /// Limit on dropped requests at which the run ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Abort {
+pub struct Abort {
     /// Share that may be dropped, as a fraction of 1.
     pub share: f64,
     /// Period in which the requests of the share ended.
@@ -53,7 +53,7 @@ pub(crate) struct Abort {
 
 /// Pods that send a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LoadJob {
+pub struct LoadJob {
     /// Number of pods; `None` for one on each node, within the limits of the rate.
     pub workers: Option<usize>,
     /// Time that they may take to become ready.
@@ -64,7 +64,7 @@ pub(crate) struct LoadJob {
 
 /// A kind of request, sent in proportion to its weight. What it does not set comes from the load.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Request {
+pub struct Request {
     /// Path and query, in place of the target's.
     pub path: Option<String>,
     /// The HTTP method.

@@ -5,13 +5,16 @@
 
 mod builtin;
 mod disruption;
-pub(crate) mod expect;
+pub mod expect;
 mod files;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod load;
+pub mod nearest;
 mod raw;
-pub(crate) mod text;
+pub mod text;
 mod validate;
-pub(crate) mod yaml;
+mod yaml;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,19 +26,18 @@ use serde_json::Value;
 use rolldrop_record::Expect;
 use rolldrop_record::run_info::{Balances, BalancesBecause};
 
-pub(crate) use builtin::{BUILTIN, Builtin, DEFAULT, ROLLOUT};
-#[cfg(test)]
-pub(crate) use disruption::Order;
-pub(crate) use disruption::{
-    Action, Count, Disruption, Object, Patch, PatchType, Pods, Repeat, Restore, Until, Workload, WorkloadKind,
+pub use builtin::{BUILTIN, Builtin, DEFAULT, ROLLOUT};
+pub use disruption::{
+    Action, Count, Disruption, Object, Order, Patch, PatchType, Pods, Repeat, Restore, Until, Workload,
+    WorkloadKind,
 };
-pub(crate) use expect::ExpectFile;
-pub(crate) use load::{Abort, Load};
+pub use expect::ExpectFile;
+pub use load::{Abort, Load};
 use yaml::Document;
 
 /// A validated scenario.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Scenario {
+pub struct Scenario {
     /// Its name.
     pub name: String,
     /// A sentence about what it shows.
@@ -68,7 +70,7 @@ pub(crate) struct Scenario {
 
 impl Scenario {
     /// Returns true if the load ends when all disruptions are done, if that is before its duration.
-    pub(crate) fn ends_with_its_disruptions(&self) -> bool {
+    pub fn ends_with_its_disruptions(&self) -> bool {
         let watches_on = |d: &Disruption| {
             matches!((&d.action, d.repeat), (Action::Observe { lasts: None }, Repeat::Times(_)))
         };
@@ -76,7 +78,7 @@ impl Scenario {
     }
 
     /// Returns the resolved YAML as JSON, with defaults left as the author left them.
-    pub(crate) fn resolved(&self) -> &Value {
+    pub fn resolved(&self) -> &Value {
         self.document.value()
     }
 
@@ -84,7 +86,7 @@ impl Scenario {
     ///
     /// # Errors
     /// Fails if the result is malformed or contradictory.
-    pub(crate) fn expect_also(&mut self, file: &ExpectFile, set: &[String]) -> Result<(), ScenarioError> {
+    pub fn expect_also(&mut self, file: &ExpectFile, set: &[String]) -> Result<(), ScenarioError> {
         expect::replace(&mut self.document, Some(file), set)?;
         self.expect = expect::read(&self.document)?;
         let names: Vec<&str> = self.targets.iter().map(|target| &*target.name).collect();
@@ -92,14 +94,14 @@ impl Scenario {
     }
 
     /// Makes an error about a value, for checks outside this module. `key` is its path from the top of the file.
-    pub(crate) fn invalid(&self, key: &str, why: impl Into<String>) -> ScenarioError {
+    pub fn invalid(&self, key: &str, why: impl Into<String>) -> ScenarioError {
         self.document.error(key, why)
     }
 }
 
 /// A scenario and the cluster it asks for; `C` is the embedded cluster's configuration.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Loaded<C> {
+pub struct Loaded<C> {
     /// The scenario.
     pub scenario: Scenario,
     /// `spec.cluster`, if given.
@@ -108,7 +110,7 @@ pub(crate) struct Loaded<C> {
 
 /// The cluster that a scenario asks for.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum ClusterChoice<C> {
+pub enum ClusterChoice<C> {
     /// The embedded one, configured so.
     Embedded(C),
     /// A context of the kubeconfig.
@@ -117,7 +119,7 @@ pub(crate) enum ClusterChoice<C> {
 
 /// Something that the load goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
+pub struct Target {
     /// Its name in the rows.
     pub name: String,
     /// Its share of the requests, relative to the sum of all targets' weights.
@@ -132,7 +134,7 @@ pub(crate) struct Target {
 
 /// Location of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub enum Place {
     /// A port of a Service.
     Service {
         /// The Service's name.
@@ -150,7 +152,7 @@ pub(crate) enum Place {
 
 /// Reason why a scenario cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ScenarioError {
+pub enum ScenarioError {
     /// The file cannot be read.
     #[error("failed to read {path}")]
     Io {
@@ -181,10 +183,7 @@ pub(crate) enum ScenarioError {
 ///
 /// # Errors
 /// Fails if it cannot be read, or anything in it is unknown, malformed or contradictory.
-pub(crate) fn load<C: DeserializeOwned>(
-    name: &str,
-    overrides: &[String],
-) -> Result<Loaded<C>, ScenarioError> {
+pub fn load<C: DeserializeOwned>(name: &str, overrides: &[String]) -> Result<Loaded<C>, ScenarioError> {
     let path = Path::new(name);
     if let Some(builtin) = BUILTIN.iter().find(|b| b.name == name).filter(|_| !path.exists()) {
         let file = format!("scenarios/{name}.yaml");
@@ -202,7 +201,7 @@ pub(crate) fn load<C: DeserializeOwned>(
 ///
 /// # Errors
 /// Fails if anything in it is unknown, malformed or contradictory.
-pub(crate) fn parse<C: DeserializeOwned>(
+pub fn parse<C: DeserializeOwned>(
     text: &str,
     file: &str,
     dir: &Path,

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::{is_path, weight};
-use crate::scenario::load::{Abort, Load, LoadJob, Request};
-use crate::scenario::yaml::Document;
-use crate::scenario::{ScenarioError, files, raw, text};
+use crate::load::{Abort, Load, LoadJob, Request};
+use crate::yaml::Document;
+use crate::{ScenarioError, files, raw, text};
 use rolldrop_record::load::limits::{LEAST_ABORT_OVER, MAX_LOAD_PODS, MAX_RATE, MAX_START_LIMIT};
 use rolldrop_record::load::{
     ConnectionMode, Connections, DnsSettings, Grpc, Http, Length, NotAMethod, Pace, PortRange, Rate,

@@ -11,5 +11,5 @@ rolldrop_testing::targets! {
 fn read_scenario(bytes: &[u8]) {
     // This is not a directory, so no manifest file is read.
     let nowhere = Path::new("/dev/null");
-    let _ = crate::scenario::parse::<Value>(&String::from_utf8_lossy(bytes), "scenario.yaml", nowhere, &[]);
+    let _ = crate::parse::<Value>(&String::from_utf8_lossy(bytes), "scenario.yaml", nowhere, &[]);
 }

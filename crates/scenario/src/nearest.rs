@@ -9,7 +9,7 @@ pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) 
 }
 
 /// Returns the known names that are like this one, the most similar first.
-pub(crate) fn alike<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+pub fn alike<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let alike = |known: &'a str| (strsim::normalized_damerau_levenshtein(name, known), known);
     let mut alike: Vec<_> = known.into_iter().map(alike).filter(|(how, _)| *how >= ALIKE).collect();
     alike.sort_by(|a, b| b.0.total_cmp(&a.0));

@@ -10,12 +10,12 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use serde::Deserialize;
 
-pub(crate) use objects::{Object, Patch, PatchType, Workload, WorkloadKind};
+pub use objects::{Object, Patch, PatchType, Workload, WorkloadKind};
 use rolldrop_record::event::ActionName;
 
 /// An action that ends pods, with its times and repetition.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Disruption {
+pub struct Disruption {
     /// Time of the first repetition, since the counted part of the load began.
     pub at: Duration,
     /// Minimum time from one repetition to the next; zero where the next comes as soon as it may.
@@ -34,7 +34,7 @@ pub(crate) struct Disruption {
 
 /// Number of repetitions, or the condition that ends them.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Repeat {
+pub enum Repeat {
     /// This many times, at least once.
     Times(u32),
     /// Until this is true, or the load ends.
@@ -43,7 +43,7 @@ pub(crate) enum Repeat {
 
 /// Condition that ends repetitions.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Until {
+pub enum Until {
     /// The rollout is complete.
     RolloutComplete,
     /// At least this many pods have ended.
@@ -62,7 +62,7 @@ impl Until {
     /// Returns the number of pods that must end; `None` if it does not wait for a number.
     ///
     /// The largest of n windows is at least the p-quantile with confidence 1 − pⁿ (Wilks 1941).
-    pub(crate) fn terminations(self) -> Option<usize> {
+    pub fn terminations(self) -> Option<usize> {
         match self {
             Until::RolloutComplete => None,
             Until::Terminations(number) => Some(number),
@@ -92,12 +92,12 @@ impl Disruption {
     /// Computes the time at which a repetition, counted from 0, is due, since the counted part of the load began. If a
     /// consumer has a clock of its own, with this `period`, repetitions must meet all of its phases: each is delayed by
     /// a random share of the period, or of the jitter if that is longer.
-    pub(crate) fn due(&self, repetition: u32, period: Duration) -> Duration {
+    pub fn due(&self, repetition: u32, period: Duration) -> Duration {
         self.at + self.every * repetition + self.phase(repetition, self.jitter.max(period))
     }
 
     /// Draws a share of a period for a repetition, from the load's seed.
-    pub(crate) fn phase(&self, repetition: u32, period: Duration) -> Duration {
+    pub fn phase(&self, repetition: u32, period: Duration) -> Duration {
         period.mul_f64(self.random(repetition).random_range(0.0..=1.0))
     }
 
@@ -108,7 +108,7 @@ impl Disruption {
     }
 
     /// Chooses the pods that a repetition takes from the ready ones, in the order in which it takes them.
-    pub(crate) fn chosen<T: Clone>(&self, pods: &Pods, repetition: u32, ready: &[T]) -> Vec<T> {
+    pub fn chosen<T: Clone>(&self, pods: &Pods, repetition: u32, ready: &[T]) -> Vec<T> {
         let mut chosen = ready.to_vec();
         if pods.order == Order::Random {
             self.shuffle(repetition, &mut chosen);
@@ -118,7 +118,7 @@ impl Disruption {
     }
 
     /// Returns true if the state of workloads shows when its effects are over.
-    pub(crate) fn looks_at_workloads(&self) -> bool {
+    pub fn looks_at_workloads(&self) -> bool {
         match self.action {
             Action::Exec { .. } => true,
             Action::Observe { .. } => self.repeat == Repeat::Until(Until::RolloutComplete),
@@ -132,14 +132,14 @@ impl Disruption {
 
     /// Returns the same disruption for another round, counted from 0, with random choices of its own, and with another
     /// end of its repetitions if one is given.
-    pub(crate) fn in_round(&self, round: usize, until: Option<Until>) -> Self {
+    pub fn in_round(&self, round: usize, until: Option<Until>) -> Self {
         // The seeds of a scenario's disruptions differ by small numbers, and streams by the upper half.
         let seed = self.seed.wrapping_add((round as u64) << 16);
         Self { seed, repeat: until.map_or(self.repeat, Repeat::Until), ..self.clone() }
     }
 
     /// Returns the reason why it cannot be repeated in another round, and the remedy; `None` if it can.
-    pub(crate) fn why_once(&self) -> Option<String> {
+    pub fn why_once(&self) -> Option<String> {
         let name = self.action.name();
         match &self.action {
             Action::DeletePod(_)
@@ -172,7 +172,7 @@ impl Disruption {
 
 /// Action of a disruption.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Action {
+pub enum Action {
     /// Deletes pods.
     DeletePod(Pods),
     /// Evicts pods, within their budgets.
@@ -259,7 +259,7 @@ pub(crate) enum Action {
 
 impl Action {
     /// Returns true if controllers of workloads create other pods because of it.
-    pub(crate) const fn is_rollout(&self) -> bool {
+    pub const fn is_rollout(&self) -> bool {
         matches!(
             self,
             Action::RollingRestart(_)
@@ -272,7 +272,7 @@ impl Action {
     }
 
     /// Returns the workload that it names.
-    pub(crate) const fn workload(&self) -> Option<&Workload> {
+    pub const fn workload(&self) -> Option<&Workload> {
         match self {
             Action::RollingRestart(workload)
             | Action::SetImage { workload, .. }
@@ -282,12 +282,12 @@ impl Action {
     }
 
     /// Returns true if pods end by it, or may.
-    pub(crate) const fn ends_pods(&self) -> bool {
+    pub const fn ends_pods(&self) -> bool {
         !matches!(self, Action::Crash { .. } | Action::Relabel { .. } | Action::RestartNodeAgent { .. })
     }
 
     /// Returns its name in scenario files and events.
-    pub(crate) const fn name(&self) -> ActionName {
+    pub const fn name(&self) -> ActionName {
         match self {
             Action::DeletePod(_) => ActionName::DeletePod,
             Action::Evict(_) => ActionName::Evict,
@@ -308,7 +308,7 @@ impl Action {
 
 /// Time at which a change is undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Restore {
+pub enum Restore {
     /// At the end of the run.
     AtTheEnd,
     /// This long after it was made, or when the run ends.
@@ -329,7 +329,7 @@ impl fmt::Display for Restore {
 
 /// A choice of ready pods.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Pods {
+pub struct Pods {
     /// Label selector.
     pub selector: String,
     /// Number of pods to take.
@@ -346,7 +346,7 @@ pub(crate) struct Pods {
 
 /// Number, share or all of some things.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Count {
+pub enum Count {
     /// This many.
     Number(usize),
     /// This share, in (0, 1]; rounded down, but one at least.
@@ -357,7 +357,7 @@ pub(crate) enum Count {
 
 impl Count {
     /// Returns the number to take from `all`.
-    pub(crate) fn of(self, all: usize) -> usize {
+    pub fn of(self, all: usize) -> usize {
         match self {
             Count::Number(number) => number.min(all),
             Count::Share(share) => {
@@ -384,7 +384,7 @@ impl fmt::Display for Count {
 /// Order in which pods are taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Order {
+pub enum Order {
     /// The oldest.
     #[default]
     Oldest,

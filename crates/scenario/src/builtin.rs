@@ -4,7 +4,7 @@ use crate::nearest::nearest;
 
 /// A scenario that is compiled in.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Builtin {
+pub struct Builtin {
     /// Its name on the command line.
     pub name: &'static str,
     /// Its text, as in `scenarios/NAME.yaml`.
@@ -12,15 +12,15 @@ pub(crate) struct Builtin {
 }
 
 /// The scenario that `rolldrop run` runs when none is named.
-pub(crate) const DEFAULT: &str = "naive-exit";
+pub const DEFAULT: &str = "naive-exit";
 /// The scenario of `rolldrop tune` without arguments.
-pub(crate) const ROLLOUT: &str = "naive-rollout";
+pub const ROLLOUT: &str = "naive-rollout";
 
 macro_rules! builtin {
     ($($name:literal),* $(,)?) => {
         /// Every built-in scenario: those of one theme together, the simplest first.
-        pub(crate) const BUILTIN: &[Builtin] = &[
-            $(Builtin { name: $name, yaml: include_str!(concat!("../../scenarios/", $name, ".yaml")) }),*
+        pub const BUILTIN: &[Builtin] = &[
+            $(Builtin { name: $name, yaml: include_str!(concat!("../../../scenarios/", $name, ".yaml")) }),*
         ];
     };
 }
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn library_files_are_all_built_in() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
         let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         let files: BTreeSet<_> = files.map(|path| path.file_stem().unwrap().to_owned()).collect();
         assert_eq!(files, BUILTIN.iter().map(|builtin| builtin.name.into()).collect());
