@@ -34,7 +34,6 @@ use super::live::{Live, LiveChanges, Wanted};
 use super::undo::effect::has_pods;
 use super::watch::Need;
 use super::{hold, preflight, routes, service_proxy, versions};
-use crate::inject::ADMIN_PORT_NAME;
 pub(crate) use call::Plan;
 use call::{About, Right};
 use checks::Checks;
@@ -42,6 +41,7 @@ pub(super) use checks::pods_of;
 pub(super) use expected::Made;
 use rolldrop_record::Evidence;
 use rolldrop_scenario::{Disruption, Place, Scenario};
+use rolldrop_sidecar::inject::ADMIN_PORT_NAME;
 
 /// Maximum number of rights that are checked concurrently.
 const REVIEWS: usize = 8;

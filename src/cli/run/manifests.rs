@@ -9,9 +9,9 @@ use serde_json::Value;
 use super::admin_secret::AdminSecret;
 use crate::cli::{admin_token, say::say};
 use crate::coordinator;
-use crate::inject::{self, InjectError};
 use rolldrop_record::wire::AdminToken;
 use rolldrop_scenario::{Place, Scenario};
+use rolldrop_sidecar::inject::{self, InjectError};
 
 /// Adds the sidecar, if the scenario asks for it, and returns the Secret with its token. Makes a token if there is
 /// none.

@@ -11,7 +11,7 @@
 //! included. Where that is not possible, the document is rewritten, and a note says so.
 
 mod additions;
-pub(crate) mod ending;
+pub mod ending;
 mod object;
 mod options;
 mod port;
@@ -24,16 +24,16 @@ use serde_json::Value;
 
 use additions::{Additions, Refusal};
 use object::{APP_PORT_NAME, TARGET_PORTS, template, withdraw};
-pub(crate) use object::{SIDECAR, WorkloadName, pod_labels};
-pub(crate) use options::{Absent, InjectError, KubernetesVersion, Mode, Options, SecretKey, Selection};
+pub use object::{SIDECAR, WorkloadName, pod_labels};
+pub use options::{Absent, InjectError, KubernetesVersion, Mode, Options, SecretKey, Selection};
 use port::Service;
-pub(crate) use port::selects;
+pub use port::selects;
 use rolldrop_manifest::{Change, Edit, Edited, Manifests, Object};
-pub(crate) use sidecar::{ADMIN_PORT_NAME, NAME as SIDECAR_NAME};
+pub use sidecar::{ADMIN_PORT_NAME, NAME as SIDECAR_NAME};
 
 /// Changed manifests.
 #[derive(Debug)]
-pub(crate) struct Output {
+pub struct Output {
     /// The manifests, in the format of the input: YAML or JSON.
     pub text: String,
     /// Notes on what was done and what the user should check, a line each.
@@ -47,7 +47,7 @@ pub(crate) struct Output {
 /// # Errors
 ///
 /// Fails if the text cannot be read, none of its workloads can have the sidecar, or one that was named cannot.
-pub(crate) fn inject(file: &str, text: &str, options: &Options) -> Result<Output, InjectError> {
+pub fn inject(file: &str, text: &str, options: &Options) -> Result<Output, InjectError> {
     let manifests = Manifests::parse(file, text)?;
     let objects = manifests.objects();
     let place = |refusal: &Refusal| format!("{}: ", manifests.place(&objects[refusal.object], &refusal.at));
@@ -70,7 +70,7 @@ pub(crate) fn inject(file: &str, text: &str, options: &Options) -> Result<Output
 /// # Errors
 ///
 /// Fails if the text cannot be read.
-pub(crate) fn uninject(file: &str, text: &str) -> Result<Output, InjectError> {
+pub fn uninject(file: &str, text: &str) -> Result<Output, InjectError> {
     let manifests = Manifests::parse(file, text)?;
     let (edits, mut notes) = removals(&manifests.objects());
     let Edited { text, notes: more } = manifests.edited(&edits);
@@ -80,7 +80,7 @@ pub(crate) fn uninject(file: &str, text: &str) -> Result<Output, InjectError> {
 
 /// The outcome of an injection into objects.
 #[derive(Debug)]
-pub(crate) struct Injected {
+pub struct Injected {
     /// Notes on what was done and what the user should check, a line each.
     pub notes: Vec<String>,
     /// Workloads left without the sidecar, and why, a line each.
@@ -92,7 +92,7 @@ pub(crate) struct Injected {
 /// # Errors
 ///
 /// Fails as [`inject`] does.
-pub(crate) fn inject_into(objects: &mut [Value], options: &Options) -> Result<Injected, InjectError> {
+pub fn inject_into(objects: &mut [Value], options: &Options) -> Result<Injected, InjectError> {
     let found: Vec<_> =
         objects.iter().cloned().enumerate().map(|(n, object)| Object::whole(n, object)).collect();
     let Additions { edits, notes, left } = additions::of(&found, options, &|_| String::new())?;

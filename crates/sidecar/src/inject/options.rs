@@ -11,7 +11,7 @@ use rolldrop_manifest::ManifestError;
 
 /// Options for adding the sidecar.
 #[derive(Clone, Debug)]
-pub(crate) struct Options {
+pub struct Options {
     /// The image of the sidecar.
     pub image: String,
     /// The app's port, if several are possible.
@@ -30,7 +30,7 @@ pub(crate) struct Options {
 
 impl Options {
     /// Returns the options of a run: the sidecar for all that take its requests.
-    pub(crate) fn of_a_run(image: String, kubernetes: KubernetesVersion, admin_token: SecretKey) -> Self {
+    pub fn of_a_run(image: String, kubernetes: KubernetesVersion, admin_token: SecretKey) -> Self {
         Self {
             image,
             port: None,
@@ -45,14 +45,16 @@ impl Options {
 
 /// Content of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub enum Mode {
+    /// HTTP, recorded by request.
     Http,
+    /// Any, recorded by connection.
     Tcp,
 }
 
 /// The workloads that get the sidecar.
 #[derive(Clone, Debug)]
-pub(crate) enum Selection {
+pub enum Selection {
     /// All that can have it.
     Fit,
     /// All. One that cannot have it is an error, unless it has no port, or carries no HTTP.
@@ -63,7 +65,7 @@ pub(crate) enum Selection {
 
 /// A value of a Secret in the workload's namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SecretKey {
+pub struct SecretKey {
     /// The Secret.
     pub name: String,
     /// The key in it.
@@ -74,7 +76,7 @@ pub(crate) struct SecretKey {
 
 /// Behaviour of a pod whose Secret does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Absent {
+pub enum Absent {
     /// It waits until the Secret exists.
     Waits,
     /// It starts, and its admin port serves only health and readiness.
@@ -84,7 +86,7 @@ pub(crate) enum Absent {
 /// A text that does not name a value of a Secret.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("not the name of a Secret, or NAME/KEY")]
-pub(crate) struct BadSecretKey;
+pub struct BadSecretKey;
 
 impl FromStr for SecretKey {
     type Err = BadSecretKey;
@@ -105,27 +107,27 @@ impl FromStr for SecretKey {
 
 /// A minor version of Kubernetes 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct KubernetesVersion(u32);
+pub struct KubernetesVersion(u32);
 
 impl KubernetesVersion {
     /// Returns version 1.`minor`.
-    pub(crate) const fn minor(minor: u32) -> Self {
+    pub const fn minor(minor: u32) -> Self {
         Self(minor)
     }
 
     /// The first with native sidecars switched on (KEP-753, beta).
-    pub(crate) const NATIVE_SIDECARS: Self = Self(29);
+    pub const NATIVE_SIDECARS: Self = Self(29);
     /// The first with the sleep action of hooks switched on (KEP-3960, beta).
     pub(crate) const SLEEP_ACTIONS: Self = Self(30);
     /// The first whose EndpointSlices know named ports of native sidecars (kubernetes/kubernetes#128850,
     /// not brought back to earlier ones).
-    pub(crate) const NAMED_SIDECAR_PORTS: Self = Self(33);
+    pub const NAMED_SIDECAR_PORTS: Self = Self(33);
 }
 
 /// A text that is not a version of Kubernetes.
 #[derive(Debug, Error)]
 #[error("not a version of Kubernetes, such as 1.33")]
-pub(crate) struct BadVersion;
+pub struct BadVersion;
 
 impl FromStr for KubernetesVersion {
     type Err = BadVersion;
@@ -146,7 +148,7 @@ impl fmt::Display for KubernetesVersion {
 
 /// Reason why manifests cannot be changed.
 #[derive(Debug, Error)]
-pub(crate) enum InjectError {
+pub enum InjectError {
     /// The text is no manifest.
     #[error(transparent)]
     Unreadable(ManifestError),

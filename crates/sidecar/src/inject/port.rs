@@ -115,7 +115,7 @@ impl<'a> Services<'a> {
 }
 
 /// Returns true if a Service selects pods with these labels.
-pub(crate) fn selects(service: &Value, labels: &Value) -> bool {
+pub fn selects(service: &Value, labels: &Value) -> bool {
     let selector = service["spec"]["selector"].as_object();
     selector.is_some_and(|selector| {
         !selector.is_empty() && selector.iter().all(|(key, value)| labels.get(key) == Some(value))

@@ -9,9 +9,9 @@ use super::options::{Absent, Mode, Options};
 use rolldrop_manifest::Object;
 
 /// The sidecar's name. Others may have it as well: `place` says which container is ours.
-pub(crate) const NAME: &str = "rolldrop";
+pub const NAME: &str = "rolldrop";
 /// Name of the sidecar's admin port; its other port has the app's name.
-pub(crate) const ADMIN_PORT_NAME: &str = "rolldrop-admin";
+pub const ADMIN_PORT_NAME: &str = "rolldrop-admin";
 /// Path of the program in the image (see the Dockerfile).
 const PROGRAM: &str = "/rolldrop";
 /// The proxy's own limit of connections.

@@ -23,7 +23,7 @@ const THEN: &str = "; exec \"$0\" \"$@\"";
 
 /// Settings with which pods are to end and to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ending {
+pub struct Ending {
     /// The preStop sleep, in seconds; 0 for none.
     pub sleep_s: u64,
     /// `terminationGracePeriodSeconds`, at least the sleep.
@@ -36,7 +36,7 @@ pub(crate) struct Ending {
 
 /// A workload whose pods' ending is set: its containers that sleep, and the Kubernetes versions that it is for.
 #[derive(Clone, Debug)]
-pub(crate) struct Sleepers {
+pub struct Sleepers {
     /// Title of the workload, such as `deployment/web`.
     pub workload: String,
     /// Names of the containers that sleep.
@@ -49,7 +49,7 @@ pub(crate) struct Sleepers {
 
 /// Reason why the ending of pods cannot be read or set.
 #[derive(Debug, Error)]
-pub(crate) enum EndingError {
+pub enum EndingError {
     /// The text cannot be read or written.
     #[error(transparent)]
     Text(#[from] ManifestError),
@@ -223,7 +223,7 @@ fn workload<'a>(objects: &'a [Object], title: &str) -> Result<(&'a Object, &'sta
 /// # Errors
 ///
 /// Fails if the workload is not there, or it is not clear which container counts.
-pub(crate) fn on_the_path(objects: &[Value], title: &str) -> Result<Vec<String>, EndingError> {
+pub fn on_the_path(objects: &[Value], title: &str) -> Result<Vec<String>, EndingError> {
     let objects: Vec<Object> =
         objects.iter().cloned().enumerate().map(|(n, object)| Object::whole(n, object)).collect();
     let (object, pod) = workload(&objects, title)?;
@@ -259,7 +259,7 @@ pub(crate) fn on_the_path(objects: &[Value], title: &str) -> Result<Vec<String>,
 /// # Errors
 ///
 /// Fails if the workload is not there, or a hook does something else.
-pub(crate) fn ending(objects: &[Value], sleepers: &Sleepers) -> Result<Ending, EndingError> {
+pub fn ending(objects: &[Value], sleepers: &Sleepers) -> Result<Ending, EndingError> {
     let objects: Vec<Object> =
         objects.iter().cloned().enumerate().map(|(n, object)| Object::whole(n, object)).collect();
     let (object, pod) = workload(&objects, &sleepers.workload)?;
@@ -293,11 +293,7 @@ fn delay_of(container: &Value) -> Option<u64> {
 /// # Errors
 ///
 /// Fails if the workload is not there, or a hook does something else.
-pub(crate) fn set_ending(
-    objects: &mut [Value],
-    sleepers: &Sleepers,
-    ending: Ending,
-) -> Result<(), EndingError> {
+pub fn set_ending(objects: &mut [Value], sleepers: &Sleepers, ending: Ending) -> Result<(), EndingError> {
     if self::ending(objects, sleepers)? == ending {
         return Ok(());
     }
@@ -314,7 +310,7 @@ pub(crate) fn set_ending(
 /// # Errors
 ///
 /// Fails if the text cannot be read, the workload is not there, or a hook does something else.
-pub(crate) fn set_ending_in(
+pub fn set_ending_in(
     file: &str,
     text: &str,
     sleepers: &Sleepers,
@@ -328,7 +324,7 @@ pub(crate) fn set_ending_in(
 
 impl Sleepers {
     /// Returns the preStop hook that this ending gives a container of this workload.
-    pub(crate) fn hook_of(&self, workload: &Value, container: &str, ending: Ending) -> Value {
+    pub fn hook_of(&self, workload: &Value, container: &str, ending: Ending) -> Value {
         let object = Object::whole(0, workload.clone());
         let found = object::pod(&object.value).and_then(|pod| self.find(&object, pod, container).ok());
         let hook = found.map_or(Hook::None, |(_, container)| Hook::of(container));
@@ -337,7 +333,7 @@ impl Sleepers {
 
     /// Returns the delay to set for the readiness probe of a container of this workload, if it has one and that
     /// changes.
-    pub(crate) fn delay_of(&self, workload: &Value, container: &str, ending: Ending) -> Option<u64> {
+    pub fn delay_of(&self, workload: &Value, container: &str, ending: Ending) -> Option<u64> {
         let object = Object::whole(0, workload.clone());
         let (_, container) = self.find(&object, object::pod(&object.value)?, container).ok()?;
         let now = delay_of(container)?;

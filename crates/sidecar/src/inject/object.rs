@@ -10,7 +10,7 @@ use rolldrop_manifest::{Change, Edit, Object, escaped};
 /// Name of the app's port while the sidecar has its original name.
 pub(crate) const APP_PORT_NAME: &str = "rolldrop-app";
 /// The annotation of pods that have the sidecar: the image that it was added with.
-pub(crate) const SIDECAR: &str = "rolldrop.dev/sidecar";
+pub const SIDECAR: &str = "rolldrop.dev/sidecar";
 /// The annotation of a Service with the target ports that it had, as JSON, by the number of its port.
 pub(crate) const TARGET_PORTS: &str = "rolldrop.dev/target-ports";
 
@@ -42,13 +42,13 @@ pub(super) fn template(object: &Value) -> Option<&'static str> {
 }
 
 /// Returns the labels of these pods.
-pub(crate) fn pod_labels(object: &Value) -> Option<&Value> {
+pub fn pod_labels(object: &Value) -> Option<&Value> {
     Some(&object.pointer(pod(object)?)?["metadata"]["labels"])
 }
 
 /// A workload that somebody named, such as `deployment/web`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct WorkloadName {
+pub struct WorkloadName {
     kind: String,
     name: String,
 }
@@ -56,7 +56,7 @@ pub(crate) struct WorkloadName {
 /// A text that does not name a workload.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("not KIND/NAME, such as deployment/web")]
-pub(crate) struct BadWorkloadName;
+pub struct BadWorkloadName;
 
 impl FromStr for WorkloadName {
     type Err = BadWorkloadName;

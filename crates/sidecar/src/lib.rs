@@ -1,5 +1,5 @@
 //! The recording reverse proxy: beside a pod as a native sidecar, it records
-//! how every request ends against the pod's termination.
+//! how every request ends against the pod's termination. [`inject`] puts it into manifests.
 //!
 //! It changes nothing that a client can see, with one exception: where the app's
 //! closed listener would have refused a connection, the proxy has accepted it
@@ -28,6 +28,7 @@ mod connection;
 pub mod fuzzing;
 mod h1;
 mod h2;
+pub mod inject;
 mod journal;
 mod listening;
 mod metrics;
