@@ -8,7 +8,7 @@ pub(super) mod cluster {
     use std::ffi::OsString;
     use std::process::ExitCode;
 
-    use crate::embedded::NoCluster;
+    use rolldrop_drive::embedded::NoCluster;
 
     /// Arguments of `rolldrop cluster`: any.
     #[derive(Debug, clap::Args)]

@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 use super::exit::Exit;
 use super::report::print;
 use super::say::say;
-use crate::cluster::{Choice, Cluster};
-use crate::coordinator::{Caller, LeftOvers, Limits};
+use rolldrop_drive::cluster::{Choice, Cluster};
+use rolldrop_drive::coordinator::{Caller, LeftOvers, Limits};
 
 /// Arguments of `rolldrop cleanup`.
 #[derive(Debug, clap::Args)]

@@ -20,7 +20,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::dataplane::DataplaneArg;
 use super::say::say;
 use super::{private_dir, runtime};
-use crate::embedded::child::Ready;
+use rolldrop_drive::embedded::child::Ready;
 use rolldrop_lab::check;
 use rolldrop_lab::config::DataplaneChoice;
 use rolldrop_lab::descendants::KillDescendants;

@@ -1,6 +1,6 @@
 //! `--dataplane` of the embedded cluster, which `rolldrop run` and `rolldrop cluster` share.
 
-use crate::embedded::lab::config::DataplaneChoice;
+use rolldrop_drive::embedded::lab::config::DataplaneChoice;
 
 /// What the command line says of the dataplane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

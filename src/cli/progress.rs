@@ -21,11 +21,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::classes::ByClass;
 use super::signals::Interrupts;
-use crate::coordinator::{Standing, Viewer};
 use echo::NoControlEcho;
 use live::LiveState;
 pub(super) use load::Planned;
 use load::{End, Figures, Rate};
+use rolldrop_drive::coordinator::{Standing, Viewer};
 use rolldrop_explain::model::figures::count;
 use rolldrop_load::Control;
 use rolldrop_record::{Clock, Event, shown};

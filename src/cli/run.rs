@@ -41,10 +41,6 @@ use super::report;
 use super::runtime;
 use super::say::say;
 use super::signals::Interrupts;
-use crate::cluster::{Choice, Cluster};
-use crate::coordinator::{
-    Caller, Closed, CoordinatorError, GitOps, Limits, Ready, Session, Settings, Undone,
-};
 use admin_secret::AdminSecret;
 pub(super) use args::RunArgs;
 use command::UserCommand;
@@ -52,6 +48,10 @@ pub(super) use consent::{Consent, Naming, confirm, flag_of};
 pub(super) use evidence::why_no_evidence;
 use intent::Intent;
 pub(super) use ports::check_here;
+use rolldrop_drive::cluster::{Choice, Cluster};
+use rolldrop_drive::coordinator::{
+    Caller, Closed, CoordinatorError, GitOps, Limits, Ready, Session, Settings, Undone,
+};
 use rolldrop_explain::RunResult;
 use rolldrop_kubernetes::guard::names::is_dns_label;
 use rolldrop_load as load;

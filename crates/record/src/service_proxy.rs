@@ -1,7 +1,7 @@
 //! The implementation of Services in a cluster: its mode, the evidence for it, and how it distributes new
 //! connections.
 //!
-//! `coordinator::service_proxy` detects the mode in a cluster. The distribution of one target's connections also
+//! `drive::coordinator::service_proxy` detects the mode in a cluster. The distribution of one target's connections also
 //! depends on its Service: see [`super::routing`].
 
 use std::convert::Infallible;

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::news::{News, PodNews};
-use crate::coordinator::{Standing, Wait};
 pub(super) use action::Action;
+use rolldrop_drive::coordinator::{Standing, Wait};
 use rolldrop_record::event::{self, Change, PodEvent, ProxyPhase};
 use rolldrop_record::{Event, EventKind, Stamp};
 use rolldrop_scenario::Disruption;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, interval};
 
 use crate::cli::classes::ByClass;
-use crate::coordinator::Losses;
+use rolldrop_drive::coordinator::Losses;
 use rolldrop_load::{Control, Progress};
 use rolldrop_scenario::{Abort, Scenario};
 

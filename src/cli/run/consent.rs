@@ -12,8 +12,8 @@ use super::Interrupted;
 use super::intent::Intent;
 use crate::cli::progress::Progress;
 use crate::cli::signals::Interrupts;
-use crate::cluster::{Cluster, Origin};
-use crate::coordinator::Plan;
+use rolldrop_drive::cluster::{Cluster, Origin};
+use rolldrop_drive::coordinator::Plan;
 use rolldrop_scenario::Scenario;
 
 /// The namespaces of the cluster itself.

@@ -4,8 +4,8 @@ use super::intent::Intent;
 use super::{caller, connect, looks, ports, sending};
 use crate::cli::progress::Progress;
 use crate::cli::signals::Interrupts;
-use crate::cluster::Choice;
-use crate::coordinator::Plan;
+use rolldrop_drive::cluster::Choice;
+use rolldrop_drive::coordinator::Plan;
 use rolldrop_scenario::Scenario;
 
 /// Plans the calls of a run. Prints the cluster and warnings.

@@ -9,8 +9,8 @@ use tokio::process::Command;
 use super::Interrupted;
 use super::sending::load_workers;
 use crate::cli::signals::Interrupts;
-use crate::cluster::Cluster;
-use crate::coordinator::Caller;
+use rolldrop_drive::cluster::Cluster;
+use rolldrop_drive::coordinator::Caller;
 use rolldrop_scenario::Scenario;
 
 /// Returns the reason why the evidence that a scenario asks for is not available to a load from here; `None` if it is.

@@ -9,7 +9,7 @@ use super::admin_secret::AdminSecret;
 use super::consent::{self, Consent};
 use super::sending::Collecting;
 use super::{Extras, interruption, looks};
-use crate::coordinator::{Caller, GitOps, LiveChanges, Plan, Sidecar, Whose, Work};
+use rolldrop_drive::coordinator::{Caller, GitOps, LiveChanges, Plan, Sidecar, Whose, Work};
 use rolldrop_record::service_proxy::ServiceProxy;
 use rolldrop_scenario::{Place, Scenario, Workload};
 

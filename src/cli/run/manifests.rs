@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::admin_secret::AdminSecret;
 use crate::cli::{admin_token, say::say};
-use crate::coordinator;
+use rolldrop_drive::coordinator;
 use rolldrop_record::wire::AdminToken;
 use rolldrop_scenario::{Place, Scenario};
 use rolldrop_sidecar::inject::{self, InjectError};

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::command::UserCommand;
 use super::under_load::Measuring;
-use crate::coordinator::Programs;
+use rolldrop_drive::coordinator::Programs;
 use rolldrop_scenario::{Action, Disruption, Scenario};
 
 /// The programs of a scenario, looked up before the run.

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::under_load::Measuring;
 use super::{Covering, interruption};
 use crate::cli::report;
-use crate::coordinator::Workloads;
+use rolldrop_drive::coordinator::Workloads;
 use rolldrop_explain::model::ALPHA;
 use rolldrop_explain::model::figures::{counted, len, percent};
 use rolldrop_explain::model::{CheckVerdict, RunResult, Verdict};

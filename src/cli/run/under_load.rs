@@ -18,8 +18,10 @@ use super::settings::redacted;
 use super::{Interrupted, Run, interruption, reach};
 use crate::cli::progress::Planned;
 use crate::cli::stages;
-use crate::cluster::Cluster;
-use crate::coordinator::{self, CoordinatorError, Ready, Session, Settle, Silence, UnderLoad, until_silent};
+use rolldrop_drive::cluster::Cluster;
+use rolldrop_drive::coordinator::{
+    self, CoordinatorError, Ready, Session, Settle, Silence, UnderLoad, until_silent,
+};
 use rolldrop_explain::model::ALPHA;
 use rolldrop_load as load;
 use rolldrop_load::process::Note;

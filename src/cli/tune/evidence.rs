@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::steps::Steps;
 use crate::cli::run;
-use crate::cluster::Cluster;
+use rolldrop_drive::cluster::Cluster;
 use rolldrop_scenario::{Loaded, Place};
 
 /// What the user asks for.

@@ -12,8 +12,8 @@ use super::TuneArgs;
 use super::limits::Limits;
 use crate::cli::run::{self, Naming};
 use crate::cli::signals::Interrupts;
-use crate::cluster::{Choice, Cluster, Origin};
-use crate::coordinator::{
+use rolldrop_drive::cluster::{Choice, Cluster, Origin};
+use rolldrop_drive::coordinator::{
     Caller, Round, Tenure, Whose, changed_by_others, controller_of, number_of, services_behind_in,
     why_no_rollout,
 };

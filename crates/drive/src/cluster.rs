@@ -1,0 +1,409 @@
+//! Connects to a real cluster or starts the embedded one.
+//!
+//! The only seam between the two is the Kubernetes API: a [`Cluster`] hands out a
+//! [`kube::Client`], and nothing outside this module can ask which kind of cluster is
+//! behind it. The embedded cluster runs in a child process (`rolldrop cluster --lifeline`)
+//! that ends with all its pods as soon as the pipe to its parent closes.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use kube::Client;
+use kube::client::ClientBuilder;
+use kube::config::{Context, KubeConfigOptions, Kubeconfig};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::process::Command;
+
+use crate::embedded::child::{ChildError, ClusterProcess, Died};
+use crate::embedded::lab;
+use rolldrop_kubernetes::guard::GuardLayer;
+use rolldrop_kubernetes::warnings::Warnings;
+
+/// Choice of the cluster to connect to.
+#[derive(Clone, Debug)]
+pub enum Choice {
+    /// Start the embedded one.
+    Embedded {
+        /// Its parameters.
+        config: Box<lab::Config>,
+        /// Directory for its logs and its kubeconfig.
+        log_dir: PathBuf,
+    },
+    /// Use a kubeconfig: the given file, or the one that `KUBECONFIG` or the home directory names,
+    /// or inside a pod the pod's service account.
+    Kubeconfig {
+        /// The file.
+        path: Option<PathBuf>,
+        /// The context in it; the current one by default.
+        context: Option<String>,
+    },
+    /// The one that this process is a pod of, by its service account, whatever kubeconfig there is.
+    InCluster,
+}
+
+/// There is no cluster to talk to.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// The kubeconfig cannot be read or used.
+    #[error("cannot read the kubeconfig{}", path.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
+    Kubeconfig {
+        /// The file, if one was named.
+        path: Option<PathBuf>,
+        /// The cause.
+        source: Box<kube::config::KubeconfigError>,
+    },
+    /// There is no kubeconfig, and this is no pod either.
+    #[error(
+        "there is no kubeconfig ({} is not there; --kubeconfig or KUBECONFIG name another), and this is not a pod",
+        files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
+    )]
+    NoCluster {
+        /// Files in which a kubeconfig was looked for.
+        files: Vec<PathBuf>,
+        /// Reason why this process is not a pod.
+        source: Box<kube::config::InClusterError>,
+    },
+    /// There is no service account.
+    #[error("this is not a pod of a cluster with a service account")]
+    NotInCluster(#[source] Box<kube::config::InClusterError>),
+    /// The client cannot be made, with TLS settings that do not work for example.
+    #[error("cannot make a client for it")]
+    Client(#[source] Box<kube::Error>),
+    /// The embedded cluster did not start.
+    #[error("the embedded cluster did not start")]
+    Embedded(#[from] ChildError),
+}
+
+/// Way to reach a cluster again that does not end with this process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// The kubeconfig, where it is not the one that any program would use.
+    pub kubeconfig: Option<PathBuf>,
+    /// The context in it; none in a pod, which has no kubeconfig.
+    pub context: Option<String>,
+}
+
+/// A cluster to work with.
+pub struct Cluster {
+    client: Client,
+    /// Warnings of its API server.
+    warnings: Warnings,
+    default_namespace: String,
+    /// URL of its API server.
+    server: String,
+    origin: Origin,
+    /// Content of the context in the kubeconfig.
+    context: Option<Context>,
+    /// True if its Services are reached through `rolldrop cluster exec`.
+    has_inside: bool,
+    process: Option<ClusterProcess>,
+}
+
+impl Cluster {
+    /// Connects to a cluster, starting it first if it is the embedded one. A real cluster is not
+    /// contacted yet.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the kubeconfig is wrong, or the embedded cluster did not start.
+    pub async fn connect(choice: Choice) -> Result<Self, ClusterError> {
+        match choice {
+            Choice::Embedded { config, log_dir } => {
+                let process = ClusterProcess::start(&config, &log_dir).await?;
+                let path = Some(process.kubeconfig().to_owned());
+                Self::from_kubeconfig(path, None, Some(process)).await
+            }
+            Choice::Kubeconfig { path: None, context: None } if !has_kubeconfig() => {
+                let no_cluster =
+                    |error| ClusterError::NoCluster { files: kubeconfig_files(), source: Box::new(error) };
+                let config = kube::Config::incluster().map_err(no_cluster)?;
+                Self::from_config(config, Origin::default(), None)
+            }
+            Choice::Kubeconfig { path, context } => Self::from_kubeconfig(path, context, None).await,
+            Choice::InCluster => {
+                let config = kube::Config::incluster();
+                let config = config.map_err(|error| ClusterError::NotInCluster(Box::new(error)))?;
+                Self::from_config(config, Origin::default(), None)
+            }
+        }
+    }
+
+    async fn from_kubeconfig(
+        path: Option<PathBuf>,
+        context: Option<String>,
+        process: Option<ClusterProcess>,
+    ) -> Result<Self, ClusterError> {
+        let unusable = |error| ClusterError::Kubeconfig { path: path.clone(), source: Box::new(error) };
+        let file = match &path {
+            Some(path) => Kubeconfig::read_from(path),
+            None => Kubeconfig::read(),
+        };
+        let file = file.map_err(unusable)?;
+        let name = context.or(file.current_context.clone());
+        let named = file.contexts.iter().find(|named| Some(&named.name) == name.as_ref());
+        let context = named.and_then(|named| named.context.clone());
+        let has_inside = context.as_ref().is_some_and(|context| is_embedded(&file, context));
+        let options = KubeConfigOptions { context: name.clone(), ..KubeConfigOptions::default() };
+        let config = kube::Config::from_custom_kubeconfig(file, &options).await;
+        let mut config = config.map_err(unusable)?;
+        if has_inside {
+            // The API server is on loopback, which a proxy from the environment cannot reach.
+            config.proxy_url = None;
+        }
+        let origin = Origin { kubeconfig: path, context: name };
+        Ok(Self { context, has_inside, ..Self::from_config(config, origin, process)? })
+    }
+
+    fn from_config(
+        mut config: kube::Config,
+        origin: Origin,
+        process: Option<ClusterProcess>,
+    ) -> Result<Self, ClusterError> {
+        let (default_namespace, server) = (config.default_namespace.clone(), config.cluster_url.to_string());
+        // A measured request must be one request, without the client's retries.
+        config.default_retry = false;
+        let builder =
+            ClientBuilder::try_from(config).map_err(|error| ClusterError::Client(Box::new(error)))?;
+        let warnings = Warnings::default();
+        let client = builder.with_layer(&GuardLayer).with_layer(&warnings).build();
+        Ok(Self {
+            client,
+            warnings,
+            default_namespace,
+            server,
+            origin,
+            context: None,
+            has_inside: false,
+            process,
+        })
+    }
+
+    /// Returns the warnings of its API server to that client as it creates objects.
+    pub fn warnings(&self) -> Warnings {
+        self.warnings.clone()
+    }
+
+    /// Returns a client for the cluster's API.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Returns the namespace for objects that name none.
+    pub fn default_namespace(&self) -> &str {
+        &self.default_namespace
+    }
+
+    /// Returns the way to reach it again; `None` if it ends with this process.
+    pub fn origin(&self) -> Option<Origin> {
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let Origin { kubeconfig, context } = &self.origin;
+        let origin = Origin { kubeconfig: kubeconfig.as_ref().map(absolute), context: context.clone() };
+        self.process.is_none().then_some(origin)
+    }
+
+    /// Describes the cluster; `None` if it ends with this process.
+    pub fn title(&self) -> Option<String> {
+        let whose = match &self.origin.context {
+            Some(context) => format!("context {context}"),
+            None => "this pod's cluster".to_owned(),
+        };
+        self.process.is_none().then(|| format!("{whose} at {}", self.server.trim_end_matches('/')))
+    }
+
+    /// Returns the value of `KUBECONFIG` with which a program finds this cluster and, unless told otherwise, this
+    /// namespace; `None` if it would find them anyway. Writes `file` for that if needed; it holds no secrets.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file cannot be written.
+    pub fn kubeconfig_for(&self, namespace: &str, file: &Path) -> io::Result<Option<OsString>> {
+        let files = match &self.origin.kubeconfig {
+            Some(path) => vec![std::path::absolute(path)?],
+            None => kubeconfig_files(),
+        };
+        let (Some(name), Some(context)) = (&self.origin.context, &self.context) else { return Ok(None) };
+        let current = self.origin.kubeconfig.as_ref().map_or_else(Kubeconfig::read, Kubeconfig::read_from);
+        let is_current = current.is_ok_and(|file| file.current_context.as_ref() == Some(name));
+        if is_current && namespace == self.default_namespace {
+            let is_needed = self.origin.kubeconfig.is_some();
+            return is_needed.then(|| std::env::join_paths(files).map_err(io::Error::other)).transpose();
+        }
+        // Of several files, the first that says something counts.
+        let overlay = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": name,
+            "contexts": [{"name": name, "context": {
+                "cluster": context.cluster, "user": context.user, "namespace": namespace,
+            }}],
+        });
+        std::fs::write(file, format!("{overlay:#}\n"))?;
+        let files = std::iter::once(std::path::absolute(file)?).chain(files);
+        std::env::join_paths(files).map(Some).map_err(io::Error::other)
+    }
+
+    /// Returns true if [`Cluster::command`] enters a network of the cluster's own.
+    pub fn is_entered(&self) -> bool {
+        self.has_inside
+    }
+
+    /// Returns true if [`Cluster::command`] runs where the Services' own addresses can be reached.
+    pub fn reaches_services(&self) -> bool {
+        // Without a context this is a pod.
+        self.has_inside || self.origin.context.is_none()
+    }
+
+    /// Makes a command to run `program` where the cluster's Services can be reached.
+    ///
+    /// # Errors
+    ///
+    /// Fails if this program's own file, which enters the cluster's network, is not found.
+    pub fn command(&self, program: &Path) -> io::Result<Command> {
+        if !self.has_inside {
+            return Ok(Command::new(program));
+        }
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["cluster", "exec"]);
+        if let Some(kubeconfig) = &self.origin.kubeconfig {
+            command.arg("--kubeconfig").arg(kubeconfig);
+        }
+        if let Some(context) = &self.origin.context {
+            command.args(["--context", context]);
+        }
+        command.arg("--").arg(program);
+        Ok(command)
+    }
+
+    /// Returns a notice about the cluster for the user, if there is one.
+    pub fn notice(&self) -> Option<&str> {
+        self.process.as_ref()?.notice()
+    }
+
+    /// Waits until an embedded cluster has ended too early, with all that ran in it. Other clusters never end.
+    pub async fn died(&self) -> Died {
+        match &self.process {
+            Some(process) => process.died().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Releases the cluster. An embedded one ends, and nothing is left when this returns.
+    pub async fn shut_down(self) {
+        drop(self.client);
+        if let Some(process) = self.process {
+            process.stop().await;
+        }
+    }
+}
+
+/// Returns the kubeconfig files that any program would read, if they are there.
+fn kubeconfig_files() -> Vec<PathBuf> {
+    let named = std::env::var_os("KUBECONFIG").unwrap_or_default();
+    let named: Vec<_> = std::env::split_paths(&named).filter(|path| !path.as_os_str().is_empty()).collect();
+    if named.is_empty() {
+        std::env::home_dir().map(|home| home.join(".kube/config")).into_iter().collect()
+    } else {
+        named
+    }
+}
+
+fn has_kubeconfig() -> bool {
+    kubeconfig_files().iter().any(|path| path.is_file())
+}
+
+/// Returns true if a context belongs to an embedded cluster, which the kubeconfig's extension shows.
+fn is_embedded(file: &Kubeconfig, context: &Context) -> bool {
+    let cluster = file.clusters.iter().find(|cluster| cluster.name == context.cluster);
+    let extensions = cluster.and_then(|named| named.cluster.as_ref()?.extensions.as_ref());
+    extensions.into_iter().flatten().any(|extension| extension.name == lab::EXTENSION)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::Api;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn client_does_not_retry_refusals() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let cluster = Cluster::from_config(kube::Config::new(server), Origin::default(), None).unwrap();
+        let pods: Api<Pod> = Api::default_namespaced(cluster.client());
+        for status in ["429 Too Many Requests", "503 Service Unavailable", "504 Gateway Timeout"] {
+            let answer = async {
+                // Any further request of this round would find nobody, and the test would not end.
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    request.push(stream.read_u8().await.unwrap());
+                }
+                let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            };
+            let ((), answered) = futures::join!(answer, pods.get("web"));
+            let kube::Error::Api(error) = answered.unwrap_err() else { panic!("no answer of the API") };
+            assert_eq!(error.code.to_string(), status[..3]);
+        }
+    }
+
+    #[tokio::test]
+    async fn pods_and_embedded_clusters_reach_services() {
+        let url = || "http://127.0.0.1:1".parse().unwrap();
+        let nowhere = Origin::default();
+        let in_a_pod = Cluster::from_config(kube::Config::new(url()), nowhere, None).unwrap();
+        assert!(in_a_pod.reaches_services() && !in_a_pod.is_entered());
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config");
+        for is_embedded in [false, true] {
+            let extension = json!({"name": lab::EXTENSION, "extension": {}});
+            let extensions = if is_embedded { vec![extension] } else { Vec::new() };
+            let config = json!({
+                "apiVersion": "v1", "kind": "Config", "current-context": "one",
+                "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1", "extensions": extensions}}],
+                "contexts": [{"name": "one", "context": {"cluster": "c"}}],
+            });
+            std::fs::write(&file, config.to_string()).unwrap();
+            let cluster = Cluster::connect(Choice::Kubeconfig { path: Some(file.clone()), context: None });
+            assert_eq!(cluster.await.unwrap().reaches_services(), is_embedded);
+        }
+    }
+
+    #[tokio::test]
+    async fn kubeconfig_overlay_sets_context_and_namespace() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, overlay) = (dir.path().join("config"), dir.path().join("overlay"));
+        let context = |name: &str| json!({"name": name, "context": {"cluster": "c", "user": "u"}});
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "one",
+            "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+            "users": [{"name": "u", "user": {"token": "hush"}}],
+            "contexts": [context("one"), context("two")],
+        });
+        std::fs::write(&file, config.to_string()).unwrap();
+        let named = |context: Option<&str>| {
+            let context = context.map(str::to_owned);
+            Cluster::connect(Choice::Kubeconfig { path: Some(file.clone()), context })
+        };
+        let plain = named(None).await.unwrap();
+        assert_eq!(plain.kubeconfig_for("default", &overlay).unwrap(), Some(file.clone().into()));
+        assert!(!overlay.exists());
+        for (cluster, namespace) in [(plain, "shop"), (named(Some("two")).await.unwrap(), "default")] {
+            let origin = cluster.origin().unwrap();
+            let value = cluster.kubeconfig_for(namespace, &overlay).unwrap().unwrap();
+            let paths: Vec<_> = std::env::split_paths(&value).collect();
+            assert_eq!(paths, [overlay.clone(), file.clone()]);
+            assert!(!std::fs::read_to_string(&overlay).unwrap().contains("hush"));
+            let merged = Kubeconfig::read_from(&overlay).unwrap();
+            let merged = merged.merge(Kubeconfig::read_from(&file).unwrap()).unwrap();
+            assert_eq!(merged.current_context, origin.context);
+            let found = merged.contexts.iter().find(|c| Some(&c.name) == origin.context.as_ref()).unwrap();
+            assert_eq!(found.context.as_ref().unwrap().namespace.as_deref(), Some(namespace));
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Ends pods as the scenario says, and timestamps its own calls.
+//!
+//! This module decides when to act, and [`recovery`] when the next action may follow. Actions on pods are in [`pods`],
+//! on workloads and other objects in [`changes`], on nodes in [`nodes`]; [`others`] covers what others do.
+
+mod acting;
+mod changes;
+mod nodes;
+mod others;
+mod pods;
+mod programs;
+mod recovery;
+mod silence;
+
+use std::ops::Range;
+
+use futures::future::join_all;
+use tokio::time::{sleep, sleep_until};
+
+use super::error::CoordinatorError;
+use super::session::Session;
+use super::viewer::Standing;
+pub(super) use acting::Disrupted;
+pub use acting::UnderLoad;
+use acting::{Acting, Refusal};
+pub(super) use programs::NoPrograms;
+pub use programs::{Programs, codes};
+use recovery::Whole;
+use rolldrop_scenario::{Action, Disruption, Repeat, Until};
+pub use silence::{Losses, Settle, Silence, until_silent};
+
+/// Checks, before anything is disrupted, that the objects of an action exist, and that it stays within its limits.
+pub(super) async fn check(session: &Session, disruption: &Disruption) -> Result<(), CoordinatorError> {
+    let now = session.clock.now();
+    let load = UnderLoad::of(now, now, 0.0);
+    let acting = Acting { session, index: 0, disruption, load, programs: &NoPrograms };
+    match &disruption.action {
+        Action::DeletePod(pods) | Action::Evict(pods) => acting.check_pods(pods).await,
+        Action::Crash { pods, container } => acting.check_crash(pods, container.as_deref()).await,
+        Action::Relabel { pods, label, .. } => acting.check_relabel(pods, label.as_deref()).await,
+        Action::RollingRestart(workload) => acting.check_restart(workload).await,
+        Action::SetImage { workload, container, .. } => acting.check_container(workload, container).await,
+        Action::Patch { object, patch, .. } => acting.check_patch(object, patch).await,
+        Action::Scale { workload, replicas, .. } => acting.check_scale(workload, *replicas).await,
+        Action::Drain { node, .. } | Action::NodeShutdown { node, .. } => acting.check_node(node).await,
+        Action::RestartNodeAgent { node } => acting.node(node).await.map(drop),
+        Action::Exec { .. } | Action::Observe { .. } => Ok(()),
+    }
+}
+
+impl Session {
+    /// Runs the disruptions during a load. A refused action is recorded, and counted in the result.
+    pub async fn disrupt(
+        &self,
+        disruptions: &[Disruption],
+        load: UnderLoad<'_>,
+        programs: &dyn Programs,
+    ) -> Disrupted {
+        let all = disruptions.iter().enumerate().map(|(index, disruption)| {
+            let index = u32::try_from(index).unwrap_or(u32::MAX);
+            Acting { session: self, index, disruption, load, programs }.repeat()
+        });
+        join_all(all).await.into_iter().sum()
+    }
+}
+
+impl Acting<'_> {
+    async fn repeat(self) -> Disrupted {
+        // True if each call of the action is about one pod.
+        let is_about_pods = matches!(self.disruption.action, Action::DeletePod(_) | Action::Evict(_));
+        let mut done = Disrupted::default();
+        let mut whole = Whole::default();
+        // Number of pods that had ended before, and of pods that have ended alone since.
+        let (first, mut alone) = (self.pods_ended(), 0);
+        for repetition in 0.. {
+            if self.until_due(repetition).await.is_err() {
+                break;
+            }
+            if repetition > 0 && self.now_is_late() {
+                self.not_reached("the load had ended");
+                break;
+            }
+            if repetition == 0 && self.disruption.action.is_rollout() {
+                // A workload that has not reached its specified state yet is not waited for later.
+                whole.workloads = self.session.workloads().await.unwrap_or_default();
+            }
+            self.stands(Standing::Acts);
+            let (ended_before, accepted_before) = (self.pods_ended(), done.accepted);
+            done += self.act(repetition, &mut whole).await;
+            let until = match self.disruption.repeat {
+                Repeat::Times(times) if repetition + 1 >= times => break,
+                Repeat::Times(_) => None,
+                Repeat::Until(until) => Some(until),
+            };
+            if until.is_some() && self.now_is_late() {
+                self.not_reached("the load had ended");
+                break;
+            }
+            if let Err(why) = self.recovered(&whole).await {
+                if self.session.caller.stop.is_cancelled() {
+                    break;
+                }
+                match (until, self.disruption.repeat) {
+                    (None, Repeat::Times(times)) => done += self.left_out(repetition + 1..times, &why),
+                    _ => self.not_reached(&why),
+                }
+                break;
+            }
+            let ended_by_this = done.accepted - accepted_before;
+            if self.pods_ended() - ended_before == ended_by_this {
+                alone += ended_by_this;
+            }
+            let enough = |number| match until {
+                Some(Until::Windows { .. }) => alone >= number,
+                _ if is_about_pods => done.accepted >= number,
+                _ => self.pods_ended() - first >= number,
+            };
+            if until.is_some_and(|until| until.terminations().is_none_or(enough)) {
+                break;
+            }
+        }
+        self.stands(Standing::Done);
+        done
+    }
+
+    /// Carries out the action once.
+    async fn act(&self, repetition: u32, whole: &mut Whole) -> Disrupted {
+        let acted = match &self.disruption.action {
+            Action::DeletePod(pods) | Action::Evict(pods) | Action::Crash { pods, .. } => {
+                Ok(self.end_pods(pods, repetition, whole).await)
+            }
+            Action::Relabel { pods, label, restore } => {
+                self.relabel(pods, label.as_deref(), *restore, repetition, whole).await
+            }
+            Action::RollingRestart(workload) => self.restart(workload).await,
+            Action::SetImage { workload, container, image, restore } => {
+                self.set_image(workload, container, image, *restore).await
+            }
+            Action::Patch { object, patch, restore } => self.patch(object, patch, *restore).await,
+            Action::Scale { workload, replicas, restore } => self.scale(workload, *replicas, *restore).await,
+            Action::Drain { node, restore } => self.drain(node, *restore).await,
+            Action::NodeShutdown { node, grace_seconds, restore } => {
+                self.shut_node_down(node, *grace_seconds, *restore).await
+            }
+            Action::RestartNodeAgent { node } => Ok(self.restart_agent(node).await),
+            Action::Exec { command } => self.exec(command).await,
+            Action::Observe { lasts } => Ok(self.observe(*lasts).await),
+        };
+        acted.unwrap_or_else(|why: Refusal| self.refused(self.mode(), why))
+    }
+
+    async fn until_due(&self, repetition: u32) -> Result<(), CoordinatorError> {
+        let is_again = repetition > 0 && self.disruption.every.is_zero();
+        let period = self.session.period();
+        if is_again {
+            let pause = self.disruption.phase(repetition, period);
+            self.stands(Standing::Due { repetition, at: self.session.clock.now() + pause });
+            return self.session.caller.stoppable(sleep(pause)).await;
+        }
+        let due = self.load.zero + self.disruption.due(repetition, period);
+        let due = if repetition > 0 { due.min(self.load.end) } else { due };
+        self.stands(Standing::Due { repetition, at: due });
+        let due = self.session.clock.instant(due).unwrap_or_else(std::time::Instant::now);
+        self.session.caller.stoppable(sleep_until(due.into())).await
+    }
+
+    fn now_is_late(&self) -> bool {
+        self.load_left_ns() <= 0
+    }
+
+    fn left_out(&self, repetitions: Range<u32>, why: &str) -> Disrupted {
+        let which = match repetitions.len() {
+            0 => return Disrupted::default(),
+            1 => format!("repetition {} was", repetitions.end),
+            _ => format!("repetitions {} to {} were", repetitions.start + 1, repetitions.end),
+        };
+        let one = self.skipped(format!("{which} skipped: {why}"));
+        Disrupted { skipped: repetitions.len(), ..one }
+    }
+
+    /// Records that a goal was not reached: as a warning if the disruption only observes, since others were to end the
+    /// pods.
+    fn not_reached(&self, why: &str) {
+        let Repeat::Until(until) = self.disruption.repeat else { return };
+        let why = format!("should have continued until {until}, but {why}");
+        match self.disruption.action {
+            Action::Observe { .. } => self.session.warn(format!("{} {why}", self.disruption.action.name())),
+            _ => {
+                self.skipped(why);
+            }
+        }
+    }
+}

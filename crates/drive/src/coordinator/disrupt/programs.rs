@@ -1,0 +1,31 @@
+//! Programs that the run starts on the user's machine.
+
+use std::process::ExitStatus;
+
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
+
+/// Runs programs on the user's machine.
+pub trait Programs {
+    /// Runs a program to its end. An error is the reason that it could not be run.
+    fn run<'a>(&'a self, words: &'a [String]) -> LocalBoxFuture<'a, Result<ExitStatus, String>>;
+}
+
+/// Refuses to run any program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NoPrograms;
+
+impl Programs for NoPrograms {
+    fn run<'a>(&'a self, _words: &'a [String]) -> LocalBoxFuture<'a, Result<ExitStatus, String>> {
+        async { Err("no programs are run here".to_owned()) }.boxed_local()
+    }
+}
+
+/// Returns the exit code, or the signal, with which a program ended.
+pub fn codes(status: ExitStatus) -> (Option<i32>, Option<i32>) {
+    #[cfg(unix)]
+    let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+    #[cfg(not(unix))]
+    let signal = None;
+    (status.code(), signal)
+}

@@ -1,0 +1,110 @@
+//! The silence after a termination that shows that its window has closed.
+//!
+//! A consumer keeps sending requests to a pod that is gone for a time that is not known beforehand: a Service proxy for
+//! a second or two, a cloud load balancer for minutes. So the silence restarts with each request that is lost during
+//! it, up to a limit.
+
+use std::fmt;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+/// Longest time between two checks of the losses.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// Wait after a termination, once its pods are replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settle {
+    /// Time for which no request may be lost; `None` derives it from the rate of requests.
+    pub silence: Option<Duration>,
+    /// Time after which the wait ends even though requests are still lost.
+    pub most: Duration,
+}
+
+impl Default for Settle {
+    fn default() -> Self {
+        Self { silence: None, most: Duration::from_secs(300) }
+    }
+}
+
+/// Count of the requests that the load has lost.
+pub trait Losses: fmt::Debug + Sync {
+    /// Returns the number so far. It may lag by a fraction of a second.
+    fn lost(&self) -> u64;
+}
+
+/// Losses of a load that does not report them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NoLosses;
+
+impl Losses for NoLosses {
+    fn lost(&self) -> u64 {
+        0
+    }
+}
+
+/// Result of a wait for silence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// No request was lost for the required time.
+    Kept,
+    /// Requests were still lost when the limit had passed.
+    NeverCame,
+}
+
+/// Waits until no request has been lost for `length`, or, while requests are lost, until `most` has passed.
+pub async fn until_silent(losses: &dyn Losses, length: Duration, most: Duration) -> Silence {
+    let begun = Instant::now();
+    let (mut since, mut seen) = (begun, losses.lost());
+    loop {
+        sleep_until((since + length).min(Instant::now() + PERIOD)).await;
+        let (now, lost) = (Instant::now(), losses.lost());
+        if lost > seen {
+            (since, seen) = (now, lost);
+        }
+        if now >= since + length {
+            return Silence::Kept;
+        }
+        if now >= begun + most.max(length) {
+            return Silence::NeverCame;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Loses one request each second until `until`.
+    #[derive(Debug)]
+    struct LostUntil {
+        begun: Instant,
+        until: Duration,
+    }
+
+    impl Losses for LostUntil {
+        fn lost(&self) -> u64 {
+            self.begun.elapsed().min(self.until).as_secs()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn loss_restarts_silence_up_to_limit() {
+        let s = Duration::from_secs;
+        for (until, expected, took_s) in [
+            (0, Silence::Kept, 5.0),
+            (3, Silence::Kept, 8.0),
+            (40, Silence::Kept, 45.0),
+            (90, Silence::NeverCame, 60.0),
+        ] {
+            let begun = Instant::now();
+            let losses = LostUntil { begun, until: s(until) };
+            assert_eq!(until_silent(&losses, s(5), s(60)).await, expected);
+            let took = begun.elapsed().as_secs_f64();
+            assert!((took - took_s).abs() < 0.3, "{until}: {took} s, {took_s} s wanted");
+        }
+        let begun = Instant::now();
+        assert_eq!(until_silent(&NoLosses, s(90), s(60)).await, Silence::Kept);
+        assert_eq!(begun.elapsed(), s(90));
+    }
+}

@@ -1,0 +1,233 @@
+//! The process that the embedded cluster runs in, seen from its parent.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+use rolldrop_lab::config::ConfigError;
+use rolldrop_lab::{Config, descendants, kernel};
+
+/// Time that the cluster may take to become ready.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time that the cluster may take to clean up before it is killed.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval between checks of the process.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// Number of bytes of the cluster's log that an error shows.
+const TAIL_BYTES: usize = 2000;
+
+/// Line that the cluster process prints on its standard output once it is ready.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ready {
+    /// Always true: there is no line before.
+    pub ready: bool,
+    /// The API server's URL.
+    pub server: String,
+    /// The kubeconfig of the cluster.
+    pub kubeconfig: PathBuf,
+    /// Notice for the user: the reason why the preferred dataplane is not used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<String>,
+}
+
+/// The cluster process did not come up.
+#[derive(Debug, thiserror::Error)]
+pub enum ChildError {
+    /// A parameter cannot be honoured; nothing was started.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Its log cannot be written.
+    #[error("cannot write its log {}", path.display())]
+    Log {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// It could not be started at all.
+    #[error("cannot run {}", program.display())]
+    Spawn {
+        /// The program.
+        program: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// It ended before it was ready.
+    #[error("it ended before it was ready ({status}):\n{log}")]
+    Ended {
+        /// Exit status of the process.
+        status: ExitStatus,
+        /// The end of its log.
+        log: String,
+    },
+    /// It was not ready in time.
+    #[error("it was not ready after {} s:\n{log}", START_TIMEOUT.as_secs())]
+    Slow {
+        /// The end of its log.
+        log: String,
+    },
+}
+
+/// The cluster process has ended unexpectedly.
+#[derive(Debug, thiserror::Error)]
+#[error("the embedded cluster has ended ({how}), and the run with it{}", last_words(log))]
+pub struct Died {
+    /// End of the process, in words: its exit status or the signal that killed it.
+    how: String,
+    /// The end of its log.
+    log: String,
+}
+
+fn last_words(log: &str) -> String {
+    if log.is_empty() { String::new() } else { format!("; its log ends:\n{log}") }
+}
+
+/// A running cluster process. When this is dropped, the pipe to the process closes and it ends.
+#[derive(Debug)]
+pub(crate) struct ClusterProcess {
+    /// Its standard input is the lifeline.
+    child: Child,
+    /// Its process ID. It is the leader of its own session.
+    pid: i32,
+    kubeconfig: PathBuf,
+    log: PathBuf,
+    /// Directory of its links to namespaces, if it uses the kernel dataplane.
+    namespaces: PathBuf,
+    notice: Option<String>,
+}
+
+impl ClusterProcess {
+    /// Starts this program's own `cluster` command and waits until it is ready.
+    pub(crate) async fn start(config: &Config, log_dir: &Path) -> Result<Self, ChildError> {
+        config.validate()?;
+        let program = std::env::current_exe();
+        let program = program.map_err(|source| ChildError::Spawn { program: "rolldrop".into(), source })?;
+        let spawn_error = |source| ChildError::Spawn { program: program.clone(), source };
+        // Should the cluster process be killed, its pods become children of this one.
+        descendants::adopt_orphans().map_err(spawn_error)?;
+        let log_path = log_dir.join("cluster.log");
+        let log = std::fs::create_dir_all(log_dir).and_then(|()| std::fs::File::create(&log_path));
+        let log = log.map_err(|source| ChildError::Log { path: log_path.clone(), source })?;
+        let config = serde_json::to_string(config).map_err(|error| spawn_error(error.into()))?;
+        let kubeconfig = log_dir.join("kubeconfig");
+        let mut child = Command::new(&program)
+            .args(["cluster", "--lifeline", "--config", &config, "--kubeconfig"])
+            .arg(&kubeconfig)
+            .arg("--log-dir")
+            .arg(log_dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .map_err(spawn_error)?;
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or(-1);
+        let stdout = child.stdout.take();
+        let namespaces = kernel::names_dir(log_dir);
+        let mut process = Self { child, pid, kubeconfig, log: log_path.clone(), namespaces, notice: None };
+
+        let first_line = async {
+            match stdout {
+                Some(stdout) => BufReader::new(stdout).lines().next_line().await,
+                None => Ok(None),
+            }
+        };
+        let tail = || tail_of(&log_path);
+        let ready = tokio::time::timeout(START_TIMEOUT, first_line)
+            .await
+            .map(|line| serde_json::from_str::<Ready>(&line.ok().flatten().unwrap_or_default()));
+        match ready {
+            Ok(Ok(ready)) => {
+                process.notice = ready.notice;
+                Ok(process)
+            }
+            Ok(Err(_)) => {
+                process.end().await;
+                let status = process.child.wait().await.map_err(spawn_error)?;
+                Err(ChildError::Ended { status, log: tail() })
+            }
+            Err(_) => {
+                process.end().await;
+                Err(ChildError::Slow { log: tail() })
+            }
+        }
+    }
+
+    /// Returns the path of the cluster's kubeconfig.
+    pub(crate) fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// Returns the cluster's notice for the user, if there is one.
+    pub(crate) fn notice(&self) -> Option<&str> {
+        self.notice.as_deref()
+    }
+
+    /// Waits until the process has ended on its own or been killed. None of its pods is left then.
+    pub(crate) async fn died(&self) -> Died {
+        let pid = Pid::from_raw(self.pid);
+        // Leaves the process to be reaped by whoever ends it.
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        let how = loop {
+            match waitid(Id::Pid(pid), flags) {
+                Ok(WaitStatus::Exited(_, code)) => break format!("exit status {code}"),
+                Ok(WaitStatus::Signaled(_, signal, _)) => break format!("killed by {signal}"),
+                Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) => tokio::time::sleep(LOOK_AGAIN).await,
+                Ok(other) => break format!("{other:?}"),
+                Err(error) => break error.to_string(),
+            }
+        };
+        // They are children of this process now.
+        let cluster = self.pid;
+        let _ = tokio::task::spawn_blocking(move || descendants::kill_cluster(cluster)).await;
+        Died { how, log: tail_of(&self.log) }
+    }
+
+    /// Ends the cluster and everything that is left.
+    pub(crate) async fn stop(mut self) {
+        self.end().await;
+    }
+
+    async fn end(&mut self) {
+        drop(self.child.stdin.take());
+        if tokio::time::timeout(STOP_TIMEOUT, self.child.wait()).await.is_err()
+            && let Err(error) = self.child.kill().await
+        {
+            tracing::warn!(%error, "the cluster process could not be killed");
+        }
+    }
+}
+
+impl Drop for ClusterProcess {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        // While the process lives it cleans up itself; if it was killed, its pods are ours.
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            descendants::kill_cluster(self.pid);
+            // It removes its kubeconfig and its links itself, unless it was killed.
+            let removed = [
+                (&self.kubeconfig, std::fs::remove_file(&self.kubeconfig)),
+                (&self.namespaces, std::fs::remove_dir_all(&self.namespaces)),
+            ];
+            for (path, removed) in removed {
+                if let Err(error) = removed
+                    && error.kind() != io::ErrorKind::NotFound
+                {
+                    tracing::warn!(%error, path = %path.display(), "not removed");
+                }
+            }
+        }
+    }
+}
+
+fn tail_of(path: &Path) -> String {
+    let log = std::fs::read(path).unwrap_or_default();
+    String::from_utf8_lossy(&log[log.len().saturating_sub(TAIL_BYTES)..]).trim_end().to_owned()
+}
