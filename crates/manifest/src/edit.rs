@@ -7,19 +7,13 @@ use std::ops::Range;
 use serde_json::{Value, json};
 
 use super::flow::{Flow, in_line};
+use super::form::Form;
 use super::object::{Change, Edit};
-use super::text::Form;
+use super::splice::Splice;
 use super::tree::{Member, Node, Shape, Style};
 
 /// Indentation of what is below a key.
 const INDENT: usize = 2;
-
-/// A change of a text.
-#[derive(Debug)]
-pub(super) struct Splice {
-    pub(super) range: Range<usize>,
-    pub(super) text: String,
-}
 
 /// A text, with what is in it.
 #[derive(Clone, Copy, Debug)]
@@ -29,19 +23,6 @@ pub(super) struct Source<'a> {
     pub(super) root: &'a Node,
     /// Line break of all lines of the text.
     pub(super) line_break: &'static str,
-}
-
-/// Makes splices; none if they overlap. Of two at the same place, the first is made first.
-pub(super) fn spliced(text: &str, within: Range<usize>, mut splices: Vec<Splice>) -> Option<String> {
-    splices.sort_by_key(|splice| splice.range.start);
-    let (mut out, mut end) = (String::new(), within.start);
-    for splice in splices {
-        out.push_str(text.get(end..splice.range.start)?);
-        out.push_str(&splice.text);
-        end = splice.range.end;
-    }
-    out.push_str(text.get(end..within.end)?);
-    Some(out)
 }
 
 impl Source<'_> {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::ser::{PrettyFormatter, Serializer};
 
-use super::edit::Splice;
+use super::splice::Splice;
 use super::tree::{Member, Node, Shape, Style};
 
 /// A mapping or list in brackets.

@@ -5,10 +5,12 @@
 
 mod edit;
 mod flow;
+mod form;
 mod object;
 mod problem;
 mod repaired;
 mod scalar;
+mod splice;
 #[cfg(test)]
 mod tests;
 mod text;

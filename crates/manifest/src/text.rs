@@ -7,10 +7,12 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use super::edit::{Source, Splice, spliced};
+use super::edit::Source;
 use super::flow::Flow;
+use super::form::Form;
 use super::object::{Change, Edit, Object};
 use super::problem::{ManifestError, Problem, line};
+use super::splice::{Splice, spliced};
 use super::tree::{self, Document, Node};
 
 /// The byte order mark, which editors on Windows put before a text.
@@ -33,13 +35,6 @@ pub struct Edited {
     pub text: String,
     /// A note for each document that was rewritten.
     pub notes: Vec<String>,
-}
-
-/// The format of a text. JSON is edited as YAML, but new parts are written as JSON.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Form {
-    Yaml,
-    Json,
 }
 
 #[derive(Debug)]
@@ -194,26 +189,6 @@ impl Entry {
         };
         let line_break = if before.is_empty() || before.ends_with('\n') { "" } else { "\n" };
         format!("{before}{line_break}{own}{after}")
-    }
-}
-
-impl Form {
-    pub(super) fn key(self, key: &str) -> String {
-        let is_plain =
-            key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'/' | b'_'));
-        match self {
-            Self::Yaml if is_plain => key.to_owned(),
-            _ => Value::from(key).to_string(),
-        }
-    }
-
-    /// Returns true if a text is one document with this value.
-    fn has(self, text: &str, value: &Value) -> bool {
-        match self {
-            Self::Json => serde_json::from_str::<Value>(text).is_ok_and(|said| said == *value),
-            Self::Yaml => tree::documents(text)
-                .is_ok_and(|said| matches!(said.as_slice(), [one] if one.value == *value)),
-        }
     }
 }
 
