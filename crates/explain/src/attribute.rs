@@ -2,7 +2,6 @@
 
 pub(crate) mod cause;
 pub(crate) mod evidence;
-pub(crate) mod gateway;
 pub(crate) mod judged;
 pub(crate) mod shares;
 pub(crate) mod suspects;

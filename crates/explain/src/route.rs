@@ -5,6 +5,7 @@ pub(crate) mod arrivals;
 pub(crate) mod balance;
 pub(crate) mod death;
 pub(crate) mod flows;
+pub(crate) mod gateway;
 pub(crate) mod phase;
 pub(crate) mod streams;
 pub(crate) mod tries;

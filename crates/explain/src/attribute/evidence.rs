@@ -13,13 +13,13 @@ use std::sync::Arc;
 
 use foldhash::HashMap;
 
-use crate::attribute::gateway::{self, Gateway, Watching};
 use crate::attribute::suspects::{Suspects, Verdict};
 use crate::route::LAG_NS;
 use crate::route::arrivals::{Arrivals, Tail, arrives};
 use crate::route::balance::{self, Route};
 use crate::route::death::Death;
 use crate::route::flows::{EndedFlows, Flows};
+use crate::route::gateway::{self, Gateway, Watching};
 use crate::route::tries::{Loss, Tries};
 use crate::timeline::by_name::ByName;
 use crate::timeline::endpoints::Scope;

@@ -2,10 +2,10 @@
 
 use crate::attribute::cause::{self, Explanation, Facts, ROUND_TRIP_NS, Served};
 use crate::attribute::evidence::Evidence;
-use crate::attribute::gateway::{self, Attempt, PodState};
 use crate::attribute::suspects::Verdict;
 use crate::math::values::Values;
 use crate::model::{Candidate, Unclear, Why, Window};
+use crate::route::gateway::{self, Attempt, PodState};
 use crate::route::streams::Streams;
 use crate::route::window::window_end;
 use crate::timeline::drop_policy::Class;

@@ -15,11 +15,11 @@ use std::sync::Arc;
 
 use crate::attribute::cause::ROUND_TRIP_NS;
 use crate::attribute::evidence::Gathered;
-use crate::attribute::gateway::{self, Gateway, is_gateways};
 use crate::model::{Candidate, Why};
 use crate::route::LAG_NS;
 use crate::route::arrivals::{Arrivals, Tail, arrives, ending, silence_s, silent_until};
 use crate::route::death::Death;
+use crate::route::gateway::{self, Gateway, is_gateways};
 use crate::timeline::drop_policy::Class;
 use crate::timeline::endpoints::Scope;
 use crate::timeline::{PodEnd, PodLife, Request, Timeline};
