@@ -1,5 +1,7 @@
 //! Command line: clap types, dispatch, exit status.
 
+#[cfg(any(test, not(all(feature = "embedded", target_os = "linux"))))]
+mod absent;
 mod admin_token;
 mod classes;
 mod cleanup;
@@ -39,9 +41,9 @@ use anyhow::Context;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 #[cfg(not(all(feature = "embedded", target_os = "linux")))]
-use crate::embedded::absent::cluster;
+use absent::cluster;
 #[cfg(not(feature = "embedded"))]
-use crate::embedded::absent::workload;
+use absent::workload;
 use exit::Exit;
 
 /// Measures which requests are lost when Kubernetes pods are terminated, why, and which setting would have saved

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| rolldrop_proxy::fuzzing::target::http1_requests(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| rolldrop_sidecar::fuzzing::target::http1_requests(bytes));

@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use rolldrop_proxy::fuzzing::{numbered_sessions, target};
+use rolldrop_sidecar::fuzzing::{numbered_sessions, target};
 use rolldrop_testing::Meter;
 
 /// Counts what is in use.

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| rolldrop::fuzzing::target::scenario(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| rolldrop_scenario::fuzzing::target::scenario(bytes));

@@ -10,8 +10,8 @@ use anyhow::bail;
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 
 use super::report::{print, text_options};
-use crate::nearest::alike;
 use docs::{Entry, Kind};
+use rolldrop_scenario::nearest::alike;
 
 /// Names that an error suggests.
 const SUGGESTED: usize = 3;

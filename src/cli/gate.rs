@@ -12,13 +12,13 @@ use super::exit::{Exit, Inconclusive};
 use super::formats::ResultFormat;
 use super::report::{Given, analyse};
 use super::say::say;
-use crate::scenario::expect::{self, ExpectFile};
 use rolldrop_explain::RunResult;
 use rolldrop_explain::model::{Check, CheckVerdict, Verdict};
 use rolldrop_judge::gate;
 use rolldrop_record::load::in_units;
 use rolldrop_record::{Expect, RunDir};
 use rolldrop_report as report;
+use rolldrop_scenario::expect::{self, ExpectFile};
 
 /// Arguments of `rolldrop gate`.
 #[derive(Debug, clap::Args)]

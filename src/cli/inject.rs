@@ -10,7 +10,7 @@ use anyhow::Context;
 
 use super::proxy::ModeArg;
 use super::say::say;
-use crate::inject::{self, KubernetesVersion, Mode, Options, SecretKey, Selection, WorkloadName};
+use rolldrop_sidecar::inject::{self, KubernetesVersion, Mode, Options, SecretKey, Selection, WorkloadName};
 
 /// The most bytes of manifests: a hundred times more than real files have.
 const FILE_BYTES: u64 = 64 * 1024 * 1024;

@@ -10,9 +10,9 @@ use super::run::{Collecting, Naming, Resources, TargetArg, as_override};
 use super::service_proxy::AssumeArgs;
 use crate::cluster::Choice;
 use crate::embedded::lab::{self, config::DataplaneChoice};
-use crate::scenario::{self, ClusterChoice, Loaded};
 use rolldrop_load as load;
 use rolldrop_record::load::{LoadFrom, Rate};
+use rolldrop_scenario::{self as scenario, ClusterChoice, Loaded};
 
 /// The groups of options in `--help`, besides those that are used most.
 pub(super) const CLUSTER: &str = "Cluster";

@@ -22,7 +22,6 @@ use tokio_util::sync::CancellationToken;
 use super::classes::ByClass;
 use super::signals::Interrupts;
 use crate::coordinator::{Standing, Viewer};
-use crate::scenario::Disruption;
 use echo::NoControlEcho;
 use live::LiveState;
 pub(super) use load::Planned;
@@ -30,6 +29,7 @@ use load::{End, Figures, Rate};
 use rolldrop_explain::model::figures::count;
 use rolldrop_load::Control;
 use rolldrop_record::{Clock, Event, shown};
+use rolldrop_scenario::Disruption;
 use screen::Screen;
 
 /// Interval at which the block is redrawn and the load is sampled.

@@ -10,8 +10,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::admin_token::TokenArgs;
 use super::signals::Interrupts;
-use rolldrop_proxy::{Access, Budget, Config, Counts, Mode, PodHeader, Proxy, Report, WatchPod};
 use rolldrop_record::Clock;
+use rolldrop_sidecar::{Access, Budget, Config, Counts, Mode, PodHeader, Proxy, Report, WatchPod};
 
 /// Arguments of `rolldrop proxy`.
 #[derive(Debug, clap::Args)]

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use rolldrop_proxy::mark_pre_stop;
+use rolldrop_sidecar::mark_pre_stop;
 
 /// Arguments of `rolldrop proxy-pre-stop`.
 #[derive(Debug, clap::Args)]

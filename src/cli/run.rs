@@ -45,8 +45,6 @@ use crate::cluster::{Choice, Cluster};
 use crate::coordinator::{
     Caller, Closed, CoordinatorError, GitOps, Limits, Ready, Session, Settings, Undone,
 };
-use crate::inject::ending::{Ending, Sleepers};
-use crate::scenario::{Loaded, Scenario};
 use admin_secret::AdminSecret;
 pub(super) use args::RunArgs;
 use command::UserCommand;
@@ -61,6 +59,8 @@ use rolldrop_load::process::Process;
 use rolldrop_record::run_info::{RunInfo, Source};
 use rolldrop_record::wire::AdminToken;
 use rolldrop_record::{Clock, EventKind, Looks, Policy, RoundsEnd, RunDir, Stamp};
+use rolldrop_scenario::{Loaded, Scenario};
+use rolldrop_sidecar::inject::ending::{Ending, Sleepers};
 use sending::Sending;
 pub(super) use sending::{Collecting, Resources};
 use settings::{expected_targets, load_settings};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::report::print;
-use crate::scenario::{self, BUILTIN, DEFAULT};
+use rolldrop_scenario::{self as scenario, BUILTIN, DEFAULT};
 
 /// The widest line of the list.
 const WIDTH: usize = 100;

@@ -21,8 +21,8 @@ use super::error::CoordinatorError;
 use super::journal::{Change, Journal, JournalError, ObjectRef, RUN_LABEL};
 use super::session::Session;
 use super::undo::{self, Outcome};
-use crate::scenario::Patch;
 use rolldrop_kubernetes::guard::names::in_path;
+use rolldrop_scenario::Patch;
 
 /// Returns the name of the ConfigMap that owns what a run creates.
 pub(super) fn owner_name(run: &str) -> String {

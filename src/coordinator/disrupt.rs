@@ -20,11 +20,11 @@ use tokio::time::{sleep, sleep_until};
 use super::error::CoordinatorError;
 use super::session::Session;
 use super::viewer::Standing;
-use crate::scenario::{Action, Disruption, Repeat, Until};
 use acting::{Acting, Refusal};
 pub(crate) use acting::{Disrupted, UnderLoad};
 pub(crate) use programs::{NoPrograms, Programs, codes};
 use recovery::Whole;
+use rolldrop_scenario::{Action, Disruption, Repeat, Until};
 pub(crate) use silence::{Losses, Settle, Silence, until_silent};
 
 /// Checks, before anything is disrupted, that the objects of an action exist, and that it stays within its limits.

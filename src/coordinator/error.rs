@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::caller::is_too_many;
 use super::journal::JournalError;
-use crate::inject::KubernetesVersion;
-use crate::inject::ending::EndingError;
-use crate::scenario::{Scenario, ScenarioError};
 use rolldrop_record::RunDirError;
 use rolldrop_record::event::ActionName;
+use rolldrop_scenario::{Scenario, ScenarioError};
+use rolldrop_sidecar::inject::KubernetesVersion;
+use rolldrop_sidecar::inject::ending::EndingError;
 
 /// Error that ends a run.
 #[derive(Debug, thiserror::Error)]

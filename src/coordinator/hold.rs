@@ -30,10 +30,10 @@ use super::plan::Work;
 use super::session::Session;
 use super::undo::{self, ATTEMPTS, Outcome, Undone};
 use crate::cluster::Origin;
-use crate::inject::selects;
-use crate::scenario::{Action, Object, Place, Scenario, Workload};
 use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_record::{Clock, EventKind, Stamp};
+use rolldrop_scenario::{Action, Object, Place, Scenario, Workload};
+use rolldrop_sidecar::inject::selects;
 
 /// Annotation on a workload in use.
 const IN_USE: &str = "rolldrop.dev/in-use";

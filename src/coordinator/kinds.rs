@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::caller::Caller;
 use super::error::CoordinatorError;
-use crate::scenario::WorkloadKind;
+use rolldrop_scenario::WorkloadKind;
 
 /// Returns the API resource of a kind of workload.
 pub(super) fn resource_of(kind: WorkloadKind) -> ApiResource {

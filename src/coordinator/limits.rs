@@ -16,8 +16,8 @@ use kube::core::{Selector, SelectorExt};
 
 use super::caller::Caller;
 use super::error::CoordinatorError;
-use crate::scenario::Action;
 use rolldrop_kubernetes::pods::Candidate;
+use rolldrop_scenario::Action;
 
 /// Budgets and Deployments that limit how many pods may end at once.
 #[derive(Clone, Debug, Default)]
@@ -206,7 +206,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::scenario::{Count, Order, Pods, Restore};
+    use rolldrop_scenario::{Count, Order, Pods, Restore};
 
     fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
         serde_json::from_value(value).unwrap()

@@ -22,9 +22,9 @@ use super::kinds::why_no_rollout;
 use super::session::Session;
 use super::undo::{self, ATTEMPTS, FOLLOW};
 use super::view::View;
-use crate::inject::ending::{Ending, Sleepers, set_ending};
-use crate::inject::{self, KubernetesVersion, SecretKey};
-use crate::scenario::Workload;
+use rolldrop_scenario::Workload;
+use rolldrop_sidecar::inject::ending::{Ending, Sleepers, set_ending};
+use rolldrop_sidecar::inject::{self, KubernetesVersion, SecretKey};
 
 /// Changes to existing workloads.
 #[derive(Clone, Debug)]

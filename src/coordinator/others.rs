@@ -8,9 +8,9 @@ use tokio::time::sleep;
 use super::edits::{self, Edit, RESTARTED_AT};
 use super::kinds::resource_of;
 use super::session::Session;
-use crate::scenario::Workload;
 use kube::Api;
 use kube::api::DynamicObject;
+use rolldrop_scenario::Workload;
 
 /// Time between two checks.
 const PERIOD: Duration = Duration::from_secs(2);

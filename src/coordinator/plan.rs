@@ -34,14 +34,14 @@ use super::live::{Live, LiveChanges, Wanted};
 use super::undo::effect::has_pods;
 use super::watch::Need;
 use super::{hold, preflight, routes, service_proxy, versions};
-use crate::inject::ADMIN_PORT_NAME;
-use crate::scenario::{Disruption, Place, Scenario};
 pub(crate) use call::Plan;
 use call::{About, Right};
 use checks::Checks;
 pub(super) use checks::pods_of;
 pub(super) use expected::Made;
 use rolldrop_record::Evidence;
+use rolldrop_scenario::{Disruption, Place, Scenario};
+use rolldrop_sidecar::inject::ADMIN_PORT_NAME;
 
 /// Maximum number of rights that are checked concurrently.
 const REVIEWS: usize = 8;

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::caller::Caller;
 use super::error::CoordinatorError;
-use crate::inject;
+use rolldrop_sidecar::inject;
 
 pub(super) async fn service(caller: &Caller, name: &str) -> Result<Service, CoordinatorError> {
     let what = format!("read Service {name} in namespace {} (-n names another)", caller.namespace);

@@ -14,10 +14,10 @@ use super::targets::{Consumer, Found, Ready};
 use super::waiting::Waiting;
 use super::ways::Way;
 use super::{disrupt, preflight, service_proxy};
-use crate::scenario::{Disruption, Place, Scenario, Target};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::routing::ServiceRules;
 use rolldrop_record::run_info::ClusterInfo;
+use rolldrop_scenario::{Disruption, Place, Scenario, Target};
 
 impl Session {
     /// Waits until the targets' pods are ready. The load checks that they answer, from where it is sent.

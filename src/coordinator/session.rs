@@ -25,13 +25,13 @@ use super::view::Views;
 use super::viewer::Viewer;
 use super::{server_clock, sinks, standstill, watch};
 use crate::cluster::Origin;
-use crate::inject;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_load::machine;
 use rolldrop_record::event::NameAnswer;
 use rolldrop_record::run_info::{EventsWritten, Role, Source};
 use rolldrop_record::wire::AdminToken;
 use rolldrop_record::{Clock, EventKind, RunDir, Stamp};
+use rolldrop_sidecar::inject;
 
 /// Everything that a session needs to start.
 pub(crate) struct Settings<'a> {

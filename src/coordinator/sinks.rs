@@ -15,14 +15,14 @@ use super::caller::Caller;
 use super::recorder::Recorder;
 use super::view::{SeenPod, Views};
 use super::watch::{Following, Need, Sink, follow};
-use crate::inject::ADMIN_PORT_NAME;
 use rolldrop_kubernetes::Listed;
 use rolldrop_kubernetes::pods::ListedPod;
-use rolldrop_proxy::observed::{controller, pod_event, statuses};
 use rolldrop_record::event::{
     Change, EndpointSliceEvent, EndpointState, NodeEvent, Replacement, WorkloadEvent,
 };
 use rolldrop_record::{Clock, EventKind};
+use rolldrop_sidecar::inject::ADMIN_PORT_NAME;
+use rolldrop_sidecar::observed::{controller, pod_event, statuses};
 
 /// Number of hexadecimal digits of a template's digest, enough to distinguish the templates of a run.
 const DIGEST_DIGITS: usize = 16;

@@ -33,9 +33,9 @@ use super::recorder::Recorder;
 use super::view::Views;
 use super::viewer::Nobody;
 use super::*;
-use crate::scenario;
 use rolldrop_record::event::{Change, ContainerState, EndpointSliceEvent, EndpointState, PodEvent};
 use rolldrop_record::{Clock, EventKind, Protocol, RequestId, RunDir, ServedEnd, ServedRow, Stamp};
+use rolldrop_scenario as scenario;
 
 /// Calls that an API server got: method, path, body.
 pub(super) type Calls = Arc<Mutex<Vec<(Method, String, Value)>>>;

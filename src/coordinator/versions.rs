@@ -8,7 +8,7 @@
 use serde_json::Value;
 
 use super::error::CoordinatorError;
-use crate::inject::{KubernetesVersion, selects};
+use rolldrop_sidecar::inject::{KubernetesVersion, selects};
 
 /// Oldest supported version of Kubernetes.
 const OLDEST: KubernetesVersion = KubernetesVersion::minor(29);

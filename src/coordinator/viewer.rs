@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::scenario::Disruption;
 use rolldrop_record::{Event, Stamp};
+use rolldrop_scenario::Disruption;
 
 /// Views a run while it lasts. All tasks of the run call it, so it must not block.
 pub(crate) trait Viewer: fmt::Debug + Send + Sync {

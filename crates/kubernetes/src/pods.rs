@@ -17,7 +17,7 @@ use serde::de::IgnoredAny;
 
 use super::Listed;
 
-/// A pod with the fields that `proxy::observed` and the coordinator read, and no others.
+/// A pod with the fields that `sidecar::observed` and the coordinator read, and no others.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "Object")]
 pub struct ListedPod(pub Pod);
@@ -244,8 +244,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use rolldrop_proxy::observed::{pod_event, statuses};
     use rolldrop_record::event::Change;
+    use rolldrop_sidecar::observed::{pod_event, statuses};
 
     /// Returns a pod that has all fields that are read of pods, and more.
     fn whole() -> Value {

@@ -10,7 +10,6 @@ use anyhow::Context;
 use super::super::formats::Format;
 use super::fail_on::FailOn;
 use super::tls::TlsArgs;
-use crate::scenario::text;
 use rolldrop_load::{PodBody, Record, targets};
 use rolldrop_record::Evidence;
 use rolldrop_record::load::{
@@ -18,6 +17,7 @@ use rolldrop_record::load::{
     Settings, Stage, Target, defaults, dns_server, in_units, keep_headers, statuses,
 };
 use rolldrop_record::row::POD_HEADER;
+use rolldrop_scenario::text;
 
 const EXAMPLES: &str = "\
 Examples:

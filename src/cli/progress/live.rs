@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use super::news::{News, PodNews};
 use crate::coordinator::{Standing, Wait};
-use crate::scenario::Disruption;
 pub(super) use action::Action;
 use rolldrop_record::event::{self, Change, PodEvent, ProxyPhase};
 use rolldrop_record::{Event, EventKind, Stamp};
+use rolldrop_scenario::Disruption;
 
 /// Time for which a pod that is gone is named beside a loss, in seconds.
 const JUST_GONE_S: f64 = 2.0;

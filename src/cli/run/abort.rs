@@ -7,8 +7,8 @@ use tokio::time::{Instant, interval};
 
 use crate::cli::classes::ByClass;
 use crate::coordinator::Losses;
-use crate::scenario::{Abort, Scenario};
 use rolldrop_load::{Control, Progress};
+use rolldrop_scenario::{Abort, Scenario};
 
 /// Interval between looks at the counters.
 const PERIOD: Duration = Duration::from_millis(200);

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::inject::{Absent, SecretKey};
 use rolldrop_record::wire::AdminToken;
+use rolldrop_sidecar::inject::{Absent, SecretKey};
 
 /// A token, and where sidecars find it.
 pub(super) struct AdminSecret {

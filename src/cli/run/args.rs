@@ -10,9 +10,9 @@ use crate::cli::formats::ResultFormat;
 use crate::cli::measure::{GATE, LOAD, MeasureArgs, NAMES};
 use crate::cluster::Choice;
 use crate::embedded::lab;
-use crate::scenario::{ClusterChoice, ExpectFile, Loaded};
 use rolldrop_load as load;
 use rolldrop_record::Evidence;
+use rolldrop_scenario::{ClusterChoice, ExpectFile, Loaded};
 
 /// Arguments of `rolldrop run`.
 #[derive(Debug, clap::Args)]

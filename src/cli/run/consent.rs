@@ -14,7 +14,7 @@ use crate::cli::progress::Progress;
 use crate::cli::signals::Interrupts;
 use crate::cluster::{Cluster, Origin};
 use crate::coordinator::Plan;
-use crate::scenario::Scenario;
+use rolldrop_scenario::Scenario;
 
 /// The namespaces of the cluster itself.
 const SYSTEM: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];

@@ -6,7 +6,7 @@ use crate::cli::progress::Progress;
 use crate::cli::signals::Interrupts;
 use crate::cluster::Choice;
 use crate::coordinator::Plan;
-use crate::scenario::Scenario;
+use rolldrop_scenario::Scenario;
 
 /// Plans the calls of a run. Prints the cluster and warnings.
 pub(super) async fn plan(

@@ -11,7 +11,7 @@ use super::sending::load_workers;
 use crate::cli::signals::Interrupts;
 use crate::cluster::Cluster;
 use crate::coordinator::Caller;
-use crate::scenario::Scenario;
+use rolldrop_scenario::Scenario;
 
 /// Returns the reason why the evidence that a scenario asks for is not available to a load from here; `None` if it is.
 ///

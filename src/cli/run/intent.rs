@@ -10,8 +10,8 @@ use super::consent::{self, Consent};
 use super::sending::Collecting;
 use super::{Extras, interruption, looks};
 use crate::coordinator::{Caller, GitOps, LiveChanges, Plan, Sidecar, Whose, Work};
-use crate::scenario::{Place, Scenario, Workload};
 use rolldrop_record::service_proxy::ServiceProxy;
+use rolldrop_scenario::{Place, Scenario, Workload};
 
 /// Settings that the command line adds to the scenario.
 pub(super) struct Intent<'a> {

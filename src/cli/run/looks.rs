@@ -5,12 +5,12 @@
 use anyhow::bail;
 
 use crate::cli::exit::Inconclusive;
-use crate::scenario::{Scenario, ScenarioError};
 use rolldrop_explain::model::ALPHA;
 use rolldrop_explain::model::figures::percent;
 use rolldrop_judge::spending;
 use rolldrop_record::Looks;
 use rolldrop_record::load::{Length, Pace};
+use rolldrop_scenario::{Scenario, ScenarioError};
 
 /// The most looks, if the user names no other number.
 const MOST: u16 = 4;
@@ -89,7 +89,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::scenario;
+    use rolldrop_scenario as scenario;
 
     /// Plans the looks of a scenario with these keys.
     fn asked(keys: &str, most: Option<u16>, has_command: bool) -> Result<Option<Looks>, String> {

@@ -9,9 +9,9 @@ use serde_json::Value;
 use super::admin_secret::AdminSecret;
 use crate::cli::{admin_token, say::say};
 use crate::coordinator;
-use crate::inject::{self, InjectError};
-use crate::scenario::{Place, Scenario};
 use rolldrop_record::wire::AdminToken;
+use rolldrop_scenario::{Place, Scenario};
+use rolldrop_sidecar::inject::{self, InjectError};
 
 /// Adds the sidecar, if the scenario asks for it, and returns the Secret with its token. Makes a token if there is
 /// none.
@@ -113,7 +113,7 @@ spec:
     - inline: {{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {{name: web}}, spec: {{rules: [{{http: {{paths: [{{path: /, pathType: Prefix, backend: {{service: {{name: web, port: {{number: 80}}}}}}}}]}}}}]}}}}
 "
         );
-        let parsed = crate::scenario::parse::<serde_json::Value>(&yaml, "shop.yaml", ".".as_ref(), &[]);
+        let parsed = rolldrop_scenario::parse::<serde_json::Value>(&yaml, "shop.yaml", ".".as_ref(), &[]);
         let mut scenario = parsed.expect("a scenario").scenario;
         inject_sidecar(&mut scenario, &mut None).expect("the sidecar");
         let has_it = |object: &&Value| object["spec"]["template"]["spec"]["initContainers"].is_array();

@@ -11,11 +11,11 @@ use super::settings::{expected_targets, load_settings};
 use crate::cli::signals::Interrupts;
 use crate::cluster::Cluster;
 use crate::coordinator::Caller;
-use crate::scenario::Scenario;
 use rolldrop_load::process::protocol::Prepare;
 use rolldrop_load::{LoadError, Plan, PlanError, PortRange, Prepared, Settings, Share};
 use rolldrop_record::RunId;
 use rolldrop_record::run_info::Target;
+use rolldrop_scenario::Scenario;
 
 /// Asks a process that runs where the load will come from; for pods, which do not exist yet, Linux' own defaults are
 /// assumed. `open_end` is the longest that a load with an open end may take.
@@ -91,7 +91,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::scenario;
+    use rolldrop_scenario as scenario;
 
     /// Checks a scenario with this load.
     async fn checked(load: &str, load_workers: Option<usize>) -> Result<(), PlanError> {

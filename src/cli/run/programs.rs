@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::command::UserCommand;
 use super::under_load::Measuring;
 use crate::coordinator::Programs;
-use crate::scenario::{Action, Disruption, Scenario};
+use rolldrop_scenario::{Action, Disruption, Scenario};
 
 /// The programs of a scenario, looked up before the run.
 pub(super) struct UserPrograms<'a> {

@@ -6,7 +6,7 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 
 use crate::coordinator::list_at_once;
-use crate::scenario::{Place, Scenario};
+use rolldrop_scenario::{Place, Scenario};
 
 /// Describes why the targets may not answer, and the other paths to them that the cluster shows.
 pub(super) async fn other_ways(client: &Client, namespace: &str, scenario: &Scenario) -> String {

@@ -15,7 +15,6 @@ use super::under_load::Measuring;
 use super::{Covering, interruption};
 use crate::cli::report;
 use crate::coordinator::Workloads;
-use crate::scenario::Until;
 use rolldrop_explain::model::ALPHA;
 use rolldrop_explain::model::figures::{counted, len, percent};
 use rolldrop_explain::model::{CheckVerdict, RunResult, Verdict};
@@ -24,6 +23,7 @@ use rolldrop_load as load;
 use rolldrop_load::remote::collect::early::{Arrived, EarlyRows};
 use rolldrop_record::parts::PART_AGE;
 use rolldrop_record::{Expect, Looks, Rounds, RoundsEnd, RunDir, RunInfo, Stamp};
+use rolldrop_scenario::Until;
 
 /// Maximum time from the end of a request until its row is in a closed part.
 const WRITTEN_AFTER: Duration = PART_AGE.saturating_add(Duration::from_secs(1));

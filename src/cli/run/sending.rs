@@ -15,7 +15,6 @@ use crate::cli::admin_token;
 use crate::cli::measure::LOAD;
 use crate::cluster::Cluster;
 use crate::coordinator::{self, Caller, LOAD_PORT, LoadJob, LoadPod, Ready, Session, at_node};
-use crate::scenario::{Place, Scenario, ScenarioError};
 use rolldrop_load as load;
 use rolldrop_load::PortMemory;
 use rolldrop_load::process::protocol::Prepare;
@@ -29,6 +28,7 @@ use rolldrop_record::load::LoadFrom;
 use rolldrop_record::run_info::{LoadPlan, Source};
 use rolldrop_record::wire::AdminToken;
 use rolldrop_record::{Clock, RunDir, RunId, Stamp};
+use rolldrop_scenario::{Place, Scenario, ScenarioError};
 
 /// Time limit for dismissing the workers.
 const DISMISSAL: Duration = Duration::from_secs(10);
@@ -367,7 +367,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::scenario;
+    use rolldrop_scenario as scenario;
 
     #[test]
     fn resources_are_amounts_by_name() {

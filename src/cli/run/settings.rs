@@ -3,9 +3,9 @@
 use anyhow::Context;
 use serde_json::Value;
 
-use crate::scenario::{self, Place, Scenario};
 use rolldrop_load as load;
 use rolldrop_record::run_info;
+use rolldrop_scenario::{self as scenario, Place, Scenario};
 
 /// Returns the resolved scenario without what may be secret: the values of headers and of Secrets, and bodies.
 pub(super) fn redacted(scenario: &Scenario) -> Value {

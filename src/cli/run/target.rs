@@ -117,7 +117,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::scenario::{self, Place};
+    use rolldrop_scenario::{self as scenario, Place};
 
     #[test]
     fn target_argument_becomes_a_scenario() {

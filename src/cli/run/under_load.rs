@@ -20,13 +20,13 @@ use crate::cli::progress::Planned;
 use crate::cli::stages;
 use crate::cluster::Cluster;
 use crate::coordinator::{self, CoordinatorError, Ready, Session, Settle, Silence, UnderLoad, until_silent};
-use crate::scenario::{Disruption, Place, Scenario};
 use rolldrop_explain::model::ALPHA;
 use rolldrop_load as load;
 use rolldrop_load::process::Note;
 use rolldrop_load::remote::collect::Collected;
 use rolldrop_record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Tool};
 use rolldrop_record::{EventKind, Looks, Rounds, Stamp};
+use rolldrop_scenario::{Disruption, Place, Scenario};
 
 /// Time limit for the target's first answer, once its pods are ready.
 const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(45);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::steps::Steps;
 use crate::cli::run;
 use crate::cluster::Cluster;
-use crate::scenario::{Loaded, Place};
+use rolldrop_scenario::{Loaded, Place};
 
 /// The evidence that the user asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use super::subject::Subject;
-use crate::inject::ending::{Ending, set_ending_in};
+use super::subject::{Subject, ending_of};
 use rolldrop_judge::tune::{Choice, Tuning};
 use rolldrop_report::ReportFile;
+use rolldrop_sidecar::inject::ending::{Ending, set_ending_in};
 
 /// Writes a file into the tuning's directory.
 pub(super) fn write(out: &Path, file: &ReportFile) -> anyhow::Result<()> {
@@ -26,7 +26,7 @@ pub(super) fn write_report(out: &Path, tuning: &Tuning) -> anyhow::Result<()> {
 /// Returns the chosen settings as patches: a strategic merge patch, and the same for kustomize. The first line of each
 /// states their basis.
 pub(super) fn patches(subject: &Subject, choice: &Choice, basis: &str) -> Vec<ReportFile> {
-    let patch = format!("# {basis}\n{}", strategic_merge(subject, choice.settings.into()));
+    let patch = format!("# {basis}\n{}", strategic_merge(subject, ending_of(choice.settings)));
     let file = |path: &str, text: String| ReportFile { path: path.to_owned(), bytes: text.into_bytes() };
     let kustomization = format!(
         "# In kustomization.yaml, beside patch.yaml. {basis}\npatches:\n  - path: patch.yaml\n    target: {{kind: {}, name: {}}}\n",
@@ -67,7 +67,7 @@ fn strategic_merge(subject: &Subject, ending: Ending) -> String {
 /// Explains why a workload that a GitOps controller manages is not touched, and how to measure it all the same.
 pub(super) fn to_a_repository(subject: &Subject, controller: &str, max_sleep: Duration) -> String {
     let (workload, name) = (subject.workload(), subject.name());
-    let patch = strategic_merge(subject, subject.wide(max_sleep.as_secs()).into());
+    let patch = strategic_merge(subject, ending_of(subject.wide(max_sleep.as_secs())));
     format!(
         "{workload} is managed by {controller}, which would undo a change in mid-run, so nothing is touched. Commit this patch \
          to its repository, so that pods sleep longer than any window lasts:\n\n{patch}\nThen measure rollouts that \
@@ -81,7 +81,7 @@ pub(super) fn to_a_repository(subject: &Subject, controller: &str, max_sleep: Du
 pub(super) fn lines(path: &Path, subject: &Subject, choice: &Choice) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
     let changed =
-        set_ending_in(&path.display().to_string(), &text, subject.sleepers(), choice.settings.into())
+        set_ending_in(&path.display().to_string(), &text, subject.sleepers(), ending_of(choice.settings))
             .with_context(|| format!("failed to set them in {}", path.display()))?;
     let mut out = String::new();
     for note in &changed.notes {

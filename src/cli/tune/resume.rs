@@ -13,8 +13,9 @@ use crate::cli::run;
 use crate::cli::signals::Interrupts;
 use crate::cluster::Cluster;
 use crate::coordinator::{Caller, LeftOvers, Since, changed_by_others};
-use crate::scenario::{Loaded, Scenario};
 use rolldrop_judge::tune::{Choice, Tuning};
+use rolldrop_scenario::{Loaded, Scenario};
+use rolldrop_sidecar::inject::pod_labels;
 
 /// An earlier tuning, whose choice is to be proven again.
 pub(super) struct Verified {
@@ -120,7 +121,7 @@ async fn put_back_by(
     left: LeftOvers,
     (out, progress): (&Path, &Progress),
 ) -> anyhow::Result<()> {
-    let is_own = scenario.manifests.iter().any(|object| crate::inject::pod_labels(object).is_some());
+    let is_own = scenario.manifests.iter().any(|object| pod_labels(object).is_some());
     if !is_own {
         let objects = caller.behind(&whose(scenario)).await?;
         if let Since::Changed { what } = left.since(&state.object, workload(&objects, scenario)?) {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::evidence::Means;
 use super::forecast::{Pace, Plan, Position};
-use super::subject::{Subject, whose};
+use super::subject::{Subject, ending_of, whose};
 use super::{CONFIDENCE, TuneArgs};
 use crate::cli::progress::Progress;
 use crate::cli::report;
@@ -18,13 +18,13 @@ use crate::cli::signals::Interrupts;
 use crate::cluster::Cluster;
 use crate::coordinator::{GitOps, LiveChanges};
 use crate::embedded::lab;
-use crate::inject::ending::set_ending;
-use crate::scenario::{ClusterChoice, Loaded};
 use rolldrop_explain::model::Analysis;
 use rolldrop_explain::model::figures::{counted, len};
 use rolldrop_explain::{RunResult, windows_needed};
 use rolldrop_judge::tune::{Names, Purpose, Settings, Unit, Units, is_outlasted, refuted};
 use rolldrop_record::{Clock, Policy, RoundsEnd, RunDir};
+use rolldrop_scenario::{ClusterChoice, Loaded};
+use rolldrop_sidecar::inject::ending::set_ending;
 
 /// The most rounds of a run.
 const MOST_ROUNDS: usize = 12;
@@ -205,7 +205,7 @@ impl Steps<'_> {
         further.extend(plan.means.map(Means::as_override));
         let Loaded { mut scenario, cluster } = args.loaded(further)?;
         if subject.is_own() {
-            set_ending(&mut scenario.manifests, subject.sleepers(), settings.into())?;
+            set_ending(&mut scenario.manifests, subject.sleepers(), ending_of(settings))?;
         }
         let covering = watched.goal.filter(|_| purpose != Purpose::Before);
         let extras = Extras {
@@ -213,7 +213,7 @@ impl Steps<'_> {
             covering: covering.map(|goal| Covering { most_rounds: MOST_ROUNDS, goal }),
             told: watched.told,
             holder: self.holder.as_deref(),
-            ending: (!subject.is_own()).then(|| (subject.sleepers(), settings.into())),
+            ending: (!subject.is_own()).then(|| (subject.sleepers(), ending_of(settings))),
             ..Extras::default()
         };
         // The user has consented to the whole tuning.
@@ -294,7 +294,7 @@ impl Steps<'_> {
         let cluster = Cluster::connect(args.measure.choice(name, cluster, self.out)).await?;
         let caller = run::caller(&cluster, args.measure.namespace.clone(), self.interrupts)?;
         let gitops = if args.measure.change_gitops { GitOps::Change } else { GitOps::Refuse };
-        let ending = Some((subject.sleepers(), settings.into()));
+        let ending = Some((subject.sleepers(), ending_of(settings)));
         let changes = LiveChanges { whose: whose(&scenario), sidecar: None, ending, gitops };
         let changed = caller.leave(&changes).await?;
         changed.iter().for_each(|title| progress.say(&format!("{title} has the chosen settings now")));

@@ -17,13 +17,13 @@ use crate::coordinator::{
     Caller, Round, Tenure, Whose, changed_by_others, controller_of, number_of, services_behind_in,
     why_no_rollout,
 };
-use crate::inject::ending::{self, Ending, Sleepers};
-use crate::inject::{KubernetesVersion, pod_labels, selects};
-use crate::scenario::{Loaded, Place, Scenario};
 use rolldrop_explain::model::figures::{counted, len};
 use rolldrop_explain::{MAX_COARSENESS_S, RunResult};
 use rolldrop_judge::tune::{Rollout, Settings, Strategy};
 use rolldrop_record::Clock;
+use rolldrop_scenario::{Loaded, Place, Scenario};
+use rolldrop_sidecar::inject::ending::{self, Ending, Sleepers};
+use rolldrop_sidecar::inject::{KubernetesVersion, pod_labels, selects};
 
 /// First sleep of pods while their windows are measured, in seconds: on a real cluster, and on the embedded one.
 const FIRST_SLEEP_S: [u64; 2] = [10, 5];
@@ -57,14 +57,13 @@ pub(super) struct Elsewhere {
     pub(super) naming: Naming,
 }
 
-impl From<Settings> for Ending {
-    fn from(settings: Settings) -> Self {
-        Self {
-            sleep_s: settings.pre_stop_seconds,
-            grace_s: settings.termination_grace_period_seconds,
-            min_ready_s: settings.min_ready_seconds,
-            readiness_delay_s: settings.readiness_delay_seconds,
-        }
+/// Returns what settings of a tuning mean for the manifests.
+pub(super) fn ending_of(settings: Settings) -> Ending {
+    Ending {
+        sleep_s: settings.pre_stop_seconds,
+        grace_s: settings.termination_grace_period_seconds,
+        min_ready_s: settings.min_ready_seconds,
+        readiness_delay_s: settings.readiness_delay_seconds,
     }
 }
 

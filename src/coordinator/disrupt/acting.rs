@@ -14,9 +14,9 @@ use crate::coordinator::caller::{Pauses, is_passing, may_have_been_done, retry_a
 use crate::coordinator::error::CoordinatorError;
 use crate::coordinator::session::Session;
 use crate::coordinator::viewer::{Standing, Wait};
-use crate::scenario::{Action, Disruption, Restore};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::{EventKind, Mode, Stamp, event};
+use rolldrop_scenario::{Action, Disruption, Restore};
 
 /// Default of [`UnderLoad::alpha`].
 const ALPHA: f64 = 0.05;

@@ -15,8 +15,8 @@ use crate::coordinator::error::CoordinatorError;
 use crate::coordinator::gitops::{GitOps, controller_of};
 use crate::coordinator::journal::RUN_LABEL;
 use crate::coordinator::kinds::{resource_of, why_no_rollout};
-use crate::scenario::{Object, Patch, PatchType, Restore, Workload};
 use rolldrop_kubernetes::guard::names::in_path;
+use rolldrop_scenario::{Object, Patch, PatchType, Restore, Workload};
 
 /// Rules for repeating a restart: its time identifies it, so repeating the call has no effect.
 const RESTART: Insisting = Insisting { success: 200, pause: Duration::from_secs(1), twice: Twice::Harmless };

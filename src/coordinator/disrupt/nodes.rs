@@ -21,10 +21,10 @@ use crate::coordinator::journal::{Change, ObjectRef};
 use crate::coordinator::load_job::is_load_pod;
 use crate::coordinator::undo::ask_agent;
 use crate::coordinator::view::View;
-use crate::scenario::{Action, Disruption, Pods, Restore};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::Mode;
 use rolldrop_record::event::PodEvent;
+use rolldrop_scenario::{Action, Disruption, Pods, Restore};
 
 /// Prefix of the namespaces that hold the cluster's own pods, which actions on nodes leave alone.
 const SYSTEM: &str = "kube-";

@@ -9,8 +9,8 @@ use super::acting::{Acting, Disrupted, Refusal};
 use super::programs::codes;
 use crate::coordinator::error::CoordinatorError;
 use crate::coordinator::viewer::Wait;
-use crate::scenario::{Repeat, Until};
 use rolldrop_record::EventKind;
+use rolldrop_scenario::{Repeat, Until};
 
 impl Acting<'_> {
     /// Runs a program, and waits until its changes have settled.

@@ -15,9 +15,9 @@ use super::acting::{Acting, Disrupted, Insisting, Refusal, Twice};
 use super::recovery::Whole;
 use crate::coordinator::claims::{Choice, Claims, oldest_ready_first};
 use crate::coordinator::error::CoordinatorError;
-use crate::scenario::{Action, Count, Pods, Restore};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::Mode;
+use rolldrop_scenario::{Action, Count, Pods, Restore};
 
 /// Value that a label gets when it takes its pod out of a Service.
 const LEFT: &str = "left-by-rolldrop";

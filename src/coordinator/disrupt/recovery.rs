@@ -15,10 +15,10 @@ use super::silence::{Silence, until_silent};
 use crate::coordinator::rollout::Workloads;
 use crate::coordinator::view::View;
 use crate::coordinator::viewer::Wait;
-use crate::scenario::{Action, Pods, Repeat};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::EventKind;
 use rolldrop_record::event::EndpointState;
+use rolldrop_scenario::{Action, Pods, Repeat};
 
 /// Time by which a Service proxy may lag behind the EndpointSlices: kube-proxy's own `minSyncPeriod`.
 const PROXY_LAG: Duration = Duration::from_secs(1);

@@ -4,7 +4,7 @@ use std::fmt;
 
 use kube::api::ApiResource;
 
-use crate::scenario::Workload;
+use rolldrop_scenario::Workload;
 
 /// Verb of an entry that is not a call, but a program that the run starts on this machine.
 const RUN: &str = "run";

@@ -19,10 +19,10 @@ use crate::coordinator::claims::Choice;
 use crate::coordinator::error::CoordinatorError;
 use crate::coordinator::kinds::{resource_of, why_no_rollout};
 use crate::coordinator::load_job::takes_pods;
-use crate::inject;
-use crate::scenario::{Action, Count, Disruption, Place, Pods, Repeat, Scenario, Workload};
 use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_kubernetes::pods::Candidate;
+use rolldrop_scenario::{Action, Count, Disruption, Place, Pods, Repeat, Scenario, Workload};
+use rolldrop_sidecar::inject;
 
 /// Minimum time from one batch to the next: a Service proxy may lag by that much.
 const SHORTEST_SPACING: Duration = Duration::from_secs(1);

@@ -17,7 +17,7 @@ use crate::coordinator::caller::Caller;
 use crate::coordinator::error::CoordinatorError;
 use crate::coordinator::kinds::resource_of;
 use crate::coordinator::undo::agent_path;
-use crate::scenario::{Action, Count, Disruption, Object, Pods, Repeat, Restore, Workload};
+use rolldrop_scenario::{Action, Count, Disruption, Object, Pods, Repeat, Restore, Workload};
 
 /// Describes the effect of a disruption; `None` if it changes nothing.
 fn effect(disruption: &Disruption) -> Option<String> {

@@ -8,9 +8,9 @@ use super::call::{About, Plan};
 use crate::coordinator::caller::Caller;
 use crate::coordinator::error::CoordinatorError;
 use crate::coordinator::service_proxy;
-use crate::scenario::Scenario;
 use rolldrop_record::Evidence;
 use rolldrop_record::service_proxy::ServiceProxy;
+use rolldrop_scenario::Scenario;
 
 /// Label of a namespace with the level of pods that it allows.
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";

@@ -14,9 +14,9 @@ use crate::coordinator::caller::Caller;
 use crate::coordinator::claims::{Choice, Claims};
 use crate::coordinator::error::CoordinatorError;
 use crate::coordinator::limits::{Bounds, Round, number_of, selects};
-use crate::scenario::Action;
 use rolldrop_kubernetes::guard::label_selector;
 use rolldrop_kubernetes::pods::Candidate;
+use rolldrop_scenario::Action;
 
 /// Groups of Kubernetes whose objects, other than workloads, create no pods.
 const KNOWN_GROUPS: [&str; 5] = ["", "apps", "batch", "policy", "autoscaling"];

@@ -10,9 +10,9 @@ use serde_json::Value;
 use super::call::Plan;
 use super::checks::Checks;
 use crate::coordinator::error::CoordinatorError;
-use crate::inject;
-use crate::scenario::Place;
 use rolldrop_record::load::{PortRange, TIME_WAIT, ephemeral_of};
+use rolldrop_scenario::Place;
+use rolldrop_sidecar::inject;
 
 impl Checks<'_> {
     /// Adds a finding for each workload whose sidecars have too few source ports. `workloads` have pods when the load

@@ -14,10 +14,10 @@ use crate::coordinator::caller::Caller;
 use crate::coordinator::error::CoordinatorError;
 use crate::coordinator::preflight;
 use crate::coordinator::ways::{self, Way};
-use crate::inject;
-use crate::scenario::{Place, Scenario};
 use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_kubernetes::pods::Candidate;
+use rolldrop_scenario::{Place, Scenario};
+use rolldrop_sidecar::inject;
 
 /// A target that is reached through the port of a node.
 struct NodePort<'a> {

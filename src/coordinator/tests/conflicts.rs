@@ -1,7 +1,7 @@
 //! Tests of adding the sidecar to live pods while others change their workload, and of a rollout that does not end.
 
 use super::*;
-use crate::inject::{self, KubernetesVersion, SecretKey};
+use rolldrop_sidecar::inject::{self, KubernetesVersion, SecretKey};
 
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/shop/deployments";
 

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::coordinator::disrupt::Disrupted;
-use crate::scenario::{Action, Count, Disruption, Order, Pods, Repeat};
+use rolldrop_scenario::{Action, Count, Disruption, Order, Pods, Repeat};
 
 /// Deleted pods, with the times of their deletion.
 type Deletions = Arc<Mutex<Vec<(String, Instant)>>>;

@@ -4,7 +4,7 @@ use super::*;
 use crate::coordinator::edits;
 use crate::coordinator::journal::{Change, ObjectRef};
 use crate::coordinator::undo::left_over::{LeftOvers, Since};
-use crate::scenario::{Patch, PatchType, Workload};
+use rolldrop_scenario::{Patch, PatchType, Workload};
 
 const PATH: &str = "/apis/apps/v1/namespaces/shop/deployments/web";
 const IN_USE: &str = "rolldrop.dev/in-use";

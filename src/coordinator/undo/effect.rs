@@ -13,7 +13,7 @@ use super::{Change, Outcome, Undone};
 use crate::coordinator::caller::Caller;
 use crate::coordinator::error::CoordinatorError;
 use rolldrop_kubernetes::pods::Candidate;
-use rolldrop_proxy::observed::controller;
+use rolldrop_sidecar::observed::controller;
 
 /// Time between two checks.
 const PERIOD: Duration = Duration::from_millis(500);

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::coordinator::{Standing, Wait};
-use crate::scenario::{self, Disruption, Repeat};
 use rolldrop_record::event::ActionName;
 use rolldrop_record::{Stamp, event};
+use rolldrop_scenario::{self as scenario, Disruption, Repeat};
 
 /// A disruption, or the user's command.
 #[derive(Debug)]

@@ -5,8 +5,8 @@ use std::path::Path;
 use super::*;
 use crate::cli::progress::news;
 use crate::coordinator::Wait;
-use crate::scenario;
 use rolldrop_record::event::ActionName;
+use rolldrop_scenario as scenario;
 
 /// This long after the counted part of the load began.
 pub(in crate::cli::progress) fn at(s: f64) -> Stamp {

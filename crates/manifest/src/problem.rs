@@ -1,0 +1,173 @@
+//! Problems of a text that is not a manifest: place, cause and remedy.
+
+use granit_parser::ErrorKind;
+use thiserror::Error;
+
+/// Reason why manifests cannot be read.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum ManifestError {
+    /// A template that nobody has rendered.
+    #[error(
+        "{place}: this is a template ({text}), not a manifest: render it first, as helm template CHART does"
+    )]
+    Template {
+        /// File and line.
+        place: String,
+        /// The first words of the template that cannot be read.
+        text: String,
+    },
+    /// Neither YAML nor JSON.
+    #[error("{place}: {why}")]
+    Invalid {
+        /// File and line.
+        place: String,
+        /// Cause and remedy.
+        why: String,
+    },
+}
+
+/// A fault at some place of a text.
+#[derive(Debug)]
+pub(super) struct Problem {
+    /// Position in bytes.
+    place: usize,
+    why: String,
+}
+
+impl Problem {
+    pub(super) fn new(place: usize, why: impl Into<String>) -> Self {
+        Self { place, why: why.into() }
+    }
+
+    /// Makes a problem of what the parser says of a place.
+    pub(super) fn of_kind(text: &str, place: usize, kind: &ErrorKind) -> Self {
+        // It names the value before the tab.
+        let tab = text.get(place..).and_then(|rest| rest.find('\t')).filter(|_| is_tab(kind));
+        Self::new(place + tab.unwrap_or(0), why(kind))
+    }
+
+    /// Converts the problem to an error for the user.
+    pub(super) fn of(self, file: &str, text: &str) -> ManifestError {
+        match template(text, self.place) {
+            Some((line, text)) => ManifestError::Template { place: format!("{file}:{line}"), text },
+            None => {
+                ManifestError::Invalid { place: format!("{file}:{}", line(text, self.place)), why: self.why }
+            }
+        }
+    }
+}
+
+/// Returns the number of the line with this byte, from 1.
+pub(super) fn line(text: &str, place: usize) -> usize {
+    let before = &text.as_bytes()[..place.min(text.len())];
+    1 + before.iter().filter(|byte| **byte == b'\n').count()
+}
+
+/// Finds the last line, up to this place, with an action of a template (`{{ … }}`, `{% … %}`) where YAML has a key or a
+/// value.
+fn template(text: &str, place: usize) -> Option<(usize, String)> {
+    /// Maximum number of characters that are shown.
+    const SHOWN: usize = 60;
+
+    let last = line(text, place);
+    let lines = text.lines().enumerate().take(last);
+    lines.filter_map(|(number, line)| Some((number + 1, action(line)?.chars().take(SHOWN).collect()))).last()
+}
+
+/// Finds the action of a template that a line, a list's item or a key's value begins with, or that is a part of a plain
+/// value.
+fn action(line: &str) -> Option<&str> {
+    let begins = |text: &str| text.starts_with("{{") || text.starts_with("{%");
+    let own = line.trim_start().trim_start_matches("- ").trim_start();
+    let value = own.split_once(": ").map_or(own, |(_, value)| value.trim_start());
+    let begun = [own, value].into_iter().find(|text| begins(text))?;
+    let closed = begun.find("}}").or_else(|| begun.find("%}")).map_or(begun.len(), |end| end + 2);
+    Some(begun[..closed].trim_end())
+}
+
+fn is_tab(kind: &ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::TabNotAllowed
+            | ErrorKind::TabInBlockIndentation
+            | ErrorKind::TabInIndentation
+            | ErrorKind::TabAtBlockScalarStart
+            | ErrorKind::TabInPlainScalar
+    )
+}
+
+/// Explains to a user why YAML cannot be read, and what to do.
+fn why(kind: &ErrorKind) -> String {
+    use ErrorKind as Kind;
+
+    let fixed = match kind {
+        Kind::UnexpectedEofFlowSequence
+        | Kind::UnexpectedEofFlowMapping
+        | Kind::UnexpectedEofImplicitFlowMapping => "a bracket before this is not closed: close it",
+        Kind::UnclosedFlowCollection { open } => {
+            return format!(
+                "'{open}' is not closed: close it, or put a value that begins with '{open}' in quotes"
+            );
+        }
+        Kind::MisplacedFlowCollectionEnd => "a closing bracket without an opening one: remove it",
+        Kind::MismatchedFlowCollectionEnd { open, close } => {
+            return format!("'{open}' is closed by '{close}': close it by its own bracket");
+        }
+        Kind::ExpectedFlowMappingSeparator => "',' or '}' is missing before this: add it",
+        Kind::ExpectedFlowSequenceSeparator => "',' or ']' is missing before this: add it",
+        Kind::UnclosedQuotedScalar | Kind::UnexpectedEof => "a quote is not closed: close it",
+        Kind::DocumentIndicatorInQuotedScalar => "'---' inside of quotes: close the quote before it",
+        Kind::InvalidTrailingSingleQuotedScalar | Kind::InvalidTrailingDoubleQuotedScalar => {
+            "something follows the closing quote: put all of the value in quotes"
+        }
+        Kind::UnknownQuotedScalarEscape
+        | Kind::InvalidQuotedScalarHexEscape
+        | Kind::InvalidUnicodeEscape
+        | Kind::InvalidLowSurrogateHexEscape
+        | Kind::InvalidLowSurrogate
+        | Kind::MissingLowSurrogate
+        | Kind::UnpairedLowSurrogate => {
+            "'\\' with something that YAML does not know: use single quotes, or '\\\\'"
+        }
+        kind if is_tab(kind) => "a tab as indentation: use spaces",
+        Kind::UnexpectedCharacter { character } => {
+            return format!("no value begins with {character:?}: put the value in quotes");
+        }
+        Kind::UnknownAnchor => "this alias has no anchor before it: add '&NAME' to what it stands for",
+        Kind::UndeclaredTagHandle => {
+            "a tag that nothing declares: put a value that begins with '!' in quotes"
+        }
+        Kind::MissingAnchorOrAliasName => {
+            "'&' or '*' without a name: put a value that begins with it in quotes"
+        }
+        Kind::MappingValueNotAllowed | Kind::InvalidColonPlacement | Kind::InvalidMappingValueWhitespace => {
+            "no key is expected here: check the indentation, or put a value with ': ' in quotes"
+        }
+        Kind::BlockSequenceEntryNotAllowed
+        | Kind::BlockEntryInFlowCollection
+        | Kind::ExpectedBlockSequenceEntry
+        | Kind::InvalidBlockEntryWhitespace => {
+            "no item of a list ('- ') is expected here: check the indentation"
+        }
+        Kind::SimpleKeyExpected | Kind::InvalidSimpleKey => "':' is missing behind a key: add it",
+        Kind::InvalidBlockScalarHeader | Kind::ZeroBlockScalarIndent => {
+            "only '+', '-' and an indentation of 1 to 9 may follow '|' or '>': remove the rest"
+        }
+        Kind::RecursionLimitExceeded => {
+            "too many collections in collections: no object of Kubernetes has so many"
+        }
+        Kind::UnsupportedYamlMajorVersion => "a version of YAML that is not 1: remove the directive",
+        Kind::ExpectedBlockMappingKey
+        | Kind::UnexpectedEofBlockMapping
+        | Kind::UnexpectedEofBlockSequence
+        | Kind::InvalidIndentation
+        | Kind::InvalidBlockScalarIndent
+        | Kind::InvalidQuotedScalarIndent
+        | Kind::InvalidFlowScalarIndent
+        | Kind::ExpectedNodeContent => {
+            "this line fits to nothing before it: check its indentation, and the quotes before it"
+        }
+        _ => "this is neither YAML nor JSON: check the indentation, quotes and brackets up to here",
+    };
+    fixed.to_owned()
+}

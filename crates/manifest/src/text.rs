@@ -1,0 +1,255 @@
+//! A text of several objects, edited in place.
+//!
+//! Each edit is made twice, in the parsed object and in the text, and the two are compared afterwards.
+//! A document whose text cannot be edited is rewritten from its object.
+
+use std::ops::Range;
+
+use serde_json::Value;
+
+use super::edit::{Source, Splice, spliced};
+use super::flow::Flow;
+use super::object::{Change, Edit, Object};
+use super::problem::{ManifestError, Problem, line};
+use super::tree::{self, Document, Node};
+
+/// The byte order mark, which editors on Windows put before a text.
+const MARK: char = '\u{feff}';
+
+/// The documents of a text.
+#[derive(Debug)]
+pub struct Manifests {
+    file: String,
+    form: Form,
+    has_mark: bool,
+    text: String,
+    documents: Vec<Entry>,
+}
+
+/// A text with edits made in it.
+#[derive(Debug)]
+pub struct Edited {
+    /// The text.
+    pub text: String,
+    /// A note for each document that was rewritten.
+    pub notes: Vec<String>,
+}
+
+/// The format of a text. JSON is edited as YAML, but new parts are written as JSON.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Form {
+    Yaml,
+    Json,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// Range of the document, from the end of the one before.
+    range: Range<usize>,
+    /// `None` if only the values of the text are known.
+    root: Option<Node>,
+    value: Value,
+}
+
+impl Manifests {
+    /// Reads a text; `file` is its name in messages.
+    ///
+    /// # Errors
+    ///
+    /// Fails if kubectl could not read the text either, or a key is given twice.
+    pub fn parse(file: &str, text: &str) -> Result<Self, ManifestError> {
+        let (text, has_mark) = text.strip_prefix(MARK).map_or((text, false), |text| (text, true));
+        let whole = |form, documents| Self {
+            file: file.to_owned(),
+            form,
+            has_mark,
+            text: text.to_owned(),
+            documents,
+        };
+        let is_braced = text.trim_start().starts_with('{');
+        let json = if is_braced { json_documents(text).map(Some) } else { Ok(None) };
+        if let Ok(Some(documents)) = json {
+            return Ok(whole(Form::Json, documents));
+        }
+        match (tree::documents(text), json) {
+            (Ok(documents), _) => Ok(whole(Form::Yaml, documents.into_iter().map(Entry::from).collect())),
+            // Braces alone do not make it JSON, but quotes behind them do.
+            (Err(_), Err(problem)) if text.trim_start()[1..].trim_start().starts_with('"') => {
+                Err(problem.of(file, text))
+            }
+            (Err(problem), _) => Err(problem.of(file, text)),
+        }
+    }
+
+    /// Returns the objects of all documents, those of a List one by one.
+    pub fn objects(&self) -> Vec<Object> {
+        let mut objects = Vec::new();
+        for (document, entry) in self.documents.iter().enumerate() {
+            let is_list = entry.value["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
+            match entry.value["items"].as_array().filter(|_| is_list) {
+                Some(items) => objects.extend(items.iter().enumerate().map(|(number, value)| Object {
+                    document,
+                    at: format!("/items/{number}"),
+                    value: value.clone(),
+                })),
+                None if entry.value.is_null() => {}
+                None => objects.push(Object::whole(document, entry.value.clone())),
+            }
+        }
+        objects
+    }
+
+    /// Returns the file and line of the part that a JSON pointer names in an object, or of the nearest part around it.
+    pub fn place(&self, object: &Object, pointer: &str) -> String {
+        let root = self.documents.get(object.document).and_then(|entry| entry.root.as_ref());
+        match root.map(|root| root.place(&format!("{}{pointer}", object.at))) {
+            Some(place) => format!("{}:{}", self.file, line(&self.text, place)),
+            None => self.file.clone(),
+        }
+    }
+
+    /// Makes the edits, in order.
+    pub fn edited(mut self, edits: &[Edit]) -> Edited {
+        let mut of_document: Vec<Vec<&Edit>> = vec![Vec::new(); self.documents.len()];
+        for edit in edits {
+            of_document[edit.document].push(edit);
+        }
+        // Done once, as it reads all of the text.
+        let line_break = if self.text.contains("\r\n") { "\r\n" } else { "\n" };
+        let mut notes = Vec::new();
+        let mut text: String = self.has_mark.then_some(MARK).into_iter().collect();
+        let mut end = 0;
+        for (number, (entry, edits)) in self.documents.iter_mut().zip(of_document).enumerate() {
+            text.push_str(&self.text[end..entry.range.start]);
+            end = entry.range.end;
+            if edits.is_empty() {
+                text.push_str(&self.text[entry.range.clone()]);
+                continue;
+            }
+            let resolved = entry.resolved(&self.text, &edits);
+            resolved.iter().for_each(|edit| edit.apply(&mut entry.value));
+            if let Some(own) = entry.spliced(&self.text, line_break, self.form, &resolved) {
+                text.push_str(&own);
+                continue;
+            }
+            notes.push(match self.form {
+                Form::Json => "rewritten, in a new layout".to_owned(),
+                Form::Yaml => format!("document {}: rewritten, without its comments", number + 1),
+            });
+            text.push_str(&entry.rewritten(&self.text, self.form));
+        }
+        text.push_str(&self.text[end..]);
+        Edited { text, notes }
+    }
+}
+
+impl From<Document> for Entry {
+    fn from(document: Document) -> Self {
+        let Document { range, root, value } = document;
+        Self { range, root: Some(root), value }
+    }
+}
+
+impl Entry {
+    /// Returns the same edits, with each [`Change::Withdraw`] as a [`Change::Remove`] of the right field.
+    fn resolved(&self, text: &str, edits: &[&Edit]) -> Vec<Edit> {
+        let resolve = |edit: &Edit| {
+            let Change::Withdraw = edit.change else { return edit.clone() };
+            let holder = edit.pointer.rsplit_once('/').map_or("", |(holder, _)| holder);
+            let held = match self.value.pointer(holder) {
+                Some(Value::Array(list)) => list.len(),
+                Some(Value::Object(map)) => map.len(),
+                _ => 0,
+            };
+            let node = self.root.as_ref().and_then(|root| root.at(holder));
+            let flow = node.and_then(|node| Flow::of(text, node));
+            let is_to_stay = held > 1 || flow.is_some_and(|flow| flow.was_empty());
+            let pointer = if is_to_stay { &edit.pointer } else { holder };
+            Edit { document: edit.document, pointer: pointer.to_owned(), change: Change::Remove }
+        };
+        edits.iter().map(|edit| resolve(edit)).collect()
+    }
+
+    /// Returns the document's text with the edits made in it, if it then has the values that it should have.
+    fn spliced(&self, text: &str, line_break: &'static str, form: Form, edits: &[Edit]) -> Option<String> {
+        let source = Source { text, form, root: self.root.as_ref()?, line_break };
+        let splices: Option<Vec<Splice>> = edits.iter().map(|edit| source.splice(edit)).collect();
+        let own = spliced(text, self.range.clone(), splices?)?;
+        form.has(&own, &self.value).then_some(own)
+    }
+
+    /// Writes the document anew, behind the text that was before it.
+    fn rewritten(&self, text: &str, form: Form) -> String {
+        let place = self.root.as_ref().map_or(self.range.clone(), |root| root.range.clone());
+        let before = &text[self.range.start..place.start];
+        let after = &text[place.end..self.range.end];
+        let json = || format!("{:#}", self.value);
+        let own = match form {
+            Form::Json => json(),
+            // JSON is YAML, too.
+            Form::Yaml => match serde_saphyr::to_string(&self.value) {
+                Ok(yaml) if form.has(&yaml, &self.value) => yaml.trim_end().to_owned(),
+                _ => json(),
+            },
+        };
+        let line_break = if before.is_empty() || before.ends_with('\n') { "" } else { "\n" };
+        format!("{before}{line_break}{own}{after}")
+    }
+}
+
+impl Form {
+    pub(super) fn key(self, key: &str) -> String {
+        let is_plain =
+            key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'/' | b'_'));
+        match self {
+            Self::Yaml if is_plain => key.to_owned(),
+            _ => Value::from(key).to_string(),
+        }
+    }
+
+    /// Returns true if a text is one document with this value.
+    fn has(self, text: &str, value: &Value) -> bool {
+        match self {
+            Self::Json => serde_json::from_str::<Value>(text).is_ok_and(|said| said == *value),
+            Self::Yaml => tree::documents(text)
+                .is_ok_and(|said| matches!(said.as_slice(), [one] if one.value == *value)),
+        }
+    }
+}
+
+/// Parses the documents of a text that is JSON, one after the other.
+fn json_documents(text: &str) -> Result<Vec<Entry>, Problem> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    let (mut documents, mut end, as_yaml) = (Vec::new(), 0, as_yaml(text));
+    while let Some(value) = values.next() {
+        let value = value.map_err(|error| json_problem(text, &error))?;
+        let range = end..values.byte_offset();
+        end = range.end;
+        let document = tree::documents_from(&as_yaml[..end], range.start);
+        let document = document.ok().and_then(|all| <[Document; 1]>::try_from(all).ok());
+        documents.push(Entry { root: document.map(|[document]| document.root), range, value });
+    }
+    Ok(documents)
+}
+
+/// Converts JSON to YAML with the same places. Tabs and halves of surrogate pairs, which YAML does not know, are not
+/// part of its structure.
+fn as_yaml(text: &str) -> String {
+    let mut text = text.replace('\t', " ");
+    let escapes: Vec<usize> = text.match_indices("\\u").map(|(at, _)| at + 2).collect();
+    for at in escapes {
+        if text.get(at..at + 4).is_some_and(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit())) {
+            text.replace_range(at..at + 4, "0058");
+        }
+    }
+    text
+}
+
+fn json_problem(text: &str, error: &serde_json::Error) -> Problem {
+    let before: usize = text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
+    let why = match error.classify() {
+        serde_json::error::Category::Eof => "this is JSON that ends too early: close its quotes and brackets",
+        _ => "this is not JSON: check the commas, quotes and brackets up to here",
+    };
+    Problem::new(before, why)
+}

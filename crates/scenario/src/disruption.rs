@@ -1,0 +1,497 @@
+//! Disruptions: actions that end pods, their times, and their repetition.
+
+mod objects;
+
+use std::fmt;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use serde::Deserialize;
+
+pub use objects::{Object, Patch, PatchType, Workload, WorkloadKind};
+use rolldrop_record::event::ActionName;
+
+/// An action that ends pods, with its times and repetition.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Disruption {
+    /// Time of the first repetition, since the counted part of the load began.
+    pub at: Duration,
+    /// Minimum time from one repetition to the next; zero where the next comes as soon as it may.
+    pub every: Duration,
+    /// Each repetition is delayed by a random share of this, drawn from the load's seed.
+    pub jitter: Duration,
+    /// The seed of its random choices.
+    pub seed: u64,
+    /// Number of repetitions, or the condition that ends them.
+    pub repeat: Repeat,
+    /// True if it may end the last ready pod, or more pods than a budget or `maxUnavailable` allows.
+    pub allow_outage: bool,
+    /// Action of each repetition.
+    pub action: Action,
+}
+
+/// Number of repetitions, or the condition that ends them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Repeat {
+    /// This many times, at least once.
+    Times(u32),
+    /// Until this is true, or the load ends.
+    Until(Until),
+}
+
+/// Condition that ends repetitions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Until {
+    /// The rollout is complete.
+    RolloutComplete,
+    /// At least this many pods have ended.
+    Terminations(usize),
+    /// Enough pods have ended, one at a time, that their largest window covers this share of all windows at this
+    /// confidence.
+    Windows {
+        /// The share, in (0, 1).
+        coverage: f64,
+        /// The confidence, in (0, 1).
+        confidence: f64,
+    },
+}
+
+impl Until {
+    /// Returns the number of pods that must end; `None` if it does not wait for a number.
+    ///
+    /// The largest of n windows is at least the p-quantile with confidence 1 − pⁿ (Wilks 1941).
+    pub fn terminations(self) -> Option<usize> {
+        match self {
+            Until::RolloutComplete => None,
+            Until::Terminations(number) => Some(number),
+            Until::Windows { coverage, confidence } => {
+                (1..).find(|n| 1.0 - coverage.powf(f64::from(*n)) >= confidence).map(|n: u32| n as usize)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Until {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Until::RolloutComplete => f.write_str("the rollout is complete"),
+            Until::Terminations(1) => f.write_str("a pod has ended"),
+            Until::Terminations(number) => write!(f, "{number} pods have ended"),
+            Until::Windows { coverage, confidence } => {
+                let (coverage, confidence) = (coverage * 100.0, confidence * 100.0);
+                let number = self.terminations().unwrap_or(usize::MAX);
+                write!(f, "{number} pods have ended one by one (p{coverage:.0} at {confidence:.0} %)")
+            }
+        }
+    }
+}
+
+impl Disruption {
+    /// Computes the time at which a repetition, counted from 0, is due, since the counted part of the load began. If a
+    /// consumer has a clock of its own, with this `period`, repetitions must meet all of its phases: each is delayed by
+    /// a random share of the period, or of the jitter if that is longer.
+    pub fn due(&self, repetition: u32, period: Duration) -> Duration {
+        self.at + self.every * repetition + self.phase(repetition, self.jitter.max(period))
+    }
+
+    /// Draws a share of a period for a repetition, from the load's seed.
+    pub fn phase(&self, repetition: u32, period: Duration) -> Duration {
+        period.mul_f64(self.random(repetition).random_range(0.0..=1.0))
+    }
+
+    /// Shuffles `things` for a repetition, counted from 0.
+    fn shuffle<T>(&self, repetition: u32, things: &mut [T]) {
+        // Uses another random stream than the jitter.
+        things.shuffle(&mut self.random(repetition | 1 << 31));
+    }
+
+    /// Chooses the pods that a repetition takes from the ready ones, in the order in which it takes them.
+    pub fn chosen<T: Clone>(&self, pods: &Pods, repetition: u32, ready: &[T]) -> Vec<T> {
+        let mut chosen = ready.to_vec();
+        if pods.order == Order::Random {
+            self.shuffle(repetition, &mut chosen);
+        }
+        chosen.truncate(pods.count.of(ready.len()));
+        chosen
+    }
+
+    /// Returns true if the state of workloads shows when its effects are over.
+    pub fn looks_at_workloads(&self) -> bool {
+        match self.action {
+            Action::Exec { .. } => true,
+            Action::Observe { .. } => self.repeat == Repeat::Until(Until::RolloutComplete),
+            _ => self.action.is_rollout(),
+        }
+    }
+
+    fn random(&self, stream: u32) -> StdRng {
+        StdRng::seed_from_u64(self.seed ^ (u64::from(stream) << 32))
+    }
+
+    /// Returns the same disruption for another round, counted from 0, with random choices of its own, and with another
+    /// end of its repetitions if one is given.
+    pub fn in_round(&self, round: usize, until: Option<Until>) -> Self {
+        // The seeds of a scenario's disruptions differ by small numbers, and streams by the upper half.
+        let seed = self.seed.wrapping_add((round as u64) << 16);
+        Self { seed, repeat: until.map_or(self.repeat, Repeat::Until), ..self.clone() }
+    }
+
+    /// Returns the reason why it cannot be repeated in another round, and the remedy; `None` if it can.
+    pub fn why_once(&self) -> Option<String> {
+        let name = self.action.name();
+        match &self.action {
+            Action::DeletePod(_)
+            | Action::Evict(_)
+            | Action::Crash { .. }
+            | Action::RollingRestart(_)
+            | Action::RestartNodeAgent { .. } => None,
+            Action::Relabel { restore, .. }
+            | Action::SetImage { restore, .. }
+            | Action::Patch { restore, .. }
+            | Action::Scale { restore, .. }
+            | Action::Drain { restore, .. }
+            | Action::NodeShutdown { restore, .. } => (!matches!(restore, Restore::After(_))).then(|| {
+                format!("a second {name} would find what the first has left: add for: 10s, so that it is changed back")
+            }),
+            Action::Exec { .. } => {
+                Some("a program may do something else the second time: use an action such as rollingRestart".into())
+            }
+            Action::Observe { .. } => {
+                Some("others end the pods, when and as often as they like: let an action end them".into())
+            }
+        }
+    }
+
+    /// Returns true if the load can end when this is done.
+    pub(crate) fn ends_the_load(&self) -> bool {
+        matches!(self.repeat, Repeat::Until(_)) || matches!(self.action, Action::Observe { lasts: Some(_) })
+    }
+}
+
+/// Action of a disruption.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Deletes pods.
+    DeletePod(Pods),
+    /// Evicts pods, within their budgets.
+    Evict(Pods),
+    /// Kills the first process of a container of each pod.
+    Crash {
+        /// Choice of the pods.
+        pods: Pods,
+        /// Name of the container; `None` takes the pod's only one, or its first.
+        container: Option<String>,
+    },
+    /// Takes running pods out of their Services by a label.
+    Relabel {
+        /// Choice of the pods.
+        pods: Pods,
+        /// Label to change; `None` takes one that a Service selects by.
+        label: Option<String>,
+        /// Time at which it gets its old value back.
+        restore: Restore,
+    },
+    /// Makes a workload replace its pods.
+    RollingRestart(Workload),
+    /// Gives a container of a workload another image.
+    SetImage {
+        /// Workload to change.
+        workload: Workload,
+        /// Name of the container.
+        container: String,
+        /// The image.
+        image: String,
+        /// Time at which the container gets its old one back.
+        restore: Restore,
+    },
+    /// Changes an object.
+    Patch {
+        /// Object to change.
+        object: Object,
+        /// Patch to apply.
+        patch: Patch,
+        /// Time at which that is changed back.
+        restore: Restore,
+    },
+    /// Gives a workload another number of pods.
+    Scale {
+        /// Workload to scale.
+        workload: Workload,
+        /// New number of pods.
+        replicas: u32,
+        /// Time at which it gets its own number back.
+        restore: Restore,
+    },
+    /// Cordons a node, and evicts its pods.
+    Drain {
+        /// Its name.
+        node: String,
+        /// Time at which it is uncordoned.
+        restore: Restore,
+    },
+    /// Shuts a node down.
+    NodeShutdown {
+        /// Its name.
+        node: String,
+        /// Time that its pods have to end, in seconds.
+        grace_seconds: u32,
+        /// Time at which it is booted.
+        restore: Restore,
+    },
+    /// Restarts a node's agent, while its containers keep running.
+    RestartNodeAgent {
+        /// The node's name.
+        node: String,
+    },
+    /// Runs a program on this machine.
+    Exec {
+        /// Its words.
+        command: Vec<String>,
+    },
+    /// Watches what others do.
+    Observe {
+        /// Duration of the watch; `None` until the load ends.
+        lasts: Option<Duration>,
+    },
+}
+
+impl Action {
+    /// Returns true if controllers of workloads create other pods because of it.
+    pub const fn is_rollout(&self) -> bool {
+        matches!(
+            self,
+            Action::RollingRestart(_)
+                | Action::SetImage { .. }
+                | Action::Patch { .. }
+                | Action::Scale { .. }
+                | Action::NodeShutdown { .. }
+                | Action::Drain { .. }
+        )
+    }
+
+    /// Returns the workload that it names.
+    pub const fn workload(&self) -> Option<&Workload> {
+        match self {
+            Action::RollingRestart(workload)
+            | Action::SetImage { workload, .. }
+            | Action::Scale { workload, .. } => Some(workload),
+            _ => None,
+        }
+    }
+
+    /// Returns true if pods end by it, or may.
+    pub const fn ends_pods(&self) -> bool {
+        !matches!(self, Action::Crash { .. } | Action::Relabel { .. } | Action::RestartNodeAgent { .. })
+    }
+
+    /// Returns its name in scenario files and events.
+    pub const fn name(&self) -> ActionName {
+        match self {
+            Action::DeletePod(_) => ActionName::DeletePod,
+            Action::Evict(_) => ActionName::Evict,
+            Action::Crash { .. } => ActionName::Crash,
+            Action::Relabel { .. } => ActionName::Relabel,
+            Action::RollingRestart(_) => ActionName::RollingRestart,
+            Action::SetImage { .. } => ActionName::SetImage,
+            Action::Patch { .. } => ActionName::Patch,
+            Action::Scale { .. } => ActionName::Scale,
+            Action::Drain { .. } => ActionName::Drain,
+            Action::NodeShutdown { .. } => ActionName::NodeShutdown,
+            Action::RestartNodeAgent { .. } => ActionName::RestartNodeAgent,
+            Action::Exec { .. } => ActionName::Exec,
+            Action::Observe { .. } => ActionName::Observe,
+        }
+    }
+}
+
+/// Time at which a change is undone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restore {
+    /// At the end of the run.
+    AtTheEnd,
+    /// This long after it was made, or when the run ends.
+    After(Duration),
+    /// Never.
+    Never,
+}
+
+impl fmt::Display for Restore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Restore::AtTheEnd => f.write_str("and back at the end"),
+            Restore::After(after) => write!(f, "and back {:.1} s later", after.as_secs_f64()),
+            Restore::Never => f.write_str("and leaves it so"),
+        }
+    }
+}
+
+/// A choice of ready pods.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pods {
+    /// Label selector.
+    pub selector: String,
+    /// Number of pods to take.
+    pub count: Count,
+    /// Order in which pods are taken.
+    pub order: Order,
+    /// Number of pods that are taken at once; `None` takes all at once.
+    pub batch: Option<usize>,
+    /// Minimum time from one batch to the next.
+    pub spacing: Duration,
+    /// Grace period in seconds, in place of the pods' own; 0 ends them by force.
+    pub grace_seconds: Option<u32>,
+}
+
+/// Number, share or all of some things.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Count {
+    /// This many.
+    Number(usize),
+    /// This share, in (0, 1]; rounded down, but one at least.
+    Share(f64),
+    /// All.
+    All,
+}
+
+impl Count {
+    /// Returns the number to take from `all`.
+    pub fn of(self, all: usize) -> usize {
+        match self {
+            Count::Number(number) => number.min(all),
+            Count::Share(share) => {
+                // The largest number that is not above the share; rounding of floats must not decide.
+                let whole = (1..=all).take_while(|n| *n as f64 <= share * all as f64 + 1e-9).last();
+                whole.unwrap_or(1).min(all)
+            }
+            Count::All => all,
+        }
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Count::Number(1) => f.write_str("1 pod"),
+            Count::Number(number) => write!(f, "{number} pods"),
+            Count::Share(share) => write!(f, "{} % of the pods", share * 100.0),
+            Count::All => f.write_str("all pods"),
+        }
+    }
+}
+
+/// Order in which pods are taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Order {
+    /// The oldest.
+    #[default]
+    Oldest,
+    /// Any, drawn from the load's seed.
+    Random,
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Order::Oldest => "the oldest first",
+            Order::Random => "in random order",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn share_rounds_down_with_minimum_one() {
+        let quarter = Count::Share(0.25);
+        let of = [0, 1, 3, 4, 8, 11].map(|all| quarter.of(all));
+        assert_eq!(of, [0, 1, 1, 1, 2, 2]);
+        assert_eq!((Count::Share(1.0).of(7), Count::Share(0.07).of(100)), (7, 7));
+        assert_eq!((Count::Number(3).of(2), Count::All.of(5)), (2, 5));
+    }
+
+    #[test]
+    fn confidence_sets_termination_count() {
+        let needed = |coverage, confidence| Until::Windows { coverage, confidence }.terminations();
+        let p = [0.90, 0.95, 0.99].map(|coverage| needed(coverage, 0.95));
+        assert_eq!(p, [Some(29), Some(59), Some(299)]);
+        assert_eq!(Until::Terminations(3).terminations(), Some(3));
+    }
+
+    #[test]
+    fn random_order_follows_seed() {
+        let disruption = |seed| Disruption {
+            at: Duration::ZERO,
+            every: Duration::ZERO,
+            jitter: Duration::ZERO,
+            seed,
+            repeat: Repeat::Times(1),
+            allow_outage: false,
+            action: Action::Observe { lasts: None },
+        };
+        let order = |seed, repetition| {
+            let mut things: Vec<u32> = (0..20).collect();
+            disruption(seed).shuffle(repetition, &mut things);
+            things
+        };
+        assert_eq!(order(7, 0), order(7, 0));
+        assert_ne!(order(7, 0), order(7, 1));
+        assert_ne!(order(7, 0), order(8, 0));
+    }
+
+    #[test]
+    fn another_round_draws_anew() {
+        let first = Disruption {
+            at: Duration::ZERO,
+            every: Duration::ZERO,
+            jitter: Duration::from_secs(5),
+            seed: 7,
+            repeat: Repeat::Times(3),
+            allow_outage: false,
+            action: Action::Observe { lasts: None },
+        };
+        let due =
+            |round| [0, 1, 2].map(|repetition| first.in_round(round, None).due(repetition, Duration::ZERO));
+        assert_eq!(first.in_round(0, None), first);
+        assert_eq!(due(1), due(1), "it is drawn from the seed");
+        assert!(due(0) != due(1) && due(1) != due(2));
+    }
+
+    #[test]
+    fn jittered_repetitions_cover_consumer_period() {
+        let disruption = |seed, jitter_s| Disruption {
+            at: Duration::from_secs(1),
+            every: Duration::from_secs(5),
+            jitter: Duration::from_secs(jitter_s),
+            seed,
+            repeat: Repeat::Times(60),
+            allow_outage: false,
+            action: Action::Observe { lasts: None },
+        };
+        let phases = |seed, jitter_s, period_s: u64| -> Vec<f64> {
+            let disruption = disruption(seed, jitter_s);
+            let due = (0..60).map(|n| disruption.due(n, Duration::from_secs(period_s)).as_secs_f64());
+            due.map(|s| (s - 1.0) % 5.0).collect()
+        };
+        assert!(phases(3, 0, 0).iter().all(|phase| *phase == 0.0), "without a clock it is on time");
+        let met = phases(3, 0, 5);
+        for fifth in 0..5 {
+            let second = f64::from(fifth)..f64::from(fifth + 1);
+            let within = met.iter().filter(|phase| second.contains(phase)).count();
+            assert!(within >= 4, "{within} of 60 in second {fifth}: {met:?}");
+        }
+        assert_eq!(met, phases(3, 0, 5), "it is drawn from the seed");
+        assert_ne!(met, phases(4, 0, 5));
+        let longer = disruption(3, 20);
+        let no_clock = Duration::ZERO;
+        assert_eq!(
+            longer.due(7, Duration::from_secs(5)),
+            longer.due(7, no_clock),
+            "a longer jitter is enough"
+        );
+    }
+}

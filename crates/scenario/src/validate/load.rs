@@ -1,0 +1,402 @@
+//! Checks the load of a scenario. The load generator checks the rest later, and names the same keys.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::path::Path;
+use std::time::Duration;
+
+use super::{is_path, weight};
+use crate::load::{Abort, Load, LoadJob, Request};
+use crate::yaml::Document;
+use crate::{ScenarioError, files, raw, text};
+use rolldrop_record::load::limits::{LEAST_ABORT_OVER, MAX_LOAD_PODS, MAX_RATE, MAX_START_LIMIT};
+use rolldrop_record::load::{
+    ConnectionMode, Connections, DnsSettings, Grpc, Http, Length, NotAMethod, Pace, PortRange, Rate,
+    Settings, Stage, TlsSettings, TlsVersions, are_statuses, defaults, dns_server, keep_headers, statuses,
+};
+
+pub(super) fn load(mut raw: raw::Load, document: &Document, dir: &Path) -> Result<Load, ScenarioError> {
+    let grpc = raw.grpc.as_ref().map(|grpc| calls(grpc, &raw, document)).transpose()?;
+    let requests = requests(std::mem::take(&mut raw.requests), document, dir)?;
+    let from = raw.from;
+    let job = job(raw.job.take().unwrap_or_default(), document)?;
+    let abort = raw.abort.take().map(|raw| abort(&raw, document)).transpose()?;
+    Ok(Load { settings: settings(raw, grpc, document, dir)?, requests, from, job, abort })
+}
+
+fn settings(
+    raw: raw::Load,
+    grpc: Option<Grpc>,
+    document: &Document,
+    dir: &Path,
+) -> Result<Settings, ScenarioError> {
+    let positive = |span: Option<raw::Span>, key: &str| match span.map(|s| s.0) {
+        Some(Duration::ZERO) => Err(document.error(&format!("spec.load.{key}"), "must be longer than 0")),
+        duration => Ok(duration),
+    };
+    let pace = pace(&raw, document)?;
+    let headers = headers(&raw, document, dir)?;
+    let given = raw.connections.unwrap_or_default();
+    let http = http(raw.http, grpc.is_some(), given.streams, document)?;
+    let timeout = raw.timeout.unwrap_or_default();
+    let body = Body {
+        text: raw.body,
+        file: raw.body_file,
+        hex: raw.body_hex,
+        base64: raw.body_base64,
+        key: "spec.load",
+    };
+    let success = |list: Vec<raw::Status>| list.iter().map(|status| status_range(status, document)).collect();
+    let default = Settings::default();
+    Ok(Settings {
+        targets: Vec::new(),
+        pace,
+        arrivals: raw.arrivals.unwrap_or(default.arrivals),
+        seed: raw.seed.unwrap_or(default.seed),
+        warmup: raw.warmup.map_or(default.warmup, |span| span.0),
+        http,
+        grpc,
+        connections: connections(&given, document)?,
+        max_connections: given.max,
+        streams: given.streams,
+        connect_timeout: positive(timeout.connect, "timeout.connect")?.unwrap_or(default.connect_timeout),
+        tls_timeout: positive(timeout.tls, "timeout.tls")?.unwrap_or(default.tls_timeout),
+        tls: raw.tls.map_or(Ok(default.tls), |raw| tls(raw, document, dir))?,
+        first_byte_timeout: positive(timeout.first_byte, "timeout.firstByte")?,
+        response_timeout: positive(timeout.response, "timeout.response")?.unwrap_or(default.response_timeout),
+        method: raw.method.unwrap_or(default.method),
+        headers,
+        body: body.bytes(document, dir)?.unwrap_or(default.body),
+        template: raw.template,
+        retries: raw.retry.as_ref().map_or(default.retries, |retry| retry.times),
+        retry_delay: raw.retry.and_then(|retry| retry.delay).map_or(default.retry_delay, |span| span.0),
+        max_requests: given.max_requests,
+        max_age: given.max_age.map(|span| span.0),
+        pod_header: raw.pod_header.unwrap_or(default.pod_header),
+        pod_body: raw.pod_body,
+        keep_headers: keep_headers(&raw.keep_headers),
+        success: raw.success.map_or(Ok(default.success), success)?,
+        connect_to: each(&raw.connect_to, "spec.load.connectTo", document, str::parse)?,
+        unix_socket: raw.unix_socket.map(|path| dir.join(path)),
+        source_ports: raw.source_ports.map(|range| source_ports(&range, document)).transpose()?,
+        reuse_ports: raw.reuse_ports,
+        source_addresses: raw.source_addresses,
+        dns: raw.dns.map_or(Ok(default.dns), |raw| dns(&raw, document))?,
+        workers: raw.workers.unwrap_or(default.workers),
+        spin: raw.spin.map_or(default.spin, |span| span.0),
+        evidence: raw.evidence,
+    })
+}
+
+/// Reads each text of a list; an error names its place in it.
+fn each<T, E: Display>(
+    texts: &[String],
+    key: &str,
+    document: &Document,
+    read: impl Fn(&str) -> Result<T, E>,
+) -> Result<Vec<T>, ScenarioError> {
+    let of = |(index, text): (usize, &String)| {
+        read(text).map_err(|error| document.error(&format!("{key}[{index}]"), error.to_string()))
+    };
+    texts.iter().enumerate().map(of).collect()
+}
+
+fn dns(raw: &raw::Dns, document: &Document) -> Result<DnsSettings, ScenarioError> {
+    let servers = each(&raw.servers, "spec.load.dns.servers", document, dns_server)?;
+    Ok(DnsSettings { servers, family: raw.family.unwrap_or_default() })
+}
+
+fn connections(raw: &raw::Connections, document: &Document) -> Result<Connections, ScenarioError> {
+    let wrong = |key: &str, why: &str| Err(document.error(&format!("spec.load.connections.{key}"), why));
+    if raw.max == Some(0) {
+        return wrong("max", "must be at least 1");
+    }
+    if raw.max_requests == Some(0) {
+        return wrong("maxRequests", "must be at least 1");
+    }
+    match (raw.mode.unwrap_or_default(), raw.share) {
+        (ConnectionMode::Fresh, None) => Ok(Connections::Fresh),
+        (ConnectionMode::Keepalive, None) => Ok(Connections::Keepalive),
+        (ConnectionMode::Mixed, Some(share)) if (0.0..=1.0).contains(&share) => Ok(Connections::Mixed(share)),
+        (ConnectionMode::Mixed, _) => {
+            wrong("share", "mode mixed needs the share of fresh connections, 0 to 1")
+        }
+        (_, Some(_)) => wrong("share", "only mode mixed takes a share: remove it, or set mode: mixed"),
+    }
+}
+
+fn job(raw: raw::LoadJob, document: &Document) -> Result<LoadJob, ScenarioError> {
+    let wrong = |key: &str, why: String| Err(document.error(&format!("spec.load.job.{key}"), why));
+    if raw.workers.is_some_and(|workers| !(1..=MAX_LOAD_PODS).contains(&workers)) {
+        return wrong("workers", format!("must be 1 to {MAX_LOAD_PODS}"));
+    }
+    let start_limit = raw.start_limit.map_or(defaults::START_LIMIT, |span| span.0);
+    if start_limit.is_zero() || start_limit > MAX_START_LIMIT {
+        return wrong("startLimit", format!("must be longer than 0 and at most {MAX_START_LIMIT:?}"));
+    }
+    let mut resources: BTreeMap<String, String> =
+        defaults::LOAD_POD_RESOURCES.map(|(name, amount)| (name.to_owned(), amount.to_owned())).into();
+    resources.extend(raw.resources.into_iter().map(|(name, raw::Quantity(amount))| (name, amount)));
+    Ok(LoadJob { workers: raw.workers, start_limit, resources })
+}
+
+fn abort(raw: &raw::Abort, document: &Document) -> Result<Abort, ScenarioError> {
+    let over = raw.over.map_or(defaults::ABORT_OVER, |span| span.0);
+    let requests = raw.requests.unwrap_or(defaults::ABORT_REQUESTS);
+    if over < LEAST_ABORT_OVER {
+        return Err(document.error("spec.load.abort.over", format!("must be {LEAST_ABORT_OVER:?} or longer")));
+    }
+    if requests == 0 {
+        return Err(document.error("spec.load.abort.requests", "must be at least 1"));
+    }
+    Ok(Abort { share: raw.dropped.0, over, requests })
+}
+
+/// Reads a file that a key names.
+fn read(file: &str, key: &str, document: &Document, dir: &Path) -> Result<Vec<u8>, ScenarioError> {
+    let path = dir.join(file);
+    files::read(&path).map_err(|e| document.error(key, format!("{}: {e}", path.display())))
+}
+
+/// Headers of the scenario, of a file, and with values from the environment.
+fn headers(raw: &raw::Load, document: &Document, dir: &Path) -> Result<Vec<(String, String)>, ScenarioError> {
+    let given = |headers: &BTreeMap<String, String>| headers.clone().into_iter().collect::<Vec<_>>();
+    let mut headers = given(&raw.headers);
+    if let Some(file) = &raw.headers_file {
+        let key = "spec.load.headersFile";
+        let bytes = read(file, key, document, dir)?;
+        let found = text::headers(&String::from_utf8_lossy(&bytes));
+        headers.extend(found.map_err(|why| document.error(key, format!("{file}: {why}")))?);
+    }
+    for (name, variable) in given(&raw.headers_from_env) {
+        let key = format!("spec.load.headersFromEnv.{name}");
+        let failed = |e| document.error(&key, format!("the environment variable {variable:?}: {e}"));
+        let value = std::env::var(&variable).map_err(failed)?;
+        headers.push((name, value.trim().to_owned()));
+    }
+    Ok(headers)
+}
+
+fn tls(raw: raw::Tls, document: &Document, dir: &Path) -> Result<TlsSettings, ScenarioError> {
+    let pem = |file: Option<String>, key: &str| {
+        let bytes =
+            file.map(|file| read(&file, &format!("spec.load.tls.{key}"), document, dir)).transpose()?;
+        // Bytes that are not text cannot be PEM; that error comes when they are used.
+        Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    };
+    if raw.key.is_some() && raw.cert.is_none() {
+        return Err(document.error("spec.load.tls.key", "is a key without a certificate: add cert"));
+    }
+    let versions = match &raw.version {
+        None => TlsVersions::Any,
+        Some(raw::Version(version)) => TlsVersions::only(version).ok_or_else(|| {
+            document.error("spec.load.tls.version", format!("is {version}, must be 1.2 or 1.3"))
+        })?,
+    };
+    Ok(TlsSettings {
+        ca_pem: pem(raw.ca, "ca")?,
+        cert_pem: pem(raw.cert, "cert")?,
+        key_pem: pem(raw.key, "key")?,
+        server_name: raw.server_name,
+        insecure: raw.insecure,
+        versions,
+        resume: raw.resume,
+    })
+}
+
+/// A body, in whichever way it is given.
+struct Body<'a> {
+    text: Option<String>,
+    file: Option<String>,
+    hex: Option<String>,
+    base64: Option<String>,
+    /// Path of the load or request that it is the body of.
+    key: &'a str,
+}
+
+impl Body<'_> {
+    fn bytes(self, document: &Document, dir: &Path) -> Result<Option<Vec<u8>>, ScenarioError> {
+        let Self { text, file, hex, base64, key } = self;
+        let of = |name: &str| format!("{key}.{name}");
+        let wrong = |name: &str, why| document.error(&of(name), why);
+        match (text, file, hex, base64) {
+            (None, None, None, None) => Ok(None),
+            (Some(text), None, None, None) => Ok(Some(text.into_bytes())),
+            (None, Some(file), None, None) => read(&file, &of("bodyFile"), document, dir).map(Some),
+            (None, None, Some(hex), None) => {
+                text::from_hex(&hex).map(Some).map_err(|why| wrong("bodyHex", why))
+            }
+            (None, None, None, Some(base64)) => {
+                text::from_base64(&base64).map(Some).map_err(|why| wrong("bodyBase64", why))
+            }
+            _ => {
+                let why = "is given twice: keep one of body, bodyFile, bodyHex and bodyBase64";
+                Err(document.error(&of("body"), why))
+            }
+        }
+    }
+}
+
+fn requests(raw: Vec<raw::Request>, document: &Document, dir: &Path) -> Result<Vec<Request>, ScenarioError> {
+    let given = if raw.is_empty() { vec![raw::Request::default()] } else { raw };
+    let request = |(index, raw): (usize, raw::Request)| {
+        let key = format!("spec.load.requests[{index}]");
+        is_path(raw.path.as_ref(), &key, document)?;
+        let body = Body {
+            text: raw.body,
+            file: raw.body_file,
+            hex: raw.body_hex,
+            base64: raw.body_base64,
+            key: &key,
+        };
+        Ok(Request {
+            path: raw.path,
+            method: raw.method,
+            headers: raw.headers.into_iter().collect(),
+            body: body.bytes(document, dir)?,
+            weight: weight(raw.weight, &key, document)?,
+        })
+    };
+    given.into_iter().enumerate().map(request).collect()
+}
+
+/// Calls of a method. Settings that a call cannot use are refused, not ignored.
+fn calls(grpc: &raw::Grpc, raw: &raw::Load, document: &Document) -> Result<Grpc, ScenarioError> {
+    let raw::Grpc { method: rpc, success } = grpc;
+    let wrong = |key: &str, why: &str| Err(document.error(&format!("spec.load.{key}"), why));
+    let is_other = |method: &Option<String>| method.as_ref().is_some_and(|method| method != "POST");
+    let is_post = "a gRPC call is a POST: remove it; load.grpc.method names what is called";
+    if is_other(&raw.method) {
+        return wrong("method", is_post);
+    }
+    for (index, request) in raw.requests.iter().enumerate() {
+        if is_other(&request.method) {
+            return wrong(&format!("requests[{index}].method"), is_post);
+        }
+        if request.path.is_some() {
+            let why = format!("the path of a call is that of its method, /{rpc}: remove it");
+            return wrong(&format!("requests[{index}].path"), &why);
+        }
+    }
+    if raw.success.is_some() {
+        let why = "a gRPC call is not judged by HTTP statuses: list gRPC's in load.grpc.success";
+        return wrong("success", why);
+    }
+    if raw.pod_body.is_some() {
+        let why = "gRPC's messages are not searched: remove it; a header can name the pod (podHeader)";
+        return wrong("podBody", why);
+    }
+    let rpc = rpc
+        .parse()
+        .map_err(|error: NotAMethod| document.error("spec.load.grpc.method", error.to_string()))?;
+    let grpc = Grpc::new(rpc);
+    Ok(Grpc { success: success.clone().unwrap_or(grpc.success), ..grpc })
+}
+
+fn http(
+    given: Option<raw::Version>,
+    is_grpc: bool,
+    streams: Option<usize>,
+    document: &Document,
+) -> Result<Http, ScenarioError> {
+    let http = match &given {
+        None if is_grpc => Http::Http2,
+        None => Http::Auto,
+        Some(raw::Version(version)) => version
+            .parse()
+            .map_err(|_| document.error("spec.load.http", format!("is {version}, must be auto, 1.1 or 2")))?,
+    };
+    match (http, streams) {
+        (Http::Http1, _) if is_grpc => {
+            Err(document.error("spec.load.http", "is 1.1, but gRPC needs HTTP/2: remove it"))
+        }
+        _ if streams.is_some() && (given.is_none() && !is_grpc || http == Http::Http1) => {
+            let why = "HTTP/1.1 has no streams: remove it, or set load.http: 2";
+            Err(document.error("spec.load.connections.streams", why))
+        }
+        (_, Some(0)) => Err(document.error("spec.load.connections.streams", "must be at least 1")),
+        _ => Ok(http),
+    }
+}
+
+fn pace(raw: &raw::Load, document: &Document) -> Result<Pace, ScenarioError> {
+    if !raw.stages.is_empty() {
+        return stages(raw, document).map(Pace::Open);
+    }
+    let duration = raw.duration.map_or(defaults::DURATION, |span| span.0);
+    if duration.is_zero() {
+        return Err(document.error("spec.load.duration", "must be longer than 0"));
+    }
+    let per_s = match raw.rate {
+        None => defaults::RATE,
+        Some(raw::Rate(Rate::PerSecond(rate))) => rate,
+        Some(raw::Rate(Rate::Max)) if raw.arrivals.is_some() => {
+            let why = "a closed loop has no arrivals to spread: remove it, or set a rate";
+            return Err(document.error("spec.load.arrivals", why));
+        }
+        Some(raw::Rate(Rate::Max)) => return Ok(Pace::Closed(Length::Time(duration))),
+    };
+    Ok(Pace::constant(rate(per_s, Least::Above0, "spec.load.rate", document)?, duration))
+}
+
+/// The lowest rate that is allowed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Least {
+    Is0,
+    Above0,
+}
+
+fn rate(rate: f64, least: Least, key: &str, document: &Document) -> Result<f64, ScenarioError> {
+    let range = if least == Least::Is0 { "0 or above" } else { "above 0" };
+    let why = || format!("is {rate}, must be {range} and at most {MAX_RATE} requests/s");
+    let is_rate = (rate > 0.0 || least == Least::Is0 && rate == 0.0) && rate <= MAX_RATE;
+    if is_rate { Ok(rate) } else { Err(document.error(key, why())) }
+}
+
+fn stages(raw: &raw::Load, document: &Document) -> Result<Vec<Stage>, ScenarioError> {
+    if raw.rate.is_some() || raw.duration.is_some() {
+        let why = "each has its own rate and duration: remove load.rate and load.duration";
+        return Err(document.error("spec.load.stages", why));
+    }
+    let mut before = 0.0;
+    let mut stages = Vec::with_capacity(raw.stages.len());
+    for (index, stage) in raw.stages.iter().enumerate() {
+        let key = format!("spec.load.stages[{index}]");
+        let to = rate(stage.rate, Least::Is0, &format!("{key}.rate"), document)?;
+        let from = match (stage.from, stage.ramp) {
+            (Some(from), Some(raw::Ramp::Linear)) => {
+                rate(from, Least::Is0, &format!("{key}.from"), document)?
+            }
+            (None, Some(raw::Ramp::Linear)) => before,
+            (None, None) => to,
+            (Some(_), None) => {
+                let why = "only a ramp starts at another rate: add ramp: linear, or remove it";
+                return Err(document.error(&format!("{key}.from"), why));
+            }
+        };
+        if stage.duration.0.is_zero() {
+            return Err(document.error(&format!("{key}.duration"), "must be longer than 0"));
+        }
+        stages.push(Stage { from, to, duration: stage.duration.0 });
+        before = to;
+    }
+    match stages.iter().any(|stage| stage.to > 0.0) {
+        true => Ok(stages),
+        false => Err(document.error("spec.load.stages", "must be above 0 requests/s somewhere")),
+    }
+}
+
+fn source_ports(text: &str, document: &Document) -> Result<PortRange, ScenarioError> {
+    let why = "takes a range of ports such as 32768-60999";
+    text.parse().map_err(|_| document.error("spec.load.sourcePorts", why))
+}
+
+fn status_range(status: &raw::Status, document: &Document) -> Result<(u16, u16), ScenarioError> {
+    let range = match status {
+        raw::Status::One(code) => Some((*code, *code)),
+        raw::Status::Range(text) => statuses(text),
+    };
+    range.filter(|range| are_statuses(*range)).ok_or_else(|| {
+        document.error("spec.load.success", "takes statuses and ranges such as 200 or 200-399")
+    })
+}

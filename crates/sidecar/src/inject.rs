@@ -1,0 +1,168 @@
+//! Adds the recording proxy to manifests as a native sidecar, and takes it out again.
+//!
+//! App and sidecar share the pod's network, so they cannot share a port: the app keeps its own, the
+//! sidecar listens on another, and the Services are pointed to the sidecar.
+//!
+//! - A Service that names its target port: the name moves to the sidecar's port. The app's port is
+//!   called [`APP_PORT_NAME`] from then on, also by the app's own probes and hooks.
+//! - A Service that numbers it: the number is changed, and an annotation keeps the old one.
+//!
+//! Manifests in, manifests out: nothing here talks to a cluster. The text is edited in place, comments
+//! included. Where that is not possible, the document is rewritten, and a note says so.
+
+mod additions;
+pub mod ending;
+mod object;
+mod options;
+mod port;
+mod protocol;
+mod sidecar;
+#[cfg(test)]
+mod tests;
+
+use serde_json::Value;
+
+use additions::{Additions, Refusal};
+use object::{APP_PORT_NAME, TARGET_PORTS, template, withdraw};
+pub use object::{SIDECAR, WorkloadName, pod_labels};
+pub use options::{Absent, InjectError, KubernetesVersion, Mode, Options, SecretKey, Selection};
+use port::Service;
+pub use port::selects;
+use rolldrop_manifest::{Change, Edit, Edited, Manifests, Object};
+pub use sidecar::{ADMIN_PORT_NAME, NAME as SIDECAR_NAME};
+
+/// Changed manifests.
+#[derive(Debug)]
+pub struct Output {
+    /// The manifests, in the format of the input: YAML or JSON.
+    pub text: String,
+    /// Notes on what was done and what the user should check, a line each.
+    pub notes: Vec<String>,
+}
+
+/// Adds the sidecar to the workloads of a text, and points their Services to it. `file` is the text's name in messages.
+///
+/// A workload that has the sidecar already is left unchanged.
+///
+/// # Errors
+///
+/// Fails if the text cannot be read, none of its workloads can have the sidecar, or one that was named cannot.
+pub fn inject(file: &str, text: &str, options: &Options) -> Result<Output, InjectError> {
+    let manifests = Manifests::parse(file, text)?;
+    let objects = manifests.objects();
+    let place = |refusal: &Refusal| format!("{}: ", manifests.place(&objects[refusal.object], &refusal.at));
+    let Additions { edits, mut notes, left } =
+        additions::of(&objects, options, &place).map_err(|error| error.of(file))?;
+    notes.extend(left);
+    let has_more_ports = text.contains("net.ipv4.ip_local_port_range");
+    notes.extend((!edits.is_empty() && !has_more_ports).then(|| {
+        "where clients close their connections first, a pod with the sidecar takes up to 470 new ones a second, for \
+         want of source ports (docs/inject.md, Source ports: a sysctl that more than doubles that)"
+            .to_owned()
+    }));
+    let Edited { text, notes: more } = manifests.edited(&edits);
+    notes.extend(more);
+    Ok(Output { text, notes })
+}
+
+/// Removes the sidecar from every workload of a text, and points its Services back to the app.
+///
+/// # Errors
+///
+/// Fails if the text cannot be read.
+pub fn uninject(file: &str, text: &str) -> Result<Output, InjectError> {
+    let manifests = Manifests::parse(file, text)?;
+    let (edits, mut notes) = removals(&manifests.objects());
+    let Edited { text, notes: more } = manifests.edited(&edits);
+    notes.extend(more);
+    Ok(Output { text, notes })
+}
+
+/// The outcome of an injection into objects.
+#[derive(Debug)]
+pub struct Injected {
+    /// Notes on what was done and what the user should check, a line each.
+    pub notes: Vec<String>,
+    /// Workloads left without the sidecar, and why, a line each.
+    pub left: Vec<String>,
+}
+
+/// Does to objects what [`inject`] does to a text.
+///
+/// # Errors
+///
+/// Fails as [`inject`] does.
+pub fn inject_into(objects: &mut [Value], options: &Options) -> Result<Injected, InjectError> {
+    let found: Vec<_> =
+        objects.iter().cloned().enumerate().map(|(n, object)| Object::whole(n, object)).collect();
+    let Additions { edits, notes, left } = additions::of(&found, options, &|_| String::new())?;
+    for edit in &edits {
+        edit.apply(&mut objects[edit.document]);
+    }
+    Ok(Injected { notes, left })
+}
+
+fn removals(objects: &[Object]) -> (Vec<Edit>, Vec<String>) {
+    let (mut edits, mut notes) = (Vec::new(), Vec::new());
+    for (number, object) in objects.iter().enumerate() {
+        let title = object.title();
+        if let Some((pod, at)) =
+            template(&object.value).and_then(|pod| Some((pod, sidecar::place(object, pod)?)))
+        {
+            let list = format!("{pod}/spec/initContainers");
+            let name = sidecar::moved_name(object.get(&format!("{list}/{at}")));
+            // First, while every container is where it was found.
+            edits.extend(name.into_iter().flat_map(|name| rename(object, pod, APP_PORT_NAME, name)));
+            edits.push(object.edit(format!("{list}/{at}"), Change::Withdraw));
+            edits.push(withdraw(object, pod, SIDECAR));
+            notes.push(format!("{title}: the sidecar is removed"));
+        }
+        if let Some(service) = Service::of(number, object).filter(|service| !service.kept.is_empty()) {
+            for (index, port) in service.tcp_ports() {
+                let at = format!("/spec/ports/{index}/targetPort");
+                match service.kept.get(&port["port"].to_string()) {
+                    Some(Value::Null) => edits.push(object.remove(at)),
+                    Some(target) => edits.push(object.set(at, target.clone())),
+                    None => {}
+                }
+            }
+            edits.push(withdraw(object, "", TARGET_PORTS));
+            notes.push(format!("{title}: its target ports are those of the app again"));
+        }
+    }
+    if notes.is_empty() {
+        notes.push("there is no sidecar to remove".to_owned());
+    }
+    (edits, notes)
+}
+
+/// Gives a port of the app's container, which may be a native sidecar itself, another name, also where
+/// its probes and hooks name it.
+fn rename(object: &Object, pod: &str, from: &str, to: &str) -> Vec<Edit> {
+    const USERS: [&str; 5] =
+        ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle/preStop", "lifecycle/postStart"];
+    let containers = ["containers", "initContainers"].into_iter().flat_map(|list| {
+        let list = format!("{pod}/spec/{list}");
+        let count = object.get(&list).as_array().map_or(0, Vec::len);
+        (0..count).map(move |number| format!("{list}/{number}"))
+    });
+    let mut edits = Vec::new();
+    for at in containers {
+        let container = object.get(&at);
+        let ports = container["ports"].as_array().into_iter().flatten();
+        let Some(port) = ports.enumerate().find(|(_, port)| port["name"] == *from).map(|(index, _)| index)
+        else {
+            continue;
+        };
+        edits.push(object.set(format!("{at}/ports/{port}/name"), to));
+        for user in USERS {
+            for action in ["httpGet", "tcpSocket"] {
+                let pointer = format!("{at}/{user}/{action}/port");
+                if *object.get(&pointer) == *from {
+                    edits.push(object.set(pointer, to));
+                }
+            }
+        }
+    }
+    edits
+}

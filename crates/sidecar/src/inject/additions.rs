@@ -1,0 +1,348 @@
+//! Changes that give workloads the sidecar.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::object::{APP_PORT_NAME, SIDECAR, TARGET_PORTS, annotate, pod, template};
+use super::options::{InjectError, KubernetesVersion, Options, Selection};
+use super::port::{self, Frontage, Lead, Services, Unfit};
+use super::rename;
+use super::sidecar::{self, Front, Ports};
+use rolldrop_manifest::{Change, Edit, Object, escaped};
+
+/// Maximum number of workloads that a note names.
+const NAMED: usize = 5;
+
+/// Changes to make, and notes for the user.
+#[derive(Debug)]
+pub(super) struct Additions {
+    pub(super) edits: Vec<Edit>,
+    /// Notes on what is done and what the user should check, a line each.
+    pub(super) notes: Vec<String>,
+    /// Workloads left without the sidecar, and why, a line each.
+    pub(super) left: Vec<String>,
+}
+
+/// Reason why a workload gets no sidecar, and the remedy.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    /// Index of the workload among the objects.
+    pub(super) object: usize,
+    /// JSON pointer to the part of the object that is the reason.
+    pub(super) at: String,
+    why: String,
+    /// True if the others get the sidecar even where all are meant.
+    is_passed_over: bool,
+}
+
+/// A workload among the objects.
+struct Workload<'a> {
+    /// Index of the workload among the objects.
+    number: usize,
+    object: &'a Object,
+    /// JSON pointer to its pods' metadata and spec.
+    pod: &'static str,
+    state: State,
+}
+
+enum State {
+    NotMeant,
+    HasIt,
+    Gets(Frontage),
+    Cannot(Refusal),
+}
+
+/// Decides what is to change. `place` says where in which file a refusal has its reason, as the beginning of a line.
+///
+/// # Errors
+///
+/// Fails as [`super::inject`] does.
+pub(super) fn of(
+    objects: &[Object],
+    options: &Options,
+    place: &dyn Fn(&Refusal) -> String,
+) -> Result<Additions, InjectError> {
+    if options.kubernetes < KubernetesVersion::NATIVE_SIDECARS {
+        return Err(InjectError::TooOld(options.kubernetes));
+    }
+    let services = Services::among(objects);
+    let with_pods: Vec<(usize, &Object, &'static str)> = objects
+        .iter()
+        .enumerate()
+        .filter_map(|(number, object)| {
+            Some((number, object, pod(&object.value).or_else(|| template(&object.value))?))
+        })
+        .collect();
+    let ports = port::free(with_pods.iter().map(|(_, object, pod)| (*object, *pod)))?;
+    let mut workloads: Vec<Workload<'_>> = with_pods
+        .into_iter()
+        .map(|(number, object, pod)| {
+            let state = State::of(number, object, pod, &services, ports, options);
+            Workload { number, object, pod, state }
+        })
+        .collect();
+    look_for_meant(objects, &workloads, options)?;
+    refuse_with_shared_services(&mut workloads, &services);
+
+    let title = |refusal: &Refusal| objects[refusal.object].title();
+    let refused = || workloads.iter().filter_map(Workload::refusal);
+    let has_any = workloads.iter().any(|workload| matches!(workload.state, State::Gets(_) | State::HasIt));
+    let is_fatal = |refusal: &Refusal| match options.selection {
+        _ if !has_any => true,
+        Selection::Fit => false,
+        Selection::All => !refusal.is_passed_over,
+        Selection::Named(_) => true,
+    };
+    if refused().any(is_fatal) {
+        let said = |refusal: &Refusal| format!("{}{}: {}", place(refusal), title(refusal), refusal.why);
+        return Err(InjectError::Refused(refused().filter(|refusal| is_fatal(refusal)).map(said).collect()));
+    }
+    let left = |refusal: &Refusal| {
+        format!("{}{} is left unchanged: {}", place(refusal), title(refusal), refusal.why)
+    };
+    let left = refused().map(left).collect();
+    let app_ports: Vec<u16> =
+        workloads.iter().filter_map(Workload::frontage).map(|frontage| frontage.front.app_port).collect();
+    if let Some(port) = options.port
+        && !app_ports.is_empty()
+        && !app_ports.contains(&port)
+    {
+        return Err(InjectError::NoSuchPort(port));
+    }
+    let mut additions = Additions { edits: Vec::new(), notes: Vec::new(), left };
+    for workload in &workloads {
+        workload.add(ports, options, &mut additions);
+    }
+    note_headless(&workloads, &services, &mut additions.notes);
+    if let Err(refusal) = retarget(&workloads, &services, ports, &mut additions.edits) {
+        let why = format!("{}{}: {}", place(&refusal), title(&refusal), refusal.why);
+        return Err(InjectError::Refused(vec![why]));
+    }
+    Ok(additions)
+}
+
+/// Checks that what was named is there, and that anything is meant.
+fn look_for_meant(
+    objects: &[Object],
+    workloads: &[Workload<'_>],
+    options: &Options,
+) -> Result<(), InjectError> {
+    let titles = || some(workloads.iter().map(|workload| workload.object.title()));
+    if let Selection::Named(names) = &options.selection
+        && let Some(named) = names.iter().find(|name| !workloads.iter().any(|one| name.is(one.object)))
+    {
+        return Err(InjectError::NotThere { named: named.clone(), known: titles() });
+    }
+    if workloads.iter().any(|workload| !matches!(workload.state, State::NotMeant)) {
+        return Ok(());
+    }
+    let refers = |object: &Object| {
+        let name = object.get("/spec/workloadRef/name").as_str()?;
+        let kind = object.get("/spec/workloadRef/kind").as_str()?.to_lowercase();
+        Some(format!(", and {} takes its pods from {kind}/{name}: give the file that has it", object.title()))
+    };
+    let instead = match (workloads.first(), objects.iter().find_map(refers)) {
+        (None, Some(refers)) => refers,
+        (None, None) => ": give the file that has them".to_owned(),
+        (Some(first), _) => format!(
+            ", but there is {} with a pod template: name what gets the sidecar, as with --workload {}",
+            titles(),
+            first.object.title()
+        ),
+    };
+    Err(InjectError::NoWorkload { instead })
+}
+
+/// Lists the first few titles, and counts the others.
+fn some(titles: impl Iterator<Item = String>) -> String {
+    let titles: Vec<String> = titles.collect();
+    let shown = titles[..titles.len().min(NAMED)].join(", ");
+    match titles.len().saturating_sub(NAMED) {
+        0 if titles.is_empty() => "none".to_owned(),
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+impl State {
+    fn of(
+        number: usize,
+        object: &Object,
+        at: &'static str,
+        services: &Services<'_>,
+        ports: Ports,
+        options: &Options,
+    ) -> Self {
+        let is_named = match &options.selection {
+            Selection::Named(names) => names.iter().any(|name| name.is(object)),
+            Selection::Fit | Selection::All => false,
+        };
+        if sidecar::place(object, at).is_some() {
+            return Self::HasIt;
+        }
+        let is_meant =
+            is_named || (!matches!(options.selection, Selection::Named(_)) && pod(&object.value).is_some());
+        if !is_meant {
+            return Self::NotMeant;
+        }
+        let unfit = match Frontage::of(object, at, services, ports, options, is_named) {
+            Ok(frontage) => return Self::Gets(frontage),
+            Err(unfit) => unfit,
+        };
+        let (title, is_run) = (object.title(), matches!(options.selection, Selection::All));
+        let named = if is_named { String::new() } else { format!("--workload {title} ") };
+        let (at, why, is_passed_over) = match unfit {
+            Unfit::Refused { at, why } => (at, why, false),
+            Unfit::NoPort => {
+                let why = "no Service uses it and it declares no port";
+                let remedy = match is_run {
+                    true => "give its container the port".to_owned(),
+                    false => format!("choose one with {named}--port N"),
+                };
+                (String::new(), format!("{why}: {remedy}"), true)
+            }
+            Unfit::NoHttp { port, foreign } => {
+                let why = format!("port {port} carries {foreign}, which the proxy for HTTP would break");
+                let remedy = match is_run {
+                    true => "the sidecar of a run is for HTTP".to_owned(),
+                    false => format!(
+                        "{named}--mode tcp passes all bytes and records connections; if it is HTTP after all, {named}\
+                         --mode http"
+                    ),
+                };
+                (format!("{at}/spec/containers"), format!("{why}: {remedy}"), true)
+            }
+        };
+        Self::Cannot(Refusal { object: number, at, why, is_passed_over })
+    }
+}
+
+impl Workload<'_> {
+    fn refusal(&self) -> Option<&Refusal> {
+        match &self.state {
+            State::Cannot(refusal) => Some(refusal),
+            _ => None,
+        }
+    }
+
+    fn frontage(&self) -> Option<&Frontage> {
+        match &self.state {
+            State::Gets(frontage) => Some(frontage),
+            _ => None,
+        }
+    }
+
+    /// Adds the sidecar, and moves the port's name to it.
+    fn add(&self, ports: Ports, options: &Options, additions: &mut Additions) {
+        let (object, pod, title) = (self.object, self.pod, self.object.title());
+        if matches!(self.state, State::HasIt) {
+            additions.notes.push(format!("{title} has the sidecar already"));
+        }
+        let Some(Frontage { front, notes, .. }) = self.frontage() else { return };
+        let Front { app_port, moved_name, .. } = front;
+        let container = sidecar::container(front, options);
+        let list = format!("{pod}/spec/initContainers");
+        additions.edits.push(match object.get(&list) {
+            Value::Array(_) => object.edit(list, Change::Push(container)),
+            _ => object.set(list, json!([container])),
+        });
+        if let Some(name) = moved_name {
+            additions.edits.extend(rename(object, pod, name, APP_PORT_NAME));
+        }
+        additions.edits.push(annotate(object, pod, SIDECAR, &options.image));
+        additions.notes.push(format!(
+            "{title}: port {app_port} is reached through the sidecar on {}, whose admin port is {}",
+            ports.listen, ports.admin,
+        ));
+        additions.notes.extend(notes.iter().cloned());
+    }
+}
+
+/// Refuses workloads behind a Service that would send all its traffic to the sidecar's port, by number, where it also
+/// selects pods that get no sidecar.
+fn refuse_with_shared_services(workloads: &mut [Workload<'_>], services: &Services<'_>) {
+    // A workload that is refused may share another Service with a third one.
+    loop {
+        let mut without: Vec<Option<String>> = vec![None; services.all.len()];
+        for workload in &*workloads {
+            if matches!(workload.state, State::NotMeant | State::Cannot(_)) {
+                for service in services.of(workload.object, workload.pod) {
+                    without[service].get_or_insert_with(|| workload.object.title());
+                }
+            }
+        }
+        let mut is_stable = true;
+        for workload in &mut *workloads {
+            let by_number = |lead: &&Lead| !lead.by_name && without[lead.service].is_some();
+            let Some(lead) = workload.frontage().and_then(|frontage| frontage.leads.iter().find(by_number))
+            else {
+                continue;
+            };
+            let service = services.all[lead.service].object.title();
+            let other = without[lead.service].clone().unwrap_or_default();
+            let why = format!(
+                "{service} routes to {other} as well, which gets no sidecar, and its target port would be the sidecar's: \
+                 choose both or none, or give {service} a named targetPort"
+            );
+            workload.state = State::Cannot(Refusal {
+                object: workload.number,
+                at: String::new(),
+                why,
+                is_passed_over: false,
+            });
+            is_stable = false;
+        }
+        if is_stable {
+            return;
+        }
+    }
+}
+
+/// Notes headless Services, once each, with the workloads behind them.
+fn note_headless(workloads: &[Workload<'_>], services: &Services<'_>, notes: &mut Vec<String>) {
+    let mut behind: Vec<Vec<&Object>> = vec![Vec::new(); services.all.len()];
+    for workload in workloads {
+        for service in workload.frontage().into_iter().flat_map(|frontage| &frontage.headless) {
+            behind[*service].push(workload.object);
+        }
+    }
+    for (service, behind) in services.all.iter().zip(behind).filter(|(_, behind)| !behind.is_empty()) {
+        let (service, behind) = (service.object.title(), some(behind.iter().map(|object| object.title())));
+        notes.push(format!(
+            "{service} is headless: its clients choose the port, and bypass the sidecar of {behind}"
+        ));
+    }
+}
+
+/// Points Services to the sidecar, where they do not follow the port's name, and keeps what they had.
+fn retarget(
+    workloads: &[Workload<'_>],
+    services: &Services<'_>,
+    ports: Ports,
+    edits: &mut Vec<Edit>,
+) -> Result<(), Refusal> {
+    let mut changed: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); services.all.len()];
+    for lead in workloads.iter().filter_map(Workload::frontage).flat_map(|frontage| &frontage.leads) {
+        if !lead.by_name {
+            changed[lead.service].insert(lead.index);
+        }
+    }
+    for (service, changed) in services.all.iter().zip(changed).filter(|(_, changed)| !changed.is_empty()) {
+        if service.is_annotated && service.kept.is_empty() {
+            return Err(Refusal {
+                object: service.number,
+                at: format!("/metadata/annotations/{}", escaped(TARGET_PORTS)),
+                why: format!("it has an annotation {TARGET_PORTS} that was not written here: remove it"),
+                is_passed_over: false,
+            });
+        }
+        let mut kept: Map<String, Value> = service.kept.clone();
+        for (index, port) in service.tcp_ports().filter(|(index, _)| changed.contains(index)) {
+            kept.insert(port["port"].to_string(), service.target(port).clone());
+            edits.push(service.object.set(format!("/spec/ports/{index}/targetPort"), ports.listen));
+        }
+        edits.push(annotate(service.object, "", TARGET_PORTS, &Value::Object(kept).to_string()));
+    }
+    Ok(())
+}

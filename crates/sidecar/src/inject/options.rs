@@ -1,0 +1,224 @@
+//! Options for adding the sidecar, the Kubernetes versions that they apply to, and errors.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use super::object::WorkloadName;
+use rolldrop_manifest::ManifestError;
+
+/// Options for adding the sidecar.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The image of the sidecar.
+    pub image: String,
+    /// The app's port, if several are possible.
+    pub port: Option<u16>,
+    /// The oldest Kubernetes that the result is for.
+    pub kubernetes: KubernetesVersion,
+    /// Secret with the admin port's token; `None` if the port needs none.
+    pub admin_token: Option<SecretKey>,
+    /// Content of the app's connections. `None`: HTTP, and a port that carries something else is refused.
+    pub mode: Option<Mode>,
+    /// Maximum number of client connections of the sidecar, if not the proxy's default.
+    pub max_connections: Option<NonZeroUsize>,
+    /// The workloads that get the sidecar.
+    pub selection: Selection,
+}
+
+impl Options {
+    /// Returns the options of a run: the sidecar for all that take its requests.
+    pub fn of_a_run(image: String, kubernetes: KubernetesVersion, admin_token: SecretKey) -> Self {
+        Self {
+            image,
+            port: None,
+            kubernetes,
+            admin_token: Some(admin_token),
+            mode: None,
+            max_connections: None,
+            selection: Selection::All,
+        }
+    }
+}
+
+/// Content of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// HTTP, recorded by request.
+    Http,
+    /// Any, recorded by connection.
+    Tcp,
+}
+
+/// The workloads that get the sidecar.
+#[derive(Clone, Debug)]
+pub enum Selection {
+    /// All that can have it.
+    Fit,
+    /// All. One that cannot have it is an error, unless it has no port, or carries no HTTP.
+    All,
+    /// These. One that cannot have it is an error.
+    Named(Vec<WorkloadName>),
+}
+
+/// A value of a Secret in the workload's namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretKey {
+    /// The Secret.
+    pub name: String,
+    /// The key in it.
+    pub key: String,
+    /// Behaviour of a pod that is created while the Secret does not exist.
+    pub absent: Absent,
+}
+
+/// Behaviour of a pod whose Secret does not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// It waits until the Secret exists.
+    Waits,
+    /// It starts, and its admin port serves only health and readiness.
+    TellsNobody,
+}
+
+/// A text that does not name a value of a Secret.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("not the name of a Secret, or NAME/KEY")]
+pub struct BadSecretKey;
+
+impl FromStr for SecretKey {
+    type Err = BadSecretKey;
+
+    /// Parses `NAME`, or `NAME/KEY`; the default key is `token`.
+    fn from_str(text: &str) -> Result<Self, BadSecretKey> {
+        let (name, key) = text.split_once('/').unwrap_or((text, "token"));
+        let good = |part: &str| {
+            !part.is_empty()
+                && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_'))
+        };
+        if !good(name) || !good(key) {
+            return Err(BadSecretKey);
+        }
+        Ok(Self { name: name.to_owned(), key: key.to_owned(), absent: Absent::Waits })
+    }
+}
+
+/// A minor version of Kubernetes 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KubernetesVersion(u32);
+
+impl KubernetesVersion {
+    /// Returns version 1.`minor`.
+    pub const fn minor(minor: u32) -> Self {
+        Self(minor)
+    }
+
+    /// The first with native sidecars switched on (KEP-753, beta).
+    pub const NATIVE_SIDECARS: Self = Self(29);
+    /// The first with the sleep action of hooks switched on (KEP-3960, beta).
+    pub(crate) const SLEEP_ACTIONS: Self = Self(30);
+    /// The first whose EndpointSlices know named ports of native sidecars (kubernetes/kubernetes#128850,
+    /// not brought back to earlier ones).
+    pub const NAMED_SIDECAR_PORTS: Self = Self(33);
+}
+
+/// A text that is not a version of Kubernetes.
+#[derive(Debug, Error)]
+#[error("not a version of Kubernetes, such as 1.33")]
+pub struct BadVersion;
+
+impl FromStr for KubernetesVersion {
+    type Err = BadVersion;
+
+    /// Reads the first two numbers of a server's version, such as `v1.33.4-gke.1`.
+    fn from_str(text: &str) -> Result<Self, BadVersion> {
+        let mut parts = text.strip_prefix('v').unwrap_or(text).split('.');
+        let (Some("1"), Some(minor)) = (parts.next(), parts.next()) else { return Err(BadVersion) };
+        minor.parse().map(Self).map_err(|_| BadVersion)
+    }
+}
+
+impl fmt::Display for KubernetesVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "1.{}", self.0)
+    }
+}
+
+/// Reason why manifests cannot be changed.
+#[derive(Debug, Error)]
+pub enum InjectError {
+    /// The text is no manifest.
+    #[error(transparent)]
+    Unreadable(ManifestError),
+    /// The text is a template.
+    #[error(
+        "{place}: this is a template ({text}), not a manifest: helm template CHART | rolldrop inject -f -"
+    )]
+    Template {
+        /// File and line.
+        place: String,
+        /// The template's words.
+        text: String,
+    },
+    /// The result is for a version that cannot run it.
+    #[error("native sidecars need Kubernetes {since} or later, not {0}", since = KubernetesVersion::NATIVE_SIDECARS)]
+    TooOld(KubernetesVersion),
+    /// All ports are taken.
+    #[error("no two ports are left for the sidecar")]
+    NoPort,
+    /// No workload is among the manifests.
+    #[error(
+        "no Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController or Rollout among the manifests{instead}"
+    )]
+    NoWorkload {
+        /// Objects that have pods all the same, and what to do.
+        instead: String,
+    },
+    /// A workload that was named is not among the manifests.
+    #[error("no {named} with a pod template among the manifests: there is {known}")]
+    NotThere {
+        /// The workload.
+        named: WorkloadName,
+        /// Titles of the workloads that there are.
+        known: String,
+    },
+    /// No workload uses the port that was asked for.
+    #[error(
+        "no workload declares port {0}, and no Service uses it: name the workload with --workload KIND/NAME"
+    )]
+    NoSuchPort(u16),
+    /// Workloads cannot have the sidecar.
+    #[error("{}", .0.join("\n"))]
+    Refused(Vec<String>),
+    /// One of the others, of a file.
+    #[error("{file}: {error}")]
+    In {
+        /// Its name.
+        file: String,
+        /// Reason why its manifests cannot be changed.
+        error: Box<InjectError>,
+    },
+}
+
+impl InjectError {
+    /// Adds the name of the file, if the error has none.
+    pub(super) fn of(self, file: &str) -> Self {
+        match self {
+            Self::NoPort | Self::NoWorkload { .. } | Self::NotThere { .. } | Self::NoSuchPort(_) => {
+                Self::In { file: file.to_owned(), error: Box::new(self) }
+            }
+            other => other,
+        }
+    }
+}
+
+impl From<ManifestError> for InjectError {
+    fn from(error: ManifestError) -> Self {
+        match error {
+            ManifestError::Template { place, text } => Self::Template { place, text },
+            error @ ManifestError::Invalid { .. } => Self::Unreadable(error),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The container that is added.
+
+use std::num::NonZeroUsize;
+
+use serde_json::{Value, json};
+
+use super::object::SIDECAR;
+use super::options::{Absent, Mode, Options};
+use rolldrop_manifest::Object;
+
+/// The sidecar's name. Others may have it as well: `place` says which container is ours.
+pub const NAME: &str = "rolldrop";
+/// Name of the sidecar's admin port; its other port has the app's name.
+pub const ADMIN_PORT_NAME: &str = "rolldrop-admin";
+/// Path of the program in the image (see the Dockerfile).
+const PROGRAM: &str = "/rolldrop";
+/// The proxy's own limit of connections.
+const CONNECTIONS: usize = 4096;
+
+/// The sidecar's ports: the same in all workloads, so that one Service can route to several of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ports {
+    pub(super) listen: u16,
+    pub(super) admin: u16,
+}
+
+/// Port of the app that the sidecar is in front of, and the sidecar's own ports.
+#[derive(Debug)]
+pub(super) struct Front {
+    pub(super) app_port: u16,
+    /// The path of the app's readiness probe, if it uses that port.
+    pub(super) ready_path: Option<String>,
+    /// Name that moves from the app's port to the sidecar's.
+    pub(super) moved_name: Option<String>,
+    pub(super) ports: Ports,
+}
+
+/// Makes the native sidecar: an init container that is always restarted (KEP-753), so that it starts before the app and
+/// ends after it.
+///
+/// It has no probes, which would decide when the pod is ready; the app's own probes still go to the app. Its
+/// preStop hook runs the same program, which marks when the kubelet begins to end the pod. The hook finds the
+/// proxy by an environment variable, as a kubelet puts no values into a hook's command. There is no CPU limit:
+/// throttling would show as latency of the app.
+pub(super) fn container(front: &Front, options: &Options) -> Value {
+    let address = |port: u16| format!("$(POD_IP):{port}");
+    let mut args = vec![
+        "proxy".to_owned(),
+        format!("--listen={}", address(front.ports.listen)),
+        format!("--upstream={}", address(front.app_port)),
+    ];
+    if options.mode == Some(Mode::Tcp) {
+        args.push("--mode=tcp".to_owned());
+    }
+    args.extend(options.max_connections.map(|most| format!("--max-connections={most}")));
+    args.extend(front.ready_path.iter().map(|path| format!("--app-ready-path={path}")));
+    let field =
+        |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
+    let mut env = vec![
+        field("POD_NAME", "metadata.name"),
+        field("POD_IP", "status.podIP"),
+        json!({"name": "ROLLDROP_ADMIN", "value": address(front.ports.admin)}),
+    ];
+    env.extend(options.admin_token.iter().map(|secret| {
+        let mut from = json!({"name": secret.name, "key": secret.key});
+        if secret.absent == Absent::TellsNobody {
+            from["optional"] = true.into();
+        }
+        json!({"name": "ROLLDROP_ADMIN_TOKEN", "valueFrom": {"secretKeyRef": from}})
+    }));
+    let memory = format!("{}Mi", memory_mib(options.max_connections.map_or(CONNECTIONS, NonZeroUsize::get)));
+    let mut port = json!({"containerPort": front.ports.listen});
+    if let Some(name) = &front.moved_name {
+        port["name"] = name.as_str().into();
+    }
+    json!({
+        "name": NAME,
+        "image": options.image,
+        "restartPolicy": "Always",
+        "args": args,
+        "env": env,
+        "ports": [port, {"name": ADMIN_PORT_NAME, "containerPort": front.ports.admin}],
+        "lifecycle": {"preStop": {"exec": {"command": [PROGRAM, "proxy-pre-stop"]}}},
+        "resources": {"requests": {"cpu": "50m", "memory": "32Mi"}, "limits": {"memory": memory}},
+        "securityContext": {
+            "runAsNonRoot": true,
+            "runAsUser": 65532,
+            "allowPrivilegeEscalation": false,
+            "readOnlyRootFilesystem": true,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    })
+}
+
+/// Returns the memory limit of the sidecar: a part for all connections, and 40 KiB for each, most of it in the kernel's
+/// buffers of its two sockets (`docs/proxy.md`).
+fn memory_mib(connections: usize) -> usize {
+    96 + connections.max(CONNECTIONS).saturating_mul(40).div_ceil(1024)
+}
+
+/// Finds the index of a workload's sidecar among its init containers. Its pods have the annotation [`SIDECAR`], and the
+/// container of that name has the image of the annotation, or another image named `rolldrop`, as registries rewrite
+/// image names. The container's name alone is not enough: it may be a migration of the user's own.
+pub(super) fn place(object: &Object, pod: &str) -> Option<usize> {
+    let added = object.get(&format!("{pod}/metadata/annotations"))[SIDECAR].as_str()?;
+    let containers = object.get(&format!("{pod}/spec/initContainers")).as_array()?;
+    let is_ours = |container: &Value| {
+        let image = container["image"].as_str().unwrap_or_default();
+        container["name"] == *NAME && (image == added || base_name(image) == NAME)
+    };
+    containers.iter().position(is_ours)
+}
+
+/// Returns the last part of an image's name, without its tag and digest.
+fn base_name(image: &str) -> &str {
+    let last = image.rsplit('/').next().unwrap_or_default();
+    last.split(['@', ':']).next().unwrap_or_default()
+}
+
+/// Returns the ports of a workload's sidecar.
+pub(super) fn ports(object: &Object, pod: &str) -> Option<Ports> {
+    let at = place(object, pod)?;
+    let port = |index: usize| {
+        let pointer = format!("{pod}/spec/initContainers/{at}/ports/{index}/containerPort");
+        u16::try_from(object.get(&pointer).as_u64()?).ok()
+    };
+    Some(Ports { listen: port(0)?, admin: port(1)? })
+}
+
+/// Returns the name that a sidecar's port took over from the app's.
+pub(super) fn moved_name(sidecar: &Value) -> Option<&str> {
+    let mut names = sidecar["ports"].as_array()?.iter().filter_map(|port| port["name"].as_str());
+    names.find(|name| *name != ADMIN_PORT_NAME)
+}

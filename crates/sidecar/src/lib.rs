@@ -1,0 +1,451 @@
+//! The recording reverse proxy: beside a pod as a native sidecar, it records
+//! how every request ends against the pod's termination. [`inject`] puts it into manifests.
+//!
+//! It changes nothing that a client can see, with one exception: where the app's
+//! closed listener would have refused a connection, the proxy has accepted it
+//! already, so the client is reset before the first byte. Each client connection
+//! has one connection to the app, made when it is accepted; a client that connects
+//! and sends nothing has no row, only a connection number.
+//!
+//! HTTP/1.0 and HTTP/1.1, upgrades included, and HTTP/2 with prior knowledge are recorded
+//! by request; TLS, other protocols, and everything in [`Mode::Tcp`], by connection. Of HTTP/1, the proxy
+//! itself answers CONNECT, other versions, heads over 1 MiB or 16,384 lines, and requests
+//! whose end is ambiguous, with a 4xx or 5xx, and counts them as rejected.
+//!
+//! `clients` accepts connections, and closes idle ones when there are too many; `connection` is one client's
+//! connection, from accept to end; `h1`, `h2` and `tunnel` are the protocols it may carry, and `relay` has the code
+//! they share; `budget` limits the memory that they may hold, `socket` the memory that the kernel may hold for them.
+//! `journal` keeps the recorded rows, `admin` hands them to readers, `metrics` counts requests, `app` looks at the app,
+//! `own_pod` at the pod, and the preStop hook tells `pre_stop` that the pod ends. This module writes no file. The
+//! caller decides how a pod is ended and which signal announces it.
+
+mod admin;
+mod app;
+mod budget;
+mod clients;
+mod connection;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
+mod h1;
+mod h2;
+pub mod inject;
+mod journal;
+mod listening;
+mod metrics;
+pub mod observed;
+mod own_pod;
+#[cfg(target_os = "linux")]
+mod pre_stop;
+#[cfg(not(target_os = "linux"))]
+#[path = "pre_stop/elsewhere.rs"]
+mod pre_stop;
+mod relay;
+mod socket;
+#[cfg(test)]
+mod tests;
+mod tunnel;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+pub use self::admin::Access;
+use self::app::AppListener;
+pub use self::budget::Budget;
+use self::budget::Pool;
+use self::clients::Clients;
+use self::journal::Journal;
+pub use self::metrics::Counts;
+pub use self::own_pod::WatchPod;
+use self::pre_stop::Mark;
+pub use self::pre_stop::{PreStopError, mark_pre_stop};
+use rolldrop_record::event::ProxyPhase;
+use rolldrop_record::row::POD_HEADER;
+use rolldrop_record::{Clock, Stamp};
+use rolldrop_wire::http2::hpack;
+
+/// Length of the accept queue that the proxy asks for; the kernel caps it.
+const BACKLOG: u32 = 4096;
+/// Longest drain. A sidecar is only sure of 2 s between SIGTERM and SIGKILL, and the hand-over comes after the drain.
+const DRAIN_LIMIT: Duration = Duration::from_millis(1500);
+/// Longest hand-over of rows after the drain.
+const HAND_OVER_LIMIT: Duration = Duration::from_millis(400);
+
+/// Settings of a proxy.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Kind of traffic that connections carry.
+    pub mode: Mode,
+    /// Address that clients connect to.
+    pub listen: SocketAddr,
+    /// Address that the app listens on.
+    pub upstream: SocketAddr,
+    /// Address that the admin port listens on.
+    pub admin: SocketAddr,
+    /// Name of the pod, which is also the name of this source.
+    pub pod: String,
+    /// Says whether responses name the pod.
+    pub pod_header: PodHeader,
+    /// Path that readiness checks request from the app; without a path, an accepted connection is enough.
+    pub app_ready_path: Option<String>,
+    /// Readers that the admin port serves.
+    pub admin_access: Access,
+    /// Says whether the proxy watches its own pod.
+    pub watch_pod: WatchPod,
+    /// Time for which the proxy still accepts connections after the app is gone, so that late ones are recorded.
+    pub linger: Duration,
+    /// Limits of what the proxy's peers can make it hold.
+    pub budget: Budget,
+}
+
+#[cfg(any(test, fuzzing))]
+impl Config {
+    /// Returns settings for tests: free ports of this machine, this app, and no optional features.
+    fn bare(upstream: SocketAddr) -> Self {
+        let free = SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 0));
+        Self {
+            mode: Mode::Http,
+            listen: free,
+            upstream,
+            admin: free,
+            pod: "web-1".to_owned(),
+            pod_header: PodHeader::Added,
+            app_ready_path: None,
+            admin_access: Access::Everybody,
+            watch_pod: WatchPod::Off,
+            linger: Duration::ZERO,
+            budget: Budget { rows: 1000, unanswered_rows: 500, ..Budget::DEFAULT },
+        }
+    }
+}
+
+/// Kind of traffic that the connections of a proxy carry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// HTTP, TLS or another protocol, as the first bytes tell.
+    #[default]
+    Http,
+    /// Anything: connections are recorded, not requests.
+    Tcp,
+}
+
+/// Presence of the `rolldrop-pod` header in responses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodHeader {
+    /// Every final response names the pod.
+    Added,
+    /// Responses pass byte for byte.
+    Omitted,
+}
+
+/// Reason that a proxy could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum ProxyError {
+    /// A port could not be listened on.
+    #[error("failed to listen on {address} ({role} port)")]
+    Listen {
+        /// Use of the port, such as `data`.
+        role: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// The reason.
+        source: io::Error,
+    },
+    /// The pod's name has characters that a header value must not have.
+    #[error("pod name {0:?} is not a DNS name")]
+    PodName(String),
+}
+
+/// A proxy whose ports are bound, so that clients can connect before it runs.
+#[derive(Debug)]
+pub struct Proxy {
+    data: TcpListener,
+    data_addr: SocketAddr,
+    admin: TcpListener,
+    admin_addr: SocketAddr,
+    admin_settings: admin::Settings,
+    /// `None` where the name is taken.
+    mark: Option<Mark>,
+    watch_pod: WatchPod,
+    linger: Duration,
+    shared: Arc<Shared>,
+}
+
+/// Totals of a proxy over its life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Client connections accepted.
+    pub connections: u64,
+    /// Counts of requests and rows, by outcome.
+    pub counts: Counts,
+}
+
+/// State that all tasks of a proxy share.
+#[derive(Debug)]
+struct Shared {
+    mode: Mode,
+    listen: SocketAddr,
+    upstream: SocketAddr,
+    pod: Arc<str>,
+    /// Header that is added to responses; `None` if they pass unchanged.
+    pod_header: Option<PodHeaderBytes>,
+    budget: Budget,
+    pool: Pool,
+    /// Pool for the bytes that the kernel holds.
+    sockets: Pool,
+    /// Counts time while connections may have to make room.
+    ticks: AtomicU32,
+    clock: Clock,
+    /// Start time, which distinguishes this proxy from an earlier one of the same pod.
+    started: Stamp,
+    journal: Journal,
+    app: AppListener,
+    in_flight: InFlight,
+    /// Connections that have not yet shown what they carry.
+    pending: InFlight,
+    /// Client connections.
+    open: InFlight,
+    /// Limits log lines about a lack of descriptors, and about an app that cannot be reached.
+    troubles: Seldom,
+    /// The first sign that the pod ends.
+    ending: CancellationToken,
+}
+
+/// The header that names the pod, in either protocol's form.
+#[derive(Debug)]
+struct PodHeaderBytes {
+    line: Box<[u8]>,
+    field: Box<[u8]>,
+}
+
+impl PodHeaderBytes {
+    fn of(pod: &str) -> Self {
+        let line = format!("{POD_HEADER}: {pod}\r\n").into_bytes().into();
+        Self { line, field: hpack::literal(POD_HEADER, pod).into() }
+    }
+}
+
+/// Number of requests between head and end, or of other things that begin and end.
+#[derive(Debug, Default)]
+struct InFlight(AtomicUsize);
+
+impl InFlight {
+    fn begin(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Limits log messages to one a second.
+#[derive(Debug, Default)]
+struct Seldom {
+    silent_until_ns: AtomicI64,
+    unsaid: AtomicU64,
+}
+
+impl Seldom {
+    const PAUSE_NS: i64 = 1_000_000_000;
+
+    /// Returns how many messages were suppressed since the last one, if this one may be logged; else `None`.
+    fn speaks(&self, now: Stamp) -> Option<u64> {
+        let now_ns = now.unix_ns();
+        let silent_until_ns = self.silent_until_ns.load(Ordering::Relaxed);
+        let next_ns = now_ns.saturating_add(Self::PAUSE_NS);
+        let (relaxed, until) = (Ordering::Relaxed, &self.silent_until_ns);
+        if now_ns < silent_until_ns
+            || until.compare_exchange(silent_until_ns, next_ns, relaxed, relaxed).is_err()
+        {
+            self.unsaid.fetch_add(1, relaxed);
+            return None;
+        }
+        Some(self.unsaid.swap(0, relaxed))
+    }
+}
+
+/// Counts in one of the proxy's counters until it is dropped.
+struct Counted {
+    shared: Arc<Shared>,
+    among: fn(&Shared) -> &InFlight,
+}
+
+impl Counted {
+    fn begin(shared: &Arc<Shared>, among: fn(&Shared) -> &InFlight) -> Self {
+        among(shared).begin();
+        Self { shared: shared.clone(), among }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        (self.among)(&self.shared).end();
+    }
+}
+
+impl Shared {
+    fn new(config: &Config, clock: Clock) -> Self {
+        Self {
+            mode: config.mode,
+            listen: config.listen,
+            upstream: config.upstream,
+            pod: config.pod.as_str().into(),
+            pod_header: (config.pod_header == PodHeader::Added).then(|| PodHeaderBytes::of(&config.pod)),
+            budget: config.budget,
+            pool: Pool::new(config.budget.held_bytes),
+            sockets: Pool::new(config.budget.socket_bytes),
+            ticks: AtomicU32::default(),
+            clock,
+            started: clock.now(),
+            journal: Journal::new(&config.budget),
+            app: AppListener::default(),
+            in_flight: InFlight::default(),
+            pending: InFlight::default(),
+            open: InFlight::default(),
+            troubles: Seldom::default(),
+            ending: CancellationToken::new(),
+        }
+    }
+
+    /// Logs a failure, at most once a second.
+    fn trouble(&self, what: &str, error: &io::Error) {
+        if let Some(unsaid) = self.troubles.speaks(self.clock.now()) {
+            tracing::warn!(%error, unsaid, "{what}");
+        }
+    }
+}
+
+impl Proxy {
+    /// Binds both ports. Port 0 takes a free one.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a port cannot be listened on, or if the pod's name has characters that a header value must not have.
+    pub fn bind(config: Config, clock: Clock) -> Result<Self, ProxyError> {
+        let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
+        if config.pod.is_empty() || !config.pod.bytes().all(good) {
+            return Err(ProxyError::PodName(config.pod));
+        }
+        let (data, data_addr) = listen("data", config.listen)?;
+        socket::prepare(&data);
+        let (admin, admin_addr) = listen("admin", config.admin)?;
+        // Without the socket, one stage of the pod's termination is not recorded: no reason not to serve.
+        let mark = Mark::bind(admin_addr)
+            .inspect_err(|error| tracing::warn!(%error, "the preStop hook cannot be listened for"))
+            .ok();
+        let config = Config { listen: data_addr, ..config };
+        Ok(Self {
+            data,
+            data_addr,
+            admin,
+            admin_addr,
+            mark,
+            shared: Arc::new(Shared::new(&config, clock)),
+            admin_settings: admin::Settings {
+                app_ready_path: config.app_ready_path.map(Arc::from),
+                access: config.admin_access,
+                limits: admin::Limits::default(),
+            },
+            watch_pod: config.watch_pod,
+            linger: config.linger,
+        })
+    }
+
+    /// Returns the address of the data port.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.data_addr
+    }
+
+    /// Returns the address of the admin port.
+    pub fn admin_addr(&self) -> SocketAddr {
+        self.admin_addr
+    }
+
+    /// Serves until `stop`, then drains, hands over the rows and returns, within 2 s.
+    /// `hurry`, awaited after `stop`, ends the drain at once.
+    pub async fn run(
+        self,
+        stop: impl Future<Output = ()> + Send,
+        hurry: impl Future<Output = ()> + Send,
+    ) -> Report {
+        let Proxy { data, admin, admin_settings, mark, watch_pod, linger, shared, .. } = self;
+        let mut clients = Clients::new(data, shared.clone());
+        let mut admin_task = JoinSet::new();
+        admin_task.spawn(admin::serve(admin, shared.clone(), admin_settings));
+        let mut watches = JoinSet::new();
+        watches.spawn({
+            let shared = shared.clone();
+            async move {
+                shared.ending.cancelled().await;
+                shared.watch_listener_close().await;
+            }
+        });
+        if let Some(mark) = mark {
+            watches.spawn(mark.serve(shared.clone()));
+        }
+        if watch_pod == WatchPod::Auto {
+            let shared = shared.clone();
+            watches.spawn(async move {
+                if let Some(client) = own_pod::client().await {
+                    own_pod::watch(client, shared).await;
+                }
+            });
+        }
+
+        clients.accept_until(stop).await;
+        // An app that has exited closed its listener before this signal came.
+        shared.look_for_listener();
+        shared.journal.phase(ProxyPhase::Sigterm, shared.clock.now());
+        shared.ending.cancel();
+        let deadline = Instant::now() + DRAIN_LIMIT;
+        let limit = async {
+            let _ = tokio::time::timeout_at(deadline, hurry).await;
+        };
+        clients.drain(limit, linger).await;
+        watches.shutdown().await;
+
+        shared.journal.phase_at(ProxyPhase::LastConnection, clients.last_accepted);
+        shared.journal.phase_at(ProxyPhase::LastRequest, shared.journal.last_request());
+        shared.journal.phase(ProxyPhase::Exit, shared.clock.now());
+        shared.journal.close();
+        if timeout(HAND_OVER_LIMIT, admin_task.join_next()).await.is_err() {
+            tracing::warn!("the reader of the rows did not take them all in time");
+        }
+        admin_task.shutdown().await;
+        Report { connections: clients.accepted, counts: shared.journal.counts() }
+    }
+}
+
+/// Checks a task that ended: relays do not fail, so anything but an abort is a defect.
+fn reap(ended: Result<(), JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        tracing::error!(%error, "a connection's task panicked");
+    }
+}
+
+fn listen(role: &'static str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), ProxyError> {
+    let bind = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket::keep_alive(&socket);
+        let listener = socket.listen(BACKLOG)?;
+        let bound = listener.local_addr()?;
+        Ok((listener, bound))
+    };
+    bind().map_err(|source| ProxyError::Listen { role, address, source })
+}

@@ -1,0 +1,87 @@
+//! Stand-ins for the commands that a build lacks: sentences that say so, and what to do.
+//!
+//! A build without the feature `embedded` has neither the embedded cluster nor the sample server, and one for another
+//! system than Linux has no embedded cluster.
+
+/// In place of `cli::cluster`.
+pub(super) mod cluster {
+    use std::ffi::OsString;
+    use std::process::ExitCode;
+
+    use crate::embedded::NoCluster;
+
+    /// Arguments of `rolldrop cluster`: any.
+    #[derive(Debug, clap::Args)]
+    pub(crate) struct ClusterArgs {
+        #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        ignored: Vec<OsString>,
+    }
+
+    impl ClusterArgs {
+        pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+            Err(anyhow::Error::from(NoCluster).context("the embedded cluster did not start"))
+        }
+    }
+}
+
+/// In place of `cli::workload`.
+#[cfg(any(test, not(feature = "embedded")))]
+pub(super) mod workload {
+    use std::ffi::OsString;
+    use std::process::ExitCode;
+
+    use anyhow::bail;
+
+    /// Arguments of `rolldrop workload`: any.
+    #[derive(Debug, clap::Args)]
+    pub(crate) struct WorkloadArgs {
+        #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        ignored: Vec<OsString>,
+    }
+
+    impl WorkloadArgs {
+        pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+            bail!(
+                "this build of rolldrop has no sample server: run the image of rolldrop (docs/image.md), or build \
+                 rolldrop with the feature `embedded`, which cargo builds by default"
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    enum Commands {
+        Cluster(cluster::ClusterArgs),
+        Workload(workload::WorkloadArgs),
+    }
+
+    fn error_of(command: &str) -> String {
+        let ran = match Commands::parse_from(command.split(' ')) {
+            Commands::Cluster(args) => args.run(),
+            Commands::Workload(args) => args.run(),
+        };
+        format!("{:#}", ran.unwrap_err())
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn absent_parts_name_alternatives() {
+        assert_eq!(
+            error_of("rolldrop cluster exec --node node-2 -- curl http://web/"),
+            "the embedded cluster did not start: this build of rolldrop has none: measure a cluster of your \
+             kubeconfig (run --target svc/web -n shop -- COMMAND, or --context CTX), or build rolldrop with the \
+             feature `embedded`, which cargo builds by default"
+        );
+        assert_eq!(
+            error_of("rolldrop workload --listen 127.0.0.1:8080 --on-sigterm drain"),
+            "this build of rolldrop has no sample server: run the image of rolldrop (docs/image.md), or build rolldrop \
+             with the feature `embedded`, which cargo builds by default"
+        );
+    }
+}
