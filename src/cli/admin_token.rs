@@ -10,7 +10,7 @@ use rolldrop_record::wire::AdminToken;
 /// The variable with the token itself.
 const VARIABLE: &str = "ROLLDROP_ADMIN_TOKEN";
 
-/// Where the token is.
+/// Place of the token.
 #[derive(Debug, clap::Args)]
 pub(super) struct TokenArgs {
     /// File with the token of the proxies' admin ports; the variable ROLLDROP_ADMIN_TOKEN can hold

@@ -56,16 +56,16 @@ enum Action {
 /// Arguments of a cluster that runs until Ctrl-C.
 #[derive(Debug, clap::Args)]
 struct ServeArgs {
-    /// Where to write the kubeconfig [default: `kubeconfig` in the log directory].
+    /// Path of the kubeconfig that is written [default: `kubeconfig` in the log directory].
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Where the logs of pods and of Service proxies go [default: a temporary directory].
+    /// Directory of the logs of pods and of Service proxies [default: a temporary directory].
     #[arg(long, value_name = "DIR")]
     log_dir: Option<PathBuf>,
     /// Parameters of the cluster, as `spec.cluster.embedded` of a scenario, in JSON.
     #[arg(long, value_name = "JSON", value_parser = parse_config)]
     config: Option<Box<Config>>,
-    /// How connections reach pods: through namespaces and rules of the kernel, or through TCP proxies on loopback
+    /// The way of connections to pods: through namespaces and rules of the kernel, or through TCP proxies on loopback
     /// addresses; `auto` uses the kernel if that works [default: as in --config].
     #[arg(long, value_enum)]
     dataplane: Option<DataplaneArg>,

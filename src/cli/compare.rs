@@ -15,14 +15,14 @@ use rolldrop_judge::compare::{self, Incomparable, Options, Sample};
 use rolldrop_record::expect::Worse;
 use rolldrop_record::{RunDir, Stamp};
 
-/// What to compare with, and how.
+/// The baseline of a comparison, and how to compare.
 #[derive(Debug, clap::Args)]
 pub(super) struct CompareArgs {
     /// Compare with this run, with a baseline that `rolldrop gate --save-baseline` wrote, or with the last runs of a
     /// folder; several together make one side
     #[arg(long, value_name = "RUN|FILE|FOLDER")]
     pub(super) baseline: Vec<PathBuf>,
-    /// How many runs of a folder are looked at
+    /// The number of a folder's runs that are looked at
     #[arg(long, default_value_t = LAST, value_name = "N", requires = "baseline")]
     last: usize,
     /// A latency, or the rate of a closed loop, counts as the same within this much of the baseline's [default: 5%; of

@@ -2,7 +2,7 @@
 
 use rolldrop_drive::embedded::lab::config::DataplaneChoice;
 
-/// What the command line says of the dataplane.
+/// The dataplane as the command line names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum DataplaneArg {
     /// `kernel` where it works, else `userspace`

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use rolldrop_explain::model::RunResult;
 use rolldrop_judge::standing::Standing;
 
-/// How a command ends.
+/// The end of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exit {
     /// Completed; the gate passed, or none was asked for.
@@ -22,7 +22,7 @@ pub(super) enum Exit {
     Interrupted,
 }
 
-/// What an inconclusive gate counts as.
+/// Meaning of an inconclusive gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Inconclusive {
     /// As a failure: exit status 1.

@@ -10,7 +10,7 @@ use super::report::print;
 use rolldrop_explain::Analysis;
 use rolldrop_report as report;
 
-/// How `rolldrop load` gives its result.
+/// Format of the result of `rolldrop load`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Format {
     /// A summary for people.
@@ -19,7 +19,7 @@ pub(super) enum Format {
     Json,
 }
 
-/// How a run's result is given.
+/// Format of a run's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum ResultFormat {
     /// For people: a summary, or the checks of the gate.

@@ -43,7 +43,7 @@ pub(super) struct GateArgs {
     /// Replace one expectation, such as expect.latency.p99.max=250ms; may be repeated.
     #[arg(long = "set", value_name = "expect.KEY=VALUE")]
     set: Vec<String>,
-    /// What an inconclusive gate counts as [default: exit status 3].
+    /// The meaning of an inconclusive gate [default: exit status 3].
     #[arg(long, value_parser = without_extension, value_name = "fail|pass")]
     inconclusive: Option<Inconclusive>,
     /// The most requests that may be dropped: short for --set expect.dropped.max=N.
@@ -60,7 +60,7 @@ pub(super) struct GateArgs {
     /// Write the checks as JUnit XML. With the scenario's own limits, the run directory already has this file
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
-    /// What goes to stdout.
+    /// Format of the output on stdout.
     #[arg(long, value_enum, default_value_t = ResultFormat::Text)]
     format: ResultFormat,
 }

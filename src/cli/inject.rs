@@ -50,7 +50,7 @@ pub(super) struct InjectArgs {
     /// It concerns workloads that declare it or that Services route to it.
     #[arg(long, value_name = "N", conflicts_with = "uninject", help_heading = "Workloads")]
     port: Option<u16>,
-    /// What connections carry: http (also HTTP/2 and TLS), or tcp for anything else [default: http].
+    /// The protocol of connections: http (also HTTP/2 and TLS), or tcp for anything else [default: http].
     ///
     /// With tcp, connections are recorded and not requests. Without this option a port that is known to carry something
     /// else than HTTP gets no sidecar.

@@ -24,7 +24,7 @@ const ENDS: &str = "Ends of pods";
 /// Arguments of commands that measure on a cluster.
 #[derive(Debug, clap::Args)]
 pub(super) struct MeasureArgs {
-    /// Where the load goes: a port of a Service, or a URL.
+    /// The target of the load: a port of a Service, or a URL.
     ///
     /// Without a scenario, the run uses the cluster of your kubeconfig: a COMMAND ends pods, or the run watches what
     /// others do. Several targets are loaded at the same time, each with a share of the rate. svc/NAME@NODE is the
@@ -46,7 +46,7 @@ pub(super) struct MeasureArgs {
     /// Use the cluster of this pod, with its service account.
     #[arg(long, conflicts_with_all = ["context", "kubeconfig", "embedded"], help_heading = CLUSTER)]
     pub(super) in_cluster: bool,
-    /// How connections reach the embedded cluster's pods (see `rolldrop cluster --help`) [default:
+    /// The way of connections to the embedded cluster's pods (see `rolldrop cluster --help`) [default:
     /// as in the scenario, or auto].
     #[arg(long, value_enum, conflicts_with_all = ["context", "kubeconfig", "in_cluster"], help_heading = CLUSTER)]
     pub(super) dataplane: Option<DataplaneArg>,
@@ -54,13 +54,13 @@ pub(super) struct MeasureArgs {
     /// on a cluster that must pull it.
     #[arg(long, value_name = "IMAGE", help_heading = CLUSTER)]
     pub(super) image: Option<String>,
-    /// Where the load comes from: this machine, or pods of the cluster [default: cluster for Services whose addresses
+    /// The origin of the load: this machine, or pods of the cluster [default: cluster for Services whose addresses
     /// cannot be reached from here, else local].
     ///
     /// The pods are those of a Job, whose rows come back through the API server.
     #[arg(long, value_name = "local|cluster", value_parser = LoadFrom::ALL.iter().map(|from| from.as_str()).collect::<Vec<_>>(), help_heading = LOAD)]
     pub(super) load_from: Option<String>,
-    /// How many pods send the load, if it comes from the cluster [default: one on each node, with at least 10
+    /// The number of pods that send the load, if it comes from the cluster [default: one on each node, with at least 10
     /// requests per second and at most 10,000].
     #[arg(long, value_name = "N", help_heading = LOAD)]
     pub(super) load_workers: Option<usize>,
@@ -99,13 +99,13 @@ pub(super) struct MeasureArgs {
     /// end in *; may be repeated.
     #[arg(long = "keep-header", value_name = "NAME", help_heading = NAMES)]
     pub(super) keep_headers: Vec<String>,
-    /// How long nothing may be lost after a termination before the next one, and before the load of a COMMAND ends
+    /// Time for which nothing may be lost after a termination before the next one, and before the load of a COMMAND ends
     /// [default: computed from the rate of requests].
     ///
     /// It restarts with each lost request.
     #[arg(long, value_name = "D", value_parser = crate::cli::parse_duration, help_heading = ENDS)]
     pub(super) settle: Option<Duration>,
-    /// When that wait ends though requests are still lost [default: 5m].
+    /// The longest that this wait may last while requests are still lost [default: 5m].
     #[arg(long, value_name = "D", value_parser = crate::cli::parse_duration, help_heading = ENDS)]
     pub(super) settle_max: Option<Duration>,
     /// Replace a value of the scenario, such as load.rate=50; may be repeated.

@@ -29,11 +29,11 @@ pub(super) struct ReportArgs {
     /// Run directories; each report is made again.
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
-    /// Where the files of the report go, instead of the run's own directory; nothing is written there. With several
+    /// Directory for the files of the report, instead of the run's own directory; nothing is written there. With several
     /// runs, each has a folder of its name.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// What goes to stdout.
+    /// Format of the output on stdout.
     #[arg(long, value_enum, default_value_t = ResultFormat::Text)]
     format: ResultFormat,
     #[command(flatten)]

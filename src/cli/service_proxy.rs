@@ -5,10 +5,10 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use super::measure::CLUSTER;
 use rolldrop_record::service_proxy::ServiceProxy;
 
-/// What the user knows of the cluster.
+/// The user's statements about the cluster.
 #[derive(Debug, clap::Args)]
 pub(super) struct AssumeArgs {
-    /// What implements Services, if the run cannot see it: upper bounds that rest on its balancing are then reported,
+    /// The implementation of Services, if the run cannot see it: upper bounds that rest on its balancing are then reported,
     /// and called assumed.
     ///
     /// It is an error if the cluster shows something else.

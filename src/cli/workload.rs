@@ -21,23 +21,23 @@ pub(super) struct WorkloadArgs {
     /// Address and port to listen on
     #[arg(long, value_name = "ADDR:PORT")]
     listen: SocketAddr,
-    /// How long after the start to listen; connections are refused before
+    /// Time from the start until it listens; connections are refused before
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::parse_duration)]
     listen_after: Duration,
-    /// What to do on SIGTERM (SIGINT and SIGQUIT count as well, unless --on says otherwise)
+    /// The reaction to SIGTERM (SIGINT and SIGQUIT count as well, unless --on says otherwise)
     #[arg(long, value_name = "HABIT", value_enum, default_value_t = HabitArg::Exit)]
     on_sigterm: HabitArg,
-    /// What to do on another signal: SIGINT, SIGQUIT, SIGHUP, SIGUSR1 or SIGUSR2 (repeatable).
+    /// The reaction to another signal: SIGINT, SIGQUIT, SIGHUP, SIGUSR1 or SIGUSR2 (repeatable).
     /// The last three are logged and otherwise ignored by default
     #[arg(long, value_name = "SIGNAL=HABIT", value_parser = signal_habit)]
     on: Vec<(StopSignal, HabitArg)>,
-    /// How long `drain` and `close-idle` keep serving after the signal
+    /// Time for which `drain` and `close-idle` keep serving after the signal
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = super::parse_duration)]
     drain_for: Duration,
-    /// How long the server is busy after the signal before it stops; it reads and answers nothing in this time
+    /// Time for which the server is busy after the signal before it stops; it reads and answers nothing in this time
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::parse_duration)]
     stop_work: Duration,
-    /// How long an HTTP/1.1 connection may be idle before the server closes it
+    /// Time after which the server closes an idle HTTP/1.1 connection
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = super::parse_duration)]
     idle_timeout: Duration,
     /// Delay before every answer
@@ -50,7 +50,7 @@ pub(super) struct WorkloadArgs {
     /// Size of the body of `/` [default: a short text]
     #[arg(long, value_name = "N")]
     body_bytes: Option<usize>,
-    /// How long after the start `/readyz` starts to succeed
+    /// Time from the start until `/readyz` succeeds
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::parse_duration)]
     ready_after: Duration,
     /// Exit code when the habit ends the server

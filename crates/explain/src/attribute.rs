@@ -1,8 +1,7 @@
 //! Attribution of lost requests: the terminations and other causes that may explain each one.
 
-pub(crate) mod cause;
-pub(crate) mod evidence;
-pub(crate) mod gateway;
+mod cause;
 pub(crate) mod judged;
 pub(crate) mod shares;
+pub(crate) mod solve;
 pub(crate) mod suspects;

@@ -3,6 +3,7 @@
 pub(crate) mod aim;
 pub(crate) mod charts;
 pub(crate) mod findings;
+mod phase;
 pub(crate) mod recommend;
 pub(crate) mod starts;
 pub(crate) mod terminations;

@@ -7,9 +7,9 @@
 //! recommendation). `model` is the output of the crate, `math` holds the formulas.
 //!
 //! Answered requests are too many to be held in memory. They are read once: for what only all of them show
-//! (`timeline::requests`), for the arrivals at each pod, from which the windows follow (`evidence`), and for the sums
-//! over all of them (`sums`). Questions that depend on all of that come afterwards, and read some columns of the rows:
-//! `evidence` asks for the facts that failures of a gateway, of a source port or of a kept connection need, if there
+//! (`timeline::requests`), for the arrivals at each pod, from which the windows follow (`route::observed`), and for the
+//! sums over all of them (`sums`). Questions that depend on all of that come afterwards, and read some columns of the
+//! rows: `route::facts` asks for what failures of a gateway, of a source port or of a kept connection need, if there
 //! are some, and `sums` for the requests that were near a termination. If the first pass proves not to know enough
 //! about them ([`Analysed::of`]), they are read again.
 
@@ -21,9 +21,9 @@ pub mod model;
 mod route;
 pub mod timeline;
 
-use attribute::evidence::{self, Gathered};
 use attribute::judged::{self, Judged};
 use attribute::shares;
+use attribute::solve::{Attribution, solve};
 use conclude::aim::aim;
 pub use conclude::recommend::MAX_COARSENESS_S;
 use conclude::starts::starts;
@@ -35,6 +35,8 @@ use count::{requests, while_ending};
 use math::stats;
 pub use model::{Analysis, RunResult};
 use model::{LoadResult, RequestCounts, Verdict};
+use route::facts::Facts;
+use route::observed::Observed;
 use route::window;
 pub use timeline::drop_policy::Class;
 
@@ -91,7 +93,7 @@ impl Analysed {
 struct Plain<'a> {
     /// Timeline as it is known when they are read.
     timeline: &'a Timeline,
-    gathered: Gathered<'a>,
+    observed: Observed<'a>,
     sums: Sums<'a>,
 }
 
@@ -103,17 +105,17 @@ impl<'a> Plain<'a> {
 
     /// Starts without requests.
     fn new(timeline: &'a Timeline) -> Self {
-        Self { timeline, gathered: Gathered::new(timeline), sums: Sums::new(timeline) }
+        Self { timeline, observed: Observed::new(timeline), sums: Sums::new(timeline) }
     }
 
     fn add(&mut self, r: &Request) {
-        self.gathered.answered(self.timeline, r);
+        self.observed.answered(self.timeline, r);
         self.sums.add(self.timeline, r.pod(), r);
     }
 
     /// Adds the sums of later requests.
     fn merge(&mut self, later: Self) {
-        self.gathered.merge(later.gathered);
+        self.observed.merge(later.observed);
         self.sums.merge(later.sums);
     }
 
@@ -131,16 +133,17 @@ fn analyse<'a>(
     requests: &'a Requests,
     plain: Option<Plain<'a>>,
 ) -> Result<Analysis, PartError> {
-    let Plain { gathered, sums, .. } = plain.map_or_else(|| Plain::of(timeline, requests), Ok)?;
+    let Plain { observed, sums, .. } = plain.map_or_else(|| Plain::of(timeline, requests), Ok)?;
     let modes = window::modes(&timeline.ends);
     let alpha = window::alpha(timeline, &modes);
-    let (verdicts, evidence) = evidence::gather(timeline, requests, &alpha, gathered)?;
-    let windows = window::windows(timeline, &evidence.tails, &alpha);
+    let facts = Facts::of(timeline, requests, &alpha, observed)?;
+    let Attribution { explanations, tails } = solve(&facts);
+    let windows = window::windows(timeline, &tails, &alpha);
     let disrupted = window::disrupted(timeline, &windows);
-    let sums = Sums::of(timeline, requests, &evidence, &disrupted, sums)?;
-    let errors = while_ending::errors(timeline, &requests.others, &verdicts);
-    let judged = judged::judge(timeline, (&requests.others, verdicts), &evidence, &windows, sums.load());
-    let terminations = terminations(timeline, &modes, &evidence, &sums, (&judged, &errors), windows);
+    let sums = Sums::of(&facts, requests, &disrupted, sums)?;
+    let errors = while_ending::errors(timeline, &requests.others, &explanations);
+    let judged = judged::judge(&facts, explanations, &tails, &windows, sums.load());
+    let terminations = terminations(&facts, &modes, &sums, (&judged, &errors), (windows, &tails));
     let all: Vec<&Judged<'_>> = judged.iter().collect();
     let groups = shares::groups(timeline, &terminations, &all);
     let requests = requests::count(timeline, &sums.all, (&all, errors.len()), &disrupted);
@@ -193,7 +196,7 @@ fn analyse<'a>(
         load,
         requests,
         latency_ms,
-        starts: starts(timeline, &evidence, &judged),
+        starts: starts(&facts, &judged),
         aim: aim(timeline),
         windows_s: recommend::summaries(&terminations),
         what_if,

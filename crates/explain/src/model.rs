@@ -26,7 +26,8 @@ pub use target::{TargetName, TargetResult};
 pub use window::{NoBound, Window, WindowBasis, apart};
 
 use crate::model::figures::{counted, len, manner};
-use rolldrop_record::run_info::{ClusterInfo, Pacing, Tool};
+use rolldrop_record::load::Pacing;
+use rolldrop_record::run_info::{ClusterInfo, Tool};
 pub use rolldrop_record::stage::{Stage, StartStage};
 pub use rolldrop_record::{Cause, Mode};
 use rolldrop_record::{EndCause, Looks, Outcome};

@@ -2,12 +2,16 @@
 //! the pod.
 
 pub(crate) mod arrivals;
-pub(crate) mod balance;
+mod balance;
+mod connections;
 pub(crate) mod death;
+pub(crate) mod facts;
 pub(crate) mod flows;
-pub(crate) mod phase;
+pub(crate) mod gateway;
+pub(crate) mod observed;
+pub(crate) mod reach;
 pub(crate) mod streams;
-pub(crate) mod tries;
+mod tries;
 pub(crate) mod window;
 
 /// Longest time after its endpoint's removal for which a consumer may route to a pod, if nothing else shows it: the

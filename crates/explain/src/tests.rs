@@ -23,7 +23,8 @@ use rand::{RngExt, SeedableRng};
 use super::model::*;
 use super::*;
 use rolldrop_record::event::{Action, ActionName, Change};
-use rolldrop_record::run_info::{Balances, BalancesBecause, Pacing, Target};
+use rolldrop_record::load::Pacing;
+use rolldrop_record::run_info::{Balances, BalancesBecause, Target};
 use rolldrop_record::{
     Event, EventKind, Outcome, Phase, Records, RequestId, RequestRow, ServedEnd, ServedRow, Stamp,
 };

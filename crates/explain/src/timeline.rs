@@ -137,6 +137,12 @@ impl Timeline {
         self.notes.hand_overs.iter().filter(|proxy| proxy.misses_rows()).map(|proxy| &*proxy.pod).collect()
     }
 
+    /// Returns true if a proxy recorded this pod's requests, and all its rows have arrived.
+    pub(crate) fn has_all_rows_of(&self, uid: &str) -> bool {
+        let mut of_pod = self.notes.hand_overs.iter().filter(|proxy| proxy.uid == uid).peekable();
+        of_pod.peek().is_some() && of_pod.all(|proxy| !proxy.misses_rows())
+    }
+
     /// Builds the timeline of a run, and its requests.
     #[cfg(test)]
     pub(crate) fn build(log: RunLog, rows: impl RowSource + 'static) -> Result<(Self, Requests), PartError> {

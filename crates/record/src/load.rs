@@ -24,7 +24,9 @@ pub use addresses::{
     DnsSettings, Family, NotARange, NotAServer, PortRange, TIME_WAIT, UnknownFamily, dns_server, ephemeral_of,
 };
 pub use connect_to::{ConnectTo, NotAnOverride};
-pub use pace::{Arrivals, Length, NotARate, NotAStage, Pace, Rate, Stage, UnknownArrivals};
+pub use pace::{
+    Arrivals, Length, NotARate, NotAStage, Pace, Pacing, Rate, Stage, UnknownArrivals, UnknownPacing,
+};
 pub use tls::{TlsSettings, TlsVersions, UnknownTlsVersions, WrittenTls};
 pub use transport::{
     ConnectionMode, Connections, Grpc, Http, NotAMethod, NotConnections, Rpc, UnknownConnectionMode,

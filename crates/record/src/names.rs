@@ -74,7 +74,7 @@ mod tests {
 
     use crate::action::ActionName;
     use crate::event::ProxyPhase;
-    use crate::run_info::Pacing;
+    use crate::load::Pacing;
     use crate::{Cause, Evidence, Mode, Outcome, Phase, Protocol, ServedEnd, TlsSession};
 
     fn read_back<T>(all: &[T])

@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::parts::{self, Lane, Part, PartError, Row, checksum};
-use super::run_dir::LIVE_DIR;
-use super::{Records, RequestRow, ServedRow};
+use super::{RequestRow, ServedRow};
+
+/// Directory for rows that were transferred during the load from remote load sources. It is removed when all other
+/// rows have arrived.
+pub const LIVE_DIR: &str = "live";
 
 /// A source of a run's rows. Every pass gets the same rows.
 pub trait RowSource: Debug + Send + Sync {
@@ -31,29 +34,8 @@ pub trait RowSource: Debug + Send + Sync {
     fn served(&self, lanes: &mut [&mut dyn Lane<ServedRow>]) -> Result<(), PartError>;
 }
 
-impl RowSource for Records {
-    /// Returns more than one, so that tests with few rows also combine lanes.
-    fn lanes(&self) -> usize {
-        3
-    }
-
-    fn requests(&self, lanes: &mut [&mut dyn Lane<RequestRow>]) -> Result<(), PartError> {
-        give(&self.requests, lanes);
-        Ok(())
-    }
-
-    fn has_served(&self) -> bool {
-        !self.served.is_empty()
-    }
-
-    fn served(&self, lanes: &mut [&mut dyn Lane<ServedRow>]) -> Result<(), PartError> {
-        give(&self.served, lanes);
-        Ok(())
-    }
-}
-
 /// Gives each lane about the same number of rows.
-fn give<R: Row>(rows: &[R], lanes: &mut [&mut dyn Lane<R>]) {
+pub(super) fn give<R: Row>(rows: &[R], lanes: &mut [&mut dyn Lane<R>]) {
     let each = rows.len().div_ceil(lanes.len().max(1)).max(1);
     for (rows, lane) in rows.chunks(each).zip(lanes) {
         for row in rows {

@@ -6,15 +6,13 @@ use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::event::{EVENT_VERSION, EventKind};
-use super::parts::{self, PartError, PartWriter, Row};
+use super::parts::{self, Lane, PartError, PartWriter, Row};
+use super::rows::give;
 use super::run_info::{EventsWritten, FORMAT_VERSION};
 use super::{Clock, Event, RequestRow, RowSource, RunInfo, ServedRow, Tables};
 
 const INFO: &str = "run.json";
 const EVENTS: &str = "events.jsonl";
-/// Directory for rows that were transferred during the load from remote load sources. It is removed when all other
-/// rows have arrived.
-pub const LIVE_DIR: &str = "live";
 
 /// The directory of one run.
 #[derive(Clone, Debug)]
@@ -104,6 +102,27 @@ pub struct Records {
     pub corrupt: Vec<String>,
     /// Same as in [`RunLog`].
     pub altered: Vec<String>,
+}
+
+impl RowSource for Records {
+    /// Returns more than one, so that tests with few rows also combine lanes.
+    fn lanes(&self) -> usize {
+        3
+    }
+
+    fn requests(&self, lanes: &mut [&mut dyn Lane<RequestRow>]) -> Result<(), PartError> {
+        give(&self.requests, lanes);
+        Ok(())
+    }
+
+    fn has_served(&self) -> bool {
+        !self.served.is_empty()
+    }
+
+    fn served(&self, lanes: &mut [&mut dyn Lane<ServedRow>]) -> Result<(), PartError> {
+        give(&self.served, lanes);
+        Ok(())
+    }
 }
 
 impl Records {

@@ -1,15 +1,16 @@
 //! `run.json`: the settings of a run, its cluster and tool, and its completion state.
 
+pub mod routing;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::load::{Arrivals, ConnectionMode, Http, WrittenTls};
-use super::names::named;
-use super::routing::Routing;
+use super::load::{Arrivals, ConnectionMode, Http, Pacing, WrittenTls};
 use super::service_proxy::{ProxyEvidence, ServiceProxy};
 use super::{Evidence, Expect, Looks, Policy, RequestId, RequestRow, Rounds, RunId, Stamp};
+use routing::Routing;
 
 /// Version of the run directory's format.
 pub const FORMAT_VERSION: u32 = 2;
@@ -362,20 +363,6 @@ impl LoadPlan {
     /// Returns true if each connection sent its next request only after the answer to the last.
     pub fn is_closed_loop(&self) -> bool {
         self.pacing == Pacing::ClosedLoop
-    }
-}
-
-named! {
-    /// Pacing of requests.
-    #[derive(Default)]
-    pub enum Pacing else UnknownPacing "unknown pacing {0:?}" {
-        /// At one rate, by a schedule.
-        #[default]
-        Constant = "constant",
-        /// At rates that change, by a schedule.
-        Stages = "stages",
-        /// Each connection sends its next request after the answer to the last; there are no intended send times.
-        ClosedLoop = "closed_loop",
     }
 }
 

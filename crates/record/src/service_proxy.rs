@@ -2,7 +2,7 @@
 //! connections.
 //!
 //! `drive::coordinator::service_proxy` detects the mode in a cluster. The distribution of one target's connections also
-//! depends on its Service: see [`super::routing`].
+//! depends on its Service: see [`crate::routing`].
 
 use std::convert::Infallible;
 use std::fmt;

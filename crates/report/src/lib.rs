@@ -120,7 +120,8 @@ pub fn junit(result: &RunResult) -> String {
 /// Same as [`charts()`].
 pub fn tuning(tuning: &Tuning) -> Result<Vec<ReportFile>, ChartError> {
     let tuning = shown::values(tuning);
-    let chart = charts::tune::draw(&tuning)?;
+    let proof = tune::shown(&tuning).map(|shown| shown.proof);
+    let chart = charts::tune::draw(&tuning, tune::headline(&tuning), proof.as_ref())?;
     Ok(tune::files(&tuning, chart))
 }
 
@@ -217,7 +218,8 @@ pub fn comparison(
     candidate: &SideChart,
 ) -> Result<Vec<ReportFile>, ChartError> {
     let comparison = shown::values(comparison);
-    let chart = charts::comparison::draw(&comparison, baseline, candidate)?;
+    let title = comparison::headline(&comparison);
+    let chart = charts::comparison::draw(&comparison, title, baseline, candidate)?;
     Ok(comparison::files(&comparison, chart))
 }
 

@@ -9,7 +9,8 @@ use rolldrop_explain::model::{
     Start, StartStage, T0Basis, Termination, TerminationRequests, Traffic, Verdict, WhatIf, Why, Window,
     WindowBasis, WindowSummary,
 };
-use rolldrop_record::run_info::{ClusterInfo, Pacing, Tool};
+use rolldrop_record::load::Pacing;
+use rolldrop_record::run_info::{ClusterInfo, Tool};
 use rolldrop_record::{Cause, Outcome, Stamp};
 
 const CONSUMER: &str = "service web (service proxy of this host)";

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::relay::Sides;
+use super::sides::Sides;
 
 /// Room for one read, in bytes. A waiting connection holds no buffer.
 pub(super) const READ_BYTES: usize = 16 * 1024;

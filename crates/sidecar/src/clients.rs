@@ -21,8 +21,9 @@ use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::budget::Unrecorded;
-use super::connection::{self, Accepted, Origin};
-use super::relay::Idleness;
+use super::connection::{self, Accepted};
+use super::origin::Origin;
+use super::sides::Idleness;
 use super::{Counted, Shared, admin, reap};
 use rolldrop_record::Stamp;
 use rolldrop_record::event::ProxyPhase;

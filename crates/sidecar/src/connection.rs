@@ -6,9 +6,7 @@
 //!
 //! The client's first bytes tell what the connection carries (`h1`, `h2`, `tunnel`).
 
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Buf;
@@ -16,14 +14,16 @@ use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::budget::{Buffer, Unrecorded};
-use super::h1::{Exchange, Refusal};
+use super::budget::Buffer;
+use super::h1::Exchange;
 use super::h2::Http2;
-use super::relay::{self, Finish, Inlet, Outlet, Receiver, Sides};
+use super::origin::Origin;
+use super::refusal::Refusal;
+use super::relay::{self, Finish, Inlet, Outlet, Receiver, Streams};
 use super::socket::{self, Room, Way};
 use super::tunnel::Tunnel;
-use super::{Counted, Mode, Shared};
-use rolldrop_record::{Protocol, ServedEnd, ServedRow, Stamp};
+use super::{Counted, Mode};
+use rolldrop_record::{Protocol, ServedEnd};
 use rolldrop_wire::http2::{FrameHeader, PREFACE, SETTINGS};
 
 /// Longest time for a client to read an answer of the proxy's own.
@@ -57,76 +57,6 @@ pub(super) struct Accepted {
     pub(super) pending: Counted,
     /// Held until the connection ends.
     pub(super) open: Counted,
-}
-
-/// Fields that the rows of one connection share.
-pub(super) struct Origin {
-    pub(super) shared: Arc<Shared>,
-    pub(super) sides: Sides,
-    peer: Arc<str>,
-    accepted: Stamp,
-    conn: u64,
-}
-
-impl Origin {
-    /// Returns the fields of a connection that was accepted.
-    pub(super) fn new(shared: Arc<Shared>, peer: SocketAddr, accepted: Stamp, conn: u64) -> Self {
-        let sides = Sides::beginning_at(shared.ticks.load(Ordering::Relaxed));
-        Self { shared, sides, peer: peer.to_string().into(), accepted, conn }
-    }
-
-    /// Returns a row for a request or connection that ends now, with the fields that all rows of this connection share.
-    pub(super) fn row(&self, protocol: Protocol, ended: ServedEnd) -> ServedRow {
-        ServedRow {
-            source: self.shared.pod.clone(),
-            request: None,
-            pod: self.shared.pod.clone(),
-            peer_addr: self.peer.clone(),
-            protocol,
-            accepted: self.accepted,
-            head: None,
-            end: self.shared.clock.now(),
-            status: None,
-            grpc_status: None,
-            ended,
-            detail: None,
-            conn: self.conn,
-            conn_first_request: false,
-            stream: None,
-            bytes_from_client: None,
-            bytes_from_app: None,
-        }
-    }
-
-    /// Counts a request, or a connection that counts as one, as begun.
-    pub(super) fn begin(&self) {
-        self.shared.in_flight.begin();
-        self.sides.begin();
-    }
-
-    /// Drops a request under way whose end could not be determined.
-    pub(super) fn forget(&self) {
-        self.sides.end();
-        self.shared.journal.unrecorded(Unrecorded::Answers);
-        self.shared.in_flight.end();
-    }
-
-    /// Records a request or connection that has ended.
-    pub(super) fn record(&self, row: ServedRow) {
-        self.sides.end();
-        self.shared.journal.row(row);
-        self.shared.in_flight.end();
-    }
-}
-
-/// Both connections, split into their halves, and the bytes that have been read from them.
-pub(super) struct Streams<'a> {
-    pub(super) from_client: Inlet<'a>,
-    pub(super) to_client: Outlet<'a>,
-    pub(super) from_app: Inlet<'a>,
-    pub(super) to_app: Outlet<'a>,
-    pub(super) from_client_buf: Buffer<'a>,
-    pub(super) from_app_buf: Buffer<'a>,
 }
 
 /// Protocol of a connection, and its requests under way.

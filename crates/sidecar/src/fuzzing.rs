@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use super::connection::Origin;
+use super::origin::Origin;
 use super::{Budget, Config, PodHeader, Shared, h2};
 use rolldrop_record::Clock;
 

@@ -16,11 +16,10 @@ use bytes::Buf;
 
 pub(super) use self::exchange::Exchange;
 use self::exchange::Protocol;
-pub(super) use self::head::Refusal;
 use self::head::{IncomingRequest, IncomingResponse, Look, ResponseHead};
 use super::budget::{Buffer, Unrecorded};
-use super::connection::Streams;
-use super::relay::{self, Finish, Inlet, Outlet, Stop};
+use super::refusal::Refusal;
+use super::relay::{self, Finish, Inlet, Outlet, Stop, Streams};
 use rolldrop_record::ServedEnd;
 use rolldrop_wire::http1::Body;
 

@@ -20,8 +20,8 @@ use bytes::BytesMut;
 
 use self::frames::Frames;
 pub(super) use self::streams::Http2;
-use super::connection::Streams;
-use super::relay::{self, Finish, Watch};
+
+use super::relay::{self, Finish, Streams, Watch};
 
 impl Http2 {
     /// Relays until the connection is over.

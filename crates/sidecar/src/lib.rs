@@ -13,8 +13,8 @@
 //! whose end is ambiguous, with a 4xx or 5xx, and counts them as rejected.
 //!
 //! `clients` accepts connections, and closes idle ones when there are too many; `connection` is one client's
-//! connection, from accept to end; `h1`, `h2` and `tunnel` are the protocols it may carry, and `relay` has the code
-//! they share; `budget` limits the memory that they may hold, `socket` the memory that the kernel may hold for them.
+//! connection, from accept to end (its rows come from `origin`, its state is in `sides`); `h1`, `h2` and `tunnel` are the
+//! protocols it may carry, and `relay` has the code they share; `budget` limits the memory that they may hold, `socket` the memory that the kernel may hold for them.
 //! `journal` keeps the recorded rows, `admin` hands them to readers, `metrics` counts requests, `app` looks at the app,
 //! `own_pod` at the pod, and the preStop hook tells `pre_stop` that the pod ends. This module writes no file. The
 //! caller decides how a pod is ended and which signal announces it.
@@ -33,13 +33,16 @@ mod journal;
 mod listening;
 mod metrics;
 pub mod observed;
+mod origin;
 mod own_pod;
 #[cfg(target_os = "linux")]
 mod pre_stop;
 #[cfg(not(target_os = "linux"))]
 #[path = "pre_stop/elsewhere.rs"]
 mod pre_stop;
+mod refusal;
 mod relay;
+mod sides;
 mod socket;
 #[cfg(test)]
 mod tests;

@@ -4,8 +4,7 @@
 //! other side, even while that side takes no bytes.
 
 use std::io::{self, ErrorKind};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::{Buf, BytesMut};
 use futures::FutureExt;
@@ -13,19 +12,12 @@ use nix::errno::Errno;
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
-use tokio::time::{Instant, sleep_until};
 
 use super::budget::Buffer;
-use super::connection::Streams;
-use super::h1::Refusal;
+use super::refusal::Refusal;
+use super::sides::Sides;
 use super::socket::{self, Room};
 use rolldrop_record::ServedEnd;
-
-/// Longest silence of a client, and longest time in total, after an app has ended its side and will not answer any more
-/// (nginx: `lingering_timeout`, `lingering_time`). A half-closed socket does not show whether its other end is still
-/// there.
-const LINGER_SILENCE: Duration = Duration::from_secs(5);
-const LINGER_LIMIT: Duration = Duration::from_secs(30);
 
 /// Bytes that a client must send in each of the proxy's ticks so that it is not idle: 240 a second (Kestrel:
 /// `MinRequestBodyDataRate`).
@@ -53,113 +45,14 @@ pub(super) enum Stop {
     Framing,
 }
 
-/// State of both sides of a connection: which have closed, and what they owe each other.
-#[derive(Debug, Default)]
-pub(super) struct Sides {
-    client_closed: AtomicBool,
-    app_closed: AtomicBool,
-    app_unwritable: AtomicBool,
-    client_was_heard: AtomicBool,
-    /// The app has accepted the connection.
-    app_accepted: AtomicBool,
-    /// Requests under way.
-    under_way: AtomicUsize,
-    /// The client does not take the bytes sent to it.
-    client_stalls: AtomicBool,
-    /// The client has begun a message that it has not ended.
-    client_owes: AtomicBool,
-    /// Tick of the proxy at which enough bytes had last passed, not counting heads of requests.
-    passed_at: AtomicU32,
-    /// Bytes of the client that have passed since that tick.
-    passed_since: AtomicUsize,
-    /// The connection has to make room for another one.
-    gives_way: AtomicBool,
-}
-
-/// State in which a connection is idle, in the order in which idle connections make room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Idleness {
-    /// No request is under way: it says nothing, or its head does not end.
-    NoRequest,
-    /// The client does not take its answer, or sends its request too slowly.
-    Stalled,
-    /// The app has not accepted the connection, or not answered.
-    Unanswered,
-}
-
-impl Sides {
-    /// Returns the state of a connection that begins at this tick.
-    pub(super) fn beginning_at(tick: u32) -> Self {
-        Self { passed_at: tick.into(), ..Self::default() }
-    }
-
-    /// Counts a request that began.
-    pub(super) fn begin(&self) {
-        self.under_way.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts a request that ended.
-    pub(super) fn end(&self) {
-        self.under_way.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Notes that the app has accepted the connection: from now on the client's silence is its own.
-    pub(super) fn app_accepted(&self) {
-        self.app_accepted.store(true, Ordering::Relaxed);
-    }
-
-    /// Returns the kind of idleness of the connection, and the tick since which it is idle.
-    pub(super) fn idle(&self) -> (Idleness, u32) {
-        let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
-        let idleness = if is_set(&self.client_stalls) {
-            Idleness::Stalled
-        } else if is_set(&self.app_accepted) && self.under_way.load(Ordering::Relaxed) == 0 {
-            Idleness::NoRequest
-        } else if is_set(&self.client_owes) {
-            Idleness::Stalled
-        } else {
-            Idleness::Unanswered
-        };
-        (idleness, self.passed_at.load(Ordering::Relaxed))
-    }
-
-    /// Marks the connection as closed to make room; returns true if a request was under way.
-    pub(super) fn give_way(&self) -> bool {
-        self.gives_way.store(true, Ordering::Relaxed);
-        self.under_way.load(Ordering::Relaxed) > 0
-    }
-
-    /// Returns true if the connection is closed to make room for another one.
-    pub(super) fn has_given_way(&self) -> bool {
-        self.gives_way.load(Ordering::Relaxed)
-    }
-
-    /// Returns true if the client has closed its side.
-    pub(super) fn is_client_closed(&self) -> bool {
-        self.client_closed.load(Ordering::Relaxed)
-    }
-
-    /// Notes that the client sent something, or closed.
-    pub(super) fn hear_client(&self) {
-        self.client_was_heard.store(true, Ordering::Relaxed);
-    }
-
-    /// Waits until the client has been silent for [`LINGER_SILENCE`], or [`LINGER_LIMIT`] is over.
-    async fn client_is_done(&self) {
-        let limit = Instant::now() + LINGER_LIMIT;
-        loop {
-            self.client_was_heard.store(false, Ordering::Relaxed);
-            sleep_until(limit.min(Instant::now() + LINGER_SILENCE)).await;
-            if !self.client_was_heard.load(Ordering::Relaxed) || Instant::now() >= limit {
-                return;
-            }
-        }
-    }
-
-    /// Returns true if the app has closed its side.
-    pub(super) fn is_app_closed(&self) -> bool {
-        self.app_closed.load(Ordering::Relaxed)
-    }
+/// Both connections, split into their halves, and the bytes that have been read from them.
+pub(super) struct Streams<'a> {
+    pub(super) from_client: Inlet<'a>,
+    pub(super) to_client: Outlet<'a>,
+    pub(super) from_app: Inlet<'a>,
+    pub(super) to_app: Outlet<'a>,
+    pub(super) from_client_buf: Buffer<'a>,
+    pub(super) from_app_buf: Buffer<'a>,
 }
 
 /// Record of the requests under way on a connection.

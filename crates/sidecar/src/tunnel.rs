@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::BytesMut;
 
-use super::connection::{Origin, Streams};
-use super::relay::{self, Finish, Ledger, Watch};
+use super::origin::Origin;
+use super::relay::{self, Finish, Ledger, Streams, Watch};
 use rolldrop_record::{Protocol, ServedEnd, ServedRow};
 
 /// Recorded facts of the connection.

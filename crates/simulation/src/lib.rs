@@ -14,8 +14,9 @@ use std::sync::Arc;
 use rolldrop_record::event::{
     Action, ActionName, Change, ContainerState, EndpointSliceEvent, EndpointState, PodEvent,
 };
+use rolldrop_record::load::Pacing;
 use rolldrop_record::run_info::{
-    Balances, BalancesBecause, ClusterInfo, FORMAT_VERSION, LoadPlan, Pacing, Target, Tool,
+    Balances, BalancesBecause, ClusterInfo, FORMAT_VERSION, LoadPlan, Target, Tool,
 };
 use rolldrop_record::{
     Event, EventKind, Expect, Mode, Outcome, Phase, Protocol, Records, RequestId, RequestRow, RunId, RunInfo,

@@ -48,7 +48,7 @@ const GENERATOR: &str = "Generator";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(in super::super) struct LoadArgs {
-    /// Where requests go, such as http://HOST:PORT/PATH; several take turns
+    /// The targets, such as http://HOST:PORT/PATH; several take turns
     #[arg(value_name = "URL", required_unless_present = "targets")]
     urls: Vec<String>,
     /// A file of targets in vegeta's http or json format, or - for stdin; a comment such as
@@ -109,16 +109,16 @@ pub(in super::super) struct LoadArgs {
     #[arg(long, default_values_t = [defaults::GRPC_SUCCESS], value_delimiter = ',', value_name = "STATUS", requires = "grpc",
         value_parser = clap::value_parser!(i32).range(0..), help_heading = REQUEST)]
     grpc_success: Vec<i32>,
-    /// How long connecting may take
+    /// The most time that connecting may take
     #[arg(long, default_value = in_units(defaults::CONNECT_TIMEOUT), value_parser = super::super::parse_duration, value_name = "D", help_heading = LIMITS)]
     connect_timeout: Duration,
-    /// How long the TLS handshake may take
+    /// The most time that the TLS handshake may take
     #[arg(long, default_value = in_units(defaults::TLS_TIMEOUT), value_parser = super::super::parse_duration, value_name = "D", help_heading = LIMITS)]
     tls_timeout: Duration,
-    /// How long the first byte of the answer may take after sending [default: as long as the whole answer]
+    /// The most time from sending to the first byte of the answer [default: as long as the whole answer]
     #[arg(long, value_parser = super::super::parse_duration, value_name = "D", help_heading = LIMITS)]
     first_byte_timeout: Option<Duration>,
-    /// How long the whole answer may take after sending
+    /// The most time from sending to the end of the answer
     #[arg(long, default_value = in_units(defaults::RESPONSE_TIMEOUT), value_parser = super::super::parse_duration, value_name = "D", help_heading = LIMITS)]
     response_timeout: Duration,
     /// A request header, or a file with one a line; may be repeated

@@ -17,8 +17,9 @@ use rolldrop_explain::conclude::validity::not_as_planned;
 use rolldrop_explain::model::figures::count;
 use rolldrop_explain::model::{LoadResult, SendLag, Verdict};
 use rolldrop_load::{ErrorStatuses, OfTarget, Summary, Tally, errno_name, status_name};
+use rolldrop_record::load::Pacing;
 use rolldrop_record::load::{Arrivals, ConnectionMode};
-use rolldrop_record::run_info::{LoadPlan, Pacing, Tool};
+use rolldrop_record::run_info::{LoadPlan, Tool};
 use rolldrop_record::{Outcome, Stamp};
 
 /// Version of what `--format json` prints.

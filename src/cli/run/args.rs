@@ -47,7 +47,7 @@ pub(in crate::cli) struct RunArgs {
     /// --set expect.KEY=VALUE replaces these.
     #[arg(long, value_name = "FILE", help_heading = GATE)]
     expect: Option<PathBuf>,
-    /// What an inconclusive gate counts as [default: exit status 3].
+    /// The meaning of an inconclusive gate [default: exit status 3].
     ///
     /// `extend` goes on: while the gate is inconclusive, the run does the scenario's disruptions once more, under the
     /// same load, and looks again. The error that each look may spend is fixed before the start.
@@ -69,7 +69,7 @@ pub(in crate::cli) struct RunArgs {
     /// The run directory to create [default: rolldrop-runs/SCENARIO-TIME].
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
-    /// What goes to stdout.
+    /// Format of the output on stdout.
     #[arg(long, value_enum, default_value_t = ResultFormat::Text)]
     pub(super) format: ResultFormat,
     /// The command that ends the pods, instead of the scenario's disruptions.

@@ -8,10 +8,10 @@ use crate::cli::run;
 use rolldrop_drive::cluster::Cluster;
 use rolldrop_scenario::{Loaded, Place};
 
-/// What the user asks for.
+/// The evidence that the user asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum EvidenceArg {
-    /// What there is, once the first run has shown no names.
+    /// Any that there is, once the first run has shown no names.
     Auto,
     Sidecar,
     Conntrack,

@@ -39,7 +39,7 @@ const DELETED_BEFORE: usize = 3;
 /// Rollouts of a run beyond those that it needs if each shows one unit: one in which no pod is seen to end shows none.
 const SPARE: usize = 2;
 
-/// How pods are ended while they are measured.
+/// The way in which pods are ended while they are measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[value(rename_all = "camelCase")]
 #[serde(rename_all = "snake_case")]

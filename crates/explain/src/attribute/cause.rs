@@ -1,5 +1,7 @@
-//! Decides the cause of one lost request: small decisions over facts, after the table "What a client sees" of the
-//! termination notes.
+//! Decides the cause of one lost request: small decisions after the table "What a client sees" of the termination notes.
+//!
+//! [`of`] is the only way to a cause. A gateway is asked first; what is no affair of a gateway's is decided as if there
+//! were none.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +17,12 @@ const BESIDE_NS: i64 = 5_000_000;
 /// A cause is stated if its share among all explanations of a request is at least this.
 const OUTWEIGHS: f64 = 0.8;
 
-/// Facts that the cause is decided on.
+/// A lost request, with all that its cause is decided on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Facts {
+pub(crate) struct Failure<'a> {
     pub outcome: Outcome,
+    /// Status of the answer, if there was one.
+    pub status: Option<u16>,
     /// True if the connection had carried a request before.
     pub reused: bool,
     /// True if the server was working on another request of the same connection, in HTTP/2.
@@ -37,6 +41,45 @@ pub(crate) struct Facts {
     pub overloaded: bool,
     /// True if a container had ended in a pod that stays, and was not back yet.
     pub restarting: bool,
+    /// The gateway that it was sent to, if one routes the requests.
+    pub gateway: Option<ByGateway<'a>>,
+}
+
+/// A request that a gateway did not pass on, or not to its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ByGateway<'a> {
+    /// Attempts that recording proxies saw, in order; empty if none did.
+    pub attempts: &'a [Attempt],
+    /// True if the end of a pod can explain it.
+    pub is_explained: bool,
+    /// True if no endpoint was usable when it was sent, or a short time before.
+    pub no_endpoint: bool,
+    /// True if the gateway had no server.
+    pub no_server: bool,
+    /// True if a pod that was ending gave the answer.
+    pub is_refused_by_pod: bool,
+    /// True if a pod that was not ending closed the gateway's kept connection as the request came, as its proxy saw.
+    pub crossed_a_close: bool,
+}
+
+/// A request, or one of the gateway's attempts at it, as the recording proxy of a pod saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attempt {
+    /// Outcome at the proxy.
+    pub ended: ServedEnd,
+    /// The state of that pod.
+    pub pod: PodState,
+}
+
+/// The state of a pod when a request reached it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PodState {
+    /// The pod had not served yet.
+    Starting,
+    /// The pod was not ending.
+    Staying,
+    /// The pod's termination was under way.
+    Ending,
 }
 
 /// A request as a proxy saw it.
@@ -69,7 +112,7 @@ impl Served {
     }
 }
 
-impl Facts {
+impl Failure<'_> {
     /// Returns true if the request lasted no longer than `ns`.
     fn is_within(&self, ns: i64) -> bool {
         self.end.ns_since(self.begun) <= ns
@@ -97,20 +140,18 @@ impl Explanation<'_> {
     }
 }
 
-/// Returns the cause of the loss if this explanation is the right one.
-pub(crate) fn cause(f: &Facts, by: Explanation<'_>) -> Cause {
-    match cause_by_pods(f, by) {
-        Cause::Unattributed if f.restarting && by.end().is_none() => cause_of_restart(f),
-        cause => cause,
-    }
+/// Returns the cause of a loss with these explanations, each with its share, or the reason why there is none.
+pub(crate) fn of(f: &Failure<'_>, explanations: &[(Explanation<'_>, f64)]) -> Result<Cause, Unclear> {
+    let by_gateway = f.gateway.and_then(|gateway| cause_by_gateway(f, gateway));
+    by_gateway.map_or_else(|| outweighing(f, explanations), Ok)
 }
 
 /// Returns the cause that these weighted explanations imply, if it outweighs all others together. Otherwise returns
 /// those that compete.
-pub(crate) fn outweighing(f: &Facts, explanations: &[(Explanation<'_>, f64)]) -> Result<Cause, Unclear> {
+fn outweighing(f: &Failure<'_>, explanations: &[(Explanation<'_>, f64)]) -> Result<Cause, Unclear> {
     let mut weights: BTreeMap<Cause, f64> = BTreeMap::new();
     for (by, weight) in explanations {
-        *weights.entry(cause(f, *by)).or_default() += weight;
+        *weights.entry(cause_by(f, *by)).or_default() += weight;
     }
     let all: f64 = weights.values().sum();
     let is_beyond = |(_, weight): &(&Cause, &f64)| **weight >= OUTWEIGHS * all;
@@ -129,8 +170,67 @@ pub(crate) fn outweighing(f: &Facts, explanations: &[(Explanation<'_>, f64)]) ->
     }
 }
 
+/// Returns the cause of the loss if this explanation is the right one.
+fn cause_by(f: &Failure<'_>, by: Explanation<'_>) -> Cause {
+    match cause_by_pods(f, by) {
+        Cause::Unattributed if f.restarting && by.end().is_none() => cause_of_restart(f),
+        cause => cause,
+    }
+}
+
+/// Returns the cause if the failure is the gateway's, or that of a pod that the gateway tried; `None` if it has nothing
+/// to do with a gateway.
+fn cause_by_gateway(f: &Failure<'_>, by: ByGateway<'_>) -> Option<Cause> {
+    let ByGateway { attempts, is_explained, no_endpoint, .. } = by;
+    let any = |pod, ends: &[ServedEnd]| attempts.iter().any(|a| a.pod == pod && ends.contains(&a.ended));
+    let unserved = [ServedEnd::UpstreamRefused, ServedEnd::UpstreamReset];
+    if by.is_refused_by_pod && matches!(f.outcome, Outcome::HttpError | Outcome::Ok) {
+        return Some(Cause::RefusedWhileEnding);
+    }
+    if any(PodState::Ending, &unserved) {
+        return Some(Cause::GatewayToDeadPod);
+    }
+    if any(PodState::Ending, &[ServedEnd::UpstreamEof, ServedEnd::Cancelled]) {
+        return Some(Cause::KilledInFlight);
+    }
+    if any(PodState::Starting, &unserved) {
+        return Some(Cause::NotReadyYet);
+    }
+    if by.crossed_a_close {
+        return Some(Cause::IdleCloseRace);
+    }
+    if by.no_server {
+        return Some(Cause::GatewayNoServer);
+    }
+    match f.outcome {
+        // Part of an answer was there: some pod was at work on it.
+        Outcome::ResetMidResponse | Outcome::TruncatedBody | Outcome::BodyTimeout => {
+            is_explained.then_some(Cause::KilledInFlight)
+        }
+        Outcome::HttpError | Outcome::Ok if no_endpoint && f.status == Some(503) => {
+            Some(Cause::NoReadyEndpoint)
+        }
+        // A recording proxy has seen it, and no end of a pod explains it.
+        Outcome::HttpError | Outcome::Ok if !attempts.is_empty() && !is_explained => {
+            Some(Cause::GatewayError)
+        }
+        Outcome::HttpError
+        | Outcome::Ok
+        | Outcome::ResetBeforeResponse
+        | Outcome::EofBeforeResponse
+        | Outcome::H2RefusedStream
+        | Outcome::H2Goaway => Some(match (is_explained, no_endpoint) {
+            (true, _) => Cause::GatewayToDeadPod,
+            (false, true) => Cause::NoReadyEndpoint,
+            (false, false) => Cause::GatewayError,
+        }),
+        Outcome::ResponseTimeout if is_explained => Some(Cause::GatewayToDeadPod),
+        _ => None,
+    }
+}
+
 /// Returns the cause if a container ended in a pod that stays: the effects on a request are those of the end of a pod.
-fn cause_of_restart(f: &Facts) -> Cause {
+fn cause_of_restart(f: &Failure<'_>) -> Cause {
     match (f.served, f.outcome) {
         (Some(Served { ended: ServedEnd::UpstreamRefused, .. }), _) => Cause::RoutedToDeadPod,
         (Some(_), _) => Cause::KilledInFlight,
@@ -148,7 +248,7 @@ fn cause_of_restart(f: &Facts) -> Cause {
     }
 }
 
-fn cause_by_pods(f: &Facts, by: Explanation<'_>) -> Cause {
+fn cause_by_pods(f: &Failure<'_>, by: Explanation<'_>) -> Cause {
     if let Some(served) = f.served {
         return cause_of_served(f, served, by);
     }
@@ -170,7 +270,7 @@ fn cause_by_pods(f: &Facts, by: Explanation<'_>) -> Cause {
 }
 
 /// Returns the cause if the request reached the recording proxy of the pod.
-fn cause_of_served(f: &Facts, served: Served, by: Explanation<'_>) -> Cause {
+fn cause_of_served(f: &Failure<'_>, served: Served, by: Explanation<'_>) -> Cause {
     let is_ending = by.end().is_some();
     // On a connection of HTTP/1.1, or an HTTP/2 one without other requests, that had carried one before.
     let is_alone_on_a_kept_one = f.reused && !f.shared;
@@ -201,7 +301,7 @@ fn cause_of_refusal(by: Explanation<'_>) -> Cause {
 }
 
 /// Returns the cause if no connection was established.
-fn cause_of_no_connection(f: &Facts, by: Explanation<'_>) -> Cause {
+fn cause_of_no_connection(f: &Failure<'_>, by: Explanation<'_>) -> Cause {
     match by {
         _ if f.stale => Cause::StaleFlow,
         Explanation::NoEndpoint => Cause::NoReadyEndpoint,
@@ -215,7 +315,7 @@ fn cause_of_no_connection(f: &Facts, by: Explanation<'_>) -> Cause {
 }
 
 /// Returns the cause if a connection was established, and ended before a byte of the answer.
-fn cause_of_no_answer(f: &Facts, by: Explanation<'_>) -> Cause {
+fn cause_of_no_answer(f: &Failure<'_>, by: Explanation<'_>) -> Cause {
     if f.reused {
         return match by.end() {
             _ if f.bytes_received > 0 => Cause::Unattributed,
@@ -243,7 +343,7 @@ fn cause_of_no_answer(f: &Facts, by: Explanation<'_>) -> Cause {
 
 /// Returns the cause if the server reported that it did not process the request, as an HTTP/2 server does when it
 /// closes the connection or has too many streams.
-fn cause_of_left_out(f: &Facts, end: Option<&PodEnd>) -> Cause {
+fn cause_of_left_out(f: &Failure<'_>, end: Option<&PodEnd>) -> Cause {
     match end {
         None if f.outcome == Outcome::H2RefusedStream => Cause::Overload,
         _ if f.reused => Cause::H2Unprocessed,
@@ -254,7 +354,7 @@ fn cause_of_left_out(f: &Facts, end: Option<&PodEnd>) -> Cause {
 
 /// Returns the cause if the answer did not come in time. The pod's end is the cause only if it fell into the wait. A
 /// pod that is not ending and does not answer counts as overloaded only if there is another sign of overload.
-fn cause_of_timeout(f: &Facts, end: Option<&PodEnd>) -> Cause {
+fn cause_of_timeout(f: &Failure<'_>, end: Option<&PodEnd>) -> Cause {
     let Some(end) = end else {
         return if f.overloaded { Cause::Overload } else { Cause::Unattributed };
     };
@@ -273,10 +373,10 @@ fn is_timeout(outcome: Outcome) -> bool {
 mod tests {
     use super::*;
 
-    #[test]
-    fn without_a_termination_near() {
-        let plain = Facts {
+    fn plain() -> Failure<'static> {
+        Failure {
             outcome: Outcome::ConnectTimeout,
+            status: None,
             reused: false,
             shared: false,
             bytes_received: 0,
@@ -287,57 +387,63 @@ mod tests {
             stale: false,
             overloaded: false,
             restarting: false,
-        };
-        let refused = Facts { outcome: Outcome::ConnectRefused, ..plain };
-        let eof = Facts { outcome: Outcome::EofBeforeResponse, ..plain };
-        let full = Facts { overloaded: true, ..plain };
+            gateway: None,
+        }
+    }
+
+    #[test]
+    fn without_a_termination_near() {
+        let plain = plain();
+        let refused = Failure { outcome: Outcome::ConnectRefused, ..plain };
+        let eof = Failure { outcome: Outcome::EofBeforeResponse, ..plain };
+        let full = Failure { overloaded: true, ..plain };
         let served = |ended, waited_ns| Some(Served { ended, status: None, waited_ns });
-        let dead = Facts { served: served(ServedEnd::UpstreamRefused, 0), ..eof };
+        let dead = Failure { served: served(ServedEnd::UpstreamRefused, 0), ..eof };
         use Explanation::{NoEndpoint, Nothing, RuleSwap, Starting};
-        for (facts, by, expected) in [
+        for (failure, by, expected) in [
             (plain, Nothing, Cause::Unattributed),
             (full, Nothing, Cause::Overload),
-            (Facts { stale: true, ..plain }, Nothing, Cause::StaleFlow),
-            (Facts { outcome: Outcome::ResponseTimeout, ..plain }, Nothing, Cause::Unattributed),
-            (Facts { outcome: Outcome::ResponseTimeout, ..full }, Nothing, Cause::Overload),
+            (Failure { stale: true, ..plain }, Nothing, Cause::StaleFlow),
+            (Failure { outcome: Outcome::ResponseTimeout, ..plain }, Nothing, Cause::Unattributed),
+            (Failure { outcome: Outcome::ResponseTimeout, ..full }, Nothing, Cause::Overload),
             (refused, Nothing, Cause::Unattributed),
             (refused, NoEndpoint, Cause::NoReadyEndpoint),
             (refused, Starting, Cause::NotReadyYet),
             (refused, RuleSwap, Cause::RuleSwap),
-            (Facts { restarting: true, ..refused }, Nothing, Cause::RoutedToDeadPod),
-            (Facts { restarting: true, ..eof }, Nothing, Cause::KilledInFlight),
+            (Failure { restarting: true, ..refused }, Nothing, Cause::RoutedToDeadPod),
+            (Failure { restarting: true, ..eof }, Nothing, Cause::KilledInFlight),
             (eof, Nothing, Cause::Unattributed),
-            (Facts { reused: true, ..eof }, Nothing, Cause::IdleCloseRace),
-            (Facts { reused: true, shared: true, ..eof }, Nothing, Cause::Unattributed),
+            (Failure { reused: true, ..eof }, Nothing, Cause::IdleCloseRace),
+            (Failure { reused: true, shared: true, ..eof }, Nothing, Cause::Unattributed),
             (
-                Facts { reused: true, end: Stamp::from_unix_ns(5_000_001), ..eof },
+                Failure { reused: true, end: Stamp::from_unix_ns(5_000_001), ..eof },
                 Nothing,
                 Cause::Unattributed,
             ),
-            (Facts { outcome: Outcome::H2RefusedStream, reused: true, ..plain }, Nothing, Cause::Overload),
-            (Facts { outcome: Outcome::H2Goaway, reused: true, ..plain }, Nothing, Cause::H2Unprocessed),
-            (Facts { outcome: Outcome::H2Goaway, ..plain }, Nothing, Cause::Unattributed),
-            (Facts { outcome: Outcome::HttpError, ..plain }, Nothing, Cause::Unattributed),
-            (Facts { outcome: Outcome::HttpError, ..plain }, Starting, Cause::NotReadyYet),
+            (Failure { outcome: Outcome::H2RefusedStream, reused: true, ..plain }, Nothing, Cause::Overload),
+            (Failure { outcome: Outcome::H2Goaway, reused: true, ..plain }, Nothing, Cause::H2Unprocessed),
+            (Failure { outcome: Outcome::H2Goaway, ..plain }, Nothing, Cause::Unattributed),
+            (Failure { outcome: Outcome::HttpError, ..plain }, Nothing, Cause::Unattributed),
+            (Failure { outcome: Outcome::HttpError, ..plain }, Starting, Cause::NotReadyYet),
             (dead, Starting, Cause::NotReadyYet),
-            (Facts { served: served(ServedEnd::UpstreamEof, 0), ..eof }, Nothing, Cause::Unattributed),
+            (Failure { served: served(ServedEnd::UpstreamEof, 0), ..eof }, Nothing, Cause::Unattributed),
             (
-                Facts { served: served(ServedEnd::UpstreamReset, 0), reused: true, ..eof },
+                Failure { served: served(ServedEnd::UpstreamReset, 0), reused: true, ..eof },
                 Nothing,
                 Cause::IdleCloseRace,
             ),
             (
-                Facts { served: served(ServedEnd::UpstreamEof, 0), reused: true, ..eof },
+                Failure { served: served(ServedEnd::UpstreamEof, 0), reused: true, ..eof },
                 Nothing,
                 Cause::IdleCloseRace,
             ),
             (
-                Facts { served: served(ServedEnd::UpstreamEof, BESIDE_NS), reused: true, ..eof },
+                Failure { served: served(ServedEnd::UpstreamEof, BESIDE_NS), reused: true, ..eof },
                 Nothing,
                 Cause::Unattributed,
             ),
         ] {
-            assert_eq!(cause(&facts, by), expected, "{facts:?}");
+            assert_eq!(cause_by(&failure, by), expected, "{failure:?}");
         }
         let told =
             |weights: [f64; 2]| outweighing(&refused, &[(Starting, weights[0]), (NoEndpoint, weights[1])]);
@@ -347,8 +453,58 @@ mod tests {
         assert_eq!(told([0.75, 0.25]), Err(Unclear::Competing(competing)));
         assert_eq!(outweighing(&refused, &[(Nothing, 1.0)]), Err(Unclear::NothingNear));
         assert_eq!(
-            outweighing(&Facts { outcome: Outcome::DnsError, ..plain }, &[(Starting, 1.0)]),
+            outweighing(&Failure { outcome: Outcome::DnsError, ..plain }, &[(Starting, 1.0)]),
             Err(Unclear::NoFit)
         );
+    }
+
+    #[test]
+    fn attempts_outrank_timing_for_cause() {
+        use Outcome::{EofBeforeResponse, HttpError, ResponseTimeout, TruncatedBody};
+        let attempt = |ended, pod| vec![Attempt { ended, pod }];
+        let [none, one] = [false, true];
+        let refused = attempt(ServedEnd::UpstreamRefused, PodState::Ending);
+        let passed_on = attempt(ServedEnd::Complete, PodState::Staying);
+        let retried = vec![refused[0], passed_on[0]];
+        let cut_off = attempt(ServedEnd::UpstreamEof, PodState::Ending);
+        let starting = attempt(ServedEnd::UpstreamRefused, PodState::Starting);
+        for (outcome, status, attempts, is_explained, no_endpoint, expected) in [
+            (HttpError, Some(502), vec![], one, false, Some(Cause::GatewayToDeadPod)),
+            (HttpError, Some(503), vec![], one, false, Some(Cause::GatewayToDeadPod)),
+            (HttpError, Some(503), vec![], one, true, Some(Cause::NoReadyEndpoint)),
+            (HttpError, Some(502), vec![], one, true, Some(Cause::GatewayToDeadPod)),
+            (HttpError, Some(502), vec![], none, true, Some(Cause::NoReadyEndpoint)),
+            (HttpError, Some(504), vec![], none, false, Some(Cause::GatewayError)),
+            (HttpError, Some(502), refused, one, false, Some(Cause::GatewayToDeadPod)),
+            (HttpError, Some(502), retried, one, false, Some(Cause::GatewayToDeadPod)),
+            (HttpError, Some(502), cut_off, one, false, Some(Cause::KilledInFlight)),
+            (HttpError, Some(502), passed_on, none, false, Some(Cause::GatewayError)),
+            (HttpError, Some(502), starting.clone(), none, false, Some(Cause::NotReadyYet)),
+            (ResponseTimeout, None, starting, none, false, Some(Cause::NotReadyYet)),
+            (ResponseTimeout, None, vec![], one, false, Some(Cause::GatewayToDeadPod)),
+            (ResponseTimeout, None, vec![], none, false, None),
+            (EofBeforeResponse, None, vec![], one, false, Some(Cause::GatewayToDeadPod)),
+            (EofBeforeResponse, None, vec![], none, false, Some(Cause::GatewayError)),
+            (TruncatedBody, None, vec![], one, false, Some(Cause::KilledInFlight)),
+            (TruncatedBody, None, vec![], none, false, None),
+            (Outcome::ConnectRefused, None, vec![], one, false, None),
+        ] {
+            let by = ByGateway {
+                attempts: &attempts,
+                is_explained,
+                no_endpoint,
+                no_server: false,
+                is_refused_by_pod: false,
+                crossed_a_close: false,
+            };
+            let failure = Failure { outcome, status, ..plain() };
+            assert_eq!(cause_by_gateway(&failure, by), expected, "{failure:?} {by:?}");
+            if outcome == HttpError && attempts.is_empty() {
+                let cause = |by| of(&Failure { gateway: Some(by), ..failure }, &[]);
+                assert_eq!(cause(ByGateway { no_server: true, ..by }), Ok(Cause::GatewayNoServer));
+                let by_pod = ByGateway { is_refused_by_pod: true, ..by };
+                assert_eq!(cause(by_pod), Ok(Cause::RefusedWhileEnding));
+            }
+        }
     }
 }

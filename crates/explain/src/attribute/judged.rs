@@ -1,11 +1,14 @@
 //! The conclusion about each lost request: its cause, and the terminations that may have lost it.
 
-use crate::attribute::cause::{self, Explanation, Facts, ROUND_TRIP_NS, Served};
-use crate::attribute::evidence::Evidence;
-use crate::attribute::gateway::{self, Attempt, PodState};
-use crate::attribute::suspects::Verdict;
+use std::sync::Arc;
+
+use crate::attribute::cause::{self, Attempt, ByGateway, Failure, PodState, ROUND_TRIP_NS, Served};
+use crate::attribute::suspects::Explanations;
 use crate::math::values::Values;
 use crate::model::{Candidate, Unclear, Why, Window};
+use crate::route::arrivals::Tail;
+use crate::route::facts::Facts;
+use crate::route::gateway;
 use crate::route::streams::Streams;
 use crate::route::window::window_end;
 use crate::timeline::drop_policy::Class;
@@ -13,7 +16,7 @@ use crate::timeline::endpoints::Scope;
 use crate::timeline::{Request, Timeline};
 use rolldrop_record::event::MachineSample;
 use rolldrop_record::run_info::{Balances, Target};
-use rolldrop_record::{Cause, Outcome, Phase, Stamp};
+use rolldrop_record::{Cause, Outcome, Phase, ServedEnd, Stamp};
 
 /// Share of processor time in use, 0 to 1, beyond which the machine alone may lose requests.
 const FULL: f64 = 0.95;
@@ -48,25 +51,29 @@ pub(crate) struct Load<'s> {
     pub streams: &'s Streams,
 }
 
-/// Judges all lost requests of the counted part. `verdicts` are those of `others`.
+/// Judges all lost requests of the counted part. `explanations` are those of the requests that were not plainly answered.
 pub(crate) fn judge<'a>(
-    timeline: &'a Timeline,
-    (others, verdicts): (&'a [Request], Vec<Verdict>),
-    evidence: &Evidence,
+    facts: &Facts<'a>,
+    explanations: Vec<Explanations>,
+    tails: &[Vec<Tail>],
     windows: &[Vec<Window>],
     load: Load<'_>,
 ) -> Vec<Judged<'a>> {
+    let timeline = facts.timeline;
     let signs = Signs::of(timeline, load.medians);
     let crossing_ns = crossing_ns(load.connects);
     let mut judged = Vec::new();
-    for ((request, verdict), &stale) in others.iter().zip(verdicts).zip(&evidence.stale) {
+    for ((request, explained), &stale) in facts.others.iter().zip(explanations).zip(&facts.stale) {
         let row = &request.row;
         if row.phase == Phase::Warmup || Class::of(row) != Class::Dropped {
             continue;
         }
         let begun = request.begun();
-        let facts = Facts {
+        let target = timeline.target_of(row);
+        let attempts = attempts(timeline, request, &explained);
+        let failure = Failure {
             outcome: row.outcome,
+            status: row.status,
             reused: row.conn_reused && load.streams.has_answered(row),
             shared: load.streams.shared(row),
             bytes_received: row.bytes_received,
@@ -75,33 +82,31 @@ pub(crate) fn judge<'a>(
             crossing_ns,
             served: request.served.as_deref().map(Served::of),
             stale,
-            overloaded: signs.overload(request, &verdict),
+            overloaded: signs.overload(request, &explained),
             restarting: timeline.is_restarting(begun, row.end),
+            gateway: target
+                .map(|target| &timeline.info.targets[target])
+                .filter(|target| target.balances == Balances::Requests)
+                .map(|target| by_gateway(timeline, target, request, &explained, &attempts)),
         };
-        let target = timeline.target_of(row);
         let is_inside = |candidate: &Candidate| {
             let e = candidate.termination;
             target.is_some_and(|t| {
-                let until = window_end(&timeline.ends[e], &windows[e][t], evidence.tails[e][t].last_possible);
+                let until = window_end(&timeline.ends[e], &windows[e][t], tails[e][t].last_possible);
                 begun <= until && row.end >= timeline.ends[e].t0.earliest
             })
         };
-        let by_the_gateway =
-            target.and_then(|t| behind_a_gateway(timeline, &timeline.info.targets[t], request, &verdict));
-        let cause = match by_the_gateway {
-            Some(cause) => Ok(cause),
-            None => cause::outweighing(&facts, &explanations(timeline, &verdict)),
-        };
+        let cause = cause::of(&failure, &explained.weighted(timeline));
         let unclear = cause.as_ref().err().map(|unclear| match unclear {
-            Unclear::NothingNear if verdict.pod.is_some() => Unclear::PodWasWell,
+            Unclear::NothingNear if explained.pod.is_some() => Unclear::PodWasWell,
             unclear => unclear.clone(),
         });
         judged.push(Judged {
             request,
             cause: cause.unwrap_or(Cause::Unattributed),
             unclear,
-            in_window: !verdict.candidates.is_empty() && verdict.candidates.iter().all(is_inside),
-            candidates: verdict.candidates,
+            in_window: !explained.candidates.is_empty() && explained.candidates.iter().all(is_inside),
+            candidates: explained.candidates,
         });
     }
     judged
@@ -116,62 +121,52 @@ fn crossing_ns(connects: &Values) -> i64 {
     (2 * connects.quantile_ns(0.99)).clamp(CROSSING_AT_LEAST_NS, ROUND_TRIP_NS)
 }
 
-/// Returns the cause if requests are routed through a gateway, as far as the gateway is concerned.
-fn behind_a_gateway(
+/// Returns the state of a pod when a request reached it.
+fn state(timeline: &Timeline, pod: &str, request: &Request, explained: &Explanations) -> PodState {
+    match timeline.end_of(pod, request.begun()) {
+        _ if explained.starting > 0.0 => PodState::Starting,
+        Some(e) if request.row.end >= timeline.ends[e].t0.earliest => PodState::Ending,
+        _ => PodState::Staying,
+    }
+}
+
+/// Returns the attempts at a request that recording proxies saw, in order.
+fn attempts(timeline: &Timeline, request: &Request, explained: &Explanations) -> Vec<Attempt> {
+    let earlier = request.other_attempts.iter().map(|attempt| (attempt.ended, &attempt.pod));
+    let last = request.served.iter().map(|served| (served.ended, &served.pod));
+    let attempt = |(ended, pod): (ServedEnd, &Arc<str>)| Attempt {
+        ended,
+        pod: state(timeline, pod, request, explained),
+    };
+    earlier.chain(last).map(attempt).collect()
+}
+
+/// Returns the gateway's part in a lost request.
+fn by_gateway<'f>(
     timeline: &Timeline,
     target: &Target,
     request: &Request,
-    verdict: &Verdict,
-) -> Option<Cause> {
-    if target.balances != Balances::Requests {
-        return None;
-    }
-    let state = |pod: &str| match timeline.end_of(pod, request.begun()) {
-        _ if verdict.starting > 0.0 => PodState::Starting,
-        Some(e) if request.row.end >= timeline.ends[e].t0.earliest => PodState::Ending,
-        _ => PodState::Staying,
-    };
-    let earlier = request.other_attempts.iter().map(|a| Attempt { ended: a.ended, pod: state(&a.pod) });
-    let last = request.served.iter().map(|served| Attempt { ended: served.ended, pod: state(&served.pod) });
-    let attempts: Vec<Attempt> = earlier.chain(last).collect();
+    explained: &Explanations,
+    attempts: &'f [Attempt],
+) -> ByGateway<'f> {
     // Something names the pod that gave this answer: its header, or its own proxy.
     let is_named = |candidate: &Candidate| candidate.why == Why::Named;
     let is_pods_answer = request.row.pod.is_some()
         || request.served.as_ref().is_some_and(|served| served.status == request.row.status);
     let crossed_a_close = request.served.as_ref().is_some_and(|served| {
-        state(&served.pod) == PodState::Staying
+        state(timeline, &served.pod, request, explained) == PodState::Staying
             && !served.conn_first_request
             && Served::of(served).crossed_a_close()
             && !timeline.is_restarting(request.begun(), request.row.end)
     });
-    gateway::cause(&gateway::Failure {
-        outcome: request.row.outcome,
-        status: request.row.status,
-        attempts: &attempts,
-        is_explained: !verdict.candidates.is_empty(),
+    ByGateway {
+        attempts,
+        is_explained: !explained.candidates.is_empty(),
         no_endpoint: gateway::none_usable(timeline, &Scope::of(target), &request.row),
-        no_server: verdict.no_server,
-        is_refused_by_pod: is_pods_answer && verdict.candidates.iter().any(is_named),
+        no_server: explained.no_server,
+        is_refused_by_pod: is_pods_answer && explained.candidates.iter().any(is_named),
         crossed_a_close,
-    })
-}
-
-/// Returns all possible explanations of a request, each with its share.
-fn explanations<'a>(timeline: &'a Timeline, verdict: &Verdict) -> Vec<(Explanation<'a>, f64)> {
-    let terminations = verdict
-        .candidates
-        .iter()
-        .map(|candidate| (Explanation::Termination(&timeline.ends[candidate.termination]), candidate.share));
-    let rivals = [
-        (Explanation::Starting, verdict.starting),
-        (Explanation::NoEndpoint, verdict.no_endpoint),
-        (Explanation::RuleSwap, verdict.rule_swap),
-    ];
-    let mut all: Vec<_> = terminations.chain(rivals.into_iter().filter(|(_, share)| *share > 0.0)).collect();
-    if all.is_empty() {
-        all.push((Explanation::Nothing, 1.0));
     }
-    all
 }
 
 /// Signs that the app or the machine could not keep up.
@@ -191,12 +186,12 @@ impl<'a> Signs<'a> {
     }
 
     /// Returns true if a request that was not answered in time met an app or a machine that could not keep up.
-    fn overload(&self, request: &Request, verdict: &Verdict) -> bool {
+    fn overload(&self, request: &Request, explained: &Explanations) -> bool {
         let row = &request.row;
         let is_timeout =
             matches!(row.outcome, Outcome::ConnectTimeout | Outcome::ResponseTimeout | Outcome::BodyTimeout);
         // A pod that is well and did not answer in time.
-        let is_at_a_pod_that_is_well = verdict.pod.is_some() && verdict.candidates.is_empty();
+        let is_at_a_pod_that_is_well = explained.pod.is_some() && explained.candidates.is_empty();
         is_timeout
             && (is_at_a_pod_that_is_well
                 || self.is_slow(row.scheduled, row.end)

@@ -4,34 +4,24 @@
 //! have been routed to ([`crate::route::balance`], or the silence of its own arrivals) and the request did not end
 //! before the pod can have stopped. Competing explanations are weighed, not ranked: each has a weight (the likelihood
 //! that the pod was in the rules, that it had stopped, and that it gave such an outcome), and its share is its weight
-//! over the total.
-//!
-//! A failure is evidence of a pod's lower bound only if all its explanations are terminations. If several terminations
-//! explain it, it shows that the rules held one of them, and so every pod that the EndpointSlices dropped later than
-//! the last of these.
+//! over the total. [`crate::attribute::solve`] goes through the losses, and says what was known when each is weighed.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::attribute::cause::ROUND_TRIP_NS;
-use crate::attribute::evidence::Gathered;
-use crate::attribute::gateway::{self, Gateway, is_gateways};
+use crate::attribute::cause::{Explanation, ROUND_TRIP_NS};
 use crate::model::{Candidate, Why};
 use crate::route::LAG_NS;
-use crate::route::arrivals::{Arrivals, Tail, arrives, ending, silence_s, silent_until};
+use crate::route::arrivals::{Tail, ending, silence_s};
 use crate::route::death::Death;
+use crate::route::facts::Facts;
+use crate::route::gateway::{self, Gateway, is_gateways};
 use crate::timeline::drop_policy::Class;
 use crate::timeline::endpoints::Scope;
 use crate::timeline::{PodEnd, PodLife, Request, Timeline};
 use rolldrop_record::routing::{Balancing, Routing};
 use rolldrop_record::run_info::{Balances, ClusterInfo, Target};
-use rolldrop_record::{Outcome, RequestRow, Stamp};
+use rolldrop_record::{Outcome, RequestRow};
 
-/// Probability of a silence this long, at the rate of a pod's arrivals, below which it counts as the pod's end.
-/// Stricter than the bounds themselves: a chain of losses that is cut wrongly would leave real ones unexplained.
-const LINK_ALPHA: f64 = 1e-6;
-/// A pod's share of a gateway's requests may fall by this factor while other pods are added.
-const SHARE_FALLS: f64 = 3.0;
 /// A listening pod counts as one that would have accepted a connection when a silence has this probability.
 const SILENT_ALPHA: f64 = 0.05;
 /// An explanation with a smaller share than this does not compete.
@@ -47,7 +37,7 @@ const SWAPS_AT_MOST: usize = 2;
 
 /// Possible explanations of one request.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Verdict {
+pub(crate) struct Explanations {
     /// The pod that it reached, if that is known.
     pub pod: Option<Arc<str>>,
     /// Terminations that may explain it. Their shares and those below sum to 1, if there are any.
@@ -62,10 +52,10 @@ pub(crate) struct Verdict {
     pub no_server: bool,
 }
 
-impl Verdict {
+impl Explanations {
     /// Returns the termination that alone explains it.
     pub(crate) fn only(&self) -> Option<usize> {
-        if self.is_a_termination() && self.candidates.len() == 1 {
+        if self.are_terminations() && self.candidates.len() == 1 {
             Some(self.candidates[0].termination)
         } else {
             None
@@ -73,16 +63,62 @@ impl Verdict {
     }
 
     /// Returns true if all its explanations are terminations.
-    fn is_a_termination(&self) -> bool {
+    pub(super) fn are_terminations(&self) -> bool {
         !self.candidates.is_empty() && self.starting + self.no_endpoint + self.rule_swap == 0.0
+    }
+
+    /// Returns them one by one, each with its share.
+    pub(super) fn weighted<'t>(&self, timeline: &'t Timeline) -> Vec<(Explanation<'t>, f64)> {
+        let terminations = self.candidates.iter().map(|candidate| {
+            (Explanation::Termination(&timeline.ends[candidate.termination]), candidate.share)
+        });
+        let rivals = [
+            (Explanation::Starting, self.starting),
+            (Explanation::NoEndpoint, self.no_endpoint),
+            (Explanation::RuleSwap, self.rule_swap),
+        ];
+        let mut all: Vec<_> =
+            terminations.chain(rivals.into_iter().filter(|(_, share)| *share > 0.0)).collect();
+        if all.is_empty() {
+            all.push((Explanation::Nothing, 1.0));
+        }
+        all
+    }
+
+    /// Turns weights into shares, and removes explanations that do not compete.
+    fn normalise(&mut self) {
+        let terminations: f64 = self.candidates.iter().map(|c| c.share).sum();
+        let sum = |all: &Self| terminations + all.starting + all.no_endpoint + all.rule_swap;
+        let all = sum(self);
+        for rival in [&mut self.starting, &mut self.no_endpoint, &mut self.rule_swap] {
+            if *rival < NEGLIGIBLE * all {
+                *rival = 0.0;
+            }
+        }
+        let all = sum(self).max(f64::MIN_POSITIVE);
+        for share in self.candidates.iter_mut().map(|c| &mut c.share).chain([
+            &mut self.starting,
+            &mut self.no_endpoint,
+            &mut self.rule_swap,
+        ]) {
+            *share /= all;
+        }
     }
 }
 
+/// What is known when a lost request is weighed.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<'k> {
+    /// By termination.
+    pub deaths: &'k [Death],
+    /// By termination, then by target: arrivals at the pod, with those that earlier losses show.
+    pub tails: &'k [Vec<Tail>],
+}
+
 /// The lost requests of a run whose pods are not named, with the data that each is checked against.
-#[derive(Debug)]
 pub(crate) struct Suspects<'a> {
+    pub(super) facts: &'a Facts<'a>,
     timeline: &'a Timeline,
-    others: &'a [Request],
     /// Indices of the lost ones, by their beginning.
     lost: Vec<usize>,
     /// By termination and target: true if the pod is an endpoint of that target, as far as it is known.
@@ -91,17 +127,11 @@ pub(crate) struct Suspects<'a> {
     scopes: Vec<Scope>,
     /// By target: true if rules of a Service proxy lead to its pods, as far as is known.
     has_rules: Vec<bool>,
-    /// By target: pods that its gateway may have used, if it has one.
-    gateways: &'a [Option<Gateway>],
 }
 
 impl<'a> Suspects<'a> {
-    pub(crate) fn new(
-        timeline: &'a Timeline,
-        others: &'a [Request],
-        stale: &[bool],
-        gateways: &'a [Option<Gateway>],
-    ) -> Self {
+    pub(crate) fn new(facts: &'a Facts<'a>) -> Self {
+        let Facts { timeline, others, stale, .. } = facts;
         let targets = &timeline.info.targets;
         let scopes: Vec<Scope> = targets.iter().map(Scope::of).collect();
         let is_lost = |&n: &usize| !stale[n] && Class::of(&others[n].row) == Class::Dropped;
@@ -115,71 +145,50 @@ impl<'a> Suspects<'a> {
             scopes.iter().map(of).collect()
         };
         Self {
+            facts,
             timeline,
-            others,
             lost,
             serves: timeline.ends.iter().map(serves).collect(),
             scopes,
             has_rules: targets.iter().map(|target| has_rules(target, &timeline.info.cluster)).collect(),
-            gateways,
         }
     }
 
-    /// Explains each request that was not plainly answered; for those that were not lost, only the pod is named. Adds
-    /// to the pods' tails what the losses show about their windows.
-    pub(crate) fn verdicts(&self, gathered: &mut Gathered, deaths: &[Death]) -> Vec<Verdict> {
-        gathered.forget_losses(self.timeline);
-        // Arrivals before t0, with those that losses show.
-        let mut before = gathered.before.clone();
-        let losses = gathered
-            .tries
-            .iter()
-            .map(|tries| tries.losses.iter().enumerate().map(|(place, loss)| (loss.request, place)).collect())
-            .collect::<Vec<HashMap<usize, usize>>>();
-        let mut verdicts: Vec<Verdict> = self.others.iter().map(|r| self.named(gathered, r)).collect();
-        for &number in &self.lost {
-            let r = &self.others[number];
-            if verdicts[number].pod.is_some() {
-                continue;
-            }
-            let Some(target) = self.timeline.target_of(&r.row) else { continue };
-            let loss = losses[target].get(&number).copied();
-            let mut verdict = self.weigh(gathered, deaths, target, r, loss);
-            verdict.candidates.shrink_to_fit();
-            self.learn(gathered, &mut before, target, r, &verdict);
-            verdicts[number] = verdict;
-        }
-        verdicts
+    /// Returns the indices of the lost requests, by their beginning.
+    pub(super) fn lost(&self) -> &[usize] {
+        &self.lost
     }
 
     fn service(&self, target: usize) -> Option<&str> {
         self.timeline.info.targets[target].service.as_deref()
     }
 
-    fn named(&self, gathered: &Gathered, r: &Request) -> Verdict {
-        let Some(pod) = gathered.pod(r) else { return Verdict::default() };
+    /// Explains a request of which the pod is known; any other one has no explanation yet.
+    pub(super) fn named(&self, r: &Request) -> Explanations {
+        let Some(pod) = self.facts.pod(r) else { return Explanations::default() };
         let why = if r.named().is_none() && r.routed.is_some() { Why::Conntrack } else { Why::Named };
         let candidate = |termination| Candidate { termination, share: 1.0, why };
         let candidates: Vec<Candidate> = ending(self.timeline, pod, r).map(candidate).into_iter().collect();
         let lives = self.timeline.lives_of(pod);
         let life = lives.number_at(r.row.end).filter(|life| self.timeline.pods[*life].created <= r.row.end);
-        let has_served = |life: usize| gathered.first_served[life].is_some_and(|at| at <= r.begun());
+        let has_served = |life: usize| self.facts.first_served[life].is_some_and(|at| at <= r.begun());
         let is_starting = candidates.is_empty() && life.is_some_and(|life| !has_served(life));
         let starting = if is_starting { 1.0 } else { 0.0 };
-        Verdict { pod: Some(Arc::clone(pod)), candidates, starting, ..Verdict::default() }
+        Explanations { pod: Some(Arc::clone(pod)), candidates, starting, ..Explanations::default() }
     }
 
     /// Weighs the possible explanations of a lost request whose pod is not named.
-    fn weigh(
+    ///
+    /// `place` is its place among the losses of the target's [tries](Facts::tries), if it is one of them.
+    pub(super) fn weigh(
         &self,
-        gathered: &Gathered,
-        deaths: &[Death],
+        known: Known<'_>,
         target: usize,
         r: &Request,
-        loss: Option<usize>,
-    ) -> Verdict {
-        if let Some(gateway) = self.gateways[target].as_ref().filter(|_| is_gateways(&r.row)) {
-            return self.behind_a_gateway(gathered, (gateway, deaths), target, r);
+        place: Option<usize>,
+    ) -> Explanations {
+        if let Some(gateway) = self.facts.gateways[target].as_ref().filter(|_| is_gateways(&r.row)) {
+            return self.behind_a_gateway(gateway, known.deaths, target, r);
         }
         if r.row.outcome == Outcome::ConnectRefused
             && self.timeline.tracked.as_ref().is_some_and(|tracked| tracked.had_no_entry(&r.row))
@@ -187,32 +196,32 @@ impl<'a> Suspects<'a> {
             return self.refused_by_a_rule(target, r);
         }
         if self.has_node_none(target, r) {
-            return Verdict { no_endpoint: 1.0, ..Verdict::default() };
+            return Explanations { no_endpoint: 1.0, ..Explanations::default() };
         }
         let mut candidates = Vec::new();
-        for (termination, death) in deaths.iter().enumerate() {
-            let tail = &gathered.tails[termination][target];
+        for (termination, death) in known.deaths.iter().enumerate() {
+            let tail = &known.tails[termination][target];
             if self.serves[termination][target] && self.may_be(termination, target, tail, death, r) {
-                let share = weight(r, death, tail, loss);
+                let share = weight(r, death, tail, place);
                 candidates.push(Candidate { termination, share, why: why(&r.row) });
             }
         }
         let service = self.service(target);
         let refused = if is_unreachable(&r.row) { UNFIT } else { 1.0 };
-        let mut verdict = Verdict { candidates, ..Verdict::default() };
+        let mut found = Explanations { candidates, ..Explanations::default() };
         // A kept connection leads to a pod that has answered on it.
         if !r.row.conn_reused {
             if !r.was_answered() && self.timeline.endpoints.none_usable(&self.scopes[target], r.begun()) {
-                verdict.no_endpoint = refused;
+                found.no_endpoint = refused;
             }
-            let probed = self.of_a_probed_start(verdict.candidates.is_empty(), target, r);
-            verdict.starting = refused * self.starting(gathered, target, (r, probed));
+            let probed = self.of_a_probed_start(found.candidates.is_empty(), target, r);
+            found.starting = refused * self.starting(target, r, probed);
         }
         if self.has_rules[target] && is_quick(&r.row) && self.was_changed(service, r) {
-            verdict.rule_swap = RARE;
+            found.rule_swap = RARE;
         }
-        verdict.normalise();
-        verdict
+        found.normalise();
+        found
     }
 
     /// Returns true if there was no connection, and the only node to which the target's connections are routed had no
@@ -233,29 +242,29 @@ impl<'a> Suspects<'a> {
     }
 
     /// Explains a connection that was refused and that the kernel routed nowhere: no pod is involved.
-    fn refused_by_a_rule(&self, target: usize, r: &Request) -> Verdict {
+    fn refused_by_a_rule(&self, target: usize, r: &Request) -> Explanations {
         let scope = &self.scopes[target];
         let share = |is| if is { 1.0 } else { 0.0 };
         // The rules follow the slices after up to this time.
         let since = r.begun().shifted_ns(-LAG_NS);
         let has_none = self.timeline.endpoints.none_usable_within(scope, since, r.begun());
-        Verdict { no_endpoint: share(has_none), rule_swap: share(!has_none), ..Verdict::default() }
+        Explanations { no_endpoint: share(has_none), rule_swap: share(!has_none), ..Explanations::default() }
     }
 
     /// Explains a request that a gateway lost. A gateway also sends requests to pods that are no longer endpoints, and
     /// answers 503 if it has none.
     fn behind_a_gateway(
         &self,
-        gathered: &Gathered,
-        (gateway, deaths): (&Gateway, &[Death]),
+        gateway: &Gateway,
+        deaths: &[Death],
         target: usize,
         r: &Request,
-    ) -> Verdict {
+    ) -> Explanations {
         if r.row.status == Some(503) && gateway::none_usable(self.timeline, &self.scopes[target], &r.row) {
-            return Verdict { no_endpoint: 1.0, ..Verdict::default() };
+            return Explanations { no_endpoint: 1.0, ..Explanations::default() };
         }
         if gateway.had_no_server(&r.row) {
-            return Verdict { no_server: true, ..Verdict::default() };
+            return Explanations { no_server: true, ..Explanations::default() };
         }
         let sent = gateway::sent(&r.row);
         let candidate = |termination: usize| {
@@ -263,14 +272,10 @@ impl<'a> Suspects<'a> {
             let share = death.chance_by(sent) * death.fits(gateway::connect(&r.row), sent);
             Candidate { termination, share, why: Why::Gateway }
         };
-        let may_be = |termination: &usize| {
-            let left = left_alive(&self.timeline.ends[*termination], &gathered.tails[*termination][target]);
-            left.is_none_or(|left| sent < left)
-        };
-        let candidates = gateway.candidates(&r.row).into_iter().filter(may_be).map(candidate).collect();
-        let mut verdict = Verdict { candidates, ..Verdict::default() };
-        verdict.normalise();
-        verdict
+        let candidates = gateway.candidates(&r.row).into_iter().map(candidate).collect();
+        let mut found = Explanations { candidates, ..Explanations::default() };
+        found.normalise();
+        found
     }
 
     /// Returns true if the pod may have been routed to when the request began, and may have stopped by the time that
@@ -281,10 +286,7 @@ impl<'a> Suspects<'a> {
         let until = if r.row.conn_reused && balances == Balances::Connections {
             end.gone().map(|at| at.shifted_ns(LAG_NS))
         } else {
-            match &tail.reach {
-                Some(reach) => reach.until,
-                None => Some(reach_by_silence(end, tail)),
-            }
+            tail.routed_until(end)
         };
         // A pod that had not stopped when a connect began would have accepted it.
         let met = match is_no_connection(&r.row) {
@@ -310,7 +312,7 @@ impl<'a> Suspects<'a> {
 
     /// Returns the weight of pods that were starting: in the rules, as far as is known, and without an answer until
     /// then. A pod that has a probe has the weight `probed`.
-    fn starting(&self, gathered: &Gathered, target: usize, (r, probed): (&Request, f64)) -> f64 {
+    fn starting(&self, target: usize, r: &Request, probed: f64) -> f64 {
         let (begun, scope) = (r.begun(), &self.scopes[target]);
         let weight = |(number, life): (usize, &PodLife)| {
             if !self.timeline.endpoints.was_usable(scope, &life.name, begun.shifted_ns(-LAG_NS), begun) {
@@ -318,8 +320,8 @@ impl<'a> Suspects<'a> {
             }
             let ready =
                 life.endpoint_ready.filter(|at| !life.listed && *at <= begun.shifted_ns(r.uncertainty_ns))?;
-            let served = gathered.first_served[number];
-            let is_serving = served.or(gathered.quiet[target][number]).is_some_and(|at| at <= begun);
+            let served = self.facts.first_served[number];
+            let is_serving = served.or(self.facts.quiet[target][number]).is_some_and(|at| at <= begun);
             if life.is_probed == Some(true) {
                 // Silence alone is no evidence against a probe that passed.
                 return (!is_serving && !is_unreachable(&r.row)).then_some(probed);
@@ -339,12 +341,12 @@ impl<'a> Suspects<'a> {
     /// Returns true if a change of rules may have refused all connections that were refused at about that time: they
     /// are few.
     fn is_alone(&self, target: usize, r: &Request) -> bool {
-        let begun = |number: &usize| self.others[*number].begun();
+        let begun = |number: &usize| self.facts.others[*number].begun();
         let from = self.lost.partition_point(|number| begun(number) < r.begun().shifted_ns(-LAG_NS));
         let near =
             self.lost[from..].iter().take_while(|number| begun(number) <= r.begun().shifted_ns(LAG_NS));
         let is_like = |number: &&usize| {
-            let row = &self.others[**number].row;
+            let row = &self.facts.others[**number].row;
             is_quick(row) && !row.conn_reused && self.timeline.target_of(row) == Some(target)
         };
         near.filter(is_like).take(SWAPS_AT_MOST + 1).count() <= SWAPS_AT_MOST
@@ -357,116 +359,13 @@ impl<'a> Suspects<'a> {
         let before = changes.partition_point(|at| *at <= r.begun());
         before.checked_sub(1).is_some_and(|last| r.begun().ns_since(changes[last]) <= LAG_NS)
     }
-
-    /// Adds the evidence of a lost request about the windows of the pods that may explain it.
-    fn learn(
-        &self,
-        gathered: &mut Gathered,
-        before: &mut [Vec<Arrivals>],
-        target: usize,
-        r: &Request,
-        verdict: &Verdict,
-    ) {
-        let balances = self.timeline.info.targets[target].balances;
-        if !arrives(r, balances) || !tells_of_a_dead_pod(r, balances) {
-            return;
-        }
-        let begun = r.begun();
-        for candidate in &verdict.candidates {
-            let tail = &mut gathered.tails[candidate.termination][target];
-            if begun >= self.timeline.ends[candidate.termination].t0.earliest {
-                tail.last_possible = tail.last_possible.max(Some(begun));
-            }
-        }
-        if let Some(only) = verdict.only() {
-            let end = &self.timeline.ends[only];
-            let tail = &mut gathered.tails[only][target];
-            if begun >= end.t0.earliest {
-                tail.last_alone = tail.last_alone.max(Some(begun));
-                tail.late += u64::from(begun > end.t0.latest);
-            } else if was_cut_off_with(r, end) {
-                // They come in order: what came after t0 is linked at the whole rate.
-                before[only][target].add(begun);
-                tail.measure(&before[only][target], end.t0.earliest);
-            }
-        } else if verdict.is_a_termination() {
-            for last in self.last_dropped(gathered, target, verdict) {
-                let tail = &mut gathered.tails[last][target];
-                if begun >= self.timeline.ends[last].t0.earliest {
-                    tail.last_in_order = tail.last_in_order.max(Some(begun));
-                }
-            }
-        }
-    }
-
-    /// Returns the candidates that the slices dropped last, if the order of all is known.
-    fn last_dropped(&self, gathered: &Gathered, target: usize, verdict: &Verdict) -> Vec<usize> {
-        let reach = |c: &Candidate| gathered.tails[c.termination][target].reach.as_ref();
-        if !verdict.candidates.iter().all(|c| reach(c).is_some_and(|reach| reach.is_in_order)) {
-            return Vec::new();
-        }
-        let never = Stamp::from_unix_ns(i64::MAX);
-        let dropped = |c: &Candidate| reach(c).and_then(|reach| reach.dropped).unwrap_or(never);
-        let last = verdict.candidates.iter().map(dropped).max();
-        let is_last = |c: &&Candidate| Some(dropped(c)) == last;
-        verdict.candidates.iter().filter(is_last).map(|c| c.termination).collect()
-    }
-
-    /// Adds the time from which pods are seen to be dead: the second failed connect that only one termination explains.
-    /// A single one may have another reason.
-    pub(crate) fn found_dead(&self, verdicts: &[Verdict], deaths: &mut [Death]) -> bool {
-        let mut failed: Vec<Vec<Stamp>> = vec![Vec::new(); deaths.len()];
-        for &number in &self.lost {
-            let r = &self.others[number];
-            if let Some(only) = verdicts[number].only()
-                && verdicts[number].pod.is_none()
-                && r.is_new_connection()
-                && is_no_connection(&r.row)
-                && r.begun() >= self.timeline.ends[only].t0.latest
-            {
-                failed[only].push(r.begun());
-            }
-        }
-        let mut has_changed = false;
-        for (failed, death) in failed.iter().zip(deaths) {
-            if let Some(second) = failed.get(1)
-                && !death.is_sure(*second)
-            {
-                death.seen_dead(*second);
-                has_changed = true;
-            }
-        }
-        has_changed
-    }
-}
-
-impl Verdict {
-    /// Turns weights into shares, and removes explanations that do not compete.
-    fn normalise(&mut self) {
-        let terminations: f64 = self.candidates.iter().map(|c| c.share).sum();
-        let sum = |verdict: &Self| terminations + verdict.starting + verdict.no_endpoint + verdict.rule_swap;
-        let all = sum(self);
-        for rival in [&mut self.starting, &mut self.no_endpoint, &mut self.rule_swap] {
-            if *rival < NEGLIGIBLE * all {
-                *rival = 0.0;
-            }
-        }
-        let all = sum(self).max(f64::MIN_POSITIVE);
-        for share in self.candidates.iter_mut().map(|c| &mut c.share).chain([
-            &mut self.starting,
-            &mut self.no_endpoint,
-            &mut self.rule_swap,
-        ]) {
-            *share /= all;
-        }
-    }
 }
 
 /// Returns the weight of a pod's end as the explanation of a lost request: how well the two fit.
-fn weight(r: &Request, death: &Death, tail: &Tail, loss: Option<usize>) -> f64 {
+fn weight(r: &Request, death: &Death, tail: &Tail, place: Option<usize>) -> f64 {
     let row = &r.row;
     let routed = || {
-        let in_rules = loss.zip(tail.reach.as_ref()).map_or(1.0, |(loss, reach)| reach.weight(loss));
+        let in_rules = place.zip(tail.reach.as_ref()).map_or(1.0, |(place, reach)| reach.weight(place));
         let has_stopped = death.chance_after(tail.last_accepted, silence_ns(tail), r.begun());
         in_rules * has_stopped * death.fits(row.outcome, r.begun())
     };
@@ -510,7 +409,7 @@ fn why(row: &RequestRow) -> Why {
 }
 
 /// Returns true if nothing accepted its connection.
-fn is_no_connection(row: &RequestRow) -> bool {
+pub(super) fn is_no_connection(row: &RequestRow) -> bool {
     row.outcome == Outcome::ConnectRefused || is_unreachable(row)
 }
 
@@ -530,46 +429,4 @@ fn has_rules(target: &Target, cluster: &ClusterInfo) -> bool {
 
 fn is_unreachable(row: &RequestRow) -> bool {
     matches!(row.outcome, Outcome::ConnectTimeout | Outcome::ConnectUnreachable)
-}
-
-/// Returns the time by which a gateway had dropped a pod that was still answering: its named arrivals had ended for long
-/// enough. A later failure is not the pod's, but for example that of a stale flow of the gateway's own connections.
-/// `None` if the pod may have stopped before that.
-fn left_alive(end: &PodEnd, tail: &Tail) -> Option<Stamp> {
-    let last = tail.last_named.filter(|_| tail.rate > 0.0)?;
-    let left = silent_until(last, SHARE_FALLS * silence_s(tail.rate, LINK_ALPHA));
-    (left <= end.may_stop_from()).then_some(left)
-}
-
-/// Returns the time until which a request that no proxy saw may have been this pod's, by the silence of its own
-/// arrivals.
-fn reach_by_silence(end: &PodEnd, tail: &Tail) -> Stamp {
-    let last = tail.last_possible.map_or(end.t0.latest, |at| at.max(end.t0.latest));
-    if tail.rate > 0.0 {
-        return silent_until(last, silence_s(tail.rate, LINK_ALPHA));
-    }
-    let removed = end.stages.endpoint_removed.or(end.gone()).unwrap_or(end.t0.latest);
-    last.max(removed).shifted_ns(LAG_NS)
-}
-
-/// Returns true if a new connection was established and cut off before the pod was gone.
-fn was_cut_off_with(r: &Request, end: &PodEnd) -> bool {
-    r.row.connected.is_some()
-        && matches!(r.row.outcome, Outcome::ResetBeforeResponse | Outcome::EofBeforeResponse)
-        && end.gone().is_none_or(|gone| r.row.end.shifted_ns(-r.uncertainty_ns) <= gone)
-}
-
-/// Returns true if a failure looks like that of a connection to a pod that is gone, so that it shows that the consumer
-/// still routed to it.
-fn tells_of_a_dead_pod(r: &Request, balances: Balances) -> bool {
-    match r.row.outcome {
-        Outcome::ConnectRefused
-        | Outcome::ConnectTimeout
-        | Outcome::ConnectUnreachable
-        | Outcome::ConnectError
-        | Outcome::ResetBeforeResponse
-        | Outcome::EofBeforeResponse => true,
-        Outcome::HttpError | Outcome::ResponseTimeout => balances == Balances::Requests,
-        _ => false,
-    }
 }

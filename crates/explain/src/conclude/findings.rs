@@ -11,6 +11,7 @@ mod unclear;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::attribute::judged::Judged;
+use crate::conclude::phase;
 use crate::conclude::validity::Reason;
 use crate::count::not_sent::reasons_in_words;
 use crate::count::sums::Sums;
@@ -19,7 +20,6 @@ use crate::model::{
     Finding, FindingKind, Latencies, LossGroup, Recommendation, RequestCounts, Severity, T0Basis,
     Termination, finding,
 };
-use crate::route::phase;
 use crate::timeline::{BeatsState, ChangeByOthers, Command, Refused, Restart, Timeline, Withdrawal};
 use rolldrop_record::run_info::{BalancesBecause, Target};
 use rolldrop_record::{Looks, Stamp};

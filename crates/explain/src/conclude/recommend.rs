@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::attribute::judged::Judged;
+use crate::conclude::phase::{self, Clock};
 use crate::math::stats;
 use crate::model::figures::{counted, len};
 use crate::model::{
     Candidate, LossGroup, Mode, Recommendation, SleepNeeded, Termination, Verdict, WhatIf, Window,
     WindowBasis, WindowSummary, apart,
 };
-use crate::route::phase::{self, Clock};
 use crate::timeline::{PodEnd, Timeline};
 use rolldrop_record::event::Replacement;
 use rolldrop_record::{Cause, Policy, Stamp};

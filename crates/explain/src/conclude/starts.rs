@@ -1,17 +1,17 @@
 //! Report entries about each pod that started.
 
-use crate::attribute::evidence::Evidence;
 use crate::attribute::judged::Judged;
 use crate::model::{Start, StartStage};
-use crate::timeline::{PodLife, Timeline};
+use crate::route::facts::Facts;
+use crate::timeline::PodLife;
 use rolldrop_record::{Cause, Stamp};
 
 /// Longest and shortest time before a pod's first answer at which requests must have been lost for it to have been
 /// awaited: a pod that consumers have just learned of gets its first request some time after the others.
 const AWAITED_NS: [i64; 2] = [1_000_000_000, 200_000_000];
 
-pub(crate) fn starts(timeline: &Timeline, evidence: &Evidence, judged: &[Judged<'_>]) -> Vec<Start> {
-    let began = timeline.pods.iter().zip(&evidence.first_served).filter(|(p, _)| !p.listed);
+pub(crate) fn starts(facts: &Facts<'_>, judged: &[Judged<'_>]) -> Vec<Start> {
+    let began = facts.timeline.pods.iter().zip(&facts.first_served).filter(|(p, _)| !p.listed);
     let lost = judged.iter().filter(|judged| judged.cause == Cause::NotReadyYet);
     let lost: Vec<Stamp> = lost.map(|judged| judged.request.begun()).collect();
     let was_awaited = |p: &PodLife, served: Stamp| {

@@ -2,30 +2,30 @@
 
 use std::collections::BTreeMap;
 
-use crate::attribute::evidence::Evidence;
 use crate::attribute::judged::Judged;
 use crate::attribute::shares;
 use crate::count::sums::Sums;
 use crate::count::while_ending::EndingError;
 use crate::model::{self, Mode, Stage, Termination, Window};
 use crate::route::arrivals::Tail;
-use crate::timeline::{PodEnd, Timeline};
+use crate::route::facts::Facts;
+use crate::timeline::PodEnd;
 use rolldrop_record::Stamp;
 
 pub(crate) fn terminations(
-    timeline: &Timeline,
+    facts: &Facts<'_>,
     modes: &[Mode],
-    evidence: &Evidence,
     sums: &Sums<'_>,
     (judged, errors): (&[Judged<'_>], &[EndingError]),
-    windows: Vec<Vec<Window>>,
+    (windows, tails): (Vec<Vec<Window>>, &[Vec<Tail>]),
 ) -> Vec<Termination> {
+    let timeline = facts.timeline;
     let mut terminations: Vec<Termination> = timeline
         .ends
         .iter()
         .zip(modes)
         .zip(windows)
-        .zip(&evidence.tails)
+        .zip(tails)
         .map(|(((end, mode), windows), tails)| {
             let last = tails.iter().filter_map(Tail::last_certain).max().filter(|at| *at > end.t0.latest);
             Termination {
@@ -66,7 +66,7 @@ pub(crate) fn terminations(
     {
         let names_it = |j: &Judged<'_>| j.candidates.iter().any(|c| c.termination == e && c.why.is_certain());
         let own_errors = errors.iter().filter(|error| error.termination == Some(e)).count() as u64;
-        let has_served = |life: usize| evidence.first_served[life].is_some();
+        let has_served = |life: usize| facts.first_served[life].is_some();
         let is_named = sums.seen[e] > 0
             || timeline.pods.iter().position(|life| life.uid == t.uid).is_some_and(has_served)
             || judged.iter().any(names_it);
@@ -74,7 +74,7 @@ pub(crate) fn terminations(
         t.requests = model::TerminationRequests { seen, ..lost };
         t.app_errors_after_t0 = is_named.then_some(own_errors);
     }
-    let dead = shares::dead_seconds(timeline, &terminations, judged, &evidence.tails);
+    let dead = shares::dead_seconds(timeline, &terminations, judged, tails);
     for (t, dead_seconds) in terminations.iter_mut().zip(dead) {
         t.dead_seconds = dead_seconds;
     }

@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::attribute::evidence::Evidence;
 use crate::attribute::judged::Load;
 use crate::count::reached::Reached;
 use crate::math::add_counts;
 use crate::math::values::{FewValues, Values};
 use crate::model::{LateArrival, Latencies, RequestCounts, Second};
 use crate::route::arrivals::has_met;
+use crate::route::facts::Facts;
 use crate::route::flows::Reuses;
 use crate::route::streams::Streams;
 use crate::timeline::by_name::ByName;
@@ -203,17 +203,16 @@ impl<'a> Sums<'a> {
     /// Computes the sums of a run that was disrupted in these periods. `plain` are the sums over the requests that were
     /// plainly answered, from their own rows.
     pub(crate) fn of(
-        timeline: &'a Timeline,
+        facts: &Facts<'a>,
         requests: &'a Requests,
-        evidence: &Evidence,
         disrupted: &Periods,
         plain: Self,
     ) -> Result<Self, PartError> {
-        let knows_more = evidence.knows_more_than(requests);
+        let (timeline, knows_more) = (facts.timeline, facts.know_more_than(requests));
         let begin = || (knows_more.then(|| Self::new(timeline)), Later::of(timeline, requests));
         let add = |(sums, later): &mut (Option<Self>, Later<'a>), r: &Request| {
             if let Some(sums) = sums {
-                sums.add(timeline, evidence.pod(r), r);
+                sums.add(timeline, facts.pod(r), r);
             }
             later.add(timeline, disrupted, r);
         };
@@ -225,7 +224,7 @@ impl<'a> Sums<'a> {
         let (sums, mut later) = requests.plain(wanted, begin, add, merge)?;
         let mut sums = sums.unwrap_or(plain);
         for r in &requests.others {
-            sums.add(timeline, evidence.pod(r), r);
+            sums.add(timeline, facts.pod(r), r);
             later.add(timeline, disrupted, r);
         }
         later.put_into(&mut sums);

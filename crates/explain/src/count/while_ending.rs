@@ -1,7 +1,7 @@
 //! App errors caused by the end of pods: answers of 5xx by pods after their t0. No policy calls them dropped, as an app
 //! may also answer so while it is well; so they are counted apart, and compared with the steady part of the run.
 
-use crate::attribute::suspects::Verdict;
+use crate::attribute::suspects::Explanations;
 use crate::math::stats;
 use crate::model::RequestCounts;
 use crate::timeline::drop_policy::Class;
@@ -31,15 +31,21 @@ pub(crate) struct EndingError {
     pub termination: Option<usize>,
 }
 
-/// Collects the errors of the counted part. `verdicts` are those of `others`.
-pub(crate) fn errors(timeline: &Timeline, others: &[Request], verdicts: &[Verdict]) -> Vec<EndingError> {
-    let counted =
-        others.iter().zip(verdicts).filter(|(r, _)| r.row.phase == Phase::Main && is_server_error(&r.row));
-    let error = |(r, verdict): (&Request, &Verdict)| {
+/// Collects the errors of the counted part. `explanations` are those of `others`.
+pub(crate) fn errors(
+    timeline: &Timeline,
+    others: &[Request],
+    explanations: &[Explanations],
+) -> Vec<EndingError> {
+    let counted = others
+        .iter()
+        .zip(explanations)
+        .filter(|(r, _)| r.row.phase == Phase::Main && is_server_error(&r.row));
+    let error = |(r, explained): (&Request, &Explanations)| {
         let answered = r.row.end.shifted_ns(-r.uncertainty_ns);
         let is_after_t0 = |e: &usize| timeline.ends[*e].t0.latest <= answered;
-        let termination = match &verdict.pod {
-            Some(_) => Some(verdict.candidates.first().map(|c| c.termination).filter(is_after_t0)?),
+        let termination = match &explained.pod {
+            Some(_) => Some(explained.candidates.first().map(|c| c.termination).filter(is_after_t0)?),
             None => {
                 let is_there = |e: &usize| timeline.ends[*e].gone().is_none_or(|gone| r.begun() <= gone);
                 (0..timeline.ends.len()).find(|e| is_after_t0(e) && is_there(e))?;

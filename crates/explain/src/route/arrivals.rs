@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use crate::route::LAG_NS;
 use crate::route::balance::Reach;
-use crate::timeline::{Request, Timeline};
+use crate::timeline::{PodEnd, Request, Timeline};
 use rolldrop_record::Stamp;
 use rolldrop_record::run_info::Balances;
 
@@ -12,6 +13,9 @@ use rolldrop_record::run_info::Balances;
 /// The bound by balancing takes nearly all of it: it uses each connection that was routed elsewhere, while the
 /// silence of the pod's own arrivals rests on a rate that was measured before.
 const BALANCE_SHARE: f64 = 0.9;
+/// Probability of a silence this long, at the rate of a pod's arrivals, below which it counts as the pod's end.
+/// Stricter than the bounds themselves: a chain of losses that is cut wrongly would leave real ones unexplained.
+pub(crate) const LINK_ALPHA: f64 = 1e-6;
 /// Number of a pod's last arrivals before t0 that show its share at t0.
 const RECENT: usize = 50;
 
@@ -29,9 +33,7 @@ pub(crate) struct Tail {
     pub last_named: Option<Stamp>,
     /// True if only the kernel's connection tracking names it.
     pub is_tracked: bool,
-    /// Number of named arrivals after t0 latest.
-    late_named: u64,
-    /// Number of these, and of the requests that only this pod's termination explains.
+    /// Number of named arrivals after t0 latest, and of the requests since then that only this pod's termination explains.
     pub late: u64,
     /// Time of the last arrival that only this pod's termination explains.
     pub last_alone: Option<Stamp>,
@@ -56,7 +58,7 @@ impl Tail {
             (self.last_named, self.is_tracked) = (Some(at), is_tracked);
         }
         self.last_possible = self.last_possible.max(Some(at));
-        self.late_named += u64::from(at > t0_latest);
+        self.late += u64::from(at > t0_latest);
     }
 
     /// Adds the evidence that later requests gave while they were read.
@@ -65,15 +67,8 @@ impl Tail {
             (self.last_named, self.is_tracked) = (later.last_named, later.is_tracked);
         }
         self.last_possible = self.last_possible.max(later.last_possible);
-        self.late_named += later.late_named;
+        self.late += later.late;
         self.last_accepted = self.last_accepted.max(later.last_accepted);
-    }
-
-    /// Removes all evidence that came from losses; `before` are the named arrivals before `t0`.
-    pub(crate) fn forget_losses(&mut self, before: &Arrivals, t0: Stamp) {
-        (self.last_alone, self.last_in_order, self.last_possible) = (None, None, self.last_named);
-        self.late = self.late_named;
-        self.measure(before, t0);
     }
 
     /// Takes the rates of the arrivals before `t0`.
@@ -89,6 +84,24 @@ impl Tail {
     /// Returns the part that goes to the bound by the silence of the pod's own arrivals.
     pub(crate) fn alpha_of_silence(&self, alpha: f64) -> f64 {
         if self.reach.is_some() { (1.0 - BALANCE_SHARE) * alpha } else { alpha }
+    }
+
+    /// Returns the time until which a connection may have been routed to this pod; `None` if it still is.
+    pub(crate) fn routed_until(&self, end: &PodEnd) -> Option<Stamp> {
+        match &self.reach {
+            Some(reach) => reach.until,
+            None => Some(self.silent_since(end)),
+        }
+    }
+
+    /// Returns the time by which the silence of the pod's own arrivals, lost ones included, shows that no more came.
+    fn silent_since(&self, end: &PodEnd) -> Stamp {
+        let last = self.last_possible.map_or(end.t0.latest, |at| at.max(end.t0.latest));
+        if self.rate > 0.0 {
+            return silent_until(last, silence_s(self.rate, LINK_ALPHA));
+        }
+        let removed = end.stages.endpoint_removed.or(end.gone()).unwrap_or(end.t0.latest);
+        last.max(removed).shifted_ns(LAG_NS)
     }
 
     /// Returns the time of the last arrival that surely was this pod's.

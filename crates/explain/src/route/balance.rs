@@ -44,7 +44,7 @@ const MS_NS: i64 = 1_000_000;
 
 /// History of one pod in a Service's slices.
 #[derive(Debug)]
-pub(crate) struct Route<'a> {
+pub(super) struct Route<'a> {
     /// States that the rules can have while they hold the pod.
     holding: Vec<&'a Usable>,
     /// State after the last of these.
@@ -55,7 +55,7 @@ pub(crate) struct Route<'a> {
 
 impl<'a> Route<'a> {
     /// Reads it from the states of the slices; `None` if the pod was never seen as a usable endpoint.
-    pub(crate) fn of(end: &PodEnd, states: &'a [Usable]) -> Option<Self> {
+    pub(super) fn of(end: &PodEnd, states: &'a [Usable]) -> Option<Self> {
         // The name may come back with another pod.
         let gone = end.gone().unwrap_or(Stamp::from_unix_ns(i64::MAX));
         let own = &states[..states.partition_point(|state| state.from <= gone)];
@@ -184,7 +184,7 @@ impl Reach {
 ///
 /// `dead` returns the end of a pod that surely accepts no connections at a time. `may_be_another` returns true if another
 /// pod may have lost a connection that began then.
-pub(crate) fn reach<'d>(
+pub(super) fn reach<'d>(
     end: (&PodEnd, &'d Death),
     route: &Route<'_>,
     tries: &Tries,

@@ -1,6 +1,6 @@
-//! Time at which an ending pod stopped accepting connections: bounds and the best estimate.
+//! Times at which an ending pod stopped accepting connections and answering requests: bounds and the best estimate.
 
-use crate::timeline::PodEnd;
+use crate::timeline::{PodEnd, Timeline};
 use rolldrop_record::{Outcome, Stamp};
 
 /// Time from a container's end to the watch event that shows it: 0.22 s in the median on a real v1.36.2, 0.15 to 0.40 s
@@ -20,7 +20,7 @@ const SHOWN_SPREAD_NS: i64 = 180_000_000;
 /// Weight of an explanation that the outcome of a connection contradicts. Networks differ, so not 0.
 const UNLIKELY: f64 = 0.01;
 
-/// Bounds of the time at which one pod stopped accepting connections.
+/// Bounds of the times at which one pod stopped accepting connections, and answering requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Death {
     /// Earliest possible time.
@@ -33,11 +33,15 @@ pub(crate) struct Death {
     pub sure: Option<Stamp>,
     /// Time at which its address was removed, by the best estimate.
     address_gone: Stamp,
+    /// Time before which it answered the requests that reached it on open connections.
+    pub answered_until: Stamp,
+    /// Time from which it surely answered none, also on open connections; `None` if its end was not seen.
+    pub silent_from: Option<Stamp>,
 }
 
 impl Death {
     /// Computes the bounds from the pod's watches and its recording proxy.
-    pub(crate) fn of(end: &PodEnd) -> Self {
+    pub(crate) fn of(timeline: &Timeline, end: &PodEnd) -> Self {
         let stages = &end.stages;
         let listened = stages.listener_closed.map(|closed| closed.shifted_ns(-LISTENER_NS));
         let accepted = [end.accepted_until(), listened].into_iter().flatten();
@@ -48,7 +52,34 @@ impl Death {
         let likely = seen.or(shown.map(|at| at.shifted_ns(-SHOWN_AFTER_NS))).unwrap_or(told).max(earliest);
         let sure = [seen, shown].into_iter().flatten().min().map(|at| at.max(earliest));
         let address_gone = shown.unwrap_or(likely.shifted_ns(SHOWN_AFTER_NS)).shifted_ns(-ADDRESS_BEFORE_NS);
-        Self { earliest, told, likely, sure, address_gone }
+        // A proxy of which all rows have arrived would have recorded a request that was not answered.
+        let recorded_until = stages.proxy_exited.filter(|_| timeline.has_all_rows_of(&end.uid));
+        let answered_until = recorded_until.map_or(end.may_stop_from(), |at| at.max(end.may_stop_from()));
+        let silent_from = stages.app_exited.or(shown);
+        Self { earliest, told, likely, sure, address_gone, answered_until, silent_from }
+    }
+
+    /// Widens the times of answers for a client whose clock is off by as much.
+    pub(crate) fn widened(self, uncertainty_ns: i64) -> Self {
+        Self {
+            answered_until: self.answered_until.shifted_ns(-uncertainty_ns),
+            silent_from: self.silent_from.map(|at| at.shifted_ns(uncertainty_ns)),
+            ..self
+        }
+    }
+
+    /// Makes up a pod that answered until one time, and surely not from another one on.
+    #[cfg(test)]
+    pub(crate) fn between(answered_until: Stamp, silent_from: Stamp) -> Self {
+        Self {
+            earliest: answered_until,
+            told: answered_until,
+            likely: silent_from,
+            sure: Some(silent_from),
+            address_gone: silent_from,
+            answered_until,
+            silent_from: Some(silent_from),
+        }
     }
 
     /// Takes into account that connections to it were seen to fail by `at`.
@@ -77,7 +108,6 @@ impl Death {
     /// While it listened it would have accepted another one within `silence_ns`. So it stopped within that time, or is
     /// no longer routed to. A pod that still accepted connections when others would have stopped on their signal stops
     /// at any time until its end.
-    /// any time until its end.
     pub(crate) fn chance_after(&self, accepted: Option<Stamp>, silence_ns: i64, at: Stamp) -> f64 {
         match accepted {
             Some(accepted) if at <= accepted => UNLIKELY,

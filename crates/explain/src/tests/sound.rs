@@ -5,7 +5,7 @@ use crate::conclude::validity::{Measured, SEND_LAG_FLOOR_MS};
 use crate::model::{FindingKind, LoadResult, SendLag};
 use crate::timeline::Integrity;
 use rolldrop_record::event::MachineSample;
-use rolldrop_record::run_info::Pacing;
+use rolldrop_record::load::Pacing;
 
 #[test]
 fn service_time_starts_at_actual_send() {

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Plan;
 use crate::target::PlannedTarget;
+use rolldrop_record::load::Pacing;
 use rolldrop_record::load::{Arrivals, Family, Http, Pace};
 use rolldrop_record::row::POD_HEADER;
-use rolldrop_record::run_info::{self, Balances, BalancesBecause, LoadPlan, Pacing, Role, Source};
+use rolldrop_record::run_info::{self, Balances, BalancesBecause, LoadPlan, Role, Source};
 
 impl Plan {
     /// Returns the plan as `run.json` holds it, without the values of headers and bodies: they may hold secrets.

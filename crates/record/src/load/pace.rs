@@ -11,7 +11,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::names::named;
-use crate::run_info::Pacing;
 
 /// Pace of the requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,6 +20,20 @@ pub enum Pace {
     Open(Vec<Stage>),
     /// Closed loop: each connection sends its next request after the answer to the last.
     Closed(Length),
+}
+
+named! {
+    /// Pacing of requests.
+    #[derive(Default)]
+    pub enum Pacing else UnknownPacing "unknown pacing {0:?}" {
+        /// At one rate, by a schedule.
+        #[default]
+        Constant = "constant",
+        /// At rates that change, by a schedule.
+        Stages = "stages",
+        /// Each connection sends its next request after the answer to the last; there are no intended send times.
+        ClosedLoop = "closed_loop",
+    }
 }
 
 /// A rate over a period: constant, or changing linearly.

@@ -9,7 +9,6 @@ use super::frame::{self, Key, LEFT, Look, RIGHT, SMALL, WIDTH, bold};
 use super::latency::{self, Mark};
 use super::timeline::{self, Column};
 use super::{Chart, ChartError, palette};
-use crate::comparison::headline;
 use crate::format::{count, counted, len, list, millis, plain, seconds_unit};
 use rolldrop_explain::model::LatencyHistograms;
 use rolldrop_judge::compare::model::{Comparison, SideChart};
@@ -33,12 +32,13 @@ fn columns(side: &SideChart) -> Vec<Column> {
     side.dropped.iter().enumerate().map(|(i, stack)| (i as f64 * side.step_s, stack.clone())).collect()
 }
 
+/// Draws a comparison with its answer as the title.
 pub(crate) fn draw(
     comparison: &Comparison,
+    title: String,
     baseline: &SideChart,
     candidate: &SideChart,
 ) -> Result<Chart, ChartError> {
-    let title = headline(comparison);
     let subtitle = format!(
         "{} (now) against {} (baseline)",
         list(&comparison.candidate.runs),

@@ -378,7 +378,7 @@ fn draw_latency(canvas: &mut Canvas, series: &Series, plot: Rect, x: &Axis) {
 mod tests {
     use super::*;
     use crate::samples;
-    use rolldrop_record::run_info::Pacing;
+    use rolldrop_record::load::Pacing;
 
     #[test]
     fn the_columns_hold_every_request() {

@@ -6,7 +6,6 @@ use super::canvas::{Anchor, Canvas, Dash, Pattern, Rect};
 use super::frame::{self, Key, LEFT, Look, RIGHT, SMALL, WIDTH, anchored, bold};
 use super::{Chart, ChartError, palette};
 use crate::format::{count, counted, len, percent};
-use crate::tune::{headline, shown};
 use rolldrop_judge::tune::{Purpose, Step, Tuning};
 
 /// Height of the plot of one consumer's windows.
@@ -17,8 +16,8 @@ const ABOVE: f64 = 44.0;
 const BELOW: f64 = 260.0;
 const BAR: f64 = 34.0;
 
-pub(crate) fn draw(tuning: &Tuning) -> Result<Chart, ChartError> {
-    let title = headline(tuning);
+/// Draws a tuning with its answer as the title. `proof` has all rounds of the proof, if there is one.
+pub(crate) fn draw(tuning: &Tuning, title: String, proof: Option<&Step>) -> Result<Chart, ChartError> {
     let consumers = tuning.chosen.as_ref().map(|choice| &choice.consumers[..]).unwrap_or_default();
     let subtitle = format!("{}, on Kubernetes {}", tuning.workload, tuning.cluster.version);
     let legend = [
@@ -62,7 +61,7 @@ pub(crate) fn draw(tuning: &Tuning) -> Result<Chart, ChartError> {
         frame::x_axis(&mut canvas, plot, &ticks, &x, Some("seconds since the pod's deletion"));
         top = plot.bottom + 30.0;
     }
-    bars(&mut canvas, tuning, top + ABOVE + 20.0);
+    bars(&mut canvas, tuning, proof, top + ABOVE + 20.0);
     frame::foot(&mut canvas, concat!("rolldrop ", env!("CARGO_PKG_VERSION")), height);
     let alt =
         format!("How long each consumer kept routing to pods that ended, with the chosen sleep. {title}");
@@ -70,10 +69,9 @@ pub(crate) fn draw(tuning: &Tuning) -> Result<Chart, ChartError> {
 }
 
 /// Draws the losses per termination, before and with the chosen settings.
-fn bars(canvas: &mut Canvas, tuning: &Tuning, top: f64) {
-    let proof = shown(tuning).map(|shown| shown.proof);
+fn bars(canvas: &mut Canvas, tuning: &Tuning, proof: Option<&Step>, top: f64) {
     let before = tuning.steps.iter().find(|step| step.purpose == Purpose::Before);
-    let shown: Vec<&Step> = before.into_iter().chain(&proof).collect();
+    let shown: Vec<&Step> = before.into_iter().chain(proof).collect();
     let each = |step: &Step| step.lost as f64 / step.terminations.max(1) as f64;
     let most = shown.iter().map(|step| each(step)).fold(0.0, f64::max);
     canvas.text(LEFT, top, "lost requests per termination", &bold(SMALL));

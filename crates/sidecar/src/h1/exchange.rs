@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use super::super::Shared;
-use super::super::connection::Origin;
+use super::super::origin::Origin;
 use super::super::relay::Ledger;
 use super::head::{RequestHead, ResponseHead};
 use rolldrop_record::{self as record, RequestId, ServedEnd, ServedRow, Stamp};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, BytesMut};
 
-use super::super::connection::Origin;
+use super::super::origin::Origin;
 use super::super::relay::Watch;
 use super::frames::Frames;
 use super::streams::Http2;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::super::Shared;
 use super::super::budget::Unrecorded;
-use super::super::connection::Origin;
+use super::super::origin::Origin;
 use super::super::relay::Ledger;
 use rolldrop_record::{Protocol, RequestId, ServedEnd, ServedRow, Stamp};
 use rolldrop_wire::http2::hpack::FIRST_SIZE;

@@ -16,8 +16,8 @@ use super::CollectError;
 use crate::latency_log::{ByOutcome, LatencyLog, LogFile};
 use crate::live::Batch;
 use crate::tally;
+use rolldrop_record::LIVE_DIR;
 use rolldrop_record::parts::{self, PartWriter, Row};
-use rolldrop_record::run_dir::LIVE_DIR;
 use rolldrop_record::{Clock, Outcome, RequestRow, RunDir, RunDirError, Stamp};
 
 /// Number of seconds that a batch of any worker must be ahead before a second is written.

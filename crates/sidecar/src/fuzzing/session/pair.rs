@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpStream};
 
 use socket2::SockRef;
 
-use super::super::super::h1::Refusal;
+use super::super::super::refusal::Refusal;
 use super::rules::Rules;
 use super::script::Side;
 use rolldrop_wire::http2::{FrameHeader, PREFACE, SETTINGS};

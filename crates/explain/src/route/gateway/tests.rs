@@ -8,9 +8,9 @@ use std::path::Path;
 use flate2::read::GzDecoder;
 
 use super::*;
-use rolldrop_record::RunDir;
 use rolldrop_record::parts::Wanted;
 use rolldrop_record::run_info::{Balances, BalancesBecause};
+use rolldrop_record::{Cause, RunDir};
 
 const MS: i64 = 1_000_000;
 
@@ -37,8 +37,8 @@ fn row(ms: i64, outcome: Outcome, status: Option<u16>, lasts_ms: i64) -> Request
 fn gateway(dead: i64, leaves: i64, strays: &[i64]) -> Gateway {
     let fails = |ms: &i64| (ms % 40 == 0 && (dead..leaves).contains(ms)) || strays.contains(ms);
     let failed: Vec<Stamp> = (0..60_000).step_by(10).filter(fails).map(at).collect();
-    let dying = vec![Dying { stops: at(dead - 50), dead: Some(at(dead + 5)) }];
-    let mut watching = Watching::of(dying, &failed, 4);
+    let deaths = vec![Death::between(at(dead - 50), at(dead + 5))];
+    let mut watching = Watching::of(deaths, &failed, 4);
     for ms in (0..60_000).step_by(10).filter(|ms| !fails(ms)) {
         watching.answered(&row(ms, Outcome::Ok, Some(200), 1));
     }
@@ -65,66 +65,15 @@ fn undialled_pod_explains_no_failure() {
 fn continuing_failures_keep_pod_candidate() {
     // Every second request fails for 40 s: no row of answers is long enough.
     let failed: Vec<Stamp> = (1000..41_000).step_by(20).map(at).collect();
-    let mut watching = Watching::of(vec![Dying { stops: at(990), dead: Some(at(995)) }], &failed, 4);
+    let mut watching = Watching::of(vec![Death::between(at(990), at(995))], &failed, 4);
     for ms in (1010..41_000).step_by(20) {
         watching.answered(&row(ms, Outcome::Ok, Some(200), 1));
     }
     let last = row(40_980, Outcome::HttpError, Some(502), 1);
     assert_eq!(watching.done().candidates(&last), [0]);
     // If hardly anything is sent, 40 s without a failure end it as well.
-    let sparse = Watching::of(vec![Dying { stops: at(990), dead: Some(at(995)) }], &[at(45_000)], 4);
+    let sparse = Watching::of(vec![Death::between(at(990), at(995))], &[at(45_000)], 4);
     assert_eq!(sparse.done().candidates(&row(45_000, Outcome::HttpError, Some(502), 1)), [0usize; 0]);
-}
-
-#[test]
-fn attempts_outrank_timing_for_cause() {
-    use Outcome::{EofBeforeResponse, HttpError, ResponseTimeout, TruncatedBody};
-    let attempt = |ended, pod| vec![Attempt { ended, pod }];
-    let [none, one] = [false, true];
-    let refused = attempt(ServedEnd::UpstreamRefused, PodState::Ending);
-    let passed_on = attempt(ServedEnd::Complete, PodState::Staying);
-    let retried = vec![refused[0], passed_on[0]];
-    let cut_off = attempt(ServedEnd::UpstreamEof, PodState::Ending);
-    let starting = attempt(ServedEnd::UpstreamRefused, PodState::Starting);
-    for (outcome, status, attempts, is_explained, no_endpoint, expected) in [
-        (HttpError, Some(502), vec![], one, false, Some(Cause::GatewayToDeadPod)),
-        (HttpError, Some(503), vec![], one, false, Some(Cause::GatewayToDeadPod)),
-        (HttpError, Some(503), vec![], one, true, Some(Cause::NoReadyEndpoint)),
-        (HttpError, Some(502), vec![], one, true, Some(Cause::GatewayToDeadPod)),
-        (HttpError, Some(502), vec![], none, true, Some(Cause::NoReadyEndpoint)),
-        (HttpError, Some(504), vec![], none, false, Some(Cause::GatewayError)),
-        (HttpError, Some(502), refused, one, false, Some(Cause::GatewayToDeadPod)),
-        (HttpError, Some(502), retried, one, false, Some(Cause::GatewayToDeadPod)),
-        (HttpError, Some(502), cut_off, one, false, Some(Cause::KilledInFlight)),
-        (HttpError, Some(502), passed_on, none, false, Some(Cause::GatewayError)),
-        (HttpError, Some(502), starting.clone(), none, false, Some(Cause::NotReadyYet)),
-        (ResponseTimeout, None, starting, none, false, Some(Cause::NotReadyYet)),
-        (ResponseTimeout, None, vec![], one, false, Some(Cause::GatewayToDeadPod)),
-        (ResponseTimeout, None, vec![], none, false, None),
-        (EofBeforeResponse, None, vec![], one, false, Some(Cause::GatewayToDeadPod)),
-        (EofBeforeResponse, None, vec![], none, false, Some(Cause::GatewayError)),
-        (TruncatedBody, None, vec![], one, false, Some(Cause::KilledInFlight)),
-        (TruncatedBody, None, vec![], none, false, None),
-        (Outcome::ConnectRefused, None, vec![], one, false, None),
-    ] {
-        let failure = Failure {
-            outcome,
-            status,
-            attempts: &attempts,
-            is_explained,
-            no_endpoint,
-            no_server: false,
-            is_refused_by_pod: false,
-            crossed_a_close: false,
-        };
-        assert_eq!(cause(&failure), expected, "{failure:?}");
-        if outcome == HttpError && attempts.is_empty() {
-            let without_server = Failure { no_server: true, ..failure };
-            assert_eq!(cause(&without_server), Some(Cause::GatewayNoServer));
-            let by_pod = Failure { is_refused_by_pod: true, ..failure };
-            assert_eq!(cause(&by_pod), Some(Cause::RefusedWhileEnding));
-        }
-    }
 }
 
 /// The recorded rollouts of six pods behind Traefik.
@@ -178,7 +127,8 @@ fn ingress_failures_have_few_candidates() {
         .collect();
     let dialled = |sent: Stamp| {
         let near = sent.shifted_ns(-MS)..sent.shifted_ns(4 * MS);
-        let mut dialled = dials.iter().filter(|(at, e)| near.contains(at) && gateway.dying[*e].stops <= sent);
+        let mut dialled =
+            dials.iter().filter(|(at, e)| near.contains(at) && gateway.deaths[*e].answered_until <= sent);
         dialled.next().filter(|_| dialled.next().is_none()).map(|(_, e)| *e)
     };
     let candidates: Vec<Vec<usize>> = requests.others.iter().map(|r| gateway.candidates(&r.row)).collect();

@@ -25,19 +25,20 @@
 //! random choice would have hit them. That bound only excludes explanations. It is never the upper bound of a window:
 //! a gateway that retries, or that marks a pod as failed and tries it again later, skips pods that it still has.
 //!
-//! [`cause`] determines the cause of such a loss; the module `cause` covers the Service's path. A gateway that had no
-//! server sent the request to no pod: [`no_server`].
+//! A pod that a gateway dropped while it still answered is seen to be dropped by the silence of its own requests
+//! ([`left_alive`]). A gateway that had no server sent the request to no pod: [`no_server`].
 
 mod no_server;
 
 use crate::math::values::Values;
+use crate::route::arrivals::{LINK_ALPHA, Tail, silence_s, silent_until};
+use crate::route::death::Death;
 use crate::timeline::drop_policy::Class;
 use crate::timeline::endpoints::Scope;
 use crate::timeline::{PodEnd, Request, Timeline};
 use no_server::{KnownPod, Refusals};
-use rolldrop_record::Cause;
 use rolldrop_record::run_info::{Balances, Target};
-use rolldrop_record::{Outcome, RequestRow, ServedEnd, Stamp};
+use rolldrop_record::{Outcome, RequestRow, Stamp};
 
 /// Probability of missing a dead pod in this many answered requests in a row, below which the gateway no longer chooses
 /// it.
@@ -56,27 +57,8 @@ const TABLE_AGE_NS: i64 = 5_000_000_000;
 /// A gateway applies endpoint changes up to this long after its last update: Traefik's `providersThrottleDuration`.
 const THROTTLE_NS: i64 = 2_000_000_000;
 
-/// One termination, with the facts that attributing a gateway's failures needs.
-#[derive(Clone, Copy, Debug)]
-struct Dying {
-    /// Time before which the pod answered its requests.
-    stops: Stamp,
-    /// Time from which it surely answered nothing; `None` if its death was not seen.
-    dead: Option<Stamp>,
-}
-
-impl Dying {
-    fn of(timeline: &Timeline, end: &PodEnd) -> Self {
-        let dead = end.stages.app_exited.or(end.stages.containers_terminated).or(end.stages.pod_deleted);
-        // A proxy of which all rows have arrived would have recorded the request.
-        let is_complete = || {
-            let mut of_pod = timeline.notes.hand_overs.iter().filter(|over| over.uid == end.uid).peekable();
-            of_pod.peek().is_some() && of_pod.all(|over| over.rows.recorded == Some(over.rows.received))
-        };
-        let recorded_until = end.stages.proxy_exited.filter(|_| is_complete());
-        Self { stops: recorded_until.unwrap_or(end.may_stop_from()).max(end.may_stop_from()), dead }
-    }
-}
+/// A pod's share of a gateway's requests may fall by this factor while other pods are added.
+const SHARE_FALLS: f64 = 3.0;
 
 /// Creates one entry for each target of the run that is a gateway.
 pub(crate) fn watch(timeline: &Timeline, others: &[Request]) -> Vec<Option<Watching>> {
@@ -90,7 +72,7 @@ pub(crate) fn watch(timeline: &Timeline, others: &[Request]) -> Vec<Option<Watch
 /// The requests of one target through a gateway, while they are read.
 #[derive(Clone, Debug)]
 pub(crate) struct Watching {
-    dying: Vec<Dying>,
+    deaths: Vec<Death>,
     /// Failures, and the moments from which a pod is surely dead, in order.
     marks: Vec<Mark>,
     /// Numbers of answered requests: each counts those sent before the mark of the same number and not before the
@@ -119,26 +101,23 @@ impl Watching {
             .filter(|r| is_gateways(&r.row) && Class::of(&r.row) == Class::Dropped)
             .collect();
         let uncertainty_ns = failed.iter().map(|r| r.uncertainty_ns).max().unwrap_or(0);
-        let mut dying: Vec<Dying> = timeline.ends.iter().map(|end| Dying::of(timeline, end)).collect();
-        for dying in &mut dying {
-            dying.stops = dying.stops.shifted_ns(-uncertainty_ns);
-            dying.dead = dying.dead.map(|at| at.shifted_ns(uncertainty_ns));
-        }
+        let deaths =
+            timeline.ends.iter().map(|end| Death::of(timeline, end).widened(uncertainty_ns)).collect();
         let failed: Vec<Stamp> = failed.into_iter().map(|r| sent(&r.row)).collect();
         let endpoints = timeline.endpoints.most(info.service.as_deref());
         let endpoints = if endpoints == 0 { timeline.pods.len() } else { endpoints };
         let refusals = Refusals::new(of_target);
-        Self { refusals, pods: KnownPod::of_target(timeline, info), ..Self::of(dying, &failed, endpoints) }
+        Self { refusals, pods: KnownPod::of_target(timeline, info), ..Self::of(deaths, &failed, endpoints) }
     }
 
-    fn of(dying: Vec<Dying>, failed: &[Stamp], endpoints: usize) -> Self {
+    fn of(deaths: Vec<Death>, failed: &[Stamp], endpoints: usize) -> Self {
         let failures = failed.iter().map(|at| Mark { at: *at, is_failure: true });
-        let deaths = dying.iter().filter_map(|d| Some(Mark { at: d.dead?, is_failure: false }));
-        let mut marks: Vec<Mark> = failures.chain(deaths).collect();
+        let silences = deaths.iter().filter_map(|d| Some(Mark { at: d.silent_from?, is_failure: false }));
+        let mut marks: Vec<Mark> = failures.chain(silences).collect();
         marks.sort_unstable();
         let answered = vec![0; marks.len() + 1];
         Self {
-            dying,
+            deaths,
             marks,
             answered,
             took: Values::default(),
@@ -170,13 +149,13 @@ impl Watching {
     pub(crate) fn done(self) -> Gateway {
         let answers_within_ns = self.took.quantile_ns(ANSWERED_SHARE) + ANSWERED_MARGIN_NS;
         let without_server = self.refusals.stretches(&self.pods);
-        let until = self.dying.iter().map(|dying| self.takes_turns_until(dying, &without_server)).collect();
-        Gateway { dying: self.dying, until, answers_within_ns, without_server }
+        let until = self.deaths.iter().map(|death| self.takes_turns_until(death, &without_server)).collect();
+        Gateway { deaths: self.deaths, until, answers_within_ns, without_server }
     }
 
     /// Returns the time until which a pod may have been chosen; `None` if nothing shows it.
-    fn takes_turns_until(&self, dying: &Dying, without_server: &[(Stamp, Stamp)]) -> Option<Stamp> {
-        let dead = dying.dead?;
+    fn takes_turns_until(&self, death: &Death, without_server: &[(Stamp, Stamp)]) -> Option<Stamp> {
+        let dead = death.silent_from?;
         // A gateway may know the pod for this long, even if other pods answer in the meantime.
         let at_least = dead.shifted_ns(THROTTLE_NS);
         let first = self.marks.partition_point(|mark| mark.at < dead);
@@ -243,7 +222,8 @@ pub(crate) fn is_gateways(row: &RequestRow) -> bool {
 /// Facts about a gateway's pods.
 #[derive(Debug)]
 pub(crate) struct Gateway {
-    dying: Vec<Dying>,
+    deaths: Vec<Death>,
+    /// Time until which each may have been chosen; `None` if nothing shows it.
     until: Vec<Option<Stamp>>,
     answers_within_ns: i64,
     /// Periods in which it had no server.
@@ -255,6 +235,13 @@ fn is_within(stretches: &[(Stamp, Stamp)], at: Stamp) -> bool {
 }
 
 impl Gateway {
+    /// Adds the time from which its silence shows for each pod that it no longer chose it.
+    pub(crate) fn leaves(&mut self, left: impl Iterator<Item = Option<Stamp>>) {
+        for (until, left) in self.until.iter_mut().zip(left) {
+            *until = [*until, left].into_iter().flatten().min();
+        }
+    }
+
     /// Returns true if it had no server to send this request to. All requests in such a period ended alike.
     pub(crate) fn had_no_server(&self, row: &RequestRow) -> bool {
         is_within(&self.without_server, sent(row))
@@ -271,100 +258,19 @@ impl Gateway {
             _ => row.end,
         };
         let fits = |e: &usize| {
-            self.dying[*e].stops <= handed_over && self.until[*e].is_none_or(|until| sent < until)
+            self.deaths[*e].answered_until <= handed_over && self.until[*e].is_none_or(|until| sent < until)
         };
-        (0..self.dying.len()).filter(fits).collect()
+        (0..self.deaths.len()).filter(fits).collect()
     }
 }
 
-/// A request, or one of the gateway's attempts at it, as the recording proxy of a pod saw it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Attempt {
-    /// Outcome at the proxy.
-    pub(crate) ended: ServedEnd,
-    /// The state of that pod.
-    pub(crate) pod: PodState,
-}
-
-/// The state of a pod when a request reached it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PodState {
-    /// The pod had not served yet.
-    Starting,
-    /// The pod was not ending.
-    Staying,
-    /// The pod's termination was under way.
-    Ending,
-}
-
-/// Facts that [`cause`] decides on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Failure<'a> {
-    pub(crate) outcome: Outcome,
-    pub(crate) status: Option<u16>,
-    /// Attempts that recording proxies saw, in order; empty if none did.
-    pub(crate) attempts: &'a [Attempt],
-    /// True if the end of a pod can explain it ([`Gateway::candidates`]).
-    pub(crate) is_explained: bool,
-    /// True if no endpoint was usable when it was sent, or a short time before ([`none_usable`]).
-    pub(crate) no_endpoint: bool,
-    /// True if the gateway had no server ([`Gateway::had_no_server`]).
-    pub(crate) no_server: bool,
-    /// True if a pod that was ending gave the answer.
-    pub(crate) is_refused_by_pod: bool,
-    /// True if a pod that was not ending closed the gateway's kept connection as the request came, as its proxy saw.
-    pub(crate) crossed_a_close: bool,
-}
-
-/// Returns the cause of the loss of a request through a gateway. `None` if the failure has nothing to do with a
-/// gateway: then the rules of the Service's path hold.
-pub(crate) fn cause(failure: &Failure<'_>) -> Option<Cause> {
-    let Failure { outcome, status, attempts, is_explained, no_endpoint, .. } = *failure;
-    let any = |pod, ends: &[ServedEnd]| attempts.iter().any(|a| a.pod == pod && ends.contains(&a.ended));
-    let unserved = [ServedEnd::UpstreamRefused, ServedEnd::UpstreamReset];
-    if failure.is_refused_by_pod && matches!(outcome, Outcome::HttpError | Outcome::Ok) {
-        return Some(Cause::RefusedWhileEnding);
-    }
-    if any(PodState::Ending, &unserved) {
-        return Some(Cause::GatewayToDeadPod);
-    }
-    if any(PodState::Ending, &[ServedEnd::UpstreamEof, ServedEnd::Cancelled]) {
-        return Some(Cause::KilledInFlight);
-    }
-    if any(PodState::Starting, &unserved) {
-        return Some(Cause::NotReadyYet);
-    }
-    if failure.crossed_a_close {
-        return Some(Cause::IdleCloseRace);
-    }
-    if failure.no_server {
-        return Some(Cause::GatewayNoServer);
-    }
-    match outcome {
-        // Part of an answer was there: some pod was at work on it.
-        Outcome::ResetMidResponse | Outcome::TruncatedBody | Outcome::BodyTimeout => {
-            is_explained.then_some(Cause::KilledInFlight)
-        }
-        Outcome::HttpError | Outcome::Ok if no_endpoint && status == Some(503) => {
-            Some(Cause::NoReadyEndpoint)
-        }
-        // A recording proxy has seen it, and no end of a pod explains it.
-        Outcome::HttpError | Outcome::Ok if !attempts.is_empty() && !is_explained => {
-            Some(Cause::GatewayError)
-        }
-        Outcome::HttpError
-        | Outcome::Ok
-        | Outcome::ResetBeforeResponse
-        | Outcome::EofBeforeResponse
-        | Outcome::H2RefusedStream
-        | Outcome::H2Goaway => Some(match (is_explained, no_endpoint) {
-            (true, _) => Cause::GatewayToDeadPod,
-            (false, true) => Cause::NoReadyEndpoint,
-            (false, false) => Cause::GatewayError,
-        }),
-        Outcome::ResponseTimeout if is_explained => Some(Cause::GatewayToDeadPod),
-        _ => None,
-    }
+/// Returns the time by which a gateway had dropped a pod that was still answering: its named arrivals had ended for long
+/// enough. A later failure is not the pod's, but for example that of a stale flow of the gateway's own connections.
+/// `None` if the pod may have stopped before that.
+pub(crate) fn left_alive(end: &PodEnd, tail: &Tail) -> Option<Stamp> {
+    let last = tail.last_named.filter(|_| tail.rate > 0.0)?;
+    let left = silent_until(last, SHARE_FALLS * silence_s(tail.rate, LINK_ALPHA));
+    (left <= end.may_stop_from()).then_some(left)
 }
 
 /// Returns true if a gateway can have had no usable endpoint of the target when the request was sent.

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::run_info::{Balances, ClusterInfo, Target};
-use super::service_proxy::{ProxyEvidence, Spread};
+use super::{Balances, ClusterInfo, Target};
+use crate::service_proxy::{ProxyEvidence, Spread};
 
 /// Router of new connections to a target's pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

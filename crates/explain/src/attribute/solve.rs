@@ -1,0 +1,191 @@
+//! Attributes the lost requests: for each one the terminations, and other causes, that may explain it.
+//!
+//! The answer rests on itself. A pod may be the reason for a loss as long as it may have been routed to, and losses
+//! show until when that was; so they are taken in the order of time. Failures that only one pod explains show from when
+//! on it was dead, which sharpens everything that rests on the deaths; so the losses are then taken a second time. There
+//! is no third: deaths that rest on losses which were attributed by such deaths would confirm themselves.
+//!
+//! A failure is evidence of a pod's lower bound only if all its explanations are terminations. If several terminations
+//! explain it, it shows that the rules held one of them, and so every pod that the EndpointSlices dropped later than
+//! the last of these.
+
+use std::collections::HashMap;
+
+use crate::attribute::suspects::{Explanations, Known, Suspects, is_no_connection};
+use crate::route::arrivals::{Arrivals, Tail, arrives};
+use crate::route::death::Death;
+use crate::route::facts::Facts;
+use crate::route::reach;
+use crate::timeline::{PodEnd, Request};
+use rolldrop_record::run_info::Balances;
+use rolldrop_record::{Outcome, Stamp};
+
+/// What the losses mean.
+#[derive(Debug)]
+pub(crate) struct Attribution {
+    /// One entry per request that was not plainly answered; for those that were not lost, only the pod is named.
+    pub explanations: Vec<Explanations>,
+    /// By termination, then by target: arrivals at the pod, with those that losses show.
+    pub tails: Vec<Vec<Tail>>,
+}
+
+/// Finds the possible explanations of each lost request, and with them the arrivals of which the windows are made.
+pub(crate) fn solve(facts: &Facts<'_>) -> Attribution {
+    let suspects = Suspects::new(facts);
+    let Attribution { explanations, tails } =
+        Pass::begin(facts, &suspects, &facts.deaths, &facts.tails).run();
+    let mut deaths = facts.deaths.clone();
+    if !found_dead(&suspects, &explanations, &mut deaths) {
+        return Attribution { explanations, tails };
+    }
+    // There may not be room for those of both passes.
+    drop(explanations);
+    Pass::begin(facts, &suspects, &deaths, &tails).run()
+}
+
+/// One pass over the losses.
+struct Pass<'s> {
+    facts: &'s Facts<'s>,
+    suspects: &'s Suspects<'s>,
+    deaths: &'s [Death],
+    tails: Vec<Vec<Tail>>,
+    /// Arrivals before t0, with those that losses show.
+    before: Vec<Vec<Arrivals>>,
+}
+
+impl<'s> Pass<'s> {
+    /// Begins without losses. `known` are the tails of the pass before, for their rates.
+    fn begin(
+        facts: &'s Facts<'s>,
+        suspects: &'s Suspects<'s>,
+        deaths: &'s [Death],
+        known: &[Vec<Tail>],
+    ) -> Self {
+        let mut tails = facts.tails.clone();
+        let reaches = reach::reaches(facts, deaths, known);
+        for (tail, reach) in tails.iter_mut().flatten().zip(reaches.into_iter().flatten()) {
+            tail.reach = reach;
+        }
+        Self { facts, suspects, deaths, tails, before: facts.before.clone() }
+    }
+
+    fn run(mut self) -> Attribution {
+        let facts = self.facts;
+        let tries = facts.tries.iter().map(|tries| tries.losses.iter().enumerate());
+        // By target, places of the losses among its tries.
+        let places: Vec<HashMap<usize, usize>> =
+            tries.map(|losses| losses.map(|(place, loss)| (loss.request, place)).collect()).collect();
+        let named = |r: &Request| self.suspects.named(r);
+        let mut explanations: Vec<Explanations> = facts.others.iter().map(named).collect();
+        for &number in self.suspects.lost() {
+            let r = &facts.others[number];
+            if explanations[number].pod.is_some() {
+                continue;
+            }
+            let Some(target) = facts.timeline.target_of(&r.row) else { continue };
+            let place = places[target].get(&number).copied();
+            let known = Known { deaths: self.deaths, tails: &self.tails };
+            let mut found = self.suspects.weigh(known, target, r, place);
+            found.candidates.shrink_to_fit();
+            self.learn(target, r, &found);
+            explanations[number] = found;
+        }
+        Attribution { explanations, tails: self.tails }
+    }
+
+    /// Adds the evidence of a lost request about the windows of the pods that may explain it.
+    fn learn(&mut self, target: usize, r: &Request, found: &Explanations) {
+        let timeline = self.facts.timeline;
+        let balances = timeline.info.targets[target].balances;
+        if !arrives(r, balances) || !tells_of_a_dead_pod(r, balances) {
+            return;
+        }
+        let begun = r.begun();
+        let is_after = |termination: usize| begun >= timeline.ends[termination].t0.earliest;
+        for candidate in found.candidates.iter().filter(|candidate| is_after(candidate.termination)) {
+            let tail = &mut self.tails[candidate.termination][target];
+            tail.last_possible = tail.last_possible.max(Some(begun));
+        }
+        if let Some(only) = found.only() {
+            let end = &timeline.ends[only];
+            let tail = &mut self.tails[only][target];
+            if is_after(only) {
+                tail.last_alone = tail.last_alone.max(Some(begun));
+                tail.late += u64::from(begun > end.t0.latest);
+            } else if was_cut_off_with(r, end) {
+                // They come in order: what came after t0 is linked at the whole rate.
+                let before = &mut self.before[only][target];
+                before.add(begun);
+                tail.measure(before, end.t0.earliest);
+            }
+        } else if found.are_terminations() {
+            for last in self.last_dropped(target, found).into_iter().filter(|last| is_after(*last)) {
+                let tail = &mut self.tails[last][target];
+                tail.last_in_order = tail.last_in_order.max(Some(begun));
+            }
+        }
+    }
+
+    /// Returns the candidates that the slices dropped last, if the order of all is known.
+    fn last_dropped(&self, target: usize, found: &Explanations) -> Vec<usize> {
+        let never = Stamp::from_unix_ns(i64::MAX);
+        let dropped = |termination: usize| {
+            let reach = self.tails[termination][target].reach.as_ref().filter(|reach| reach.is_in_order)?;
+            Some((reach.dropped.unwrap_or(never), termination))
+        };
+        let all: Option<Vec<_>> = found.candidates.iter().map(|c| dropped(c.termination)).collect();
+        let all = all.unwrap_or_default();
+        let last = all.iter().map(|(at, _)| *at).max();
+        all.into_iter().filter(|(at, _)| Some(*at) == last).map(|(_, termination)| termination).collect()
+    }
+}
+
+/// Adds the time from which pods are seen to be dead: the second failed connect that only one termination explains. A
+/// single one may have another reason. Returns true if that is news.
+fn found_dead(suspects: &Suspects<'_>, explanations: &[Explanations], deaths: &mut [Death]) -> bool {
+    let Facts { timeline, others, .. } = suspects.facts;
+    let mut failed: Vec<Vec<Stamp>> = vec![Vec::new(); deaths.len()];
+    for &number in suspects.lost() {
+        let r = &others[number];
+        if let Some(only) = explanations[number].only()
+            && explanations[number].pod.is_none()
+            && r.is_new_connection()
+            && is_no_connection(&r.row)
+            && r.begun() >= timeline.ends[only].t0.latest
+        {
+            failed[only].push(r.begun());
+        }
+    }
+    let mut has_changed = false;
+    for (failed, death) in failed.iter().zip(deaths) {
+        if let Some(second) = failed.get(1)
+            && !death.is_sure(*second)
+        {
+            death.seen_dead(*second);
+            has_changed = true;
+        }
+    }
+    has_changed
+}
+
+/// Returns true if a new connection was established and cut off before the pod was gone.
+fn was_cut_off_with(r: &Request, end: &PodEnd) -> bool {
+    r.row.connected.is_some()
+        && matches!(r.row.outcome, Outcome::ResetBeforeResponse | Outcome::EofBeforeResponse)
+        && end.gone().is_none_or(|gone| r.row.end.shifted_ns(-r.uncertainty_ns) <= gone)
+}
+
+/// Returns true if a failure looks like that of a connection to a pod that is gone, so that it shows that the consumer
+/// still routed to it.
+fn tells_of_a_dead_pod(r: &Request, balances: Balances) -> bool {
+    match r.row.outcome {
+        Outcome::ConnectRefused
+        | Outcome::ConnectTimeout
+        | Outcome::ConnectUnreachable
+        | Outcome::ConnectError
+        | Outcome::ResetBeforeResponse
+        | Outcome::EofBeforeResponse => true,
+        Outcome::HttpError | Outcome::ResponseTimeout => balances == Balances::Requests,
+        _ => false,
+    }
+}

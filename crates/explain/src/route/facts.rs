@@ -1,0 +1,226 @@
+//! Facts about the routing that the requests give by themselves, before a lost one is attributed. They do not change.
+//!
+//! Sources that name the pod of a request come first: the proxy's row, the kernel's connection tracking, the response
+//! header, and for a reused connection the pod that it had reached before. Most lost requests have none of these:
+//! [`crate::attribute::solve`] finds the terminations that may explain them. The time until which a pod may have been
+//! routed to follows from [`crate::route::balance`] if connections are balanced at random, and otherwise from the
+//! silence of the pod's own arrivals.
+//!
+//! A connection that existed before t0 and was cut off with its pod shows nothing about the routing after t0, only
+//! about the routing before: it is one of the arrivals whose rate determines how long a silence must be.
+
+use std::sync::Arc;
+
+use crate::route::LAG_NS;
+use crate::route::arrivals::{Arrivals, Tail};
+use crate::route::balance;
+use crate::route::connections::Connections;
+use crate::route::death::Death;
+use crate::route::flows::{EndedFlows, Flows};
+use crate::route::gateway::{self, Gateway, Watching};
+use crate::route::observed::Observed;
+use crate::route::tries::{Loss, Tries};
+use crate::timeline::endpoints::Scope;
+use crate::timeline::{Request, Requests, Timeline};
+use rolldrop_record::parts::{PartError, Wanted};
+use rolldrop_record::{Outcome, Stamp};
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Facts<'a> {
+    pub(crate) timeline: &'a Timeline,
+    /// Requests that were not plainly answered.
+    pub(crate) others: &'a [Request],
+    /// One entry per request of `others`: true if a connection-tracking entry routed it, not the consumer.
+    pub(crate) stale: Vec<bool>,
+    /// By termination: the chance that an upper bound of its windows may be too small.
+    pub(crate) alpha: &'a [f64],
+    /// By termination: when its pod stopped, as the watches show it.
+    pub(crate) deaths: Vec<Death>,
+    /// By termination, then by target: arrivals at the pod, without those that losses show.
+    pub(crate) tails: Vec<Vec<Tail>>,
+    /// By termination, then by target: the same before t0.
+    pub(crate) before: Vec<Vec<Arrivals>>,
+    /// By target: new connections.
+    pub(crate) tries: Vec<Tries>,
+    /// Time at which each pod was first sent a request that it answered with success.
+    pub(crate) first_served: Vec<Option<Stamp>>,
+    /// By target and pod: time from which a starting pod had surely begun to serve, if nothing names pods.
+    pub(crate) quiet: Vec<Vec<Option<Stamp>>>,
+    /// By target: pods that its gateway may have used, if it has one.
+    pub(crate) gateways: Vec<Option<Gateway>>,
+    connections: Connections,
+}
+
+impl<'a> Facts<'a> {
+    /// Takes what the plainly answered requests showed, and adds the others.
+    ///
+    /// # Errors
+    /// If rows cannot be read.
+    pub(crate) fn of(
+        timeline: &'a Timeline,
+        requests: &'a Requests,
+        alpha: &'a [f64],
+        mut observed: Observed<'a>,
+    ) -> Result<Self, PartError> {
+        let flows = Flows::of(&requests.others);
+        let Asked { mut connections, ended, gateways } = Asked::of(timeline, requests, &flows)?;
+        for r in &requests.others {
+            observed.add(timeline, r);
+            connections.see(timeline, requests, r);
+        }
+        let mut stale = flows.stale(&ended);
+        for (stale, r) in stale.iter_mut().zip(&requests.others) {
+            *stale |= met_an_old_entry(timeline, r);
+        }
+        add_tries(timeline, &requests.others, &stale, &mut observed.tries);
+        observed.tries.iter_mut().for_each(Tries::sort);
+        let tails = tails(timeline, &observed);
+        let Observed { before, tries, first_served, .. } = observed;
+        let mut gateways: Vec<Option<Gateway>> =
+            gateways.into_iter().map(|watching| watching.map(Watching::done)).collect();
+        for (target, gateway) in gateways.iter_mut().enumerate() {
+            let left =
+                timeline.ends.iter().zip(&tails).map(|(end, tails)| gateway::left_alive(end, &tails[target]));
+            gateway.iter_mut().for_each(|gateway| gateway.leaves(left.clone()));
+        }
+        Ok(Self {
+            timeline,
+            others: &requests.others,
+            stale,
+            alpha,
+            deaths: timeline.ends.iter().map(|end| Death::of(timeline, end)).collect(),
+            tails,
+            before,
+            quiet: tries.iter().map(|tries| quiet(timeline, tries)).collect(),
+            tries,
+            first_served,
+            gateways,
+            connections,
+        })
+    }
+
+    /// Returns the pod that a request reached, as far as it is known.
+    pub(crate) fn pod<'r>(&'r self, r: &'r Request) -> Option<&'r Arc<str>> {
+        self.connections.pod(r)
+    }
+
+    /// Returns true if they name the pods of plainly answered requests that do not name them.
+    pub(crate) fn know_more_than(&self, requests: &Requests) -> bool {
+        requests.has_unnamed_plain && !self.connections.is_empty()
+    }
+}
+
+/// Returns true for a connect without an answer for which the kernel made no entry: the entry of an earlier connection
+/// from the same port, possibly of an earlier run, routed it.
+fn met_an_old_entry(timeline: &Timeline, r: &Request) -> bool {
+    matches!(r.row.outcome, Outcome::ConnectTimeout | Outcome::ConnectUnreachable)
+        && timeline.tracked.as_ref().is_some_and(|tracked| tracked.had_no_entry(&r.row))
+}
+
+/// Adds the new connections among requests that were not plainly answered.
+fn add_tries(timeline: &Timeline, others: &[Request], stale: &[bool], tries: &mut [Tries]) {
+    for (number, (r, stale)) in others.iter().zip(stale).enumerate() {
+        let is_routed = r.is_new_connection() && !stale;
+        let Some(target) = timeline.target_of(&r.row).filter(|_| is_routed) else { continue };
+        match r.row.outcome {
+            Outcome::NotSent => {}
+            // A pod that refuses with a status of its own has accepted the connection, too.
+            Outcome::Ok | Outcome::HttpError => tries[target].answered(r.begun(), r.pod().is_some()),
+            // The result of a request that was cut off is unknown.
+            outcome => {
+                let pod = r.pod().map(Arc::clone);
+                tries[target].lost(Loss { at: r.begun(), request: number, pod, outcome });
+            }
+        }
+    }
+}
+
+/// Returns the arrivals at each pod once all requests are observed.
+fn tails(timeline: &Timeline, observed: &Observed<'_>) -> Vec<Vec<Tail>> {
+    let tail = |end: usize, target: usize| {
+        let (t0, (observed_until, uncertainty_ns)) = (timeline.ends[end].t0, observed.until[target]);
+        let usable = timeline.endpoints.usable_at(&Scope::of(&timeline.info.targets[target]), t0.earliest);
+        let rate = observed.tries[target].rate();
+        let mut tail = observed.tails[end][target].clone();
+        (tail.observed_until, tail.uncertainty_ns) = (observed_until, uncertainty_ns);
+        tail.rate_expected = usable.map_or(0.0, |usable| rate / usable.pods.len().max(1) as f64);
+        tail.measure(&observed.before[end][target], t0.earliest);
+        tail
+    };
+    let targets = 0..timeline.info.targets.len();
+    (0..timeline.ends.len()).map(|end| targets.clone().map(|target| tail(end, target)).collect()).collect()
+}
+
+/// Returns the time from which each starting pod had surely begun to serve.
+fn quiet(timeline: &Timeline, tries: &Tries) -> Vec<Option<Stamp>> {
+    let endpoints = timeline.endpoints.most(None).max(1);
+    let since = |at: Stamp| balance::quiet_since(tries, at.shifted_ns(LAG_NS), endpoints);
+    let lives = timeline.pods.iter();
+    lives.map(|life| life.endpoint_ready.filter(|_| !life.listed).and_then(since)).collect()
+}
+
+/// Questions about the answered requests that the other requests raise.
+#[derive(Clone)]
+struct Asked {
+    connections: Connections,
+    ended: EndedFlows,
+    gateways: Vec<Option<Watching>>,
+}
+
+impl Asked {
+    /// Columns read for these questions, with those that show the pod.
+    const COLUMNS: &'static [&'static str] = &[
+        "source",
+        "seq",
+        "target",
+        "scheduled_ns",
+        "connect_start_ns",
+        "connected_ns",
+        "tls_ns",
+        "sent_ns",
+        "end_ns",
+        "outcome",
+        "status",
+        "grpc_status",
+        "conn",
+        "conn_reused",
+        "local_port",
+        "remote_addr",
+        "routed_to",
+        "pod",
+    ];
+
+    /// Reads the rows, if there are any questions.
+    fn of(timeline: &Timeline, requests: &Requests, flows: &Flows<'_>) -> Result<Self, PartError> {
+        let nothing = Self {
+            connections: Connections::default(),
+            ended: EndedFlows::default(),
+            gateways: gateway::watch(timeline, &requests.others),
+        };
+        let asks_for_pods = requests.has_named && !requests.unnamed.is_empty();
+        let asks_gateways = nothing.gateways.iter().any(Option::is_some);
+        if !asks_for_pods && !asks_gateways && !flows.may_be_stale() {
+            return Ok(nothing);
+        }
+        let add = |asked: &mut Self, r: &Request| asked.add(timeline, requests, flows, r);
+        requests.plain(Wanted::Only(Self::COLUMNS), || nothing.clone(), add, Self::merge)
+    }
+
+    fn add(&mut self, timeline: &Timeline, requests: &Requests, flows: &Flows<'_>, r: &Request) {
+        self.connections.see(timeline, requests, r);
+        flows.answered(r, &mut self.ended);
+        if let Some(gateway) = timeline.target_of(&r.row).and_then(|target| self.gateways[target].as_mut()) {
+            gateway.answered(&r.row);
+        }
+    }
+
+    /// Adds the evidence of later requests.
+    fn merge(&mut self, later: Self) {
+        self.connections.merge(later.connections);
+        self.ended.merge(later.ended);
+        for (own, later) in self.gateways.iter_mut().zip(later.gateways) {
+            own.iter_mut().zip(later).for_each(|(own, later)| own.merge(&later));
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Observations that requests give by themselves, while they are read.
+
+use crate::route::arrivals::{Arrivals, Tail, arrives};
+use crate::route::tries::Tries;
+use crate::timeline::by_name::ByName;
+use crate::timeline::{Lives, Request, Timeline};
+use rolldrop_record::run_info::Balances;
+use rolldrop_record::{Outcome, Stamp};
+
+/// Sums of these observations.
+#[derive(Debug)]
+pub(crate) struct Observed<'a> {
+    /// By termination, then by target: named arrivals at the pod.
+    pub(super) tails: Vec<Vec<Tail>>,
+    /// By termination, then by target: named arrivals before t0.
+    pub(super) before: Vec<Vec<Arrivals>>,
+    /// By target: new connections.
+    pub(super) tries: Vec<Tries>,
+    /// Time at which each pod was first sent a request that it answered with success.
+    pub(super) first_served: Vec<Option<Stamp>>,
+    /// By target: the last time at which a request was tried, and the uncertainty of its clients' clocks.
+    pub(super) until: Vec<(Option<Stamp>, i64)>,
+    met: ByName<Lives<'a>>,
+}
+
+impl<'a> Observed<'a> {
+    /// Starts without requests.
+    pub(crate) fn new(timeline: &Timeline) -> Self {
+        let (ends, targets) = (timeline.ends.len(), timeline.info.targets.len());
+        Self {
+            tails: vec![vec![Tail::default(); targets]; ends],
+            before: vec![vec![Arrivals::default(); targets]; ends],
+            tries: vec![Tries::new(timeline); targets],
+            first_served: vec![None; timeline.pods.len()],
+            until: vec![(None, 0); targets],
+            met: ByName::default(),
+        }
+    }
+
+    /// Adds a request that was plainly answered.
+    pub(crate) fn answered(&mut self, timeline: &'a Timeline, r: &Request) {
+        self.add(timeline, r);
+        if let Some(target) = timeline.target_of(&r.row).filter(|_| r.is_new_connection()) {
+            self.tries[target].answered(r.begun(), r.pod().is_some());
+        }
+    }
+
+    /// Adds the arrival of any request.
+    pub(super) fn add(&mut self, timeline: &'a Timeline, r: &Request) {
+        let lives = r.pod().map(|pod| *self.met.get(pod, || timeline.lives_of(pod)));
+        if r.row.outcome == Outcome::Ok
+            && let Some(life) = lives.and_then(|lives| lives.number_at(r.begun()))
+        {
+            let first = &mut self.first_served[life];
+            *first = Some(first.map_or(r.begun(), |first| first.min(r.begun())));
+        }
+        let Some(target) = timeline.target_of(&r.row) else { return };
+        let balances = timeline.info.targets[target].balances;
+        if r.row.outcome == Outcome::NotSent || !arrives(r, balances) {
+            return;
+        }
+        let (until, uncertainty_ns) = &mut self.until[target];
+        *until = (*until).max(Some(r.begun()));
+        *uncertainty_ns = r.uncertainty_ns.max(*uncertainty_ns);
+        let Some(end) = lives.and_then(|lives| lives.end_at(r.begun())) else { return };
+        let t0 = timeline.ends[end].t0;
+        if r.begun() < t0.earliest {
+            self.before[end][target].add(r.begun());
+        }
+        let tail = &mut self.tails[end][target];
+        tail.arrival(r.begun(), t0.latest, r.named().is_none());
+        if balances == Balances::Connections && matches!(r.row.outcome, Outcome::Ok | Outcome::HttpError) {
+            tail.last_accepted = tail.last_accepted.max(Some(r.begun().shifted_ns(-r.uncertainty_ns)));
+        }
+    }
+
+    /// Adds the observations of later requests.
+    pub(crate) fn merge(&mut self, later: Self) {
+        for (own, later) in self.tails.iter_mut().flatten().zip(later.tails.iter().flatten()) {
+            own.merge(later);
+        }
+        for (own, later) in self.before.iter_mut().flatten().zip(later.before.iter().flatten()) {
+            own.merge(later);
+        }
+        for (own, later) in self.tries.iter_mut().zip(&later.tries) {
+            own.merge(later);
+        }
+        for (own, later) in self.first_served.iter_mut().zip(later.first_served) {
+            *own = own.iter().copied().chain(later).min();
+        }
+        for ((until, uncertainty_ns), later) in self.until.iter_mut().zip(later.until) {
+            (*until, *uncertainty_ns) = ((*until).max(later.0), later.1.max(*uncertainty_ns));
+        }
+    }
+}

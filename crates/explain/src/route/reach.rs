@@ -1,0 +1,44 @@
+//! Time for which each pod may have been routed to, by random balancing, given the deaths of all.
+
+use crate::route::LAG_NS;
+use crate::route::arrivals::Tail;
+use crate::route::balance::{self, Reach, Route};
+use crate::route::death::Death;
+use crate::route::facts::Facts;
+use crate::timeline::endpoints::Scope;
+use rolldrop_record::Stamp;
+use rolldrop_record::routing::Balancing;
+
+/// Returns, by termination and target, for how long random balancing may have routed to the pod; `None` for targets of
+/// which the consumer does not balance that way. The rates are those of `tails`.
+pub(crate) fn reaches(facts: &Facts<'_>, deaths: &[Death], tails: &[Vec<Tail>]) -> Vec<Vec<Option<Reach>>> {
+    let timeline = facts.timeline;
+    // The next pod of a StatefulSet's name is another one.
+    let dead = |pod: &str, at: Stamp| {
+        timeline.end_of(pod, at).map(|end| &deaths[end]).filter(|death| death.is_sure(at))
+    };
+    let mut reaches: Vec<Vec<Option<Reach>>> = vec![vec![None; timeline.info.targets.len()]; deaths.len()];
+    for (number, target) in timeline.info.targets.iter().enumerate() {
+        let Balancing::Random { .. } = target.balancing(&timeline.info.cluster) else { continue };
+        let states = timeline.endpoints.usable(&Scope::of(target));
+        for (e, end) in timeline.ends.iter().enumerate() {
+            let Some(route) = Route::of(end, states) else { continue };
+            let tail = &tails[e][number];
+            let from = tail.last_named.map_or(end.t0.latest, |at| at.max(end.t0.latest));
+            let may_be_another = |at: Stamp| {
+                timeline.ends.iter().enumerate().any(|(o, other)| {
+                    let until = match &reaches[o][number] {
+                        Some(reach) => reach.until,
+                        None => other.gone().map(|gone| gone.shifted_ns(LAG_NS)),
+                    };
+                    o != e && other.t0.earliest <= at && until.is_none_or(|until| at <= until)
+                })
+            };
+            let alpha = tail.alpha_of_balance(facts.alpha[e]);
+            let tries = &facts.tries[number];
+            let reach = balance::reach((end, &deaths[e]), &route, tries, from, alpha, &dead, may_be_another);
+            reaches[e][number] = Some(reach);
+        }
+    }
+    reaches
+}

@@ -1,0 +1,70 @@
+//! One client connection as its rows show it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Shared;
+use super::budget::Unrecorded;
+use super::sides::Sides;
+use rolldrop_record::{Protocol, ServedEnd, ServedRow, Stamp};
+
+/// Fields that the rows of one connection share.
+pub(super) struct Origin {
+    pub(super) shared: Arc<Shared>,
+    pub(super) sides: Sides,
+    peer: Arc<str>,
+    accepted: Stamp,
+    conn: u64,
+}
+
+impl Origin {
+    /// Returns the fields of a connection that was accepted.
+    pub(super) fn new(shared: Arc<Shared>, peer: SocketAddr, accepted: Stamp, conn: u64) -> Self {
+        let sides = Sides::beginning_at(shared.ticks.load(Ordering::Relaxed));
+        Self { shared, sides, peer: peer.to_string().into(), accepted, conn }
+    }
+
+    /// Returns a row for a request or connection that ends now, with the fields that all rows of this connection share.
+    pub(super) fn row(&self, protocol: Protocol, ended: ServedEnd) -> ServedRow {
+        ServedRow {
+            source: self.shared.pod.clone(),
+            request: None,
+            pod: self.shared.pod.clone(),
+            peer_addr: self.peer.clone(),
+            protocol,
+            accepted: self.accepted,
+            head: None,
+            end: self.shared.clock.now(),
+            status: None,
+            grpc_status: None,
+            ended,
+            detail: None,
+            conn: self.conn,
+            conn_first_request: false,
+            stream: None,
+            bytes_from_client: None,
+            bytes_from_app: None,
+        }
+    }
+
+    /// Counts a request, or a connection that counts as one, as begun.
+    pub(super) fn begin(&self) {
+        self.shared.in_flight.begin();
+        self.sides.begin();
+    }
+
+    /// Drops a request under way whose end could not be determined.
+    pub(super) fn forget(&self) {
+        self.sides.end();
+        self.shared.journal.unrecorded(Unrecorded::Answers);
+        self.shared.in_flight.end();
+    }
+
+    /// Records a request or connection that has ended.
+    pub(super) fn record(&self, row: ServedRow) {
+        self.sides.end();
+        self.shared.journal.row(row);
+        self.shared.in_flight.end();
+    }
+}
