@@ -171,7 +171,7 @@ async fn dispatch(request: Request<Incoming>, server: &Arc<Server>) -> Result<An
             eviction::answer(request, shared, &query, &namespace, &name).await
         }
         Route::Object { namespace, name, subresource: Subresource::Unsupported(what), .. } => {
-            Err(what.answer(shared, &namespace, &name))
+            Err(unsupported::answer(what, shared, &namespace, &name))
         }
         Route::Object { namespace, name, subresource: Subresource::Log, .. } => {
             log::answer(&request, shared, &query, &namespace, &name).await
