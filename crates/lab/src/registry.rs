@@ -146,6 +146,11 @@ impl Registry {
     }
 
     /// Returns an address for a new pod of a node (see [`AddressBlock::next_pod`]).
+    /// Returns all objects of a resource in one namespace or in all.
+    pub(crate) fn all(&self, resource: Resource, namespace: Option<&str>) -> Vec<Arc<Value>> {
+        self.inner.store.list(resource, namespace).0
+    }
+
     pub(crate) fn next_pod_address(&self, node_index: u8) -> Option<Ipv4Addr> {
         self.inner.addresses.next_pod(node_index)
     }

@@ -63,7 +63,7 @@ impl Registry {
         let given = metadata["name"].as_str().filter(|name| !name.is_empty()).map(str::to_owned);
         let name = given.or_else(|| generated.map(|prefix| prefix + &in_name_characters(rand::random(), 5)));
         let name = name.ok_or_else(|| {
-            let causes = [FieldError::required_because("metadata.name", "name or generateName is required")];
+            let causes = [FieldError::required("metadata.name", "name or generateName is required")];
             Status::invalid(resource, "", &causes)
         })?;
         metadata["name"] = json!(name);
