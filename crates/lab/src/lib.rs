@@ -53,6 +53,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use futures::{FutureExt, TryFutureExt};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -177,14 +178,15 @@ impl Embedded {
         let inside = match network {
             Network::Userspace => server,
             Network::Kernel(_) => {
-                let address = SocketAddr::from((registry.control_plane_address(), API_PORT));
+                let address = SocketAddr::from((registry.addresses().control_plane(), API_PORT));
                 listeners.push(TcpListener::bind(address).await.map_err(EmbeddedError::Listen)?);
                 address
             }
         };
         let nodes = bootstrap::create_objects(&registry, &config, network.proxy_mode(), inside)
             .map_err(EmbeddedError::Bootstrap)?;
-        let dns = dns::Server::bind(registry.control_plane_address()).await.map_err(EmbeddedError::Dns)?;
+        let dns =
+            dns::Server::bind(registry.addresses().control_plane()).await.map_err(EmbeddedError::Dns)?;
         let dns_address = dns.address();
         bootstrap::announce_dns(&registry, dns_address).map_err(EmbeddedError::Bootstrap)?;
         let identity = api::Identity::new(&server_addresses(&registry, nodes.len()))?;
@@ -276,11 +278,7 @@ fn run(
     let authority = Arc::clone(identity.authority_pem());
     let server = Arc::new(api::Server::new(shared.clone(), agents.clone(), tokens.clone(), identity));
     for listener in listeners {
-        let server = Arc::clone(&server);
-        tasks.spawn(async move {
-            api::serve(listener, server).await;
-            Ok(())
-        });
+        tasks.spawn(api::serve(listener, Arc::clone(&server)).map(Ok));
     }
     if let Network::Kernel(fabric) = &shared.network {
         let (fabric, stop) = (Arc::clone(fabric), shared.stop.clone());
@@ -291,44 +289,28 @@ fn run(
             }
         });
     }
-    {
-        let shared = shared.clone();
-        tasks.spawn(async move {
-            dns.serve(shared).await;
-            Ok(())
-        });
-    }
+    tasks.spawn(dns.serve(shared.clone()).map(Ok));
     for (index, name) in (0..).zip(&nodes) {
         let node = NodeInfo {
             name: name.clone(),
             index,
-            address: shared.registry.node_address(index),
+            address: shared.registry.addresses().node(index),
             own_binary: own_binary.to_owned(),
             agents: agents.clone(),
             tokens: tokens.clone(),
             authority: Arc::clone(&authority),
         };
-        let shared = shared.clone();
-        tasks.spawn(async move {
-            node::run(shared, node).await;
-            Ok(())
-        });
+        tasks.spawn(node::run(shared.clone(), node).map(Ok));
     }
-    {
-        let shared = shared.clone();
-        tasks.spawn(async move { Ok(service_proxy::run(shared, nodes).await?) });
-    }
-    tasks.spawn(async move {
-        controllers::run(shared, authority).await;
-        Ok(())
-    });
+    tasks.spawn(service_proxy::run(shared.clone(), nodes).map_err(EmbeddedError::from));
+    tasks.spawn(controllers::run(shared, authority).map(Ok));
     tasks
 }
 
 /// Returns the addresses besides loopback at which nodes reach the API server, and pods by the Service `kubernetes`.
 fn server_addresses(registry: &Registry, nodes: usize) -> Vec<IpAddr> {
-    let nodes = (0..=u8::MAX).take(nodes).map(|index| registry.node_address(index));
-    let inside = [Some(registry.control_plane_address()), registry.kubernetes_service_address()];
+    let nodes = (0..=u8::MAX).take(nodes).map(|index| registry.addresses().node(index));
+    let inside = [Some(registry.addresses().control_plane()), registry.addresses().services().next()];
     nodes.chain(inside.into_iter().flatten()).map(IpAddr::from).collect()
 }
 
@@ -347,11 +329,11 @@ fn fabric(
 ) -> Result<Fabric, kernel::KernelError> {
     let plan = |index| NodePlan {
         name: bootstrap::node_name(index),
-        address: registry.node_address(index),
+        address: registry.addresses().node(index),
         pods: address::node_pods(index),
     };
     let plans: Vec<_> = (0..=u8::MAX).zip(0..config.nodes).map(|(index, _)| plan(index)).collect();
-    let (names, control_plane) = (kernel::names_dir(log_dir), registry.control_plane_address());
+    let (names, control_plane) = (kernel::names_dir(log_dir), registry.addresses().control_plane());
     let mut fabric = Fabric::build(entered, control_plane, &plans, config.gone_address, names)?;
     fabric.look_names_up_by(&dns::resolv_conf("default", control_plane))?;
     if !config.latencies.link.is_empty() {

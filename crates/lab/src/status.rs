@@ -260,6 +260,13 @@ impl Status {
     }
 }
 
+/// Logs a failure that nobody else is told of: `what` did not happen.
+pub(crate) fn note_failure<T>(result: Result<T, Status>, what: &str) {
+    if let Err(status) = result {
+        tracing::debug!(%status, "{what}");
+    }
+}
+
 /// Formats a kind with its group.
 fn qualified_kind(group: &str, kind: &str) -> String {
     if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") }
@@ -275,6 +282,10 @@ pub struct FieldError {
 }
 
 impl FieldError {
+    fn new(reason: &'static str, field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { reason, field: field.into(), message: message.into() }
+    }
+
     /// The field is missing. `why` may be empty.
     pub fn required(field: impl Into<String>, why: &str) -> Self {
         Self::new("FieldValueRequired", field, why)
@@ -282,10 +293,6 @@ impl FieldError {
 
     /// The field has a value that it may not have.
     pub fn invalid(field: impl Into<String>, value: &Value, why: &str) -> Self {
-    fn new(reason: &'static str, field: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { reason, field: field.into(), message: message.into() }
-    }
-
         Self::new("FieldValueInvalid", field, format!("{value}: {why}"))
     }
 

@@ -61,7 +61,7 @@ pub(super) async fn collection(
             let object = read_object(request, schema::of(resource)).await?;
             let mut warnings = validation.judge_object(schema::of(resource), &object)?;
             if resource == Resource::Pods {
-                tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_create)).await;
+                shared.delay(|latencies| latencies.pod_create).await;
             }
             let created = registry.create_with(resource, &namespace, object, effect)?;
             if effect == Effect::Stored {

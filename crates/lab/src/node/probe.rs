@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Probe;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::action::{Action, NotDone, Outcome};
 use super::context::PodContext;
@@ -115,8 +115,7 @@ impl Prober {
             };
             known = Some(counted);
             if self.kind == ProbeKind::Readiness {
-                let latency = &self.context.shared.config.latencies.probe_to_ready;
-                sleep(self.context.shared.sampler.sample(latency)).await;
+                self.context.shared.delay(|latencies| latencies.probe_to_ready).await;
             }
             if self.findings.send((self.kind, counted)).is_err() {
                 return;

@@ -1,6 +1,7 @@
 //! The status of a pod, as a kubelet writes it. Pure.
 
 use k8s_openapi::api::core::v1::Container;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::view::{Ended, Kind, State, View};
@@ -72,23 +73,12 @@ impl Verdict {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 enum Phase {
     Pending,
     Running,
     Succeeded,
     Failed,
-}
-
-impl Phase {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Pending => "Pending",
-            Self::Running => "Running",
-            Self::Succeeded => "Succeeded",
-            Self::Failed => "Failed",
-        }
-    }
 }
 
 impl Snapshot<'_> {
@@ -111,12 +101,13 @@ impl Snapshot<'_> {
             status["message"] = json!(verdict.message());
         }
         status["observedGeneration"] = json!(self.observed_generation);
-        status["phase"] = json!(phase.name());
+        status["phase"] = json!(phase);
         status["hostIP"] = json!(self.host_ip);
         status["hostIPs"] = json!([{"ip": self.host_ip}]);
         status["startTime"] = json!(self.started_at);
-        status["qosClass"] =
-            status["qosClass"].as_str().map_or_else(|| json!("BestEffort"), |class| json!(class));
+        if !status["qosClass"].is_string() {
+            status["qosClass"] = json!("BestEffort");
+        }
         // The address shows with the first container, as on a real node.
         if phase != Phase::Pending
             || self.containers.iter().any(|c| matches!(c.view.state, State::Running { .. }))

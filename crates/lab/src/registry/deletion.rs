@@ -143,6 +143,15 @@ impl Registry {
         })
     }
 
+    /// Deletes this object with the default options, as [`Registry::delete`]. One that is gone already counts as deleted.
+    pub(crate) fn remove(&self, resource: Resource, object: &Value) -> Result<(), Status> {
+        let (namespace, name) = key(object);
+        match self.delete(resource, &namespace, &name, &DeleteOptions::default()) {
+            Err(status) if status.code() != 404 => Err(status),
+            _ => Ok(()),
+        }
+    }
+
     /// Does the first half of [`Registry::delete`], for callers that let time pass before the second, as a real API
     /// server does: a pod whose grace period is over is marked, and still there.
     ///
