@@ -24,6 +24,7 @@ mod duration;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod kernel;
+mod kubeconfig;
 mod latency;
 mod logs;
 mod network;
@@ -174,9 +175,9 @@ impl Embedded {
             }
         };
         let mut listeners = vec![listen(options.listener).map_err(EmbeddedError::Listen)?];
-        let server = listeners[0].local_addr().map_err(EmbeddedError::Listen)?;
+        let address = listeners[0].local_addr().map_err(EmbeddedError::Listen)?;
         let inside = match network {
-            Network::Userspace => server,
+            Network::Userspace => address,
             Network::Kernel(_) => {
                 let address = SocketAddr::from((registry.addresses().control_plane(), API_PORT));
                 listeners.push(TcpListener::bind(address).await.map_err(EmbeddedError::Listen)?);
@@ -204,11 +205,11 @@ impl Embedded {
             log_dir: Arc::clone(&log_dir),
             stop: stop.clone(),
         };
-        let access = Access { agents: Agents::default(), tokens, identity: identity.clone() };
-        let tasks = run(shared, access, listeners, dns, nodes, &options.own_binary);
+        let server = api::Server::new(shared.clone(), Agents::default(), tokens, identity.clone());
+        let tasks = run(shared, Arc::new(server), listeners, dns, nodes, &options.own_binary);
         let namespaces = matches!(network, Network::Kernel(_)).then_some(log_dir.as_path());
         let whereabouts = Whereabouts::of_this_process(namespaces);
-        Ok(Self { server, dns: dns_address, identity, token, whereabouts, stop, tasks })
+        Ok(Self { server: address, dns: dns_address, identity, token, whereabouts, stop, tasks })
     }
 
     /// Returns the API server's URL.
@@ -229,18 +230,7 @@ impl Embedded {
             "certificate-authority-data": authority,
             "extensions": [{"name": EXTENSION, "extension": self.whereabouts}],
         });
-        let config = json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "rolldrop", "cluster": cluster}],
-            "users": [{"name": "rolldrop", "user": {"token": self.token}}],
-            "contexts": [{
-                "name": "rolldrop",
-                "context": {"cluster": "rolldrop", "user": "rolldrop", "namespace": "default"},
-            }],
-            "current-context": "rolldrop",
-        });
-        format!("{config:#}\n")
+        kubeconfig::text("rolldrop", &cluster, &json!({"token": self.token}), "default")
     }
 
     /// Waits until a part of the cluster ends by itself, which none should.
@@ -258,25 +248,17 @@ impl Embedded {
     }
 }
 
-/// Parts by which the API server and the nodes reach each other.
-struct Access {
-    agents: Agents,
-    tokens: Tokens,
-    identity: api::Identity,
-}
-
 /// Runs all parts of a cluster until it is stopped, each in a task.
 fn run(
     shared: Shared,
-    Access { agents, tokens, identity }: Access,
+    server: Arc<api::Server>,
     listeners: Vec<TcpListener>,
     dns: dns::Server,
     nodes: Vec<String>,
     own_binary: &Path,
 ) -> JoinSet<Result<(), EmbeddedError>> {
     let mut tasks = JoinSet::new();
-    let authority = Arc::clone(identity.authority_pem());
-    let server = Arc::new(api::Server::new(shared.clone(), agents.clone(), tokens.clone(), identity));
+    let authority = server.identity.authority_pem();
     for listener in listeners {
         tasks.spawn(api::serve(listener, Arc::clone(&server)).map(Ok));
     }
@@ -296,14 +278,14 @@ fn run(
             index,
             address: shared.registry.addresses().node(index),
             own_binary: own_binary.to_owned(),
-            agents: agents.clone(),
-            tokens: tokens.clone(),
-            authority: Arc::clone(&authority),
+            agents: server.agents.clone(),
+            tokens: server.tokens.clone(),
+            authority: Arc::clone(authority),
         };
         tasks.spawn(node::run(shared.clone(), node).map(Ok));
     }
     tasks.spawn(service_proxy::run(shared.clone(), nodes).map_err(EmbeddedError::from));
-    tasks.spawn(controllers::run(shared, authority).map(Ok));
+    tasks.spawn(controllers::run(shared, Arc::clone(authority)).map(Ok));
     tasks
 }
 
