@@ -22,7 +22,7 @@ use crate::resource::Resource;
 use crate::selector::LabelSelector;
 use crate::shared::Shared;
 use crate::status::Status;
-use place::{Places, new_pod, node_of};
+use place::{Places, new_pod, node_of, places};
 use steps::{Look, Steps, created};
 
 const COMPONENT: &str = "daemonset-controller";
@@ -49,7 +49,7 @@ async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
     let hash = revision_of(&history.update).to_owned();
     let is_new = |pod: &Value| pod["metadata"]["labels"][REVISION_LABEL] == *hash;
     let nodes = registry.all(Resource::Nodes, None);
-    let places = Places::of(&set, &nodes);
+    let places = places(&set, &nodes);
     let done = if is_being_deleted(&set) {
         Ok(())
     } else {
@@ -113,7 +113,7 @@ fn status_of(
 ) -> Value {
     let (mut desired, mut current, mut misplaced) = (0_usize, 0_usize, 0_usize);
     let (mut ready, mut available, mut updated) = (0_usize, 0_usize, 0_usize);
-    for (node, place) in places.iter() {
+    for (node, place) in places {
         let on_node = pods.get(node).map_or(&[][..], Vec::as_slice);
         if !place.starts {
             misplaced += usize::from(!on_node.is_empty());

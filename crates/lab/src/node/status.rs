@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::view::{Ended, Kind, State, View};
 use crate::conditions;
+use crate::value::{list, text};
 
 /// Everything that a pod's status shows.
 pub(super) struct Snapshot<'a> {
@@ -293,20 +294,17 @@ fn ended_json(ended: &Ended) -> Value {
 
 /// Describes the readiness gates that keep a pod with ready containers from being ready.
 fn closed_readiness_gates(pod: &Value) -> Vec<String> {
-    let gates = pod["spec"]["readinessGates"].as_array().into_iter().flatten();
-    let conditions = pod["status"]["conditions"].as_array();
     let why = |gate: &Value| {
         let kind = &gate["conditionType"];
-        match conditions.into_iter().flatten().find(|condition| condition["type"] == *kind) {
-            Some(condition) if condition["status"] == "True" => None,
-            Some(condition) => Some(format!(
-                "the status of pod readiness gate {kind} is not \"True\", but {}",
-                condition["status"].as_str().unwrap_or_default()
-            )),
+        match conditions::of(pod, text(kind))["status"].as_str() {
+            Some("True") => None,
+            Some(other) => {
+                Some(format!("the status of pod readiness gate {kind} is not \"True\", but {other}"))
+            }
             None => Some(format!("corresponding condition of pod readiness gate {kind} does not exist.")),
         }
     };
-    gates.filter_map(why).collect()
+    list(&pod["spec"]["readinessGates"]).iter().filter_map(why).collect()
 }
 
 fn condition(kind: &str, holds: bool, reason: &str, message: &str, observed_generation: i64) -> Value {
