@@ -16,9 +16,8 @@ use hyper::header::{CONNECTION, HeaderName, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -33,7 +32,7 @@ use super::websocket;
 use super::{Config, Habit, WorkloadError};
 
 /// Connections that may wait in the accept queue.
-const BACKLOG: i32 = 4096;
+const BACKLOG: u32 = 4096;
 /// Time for which a connection without a request yet may still send one after the server stopped accepting: it was
 /// accepted, so its request is probably on its way.
 const FIRST_REQUEST_WAIT: Duration = Duration::from_secs(1);
@@ -352,12 +351,10 @@ async fn back_off_from(error: &io::Error) {
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 async fn serve_connection(stream: TcpStream, shared: Rc<Shared>, finish: CancellationToken) {
