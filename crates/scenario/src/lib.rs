@@ -1,6 +1,6 @@
 //! YAML to a validated scenario: what to deploy, load, disrupt and expect.
 //!
-//! Text becomes a tree that remembers its lines ([`yaml`]), then the raw form with every key checked (`raw`), then a
+//! Text becomes a tree that remembers its lines (`yaml`), then the raw form with every key checked (`raw`), then a
 //! [`Scenario`] without contradictions. An error names file, line, key and remedy. Nothing here talks to a cluster.
 
 mod builtin;

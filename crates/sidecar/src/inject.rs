@@ -4,7 +4,7 @@
 //! sidecar listens on another, and the Services are pointed to the sidecar.
 //!
 //! - A Service that names its target port: the name moves to the sidecar's port. The app's port is
-//!   called [`APP_PORT_NAME`] from then on, also by the app's own probes and hooks.
+//!   called `rolldrop-app` from then on, also by the app's own probes and hooks.
 //! - A Service that numbers it: the number is changed, and an annotation keeps the old one.
 //!
 //! Manifests in, manifests out: nothing here talks to a cluster. The text is edited in place, comments

@@ -106,7 +106,7 @@ impl Workloads {
 }
 
 impl Session {
-    /// Returns the current state of the workloads; see [`Caller::workloads`].
+    /// Returns the current state of the workloads; see `Caller::workloads`.
     ///
     /// # Errors
     /// Fails if the API server does not answer.
