@@ -145,8 +145,6 @@ def main(checkout):
             is_value = not go_type.startswith("*")
             home, own = qualify(package, go_type)
             is_struct = is_value and home in packages and own in packages[home].structs
-            if is_struct:
-                flags.append("value")
             if kind in ("time", "microTime") and is_value and "omitzero" not in options:
                 flags.append("null")
             elif "omitempty" in options and is_value and not is_struct:

@@ -48,6 +48,7 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "judge",
     "report",
     "lab",
+    "workload",
 ];
 
 const MAX_LINES: usize = 800;

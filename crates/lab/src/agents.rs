@@ -46,21 +46,10 @@ impl Drop for Running {
     }
 }
 
-/// No node agent has this name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no node agent runs for node {0:?}")]
-pub(crate) struct UnknownNode(pub(crate) String);
-
 impl Agents {
-    /// Sends a node's agent a command; does not wait until it is done.
-    ///
-    /// # Errors
-    ///
-    /// There is no such node.
-    pub(crate) fn command(&self, node: &str, command: Command) -> Result<(), UnknownNode> {
-        let senders = lock(&self.senders);
-        let sent = senders.get(node).map(|sender| sender.send(command));
-        sent.and_then(Result::ok).ok_or_else(|| UnknownNode(node.to_owned()))
+    /// Sends a node's agent a command; does not wait until it is done. Returns true if there is such a node.
+    pub(crate) fn command(&self, node: &str, command: Command) -> bool {
+        lock(&self.senders).get(node).is_some_and(|sender| sender.send(command).is_ok())
     }
 
     /// Kills the process of a pod's container, if one runs; the agent notices that by itself. Returns true if there

@@ -78,8 +78,8 @@ pub(crate) async fn serve(listener: TcpListener, server: Arc<Server>) {
             Some(_) = connections.join_next() => continue,
             () = server.shared.stop.cancelled() => return,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Out of file descriptors, most likely: let some connections end first.
                 tracing::warn!(%error, "API server cannot accept");
@@ -88,10 +88,9 @@ pub(crate) async fn serve(listener: TcpListener, server: Arc<Server>) {
             }
         };
         let place = tokio::select! {
-            place = places.take() => place,
+            place = places.take(peer.ip()) => place,
             () = server.shared.stop.cancelled() => return,
         };
-        let Some(place) = place.map(Arc::new) else { return };
         let server = Arc::clone(&server);
         connections.spawn(async move {
             tokio::select! {
@@ -172,7 +171,7 @@ async fn dispatch(request: Request<Incoming>, server: &Arc<Server>) -> Result<An
             eviction::answer(request, shared, &query, &namespace, &name).await
         }
         Route::Object { namespace, name, subresource: Subresource::Unsupported(what), .. } => {
-            Err(what.answer(shared, &namespace, &name))
+            Err(unsupported::answer(what, shared, &namespace, &name))
         }
         Route::Object { namespace, name, subresource: Subresource::Log, .. } => {
             log::answer(&request, shared, &query, &namespace, &name).await

@@ -50,7 +50,7 @@ pub(super) fn create_objects(
     // The number of nodes is bounded well below 255.
     for (index, _) in (0..=u8::MAX).zip(0..config.nodes) {
         let name = node_name(index);
-        let address = registry.node_address(index);
+        let address = registry.addresses().node(index);
         registry.create(Resource::Nodes, "", node_object(&name, &address.to_string()))?;
         Readiness::Ready.post(registry, &name)?;
         nodes.push(name);
@@ -71,7 +71,7 @@ fn create_kubernetes_service(registry: &Registry, server: SocketAddr) -> Result<
         namespace: "default",
         name: "kubernetes",
         labels: json!({"component": "apiserver", "provider": "kubernetes"}),
-        address: registry.kubernetes_service_address(),
+        address: registry.addresses().services().next(),
         ports: &[("https", "TCP")],
         port,
         target: server,
@@ -96,7 +96,7 @@ pub(super) fn announce_dns(registry: &Registry, server: SocketAddr) -> Result<()
         namespace: "kube-system",
         name: "kube-dns",
         labels,
-        address: registry.service_addresses().nth(DNS_SERVICE_ADDRESS),
+        address: registry.addresses().services().nth(DNS_SERVICE_ADDRESS),
         ports: &[("dns", "UDP"), ("dns-tcp", "TCP")],
         port: server.port(),
         target: server,

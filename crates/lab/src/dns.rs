@@ -30,6 +30,8 @@ use records::Records;
 
 /// The port of DNS.
 const PORT: u16 = 53;
+/// Attempts at a port that is free for both UDP and TCP.
+const ATTEMPTS: usize = 16;
 /// Time for which a TCP connection may be idle (CoreDNS's default).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of TCP connections served at a time.
@@ -54,11 +56,8 @@ pub(super) struct Server {
 impl Server {
     /// Opens port 53 of `ip` or, if that is not allowed or taken, any port that is free for both UDP and TCP.
     pub(super) async fn bind(ip: Ipv4Addr) -> io::Result<Self> {
-        if let Ok(server) = Self::bind_port(ip, PORT).await {
-            return Ok(server);
-        }
-        let mut last = Self::bind_port(ip, 0).await;
-        for _ in 0..16 {
+        let mut last = Self::bind_port(ip, PORT).await;
+        for _ in 0..ATTEMPTS {
             if last.is_ok() {
                 break;
             }

@@ -24,6 +24,7 @@ mod duration;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod kernel;
+mod kubeconfig;
 mod latency;
 mod logs;
 mod network;
@@ -53,6 +54,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use futures::{FutureExt, TryFutureExt};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -173,18 +175,19 @@ impl Embedded {
             }
         };
         let mut listeners = vec![listen(options.listener).map_err(EmbeddedError::Listen)?];
-        let server = listeners[0].local_addr().map_err(EmbeddedError::Listen)?;
+        let address = listeners[0].local_addr().map_err(EmbeddedError::Listen)?;
         let inside = match network {
-            Network::Userspace => server,
+            Network::Userspace => address,
             Network::Kernel(_) => {
-                let address = SocketAddr::from((registry.control_plane_address(), API_PORT));
+                let address = SocketAddr::from((registry.addresses().control_plane(), API_PORT));
                 listeners.push(TcpListener::bind(address).await.map_err(EmbeddedError::Listen)?);
                 address
             }
         };
         let nodes = bootstrap::create_objects(&registry, &config, network.proxy_mode(), inside)
             .map_err(EmbeddedError::Bootstrap)?;
-        let dns = dns::Server::bind(registry.control_plane_address()).await.map_err(EmbeddedError::Dns)?;
+        let dns =
+            dns::Server::bind(registry.addresses().control_plane()).await.map_err(EmbeddedError::Dns)?;
         let dns_address = dns.address();
         bootstrap::announce_dns(&registry, dns_address).map_err(EmbeddedError::Bootstrap)?;
         let identity = api::Identity::new(&server_addresses(&registry, nodes.len()))?;
@@ -202,11 +205,11 @@ impl Embedded {
             log_dir: Arc::clone(&log_dir),
             stop: stop.clone(),
         };
-        let access = Access { agents: Agents::default(), tokens, identity: identity.clone() };
-        let tasks = run(shared, access, listeners, dns, nodes, &options.own_binary);
+        let server = api::Server::new(shared.clone(), Agents::default(), tokens, identity.clone());
+        let tasks = run(shared, Arc::new(server), listeners, dns, nodes, &options.own_binary);
         let namespaces = matches!(network, Network::Kernel(_)).then_some(log_dir.as_path());
         let whereabouts = Whereabouts::of_this_process(namespaces);
-        Ok(Self { server, dns: dns_address, identity, token, whereabouts, stop, tasks })
+        Ok(Self { server: address, dns: dns_address, identity, token, whereabouts, stop, tasks })
     }
 
     /// Returns the API server's URL.
@@ -227,18 +230,7 @@ impl Embedded {
             "certificate-authority-data": authority,
             "extensions": [{"name": EXTENSION, "extension": self.whereabouts}],
         });
-        let config = json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "rolldrop", "cluster": cluster}],
-            "users": [{"name": "rolldrop", "user": {"token": self.token}}],
-            "contexts": [{
-                "name": "rolldrop",
-                "context": {"cluster": "rolldrop", "user": "rolldrop", "namespace": "default"},
-            }],
-            "current-context": "rolldrop",
-        });
-        format!("{config:#}\n")
+        kubeconfig::text("rolldrop", &cluster, &json!({"token": self.token}), "default")
     }
 
     /// Waits until a part of the cluster ends by itself, which none should.
@@ -256,31 +248,19 @@ impl Embedded {
     }
 }
 
-/// Parts by which the API server and the nodes reach each other.
-struct Access {
-    agents: Agents,
-    tokens: Tokens,
-    identity: api::Identity,
-}
-
 /// Runs all parts of a cluster until it is stopped, each in a task.
 fn run(
     shared: Shared,
-    Access { agents, tokens, identity }: Access,
+    server: Arc<api::Server>,
     listeners: Vec<TcpListener>,
     dns: dns::Server,
     nodes: Vec<String>,
     own_binary: &Path,
 ) -> JoinSet<Result<(), EmbeddedError>> {
     let mut tasks = JoinSet::new();
-    let authority = Arc::clone(identity.authority_pem());
-    let server = Arc::new(api::Server::new(shared.clone(), agents.clone(), tokens.clone(), identity));
+    let authority = server.identity.authority_pem();
     for listener in listeners {
-        let server = Arc::clone(&server);
-        tasks.spawn(async move {
-            api::serve(listener, server).await;
-            Ok(())
-        });
+        tasks.spawn(api::serve(listener, Arc::clone(&server)).map(Ok));
     }
     if let Network::Kernel(fabric) = &shared.network {
         let (fabric, stop) = (Arc::clone(fabric), shared.stop.clone());
@@ -291,44 +271,28 @@ fn run(
             }
         });
     }
-    {
-        let shared = shared.clone();
-        tasks.spawn(async move {
-            dns.serve(shared).await;
-            Ok(())
-        });
-    }
+    tasks.spawn(dns.serve(shared.clone()).map(Ok));
     for (index, name) in (0..).zip(&nodes) {
         let node = NodeInfo {
             name: name.clone(),
             index,
-            address: shared.registry.node_address(index),
+            address: shared.registry.addresses().node(index),
             own_binary: own_binary.to_owned(),
-            agents: agents.clone(),
-            tokens: tokens.clone(),
-            authority: Arc::clone(&authority),
+            agents: server.agents.clone(),
+            tokens: server.tokens.clone(),
+            authority: Arc::clone(authority),
         };
-        let shared = shared.clone();
-        tasks.spawn(async move {
-            node::run(shared, node).await;
-            Ok(())
-        });
+        tasks.spawn(node::run(shared.clone(), node).map(Ok));
     }
-    {
-        let shared = shared.clone();
-        tasks.spawn(async move { Ok(service_proxy::run(shared, nodes).await?) });
-    }
-    tasks.spawn(async move {
-        controllers::run(shared, authority).await;
-        Ok(())
-    });
+    tasks.spawn(service_proxy::run(shared.clone(), nodes).map_err(EmbeddedError::from));
+    tasks.spawn(controllers::run(shared, Arc::clone(authority)).map(Ok));
     tasks
 }
 
 /// Returns the addresses besides loopback at which nodes reach the API server, and pods by the Service `kubernetes`.
 fn server_addresses(registry: &Registry, nodes: usize) -> Vec<IpAddr> {
-    let nodes = (0..=u8::MAX).take(nodes).map(|index| registry.node_address(index));
-    let inside = [Some(registry.control_plane_address()), registry.kubernetes_service_address()];
+    let nodes = (0..=u8::MAX).take(nodes).map(|index| registry.addresses().node(index));
+    let inside = [Some(registry.addresses().control_plane()), registry.addresses().services().next()];
     nodes.chain(inside.into_iter().flatten()).map(IpAddr::from).collect()
 }
 
@@ -347,11 +311,11 @@ fn fabric(
 ) -> Result<Fabric, kernel::KernelError> {
     let plan = |index| NodePlan {
         name: bootstrap::node_name(index),
-        address: registry.node_address(index),
+        address: registry.addresses().node(index),
         pods: address::node_pods(index),
     };
     let plans: Vec<_> = (0..=u8::MAX).zip(0..config.nodes).map(|(index, _)| plan(index)).collect();
-    let (names, control_plane) = (kernel::names_dir(log_dir), registry.control_plane_address());
+    let (names, control_plane) = (kernel::names_dir(log_dir), registry.addresses().control_plane());
     let mut fabric = Fabric::build(entered, control_plane, &plans, config.gone_address, names)?;
     fabric.look_names_up_by(&dns::resolv_conf("default", control_plane))?;
     if !config.latencies.link.is_empty() {

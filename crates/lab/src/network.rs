@@ -90,7 +90,7 @@ impl Sandbox {
         let address = match self.address() {
             Some(address) => address,
             None => {
-                let address = self.registry.next_pod_address(self.node_index).ok_or_else(taken)?;
+                let address = self.registry.addresses().next_pod(self.node_index).ok_or_else(taken)?;
                 *self.address.get_or_init(|| address)
             }
         };
@@ -134,7 +134,7 @@ impl Sandbox {
 impl Drop for Sandbox {
     fn drop(&mut self) {
         if let Some(address) = self.address() {
-            self.registry.release_pod_address(address);
+            self.registry.addresses().release_pod(address);
         }
     }
 }
@@ -229,15 +229,3 @@ impl FirstProcess {
         }
     }
 }
-
-impl PartialEq for Placement {
-    fn eq(&self, other: &Self) -> bool {
-        match (&self.place, &other.place) {
-            (None, None) => true,
-            (Some(this), Some(other)) => Arc::ptr_eq(this, other),
-            _ => false,
-        }
-    }
-}
-
-impl Eq for Placement {}

@@ -38,15 +38,15 @@ use k8s_openapi::serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
 
 use super::agents::Command;
-use super::object::{is_terminal, key};
+use super::object::is_terminal;
 use super::readiness::Readiness;
 use super::registry::{EventType, Part, Watch, WatchEvent, WatchEventType, WatchFrom};
 use super::resource::Resource;
 use super::selector::Selection;
 use super::shared::Shared;
+use super::status::note_failure;
 use context::PodContext;
 use info::COMPONENT;
 pub(crate) use info::NodeInfo;
@@ -149,7 +149,7 @@ impl Agent {
     async fn stay_down(&self, until: impl Future<Output = ()>) {
         self.mode.send_modify(|mode| (mode.down, mode.restarts) = (true, mode.restarts + 1));
         until.await;
-        sleep(self.shared.sampler.sample(&self.shared.config.latencies.node_agent_restart)).await;
+        self.shared.delay(|latencies| latencies.node_agent_restart).await;
         self.mode.send_modify(|mode| (mode.down, mode.shutdown_grace) = (false, None));
         self.say(Readiness::Ready);
         let registry = &self.shared.registry;
@@ -164,9 +164,7 @@ impl Agent {
     }
 
     fn say(&self, readiness: Readiness) {
-        if let Err(status) = readiness.post(&self.shared.registry, &self.node.name) {
-            tracing::debug!(%status, node = self.node.name, "node status");
-        }
+        note_failure(readiness.post(&self.shared.registry, &self.node.name), "node status");
     }
 
     /// Returns true if the node was shut down and its last pod has ended.
@@ -223,15 +221,12 @@ impl Agent {
     fn reject(&self, pod: &Value) {
         let verdict = Verdict::NotAdmitted;
         let registry = &self.shared.registry;
-        let (namespace, name) = key(pod);
-        let written = registry.modify(Resource::Pods, &namespace, &name, Part::Status, |pod| {
+        let written = registry.change(Resource::Pods, pod, Part::Status, |pod| {
             pod["status"]["phase"] = json!("Failed");
             pod["status"]["reason"] = json!(verdict.reason());
             pod["status"]["message"] = json!(verdict.message());
         });
-        if let Err(status) = written {
-            tracing::debug!(%status, name, "pod status");
-        }
+        note_failure(written, "pod status");
         registry.record_event(pod, EventType::Warning, verdict.reason(), verdict.message(), COMPONENT);
     }
 }

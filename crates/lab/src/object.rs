@@ -63,6 +63,16 @@ pub(crate) fn is_ready(pod: &Value) -> bool {
     conditions::of(pod, "Ready")["status"] == "True"
 }
 
+/// Writes the counts of a status, of which it leaves out those that are 0.
+pub(crate) fn write_counts<N: Into<Value> + Default + PartialEq>(
+    status: &mut Value,
+    counts: impl IntoIterator<Item = (&'static str, N)>,
+) {
+    for (field, count) in counts.into_iter().filter(|(_, count)| *count != N::default()) {
+        status[field] = count.into();
+    }
+}
+
 const CONTAINER_LISTS: [&str; 2] = ["initContainers", "containers"];
 
 /// Returns the containers of a pod's specification, init containers included.

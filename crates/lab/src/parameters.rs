@@ -1,7 +1,8 @@
 //! All parameters of an embedded cluster with their defaults and the sources of these, for help and documentation.
 
+use serde_json::Value;
+
 use super::Config;
-use super::duration::to_text;
 use super::latency::Latencies;
 
 /// One parameter.
@@ -15,65 +16,56 @@ pub struct Parameter {
     pub about: String,
 }
 
+/// The parameters besides the delays of hops, with their descriptions.
+const SETTINGS: [(&str, &str); 12] = [
+    ("nodes", "number of nodes"),
+    ("dataplane", "auto, kernel or userspace"),
+    (
+        "images",
+        "what images say, such as {\"nginx\": {\"stopSignal\": \"SIGQUIT\"}}: the STOPSIGNAL for \
+         containers without a lifecycle.stopSignal; the name is the last component, without tag or digest",
+    ),
+    ("goneAddress", "what becomes of connections to a pod that is gone (kernel dataplane)"),
+    ("firstProbeMissed", "share of first probes that come a period late (15 of 90 measured starts)"),
+    (
+        "serviceProxy.minSyncPeriod",
+        "least time from the end of one sync to the next (kube-proxy: minSyncPeriod)",
+    ),
+    (
+        "apiServer.bookmarkPeriod",
+        "pause between two bookmarks of a watch (kube-apiserver: defaultBookmarkFrequency)",
+    ),
+    (
+        "controllers.kubeApiQps",
+        "calls of one controller per second (kube-controller-manager: --kube-api-qps)",
+    ),
+    (
+        "controllers.kubeApiBurst",
+        "calls of one controller at once (kube-controller-manager: --kube-api-burst)",
+    ),
+    (
+        "controllers.jobPodFailureBackOff",
+        "Job: pause after a failure, doubling (pkg/controller/job: DefaultJobPodFailureBackOff)",
+    ),
+    ("dns.ttl", "how long DNS answers may be kept (CoreDNS: plugin kubernetes)"),
+    (
+        "latencies.link",
+        "one way between a consumer and the pods that it connects to, by consumer: a node, such as node-1 (what connects \
+         from there), or pods by a label, such as app=gateway (kernel dataplane)",
+    ),
+];
+
 /// Returns every parameter, section by section; the delays come last.
 pub fn all() -> Vec<Parameter> {
     let config = Config::default();
-    let Config { api_server, controllers, .. } = &config;
-    let settings = [
-        ("nodes", config.nodes.to_string(), "number of nodes"),
-        ("dataplane", "auto".to_owned(), "auto, kernel or userspace"),
-        (
-            "images",
-            "{}".to_owned(),
-            "what images say, such as {\"nginx\": {\"stopSignal\": \"SIGQUIT\"}}: the STOPSIGNAL for \
-             containers without a lifecycle.stopSignal; the name is the last component, without tag or digest",
-        ),
-        (
-            "goneAddress",
-            written(config.gone_address),
-            "what becomes of connections to a pod that is gone (kernel dataplane)",
-        ),
-        (
-            "firstProbeMissed",
-            format!("{:.3}", config.first_probe_missed),
-            "share of first probes that come a period late (15 of 90 measured starts)",
-        ),
-        (
-            "serviceProxy.minSyncPeriod",
-            to_text(config.service_proxy.min_sync_period),
-            "least time from the end of one sync to the next (kube-proxy: minSyncPeriod)",
-        ),
-        (
-            "apiServer.bookmarkPeriod",
-            to_text(api_server.bookmark_period),
-            "pause between two bookmarks of a watch (kube-apiserver: defaultBookmarkFrequency)",
-        ),
-        (
-            "controllers.kubeApiQps",
-            controllers.kube_api_qps.to_string(),
-            "calls of one controller per second (kube-controller-manager: --kube-api-qps)",
-        ),
-        (
-            "controllers.kubeApiBurst",
-            controllers.kube_api_burst.to_string(),
-            "calls of one controller at once (kube-controller-manager: --kube-api-burst)",
-        ),
-        (
-            "controllers.jobPodFailureBackOff",
-            to_text(controllers.job_pod_failure_back_off),
-            "Job: pause after a failure, doubling (pkg/controller/job: DefaultJobPodFailureBackOff)",
-        ),
-        ("dns.ttl", to_text(config.dns.ttl), "how long DNS answers may be kept (CoreDNS: plugin kubernetes)"),
-    ];
-    let link = (
-        "latencies.link",
-        "{}".to_owned(),
-        "one way between a consumer and the pods that it connects to, by consumer: a node, such as node-1 (what connects \
-         from there), or pods by a label, such as app=gateway (kernel dataplane)",
-    );
-    let settings = settings.into_iter().chain([link]).map(|(name, default, about)| Parameter {
+    let written = serde_json::to_value(&config).unwrap_or_default();
+    let settings = SETTINGS.map(|(name, about)| Parameter {
         name: name.to_owned(),
-        default,
+        default: match name.split('.').fold(&written, |value, key| &value[key]) {
+            Value::String(text) => text.clone(),
+            Value::Number(share) if share.is_f64() => format!("{:.3}", share.as_f64().unwrap_or_default()),
+            value => value.to_string(),
+        },
         about: about.to_owned(),
     });
     let delays = config.latencies.named().into_iter().zip(Latencies::descriptions());
@@ -82,19 +74,11 @@ pub fn all() -> Vec<Parameter> {
         default: latency.to_string(),
         about: about.replace('`', ""),
     });
-    settings.chain(delays).collect()
-}
-
-/// Formats a choice as a configuration has it.
-fn written(choice: impl serde::Serialize) -> String {
-    let written = serde_json::to_value(choice).unwrap_or_default();
-    written.as_str().unwrap_or_default().to_owned()
+    settings.into_iter().chain(delays).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
 
     /// Collects the paths of all values that are not objects; a latency is one value.

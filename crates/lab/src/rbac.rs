@@ -11,7 +11,6 @@ use serde_json::Value;
 
 use super::registry::Registry;
 use super::resource::Resource;
-use super::selector::Selection;
 use super::status::Status;
 use super::tokens::User;
 use super::value::{list, text};
@@ -79,21 +78,14 @@ impl Attributes {
     }
 }
 
-/// Decision on a user's request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Decision {
-    Allowed,
-    /// No rule allows it.
-    Denied {
-        /// Bound roles that do not exist; empty if all do.
-        reason: String,
-    },
-}
-
 /// Decides whether `user` may do what `attributes` say.
-pub(crate) fn decide(registry: &Registry, user: &User, attributes: &Attributes) -> Decision {
+///
+/// # Errors
+///
+/// No rule allows it; the error names bound roles that do not exist, and is empty if all do.
+pub(crate) fn decide(registry: &Registry, user: &User, attributes: &Attributes) -> Result<(), String> {
     if *user == User::Admin {
-        return Decision::Allowed;
+        return Ok(());
     }
     let namespace = match &attributes.target {
         Target::Resource(target) => target.namespace.as_str(),
@@ -101,9 +93,9 @@ pub(crate) fn decide(registry: &Registry, user: &User, attributes: &Attributes) 
     };
     let roles = BoundRoles::of(registry, user, namespace);
     if roles.rules().any(|rule| allows(rule, attributes)) {
-        return Decision::Allowed;
+        return Ok(());
     }
-    Decision::Denied { reason: roles.reason() }
+    Err(roles.reason())
 }
 
 /// The roles that are bound to a user in one namespace, or without one.
@@ -117,10 +109,10 @@ pub(crate) struct BoundRoles {
 impl BoundRoles {
     /// Finds the roles of ClusterRoleBindings, and those of the namespace's RoleBindings, unless it is empty.
     pub(crate) fn of(registry: &Registry, user: &User, namespace: &str) -> Self {
-        let everywhere = registry.list(Resource::ClusterRoleBindings, None, &Selection::all()).items;
+        let everywhere = registry.all(Resource::ClusterRoleBindings, None);
         let here = match namespace {
             "" => Vec::new(),
-            namespace => registry.list(Resource::RoleBindings, Some(namespace), &Selection::all()).items,
+            namespace => registry.all(Resource::RoleBindings, Some(namespace)),
         };
         let mut bound = Self { roles: Vec::new(), missing: Vec::new() };
         for binding in everywhere.iter().chain(&here) {

@@ -16,7 +16,6 @@ mod validation;
 mod write;
 
 use std::collections::{HashMap, VecDeque};
-use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
@@ -121,38 +120,14 @@ impl Registry {
         rfc3339(self.now_seconds())
     }
 
-    fn now_seconds(&self) -> i64 {
+    /// Returns the current time in Unix seconds.
+    pub(crate) fn now_seconds(&self) -> i64 {
         self.inner.clock.now().unix_ns().div_euclid(1_000_000_000)
     }
 
-    /// Returns the address of node `index` (from 0).
-    pub(crate) fn node_address(&self, index: u8) -> Ipv4Addr {
-        self.inner.addresses.node(index)
-    }
-
-    /// Returns the control plane's address, as pods see it.
-    pub(crate) fn control_plane_address(&self) -> Ipv4Addr {
-        self.inner.addresses.control_plane()
-    }
-
-    /// Returns the address of the Service `kubernetes`.
-    pub(crate) fn kubernetes_service_address(&self) -> Option<Ipv4Addr> {
-        self.inner.addresses.services().next()
-    }
-
-    /// Returns all addresses that a Service may have, in order.
-    pub(crate) fn service_addresses(&self) -> impl Iterator<Item = Ipv4Addr> + use<> {
-        self.inner.addresses.services()
-    }
-
-    /// Returns an address for a new pod of a node (see [`AddressBlock::next_pod`]).
-    pub(crate) fn next_pod_address(&self, node_index: u8) -> Option<Ipv4Addr> {
-        self.inner.addresses.next_pod(node_index)
-    }
-
-    /// Takes a pod's address back.
-    pub(crate) fn release_pod_address(&self, ip: Ipv4Addr) {
-        self.inner.addresses.release_pod(ip);
+    /// Returns the addresses of nodes, pods and Services.
+    pub(crate) fn addresses(&self) -> &AddressBlock {
+        &self.inner.addresses
     }
 
     /// Returns one object. The namespace of cluster-wide resources is empty.
@@ -169,6 +144,11 @@ impl Registry {
         let (mut items, version) = self.inner.store.list(resource, namespace);
         items.retain(|object| selection.matches(object));
         List { items, version }
+    }
+
+    /// Returns all objects of a resource in one namespace or in all.
+    pub(crate) fn all(&self, resource: Resource, namespace: Option<&str>) -> Vec<Arc<Value>> {
+        self.inner.store.list(resource, namespace).0
     }
 
     /// Returns the objects of any kind whose `ownerReferences` name this uid.

@@ -8,12 +8,15 @@ struct Names {
     kind: &'static str,
     plural: &'static str,
     short: &'static [&'static str],
+    /// Words for what it has or is.
+    traits: &'static str,
 }
 
-/// Defines [`Resource`]: one line for each kind, with its `apiVersion`, its kind, its name in paths and its short
-/// names.
+/// Defines [`Resource`]: one line for each kind, with its `apiVersion`, its kind, its name in paths, its short names,
+/// and words: `cluster` (its objects are in no namespace), `status` and `scale` (it has that subresource), `generation`
+/// (its metadata has one), and `all` (`kubectl get all` shows it).
 macro_rules! resources {
-    ($($resource:ident: $api_version:literal $kind:literal $plural:literal [$($short:literal)?];)+) => {
+    ($($resource:ident: $api_version:literal $kind:literal $plural:literal [$($short:literal)?] $traits:literal;)+) => {
         /// A kind of object, by its place in the API.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Resource {
@@ -31,6 +34,7 @@ macro_rules! resources {
                         kind: $kind,
                         plural: $plural,
                         short: &[$($short)?],
+                        traits: $traits,
                     },)+
                 }
             }
@@ -39,34 +43,32 @@ macro_rules! resources {
 }
 
 resources! {
-    Namespaces: "v1" "Namespace" "namespaces" ["ns"];
-    Nodes: "v1" "Node" "nodes" ["no"];
-    Pods: "v1" "Pod" "pods" ["po"];
-    Services: "v1" "Service" "services" ["svc"];
-    Endpoints: "v1" "Endpoints" "endpoints" ["ep"];
-    Events: "v1" "Event" "events" ["ev"];
-    ConfigMaps: "v1" "ConfigMap" "configmaps" ["cm"];
-    Secrets: "v1" "Secret" "secrets" [];
-    PersistentVolumeClaims: "v1" "PersistentVolumeClaim" "persistentvolumeclaims" ["pvc"];
-    ServiceAccounts: "v1" "ServiceAccount" "serviceaccounts" ["sa"];
-    Deployments: "apps/v1" "Deployment" "deployments" ["deploy"];
-    ReplicaSets: "apps/v1" "ReplicaSet" "replicasets" ["rs"];
-    StatefulSets: "apps/v1" "StatefulSet" "statefulsets" ["sts"];
-    DaemonSets: "apps/v1" "DaemonSet" "daemonsets" ["ds"];
-    ControllerRevisions: "apps/v1" "ControllerRevision" "controllerrevisions" [];
-    EndpointSlices: "discovery.k8s.io/v1" "EndpointSlice" "endpointslices" [];
-    Ingresses: "networking.k8s.io/v1" "Ingress" "ingresses" ["ing"];
-    IngressClasses: "networking.k8s.io/v1" "IngressClass" "ingressclasses" [];
-    PodDisruptionBudgets: "policy/v1" "PodDisruptionBudget" "poddisruptionbudgets" ["pdb"];
-    Jobs: "batch/v1" "Job" "jobs" [];
-    Leases: "coordination.k8s.io/v1" "Lease" "leases" [];
-    Roles: "rbac.authorization.k8s.io/v1" "Role" "roles" [];
-    RoleBindings: "rbac.authorization.k8s.io/v1" "RoleBinding" "rolebindings" [];
-    ClusterRoles: "rbac.authorization.k8s.io/v1" "ClusterRole" "clusterroles" [];
-    ClusterRoleBindings: "rbac.authorization.k8s.io/v1" "ClusterRoleBinding" "clusterrolebindings" [];
+    Namespaces: "v1" "Namespace" "namespaces" ["ns"] "cluster status";
+    Nodes: "v1" "Node" "nodes" ["no"] "cluster status";
+    Pods: "v1" "Pod" "pods" ["po"] "status generation all";
+    Services: "v1" "Service" "services" ["svc"] "status all";
+    Endpoints: "v1" "Endpoints" "endpoints" ["ep"] "";
+    Events: "v1" "Event" "events" ["ev"] "";
+    ConfigMaps: "v1" "ConfigMap" "configmaps" ["cm"] "";
+    Secrets: "v1" "Secret" "secrets" [] "";
+    PersistentVolumeClaims: "v1" "PersistentVolumeClaim" "persistentvolumeclaims" ["pvc"] "status";
+    ServiceAccounts: "v1" "ServiceAccount" "serviceaccounts" ["sa"] "";
+    Deployments: "apps/v1" "Deployment" "deployments" ["deploy"] "status generation scale all";
+    ReplicaSets: "apps/v1" "ReplicaSet" "replicasets" ["rs"] "status generation scale all";
+    StatefulSets: "apps/v1" "StatefulSet" "statefulsets" ["sts"] "status generation scale all";
+    DaemonSets: "apps/v1" "DaemonSet" "daemonsets" ["ds"] "status generation all";
+    ControllerRevisions: "apps/v1" "ControllerRevision" "controllerrevisions" [] "";
+    EndpointSlices: "discovery.k8s.io/v1" "EndpointSlice" "endpointslices" [] "generation";
+    Ingresses: "networking.k8s.io/v1" "Ingress" "ingresses" ["ing"] "status generation";
+    IngressClasses: "networking.k8s.io/v1" "IngressClass" "ingressclasses" [] "cluster generation";
+    PodDisruptionBudgets: "policy/v1" "PodDisruptionBudget" "poddisruptionbudgets" ["pdb"] "status generation";
+    Jobs: "batch/v1" "Job" "jobs" [] "status generation all";
+    Leases: "coordination.k8s.io/v1" "Lease" "leases" [] "";
+    Roles: "rbac.authorization.k8s.io/v1" "Role" "roles" [] "";
+    RoleBindings: "rbac.authorization.k8s.io/v1" "RoleBinding" "rolebindings" [] "";
+    ClusterRoles: "rbac.authorization.k8s.io/v1" "ClusterRole" "clusterroles" [] "cluster";
+    ClusterRoleBindings: "rbac.authorization.k8s.io/v1" "ClusterRoleBinding" "clusterrolebindings" [] "cluster";
 }
-
-use Resource::*;
 
 impl Resource {
     /// Returns the API group; empty for the core group. Every version here is `v1`.
@@ -90,11 +92,8 @@ impl Resource {
     }
 
     /// Returns the categories of resources that kubectl shows together, as for `kubectl get all`.
-    pub const fn categories(self) -> &'static [&'static str] {
-        match self {
-            Pods | Services | Deployments | ReplicaSets | StatefulSets | DaemonSets | Jobs => &["all"],
-            _ => &[],
-        }
+    pub fn categories(self) -> &'static [&'static str] {
+        if self.has("all") { &["all"] } else { &[] }
     }
 
     /// Returns the `apiVersion` of its objects.
@@ -110,49 +109,28 @@ impl Resource {
         }
     }
 
+    fn has(self, word: &str) -> bool {
+        self.names().traits.split(' ').any(|own| own == word)
+    }
+
     /// Returns true if its objects live in namespaces.
-    pub const fn namespaced(self) -> bool {
-        !matches!(self, Namespaces | Nodes | IngressClasses | ClusterRoles | ClusterRoleBindings)
+    pub fn namespaced(self) -> bool {
+        !self.has("cluster")
     }
 
     /// Returns true if it has a `status` subresource, which plain updates leave alone.
-    pub const fn has_status(self) -> bool {
-        matches!(
-            self,
-            Namespaces
-                | Nodes
-                | Pods
-                | Services
-                | PersistentVolumeClaims
-                | Deployments
-                | ReplicaSets
-                | StatefulSets
-                | DaemonSets
-                | Ingresses
-                | PodDisruptionBudgets
-                | Jobs
-        )
+    pub fn has_status(self) -> bool {
+        self.has("status")
     }
 
     /// Returns true if it has a `scale` subresource.
-    pub const fn has_scale(self) -> bool {
-        matches!(self, Deployments | ReplicaSets | StatefulSets)
+    pub fn has_scale(self) -> bool {
+        self.has("scale")
     }
 
     /// Returns true if `metadata.generation` counts the changes of its specification.
-    pub const fn has_generation(self) -> bool {
-        matches!(
-            self,
-            Pods | Deployments
-                | ReplicaSets
-                | StatefulSets
-                | DaemonSets
-                | EndpointSlices
-                | Ingresses
-                | IngressClasses
-                | PodDisruptionBudgets
-                | Jobs
-        )
+    pub fn has_generation(self) -> bool {
+        self.has("generation")
     }
 
     /// Returns the resource at `group` and `plural`.

@@ -10,7 +10,6 @@
 //! |---|---|
 //! | `#N` | its number in protobuf; `#M.N` inside of message M where JSON has it in the same object |
 //! | `?` | left out when empty, zero or false |
-//! | `value` | a structure that is always there, if only empty |
 //! | `null` | a time that is written as null when it is not set |
 //! | `merge=KEY` | strategic merge patches unite the list, by this field of its elements |
 //! | `retainKeys` | strategic merge patches may name the fields that stay |
@@ -22,7 +21,7 @@ use std::sync::LazyLock;
 
 use super::resource::Resource;
 
-pub(crate) use shape::{check, prune, unknown_fields};
+pub(crate) use shape::{check, prune, stays, unknown_fields};
 
 /// The kind of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,8 +64,6 @@ pub(crate) struct Field {
     pub merge_key: Option<&'static str>,
     /// True if it is left out when empty, zero or false.
     pub omits_zero: bool,
-    /// True if it is a structure that is always there, even if empty.
-    pub is_value: bool,
     /// True if it is written as null when it is not set.
     pub shows_null: bool,
     /// Path of its numbers in protobuf: one, or two if protobuf has a message in between.
@@ -149,21 +146,14 @@ fn parse_kind(word: &str, roots: &BTreeMap<&'static str, usize>) -> Kind {
 }
 
 fn parse_field(kind: Kind, flags: impl Iterator<Item = &'static str>) -> Field {
-    let mut field = Field {
-        kind,
-        merge_key: None,
-        omits_zero: false,
-        is_value: false,
-        shows_null: false,
-        protobuf: Vec::new(),
-    };
+    let mut field =
+        Field { kind, merge_key: None, omits_zero: false, shows_null: false, protobuf: Vec::new() };
     for flag in flags {
         if let Some(numbers) = flag.strip_prefix('#') {
             field.protobuf = numbers.split('.').filter_map(|number| number.parse().ok()).collect();
         }
         match flag.split_once('=').unwrap_or((flag, "")) {
             ("?", _) => field.omits_zero = true,
-            ("value", _) => field.is_value = true,
             ("null", _) => field.shows_null = true,
             ("merge", key) => field.merge_key = Some(key),
             // Patches say themselves what they retain.

@@ -22,15 +22,15 @@ mod userspace;
 use std::io;
 use std::path::PathBuf;
 
+use futures::StreamExt;
 use k8s_openapi::serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::network::Network;
-use super::registry::WatchFrom;
+use super::registry::follow;
 use super::resource::Resource;
-use super::selector::Selection;
 use super::shared::Shared;
 use node::{ProxiedNode, Synced};
 use runner::{Due, Throttle};
@@ -116,11 +116,13 @@ impl NodeProxy {
                 throttle.completed();
             }
         };
-        tokio::join!(
-            announce(&shared, Resource::Services, &changes),
-            announce(&shared, Resource::EndpointSlices, &changes),
-            syncing,
-        );
+        let announcing = async {
+            let mut events = follow(&shared.registry, &[Resource::Services, Resource::EndpointSlices]);
+            while events.next().await.is_some() {
+                changes.notify_one();
+            }
+        };
+        tokio::join!(announcing, syncing);
     }
 
     /// Runs one sync: takes the objects as they are now, and completes when the measured duration of a sync has
@@ -157,25 +159,9 @@ fn compute(shared: &Shared, node: &str) -> Table {
     table::compute(&services, &slices, node)
 }
 
-/// Announces every change of a resource. Never returns.
-async fn announce(shared: &Shared, resource: Resource, changes: &Notify) {
-    loop {
-        let watch = shared.registry.watch(resource, None, Selection::all(), WatchFrom::Existing);
-        if let Ok(mut watch) = watch {
-            while watch.next().await.is_ok() {
-                changes.notify_one();
-            }
-        }
-        // The watch fell behind the history. A missed change is a change, too.
-        changes.notify_one();
-        tokio::task::yield_now().await;
-    }
-}
-
 /// Returns all objects of a resource, except those that cannot be decoded, since the proxy cannot route by them.
 fn objects<T: DeserializeOwned>(shared: &Shared, resource: Resource) -> Vec<T> {
-    let list = shared.registry.list(resource, None, &Selection::all());
-    list.items.iter().filter_map(|object| T::deserialize(&**object).ok()).collect()
+    shared.registry.all(resource, None).iter().filter_map(|object| T::deserialize(&**object).ok()).collect()
 }
 
 #[cfg(test)]

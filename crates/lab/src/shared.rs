@@ -3,11 +3,12 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use super::config::Config;
-use super::latency::Sampler;
+use super::latency::{Latencies, Latency, Sampler};
 use super::network::Network;
 use super::registry::{DeleteOptions, Deleted, Registry};
 use super::resource::Resource;
@@ -29,6 +30,16 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Draws a delay of the model.
+    pub(crate) fn sample(&self, latency: impl FnOnce(&Latencies) -> Latency) -> Duration {
+        self.sampler.sample(&latency(&self.config.latencies))
+    }
+
+    /// Waits for a delay of the model.
+    pub(crate) async fn delay(&self, latency: impl FnOnce(&Latencies) -> Latency) {
+        tokio::time::sleep(self.sample(latency)).await;
+    }
+
     /// Deletes a pod as the API server does, which takes time: until the pod is marked, and then, if it has no grace
     /// period, until it is removed. If this future is dropped in between, the pod is removed at once.
     pub(crate) async fn delete_pod(
@@ -37,11 +48,10 @@ impl Shared {
         name: &str,
         options: &DeleteOptions,
     ) -> Result<Deleted, Status> {
-        let latencies = &self.config.latencies;
-        tokio::time::sleep(self.sampler.sample(&latencies.pod_delete)).await;
+        self.delay(|latencies| latencies.pod_delete).await;
         Ok(match self.registry.begin_delete(Resource::Pods, namespace, name, options)? {
             Deleted::Due(due) => {
-                tokio::time::sleep(self.sampler.sample(&latencies.marked_to_deleted)).await;
+                self.delay(|latencies| latencies.marked_to_deleted).await;
                 Deleted::Removed(due.finish())
             }
             deleted => deleted,

@@ -19,28 +19,53 @@ impl Status {
         Self { code, reason, message, details: json!({}) }
     }
 
-    fn about(mut self, resource: Resource, name: &str) -> Self {
-        self.details = json!({"name": name, "kind": resource.plural()});
-        if !resource.group().is_empty() {
-            self.details["group"] = json!(resource.group());
+    /// Notes what it is about, as far as that is known.
+    fn about(mut self, group: &str, kind: &str, name: &str) -> Self {
+        for (field, text) in [("name", name), ("group", group), ("kind", kind)] {
+            if !text.is_empty() {
+                self.details[field] = json!(text);
+            }
         }
         self
     }
 
+    fn about_object(self, resource: Resource, name: &str) -> Self {
+        self.about(resource.group(), resource.plural(), name)
+    }
+
+    /// Returns a failure with this code, for a reason that every answer with this code has.
+    fn plain(code: u16, message: impl Into<String>) -> Self {
+        let reason = match code {
+            400 => "BadRequest",
+            401 => "Unauthorized",
+            404 => "NotFound",
+            405 => "MethodNotAllowed",
+            406 => "NotAcceptable",
+            410 => "Expired",
+            413 => "RequestEntityTooLarge",
+            415 => "UnsupportedMediaType",
+            501 => "NotImplemented",
+            503 => "ServiceUnavailable",
+            504 => "Timeout",
+            _ => "InternalError",
+        };
+        Self::new(code, reason, message.into())
+    }
+
     /// 400: the request makes no sense.
     pub fn bad_request(message: impl Into<String>) -> Self {
-        Self::new(400, "BadRequest", message.into())
+        Self::plain(400, message)
     }
 
     /// 401: no token, or a wrong one.
     pub fn unauthorized() -> Self {
-        Self::new(401, "Unauthorized", "Unauthorized".to_owned())
+        Self::plain(401, "Unauthorized")
     }
 
     /// 403: it is not allowed.
     pub fn forbidden(resource: Resource, name: &str, why: &str) -> Self {
         let message = format!("{} {name:?} is forbidden: {why}", resource.qualified());
-        Self::new(403, "Forbidden", message).about(resource, name)
+        Self::new(403, "Forbidden", message).about_object(resource, name)
     }
 
     /// 403: the user has no right to it. Without a resource, `why` names a path.
@@ -50,13 +75,7 @@ impl Status {
             (qualified, "") => format!("{qualified} is "),
             (qualified, name) => format!("{qualified} {name:?} is "),
         };
-        let mut status = Self::new(403, "Forbidden", format!("{subject}forbidden: {why}"));
-        for (field, text) in [("name", name), ("group", group), ("kind", resource)] {
-            if !text.is_empty() {
-                status.details[field] = json!(text);
-            }
-        }
-        status
+        Self::new(403, "Forbidden", format!("{subject}forbidden: {why}")).about(group, resource, name)
     }
 
     /// 403: the namespace is being deleted.
@@ -80,39 +99,34 @@ impl Status {
     /// 404: no such object.
     pub fn not_found(resource: Resource, name: &str) -> Self {
         let message = format!("{} {name:?} not found", resource.qualified());
-        Self::new(404, "NotFound", message).about(resource, name)
+        Self::new(404, "NotFound", message).about_object(resource, name)
     }
 
     /// 404: no such path.
     pub fn unknown_path() -> Self {
-        Self::new(404, "NotFound", "the server could not find the requested resource".to_owned())
+        Self::plain(404, "the server could not find the requested resource")
     }
 
     /// 405: not with this verb.
     pub fn method_not_allowed() -> Self {
-        Self::new(
-            405,
-            "MethodNotAllowed",
-            "the server does not allow this method on the requested resource".to_owned(),
-        )
+        Self::plain(405, "the server does not allow this method on the requested resource")
     }
 
     /// 406: the API offers only JSON.
     pub fn not_acceptable() -> Self {
-        let message = "only the following media types are accepted: application/json";
-        Self::new(406, "NotAcceptable", message.to_owned())
+        Self::plain(406, "only the following media types are accepted: application/json")
     }
 
     /// 409: the name is taken.
     pub fn already_exists(resource: Resource, name: &str) -> Self {
         let message = format!("{} {name:?} already exists", resource.qualified());
-        Self::new(409, "AlreadyExists", message).about(resource, name)
+        Self::new(409, "AlreadyExists", message).about_object(resource, name)
     }
 
     /// 409: the object is not as the caller believed.
     pub fn conflict(resource: Resource, name: &str, why: &str) -> Self {
         let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", resource.qualified());
-        Self::new(409, "Conflict", message).about(resource, name)
+        Self::new(409, "Conflict", message).about_object(resource, name)
     }
 
     /// 409: a deletion was meant for another object, or for another state of it. Kubernetes names the kind here, not
@@ -120,33 +134,23 @@ impl Status {
     pub fn precondition_failed(resource: Resource, name: &str, why: &str) -> Self {
         let kind = qualified_kind(resource.group(), resource.kind());
         let message = format!("Operation cannot be fulfilled on {kind} {name:?}: {why}");
-        let mut status = Self::new(409, "Conflict", message).about(resource, name);
-        status.details["kind"] = json!(resource.kind());
-        status
+        Self::new(409, "Conflict", message).about(resource.group(), resource.kind(), name)
     }
 
     /// 410: the watch's starting point is no longer remembered.
     pub fn expired(version: u64, oldest: u64) -> Self {
-        Self::new(410, "Expired", format!("too old resource version: {version} ({oldest})"))
+        Self::plain(410, format!("too old resource version: {version} ({oldest})"))
     }
 
-    /// 413: the body is larger than accepted.
-    pub fn too_large(limit_bytes: usize) -> Self {
-        let message = format!("Request entity too large: limit is {limit_bytes}");
-        Self::new(413, "RequestEntityTooLarge", message)
-    }
-
-    /// 413: the request asks for more than is granted.
-    pub fn too_large_because(why: String) -> Self {
-        Self::new(413, "RequestEntityTooLarge", why)
+    /// 413: the request is larger than accepted, or asks for more than is granted.
+    pub fn too_large(why: String) -> Self {
+        Self::plain(413, why)
     }
 
     /// 415: a body that is not JSON, or an unknown kind of patch.
     pub fn unsupported_media_type(accepted: &str) -> Self {
-        let message = format!(
-            "the body of the request was in an unknown format - accepted media types include: {accepted}"
-        );
-        Self::new(415, "UnsupportedMediaType", message)
+        let what = "the body of the request was in an unknown format";
+        Self::plain(415, format!("{what} - accepted media types include: {accepted}"))
     }
 
     /// 422: fields of an object are wrong.
@@ -165,14 +169,8 @@ impl Status {
         let list = if causes.len() > 1 { format!("[{list}]") } else { list };
         let qualified = qualified_kind(group, kind);
         let mut status = Self::new(422, "Invalid", format!("{qualified} {name:?} is invalid: {list}"));
-        let causes: Vec<_> = causes.iter().map(FieldError::to_json).collect();
-        status.details = json!({"kind": kind, "causes": causes});
-        for (field, text) in [("name", name), ("group", group)] {
-            if !text.is_empty() {
-                status.details[field] = json!(text);
-            }
-        }
-        status
+        status.details["causes"] = causes.iter().map(FieldError::to_json).collect();
+        status.about(group, kind, name)
     }
 
     /// 422: a patch, shown as `value`, or what it would make of the object has wrong fields.
@@ -211,17 +209,17 @@ impl Status {
 
     /// 500: this program's own fault.
     pub fn internal(message: impl Into<String>) -> Self {
-        Self::new(500, "InternalError", message.into())
+        Self::plain(500, message)
     }
 
     /// 501: a real cluster has it, this one does not.
     pub fn not_implemented(message: String) -> Self {
-        Self::new(501, "NotImplemented", message)
+        Self::plain(501, message)
     }
 
     /// 504: it took too long.
     pub fn timeout(message: &str) -> Self {
-        Self::new(504, "Timeout", format!("Timeout: {message}"))
+        Self::plain(504, format!("Timeout: {message}"))
     }
 
     /// 504: the requested state has not come yet. A real API server waits a little before this answer.
@@ -234,7 +232,7 @@ impl Status {
 
     /// 503: a pod behind the API server did not answer.
     pub fn unavailable(message: impl Into<String>) -> Self {
-        Self::new(503, "ServiceUnavailable", message.into())
+        Self::plain(503, message)
     }
 
     /// Returns the HTTP status code.
@@ -262,6 +260,13 @@ impl Status {
     }
 }
 
+/// Logs a failure that nobody else is told of: `what` did not happen.
+pub(crate) fn note_failure<T>(result: Result<T, Status>, what: &str) {
+    if let Err(status) = result {
+        tracing::debug!(%status, "{what}");
+    }
+}
+
 /// Formats a kind with its group.
 fn qualified_kind(group: &str, kind: &str) -> String {
     if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") }
@@ -277,39 +282,45 @@ pub struct FieldError {
 }
 
 impl FieldError {
+    fn new(reason: &'static str, field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { reason, field: field.into(), message: message.into() }
+    }
+
     /// The field is missing. `why` may be empty.
-    pub fn required_because(field: impl Into<String>, why: &str) -> Self {
-        Self { reason: "FieldValueRequired", field: field.into(), message: why.to_owned() }
+    pub fn required(field: impl Into<String>, why: &str) -> Self {
+        Self::new("FieldValueRequired", field, why)
     }
 
     /// The field has a value that it may not have.
     pub fn invalid(field: impl Into<String>, value: &Value, why: &str) -> Self {
-        Self { reason: "FieldValueInvalid", field: field.into(), message: format!("{value}: {why}") }
+        Self::new("FieldValueInvalid", field, format!("{value}: {why}"))
     }
 
     /// The field has a value that is not among the supported ones.
-    pub fn unsupported(field: impl Into<String>, value: &Value, why: &str) -> Self {
-        Self { reason: "FieldValueNotSupported", field: field.into(), message: format!("{value}: {why}") }
+    pub fn unsupported(field: impl Into<String>, value: &Value, supported: &[&str]) -> Self {
+        let list: Vec<_> = supported.iter().map(|value| format!("{value:?}")).collect();
+        let message = format!("{value}: supported values: {}", list.join(", "));
+        Self::new("FieldValueNotSupported", field, message)
     }
 
     /// The field must be the only one with this value.
     pub fn duplicate(field: impl Into<String>, value: &Value) -> Self {
-        Self { reason: "FieldValueDuplicate", field: field.into(), message: value.to_string() }
+        Self::new("FieldValueDuplicate", field, value.to_string())
     }
 
     /// The field names something that does not exist.
     pub fn not_found(field: impl Into<String>, value: &Value) -> Self {
-        Self { reason: "FieldValueNotFound", field: field.into(), message: value.to_string() }
+        Self::new("FieldValueNotFound", field, value.to_string())
     }
 
     /// The field is larger than it may be.
     pub fn too_long(field: impl Into<String>, why: &str) -> Self {
-        Self { reason: "FieldValueTooLong", field: field.into(), message: why.to_owned() }
+        Self::new("FieldValueTooLong", field, why)
     }
 
     /// The field may not be set, or not be changed.
     pub fn forbidden(field: impl Into<String>, why: &str) -> Self {
-        Self { reason: "FieldValueForbidden", field: field.into(), message: why.to_owned() }
+        Self::new("FieldValueForbidden", field, why)
     }
 
     /// Describes the mistake in words.

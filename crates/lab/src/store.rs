@@ -90,12 +90,6 @@ pub(super) struct Part {
     pub(super) version: u64,
 }
 
-impl Part {
-    fn empty(version: u64) -> Self {
-        Self { objects: Vec::new(), following: 0, version }
-    }
-}
-
 /// The error of a watch that begins before the history, or has fallen behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too old resource version: {version} ({oldest})")]
@@ -167,7 +161,9 @@ impl Store {
     ) -> Result<Part, Gone> {
         let state = self.lock();
         let version = version.unwrap_or(state.version);
-        let Some(table) = state.tables.get(&resource) else { return Ok(Part::empty(version)) };
+        let Some(table) = state.tables.get(&resource) else {
+            return Ok(Part { objects: Vec::new(), following: 0, version });
+        };
         if version < table.forgotten {
             return Err(Gone { version, oldest: table.forgotten });
         }

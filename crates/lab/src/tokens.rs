@@ -63,9 +63,7 @@ impl Tokens {
 }
 
 fn digest_of(token: &str) -> Digest {
-    let mut bytes = Digest::default();
-    bytes.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
-    bytes
+    digest(&SHA256, token.as_bytes()).as_ref().try_into().unwrap_or_default()
 }
 
 impl User {

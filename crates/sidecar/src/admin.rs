@@ -85,8 +85,8 @@ impl Access {
 /// Limits on the use of the admin port.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Most connections at once: clients need the descriptors too. When one more comes, the connection that has been
-    /// idle longest is closed; if none is idle, the new one waits.
+    /// Most connections at once: clients need the descriptors too. When one more comes, an idle one is closed; if none
+    /// is idle, the new one waits.
     connections: usize,
     /// Most requests answered at once. More of them wait: `/readyz` connects to the app.
     answers: usize,
@@ -123,12 +123,11 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, settings: 
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
+                Ok((stream, peer)) => {
                     let place = tokio::select! {
-                        place = places.take() => place,
+                        place = places.take(peer.ip()) => place,
                         () = shared.journal.handed_over() => break,
                     };
-                    let Some(place) = place.map(Arc::new) else { break };
                     let port = Port {
                         shared: shared.clone(),
                         app_ready_path: app_ready_path.clone(),

@@ -1,11 +1,13 @@
 //! The connections that an HTTP server holds, and the order in which it closes them.
 //!
 //! A connection without a request in hand may be closed at any time, as by any HTTP server: when its [`Patience`] is
-//! over, or at once when all places are taken and it has been idle longest. So clients that only hold connections keep
-//! no others out.
+//! over, or at once when all places are taken. Then the address that has the most idle connections gives up the one that
+//! has been idle longest, so that a crowd that only holds connections keeps no others out.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,8 +34,8 @@ pub struct Patience {
 pub struct Places {
     free: Arc<Semaphore>,
     patience: Patience,
-    /// Connections that may be closed, longest idle first.
-    idle: Mutex<BTreeMap<IdleSince, CancellationToken>>,
+    /// Connections that may be closed, longest idle first, each with its address.
+    idle: Mutex<BTreeMap<IdleSince, (IpAddr, CancellationToken)>>,
     became_idle: Notify,
     next_number: AtomicU64,
 }
@@ -53,40 +55,51 @@ impl Places {
         })
     }
 
-    /// Takes a place, if need be the one of the connection that has been idle longest.
-    pub async fn take(self: &Arc<Self>) -> Option<Place> {
+    /// Takes a place for a connection from `peer`, if need be one of an idle connection.
+    pub async fn take(self: &Arc<Self>, peer: IpAddr) -> Arc<Place> {
         let free = loop {
-            let free = Arc::clone(&self.free);
-            if let Ok(free) = Arc::clone(&free).try_acquire_owned() {
-                break free;
-            }
             let became_idle = self.became_idle.notified();
-            let longest_idle = self.lock().pop_first();
-            match longest_idle {
-                Some((_, close)) => {
+            if let Ok(free) = Arc::clone(&self.free).try_acquire_owned() {
+                break Some(free);
+            }
+            let next_free = Arc::clone(&self.free).acquire_owned();
+            match self.remove_from_crowd() {
+                Some(close) => {
                     close.cancel();
-                    break free.acquire_owned().await.ok()?;
+                    break next_free.await.ok();
                 }
                 None => tokio::select! {
-                    free = free.acquire_owned() => break free.ok()?,
+                    free = next_free => break free.ok(),
                     () = became_idle => {}
                 },
             }
         };
         let place = Place {
             places: Arc::clone(self),
+            peer: peer.to_canonical(),
             number: self.next_number.fetch_add(1, Ordering::Relaxed),
             state: watch::Sender::new(State::Busy),
             close: CancellationToken::new(),
-            _free: free,
+            free: Mutex::new(free),
         };
         place.enter(|since| State::Idle { since });
-        Some(place)
+        Arc::new(place)
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<IdleSince, CancellationToken>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Removes the longest idle connection of the address that has the most idle ones.
+    fn remove_from_crowd(&self) -> Option<CancellationToken> {
+        let mut idle = lock(&self.idle);
+        let mut addresses = HashMap::<IpAddr, (usize, Reverse<IdleSince>)>::new();
+        for (since, (peer, _)) in &*idle {
+            addresses.entry(*peer).or_insert((0, Reverse(*since))).0 += 1;
+        }
+        let (_, Reverse(longest)) = addresses.into_values().max()?;
+        idle.remove(&longest).map(|(_, close)| close)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -112,10 +125,12 @@ impl State {
 #[derive(Debug)]
 pub struct Place {
     places: Arc<Places>,
+    peer: IpAddr,
     number: u64,
     state: watch::Sender<State>,
     close: CancellationToken,
-    _free: OwnedSemaphorePermit,
+    /// `None` once the connection is kept.
+    free: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 impl Place {
@@ -152,6 +167,12 @@ impl Place {
         InHand(Arc::clone(self))
     }
 
+    /// Keeps the connection for as long as it lasts, and gives its place to another one.
+    pub fn keep(&self) {
+        self.enter(|_| State::Busy);
+        lock(&self.free).take();
+    }
+
     fn begin_head(&self) {
         if matches!(*self.state.borrow(), State::Idle { .. }) {
             self.enter(|since| State::Head { since });
@@ -161,14 +182,14 @@ impl Place {
     fn enter(&self, state: impl FnOnce(Instant) -> State) {
         let state = state(Instant::now());
         let before = self.state.send_replace(state);
-        let mut idle = self.places.lock();
+        let mut idle = lock(&self.places.idle);
         if let Some(since) = before.since() {
             idle.remove(&(since, self.number));
         }
         if let Some(since) = state.since()
             && !self.close.is_cancelled()
         {
-            idle.insert((since, self.number), self.close.clone());
+            idle.insert((since, self.number), (self.peer, self.close.clone()));
             drop(idle);
             self.places.became_idle.notify_waiters();
         }
@@ -178,7 +199,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if let Some(since) = self.state.borrow().since() {
-            self.places.lock().remove(&(since, self.number));
+            lock(&self.places.idle).remove(&(since, self.number));
         }
     }
 }
@@ -264,38 +285,40 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Noticed<S> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use futures::FutureExt;
 
     use super::*;
 
     const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
     const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+    const CROWD: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+    const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
     const PATIENCE: Patience = Patience { idle: IDLE_TIMEOUT, head: HEAD_TIMEOUT };
 
     #[tokio::test(start_paused = true)]
     async fn longest_idle_connection_makes_room_first() {
         let places = Places::new(2, PATIENCE);
-        let first = Arc::new(places.take().await.unwrap());
+        let first = places.take(CROWD).await;
         let request = first.begin_request();
         tokio::time::advance(Duration::from_secs(1)).await;
-        let second = places.take().await.unwrap();
-        let (third, ()) = tokio::join!(places.take(), async {
+        let second = places.take(CROWD).await;
+        let (third, ()) = tokio::join!(places.take(CROWD), async {
             second.closing().await;
             drop(second);
         });
-        let third = Arc::new(third.unwrap());
         assert!(first.closing().now_or_never().is_none());
 
         // All are busy: one more waits until one of them is not.
         let another = third.begin_request();
-        let mut fourth = Box::pin(places.take());
+        let mut fourth = Box::pin(places.take(CROWD));
         assert!(fourth.as_mut().now_or_never().is_none());
         drop(request);
-        let (fourth, ()) = tokio::join!(fourth, async {
+        tokio::join!(fourth, async {
             first.closing().await;
             drop(first);
         });
-        assert!(fourth.is_some());
         drop(another);
         assert!(third.closing().now_or_never().is_none());
     }
@@ -303,7 +326,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn unfinished_heads_close_before_idle_connections() {
         let places = Places::new(1, PATIENCE);
-        let place = Arc::new(places.take().await.unwrap());
+        let place = places.take(CROWD).await;
         tokio::time::advance(IDLE_TIMEOUT - Duration::from_secs(1)).await;
         assert!(place.closing().now_or_never().is_none());
         place.begin_head();
@@ -314,5 +337,28 @@ mod tests {
         let begun = Instant::now();
         place.closing().await;
         assert!(begun.elapsed() >= IDLE_TIMEOUT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn crowded_address_makes_room_for_others() {
+        let places = Places::new(3, PATIENCE);
+        let early = places.take(OTHER).await;
+        let crowd = [places.take(CROWD).await, places.take(CROWD).await];
+        let [first, second] = crowd;
+        tokio::join!(places.take(CROWD), async {
+            first.closing().await;
+            drop(first);
+        });
+        assert!(early.closing().now_or_never().is_none() && second.closing().now_or_never().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn kept_connection_frees_its_place() {
+        let places = Places::new(1, PATIENCE);
+        let kept = places.take(CROWD).await;
+        kept.keep();
+        let next = places.take(CROWD).await;
+        tokio::time::advance(IDLE_TIMEOUT).await;
+        assert!(kept.closing().now_or_never().is_none() && next.closing().now_or_never().is_some());
     }
 }

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use url::form_urlencoded;
 
-use super::websocket;
+/// Path of the WebSocket.
+pub(super) const WEBSOCKET_PATH: &str = "/ws";
 
 /// Upper limit of the body sizes that a request may ask for.
 const MAX_BODY_BYTES: usize = 64 << 20;
@@ -73,7 +74,7 @@ pub(super) fn answer(path: &str, query: Option<&str>, readiness: Readiness, inde
             None => Answer::bad_request("give ms=MILLISECONDS\n"),
         },
         "/stream" => stream(query),
-        websocket::PATH => Answer::text(StatusCode::UPGRADE_REQUIRED, "ask for an upgrade to websocket\n"),
+        WEBSOCKET_PATH => Answer::text(StatusCode::UPGRADE_REQUIRED, "ask for an upgrade to websocket\n"),
         _ => match path.strip_prefix("/status/") {
             Some(code) => match code.parse().ok().and_then(|code: u16| final_status(code)) {
                 Some(status) => Answer::text(status, if bodiless(status) { "" } else { "as asked\n" }),

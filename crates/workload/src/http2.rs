@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::answer::{Answer, Pace, Readiness};
 use super::connection::{Transport, Unflushed};
 use super::log::Exchange;
-use super::server::{POD, REQUEST_ID, Shared};
+use super::shared::{POD, REQUEST_ID, Shared};
 
 /// First bytes of HTTP/2, which no HTTP/1.1 request has.
 const PREFACE: &[u8; 4] = b"PRI ";

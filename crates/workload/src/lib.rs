@@ -12,6 +12,7 @@ mod connection;
 mod http2;
 mod log;
 mod server;
+mod shared;
 mod signals;
 mod websocket;
 

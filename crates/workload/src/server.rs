@@ -12,33 +12,31 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use hyper::body::Incoming;
-use hyper::header::{CONNECTION, HeaderName, HeaderValue};
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{Answer, Pace, Readiness, answer, index_body, is_of_a_probe};
+use super::answer::{Answer, Pace, WEBSOCKET_PATH};
 use super::ask_api::Asker;
 use super::connection::{PacedBody, Transport, Unflushed};
 use super::http2;
 use super::log::{Entry, Exchange, Log, NowNs};
+use super::shared::{REQUEST_ID, Shared};
 use super::signals::{Noticed, Signals, StopSignal};
 use super::websocket;
 use super::{Config, Habit, WorkloadError};
 
 /// Connections that may wait in the accept queue.
-const BACKLOG: i32 = 4096;
+const BACKLOG: u32 = 4096;
 /// Time for which a connection without a request yet may still send one after the server stopped accepting: it was
 /// accepted, so its request is probably on its way.
 const FIRST_REQUEST_WAIT: Duration = Duration::from_secs(1);
-pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("rolldrop-id");
-pub(super) const POD: HeaderName = HeaderName::from_static("rolldrop-pod");
 
 /// A server that does not listen yet.
 pub struct Server {
@@ -55,86 +53,6 @@ impl Config {
     }
 }
 
-/// State that every connection needs.
-pub(super) struct Shared {
-    pub(super) log: Log,
-    started: Instant,
-    ready_after: Duration,
-    pub(super) draining: Cell<bool>,
-    /// Cancelled when idle connections must close.
-    close_idle: CancellationToken,
-    idle_timeout: Duration,
-    response_time: Duration,
-    fail_share: f64,
-    /// Number of requests so far that could fail.
-    counted: Cell<u64>,
-    index: Bytes,
-    pub(super) pod: Option<HeaderValue>,
-}
-
-impl Shared {
-    /// Returns whether the server wants traffic now.
-    pub(super) fn readiness(&self) -> Readiness {
-        if self.draining.get() || self.started.elapsed() < self.ready_after {
-            Readiness::NotReady
-        } else {
-            Readiness::Ready
-        }
-    }
-
-    /// Returns true if a request is to fail: every n-th one, by the share, not counting probes.
-    pub(super) fn is_to_fail(&self, path: &str) -> bool {
-        if is_of_a_probe(path) {
-            return false;
-        }
-        let n = self.counted.get();
-        self.counted.set(n + 1);
-        let failed = |n: u64| (n as f64 * self.fail_share).floor();
-        failed(n + 1) > failed(n)
-    }
-
-    /// Returns the answer to a path and query.
-    pub(super) fn answer(&self, path: &str, query: Option<&str>) -> Answer {
-        match self.is_to_fail(path) {
-            true => Answer::failure(),
-            false => answer(path, query, self.readiness(), &self.index),
-        }
-    }
-
-    /// Waits before an answer begins, for as long as its path and the configuration require.
-    pub(super) async fn delay(&self, own: Duration) {
-        let delay = own + self.response_time;
-        if !delay.is_zero() {
-            sleep(delay).await;
-        }
-    }
-
-    /// Returns a response that names its pod.
-    fn response(&self, status: StatusCode, fields: HeaderMap, body: PacedBody) -> Response<PacedBody> {
-        let mut response = Response::new(body);
-        *response.status_mut() = status;
-        *response.headers_mut() = fields;
-        if let Some(pod) = &self.pod {
-            response.headers_mut().insert(POD, pod.clone());
-        }
-        response
-    }
-
-    /// Logs a signal, or that the process continues; returns the signal, if it is one that may have a habit.
-    fn log_signal(&self, noticed: Noticed) -> Option<StopSignal> {
-        match noticed {
-            Noticed::Signal(signal) => {
-                self.log.write(Entry::Signal { name: &signal.to_string() });
-                Some(signal)
-            }
-            Noticed::Continued => {
-                self.log.write(Entry::Continued);
-                None
-            }
-        }
-    }
-}
-
 impl Server {
     /// Opens the log and installs the signal handlers. Must be called on a runtime with one thread, inside a
     /// [`tokio::task::LocalSet`].
@@ -147,7 +65,7 @@ impl Server {
         let signals = Signals::install().map_err(WorkloadError::Signals)?;
         let pod = config.pod_name.clone().or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_default();
         let asking = config.ask_api_every.map(|period| (period, pod));
-        Ok(Self { signals, shared: open(config, now)?, config: config.clone(), asking })
+        Ok(Self { signals, shared: Rc::new(Shared::open(config, now)?), config: config.clone(), asking })
     }
 
     /// Listens, and serves until a signal and its habit end it.
@@ -225,24 +143,6 @@ fn listen_logged(config: &Config, log: &Log) -> Result<TcpListener, WorkloadErro
     let address = listener.local_addr().unwrap_or(config.listen).to_string();
     log.write(Entry::Listening { address: &address });
     Ok(listener)
-}
-
-/// Opens the log.
-fn open(config: &Config, now: NowNs) -> Result<Rc<Shared>, WorkloadError> {
-    let shared = Shared {
-        log: Log::open(config.log.as_ref(), now)?,
-        started: Instant::now(),
-        ready_after: config.ready_after,
-        draining: Cell::new(false),
-        close_idle: CancellationToken::new(),
-        idle_timeout: config.idle_timeout,
-        response_time: config.response_time,
-        fail_share: config.fail_share,
-        counted: Cell::new(0),
-        index: index_body(config.body_bytes, config.pod_name.as_deref()),
-        pod: config.pod_name.as_deref().and_then(|name| HeaderValue::from_str(name).ok()),
-    };
-    Ok(Rc::new(shared))
 }
 
 /// Serves on `listener` until a signal's habit ends it.
@@ -352,12 +252,10 @@ async fn back_off_from(error: &io::Error) {
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 async fn serve_connection(stream: TcpStream, shared: Rc<Shared>, finish: CancellationToken) {
@@ -438,7 +336,7 @@ async fn respond(
     asked: Rc<Cell<Asked>>,
     in_flight: Rc<()>,
 ) -> Result<Response<PacedBody>, Infallible> {
-    if request.uri().path() == websocket::PATH
+    if request.uri().path() == WEBSOCKET_PATH
         && let Some(fields) = websocket::switch(&request)
     {
         asked.set(Asked::WebSocket);

@@ -20,10 +20,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::Transport;
 use super::log::Exchange;
-use super::server::Shared;
+use super::shared::Shared;
 
-/// Path of the WebSocket.
-pub(super) const PATH: &str = "/ws";
 /// Longest time that the client may take to answer a close frame.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
 /// The first line of a message gives its id, as a header does for a request.

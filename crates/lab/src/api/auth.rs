@@ -3,7 +3,7 @@
 use http::{Method, Request, header};
 use hyper::body::Incoming;
 
-use super::super::rbac::{self, Attributes, Decision, ResourceTarget, Target};
+use super::super::rbac::{self, Attributes, ResourceTarget, Target};
 use super::super::registry::{PatchKind, Registry};
 use super::super::resource::Resource;
 use super::super::selector::required_name;
@@ -56,10 +56,7 @@ pub(super) fn authorize<B>(
 }
 
 fn require(registry: &Registry, user: &User, attributes: &Attributes) -> Result<(), Status> {
-    match rbac::decide(registry, user, attributes) {
-        Decision::Allowed => Ok(()),
-        Decision::Denied { reason } => Err(attributes.refuse(user, &reason)),
-    }
+    rbac::decide(registry, user, attributes).map_err(|reason| attributes.refuse(user, &reason))
 }
 
 /// Returns what a request wants to do, in RBAC's terms (Kubernetes
@@ -79,7 +76,7 @@ fn attributes_of(method: &Method, path: &str, query: &Query, route: &Route) -> A
             return Attributes { verb, target: Target::Path(path.to_owned()) };
         }
         Route::Review(review) => {
-            let (group, resource) = (review.group().to_owned(), review.plural().to_owned());
+            let (group, resource) = (review.group().to_owned(), review.plural());
             (verb, ResourceTarget { group, resource, ..ResourceTarget::default() })
         }
         Route::Collection { resource, namespace } => {

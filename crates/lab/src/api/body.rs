@@ -27,23 +27,20 @@ const OBJECT_TYPES: &str = "application/json, application/yaml, application/vnd.
 
 /// Reads an object of the kind `top`.
 pub(super) async fn read_object(request: Request<Incoming>, top: &Structure) -> Result<Value, Status> {
-    let format = format_of(&request)?;
-    let body = read(request).await?;
-    format.parse(&body).map_err(|error| {
-        let kind = top.name;
-        Status::bad_request(format!(
-            "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; {error}"
-        ))
-    })
+    let what = format!(" (must be of type {}): couldn't get version/kind; ", top.name);
+    read_as(request, &what).await
 }
 
 /// Reads an object of any kind.
 pub(super) async fn read_any(request: Request<Incoming>) -> Result<Value, Status> {
+    read_as(request, ": ").await
+}
+
+async fn read_as(request: Request<Incoming>, what: &str) -> Result<Value, Status> {
     let format = format_of(&request)?;
     let body = read(request).await?;
-    format
-        .parse(&body)
-        .map_err(|error| Status::bad_request(format!("the object provided is unrecognized: {error}")))
+    let unrecognized = |why| Status::bad_request(format!("the object provided is unrecognized{what}{why}"));
+    format.parse(&body).map_err(unrecognized)
 }
 
 /// Reads a patch.
@@ -148,7 +145,7 @@ async fn read(request: Request<Incoming>) -> Result<Bytes, Status> {
         .map_err(|_| Status::timeout("the body of the request did not arrive in time"))?;
     body.map(http_body_util::Collected::to_bytes).map_err(|error| {
         if error.is::<LengthLimitError>() {
-            Status::too_large(MAX_BODY_BYTES)
+            Status::too_large(format!("Request entity too large: limit is {MAX_BODY_BYTES}"))
         } else {
             Status::bad_request(format!("the body of the request did not arrive: {error}"))
         }

@@ -71,108 +71,71 @@ fn group(name: &str) -> Value {
     json!({"name": name, "versions": [version], "preferredVersion": version})
 }
 
-/// One entry of discovery: a resource, or one of its subresources.
-struct Entry {
-    resource: &'static str,
-    subresource: &'static str,
-    singular: String,
-    namespaced: bool,
-    /// Group and version of the kind, if they differ from the resource's.
-    kind_of: Option<(&'static str, &'static str)>,
-    kind: &'static str,
-    verbs: &'static [&'static str],
-    short_names: &'static [&'static str],
-    categories: &'static [&'static str],
-}
-
-fn entries(group: &str) -> Vec<Entry> {
-    let mut entries = Vec::new();
+/// Returns the resources of a group and their subresources.
+fn classic(group: &str) -> Value {
+    let mut resources = Vec::new();
     for resource in Resource::ALL.into_iter().filter(|resource| resource.group() == group) {
-        entries.push(Entry {
-            resource: resource.plural(),
-            subresource: "",
-            singular: resource.kind().to_lowercase(),
-            namespaced: resource.namespaced(),
-            kind_of: None,
-            kind: resource.kind(),
-            verbs: &VERBS,
-            short_names: resource.short_names(),
-            categories: resource.categories(),
+        let (plural, kind, namespaced) = (resource.plural(), resource.kind(), resource.namespaced());
+        let mut shown = json!({
+            "name": plural,
+            "singularName": kind.to_lowercase(),
+            "namespaced": namespaced,
+            "kind": kind,
+            "verbs": VERBS,
         });
-        let mut subresource = |subresource, kind, kind_of, verbs| {
-            entries.push(Entry {
-                resource: resource.plural(),
-                subresource,
-                singular: String::new(),
-                namespaced: resource.namespaced(),
-                kind_of,
-                kind,
-                verbs,
-                short_names: &[],
-                categories: &[],
+        for (field, names) in [("shortNames", resource.short_names()), ("categories", resource.categories())]
+        {
+            if !names.is_empty() {
+                shown[field] = json!(names);
+            }
+        }
+        resources.push(shown);
+        let mut subresource = |name: &str, kind: &str, verbs: &[&str]| {
+            let mut shown = json!({
+                "name": format!("{plural}/{name}"),
+                "singularName": "",
+                "namespaced": namespaced,
+                "kind": kind,
+                "verbs": verbs,
             });
+            // Kinds of another group than the resource's.
+            if let Some((_, group)) =
+                [("Eviction", "policy"), ("Scale", "autoscaling")].iter().find(|of| of.0 == kind)
+            {
+                shown["group"] = json!(group);
+                shown["version"] = json!("v1");
+            }
+            resources.push(shown);
         };
         if resource == Resource::Pods {
-            subresource("eviction", "Eviction", Some(("policy", "v1")), &["create"]);
-            subresource("log", "Pod", None, &["get"]);
-            subresource("proxy", "PodProxyOptions", None, &PROXY_VERBS);
+            subresource("eviction", "Eviction", &["create"]);
+            subresource("log", "Pod", &["get"]);
+            subresource("proxy", "PodProxyOptions", &PROXY_VERBS);
         }
         if resource == Resource::Nodes {
-            subresource("proxy", "NodeProxyOptions", None, &["create"]);
+            subresource("proxy", "NodeProxyOptions", &["create"]);
         }
         if resource.has_scale() {
-            subresource("scale", "Scale", Some(("autoscaling", "v1")), &["get", "patch", "update"]);
+            subresource("scale", "Scale", &["get", "patch", "update"]);
         }
         if resource.has_status() {
-            subresource("status", resource.kind(), None, &["get", "patch", "update"]);
+            subresource("status", kind, &["get", "patch", "update"]);
         }
     }
     for review in Review::ALL.into_iter().filter(|review| review.group() == group) {
-        entries.push(Entry {
-            resource: review.plural(),
-            subresource: "",
-            singular: review.kind().to_lowercase(),
-            namespaced: false,
-            kind_of: None,
-            kind: review.kind(),
-            verbs: &["create"],
-            short_names: &[],
-            categories: &[],
-        });
+        resources.push(json!({
+            "name": review.plural(),
+            "singularName": review.kind().to_lowercase(),
+            "namespaced": false,
+            "kind": review.kind(),
+            "verbs": ["create"],
+        }));
     }
-    entries
-}
-
-fn classic(group: &str) -> Value {
-    let resources = entries(group).into_iter().map(|entry| {
-        let name = match entry.subresource {
-            "" => entry.resource.to_owned(),
-            subresource => format!("{}/{subresource}", entry.resource),
-        };
-        let mut shown = json!({
-            "name": name,
-            "singularName": entry.singular,
-            "namespaced": entry.namespaced,
-            "kind": entry.kind,
-            "verbs": entry.verbs,
-        });
-        if let Some((group, version)) = entry.kind_of {
-            shown["group"] = json!(group);
-            shown["version"] = json!(version);
-        }
-        if !entry.short_names.is_empty() {
-            shown["shortNames"] = json!(entry.short_names);
-        }
-        if !entry.categories.is_empty() {
-            shown["categories"] = json!(entry.categories);
-        }
-        shown
-    });
     json!({
         "kind": "APIResourceList",
         "apiVersion": "v1",
         "groupVersion": group_version(group),
-        "resources": resources.collect::<Vec<_>>(),
+        "resources": resources,
     })
 }
 

@@ -65,7 +65,7 @@ async fn evict(
 ) -> Result<(), Status> {
     let registry = &shared.registry;
     for attempt in 1.. {
-        tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_delete)).await;
+        shared.delay(|latencies| latencies.pod_delete).await;
         let pod = registry.get(Resource::Pods, namespace, name)?;
         let approval = registry.approve_eviction(&pod, effect)?;
         if effect == Effect::DryRun {

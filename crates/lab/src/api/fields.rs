@@ -27,8 +27,8 @@ impl FieldValidation {
             "Ignore" => Ok(Self::Ignore),
             "Strict" => Ok(Self::Strict),
             other => {
-                let why = "supported values: \"\", \"Ignore\", \"Strict\", \"Warn\"";
-                let error = FieldError::unsupported("fieldValidation", &json!(other), why);
+                let known = ["", "Ignore", "Strict", "Warn"];
+                let error = FieldError::unsupported("fieldValidation", &json!(other), &known);
                 Err(Status::invalid_options(options, &[error]))
             }
         }
@@ -37,25 +37,29 @@ impl FieldValidation {
     /// Checks an object of the kind `top`, as sent, for unknown fields.
     pub(super) fn judge_object(self, top: &Structure, object: &Value) -> Result<Warnings, Status> {
         let kind = top.name;
-        let wrong = unknown(top, object).collect();
-        self.judge(wrong, |list| {
-            let why = format!("strict decoding error: {list}");
+        self.judge(top, object, |why| {
             Status::bad_request(format!("{kind} in version \"v1\" cannot be handled as a {kind}: {why}"))
         })
     }
 
     /// Checks an object after a patch for unknown fields, before they are dropped.
     pub(super) fn judge_patched(self, top: &Structure, patched: &Value) -> Result<Warnings, Status> {
-        let wrong = unknown(top, patched).collect();
-        self.judge(wrong, |list| {
-            Status::invalid_patch(&patched.to_string(), &format!("strict decoding error: {list}"))
-        })
+        self.judge(top, patched, |why| Status::invalid_patch(&patched.to_string(), why))
     }
 
-    fn judge(self, wrong: Vec<String>, refused: impl FnOnce(&str) -> Status) -> Result<Warnings, Status> {
+    fn judge(
+        self,
+        top: &Structure,
+        object: &Value,
+        refused: impl FnOnce(&str) -> Status,
+    ) -> Result<Warnings, Status> {
+        let wrong = schema::unknown_fields(top, object).into_iter();
+        let wrong: Vec<_> = wrong.map(|field| format!("unknown field \"{field}\"")).collect();
         match self {
             Self::Ignore => Ok(Warnings::default()),
-            Self::Strict if !wrong.is_empty() => Err(refused(&wrong.join(", "))),
+            Self::Strict if !wrong.is_empty() => {
+                Err(refused(&format!("strict decoding error: {}", wrong.join(", "))))
+            }
             Self::Warn | Self::Strict => Ok(Warnings(wrong)),
         }
     }
@@ -82,9 +86,4 @@ impl Warnings {
         }
         answer
     }
-}
-
-fn unknown(top: &Structure, object: &Value) -> impl Iterator<Item = String> {
-    let fields = schema::unknown_fields(top, object).into_iter();
-    fields.map(|field| format!("unknown field \"{field}\""))
 }

@@ -26,52 +26,26 @@ pub(super) fn view<B>(request: &Request<B>) -> Result<View, Status> {
     if accept.is_empty() {
         return Ok(View::Whole);
     }
-    let known = |range: Range<'_>| {
-        if !range.is_json() {
+    let known = |range: &str| {
+        let mut parts = range.split(';').map(str::trim);
+        if !matches!(parts.next(), Some("application/json" | "application/*" | "*/*")) {
             return None;
         }
-        match (range.parameter("as"), range.parameter("g"), range.parameter("v")) {
-            ("", _, _) => Some(View::Whole),
-            ("Table", "meta.k8s.io", "v1") => Some(View::Table),
-            ("PartialObjectMetadata" | "PartialObjectMetadataList", "meta.k8s.io", "v1") => {
-                Some(View::Metadata)
-            }
-            _ => None,
+        let parameters: Vec<_> = parts.collect();
+        let is_of_meta = ["g=meta.k8s.io", "v=v1"].iter().all(|wanted| parameters.contains(wanted));
+        match parameters.iter().find_map(|parameter| parameter.strip_prefix("as=")) {
+            None => Some(View::Whole),
+            Some("Table") if is_of_meta => Some(View::Table),
+            Some("PartialObjectMetadata" | "PartialObjectMetadataList") if is_of_meta => Some(View::Metadata),
+            Some(_) => None,
         }
     };
-    ranges(accept).find_map(known).ok_or_else(Status::not_acceptable)
+    accept.split(',').find_map(known).ok_or_else(Status::not_acceptable)
 }
 
 /// Returns the `Accept` header; empty if there is none.
 pub(super) fn accept<B>(request: &Request<B>) -> &str {
     request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default()
-}
-
-struct Range<'a> {
-    media_type: &'a str,
-    parameters: &'a str,
-}
-
-fn ranges(accept: &str) -> impl Iterator<Item = Range<'_>> {
-    accept.split(',').map(|range| {
-        let (media_type, parameters) = range.split_once(';').unwrap_or((range, ""));
-        Range { media_type: media_type.trim(), parameters }
-    })
-}
-
-impl<'a> Range<'a> {
-    fn is_json(&self) -> bool {
-        matches!(self.media_type, "application/json" | "application/*" | "*/*")
-    }
-
-    /// Returns a parameter's value; empty if it is not given.
-    fn parameter(&self, name: &str) -> &'a str {
-        let parameters = self.parameters.split(';').filter_map(|parameter| parameter.split_once('='));
-        parameters
-            .map(|(key, value)| (key.trim(), value.trim()))
-            .find(|(key, _)| *key == name)
-            .map_or("", |(_, value)| value)
-    }
 }
 
 #[cfg(test)]

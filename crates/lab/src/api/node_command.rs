@@ -48,7 +48,9 @@ pub(super) fn answer<B>(
     if request.method() != Method::POST {
         return Err(Status::method_not_allowed());
     }
-    server.agents.command(node, command).map_err(|_| Status::not_found(Resource::Nodes, node))?;
+    if !server.agents.command(node, command) {
+        return Err(Status::not_found(Resource::Nodes, node));
+    }
     Ok(respond::success(StatusCode::OK, Value::Null))
 }
 

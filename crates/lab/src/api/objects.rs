@@ -61,7 +61,7 @@ pub(super) async fn collection(
             let object = read_object(request, schema::of(resource)).await?;
             let mut warnings = validation.judge_object(schema::of(resource), &object)?;
             if resource == Resource::Pods {
-                tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_create)).await;
+                shared.delay(|latencies| latencies.pod_create).await;
             }
             let created = registry.create_with(resource, &namespace, object, effect)?;
             if effect == Effect::Stored {
@@ -166,7 +166,7 @@ async fn delete(
     }
     // Kubernetes' own default for Jobs, from the time before garbage collection.
     let options = match options.propagation_policy {
-        None if resource == Resource::Jobs && options.orphan_dependents.is_none() => {
+        None if resource == Resource::Jobs => {
             &DeleteOptions { propagation_policy: Some(Propagation::Orphan), ..options.clone() }
         }
         _ => options,

@@ -34,27 +34,12 @@ use DecodeError::{FieldType, NoMagic, Truncated, UnknownKind, WireType};
 /// Reads one object.
 pub(super) fn decode(body: &[u8]) -> Result<Value, DecodeError> {
     // The envelope: 1 is the type (1 apiVersion, 2 kind), 2 the object itself.
-    let mut envelope = Reader(body.strip_prefix(MAGIC).ok_or(NoMagic)?);
-    let (mut api_version, mut kind, mut object) = (String::new(), String::new(), &[][..]);
-    while let Some((number, data)) = envelope.next()? {
-        match (number, data) {
-            (1, Data::Bytes(bytes)) => {
-                let mut fields = Reader(bytes);
-                while let Some((number, data)) = fields.next()? {
-                    match number {
-                        1 => api_version = data.text("apiVersion")?,
-                        2 => kind = data.text("kind")?,
-                        _ => {}
-                    }
-                }
-            }
-            (2, Data::Bytes(bytes)) => object = bytes,
-            _ => {}
-        }
-    }
+    let envelope = Message::of(body.strip_prefix(MAGIC).ok_or(NoMagic)?)?;
+    let type_meta = Message::of(envelope.bytes(1, "typeMeta")?)?;
+    let (api_version, kind) = (type_meta.text(1, "apiVersion")?, type_meta.text(2, "kind")?);
     let Some(structure) = schema::named(&kind) else { return Err(UnknownKind { kind, api_version }) };
     let mut fields = Map::new();
-    read_structure(object, structure, &[], &mut fields)?;
+    read_structure(envelope.bytes(2, "raw")?, structure, &[], &mut fields)?;
     fields.insert("apiVersion".to_owned(), json!(api_version));
     fields.insert("kind".to_owned(), json!(kind));
     Ok(Value::Object(fields))
@@ -67,8 +52,7 @@ fn read_structure(
     path: &[u32],
     object: &mut Map<String, Value>,
 ) -> Result<(), DecodeError> {
-    let mut reader = Reader(bytes);
-    while let Some((number, data)) = reader.next()? {
+    for (number, data) in Message::of(bytes)?.0 {
         let here = [path, &[number]].concat();
         let found = structure.fields.iter().find(|(_, field)| field.protobuf.starts_with(&here));
         match (found, data) {
@@ -96,27 +80,16 @@ fn read_field(
             }
         }
         Kind::Map(element) => {
-            let mut entry = Reader(data.bytes(name)?);
-            let (mut key, mut value) = (String::new(), read_value(name, element, Data::Bytes(&[])).ok());
-            while let Some((number, data)) = entry.next()? {
-                match number {
-                    1 => key = data.text(name)?,
-                    2 => value = Some(read_value(name, element, data)?),
-                    _ => {}
-                }
-            }
-            object.entry(name).or_insert_with(|| json!({}))[key] = value.unwrap_or_default();
+            let entry = Message::of(data.bytes(name)?)?;
+            let value = match entry.get(2) {
+                Some(data) => read_value(name, element, data)?,
+                None => read_value(name, element, Data::Bytes(&[])).unwrap_or_default(),
+            };
+            object.entry(name).or_insert_with(|| json!({}))[entry.text(1, name)?] = value;
         }
         kind => {
             let value = read_value(name, kind, data)?;
-            let is_zero = match &value {
-                Value::Null => true,
-                Value::Bool(value) => !value,
-                Value::Number(value) => value.as_i64() == Some(0),
-                Value::String(value) => value.is_empty(),
-                _ => false,
-            };
-            if !(value.is_null() || is_zero && field.omits_zero) {
+            if schema::stays(field, &value) || value.is_object() {
                 object.insert(name.to_owned(), value);
             }
         }
@@ -137,35 +110,20 @@ fn read_value(name: &str, kind: &Kind, data: Data<'_>) -> Result<Value, DecodeEr
             Value::Object(fields)
         }
         // 1 is the text of the quantity.
-        Kind::Quantity => {
-            json!(first_field(data.bytes(name)?)?.map_or(Ok(String::new()), |data| data.text(name))?)
-        }
+        Kind::Quantity => json!(Message::of(data.bytes(name)?)?.text(1, name)?),
         // 1 selects which of the two it is: 2 is a number, 3 a text.
         Kind::IntOrString => {
-            let (mut is_text, mut number, mut text) = (false, 0, String::new());
-            let mut fields = Reader(data.bytes(name)?);
-            while let Some((field, data)) = fields.next()? {
-                match field {
-                    1 => is_text = data.number(name)? != 0,
-                    2 => number = data.number(name)?,
-                    3 => text = data.text(name)?,
-                    _ => {}
-                }
+            let either = Message::of(data.bytes(name)?)?;
+            match either.number(1, name)? {
+                Some(1..) => json!(either.text(3, name)?),
+                _ => json!(either.number(2, name)?.unwrap_or(0)),
             }
-            if is_text { json!(text) } else { json!(number) }
         }
         // 1 is seconds, 2 nanoseconds; an empty message is no time.
         Kind::Time | Kind::MicroTime => {
-            let (mut seconds, mut nanoseconds) = (None, 0);
-            let mut fields = Reader(data.bytes(name)?);
-            while let Some((field, data)) = fields.next()? {
-                match field {
-                    1 => seconds = Some(data.number(name)?),
-                    2 => nanoseconds = i32::try_from(data.number(name)?).map_err(|_| wrong())?,
-                    _ => {}
-                }
-            }
-            match seconds {
+            let time = Message::of(data.bytes(name)?)?;
+            let nanoseconds = i32::try_from(time.number(2, name)?.unwrap_or(0)).map_err(|_| wrong())?;
+            match time.number(1, name)? {
                 Some(seconds) => {
                     json!(Timestamp::new(seconds, nanoseconds).map_err(|_| wrong())?.to_string())
                 }
@@ -173,22 +131,12 @@ fn read_value(name: &str, kind: &Kind, data: Data<'_>) -> Result<Value, DecodeEr
             }
         }
         // 1 is JSON.
-        Kind::Any => match first_field(data.bytes(name)?)? {
+        Kind::Any => match Message::of(data.bytes(name)?)?.get(1) {
             Some(data) => serde_json::from_slice(data.bytes(name)?).map_err(|_| wrong())?,
             None => Value::Null,
         },
         Kind::List(_) | Kind::Map(_) => return Err(wrong()),
     })
-}
-
-fn first_field(bytes: &[u8]) -> Result<Option<Data<'_>>, DecodeError> {
-    let mut fields = Reader(bytes);
-    while let Some((number, data)) = fields.next()? {
-        if number == 1 {
-            return Ok(Some(data));
-        }
-    }
-    Ok(None)
 }
 
 /// Value of a field, as far as the encoding itself shows it.
@@ -219,46 +167,63 @@ impl<'a> Data<'a> {
     }
 }
 
-/// Reads one field after another.
-struct Reader<'a>(&'a [u8]);
+/// The fields of a message, in their order, by number.
+struct Message<'a>(Vec<(u32, Data<'a>)>);
 
-impl<'a> Reader<'a> {
-    fn next(&mut self) -> Result<Option<(u32, Data<'a>)>, DecodeError> {
-        if self.0.is_empty() {
-            return Ok(None);
+impl<'a> Message<'a> {
+    fn of(mut bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut fields = Vec::new();
+        while !bytes.is_empty() {
+            let tag = varint(&mut bytes)?;
+            let number = u32::try_from(tag >> 3).map_err(|_| WireType(tag & 7))?;
+            let data = match tag & 7 {
+                0 => Data::Number(varint(&mut bytes)?),
+                1 => Data::Bytes(take(&mut bytes, 8)?),
+                2 => {
+                    let length = varint(&mut bytes)?;
+                    Data::Bytes(take(&mut bytes, usize::try_from(length).map_err(|_| Truncated)?)?)
+                }
+                5 => Data::Bytes(take(&mut bytes, 4)?),
+                other => return Err(WireType(other)),
+            };
+            fields.push((number, data));
         }
-        let tag = self.varint()?;
-        let number = u32::try_from(tag >> 3).map_err(|_| WireType(tag & 7))?;
-        let data = match tag & 7 {
-            0 => Data::Number(self.varint()?),
-            1 => Data::Bytes(self.take(8)?),
-            2 => {
-                let length = self.varint()?;
-                Data::Bytes(self.take(usize::try_from(length).map_err(|_| Truncated)?)?)
-            }
-            5 => Data::Bytes(self.take(4)?),
-            other => return Err(WireType(other)),
-        };
-        Ok(Some((number, data)))
+        Ok(Self(fields))
     }
 
-    fn varint(&mut self) -> Result<u64, DecodeError> {
-        let mut value = 0;
-        for shift in (0..u64::BITS).step_by(7) {
-            let byte = self.take(1)?[0];
-            value |= u64::from(byte & 0x7F) << shift;
-            if byte & 0x80 == 0 {
-                return Ok(value);
-            }
+    /// Returns the value of a field; of one that is there twice, the last.
+    fn get(&self, number: u32) -> Option<Data<'a>> {
+        self.0.iter().rfind(|(own, _)| *own == number).map(|(_, data)| *data)
+    }
+
+    /// Returns the bytes of a field; none if it is missing.
+    fn bytes(&self, number: u32, name: &str) -> Result<&'a [u8], DecodeError> {
+        self.get(number).map_or(Ok(&[]), |data| data.bytes(name))
+    }
+
+    fn text(&self, number: u32, name: &str) -> Result<String, DecodeError> {
+        self.get(number).map_or(Ok(String::new()), |data| data.text(name))
+    }
+
+    fn number(&self, number: u32, name: &str) -> Result<Option<i64>, DecodeError> {
+        self.get(number).map(|data| data.number(name)).transpose()
+    }
+}
+
+fn varint(bytes: &mut &[u8]) -> Result<u64, DecodeError> {
+    let mut value = 0;
+    for shift in (0..u64::BITS).step_by(7) {
+        let byte = take(bytes, 1)?[0];
+        value |= u64::from(byte & 0x7F) << shift;
+        if byte & 0x80 == 0 {
+            return Ok(value);
         }
-        Err(Truncated)
     }
+    Err(Truncated)
+}
 
-    fn take(&mut self, length: usize) -> Result<&'a [u8], DecodeError> {
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(Truncated)?;
-        self.0 = rest;
-        Ok(taken)
-    }
+fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Result<&'a [u8], DecodeError> {
+    bytes.split_off(..length).ok_or(Truncated)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-use super::super::rbac::{self, Attributes, BoundRoles, Decision, ResourceTarget, Target};
+use super::super::rbac::{self, Attributes, BoundRoles, ResourceTarget, Target};
 use super::super::registry::Registry;
 use super::super::status::{FieldError, Status};
 use super::super::tokens::User;
@@ -26,27 +26,25 @@ pub(super) enum Review {
 impl Review {
     pub(super) const ALL: [Self; 3] = [Self::Access, Self::Rules, Self::Subject];
 
-    pub(super) const fn group(self) -> &'static str {
+    /// Returns its API group and its kind.
+    const fn names(self) -> (&'static str, &'static str) {
         match self {
-            Self::Access | Self::Rules => "authorization.k8s.io",
-            Self::Subject => "authentication.k8s.io",
+            Self::Access => ("authorization.k8s.io", "SelfSubjectAccessReview"),
+            Self::Rules => ("authorization.k8s.io", "SelfSubjectRulesReview"),
+            Self::Subject => ("authentication.k8s.io", "SelfSubjectReview"),
         }
+    }
+
+    pub(super) const fn group(self) -> &'static str {
+        self.names().0
     }
 
     pub(super) const fn kind(self) -> &'static str {
-        match self {
-            Self::Access => "SelfSubjectAccessReview",
-            Self::Rules => "SelfSubjectRulesReview",
-            Self::Subject => "SelfSubjectReview",
-        }
+        self.names().1
     }
 
-    pub(super) const fn plural(self) -> &'static str {
-        match self {
-            Self::Access => "selfsubjectaccessreviews",
-            Self::Rules => "selfsubjectrulesreviews",
-            Self::Subject => "selfsubjectreviews",
-        }
+    pub(super) fn plural(self) -> String {
+        format!("{}s", self.kind().to_lowercase())
     }
 
     /// Returns the review at `group` and `plural`.
@@ -111,9 +109,9 @@ fn access(registry: &Registry, user: &User, spec: &Value) -> Result<Value, Statu
     };
     let attributes = Attributes { verb: text(verb).to_owned(), target };
     Ok(match rbac::decide(registry, user, &attributes) {
-        Decision::Allowed => json!({"allowed": true}),
-        Decision::Denied { reason } if reason.is_empty() => json!({"allowed": false}),
-        Decision::Denied { reason } => json!({"allowed": false, "reason": reason}),
+        Ok(()) => json!({"allowed": true}),
+        Err(reason) if reason.is_empty() => json!({"allowed": false}),
+        Err(reason) => json!({"allowed": false, "reason": reason}),
     })
 }
 

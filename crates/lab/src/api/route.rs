@@ -2,7 +2,7 @@
 
 use super::super::resource::Resource;
 use super::review::Review;
-use super::unsupported::Unsupported;
+use super::unsupported::UNSUPPORTED;
 
 /// Target of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,8 +51,8 @@ pub(super) enum Subresource {
     Eviction,
     /// A pod's output.
     Log,
-    /// A subresource of pods that this API does not support.
-    Unsupported(Unsupported),
+    /// A subresource of pods that this API does not support: its name.
+    Unsupported(&'static str),
     /// A port of a pod, or a node's agent: the target, and the path there with its leading slash.
     Proxy {
         port: Option<String>,
@@ -69,7 +69,7 @@ impl Subresource {
             Self::Scale => "scale",
             Self::Eviction => "eviction",
             Self::Log => "log",
-            Self::Unsupported(unsupported) => unsupported.name(),
+            Self::Unsupported(name) => name,
             Self::Proxy { .. } => "proxy",
         }
     }
@@ -143,7 +143,7 @@ impl Route {
                 Subresource::Proxy { port: port.clone(), path: format!("/{}", rest.unwrap_or_default()) }
             }
             (Some(other), None) if resource == Resource::Pods => {
-                Subresource::Unsupported(Unsupported::find(other)?)
+                Subresource::Unsupported(UNSUPPORTED.into_iter().find(|name| *name == other)?)
             }
             _ => return None,
         };

@@ -11,9 +11,9 @@ use super::tls::Identity;
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(super) shared: Shared,
-    pub(super) agents: Agents,
-    pub(super) tokens: Tokens,
-    pub(super) identity: Identity,
+    pub(crate) agents: Agents,
+    pub(crate) tokens: Tokens,
+    pub(crate) identity: Identity,
     pub(super) serialised: Serialised,
 }
 

@@ -66,33 +66,12 @@ pub(super) fn metadata_of(object: &Value) -> Value {
 }
 
 fn row(resource: Resource, object: &Value, now: Timestamp) -> Row {
-    let cells = match resource {
-        Resource::Pods => return pod::row(object, now),
-        Resource::Namespaces => cells::namespace(object, now),
-        Resource::Nodes => cells::node(object, now),
-        Resource::Services => cells::service(object, now),
-        Resource::Endpoints => cells::endpoints(object, now),
-        Resource::EndpointSlices => cells::endpoint_slice(object, now),
-        Resource::Events => cells::event(object, now),
-        Resource::Deployments => cells::deployment(object, now),
-        Resource::ReplicaSets => cells::replica_set(object, now),
-        Resource::StatefulSets => cells::stateful_set(object, now),
-        Resource::DaemonSets => cells::daemon_set(object, now),
-        Resource::PersistentVolumeClaims => cells::claim(object, now),
-        Resource::Jobs => cells::job(object, now),
-        Resource::PodDisruptionBudgets => cells::disruption_budget(object, now),
-        Resource::RoleBindings | Resource::ClusterRoleBindings => cells::role_binding(object, now),
-        Resource::ConfigMaps
-        | Resource::ControllerRevisions
-        | Resource::Secrets
-        | Resource::ServiceAccounts
-        | Resource::Ingresses
-        | Resource::IngressClasses
-        | Resource::Leases
-        | Resource::Roles
-        | Resource::ClusterRoles => cells::plain(object, now),
-    };
-    Row { cells, completed: None }
+    if resource == Resource::Pods {
+        return pod::row(object, now);
+    }
+    let columns = columns::names(resource.kind());
+    let cell = |column| cells::cell(resource, column, object, now).unwrap_or_default();
+    Row { cells: columns.map(cell).collect(), completed: None }
 }
 
 #[cfg(test)]

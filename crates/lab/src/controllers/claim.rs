@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::object::{Key, controller_key, controller_of, controller_reference, is_being_deleted, key};
 use crate::registry::{Observed, Part, Registry, WatchEventType};
 use crate::resource::Resource;
-use crate::selector::{LabelSelector, Selection};
+use crate::selector::LabelSelector;
 use crate::status::Status;
 use crate::value::list;
 
@@ -26,7 +26,7 @@ pub(super) fn claim(
     let namespace = key(owner).0;
     let uid = &owner["metadata"]["uid"];
     let mut claimed = Vec::new();
-    for object in registry.list(resource, Some(&namespace), &Selection::all()).items {
+    for object in registry.all(resource, Some(&namespace)) {
         if !considered(&object) {
             continue;
         }
@@ -52,7 +52,7 @@ pub(super) fn claim(
 /// Returns the owners of this resource that may adopt an object without a controller.
 pub(super) fn adopters(registry: &Registry, resource: Resource, object: &Value) -> Vec<Key> {
     let namespace = key(object).0;
-    let owners = registry.list(resource, Some(&namespace), &Selection::all()).items;
+    let owners = registry.all(resource, Some(&namespace));
     let selects = |owner: &&Arc<Value>| {
         LabelSelector::from_object(&owner["spec"]["selector"]).matches(&object["metadata"]["labels"])
     };
@@ -93,10 +93,9 @@ fn change_owners(
     object: &Value,
     change: impl FnOnce(&mut Vec<Value>),
 ) -> Result<Option<Arc<Value>>, Status> {
-    let (namespace, name) = key(object);
     let mut owners = list(&object["metadata"]["ownerReferences"]).to_vec();
     change(&mut owners);
-    let changed = registry.modify(resource, &namespace, &name, Part::Main, |object| {
+    let changed = registry.change(resource, object, Part::Main, |object| {
         object["metadata"]["ownerReferences"] = json!(owners);
     });
     match changed {

@@ -16,13 +16,13 @@ use super::claim::{claim, owners_concerned};
 use super::history::{History, REVISION_LABEL, revision_of};
 use super::pod_control::{BURST, PodControl};
 use super::worker::{self, BACK_OFF, Outcome};
-use crate::object::{Key, is_being_deleted, is_ready, is_terminal, key};
-use crate::registry::{EventType, Observed, Part, follow};
+use crate::object::{Key, is_being_deleted, is_ready, is_terminal, key, write_counts};
+use crate::registry::{EventType, Observed, follow};
 use crate::resource::Resource;
-use crate::selector::{LabelSelector, Selection};
+use crate::selector::LabelSelector;
 use crate::shared::Shared;
 use crate::status::Status;
-use place::{Places, new_pod, node_of};
+use place::{Places, new_pod, node_of, places};
 use steps::{Look, Steps, created};
 
 const COMPONENT: &str = "daemonset-controller";
@@ -32,16 +32,13 @@ pub(super) async fn run(shared: Shared) {
     let events = follow(&shared.registry, &[Resource::DaemonSets, Resource::Pods, Resource::Nodes]);
     let named = |observed: Observed| match observed.0 {
         Resource::Nodes => {
-            let sets = shared.registry.list(Resource::DaemonSets, None, &Selection::all()).items;
+            let sets = shared.registry.all(Resource::DaemonSets, None);
             sets.iter().map(|set| key(set)).collect()
         }
         _ => owners_concerned(&shared.registry, Resource::DaemonSets, &observed),
     };
-    worker::run(events, BACK_OFF, named, |set| {
-        let control = control.clone();
-        async move { reconcile(&control, &set).await }
-    })
-    .await;
+    let control = &control;
+    worker::run(events, BACK_OFF, named, |set| async move { reconcile(control, &set).await }).await;
 }
 
 /// Takes the next steps, and returns the time until the next look.
@@ -51,8 +48,8 @@ async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
     let history = History::of(registry, &set, |_, hash| hash.to_owned())?;
     let hash = revision_of(&history.update).to_owned();
     let is_new = |pod: &Value| pod["metadata"]["labels"][REVISION_LABEL] == *hash;
-    let nodes = registry.list(Resource::Nodes, None, &Selection::all()).items;
-    let places = Places::of(&set, &nodes);
+    let nodes = registry.all(Resource::Nodes, None);
+    let places = places(&set, &nodes);
     let done = if is_being_deleted(&set) {
         Ok(())
     } else {
@@ -67,11 +64,7 @@ async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
     let again = judge.next(pods.iter().map(Arc::as_ref));
     let marks: BTreeSet<_> = pods.iter().map(|pod| revision_of(pod).to_owned()).collect();
     let status = status_of(&set, &places, &by_node(pods), &is_new, judge);
-    if status != set["status"] {
-        registry.modify(Resource::DaemonSets, namespace, name, Part::Status, |object| {
-            object["status"] = status;
-        })?;
-    }
+    registry.set_status(Resource::DaemonSets, &set, status)?;
     done?;
     history.forget(registry, &set, |revision| marks.contains(revision_of(revision)))?;
     Ok(again)
@@ -120,7 +113,7 @@ fn status_of(
 ) -> Value {
     let (mut desired, mut current, mut misplaced) = (0_usize, 0_usize, 0_usize);
     let (mut ready, mut available, mut updated) = (0_usize, 0_usize, 0_usize);
-    for (node, place) in places.iter() {
+    for (node, place) in places {
         let on_node = pods.get(node).map_or(&[][..], Vec::as_slice);
         if !place.starts {
             misplaced += usize::from(!on_node.is_empty());
@@ -146,9 +139,7 @@ fn status_of(
         ("numberAvailable", available),
         ("numberUnavailable", desired - available),
     ];
-    for (field, count) in counts.into_iter().filter(|(_, count)| *count != 0) {
-        status[field] = json!(count);
-    }
+    write_counts(&mut status, counts);
     status
 }
 

@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 use super::claim::{adopters, claim};
 use super::worker::{self, BACK_OFF, Outcome};
 use crate::object::{Key, controller_key, is_being_deleted, is_controlled_by, is_terminal, key};
-use crate::registry::{DeleteOptions, EventType, Observed, Part, WatchEventType, follow};
+use crate::registry::{EventType, Observed, Part, WatchEventType, follow};
 use crate::resource::Resource;
-use crate::selector::{LabelSelector, Selection};
+use crate::selector::LabelSelector;
 use crate::shared::Shared;
 use crate::status::Status;
 use crate::value::{number, text};
@@ -46,11 +46,8 @@ pub(super) async fn run(shared: Shared) {
         };
         deployment.into_iter().collect()
     };
-    worker::run(events, BACK_OFF, named, |deployment| {
-        let shared = shared.clone();
-        async move { reconcile(&shared, &deployment) }
-    })
-    .await;
+    let shared = &shared;
+    worker::run(events, BACK_OFF, named, |deployment| async move { reconcile(shared, &deployment) }).await;
 }
 
 fn deployment_of_pod(shared: &Shared, pod: &Value) -> Option<Key> {
@@ -136,16 +133,14 @@ impl<'a> Rollout<'a> {
         let newest = self.newest_old_revision() + 1;
         let min_ready = number(&self.deployment["spec"]["minReadySeconds"]);
         let deployment = Arc::clone(&self.deployment);
-        let (namespace, name) = key(&new);
-        let new =
-            self.shared.registry.modify(Resource::ReplicaSets, &namespace, &name, Part::Main, |object| {
-                revision::annotate(object, &deployment, newest);
-                if number(&object["spec"]["minReadySeconds"]) != min_ready {
-                    object["spec"]["minReadySeconds"] = json!(min_ready);
-                }
-            })?;
+        let new = self.shared.registry.change(Resource::ReplicaSets, &new, Part::Main, |object| {
+            revision::annotate(object, &deployment, newest);
+            if number(&object["spec"]["minReadySeconds"]) != min_ready {
+                object["spec"]["minReadySeconds"] = json!(min_ready);
+            }
+        })?;
         self.note_revision(revision(&new))?;
-        self.store(|draft| draft.note_replica_set(&name, false))?;
+        self.store(|draft| draft.note_replica_set(&key(&new).1, false))?;
         self.new = Some(new);
         Ok(())
     }
@@ -154,12 +149,11 @@ impl<'a> Rollout<'a> {
         if revision(&self.deployment) == number {
             return Ok(());
         }
-        let (namespace, name) = key(&self.deployment);
-        let registry = &self.shared.registry;
         let annotate = |object: &mut Value| {
             object["metadata"]["annotations"][REVISION] = json!(number.to_string());
         };
-        self.deployment = registry.modify(Resource::Deployments, &namespace, &name, Part::Main, annotate)?;
+        let registry = &self.shared.registry;
+        self.deployment = registry.change(Resource::Deployments, &self.deployment, Part::Main, annotate)?;
         Ok(())
     }
 
@@ -259,19 +253,18 @@ impl<'a> Rollout<'a> {
             return true;
         }
         let namespace = key(&self.deployment).0;
-        let pods = self.shared.registry.list(Resource::Pods, Some(&namespace), &Selection::all()).items;
+        let pods = self.shared.registry.all(Resource::Pods, Some(&namespace));
         let is_old = |pod: &Value| self.old.iter().any(|replica_set| is_controlled_by(pod, replica_set));
         pods.iter().any(|pod| !is_terminal(pod) && is_old(pod))
     }
 
     /// Scales a ReplicaSet.
     fn scale(&mut self, replica_set: &Value, target: i64) -> Result<(), Status> {
-        let (namespace, name) = key(replica_set);
         let registry = &self.shared.registry;
-        let scaled = registry.modify(Resource::ReplicaSets, &namespace, &name, Part::Main, |object| {
+        let scaled = registry.change(Resource::ReplicaSets, replica_set, Part::Main, |object| {
             object["spec"]["replicas"] = json!(target);
         })?;
-        let from = replicas(replica_set);
+        let (from, name) = (replicas(replica_set), key(replica_set).1);
         if from != target {
             let direction = if target > from { "up" } else { "down" };
             let message = format!("Scaled {direction} replica set {name} from {from} to {target}");
@@ -300,9 +293,7 @@ impl<'a> Rollout<'a> {
                 && number(&replica_set["status"]["replicas"]) == 0
                 && replica_set["status"]["observedGeneration"] == replica_set["metadata"]["generation"];
             if is_empty && !is_being_deleted(replica_set) {
-                let (namespace, name) = key(replica_set);
-                let options = DeleteOptions::default();
-                self.shared.registry.delete(Resource::ReplicaSets, &namespace, &name, &options)?;
+                self.shared.registry.remove(Resource::ReplicaSets, replica_set)?;
             }
         }
         Ok(())
@@ -333,15 +324,8 @@ impl<'a> Rollout<'a> {
     }
 
     fn write(&mut self, status: Value) -> Result<(), Status> {
-        if self.deployment["status"] == status {
-            return Ok(());
-        }
-        let (namespace, name) = key(&self.deployment);
         let registry = &self.shared.registry;
-        self.deployment =
-            registry.modify(Resource::Deployments, &namespace, &name, Part::Status, |object| {
-                object["status"] = status;
-            })?;
+        self.deployment = registry.set_status(Resource::Deployments, &self.deployment, status)?;
         Ok(())
     }
 }

@@ -19,7 +19,6 @@ use crate::registry::{
     EventType, Observed, Part, Registry, WatchEventType, covers, follow, set_allowed_condition,
 };
 use crate::resource::Resource;
-use crate::selector::Selection;
 use crate::shared::Shared;
 use crate::value::{number, text};
 
@@ -39,21 +38,17 @@ pub(super) async fn run(shared: Shared) {
         }
         // Its labels or its owner's size may have been different before: any budget may be concerned.
         let namespace = key(&event.object).0;
-        let budgets =
-            shared.registry.list(Resource::PodDisruptionBudgets, Some(&namespace), &Selection::all());
-        budgets.items.iter().map(|budget| key(budget)).collect()
+        let budgets = shared.registry.all(Resource::PodDisruptionBudgets, Some(&namespace));
+        budgets.iter().map(|budget| key(budget)).collect()
     };
-    let budgets = worker::run(events, BACK_OFF, named, |budget| {
-        let shared = shared.clone();
-        async move { reconcile(&shared, &budget) }
-    });
-    budgets.await;
+    let shared = &shared;
+    worker::run(events, BACK_OFF, named, |budget| async move { reconcile(shared, &budget) }).await;
 }
 
 fn reconcile(shared: &Shared, (namespace, name): &Key) -> Outcome {
     let registry = &shared.registry;
     let Ok(budget) = registry.get(Resource::PodDisruptionBudgets, namespace, name) else { return Ok(None) };
-    let mut pods = registry.list(Resource::Pods, Some(namespace), &Selection::all()).items;
+    let mut pods = registry.all(Resource::Pods, Some(namespace));
     pods.retain(|pod| covers(&budget, pod));
     if pods.is_empty() && condition(&budget, "DisruptionAllowed").is_null() {
         registry.record_event(&budget, EventType::Normal, "NoPods", "No matching pods found", COMPONENT);
@@ -65,23 +60,16 @@ fn reconcile(shared: &Shared, (namespace, name): &Key) -> Outcome {
         let reason = "CalculateExpectedPodCountFailed";
         registry.record_event(&budget, EventType::Warning, reason, &message, COMPONENT);
     }
-    let timeout = DELETION_TIMEOUT;
-    for pod in pods.iter().filter(|pod| is_overdue(&budget, pod, timeout, &now)) {
+    for pod in pods.iter().filter(|pod| is_overdue(&budget, pod, &now)) {
         // The namespace twice, as in Kubernetes.
         let message = format!("Pod was expected by PDB {namespace}/{namespace} to be deleted but it wasn't");
         registry.record_event(pod, EventType::Warning, "NotDeleted", &message, COMPONENT);
     }
     let mut again = None;
-    registry.modify(
-        Resource::PodDisruptionBudgets,
-        namespace,
-        name,
-        Part::Status,
-        |budget| match demand {
-            Ok(demand) => again = fill_status(budget, &pods, demand, timeout, &now),
-            Err(why) => fail_safe(budget, &why, &now),
-        },
-    )?;
+    registry.change(Resource::PodDisruptionBudgets, &budget, Part::Status, |budget| match demand {
+        Ok(demand) => again = fill_status(budget, &pods, demand, &now),
+        Err(why) => fail_safe(budget, &why, &now),
+    })?;
     Ok(again)
 }
 
@@ -140,21 +128,13 @@ fn scale_of(registry: &Registry, namespace: &str, owner: &Value) -> Option<(Stri
 }
 
 /// Writes the counts; returns the time until the next approved eviction without a deletion expires.
-fn fill_status(
-    budget: &mut Value,
-    pods: &[Arc<Value>],
-    demand: Demand,
-    timeout: Duration,
-    now: &str,
-) -> Option<Duration> {
-    let now_seconds = unix_seconds(&json!(now)).unwrap_or(0);
+fn fill_status(budget: &mut Value, pods: &[Arc<Value>], demand: Demand, now: &str) -> Option<Duration> {
     let mut disrupted = Map::new();
     let (mut healthy, mut again) = (0, None);
     for pod in pods.iter().filter(|pod| !is_being_deleted(pod)) {
         let (_, name) = key(pod);
         let approved = &budget["status"]["disruptedPods"][&name];
-        let left = time_left(approved, timeout, now_seconds);
-        if let Some(left) = left {
+        if let Some(left) = time_left(approved, now) {
             again = Some(again.map_or(left, |other: Duration| other.min(left)));
             disrupted.insert(name, approved.clone());
         } else {
@@ -180,16 +160,16 @@ fn fill_status(
 }
 
 /// Returns true if an eviction of the pod was approved, and the pod was not deleted in time.
-fn is_overdue(budget: &Value, pod: &Value, timeout: Duration, now: &str) -> bool {
+fn is_overdue(budget: &Value, pod: &Value, now: &str) -> bool {
     let approved = &budget["status"]["disruptedPods"][&key(pod).1];
-    let now_seconds = unix_seconds(&json!(now)).unwrap_or(0);
-    approved.is_string() && !is_being_deleted(pod) && time_left(approved, timeout, now_seconds).is_none()
+    approved.is_string() && !is_being_deleted(pod) && time_left(approved, now).is_none()
 }
 
-/// Returns the remainder of a duration that began at `since`; `None` if it is over.
-fn time_left(since: &Value, time: Duration, now_seconds: i64) -> Option<Duration> {
-    let passed = u64::try_from(now_seconds - unix_seconds(since)?).unwrap_or(0);
-    time.checked_sub(Duration::from_secs(passed)).filter(|left| !left.is_zero())
+/// Returns the time in which an eviction that was approved at `since` must become a deletion; `None` if it is over.
+fn time_left(since: &Value, now: &str) -> Option<Duration> {
+    let now = unix_seconds(&json!(now)).unwrap_or(0);
+    let passed = u64::try_from(now - unix_seconds(since)?).unwrap_or(0);
+    DELETION_TIMEOUT.checked_sub(Duration::from_secs(passed)).filter(|left| !left.is_zero())
 }
 
 /// Allows no disruption while the expected number of pods is unknown.
@@ -337,12 +317,11 @@ mod tests {
 
         let budget =
             json!({"metadata": {"name": "web"}, "status": {"disruptedPods": {"a": "2026-01-01T00:00:00Z"}}});
-        let is_overdue =
-            |pod: Value, now: &str| super::is_overdue(&budget, &pod, Duration::from_secs(1), now);
+        let is_overdue = |pod: Value, now: &str| super::is_overdue(&budget, &pod, now);
         let pod = json!({"metadata": {"name": "a"}});
-        assert!(!is_overdue(pod.clone(), "2026-01-01T00:00:00Z") && is_overdue(pod, "2026-01-01T00:00:01Z"));
+        assert!(!is_overdue(pod.clone(), "2026-01-01T00:01:59Z") && is_overdue(pod, "2026-01-01T00:02:00Z"));
         let going = json!({"metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}});
-        assert!(!is_overdue(going, "2026-01-01T00:00:09Z"));
-        assert!(!is_overdue(json!({"metadata": {"name": "b"}}), "2026-01-01T00:00:09Z"));
+        assert!(!is_overdue(going, "2026-01-01T00:02:09Z"));
+        assert!(!is_overdue(json!({"metadata": {"name": "b"}}), "2026-01-01T00:02:09Z"));
     }
 }

@@ -22,7 +22,7 @@ use super::worker::{self, BackOff, Outcome};
 use crate::object::{
     Key, controller_reference, is_being_deleted, is_controlled_by, is_ready, is_terminal, key,
 };
-use crate::registry::{DeleteOptions, EventType, Observed, Part, WatchEventType, follow};
+use crate::registry::{EventType, Observed, Part, WatchEventType, follow};
 use crate::resource::Resource;
 use crate::selector::{LabelSelector, Selection};
 use crate::shared::Shared;
@@ -44,17 +44,9 @@ pub(super) async fn run(shared: Shared) {
     let rate = ClientRate::of(&shared.config);
     let legacy_rate = ClientRate::of(&shared.config);
     let changes = changed_services(shared.clone(), Arc::clone(&view));
-    worker::run(
-        changes,
-        SYNC_BACK_OFF,
-        |services| services,
-        |service| {
-            let (shared, view) = (shared.clone(), Arc::clone(&view));
-            let (rate, legacy_rate) = (rate.clone(), legacy_rate.clone());
-            async move { sync(&shared, &view, &rate, &legacy_rate, &service).await }
-        },
-    )
-    .await;
+    let (shared, view, rate, legacy_rate) = (&shared, &view, &rate, &legacy_rate);
+    let work = |service| async move { sync(shared, view, rate, legacy_rate, &service).await };
+    worker::run(changes, SYNC_BACK_OFF, |services| services, work).await;
 }
 
 /// Returns the Services whose slices may have to change, as soon as that is visible.
@@ -103,7 +95,7 @@ fn observe(
 /// Returns the Services of a namespace that select a pod in any of these states.
 fn selecting(shared: &Shared, namespace: &str, states: &[Arc<Value>]) -> Vec<Key> {
     let mut services = BTreeSet::new();
-    for service in shared.registry.list(Resource::Services, Some(namespace), &Selection::all()).items {
+    for service in shared.registry.all(Resource::Services, Some(namespace)) {
         let Some(selector) = LabelSelector::from_map(&service["spec"]["selector"]) else { continue };
         if states.iter().any(|pod| selector.matches(&pod["metadata"]["labels"])) {
             services.insert(key(&service));
@@ -195,25 +187,18 @@ async fn write_slices(
     }
     for (slice, ports, endpoints) in writes {
         rate.permit().await;
-        let slice_name = key(slice).1;
         let change = |slice: &mut Value| {
             slice["metadata"]["labels"] = labels.clone();
             slice["ports"] = ports.clone();
             slice["endpoints"] = json!(endpoints);
         };
-        let resource = Resource::EndpointSlices;
-        let written = shared.registry.modify(resource, &namespace, &slice_name, Part::Main, change);
-        written.map_err(failed(&format!("update {slice_name}"), service))?;
+        let written = shared.registry.change(Resource::EndpointSlices, slice, Part::Main, change);
+        written.map_err(failed(&format!("update {}", key(slice).1), service))?;
     }
     for slice in spare {
         rate.permit().await;
-        let (slice_name, options) = (key(slice).1, DeleteOptions::default());
-        match shared.registry.delete(Resource::EndpointSlices, &namespace, &slice_name, &options) {
-            Err(status) if status.code() != 404 => {
-                return Err(failed(&format!("delete {slice_name}"), service)(status));
-            }
-            _ => {}
-        }
+        let removed = shared.registry.remove(Resource::EndpointSlices, slice);
+        removed.map_err(failed(&format!("delete {}", key(slice).1), service))?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use crate::object::key;
 use crate::registry::Part;
 use crate::resource::Resource;
 use crate::shared::Shared;
-use crate::status::Status;
+use crate::status::{Status, note_failure};
 use crate::well_known::HEADLESS;
 
 /// Ports, and the endpoints of slices that have them.
@@ -66,11 +66,7 @@ fn labels(service: &Value) -> Value {
 
 /// Deletes the Endpoints of a Service that is gone.
 pub(super) fn remove(shared: &Shared, service: &Value) {
-    let (namespace, name) = key(service);
-    let removed = shared.registry.delete(Resource::Endpoints, &namespace, &name, &Default::default());
-    if let Err(status) = removed {
-        tracing::debug!(%status, "Endpoints not deleted");
-    }
+    note_failure(shared.registry.remove(Resource::Endpoints, service), "Endpoints not deleted");
 }
 
 fn subset(ports: &Value, endpoints: &[Value]) -> Option<Value> {

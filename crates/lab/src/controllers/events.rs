@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
-
-use crate::object::key;
-use crate::registry::{DeleteOptions, Registry};
+use crate::conditions::unix_seconds;
+use crate::registry::Registry;
 use crate::resource::Resource;
-use crate::selector::Selection;
 use crate::shared::Shared;
+use crate::status::note_failure;
 
 const LIFETIME_SECONDS: i64 = 3600;
 const PERIOD: Duration = Duration::from_secs(300);
@@ -21,18 +19,12 @@ pub(super) async fn run(shared: Shared) {
 }
 
 fn forget_old(registry: &Registry) {
-    let seconds = |text: &str| text.parse::<Timestamp>().map(Timestamp::as_second);
-    let Ok(now) = seconds(&registry.now()) else { return };
-    for event in registry.list(Resource::Events, None, &Selection::all()).items {
-        let metadata = &event["metadata"];
-        let last =
-            event["lastTimestamp"].as_str().or(metadata["creationTimestamp"].as_str()).unwrap_or_default();
-        if seconds(last).is_ok_and(|last| last + LIFETIME_SECONDS > now) {
-            continue;
-        }
-        let (namespace, name) = key(&event);
-        if let Err(status) = registry.delete(Resource::Events, &namespace, &name, &DeleteOptions::default()) {
-            tracing::debug!(%status, "event not forgotten");
+    let now = registry.now_seconds();
+    for event in registry.all(Resource::Events, None) {
+        let times = [&event["lastTimestamp"], &event["metadata"]["creationTimestamp"]];
+        let last = times.into_iter().find_map(unix_seconds);
+        if last.is_none_or(|last| last + LIFETIME_SECONDS <= now) {
+            note_failure(registry.remove(Resource::Events, &event), "event not forgotten");
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::object::{is_being_deleted, key, uid};
 use crate::registry::{DeleteOptions, Part, Registry, WatchEventType, follow};
 use crate::resource::Resource;
 use crate::shared::Shared;
+use crate::status::note_failure;
 use crate::value::{list, text};
 
 pub(super) async fn run(shared: Shared) {
@@ -58,7 +59,7 @@ fn collect(registry: &Registry, resource: Resource, object: &Value) {
         let options = DeleteOptions::of(uid(object));
         registry.delete(resource, &namespace, &name, &options).map(|_| ())
     } else if !gone.is_empty() {
-        let changed = registry.modify(resource, &namespace, &name, Part::Main, |object| {
+        let changed = registry.change(resource, object, Part::Main, |object| {
             let mut kept = references(object).to_vec();
             kept.retain(|reference| !gone.contains(&reference["uid"]));
             object["metadata"]["ownerReferences"] = json!(kept);
@@ -67,9 +68,7 @@ fn collect(registry: &Registry, resource: Resource, object: &Value) {
     } else {
         Ok(())
     };
-    if let Err(status) = collected {
-        tracing::debug!(%status, "not collected");
-    }
+    note_failure(collected, "not collected");
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::claim::claim;
 use super::template;
 use crate::object::{controller_reference, key};
-use crate::registry::{DeleteOptions, Part, Registry};
+use crate::registry::{Part, Registry};
 use crate::resource::Resource;
 use crate::selector::LabelSelector;
 use crate::status::Status;
@@ -45,8 +45,7 @@ impl History {
         let update = match present {
             Some(present) if number(&present["revision"]) >= newest => present,
             Some(present) => {
-                let (namespace, name) = key(&present);
-                registry.modify(Resource::ControllerRevisions, &namespace, &name, Part::Main, |revision| {
+                registry.change(Resource::ControllerRevisions, &present, Part::Main, |revision| {
                     revision["revision"] = json!(newest);
                 })?
             }
@@ -74,8 +73,7 @@ impl History {
         let limit = owner["spec"]["revisionHistoryLimit"].as_u64().unwrap_or(10);
         let excess = unused.len().saturating_sub(usize::try_from(limit).unwrap_or(usize::MAX));
         for revision in unused.into_iter().take(excess) {
-            let (namespace, name) = key(revision);
-            registry.delete(Resource::ControllerRevisions, &namespace, &name, &DeleteOptions::default())?;
+            registry.remove(Resource::ControllerRevisions, revision)?;
         }
         Ok(())
     }

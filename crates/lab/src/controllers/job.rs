@@ -23,7 +23,7 @@ use crate::conditions::{self, unix_seconds};
 use crate::object::{
     self, Key, controller_key, controller_of, is_active, is_being_deleted, is_ready, is_terminal, key, uid,
 };
-use crate::registry::{DeleteOptions, EventType, Observed, Part, WatchEventType, follow};
+use crate::registry::{DeleteOptions, EventType, Observed, WatchEventType, follow};
 use crate::resource::Resource;
 use crate::selector::LabelSelector;
 use crate::shared::Shared;
@@ -66,11 +66,8 @@ pub(super) async fn run(shared: Shared) {
         }
         vec![job]
     };
-    worker::run(events, BACK_OFF, named, |job| {
-        let (control, ledgers) = (control.clone(), &ledgers);
-        async move { reconcile(&control, ledgers, &job).await }
-    })
-    .await;
+    let (control, ledgers) = (&control, &ledgers);
+    worker::run(events, BACK_OFF, named, |job| async move { reconcile(control, ledgers, &job).await }).await;
 }
 
 async fn reconcile(control: &PodControl, ledgers: &Ledgers, (namespace, name): &Key) -> Outcome {
@@ -104,8 +101,7 @@ fn finished_at(job: &Value) -> Option<i64> {
 /// Deletes a finished Job when its time is over.
 fn expire(shared: &Shared, job: &Value, finished: i64) -> Outcome {
     let Some(lifetime) = job["spec"]["ttlSecondsAfterFinished"].as_i64() else { return Ok(None) };
-    let now = unix_seconds(&json!(shared.registry.now())).unwrap_or(finished);
-    if let Ok(left @ 1..) = u64::try_from(finished + lifetime - now) {
+    if let Ok(left @ 1..) = u64::try_from(finished + lifetime - shared.registry.now_seconds()) {
         return Ok(Some(Duration::from_secs(left)));
     }
     let (namespace, name) = key(job);
@@ -119,7 +115,7 @@ fn expire(shared: &Shared, job: &Value, finished: i64) -> Outcome {
 /// State of one look at one Job.
 struct Sync<'a> {
     control: &'a PodControl,
-    job: &'a Value,
+    job: &'a Arc<Value>,
     ledger: &'a mut Ledger,
     pods: Vec<Arc<Value>>,
     /// The new status.
@@ -131,7 +127,7 @@ struct Sync<'a> {
 }
 
 impl<'a> Sync<'a> {
-    fn new(control: &'a PodControl, job: &'a Value, ledger: &'a mut Ledger) -> Result<Self, Status> {
+    fn new(control: &'a PodControl, job: &'a Arc<Value>, ledger: &'a mut Ledger) -> Result<Self, Status> {
         let registry = &control.shared.registry;
         let selector = LabelSelector::from_object(&job["spec"]["selector"]);
         let pods = claim(registry, job, Resource::Pods, &selector, |_| true)?;
@@ -326,15 +322,8 @@ impl<'a> Sync<'a> {
         if self.is_indexed() && !self.completed.is_empty() {
             self.status["completedIndexes"] = json!(indexes::write(&self.completed));
         }
-        if self.status == self.job["status"] {
-            return Ok(());
-        }
-        let (namespace, name) = key(self.job);
-        let status = self.status.clone();
-        self.control.shared.registry.modify(Resource::Jobs, &namespace, &name, Part::Status, |job| {
-            job["status"] = status;
-        })?;
-        Ok(())
+        let registry = &self.control.shared.registry;
+        registry.set_status(Resource::Jobs, self.job, self.status.clone()).map(drop)
     }
 
     /// Creates missing pods, and returns the time until the next may be created.

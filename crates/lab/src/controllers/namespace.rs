@@ -6,10 +6,10 @@ use futures::StreamExt;
 
 use super::queue::Queue;
 use crate::object::{is_being_deleted, key};
-use crate::registry::{DeleteOptions, WatchEventType, follow};
+use crate::registry::{WatchEventType, follow};
 use crate::resource::Resource;
-use crate::selector::Selection;
 use crate::shared::Shared;
+use crate::status::note_failure;
 
 /// Resources that own pods. They are deleted before pods, so that nothing creates new ones.
 const MAKERS: [Resource; 5] = [
@@ -51,18 +51,12 @@ fn empty(shared: &Shared, namespace: &str) {
         return;
     }
     for resource in contents() {
-        for object in registry.list(resource, Some(namespace), &Selection::all()).items {
-            if let Err(status) =
-                registry.delete(resource, namespace, &key(&object).1, &DeleteOptions::default())
-            {
-                tracing::debug!(%status, "not deleted with its namespace");
-            }
+        for object in registry.all(resource, Some(namespace)) {
+            note_failure(registry.remove(resource, &object), "not deleted with its namespace");
         }
     }
-    let is_empty = |resource| registry.list(resource, Some(namespace), &Selection::all()).items.is_empty();
-    if contents().all(is_empty)
-        && let Err(status) = registry.remove_namespace(namespace)
-    {
-        tracing::debug!(%status, "namespace not removed");
+    let is_empty = |resource| registry.all(resource, Some(namespace)).is_empty();
+    if contents().all(is_empty) {
+        note_failure(registry.remove_namespace(namespace), "namespace not removed");
     }
 }

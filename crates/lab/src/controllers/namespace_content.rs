@@ -32,11 +32,9 @@ pub(super) async fn run(shared: Shared, authority: Arc<str>) {
             _ => Vec::new(),
         }
     };
-    worker::run(events, BACK_OFF, named, |namespace| {
-        let (shared, authority) = (shared.clone(), Arc::clone(&authority));
-        async move { reconcile(&shared, &authority, &namespace) }
-    })
-    .await;
+    let (shared, authority) = (&shared, &authority);
+    worker::run(events, BACK_OFF, named, |namespace| async move { reconcile(shared, authority, &namespace) })
+        .await;
 }
 
 fn reconcile(shared: &Shared, authority: &str, namespace: &str) -> Outcome {

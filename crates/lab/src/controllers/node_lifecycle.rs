@@ -80,7 +80,7 @@ fn evict(registry: &Registry, (namespace, name): &Key) -> Outcome {
     let (reason, component) = ("TaintManagerEviction", "taint-eviction-controller");
     registry.record_event(&pod, EventType::Normal, reason, &message, component);
     let now = registry.now();
-    registry.modify(Resource::Pods, namespace, name, Part::Status, |pod| {
+    registry.change(Resource::Pods, &pod, Part::Status, |pod| {
         let message = "Taint manager: deleting due to NoExecute taint";
         let generation = pod["metadata"]["generation"].as_i64();
         conditions::disruption_target(pod, "DeletionByTaintManager", message, generation, &now);

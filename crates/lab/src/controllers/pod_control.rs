@@ -106,11 +106,10 @@ impl PodControl {
     }
 
     async fn create_one(&self, owner: &Value, pod: Value) -> Result<Option<Arc<Value>>, Status> {
-        let Shared { registry, sampler, config, .. } = &self.shared;
         self.rate.permit().await;
-        tokio::time::sleep(sampler.sample(&config.latencies.pod_create)).await;
+        self.shared.delay(|latencies| latencies.pod_create).await;
         let name = key(&pod).1;
-        match registry.create(Resource::Pods, &key(owner).0, pod) {
+        match self.shared.registry.create(Resource::Pods, &key(owner).0, pod) {
             Ok(pod) => {
                 self.say(owner, Act::Create, &key(&pod).1, None);
                 Ok(Some(pod))

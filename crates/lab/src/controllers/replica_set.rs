@@ -15,11 +15,11 @@ use super::claim::{claim, owners_concerned};
 use super::pod_control::{BURST, PodControl, of_template};
 use super::worker::{self, BACK_OFF, Outcome};
 use crate::conditions::of as condition;
-use crate::conditions::unix_seconds;
 use crate::object::{
     Key, controller_of, is_active, is_being_deleted, is_controlled_by, is_ready, is_terminal, key,
+    write_counts,
 };
-use crate::registry::{Part, follow};
+use crate::registry::follow;
 use crate::resource::Resource;
 use crate::selector::{LabelSelector, Selection};
 use crate::shared::Shared;
@@ -32,11 +32,8 @@ pub(super) async fn run(shared: Shared) {
     let control = PodControl::new(&shared, COMPONENT);
     let events = follow(&shared.registry, &[Resource::ReplicaSets, Resource::Pods]);
     let named = |observed| owners_concerned(&shared.registry, Resource::ReplicaSets, &observed);
-    worker::run(events, BACK_OFF, named, |replica_set| {
-        let control = control.clone();
-        async move { reconcile(&control, &replica_set).await }
-    })
-    .await;
+    let control = &control;
+    worker::run(events, BACK_OFF, named, |set| async move { reconcile(control, &set).await }).await;
 }
 
 /// Takes the next steps, and returns the time until the next look.
@@ -55,11 +52,7 @@ async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
     let pods: Vec<_> = pods.into_iter().filter(|pod| is_controlled_by(pod, &replica_set)).collect();
     let now = registry.now();
     let (status, again) = status_of(&replica_set, &pods, managed.as_ref().err(), &now);
-    if status != replica_set["status"] {
-        registry.modify(Resource::ReplicaSets, namespace, name, Part::Status, |object| {
-            object["status"] = status;
-        })?;
-    }
+    registry.set_status(Resource::ReplicaSets, &replica_set, status)?;
     managed.map(|()| again)
 }
 
@@ -75,7 +68,7 @@ async fn manage(control: &PodControl, replica_set: &Value, pods: Vec<Arc<Value>>
     if excess == 0 {
         return Ok(());
     }
-    let now = unix_seconds(&json!(control.shared.registry.now())).unwrap_or(0);
+    let now = control.shared.registry.now_seconds();
     let related = related_pods(&control.shared, replica_set);
     control.delete(replica_set, &rank::least_worth(pods, &related, now, excess)).await
 }
@@ -83,13 +76,13 @@ async fn manage(control: &PodControl, replica_set: &Value, pods: Vec<Arc<Value>>
 /// Returns the active pods of all ReplicaSets that have the same controller.
 fn related_pods(shared: &Shared, replica_set: &Value) -> Vec<Arc<Value>> {
     let namespace = key(replica_set).0;
-    let mut family = shared.registry.list(Resource::ReplicaSets, Some(&namespace), &Selection::all()).items;
+    let mut family = shared.registry.all(Resource::ReplicaSets, Some(&namespace));
     let uid = |object: &Value| controller_of(object).map(|owner| owner["uid"].clone());
     let own = uid(replica_set);
     family.retain(|other| {
         other["metadata"]["uid"] == replica_set["metadata"]["uid"] || (own.is_some() && uid(other) == own)
     });
-    let mut pods = shared.registry.list(Resource::Pods, Some(&namespace), &Selection::all()).items;
+    let mut pods = shared.registry.all(Resource::Pods, Some(&namespace));
     pods.retain(|pod| is_active(pod) && family.iter().any(|member| is_controlled_by(pod, member)));
     pods
 }
@@ -126,9 +119,7 @@ fn status_of(
     });
     let counts =
         [("fullyLabeledReplicas", labeled), ("readyReplicas", ready), ("availableReplicas", available)];
-    for (field, count) in counts.into_iter().filter(|(_, count)| *count != 0) {
-        status[field] = json!(count);
-    }
+    write_counts(&mut status, counts);
     if let Some(failure) = failure {
         let before = condition(replica_set, "ReplicaFailure");
         let wanted = number(&replica_set["spec"]["replicas"]);

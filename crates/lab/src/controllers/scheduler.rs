@@ -22,8 +22,8 @@ use crate::conditions::of as condition;
 use crate::object::{Key, is_being_deleted, is_terminal, key};
 use crate::registry::{EventType, Part, WatchEventType, follow};
 use crate::resource::Resource;
-use crate::selector::Selection;
 use crate::shared::Shared;
+use crate::status::note_failure;
 
 const COMPONENT: &str = "default-scheduler";
 
@@ -41,8 +41,8 @@ pub(super) async fn run(shared: Shared) {
                 let gone = event.event_type == WatchEventType::Deleted;
                 if resource == Resource::Pods && is_waiting(&event.object) && !gone {
                     if event.event_type == WatchEventType::Added {
-                        let latency = &shared.config.latencies.created_to_scheduled;
-                        queue.add(key(&event.object), shared.sampler.sample(latency));
+                        let wait = shared.sample(|latencies| latencies.created_to_scheduled);
+                        queue.add(key(&event.object), wait);
                     }
                     continue;
                 }
@@ -90,8 +90,8 @@ fn schedule(shared: &Shared, pod_key: &Key, waiting: &mut Waiting) {
         waiting.0.remove(pod_key);
         return;
     };
-    let nodes = registry.list(Resource::Nodes, None, &Selection::all()).items;
-    let pods = registry.list(Resource::Pods, None, &Selection::all()).items;
+    let nodes = registry.all(Resource::Nodes, None);
+    let pods = registry.all(Resource::Pods, None);
     let best = match fit::Cluster::new(&nodes, &pods).place(&pod) {
         Ok(best) => best,
         Err(message) => {
@@ -121,14 +121,11 @@ fn mark_unschedulable(shared: &Shared, pod: &Value, message: &str) {
         "lastProbeTime": null,
     });
     if condition(pod, "PodScheduled")["message"] != message {
-        let (namespace, name) = key(pod);
         let now = registry.now();
-        let marked = registry.modify(Resource::Pods, &namespace, &name, Part::Status, |pod| {
+        let marked = registry.change(Resource::Pods, pod, Part::Status, |pod| {
             conditions::put(pod, scheduled, &now);
         });
-        if let Err(status) = marked {
-            tracing::debug!(%status, "not marked as unschedulable");
-        }
+        note_failure(marked, "not marked as unschedulable");
     }
     registry.record_event(pod, EventType::Warning, "FailedScheduling", message, COMPONENT);
 }

@@ -16,8 +16,8 @@ use super::claim::{claim, owners_concerned};
 use super::history::{History, revision_of, template_of};
 use super::pod_control::{BURST, PodControl, Wording};
 use super::worker::{self, BACK_OFF, Outcome};
-use crate::object::{Key, is_being_deleted, key};
-use crate::registry::{EventType, Part, follow};
+use crate::object::{Key, is_being_deleted, key, write_counts};
+use crate::registry::{EventType, follow};
 use crate::resource::Resource;
 use crate::selector::LabelSelector;
 use crate::shared::Shared;
@@ -31,11 +31,8 @@ pub(super) async fn run(shared: Shared) {
     let control = PodControl::new(&shared, COMPONENT).wording(Wording::StatefulSets);
     let events = follow(&shared.registry, &[Resource::StatefulSets, Resource::Pods]);
     let named = |observed| owners_concerned(&shared.registry, Resource::StatefulSets, &observed);
-    worker::run(events, BACK_OFF, named, |set| {
-        let control = control.clone();
-        async move { reconcile(&control, &set).await }
-    })
-    .await;
+    let control = &control;
+    worker::run(events, BACK_OFF, named, |set| async move { reconcile(control, &set).await }).await;
 }
 
 /// Takes the next steps, and returns the time until the next look.
@@ -48,11 +45,7 @@ async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
     let pods = own_pods(&control.shared, &set)?;
     let judge = Judge::new(&set, &registry.now());
     let status = look.status(&set, &pods, judge);
-    if status != set["status"] {
-        registry.modify(Resource::StatefulSets, namespace, name, Part::Status, |object| {
-            object["status"] = status;
-        })?;
-    }
+    registry.set_status(Resource::StatefulSets, &set, status)?;
     done?;
     let in_use = pods.iter().map(|pod| revision_of(pod).to_owned()).chain([look.current.clone()]);
     let in_use: BTreeSet<_> = in_use.collect();
@@ -164,9 +157,7 @@ impl<'a> Look<'a> {
             ("currentReplicas", of_revision(current)),
             ("updatedReplicas", updated),
         ];
-        for (field, count) in counts.into_iter().filter(|(_, count)| *count != 0) {
-            status[field] = json!(count);
-        }
+        write_counts(&mut status, counts);
         status
     }
 }

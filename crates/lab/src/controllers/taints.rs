@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::value::{list, text};
+
 /// Effect of a taint: pods that do not tolerate it are not scheduled to the node.
 pub(super) const NO_SCHEDULE: &str = "NoSchedule";
 /// Effect of a taint: as [`NO_SCHEDULE`], and running pods that do not tolerate it are evicted.
@@ -9,29 +11,23 @@ pub(super) const NO_EXECUTE: &str = "NoExecute";
 
 /// Returns the taints of a node that have one of these effects.
 pub(super) fn of<'a>(node: &'a Value, effects: &'a [&str]) -> impl Iterator<Item = &'a Value> {
-    let taints = node["spec"]["taints"].as_array().into_iter().flatten();
-    taints.filter(|taint| effects.iter().any(|effect| taint["effect"] == *effect))
+    list(&node["spec"]["taints"])
+        .iter()
+        .filter(|taint| effects.iter().any(|effect| taint["effect"] == *effect))
 }
 
-/// Returns the tolerations of a pod that match a taint (`ToleratesTaint` in core/v1/toleration.go).
-pub(super) fn tolerations<'a>(pod: &'a Value, taint: &'a Value) -> impl Iterator<Item = &'a Value> {
-    let tolerations = pod["spec"]["tolerations"].as_array().into_iter().flatten();
-    tolerations.filter(|toleration| fits(toleration, taint))
-}
-
-/// Returns true if a pod tolerates a taint, at least for some time.
+/// Returns true if a pod tolerates a taint, at least for some time (`ToleratesTaint` in core/v1/toleration.go).
 pub(super) fn is_tolerated(pod: &Value, taint: &Value) -> bool {
-    tolerations(pod, taint).next().is_some()
+    list(&pod["spec"]["tolerations"]).iter().any(|toleration| fits(toleration, taint))
 }
 
 fn fits(toleration: &Value, taint: &Value) -> bool {
-    let text = |value: &'_ Value| value.as_str().unwrap_or_default().to_owned();
     let unset_or_same =
         |field: &str| text(&toleration[field]).is_empty() || toleration[field] == taint[field];
     if !unset_or_same("effect") || !unset_or_same("key") {
         return false;
     }
-    match toleration["operator"].as_str().unwrap_or_default() {
+    match text(&toleration["operator"]) {
         "Exists" => true,
         "" | "Equal" => text(&toleration["value"]) == text(&taint["value"]),
         _ => false,

@@ -36,49 +36,39 @@ pub(super) enum Meaning {
     Alias(String),
 }
 
-/// A question about a Service.
-struct Question<'a> {
-    namespace: &'a str,
-    service: &'a str,
-    /// One endpoint of a headless Service.
-    endpoint: Option<&'a str>,
-}
-
 impl Records {
     /// Resolves a name below [`ZONE`], given by its other labels in lower case, from left to right.
     pub(super) fn meaning(&self, labels: &[&str]) -> Meaning {
-        let question = match labels {
-            [] | ["svc"] => return Meaning::Found(Vec::new()),
+        match labels {
+            [] | ["svc"] => Meaning::Found(Vec::new()),
             [namespace, "svc"] => {
                 let exists = self.namespaces.contains_key(&(String::new(), (*namespace).to_owned()));
-                return if exists { Meaning::Found(Vec::new()) } else { Meaning::Nothing };
+                if exists { Meaning::Found(Vec::new()) } else { Meaning::Nothing }
             }
-            [service, namespace, "svc"] => Question { namespace, service, endpoint: None },
-            [endpoint, service, namespace, "svc"] => {
-                Question { namespace, service, endpoint: Some(endpoint) }
-            }
-            _ => return Meaning::Nothing,
-        };
-        self.service(&question)
+            [service, namespace, "svc"] => self.service(namespace, service, None),
+            [endpoint, service, namespace, "svc"] => self.service(namespace, service, Some(endpoint)),
+            _ => Meaning::Nothing,
+        }
     }
 
-    fn service(&self, question: &Question<'_>) -> Meaning {
-        let service_key = (question.namespace.to_owned(), question.service.to_owned());
+    /// Resolves a Service, or one endpoint of a headless one.
+    fn service(&self, namespace: &str, name: &str, endpoint: Option<&str>) -> Meaning {
+        let service_key = (namespace.to_owned(), name.to_owned());
         let Some(service) = self.services.get(&service_key) else { return Meaning::Nothing };
         let spec = &service["spec"];
         if spec["type"] == "ExternalName" {
             let alias = spec["externalName"].as_str().unwrap_or_default().to_owned();
-            return if question.endpoint.is_none() { Meaning::Alias(alias) } else { Meaning::Nothing };
+            return if endpoint.is_none() { Meaning::Alias(alias) } else { Meaning::Nothing };
         }
         let addresses = match spec["clusterIP"].as_str().and_then(|ip| ip.parse().ok()) {
-            Some(address) if question.endpoint.is_none() => vec![address],
+            Some(address) if endpoint.is_none() => vec![address],
             // The endpoints of a Service with an address have names as well.
-            _ => self.endpoints(&service_key, question),
+            _ => self.endpoints(&service_key, endpoint),
         };
         if addresses.is_empty() { Meaning::Nothing } else { Meaning::Found(addresses) }
     }
 
-    fn endpoints(&self, service: &Key, question: &Question<'_>) -> Vec<Ipv4Addr> {
+    fn endpoints(&self, service: &Key, wanted: Option<&str>) -> Vec<Ipv4Addr> {
         let in_namespace = self.slices.iter().filter(|((namespace, _), _)| *namespace == service.0);
         let of_service = in_namespace.filter(|(_, slice)| {
             slice["metadata"]["labels"][SERVICE_NAME] == *service.1 && slice["addressType"] == "IPv4"
@@ -96,7 +86,7 @@ impl Records {
                 };
                 let dashed = address.to_string().replace('.', "-");
                 let own = endpoint["hostname"].as_str().map_or(dashed, str::to_owned);
-                if question.endpoint.is_none_or(|wanted| wanted == own) {
+                if wanted.is_none_or(|wanted| wanted == own) {
                     addresses.push(address);
                 }
             }

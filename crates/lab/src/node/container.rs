@@ -125,7 +125,7 @@ impl Supervisor {
     }
 
     async fn ready_to_start(&self) {
-        self.context.delay(|latencies| latencies.sandbox_to_process_start).await;
+        self.context.shared.delay(|latencies| latencies.sandbox_to_process_start).await;
         self.context.until_up().await;
     }
 
@@ -235,7 +235,7 @@ impl Supervisor {
                     ended = Some(end);
                     // The readiness probe continues until the end has been noticed, and in a pod's termination until
                     // the terminal status is written.
-                    seen_at = Some(Instant::now() + self.context.sample(|l| l.process_exit_to_seen));
+                    seen_at = Some(Instant::now() + self.context.shared.sample(|l| l.process_exit_to_seen));
                 }
                 () = self.noticed(seen_at), if !stopping => break None,
                 () = stopped(&mut order), if !stopping => {
@@ -340,7 +340,7 @@ impl Supervisor {
                 FAILED.to_owned()
             })
         };
-        tokio::join!(hook, self.context.delay(|latencies| latencies.process_start_to_running)).0
+        tokio::join!(hook, self.context.shared.delay(|latencies| latencies.process_start_to_running)).0
     }
 }
 
@@ -349,7 +349,7 @@ impl Probes<'_> {
     fn start(&mut self) -> bool {
         let context = Arc::clone(&self.supervisor.context);
         let first_tick = || {
-            let wait = context.sample(|latencies| latencies.process_start_to_first_probe);
+            let wait = context.shared.sample(|latencies| latencies.process_start_to_first_probe);
             if context.shared.sampler.happens(context.shared.config.first_probe_missed) {
                 FirstProbe::Missed(wait)
             } else {

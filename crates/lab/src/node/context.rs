@@ -5,7 +5,6 @@ use std::io;
 use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -14,7 +13,6 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
 
 use super::action::Target;
 use super::env::{self, Data, KeySource, Surroundings};
@@ -28,7 +26,6 @@ use super::service_account;
 use super::view::Kind;
 use super::volumes::{self, Made, VolumeError};
 use crate::dns;
-use crate::latency::{Latencies, Latency};
 use crate::logs::{self, LogFile};
 use crate::network::{Bind, Pids, Sandbox, Store};
 use crate::registry::{ContainerSource, EventType};
@@ -136,16 +133,6 @@ impl PodContext {
     /// Returns the pod's name as a kubelet's messages have it.
     pub(super) fn full_name(&self) -> String {
         format!("{}_{}({})", self.name, self.namespace, self.uid)
-    }
-
-    /// Draws a delay of the model.
-    pub(super) fn sample(&self, latency: impl Fn(&Latencies) -> Latency) -> Duration {
-        self.shared.sampler.sample(&latency(&self.shared.config.latencies))
-    }
-
-    /// Waits for a delay of the model.
-    pub(super) async fn delay(&self, latency: impl Fn(&Latencies) -> Latency) {
-        sleep(self.sample(latency)).await;
     }
 
     /// Records a warning about the pod as a whole.

@@ -39,7 +39,7 @@ pub(super) async fn end_containers(
                     other.cancelled().await;
                 }
                 if !before_this.is_empty() {
-                    context.delay(|latencies| latencies.container_gone_to_sidecar_stop_signal).await;
+                    context.shared.delay(|latencies| latencies.container_gone_to_sidecar_stop_signal).await;
                 }
             };
             end_container(context, container, grace, turn).await

@@ -21,6 +21,7 @@ use super::status::{ContainerSnapshot, RestartsOf, Sandbox, Snapshot, Verdict};
 use super::view::{Ended, Handle, Kind, Order, State};
 use crate::registry::{DeleteOptions, Part};
 use crate::resource::Resource;
+use crate::status::note_failure;
 
 /// First and longest pause after a volume could not be made; it doubles in between (`initialDurationBeforeRetry`,
 /// `maxDurationBeforeRetry` in pkg/util/goroutinemap/exponentialbackoff).
@@ -135,13 +136,11 @@ impl PodWorker {
         if why != Why::Deleted {
             let _ = self.seen.wait_for(Seen::is_ending).await;
         }
-        self.context.delay(|latencies| latencies.terminated_to_final_delete).await;
+        self.context.shared.delay(|latencies| latencies.terminated_to_final_delete).await;
         self.context.until_up().await;
         let PodContext { shared, namespace, name, uid, .. } = &*self.context;
         // An object that is gone already was deleted by force.
-        if let Err(status) = shared.delete_pod(namespace, name, &DeleteOptions::new(0, uid)).await {
-            tracing::debug!(%status, pod = %name, "final delete");
-        }
+        note_failure(shared.delete_pod(namespace, name, &DeleteOptions::new(0, uid)).await, "final delete");
     }
 
     /// Runs from the binding until every main container has ended for good.
@@ -172,7 +171,7 @@ impl PodWorker {
     /// Makes the pod's sandbox, with as many attempts as it takes; the time that this really takes is part of the
     /// measured time.
     async fn prepare_sandbox(&self) {
-        let measured = self.context.delay(|latencies| latencies.scheduled_to_sandbox);
+        let measured = self.context.shared.delay(|latencies| latencies.scheduled_to_sandbox);
         let prepared = async {
             while let Err(error) = self.context.sandbox.prepare().await {
                 let message = format!("Failed to create pod sandbox: {error}");
@@ -238,12 +237,12 @@ impl PodWorker {
     /// Ends all containers once. The status keeps each container's last state, except readiness, until all have ended
     /// and the kubelet has looked.
     async fn end_once(&self, generation: i64, grace: Grace) -> Vec<Option<Ended>> {
-        let observed = self.context.delay(|latencies| latencies.deletion_to_observed_generation);
+        let observed = self.context.shared.delay(|latencies| latencies.deletion_to_observed_generation);
         let ending = async {
             let exits = end_containers(&self.context, &self.containers, grace).await;
-            let status = self.context.delay(|latencies| latencies.process_gone_to_status);
+            let status = self.context.shared.delay(|latencies| latencies.process_gone_to_status);
             let network = async {
-                self.context.delay(|latencies| latencies.process_gone_to_address_gone).await;
+                self.context.shared.delay(|latencies| latencies.process_gone_to_address_gone).await;
                 self.context.sandbox.remove().await;
             };
             tokio::join!(status, network);
@@ -297,9 +296,7 @@ impl PodWorker {
                 snapshot.write_into(pod);
             }
         });
-        if let Err(status) = written {
-            tracing::debug!(%status, pod = %name, "pod status");
-        }
+        note_failure(written, "pod status");
     }
 }
 

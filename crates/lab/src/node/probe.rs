@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Probe;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::action::{Action, NotDone, Outcome};
 use super::context::PodContext;
@@ -45,12 +45,9 @@ struct Threshold {
 
 impl Threshold {
     fn of(probe: &Probe) -> Self {
-        let count = |given: Option<i32>, default| {
-            given.and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0).unwrap_or(default)
-        };
         Self {
-            success: count(probe.success_threshold, 1),
-            failure: count(probe.failure_threshold, 3),
+            success: positive(probe.success_threshold, 1),
+            failure: positive(probe.failure_threshold, 3),
             last: None,
             streak: 0,
         }
@@ -66,6 +63,11 @@ impl Threshold {
         };
         (self.streak >= needed).then_some(finding)
     }
+}
+
+/// Returns a number of a probe, or this default if it has none.
+fn positive(given: Option<i32>, default: u32) -> u32 {
+    given.and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0).unwrap_or(default)
 }
 
 /// One probe of one container.
@@ -84,14 +86,8 @@ pub(super) struct Prober {
 impl Prober {
     /// Probes until dropped, and sends every change of the effective result.
     pub(super) async fn run(self) {
-        let seconds = |given: Option<i32>, default| {
-            Duration::from_secs(
-                given.and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0).unwrap_or(default),
-            )
-        };
-        let initial_delay = Duration::from_secs(
-            self.probe.initial_delay_seconds.and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
-        );
+        let seconds = |given, default| Duration::from_secs(positive(given, default).into());
+        let initial_delay = seconds(self.probe.initial_delay_seconds, 0);
         let longest = seconds(self.probe.timeout_seconds, 1);
         let period = seconds(self.probe.period_seconds, 10);
         let first_after = match self.first {
@@ -115,8 +111,7 @@ impl Prober {
             };
             known = Some(counted);
             if self.kind == ProbeKind::Readiness {
-                let latency = &self.context.shared.config.latencies.probe_to_ready;
-                sleep(self.context.shared.sampler.sample(latency)).await;
+                self.context.shared.delay(|latencies| latencies.probe_to_ready).await;
             }
             if self.findings.send((self.kind, counted)).is_err() {
                 return;

@@ -27,7 +27,7 @@ const MARK: &str = "ROLLDROP_CONTAINER_ID";
 const MAX_OUTPUT_BYTES: usize = 10 * 1024;
 
 /// Program to run, with its environment.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Launch {
     pub(super) program: PathBuf,
     pub(super) args: Vec<String>,

@@ -11,6 +11,7 @@ use std::path::Path;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
+use crate::kubeconfig;
 use crate::well_known::TOKEN_VOLUME;
 
 /// Name of the kubeconfig among the files.
@@ -45,14 +46,7 @@ pub(super) fn write_kubeconfig(
         "server": format!("https://{host}:{port}"),
         "certificate-authority": dir.join("ca.crt"),
     });
-    let config = json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "own", "cluster": cluster}],
-        "users": [{"name": "own", "user": {"tokenFile": dir.join("token")}}],
-        "contexts": [{"name": "own", "context": {"cluster": "own", "user": "own", "namespace": namespace}}],
-        "current-context": "own",
-    });
+    let config = kubeconfig::text("own", &cluster, &json!({"tokenFile": dir.join("token")}), namespace);
     fs::set_permissions(dir, Permissions::from_mode(0o700))?;
-    fs::write(dir.join(KUBECONFIG), format!("{config:#}\n"))
+    fs::write(dir.join(KUBECONFIG), config)
 }

@@ -1,10 +1,12 @@
 //! The status of a pod, as a kubelet writes it. Pure.
 
 use k8s_openapi::api::core::v1::Container;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::view::{Ended, Kind, State, View};
 use crate::conditions;
+use crate::value::{list, text};
 
 /// Everything that a pod's status shows.
 pub(super) struct Snapshot<'a> {
@@ -72,23 +74,12 @@ impl Verdict {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 enum Phase {
     Pending,
     Running,
     Succeeded,
     Failed,
-}
-
-impl Phase {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Pending => "Pending",
-            Self::Running => "Running",
-            Self::Succeeded => "Succeeded",
-            Self::Failed => "Failed",
-        }
-    }
 }
 
 impl Snapshot<'_> {
@@ -111,12 +102,13 @@ impl Snapshot<'_> {
             status["message"] = json!(verdict.message());
         }
         status["observedGeneration"] = json!(self.observed_generation);
-        status["phase"] = json!(phase.name());
+        status["phase"] = json!(phase);
         status["hostIP"] = json!(self.host_ip);
         status["hostIPs"] = json!([{"ip": self.host_ip}]);
         status["startTime"] = json!(self.started_at);
-        status["qosClass"] =
-            status["qosClass"].as_str().map_or_else(|| json!("BestEffort"), |class| json!(class));
+        if !status["qosClass"].is_string() {
+            status["qosClass"] = json!("BestEffort");
+        }
         // The address shows with the first container, as on a real node.
         if phase != Phase::Pending
             || self.containers.iter().any(|c| matches!(c.view.state, State::Running { .. }))
@@ -302,20 +294,17 @@ fn ended_json(ended: &Ended) -> Value {
 
 /// Describes the readiness gates that keep a pod with ready containers from being ready.
 fn closed_readiness_gates(pod: &Value) -> Vec<String> {
-    let gates = pod["spec"]["readinessGates"].as_array().into_iter().flatten();
-    let conditions = pod["status"]["conditions"].as_array();
     let why = |gate: &Value| {
         let kind = &gate["conditionType"];
-        match conditions.into_iter().flatten().find(|condition| condition["type"] == *kind) {
-            Some(condition) if condition["status"] == "True" => None,
-            Some(condition) => Some(format!(
-                "the status of pod readiness gate {kind} is not \"True\", but {}",
-                condition["status"].as_str().unwrap_or_default()
-            )),
+        match conditions::of(pod, text(kind))["status"].as_str() {
+            Some("True") => None,
+            Some(other) => {
+                Some(format!("the status of pod readiness gate {kind} is not \"True\", but {other}"))
+            }
             None => Some(format!("corresponding condition of pod readiness gate {kind} does not exist.")),
         }
     };
-    gates.filter_map(why).collect()
+    list(&pod["spec"]["readinessGates"]).iter().filter_map(why).collect()
 }
 
 fn condition(kind: &str, holds: bool, reason: &str, message: &str, observed_generation: i64) -> Value {

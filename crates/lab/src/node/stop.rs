@@ -37,7 +37,7 @@ pub(super) async fn stop(
     if let Some(handler) = lifecycle.and_then(|lifecycle| lifecycle.pre_stop.as_ref())
         && let Some(longest) = grace.longest_wait()
     {
-        context.delay(|latencies| latencies.kubelet_delete_to_pre_stop).await;
+        context.shared.delay(|latencies| latencies.kubelet_delete_to_pre_stop).await;
         let begin = Instant::now();
         let mut started = Hook::start(context, container, handler, target);
         // A hook that outlasts the grace period continues to run.
@@ -45,9 +45,9 @@ pub(super) async fn stop(
             hook = Some(started);
         }
         grace = grace.after(begin.elapsed());
-        context.delay(|latencies| latencies.pre_stop_to_stop_signal).await;
+        context.shared.delay(|latencies| latencies.pre_stop_to_stop_signal).await;
     } else {
-        context.delay(|latencies| latencies.kubelet_delete_to_stop_signal).await;
+        context.shared.delay(|latencies| latencies.kubelet_delete_to_stop_signal).await;
     }
 
     if let Some(longest) = grace.longest_wait() {
@@ -118,7 +118,7 @@ impl Hook {
         };
         let ends_with_container = matches!(action, Ok(Action::Exec { .. }));
         let until_it_arrives = match action {
-            Ok(Action::HttpGet(_)) => context.sample(|latencies| latencies.pre_stop_to_http_request),
+            Ok(Action::HttpGet(_)) => context.shared.sample(|latencies| latencies.pre_stop_to_http_request),
             _ => Duration::ZERO,
         };
         let mut run = JoinSet::new();

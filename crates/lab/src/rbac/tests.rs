@@ -170,8 +170,8 @@ fn role_scope_follows_binding_namespace() {
         let (resource, namespace) = (resource.to_owned(), namespace.to_owned());
         let target = ResourceTarget { resource, namespace, ..ResourceTarget::default() };
         let attributes = Attributes { verb: "get".to_owned(), target: Target::Resource(target) };
-        assert_eq!(decide(&registry, &User::Admin, &attributes), Decision::Allowed);
-        decide(&registry, &web, &attributes) == Decision::Allowed
+        assert_eq!(decide(&registry, &User::Admin, &attributes), Ok(()));
+        decide(&registry, &web, &attributes).is_ok()
     };
     for (namespace, allowed) in [
         ("shop", &["pods", "services", "nodes"][..]),
@@ -191,8 +191,8 @@ fn refusal_names_user_and_missing_role() {
     let registry = registry();
     let web = User::ServiceAccount { namespace: "shop".to_owned(), name: "web".to_owned() };
     let refused = |attributes: &Attributes| match decide(&registry, &web, attributes) {
-        Decision::Denied { reason } => attributes.refuse(&web, &reason).to_json(),
-        Decision::Allowed => panic!("{attributes:?} is allowed"),
+        Err(reason) => attributes.refuse(&web, &reason).to_json(),
+        Ok(()) => panic!("{attributes:?} is allowed"),
     };
     let pod = refused(&asks("get /pods web-1"));
     assert_eq!(

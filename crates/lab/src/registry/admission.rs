@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use super::{Registry, in_name_characters};
 use crate::object::containers_mut;
 use crate::resource::Resource;
-use crate::selector::Selection;
 use crate::status::Status;
 use crate::value::list;
 use crate::well_known::{DEFAULT_ACCOUNT, ROOT_CA, TOKEN_VOLUME};
@@ -71,7 +70,7 @@ impl Registry {
         if ingress["spec"]["ingressClassName"].is_string() || named_before.is_string() {
             return;
         }
-        let classes = self.list(Resource::IngressClasses, None, &Selection::all()).items;
+        let classes = self.all(Resource::IngressClasses, None);
         let is_default = |class: &&std::sync::Arc<Value>| {
             class["metadata"]["annotations"]["ingressclass.kubernetes.io/is-default-class"] == "true"
         };

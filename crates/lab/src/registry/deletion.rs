@@ -28,8 +28,6 @@ pub(crate) struct DeleteOptions {
     pub preconditions: Option<Preconditions>,
     /// Treatment of dependents; in the background by default.
     pub propagation_policy: Option<Propagation>,
-    /// Older way to ask for `Orphan` (true) or `Background` (false).
-    pub orphan_dependents: Option<bool>,
     /// `All`: do everything but delete.
     pub dry_run: Vec<String>,
 }
@@ -41,7 +39,7 @@ impl DeleteOptions {
     }
 
     fn orphans(&self) -> bool {
-        self.propagation_policy == Some(Propagation::Orphan) || self.orphan_dependents == Some(true)
+        self.propagation_policy == Some(Propagation::Orphan)
     }
 
     /// Returns options for the object with this uid only.
@@ -145,6 +143,15 @@ impl Registry {
         })
     }
 
+    /// Deletes this object with the default options, as [`Registry::delete`]. One that is gone already counts as deleted.
+    pub(crate) fn remove(&self, resource: Resource, object: &Value) -> Result<(), Status> {
+        let (namespace, name) = key(object);
+        match self.delete(resource, &namespace, &name, &DeleteOptions::default()) {
+            Err(status) if status.code() != 404 => Err(status),
+            _ => Ok(()),
+        }
+    }
+
     /// Does the first half of [`Registry::delete`], for callers that let time pass before the second, as a real API
     /// server does: a pod whose grace period is over is marked, and still there.
     ///
@@ -165,11 +172,8 @@ impl Registry {
             [] => false,
             [all] if all == "All" => true,
             other => {
-                let why = "supported values: \"All\"";
-                return Err(Status::invalid_options(
-                    "DeleteOptions",
-                    &[FieldError::unsupported("dryRun", &json!(other), why)],
-                ));
+                let error = FieldError::unsupported("dryRun", &json!(other), &["All"]);
+                return Err(Status::invalid_options("DeleteOptions", &[error]));
             }
         };
         if options.orphans() && !is_dry_run {

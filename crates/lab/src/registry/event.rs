@@ -2,6 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Part, Registry, Resource};
@@ -15,7 +16,7 @@ const MAX_COUNTED: usize = 4096;
 pub(crate) const NOT_MODELLED: &str = "NotModelled";
 
 /// Severity of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub(crate) enum EventType {
     /// Information.
     Normal,
@@ -63,8 +64,7 @@ impl Registry {
         let mut hasher = DefaultHasher::new();
         let source = container.map(|container| (container.path.as_str(), container.node));
         let about_uid = (about["kind"].as_str(), object_name, metadata["uid"].as_str());
-        (namespace, about_uid, source, event_type == EventType::Normal, reason, message, component)
-            .hash(&mut hasher);
+        (namespace, about_uid, source, event_type, reason, message, component).hash(&mut hasher);
         let what = hasher.finish();
 
         let now = self.now();
@@ -95,10 +95,7 @@ impl Registry {
                 "uid": metadata["uid"],
                 "resourceVersion": metadata["resourceVersion"],
             },
-            "type": match event_type {
-                EventType::Normal => "Normal",
-                EventType::Warning => "Warning",
-            },
+            "type": event_type,
             "reason": reason,
             "message": message,
             "source": {"component": component},

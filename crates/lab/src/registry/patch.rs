@@ -77,7 +77,7 @@ fn apply_operations(body: &Value, object: &mut Value) -> Result<(), Status> {
         let found = patch.len();
         let message =
             format!("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {found}");
-        return Err(Status::too_large_because(message));
+        return Err(Status::too_large(message));
     }
     let mut copied = 0;
     for operation in patch.0 {
@@ -86,7 +86,7 @@ fn apply_operations(body: &Value, object: &mut Value) -> Result<(), Status> {
             if copied > MAX_COPIED_BYTES {
                 let message =
                     format!("the copy operations of a JSON patch may copy {MAX_COPIED_BYTES} bytes at most");
-                return Err(Status::too_large_because(message));
+                return Err(Status::too_large(message));
             }
         }
         json_patch::patch(object, std::slice::from_ref(&operation))

@@ -65,12 +65,10 @@ pub(super) fn validate(
         Resource::ReplicaSets => workload::validate_replica_set(spec, old, &mut errors),
         Resource::StatefulSets => workload::validate_stateful_set(spec, old, &mut errors),
         Resource::DaemonSets => workload::validate_daemon_set(spec, old, &mut errors),
-        Resource::ControllerRevisions => workload::validate_revision(object, current, &mut errors),
         Resource::PersistentVolumeClaims => workload::validate_claim(spec, &mut errors),
         Resource::Jobs => workload::validate_job(spec, old, &mut errors),
         Resource::PodDisruptionBudgets => workload::validate_budget(spec, &mut errors),
         Resource::ConfigMaps | Resource::Secrets => validate_data(object, &mut errors),
-        Resource::Roles | Resource::ClusterRoles => rbac::validate_role(resource, object, &mut errors),
         Resource::RoleBindings | Resource::ClusterRoleBindings => {
             rbac::validate_binding(resource, object, current, &mut errors);
         }

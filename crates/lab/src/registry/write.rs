@@ -9,6 +9,7 @@ use super::{
     Part, Patch, PatchKind, Registry, copy_or_remove, defaults, in_name_characters, random_uid, remove,
     service, validation,
 };
+use crate::object::key;
 use crate::resource::Resource;
 use crate::schema;
 use crate::status::{FieldError, Status};
@@ -63,7 +64,7 @@ impl Registry {
         let given = metadata["name"].as_str().filter(|name| !name.is_empty()).map(str::to_owned);
         let name = given.or_else(|| generated.map(|prefix| prefix + &in_name_characters(rand::random(), 5)));
         let name = name.ok_or_else(|| {
-            let causes = [FieldError::required_because("metadata.name", "name or generateName is required")];
+            let causes = [FieldError::required("metadata.name", "name or generateName is required")];
             Status::invalid(resource, "", &causes)
         })?;
         metadata["name"] = json!(name);
@@ -173,6 +174,31 @@ impl Registry {
             Ok(())
         };
         self.modify_with(resource, namespace, name, part, Effect::Stored, make)
+    }
+
+    /// Changes one part of this object atomically, as [`Registry::modify`].
+    pub(crate) fn change(
+        &self,
+        resource: Resource,
+        object: &Value,
+        part: Part,
+        change: impl FnOnce(&mut Value),
+    ) -> Result<Arc<Value>, Status> {
+        let (namespace, name) = key(object);
+        self.modify(resource, &namespace, &name, part, change)
+    }
+
+    /// Writes the status of this object, unless it has it already. Returns the object as it is then.
+    pub(crate) fn set_status(
+        &self,
+        resource: Resource,
+        object: &Arc<Value>,
+        status: Value,
+    ) -> Result<Arc<Value>, Status> {
+        if object["status"] == status {
+            return Ok(Arc::clone(object));
+        }
+        self.change(resource, object, Part::Status, |object| object["status"] = status)
     }
 
     /// Changes one part of an object atomically, unless `change` refuses its present state. `change` runs under the

@@ -193,7 +193,8 @@ fn prune_kind(kind: &Kind, value: &mut Value) {
     }
 }
 
-fn stays(field: &Field, value: &Value) -> bool {
+/// Returns true if a typed program would write this value of a field.
+pub(crate) fn stays(field: &Field, value: &Value) -> bool {
     match value {
         Value::Null => field.shows_null,
         _ if !field.omits_zero => true,

@@ -11,8 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rand::RngExt;
-use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -23,7 +22,7 @@ use crate::sync::lock;
 use rolldrop_record::clock::{Clock, Stamp};
 
 /// Maximum number of connections that wait in the accept queue.
-const BACKLOG: i32 = 4096;
+const BACKLOG: u32 = 4096;
 /// Time for which the kernel may try to reach a pod whose accept queue is full.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -112,12 +111,10 @@ pub(super) struct PortProxy {
 impl PortProxy {
     /// Listens on the address.
     pub(super) fn listen(&self) -> io::Result<TcpListener> {
-        let socket = Socket::new(Domain::for_address(self.address), Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_reuse_address(true)?;
-        socket.set_nonblocking(true)?;
-        socket.bind(&self.address.into())?;
-        socket.listen(BACKLOG)?;
-        TcpListener::from_std(socket.into())
+        let socket = TcpSocket::new_v4()?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(self.address)?;
+        socket.listen(BACKLOG)
     }
 
     /// Accepts and carries connections until dropped, which ends them all.

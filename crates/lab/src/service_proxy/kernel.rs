@@ -39,7 +39,7 @@ impl Rules {
     /// Puts a table into effect, in one transaction.
     pub(super) async fn apply(&mut self, node: &ProxiedNode, table: Table) -> Synced {
         let own =
-            Node { address: node.shared.registry.node_address(node.index), pods: node_pods(node.index) };
+            Node { address: node.shared.registry.addresses().node(node.index), pods: node_pods(node.index) };
         let script = rules::script(self.in_effect.as_ref(), &table, own);
         let swap_begin_ns = node.shared.clock.now();
         if !script.is_empty()

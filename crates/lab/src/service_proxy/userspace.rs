@@ -50,7 +50,7 @@ impl Listeners {
                 self.listen(node, &key, key.address);
             }
             if let Some(node_port) = key.node_port {
-                let address = node.shared.registry.node_address(node.index);
+                let address = node.shared.registry.addresses().node(node.index);
                 self.listen(node, &key, SocketAddr::from((address, node_port)));
             }
         }

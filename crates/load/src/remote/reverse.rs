@@ -30,9 +30,10 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::accept::{Trust, accept};
+use super::accept::accept;
 use super::ask::{AnswerBody, Ask, AskError, addressed};
 use rolldrop_record::wire::AdminToken;
+use rolldrop_wire::places::Place;
 
 /// First word of a worker's line.
 const GREETING: &str = "rolldrop-load-worker";
@@ -85,7 +86,7 @@ impl Reception {
         let guests = Arc::<Guests>::default();
         let receive = {
             let (token, guests) = (token.clone(), Arc::clone(&guests));
-            move |stream, trust| receive((stream, trust), token.clone(), Arc::clone(&guests))
+            move |stream, place| receive((stream, place), token.clone(), Arc::clone(&guests))
         };
         let accepting = tokio::spawn(accept(listener, receive));
         Ok(Self { address, guests, token, _accepting: AbortOnDropHandle::new(accepting) })
@@ -129,7 +130,7 @@ impl Ask for Guest {
 
 /// Serves the connection of a worker until it ends.
 async fn receive(
-    (mut stream, trust): (TcpStream, Trust),
+    (mut stream, place): (TcpStream, Arc<Place>),
     token: AdminToken,
     guests: Arc<Guests>,
 ) -> io::Result<()> {
@@ -137,7 +138,7 @@ async fn receive(
     let hello = timeout(HELLO_LIMIT, read_line(&mut stream)).await??;
     let refused = || io::Error::new(io::ErrorKind::PermissionDenied, "it does not know the token");
     let slot = guests.slot(greeting(&hello, &token).ok_or_else(refused)?);
-    trust.earn();
+    place.keep();
     let handshake = client::Builder::new(Tasks::default())
         .timer(TokioTimer::new())
         .keep_alive_interval(PING_INTERVAL)

@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::io::StreamReader;
 use tokio_util::sync::CancellationToken;
 
-use super::accept::{Trust, accept};
+use super::accept::accept;
 use super::answer::{Answer, json, lines, text};
 use super::backlog::Backlog;
 use super::handover::Handover;
@@ -36,6 +36,7 @@ use crate::process::worker;
 use rolldrop_record::run_info::Tool;
 use rolldrop_record::wire::{AdminToken, CLOCK_PATH, ClockAnswer, TOKEN_HEADER};
 use rolldrop_record::{Clock, RunDir, Stamp};
+use rolldrop_wire::places::Place;
 
 /// Time that a request's head may take.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -76,12 +77,12 @@ pub async fn serve(listener: TcpListener, mut settings: Settings, stop: Cancella
         let answer = |request: Request<body::Incoming>| {
             let worker = Arc::clone(&worker);
             // The worker itself has made that connection.
-            async move { worker.answer(request, &Trust::default()).await }
+            async move { worker.answer(request, None).await }
         };
         reverse::visit(&address, &name, &worker.token, answer).await;
     };
     tokio::select! {
-        () = accept(listener, |stream, trust| Arc::clone(&worker).serve(stream, trust)) => {}
+        () = accept(listener, |stream, place| Arc::clone(&worker).serve(stream, place)) => {}
         () = visiting => {}
         () = worker.live(taken, stop) => {}
     }
@@ -208,16 +209,17 @@ impl Worker {
     }
 
     /// Answers requests on a connection until that ends.
-    async fn serve(self: Arc<Self>, stream: TcpStream, trust: Trust) -> hyper::Result<()> {
+    async fn serve(self: Arc<Self>, stream: TcpStream, place: Arc<Place>) -> hyper::Result<()> {
         // Reports are short, and needed at once.
         let _ = stream.set_nodelay(true);
-        let service = service_fn(|request| async { Ok::<_, Infallible>(self.answer(request, &trust).await) });
+        let service =
+            service_fn(|request| async { Ok::<_, Infallible>(self.answer(request, Some(&place)).await) });
         let mut server = http1::Builder::new();
         server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
         server.serve_connection(TokioIo::new(stream), service).await
     }
 
-    async fn answer<B>(&self, request: Request<B>, trust: &Trust) -> Answer
+    async fn answer<B>(&self, request: Request<B>, place: Option<&Arc<Place>>) -> Answer
     where
         B: body::Body<Data: Send, Error: std::error::Error + Send + Sync + 'static> + Send,
     {
@@ -229,7 +231,8 @@ impl Worker {
         if !given.is_some_and(|given| self.token.is(given.as_bytes())) {
             return text(StatusCode::UNAUTHORIZED, "the token of the run is required\n");
         }
-        trust.earn();
+        // Whoever knows the token is no stranger.
+        place.inspect(|place| place.keep());
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         if let Some(answer) = self.handover.answer(&method, request.uri(), request.headers()).await {
             return answer;

@@ -319,15 +319,19 @@ async fn worker_takes_authorized_orders_in_sequence() {
     assert!(refused(link.post(&path(2), stop).await).1.contains("number 1"));
 }
 
+/// Makes a socket of another address than the run's. It leaves no port behind.
+fn stranger() -> tokio::net::TcpSocket {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    let _ = socket.set_zero_linger();
+    socket
+}
+
 /// Sends the strangers' text, on one connection after the other.
 async fn attack(to: SocketAddr, says: Vec<u8>) {
     let mut open = std::collections::VecDeque::new();
     loop {
-        let socket = tokio::net::TcpSocket::new_v4().unwrap();
-        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
-        // Leaves no port behind.
-        let _ = socket.set_zero_linger();
-        if let Ok(mut stream) = socket.connect(to).await {
+        if let Ok(mut stream) = stranger().connect(to).await {
             let _ = stream.write_all(&says).await;
             open.push_back(stream);
         }
@@ -340,7 +344,21 @@ async fn attack(to: SocketAddr, says: Vec<u8>) {
 #[tokio::test]
 async fn worker_answers_run_during_port_attacks() {
     const QUESTIONS: usize = 200;
+    const CROWD: usize = 200;
     let pod = Pod::start().await;
+    let mut early = TcpStream::connect(pod.address).await.unwrap();
+    let mut crowd = Vec::new();
+    for _ in 0..CROWD {
+        crowd.push(stranger().connect(pod.address).await.unwrap());
+    }
+    // The crowd makes room for itself, and not the run's connection, which is older and has said nothing yet.
+    assert!(matches!(crowd[0].read(&mut [0]).await, Ok(0) | Err(_)));
+    let clock = format!("GET {CLOCK_PATH} HTTP/1.1\r\nhost: x\r\n{TOKEN_HEADER}: secret\r\n\r\n");
+    early.write_all(clock.as_bytes()).await.unwrap();
+    let mut status = [0; b"HTTP/1.1 200".len()];
+    early.read_exact(&mut status).await.expect("an answer");
+    assert_eq!(&status, b"HTTP/1.1 200");
+
     let order = b"POST /orders?n=0 HTTP/1.1\r\nhost: x\r\ncontent-length: 8000000\r\n\r\n";
     let wrong = format!(
         "POST /acknowledged HTTP/1.1\r\nhost: x\r\n{TOKEN_HEADER}: Secret\r\ncontent-length: 0\r\n\r\n"

@@ -7,10 +7,13 @@ use serde_json::{Value, json};
 use super::age;
 use crate::conditions;
 use crate::object::is_being_deleted;
+use crate::resource::Resource;
 use crate::value::{list, number, text};
 
 /// Maximum number of addresses and ports that a cell names.
 const SHOWN: usize = 3;
+/// Text of a cell without a value.
+const NONE: &str = "<none>";
 
 /// Returns a string, or `fallback` if it is missing or empty.
 pub(super) fn or<'a>(value: &'a Value, fallback: &'a str) -> &'a str {
@@ -29,51 +32,150 @@ fn amount(value: &Value) -> Option<String> {
     }
 }
 
-/// Returns the cells of kinds without a table of their own.
-pub(super) fn plain(object: &Value, now: Timestamp) -> Vec<Value> {
-    vec![name(object), since_creation(object, now)]
+/// Returns the cell of an object in one of its kind's columns; `None` for a column that it does not know.
+pub(super) fn cell(resource: Resource, column: &str, object: &Value, now: Timestamp) -> Option<Value> {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let limit = |field: &str| json!(amount(&spec[field]).unwrap_or_else(|| "N/A".to_owned()));
+    Some(match (resource, column) {
+        (_, "Name") => object["metadata"]["name"].clone(),
+        (_, "Age") => json!(age::since(&object["metadata"]["creationTimestamp"], now)),
+        (_, "Containers") => json!(of_containers(spec, "name")),
+        (_, "Images") => json!(of_containers(spec, "image")),
+        (Resource::Services, "Selector") => json!(labels(&spec["selector"])),
+        (_, "Selector") => {
+            json!(Some(selector(&spec["selector"])).filter(|it| !it.is_empty()).unwrap_or(NONE.to_owned()))
+        }
+
+        (Resource::Nodes, "Status") => json!(node_status(object)),
+        (Resource::Nodes, "Roles") => json!(NONE),
+        (Resource::Nodes, "Version") => status["nodeInfo"]["kubeletVersion"].clone(),
+        (Resource::Nodes, "Internal-IP") => node_address(status, "InternalIP"),
+        (Resource::Nodes, "External-IP") => node_address(status, "ExternalIP"),
+        (Resource::Nodes, "OS-Image") => json!(or(&status["nodeInfo"]["osImage"], "<unknown>")),
+        (Resource::Nodes, "Kernel-Version") => json!(kernel_version(&status["nodeInfo"])),
+        (Resource::Nodes, "Container-Runtime") => {
+            json!(or(&status["nodeInfo"]["containerRuntimeVersion"], "<unknown>"))
+        }
+
+        (Resource::Services, "Type") => spec["type"].clone(),
+        (Resource::Services, "Cluster-IP") => json!(or(&spec["clusterIPs"][0], NONE)),
+        (Resource::Services, "External-IP") => json!(external_address(spec)),
+        (Resource::Services, "Port(s)") => json!(service_ports(spec)),
+        (Resource::Endpoints, "Endpoints") => json!(addresses(object)),
+        (Resource::EndpointSlices, "AddressType") => object["addressType"].clone(),
+        (Resource::EndpointSlices, "Ports") => {
+            let ports = list(&object["ports"]).iter();
+            json!(or_unset(
+                ports.map(|port| amount(&port["port"]).unwrap_or_else(|| or(&port["name"], "*").to_owned()))
+            ))
+        }
+        (Resource::EndpointSlices, "Endpoints") => {
+            let addresses =
+                list(&object["endpoints"]).iter().flat_map(|endpoint| list(&endpoint["addresses"]));
+            json!(or_unset(addresses.map(|address| text(address).to_owned())))
+        }
+
+        (Resource::Deployments | Resource::StatefulSets, "Ready") => {
+            json!(format!("{}/{}", number(&status["readyReplicas"]), number(&spec["replicas"])))
+        }
+        (Resource::Deployments, "Up-to-date") => json!(number(&status["updatedReplicas"])),
+        (Resource::Deployments, "Available") => json!(number(&status["availableReplicas"])),
+        (Resource::ReplicaSets, "Desired") => json!(number(&spec["replicas"])),
+        (Resource::ReplicaSets, "Current") => json!(number(&status["replicas"])),
+        (Resource::ReplicaSets, "Ready") => json!(number(&status["readyReplicas"])),
+        (Resource::DaemonSets, "Desired") => json!(number(&status["desiredNumberScheduled"])),
+        (Resource::DaemonSets, "Current") => json!(number(&status["currentNumberScheduled"])),
+        (Resource::DaemonSets, "Ready") => json!(number(&status["numberReady"])),
+        (Resource::DaemonSets, "Up-to-date") => json!(number(&status["updatedNumberScheduled"])),
+        (Resource::DaemonSets, "Available") => json!(number(&status["numberAvailable"])),
+        (Resource::DaemonSets, "Node Selector") => json!(labels(&spec["template"]["spec"]["nodeSelector"])),
+
+        (Resource::Namespaces | Resource::PersistentVolumeClaims, "Status") => status["phase"].clone(),
+        (Resource::PersistentVolumeClaims, "Volume") => json!(text(&spec["volumeName"])),
+        (Resource::PersistentVolumeClaims, "Capacity") => json!(text(&status["capacity"]["storage"])),
+        (Resource::PersistentVolumeClaims, "Access Modes") => json!(access_modes(status)),
+        (Resource::PersistentVolumeClaims, "StorageClass") => json!(text(&spec["storageClassName"])),
+        (Resource::PersistentVolumeClaims, "VolumeAttributesClass") => {
+            json!(or(&spec["volumeAttributesClassName"], "<unset>"))
+        }
+        (Resource::PersistentVolumeClaims, "VolumeMode") => json!(or(&spec["volumeMode"], "<unset>")),
+
+        (Resource::PodDisruptionBudgets, "Min Available") => limit("minAvailable"),
+        (Resource::PodDisruptionBudgets, "Max Unavailable") => limit("maxUnavailable"),
+        (Resource::PodDisruptionBudgets, "Allowed Disruptions") => {
+            json!(number(&status["disruptionsAllowed"]))
+        }
+
+        (Resource::Jobs, "Status") => json!(job_state(object)),
+        (Resource::Jobs, "Completions") => json!(completions(spec, status)),
+        (Resource::Jobs, "Duration") => json!(match (&status["startTime"], &status["completionTime"]) {
+            (Value::Null, _) => String::new(),
+            (start, Value::Null) => age::since(start, now),
+            (start, end) => age::between(start, end),
+        }),
+
+        (Resource::RoleBindings | Resource::ClusterRoleBindings, "Role") => {
+            json!(format!("{}/{}", text(&object["roleRef"]["kind"]), text(&object["roleRef"]["name"])))
+        }
+        (Resource::RoleBindings | Resource::ClusterRoleBindings, kinds) => json!(subjects(object, kinds)),
+
+        (Resource::Events, column) => return event(column, object, now),
+        _ => return None,
+    })
 }
 
-pub(super) fn namespace(object: &Value, now: Timestamp) -> Vec<Value> {
-    vec![name(object), object["status"]["phase"].clone(), since_creation(object, now)]
+fn event(column: &str, event: &Value, now: Timestamp) -> Option<Value> {
+    let (about, source) = (&event["involvedObject"], &event["source"]);
+    Some(match column {
+        "Type" => event["type"].clone(),
+        "Reason" => event["reason"].clone(),
+        "Subobject" => json!(text(&about["fieldPath"])),
+        "Message" => json!(text(&event["message"]).trim()),
+        "Count" => json!(number(&event["count"]).max(1)),
+        "First Seen" => json!(age::since(&event["firstTimestamp"], now)),
+        "Last Seen" => json!(match &event["lastTimestamp"] {
+            Value::Null => age::since(&event["firstTimestamp"], now),
+            last => age::since(last, now),
+        }),
+        "Object" => json!(match (text(&about["kind"]).to_lowercase(), text(&about["name"])) {
+            (kind, "") => kind,
+            (kind, name) => format!("{kind}/{name}"),
+        }),
+        "Source" => {
+            let component = or(&source["component"], text(&event["reportingComponent"]));
+            json!(match or(&source["host"], text(&event["reportingInstance"])) {
+                "" => component.to_owned(),
+                instance => format!("{component}, {instance}"),
+            })
+        }
+        _ => return None,
+    })
 }
 
-pub(super) fn node(object: &Value, now: Timestamp) -> Vec<Value> {
-    let status = &object["status"];
-    let mut words = match conditions::of(object, "Ready")["status"].as_str() {
-        Some("True") => "Ready".to_owned(),
-        Some(_) => "NotReady".to_owned(),
-        None => "Unknown".to_owned(),
+fn node_status(node: &Value) -> String {
+    let ready = match conditions::of(node, "Ready")["status"].as_str() {
+        Some("True") => "Ready",
+        Some(_) => "NotReady",
+        None => "Unknown",
     };
-    if object["spec"]["unschedulable"] == true {
-        words.push_str(",SchedulingDisabled");
-    }
-    let address = |address_type: &str| {
-        let found = list(&status["addresses"]).iter().find(|address| address["type"] == address_type);
-        found.map_or_else(|| json!("<none>"), |address| address["address"].clone())
-    };
-    let info = &status["nodeInfo"];
-    let mut kernel = or(&info["kernelVersion"], "<unknown>").to_owned();
-    let architecture = text(&info["architecture"]);
-    if !architecture.is_empty() {
-        kernel.push_str(&format!(" ({architecture})"));
-    }
-    vec![
-        name(object),
-        json!(words),
-        json!("<none>"),
-        since_creation(object, now),
-        info["kubeletVersion"].clone(),
-        address("InternalIP"),
-        address("ExternalIP"),
-        json!(or(&info["osImage"], "<unknown>")),
-        json!(kernel),
-        json!(or(&info["containerRuntimeVersion"], "<unknown>")),
-    ]
+    let cordoned = if node["spec"]["unschedulable"] == true { ",SchedulingDisabled" } else { "" };
+    format!("{ready}{cordoned}")
 }
 
-pub(super) fn service(object: &Value, now: Timestamp) -> Vec<Value> {
-    let spec = &object["spec"];
+fn node_address(status: &Value, address_type: &str) -> Value {
+    let found = list(&status["addresses"]).iter().find(|address| address["type"] == address_type);
+    found.map_or_else(|| json!(NONE), |address| address["address"].clone())
+}
+
+fn kernel_version(info: &Value) -> String {
+    let version = or(&info["kernelVersion"], "<unknown>");
+    match text(&info["architecture"]) {
+        "" => version.to_owned(),
+        architecture => format!("{version} ({architecture})"),
+    }
+}
+
+fn service_ports(spec: &Value) -> String {
     let ports = list(&spec["ports"]).iter().map(|port| {
         let (number, protocol) = (&port["port"], or(&port["protocol"], "TCP"));
         match crate::value::number(&port["nodePort"]) {
@@ -82,55 +184,34 @@ pub(super) fn service(object: &Value, now: Timestamp) -> Vec<Value> {
         }
     });
     let ports = ports.collect::<Vec<_>>().join(",");
-    vec![
-        name(object),
-        spec["type"].clone(),
-        json!(or(&spec["clusterIPs"][0], "<none>")),
-        json!(external_address(object)),
-        json!(if ports.is_empty() { "<none>" } else { &ports }),
-        since_creation(object, now),
-        json!(labels(&spec["selector"])),
-    ]
+    if ports.is_empty() { NONE.to_owned() } else { ports }
 }
 
-fn external_address(service: &Value) -> &str {
-    match text(&service["spec"]["type"]) {
-        "ExternalName" => text(&service["spec"]["externalName"]),
+fn external_address(spec: &Value) -> &str {
+    match text(&spec["type"]) {
+        "ExternalName" => text(&spec["externalName"]),
         "LoadBalancer" => "<pending>",
-        _ => "<none>",
+        _ => NONE,
     }
 }
 
-pub(super) fn endpoints(object: &Value, now: Timestamp) -> Vec<Value> {
+/// Formats the addresses of an Endpoints object, each with each of its ports.
+fn addresses(endpoints: &Value) -> String {
     let mut all = Vec::new();
-    for subset in list(&object["subsets"]) {
+    for subset in list(&endpoints["subsets"]) {
         let addresses = || list(&subset["addresses"]).iter().map(|address| text(&address["ip"]));
         match list(&subset["ports"]) {
             [] => all.extend(addresses().map(str::to_owned)),
-            ports => {
-                for port in ports {
-                    all.extend(addresses().map(|ip| format!("{ip}:{}", port["port"])));
-                }
-            }
+            ports => all
+                .extend(ports.iter().flat_map(|port| addresses().map(|ip| format!("{ip}:{}", port["port"])))),
         }
     }
-    let shown = if list(&object["subsets"]).is_empty() { "<none>".to_owned() } else { some_of(&all) };
-    vec![name(object), json!(shown), since_creation(object, now)]
+    if list(&endpoints["subsets"]).is_empty() { NONE.to_owned() } else { some_of(&all) }
 }
 
-pub(super) fn endpoint_slice(object: &Value, now: Timestamp) -> Vec<Value> {
-    let or_unset = |list: Vec<String>| if list.is_empty() { "<unset>".to_owned() } else { some_of(&list) };
-    let ports = list(&object["ports"])
-        .iter()
-        .map(|port| amount(&port["port"]).unwrap_or_else(|| or(&port["name"], "*").to_owned()));
-    let addresses = list(&object["endpoints"]).iter().flat_map(|endpoint| list(&endpoint["addresses"]));
-    vec![
-        name(object),
-        object["addressType"].clone(),
-        json!(or_unset(ports.collect())),
-        json!(or_unset(addresses.map(|address| text(address).to_owned()).collect())),
-        since_creation(object, now),
-    ]
+fn or_unset(all: impl Iterator<Item = String>) -> String {
+    let all: Vec<_> = all.collect();
+    if all.is_empty() { "<unset>".to_owned() } else { some_of(&all) }
 }
 
 /// Formats the first few, and the number of the others.
@@ -141,95 +222,7 @@ fn some_of(all: &[String]) -> String {
     }
 }
 
-pub(super) fn event(object: &Value, now: Timestamp) -> Vec<Value> {
-    let series = &object["series"];
-    let first = match &object["firstTimestamp"] {
-        Value::Null => age::since(&object["eventTime"], now),
-        first => age::since(first, now),
-    };
-    let last = match (&object["lastTimestamp"], series.is_object()) {
-        (_, true) => age::since(&series["lastObservedTime"], now),
-        (Value::Null, _) => first.clone(),
-        (last, _) => age::since(last, now),
-    };
-    let count = if series.is_object() { number(&series["count"]) } else { number(&object["count"]).max(1) };
-    let about = &object["involvedObject"];
-    let mut target = text(&about["kind"]).to_lowercase();
-    if !text(&about["name"]).is_empty() {
-        target = format!("{target}/{}", text(&about["name"]));
-    }
-    let component = or(&object["source"]["component"], text(&object["reportingComponent"]));
-    let source = match or(&object["source"]["host"], text(&object["reportingInstance"])) {
-        "" => component.to_owned(),
-        instance => format!("{component}, {instance}"),
-    };
-    vec![
-        json!(last),
-        object["type"].clone(),
-        object["reason"].clone(),
-        json!(target),
-        json!(text(&about["fieldPath"])),
-        json!(source),
-        json!(text(&object["message"]).trim()),
-        json!(first),
-        json!(count),
-        name(object),
-    ]
-}
-
-pub(super) fn deployment(object: &Value, now: Timestamp) -> Vec<Value> {
-    let (spec, status) = (&object["spec"], &object["status"]);
-    let ready = format!("{}/{}", number(&status["readyReplicas"]), number(&spec["replicas"]));
-    let mut cells = vec![
-        name(object),
-        json!(ready),
-        json!(number(&status["updatedReplicas"])),
-        json!(number(&status["availableReplicas"])),
-        since_creation(object, now),
-    ];
-    cells.extend(template(spec));
-    cells
-}
-
-pub(super) fn replica_set(object: &Value, now: Timestamp) -> Vec<Value> {
-    let (spec, status) = (&object["spec"], &object["status"]);
-    let mut cells = vec![
-        name(object),
-        json!(number(&spec["replicas"])),
-        json!(number(&status["replicas"])),
-        json!(number(&status["readyReplicas"])),
-        since_creation(object, now),
-    ];
-    cells.extend(template(spec));
-    cells
-}
-
-pub(super) fn stateful_set(object: &Value, now: Timestamp) -> Vec<Value> {
-    let (spec, status) = (&object["spec"], &object["status"]);
-    let ready = format!("{}/{}", number(&status["readyReplicas"]), number(&spec["replicas"]));
-    let [containers, images, _] = template(spec);
-    vec![name(object), json!(ready), since_creation(object, now), containers, images]
-}
-
-pub(super) fn daemon_set(object: &Value, now: Timestamp) -> Vec<Value> {
-    let (spec, status) = (&object["spec"], &object["status"]);
-    let counts = [
-        "desiredNumberScheduled",
-        "currentNumberScheduled",
-        "numberReady",
-        "updatedNumberScheduled",
-        "numberAvailable",
-    ];
-    let mut cells = vec![name(object)];
-    cells.extend(counts.map(|field| json!(number(&status[field]))));
-    cells.push(json!(labels(&spec["template"]["spec"]["nodeSelector"])));
-    cells.push(since_creation(object, now));
-    cells.extend(template(spec));
-    cells
-}
-
-pub(super) fn claim(object: &Value, now: Timestamp) -> Vec<Value> {
-    let (spec, status) = (&object["spec"], &object["status"]);
+fn access_modes(status: &Value) -> String {
     let modes = list(&status["accessModes"]).iter().map(|mode| match text(mode) {
         "ReadWriteOnce" => "RWO",
         "ReadOnlyMany" => "ROX",
@@ -237,85 +230,46 @@ pub(super) fn claim(object: &Value, now: Timestamp) -> Vec<Value> {
         "ReadWriteOncePod" => "RWOP",
         other => other,
     });
-    vec![
-        name(object),
-        status["phase"].clone(),
-        json!(text(&spec["volumeName"])),
-        json!(text(&status["capacity"]["storage"])),
-        json!(modes.collect::<Vec<_>>().join(",")),
-        json!(text(&spec["storageClassName"])),
-        json!(or(&spec["volumeAttributesClassName"], "<unset>")),
-        since_creation(object, now),
-        json!(or(&spec["volumeMode"], "<unset>")),
-    ]
+    modes.collect::<Vec<_>>().join(",")
 }
 
-pub(super) fn disruption_budget(object: &Value, now: Timestamp) -> Vec<Value> {
-    let limit = |field: &str| amount(&object["spec"][field]).unwrap_or_else(|| "N/A".to_owned());
-    vec![
-        name(object),
-        json!(limit("minAvailable")),
-        json!(limit("maxUnavailable")),
-        json!(number(&object["status"]["disruptionsAllowed"])),
-        since_creation(object, now),
-    ]
-}
-
-pub(super) fn job(object: &Value, now: Timestamp) -> Vec<Value> {
-    let (spec, status) = (&object["spec"], &object["status"]);
+fn completions(spec: &Value, status: &Value) -> String {
     let succeeded = number(&status["succeeded"]);
-    let completions = match (spec["completions"].as_i64(), number(&spec["parallelism"])) {
+    match (spec["completions"].as_i64(), number(&spec["parallelism"])) {
         (Some(wanted), _) => format!("{succeeded}/{wanted}"),
         (None, parallelism @ 2..) => format!("{succeeded}/1 of {parallelism}"),
         (None, _) => format!("{succeeded}/1"),
-    };
-    let duration = match (&status["startTime"], &status["completionTime"]) {
-        (Value::Null, _) => String::new(),
-        (start, Value::Null) => age::since(start, now),
-        (start, end) => age::between(start, end),
-    };
-    let has = |condition_type: &str| conditions::of(object, condition_type)["status"] == "True";
-    let state = match () {
+    }
+}
+
+fn job_state(job: &Value) -> &'static str {
+    let has = |condition_type: &str| conditions::of(job, condition_type)["status"] == "True";
+    match () {
         () if has("Complete") => "Complete",
         () if has("Failed") => "Failed",
-        () if is_being_deleted(object) => "Terminating",
+        () if is_being_deleted(job) => "Terminating",
         () if has("FailureTarget") => "FailureTarget",
         () if has("SuccessCriteriaMet") => "SuccessCriteriaMet",
         () => "Running",
-    };
-    let mut cells =
-        vec![name(object), json!(state), json!(completions), json!(duration), since_creation(object, now)];
-    cells.extend(template(spec));
-    cells
+    }
 }
 
-pub(super) fn role_binding(object: &Value, now: Timestamp) -> Vec<Value> {
-    let role = &object["roleRef"];
-    let subjects = |kind: &str| {
-        let of_kind = list(&object["subjects"]).iter().filter(|subject| subject["kind"] == kind);
-        let shown = of_kind.map(|subject| match kind {
-            "ServiceAccount" => format!("{}/{}", text(&subject["namespace"]), text(&subject["name"])),
-            _ => text(&subject["name"]).to_owned(),
-        });
-        json!(shown.collect::<Vec<_>>().join(", "))
-    };
-    vec![
-        name(object),
-        json!(format!("{}/{}", text(&role["kind"]), text(&role["name"]))),
-        since_creation(object, now),
-        subjects("User"),
-        subjects("Group"),
-        subjects("ServiceAccount"),
-    ]
+/// Returns the subjects of a binding in one of its columns: `Users`, `Groups` or `ServiceAccounts`.
+fn subjects(binding: &Value, column: &str) -> String {
+    let of_kind = list(&binding["subjects"])
+        .iter()
+        .filter(|subject| column.strip_suffix('s') == subject["kind"].as_str());
+    let shown = of_kind.map(|subject| match column {
+        "ServiceAccounts" => format!("{}/{}", text(&subject["namespace"]), text(&subject["name"])),
+        _ => text(&subject["name"]).to_owned(),
+    });
+    shown.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the containers, images and selector of a workload.
-fn template(spec: &Value) -> [Value; 3] {
+/// Formats a field of all containers of a workload.
+fn of_containers(spec: &Value, field: &str) -> String {
     let containers = list(&spec["template"]["spec"]["containers"]);
-    let all = |field: &str| containers.iter().map(|one| text(&one[field])).collect::<Vec<_>>().join(",");
-    let selector = selector(&spec["selector"]);
-    let selector = if selector.is_empty() { "<none>" } else { &selector };
-    [json!(all("name")), json!(all("image")), json!(selector)]
+    containers.iter().map(|one| text(&one[field])).collect::<Vec<_>>().join(",")
 }
 
 /// Formats a label selector as `kubectl get -l` takes it; empty for one that selects all.
@@ -338,13 +292,5 @@ pub(in super::super) fn selector(selector: &Value) -> String {
 fn labels(map: &Value) -> String {
     let pairs = map.as_object().into_iter().flatten();
     let pairs: Vec<_> = pairs.map(|(key, value)| format!("{key}={}", text(value))).collect();
-    if pairs.is_empty() { "<none>".to_owned() } else { pairs.join(",") }
-}
-
-fn name(object: &Value) -> Value {
-    object["metadata"]["name"].clone()
-}
-
-fn since_creation(object: &Value, now: Timestamp) -> Value {
-    json!(age::since(&object["metadata"]["creationTimestamp"], now))
+    if pairs.is_empty() { NONE.to_owned() } else { pairs.join(",") }
 }

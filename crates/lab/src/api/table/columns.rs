@@ -10,12 +10,23 @@ use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
+use crate::value::{list, text};
+
 static COLUMNS: LazyLock<BTreeMap<&'static str, Value>> =
     LazyLock::new(|| parse(include_str!("columns.txt")));
 
 /// Returns the definitions of the columns of a kind's table.
 pub(super) fn definitions(kind: &str) -> Value {
-    COLUMNS.get(kind).or_else(|| COLUMNS.get("*")).cloned().unwrap_or_default()
+    of(kind).clone()
+}
+
+/// Returns the names of the columns of a kind's table.
+pub(super) fn names(kind: &str) -> impl Iterator<Item = &'static str> {
+    list(of(kind)).iter().map(|column| text(&column["name"]))
+}
+
+fn of(kind: &str) -> &'static Value {
+    COLUMNS.get(kind).unwrap_or(&COLUMNS["*"])
 }
 
 /// Parses the table, which is part of this program: the first test finds any mistake in it.

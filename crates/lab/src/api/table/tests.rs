@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::columns::definitions;
+use super::cells::cell;
+use super::columns::{definitions, names};
 use super::row;
 use crate::resource::Resource;
 
@@ -51,6 +52,8 @@ fn columns_have_cells_and_descriptions() {
         let columns = definitions(resource.kind());
         let columns = columns.as_array().expect("columns");
         assert_eq!(row(resource, &Value::Null, LOOKED_AT).cells.len(), columns.len(), "{resource:?}");
+        let has_cell = |column| cell(resource, column, &Value::Null, LOOKED_AT).is_some();
+        assert!(resource == Resource::Pods || names(resource.kind()).all(has_cell), "{resource:?}");
         assert!(columns.iter().all(|column| column["description"] != ""), "{resource:?}");
     }
 }

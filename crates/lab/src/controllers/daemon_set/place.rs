@@ -26,43 +26,21 @@ pub(super) struct Place {
 }
 
 /// Fate of a set's pods on each node.
-#[derive(Debug)]
-pub(super) struct Places(BTreeMap<String, Place>);
+pub(super) type Places = BTreeMap<String, Place>;
 
-impl Places {
-    /// Judges all nodes for the pods of a set.
-    pub(super) fn of(set: &Value, nodes: &[Arc<Value>]) -> Self {
-        let place = |node: &Arc<Value>| {
-            let name = key(node).1;
-            let place = place(&new_pod(set, "", &name), node);
-            (name, place)
-        };
-        nodes.iter().map(place).collect()
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, Place)> {
-        self.0.iter().map(|(node, place)| (node.as_str(), *place))
-    }
-
-    /// Returns the nodes that should have a pod.
-    pub(super) fn wanted(&self) -> impl Iterator<Item = &str> {
-        self.iter().filter(|(_, place)| place.starts).map(|(node, _)| node)
-    }
-
-    pub(super) fn knows(&self, node: &str) -> bool {
-        self.0.contains_key(node)
-    }
-
-    /// Returns true if a pod is started on a node.
-    pub(super) fn starts(&self, node: &str) -> bool {
-        self.0.get(node).is_some_and(|place| place.starts)
-    }
+/// Judges all nodes for the pods of a set.
+pub(super) fn places(set: &Value, nodes: &[Arc<Value>]) -> Places {
+    let named = |node: &Arc<Value>| {
+        let name = key(node).1;
+        let place = place(&new_pod(set, "", &name), node);
+        (name, place)
+    };
+    nodes.iter().map(named).collect()
 }
 
-impl FromIterator<(String, Place)> for Places {
-    fn from_iter<T: IntoIterator<Item = (String, Place)>>(places: T) -> Self {
-        Self(places.into_iter().collect())
-    }
+/// Returns the nodes that should have a pod.
+pub(super) fn wanted(places: &Places) -> impl Iterator<Item = &str> {
+    places.iter().filter(|(_, place)| place.starts).map(|(node, _)| node.as_str())
 }
 
 fn place(pod: &Value, node: &Value) -> Place {
@@ -149,8 +127,8 @@ mod tests {
             node("leaving", taint("leaving", NO_EXECUTE)),
         ];
         let all = |spec: Value| {
-            let places = Places::of(&set(&spec), &nodes);
-            let of = |name: &str| places.0[name];
+            let places = places(&set(&spec), &nodes);
+            let of = |name: &str| places[name];
             ["free", "cordoned", "dedicated", "leaving"].map(|name| (of(name).starts, of(name).keeps))
         };
         assert_eq!(all(json!({})), [(true, true), (true, true), (false, true), (false, false)]);

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::super::availability::Judge;
 use super::super::deployment::sizes::{Round, amount};
-use super::place::Places;
+use super::place::{Places, wanted};
 use crate::object::{is_being_deleted, is_terminal, key};
 use crate::value::text;
 
@@ -65,7 +65,7 @@ impl Look<'_> {
 
     /// Returns `maxSurge` and `maxUnavailable` in pods; they are not both 0.
     fn limits(&self) -> (usize, usize) {
-        let wanted = self.places.wanted().count();
+        let wanted = wanted(self.places).count();
         let rolling = &self.set["spec"]["updateStrategy"]["rollingUpdate"];
         let in_pods = |value: &Value| {
             let whole = i64::try_from(wanted).unwrap_or(i64::MAX);
@@ -86,11 +86,11 @@ impl Look<'_> {
     /// Creates missing pods on nodes that should have one, and deletes surplus ones.
     fn manage(&self) -> Steps {
         let mut steps = Steps::default();
-        for (node, place) in self.places.iter() {
+        for (node, place) in self.places {
             let pods = self.on(node);
             let stay = || pods.iter().filter(|pod| !is_being_deleted(pod));
             if place.starts && pods.is_empty() {
-                steps.create.push(node.to_owned());
+                steps.create.push(node.clone());
             } else if !place.keeps {
                 steps.delete.extend(stay().cloned());
             } else {
@@ -102,7 +102,8 @@ impl Look<'_> {
             }
         }
         // Pods of nodes that are gone.
-        let gone = self.pods.iter().filter(|(node, _)| !self.places.knows(node)).flat_map(|(_, pods)| pods);
+        let gone =
+            self.pods.iter().filter(|(node, _)| !self.places.contains_key(*node)).flat_map(|(_, pods)| pods);
         steps.delete.extend(gone.filter(|pod| !is_being_deleted(pod)).cloned());
         steps
     }
@@ -127,7 +128,7 @@ impl Look<'_> {
 
     /// Returns the pods of each node that has, or should have, any; `None` if one template has several.
     fn nodes(&self) -> impl Iterator<Item = (&str, Option<OnNode<'_>>)> {
-        let wanted = self.places.wanted().filter(|node| !self.pods.contains_key(*node));
+        let wanted = wanted(self.places).filter(|node| !self.pods.contains_key(*node));
         let all = self.pods.keys().map(String::as_str).chain(wanted);
         all.map(|node| {
             let stay = self.on(node).iter().filter(|pod| !is_being_deleted(pod));
@@ -162,7 +163,7 @@ impl Look<'_> {
             match of_node {
                 Some(OnNode { old: None, .. }) => {}
                 Some(OnNode { new: None, old: Some(old) }) => {
-                    if self.places.starts(node) {
+                    if self.places.get(node).is_some_and(|place| place.starts) {
                         let list = if self.is_available(old) { &mut candidates } else { &mut create };
                         list.push(node.to_owned());
                     }

@@ -3,6 +3,7 @@ use futures::FutureExt;
 use super::super::scheduler;
 use super::super::tests::bench::{Bench, Controller};
 use super::*;
+use crate::registry::Part;
 use crate::value::{number, text};
 
 const BOTH: [Controller; 2] = [|shared| run(shared).boxed(), |shared| scheduler::run(shared).boxed()];

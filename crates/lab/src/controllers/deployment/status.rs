@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::sizes::{Limits, replicas};
 use crate::conditions::{find, remove, unix_seconds};
-use crate::object::key;
+use crate::object::{key, write_counts};
 
 const AVAILABLE: &str = "Available";
 const PROGRESSING: &str = "Progressing";
@@ -52,9 +52,7 @@ impl<'a> Draft<'a> {
             ("availableReplicas", available),
             ("unavailableReplicas", (asked_for - available).max(0)),
         ];
-        for (field, count) in counts.into_iter().filter(|(_, count)| *count != 0) {
-            status[field] = json!(count);
-        }
+        write_counts(&mut status, counts);
         self.status = status;
         if available >= replicas(self.deployment) - Limits::of(self.deployment).max_unavailable {
             self.set(AVAILABLE, "True", "MinimumReplicasAvailable", "Deployment has minimum availability.");
@@ -77,16 +75,15 @@ impl<'a> Draft<'a> {
                 let message = format!("{subject} has successfully progressed.");
                 self.set(PROGRESSING, "True", NEW_REPLICA_SET_AVAILABLE, &message);
             } else if self.has_progressed() {
-                self.refresh_progress("ReplicaSetUpdated", &format!("{subject} is progressing."));
+                // Anew, even if it is the same: its time matters.
+                let message = format!("{subject} is progressing.");
+                self.put(PROGRESSING, "True", "ReplicaSetUpdated", &message);
             } else if self.seconds_left().is_some_and(|left| left < 0) {
                 let message = format!("{subject} has timed out progressing.");
                 self.set(PROGRESSING, "False", TIMED_OUT, &message);
             }
         }
-        let failure = |replica_set: &Value| {
-            let failure = find(replica_set["status"]["conditions"].as_array()?, REPLICA_FAILURE)?.clone();
-            Some(failure)
-        };
+        let failure = |set: &Value| find(set["status"]["conditions"].as_array()?, REPLICA_FAILURE).cloned();
         match new.and_then(failure).or_else(|| all.iter().find_map(|replica_set| failure(replica_set))) {
             Some(failure) => {
                 let text = |field: &str| failure[field].as_str().unwrap_or_default().to_owned();
@@ -189,15 +186,9 @@ impl<'a> Draft<'a> {
     /// Sets a condition, unless it has this status and reason already.
     fn set(&mut self, condition_type: &str, status: &str, reason: &str, message: &str) {
         let before = find(&self.conditions, condition_type);
-        if before.is_some_and(|before| before["status"] == status && before["reason"] == reason) {
-            return;
+        if before.is_none_or(|before| before["status"] != status || before["reason"] != reason) {
+            self.put(condition_type, status, reason, message);
         }
-        self.put(condition_type, status, reason, message);
-    }
-
-    /// Sets the progress condition anew even if it is the same: its time matters.
-    fn refresh_progress(&mut self, reason: &str, message: &str) {
-        self.put(PROGRESSING, "True", reason, message);
     }
 
     fn put(&mut self, condition_type: &str, status: &str, reason: &str, message: &str) {

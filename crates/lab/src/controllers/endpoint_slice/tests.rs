@@ -2,6 +2,7 @@ use futures::FutureExt;
 
 use super::super::tests::bench::Bench;
 use super::*;
+use crate::registry::DeleteOptions;
 
 fn pod() -> Value {
     json!({

@@ -3,6 +3,7 @@ use futures::FutureExt;
 use super::super::tests::bench::{Bench, Controller};
 use super::*;
 use crate::registry::DeleteOptions;
+use crate::registry::Part;
 
 const ALONE: [Controller; 1] = [|shared| run(shared).boxed()];
 

@@ -14,22 +14,12 @@ use super::super::taints::{self, NO_EXECUTE, NO_SCHEDULE};
 use crate::object::{controller_of, is_being_deleted, is_terminal, key};
 use crate::selector::LabelSelector;
 
-/// Reason why a pod does not fit on a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
-    /// Reason as the message counts it.
-    reason: &'static str,
-    /// True if fewer pods on the nodes would help.
-    resolvable: bool,
-}
+/// Reason why a pod does not fit on a node, as the message counts it, and what preemption makes of that.
+type Refusal = (&'static str, &'static str);
 
-const fn lasting(reason: &'static str) -> Refusal {
-    Refusal { reason, resolvable: false }
-}
-
-const fn passing(reason: &'static str) -> Refusal {
-    Refusal { reason, resolvable: true }
-}
+/// Preemption where fewer pods on the node would not help, and where they would.
+const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
+const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
 
 /// State of the cluster while one pod is placed.
 pub(super) struct Cluster<'a> {
@@ -63,19 +53,19 @@ impl<'a> Cluster<'a> {
     fn refusal(&self, pod: &Value, node: &Value) -> Option<Refusal> {
         let unschedulable = taint("node.kubernetes.io/unschedulable");
         if node["spec"]["unschedulable"] == true && !taints::is_tolerated(pod, &unschedulable) {
-            return Some(lasting("node(s) were unschedulable"));
+            return Some(("node(s) were unschedulable", NOT_HELPFUL));
         }
         let mut hard = taints::of(node, &[NO_SCHEDULE, NO_EXECUTE]);
         if hard.any(|taint| !taints::is_tolerated(pod, taint)) {
-            return Some(lasting("node(s) had untolerated taint(s)"));
+            return Some(("node(s) had untolerated taint(s)", NOT_HELPFUL));
         }
         if !matches_affinity(pod, node) {
-            return Some(lasting("node(s) didn't match Pod's node affinity/selector"));
+            return Some(("node(s) didn't match Pod's node affinity/selector", NOT_HELPFUL));
         }
         let on_node = self.pods.iter().filter(|other| other["spec"]["nodeName"] == node["metadata"]["name"]);
         let room = node["status"]["allocatable"]["pods"].as_str().and_then(|pods| pods.parse::<usize>().ok());
         if room.is_some_and(|room| on_node.count() >= room) {
-            return Some(passing("Too many pods"));
+            return Some(("Too many pods", NO_VICTIMS));
         }
         None
     }
@@ -130,11 +120,8 @@ fn message(refusals: &[Refusal]) -> String {
         counts.sort();
         counts.join(", ")
     };
-    let reasons = count(&mut refusals.iter().map(|refusal| refusal.reason));
-    let preemption = count(&mut refusals.iter().map(|refusal| match refusal.resolvable {
-        true => "No preemption victims found for incoming pod",
-        false => "Preemption is not helpful for scheduling",
-    }));
+    let reasons = count(&mut refusals.iter().map(|(reason, _)| *reason));
+    let preemption = count(&mut refusals.iter().map(|(_, preemption)| *preemption));
     format!(
         "0/{nodes} nodes are available: {reasons}. no new claims to deallocate, \
          preemption: 0/{nodes} nodes are available: {preemption}."

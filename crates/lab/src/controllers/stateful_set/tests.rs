@@ -5,7 +5,7 @@ use super::super::tests::bench::{Bench, Controller};
 use super::*;
 use crate::conditions::of as condition;
 use crate::registry::DeleteOptions;
-use crate::selector::Selection;
+use crate::registry::Part;
 
 const ALONE: [Controller; 2] = [|shared| run(shared).boxed(), |shared| garbage::run(shared).boxed()];
 
@@ -244,7 +244,7 @@ async fn set_deletion_removes_pods_and_revisions() {
     let options = DeleteOptions::default();
     bench.registry().delete(Resource::StatefulSets, "default", "web", &options).unwrap();
     let all_gone = |bench: &Bench| {
-        let is_empty = |resource| bench.registry().list(resource, None, &Selection::all()).items.is_empty();
+        let is_empty = |resource| bench.registry().all(resource, None).is_empty();
         !bench.run_nodes() && is_empty(Resource::Pods) && is_empty(Resource::ControllerRevisions)
     };
     bench.holds("all are gone", all_gone).await;

@@ -14,7 +14,6 @@ use crate::latency::{Latencies, Sampler};
 use crate::object::{is_being_deleted, is_terminal, key};
 use crate::registry::{DeleteOptions, Part, Registry};
 use crate::resource::Resource;
-use crate::selector::Selection;
 use crate::shared::Shared;
 use rolldrop_record::Clock;
 
@@ -78,7 +77,7 @@ impl Bench {
     }
 
     pub(in super::super) fn list(&self, resource: Resource) -> Vec<Arc<Value>> {
-        self.registry().list(resource, None, &Selection::all()).items
+        self.registry().all(resource, None)
     }
 
     pub(in super::super) fn modify(

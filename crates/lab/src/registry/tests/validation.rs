@@ -320,49 +320,18 @@ fn names() {
 }
 
 #[test]
-fn roles_and_bindings() {
-    let role = |rule: Value| json!({"metadata": {"name": "a:b"}, "rules": [rule]});
-    let binding = |role: Value, subject: Value| json!({"metadata": {"name": "a:b"}, "roleRef": role, "subjects": [subject]});
-    let (to_role, to_cluster_role) =
-        (json!({"kind": "Role", "name": "r"}), json!({"kind": "ClusterRole", "name": "r"}));
-    let web = json!({"kind": "ServiceAccount", "name": "web"});
-    for (resource, object, expected) in [
-        (
-            Resource::Roles,
-            role(json!({"apiGroups": [""], "resources": ["pods"]})),
-            "rules[0].verbs: Required value: verbs must contain at least one value",
-        ),
-        (
-            Resource::Roles,
-            role(json!({"verbs": ["get"], "apiGroups": [""]})),
-            "rules[0].resources: Required value: resource rules must supply at least one resource",
-        ),
-        (
-            Resource::Roles,
-            role(json!({"verbs": ["get"], "nonResourceURLs": ["/x"]})),
-            "rules[0].nonResourceURLs: Invalid value: [\"/x\"]: namespaced rules cannot apply to non-resource URLs",
-        ),
-        (
-            Resource::RoleBindings,
-            binding(json!({"kind": "User", "name": "r"}), web.clone()),
-            "roleRef.kind: Unsupported value: \"User\": supported values: \"Role\", \"ClusterRole\"",
-        ),
-        (
-            Resource::RoleBindings,
-            binding(to_role.clone(), json!({"kind": "Robot", "name": "x"})),
-            "subjects[0].kind: Unsupported value: \"Robot\": supported values: \"ServiceAccount\", \"User\", \"Group\"",
-        ),
-        (
-            Resource::ClusterRoleBindings,
-            binding(to_cluster_role, web.clone()),
-            "subjects[0].namespace: Required value",
-        ),
-    ] {
-        assert_eq!(complaints(resource, object), [expected], "{resource:?}");
-    }
-
+fn role_bindings() {
+    let binding = |role: Value| {
+        let web = json!({"kind": "ServiceAccount", "name": "web"});
+        json!({"metadata": {"name": "a:b"}, "roleRef": role, "subjects": [web]})
+    };
+    assert_eq!(
+        complaints(Resource::RoleBindings, binding(json!({"kind": "User", "name": "r"}))),
+        ["roleRef.kind: Unsupported value: \"User\": supported values: \"Role\", \"ClusterRole\""]
+    );
     let registry = registry();
-    let bound = registry.create(Resource::RoleBindings, "default", binding(to_role, web)).unwrap();
+    let to_role = binding(json!({"kind": "Role", "name": "r"}));
+    let bound = registry.create(Resource::RoleBindings, "default", to_role).unwrap();
     assert_eq!(bound["roleRef"]["apiGroup"], "rbac.authorization.k8s.io");
     let mut other = (*bound).clone();
     other["roleRef"]["name"] = json!("other");

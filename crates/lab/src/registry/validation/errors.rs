@@ -18,7 +18,7 @@ impl Errors {
     }
 
     pub(super) fn required(&mut self, field: &str, why: &str) {
-        self.push(FieldError::required_because(field, why));
+        self.push(FieldError::required(field, why));
     }
 
     pub(super) fn invalid(&mut self, field: &str, value: &Value, why: &str) {
@@ -26,8 +26,7 @@ impl Errors {
     }
 
     pub(super) fn unsupported(&mut self, field: &str, value: &Value, supported: &[&str]) {
-        let list: Vec<_> = supported.iter().map(|value| format!("{value:?}")).collect();
-        self.push(FieldError::unsupported(field, value, &format!("supported values: {}", list.join(", "))));
+        self.push(FieldError::unsupported(field, value, supported));
     }
 
     pub(super) fn duplicate(&mut self, field: &str, value: &Value) {

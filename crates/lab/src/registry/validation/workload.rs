@@ -1,4 +1,4 @@
-//! Workloads, the objects that they keep (revisions, claims), and PodDisruptionBudgets.
+//! Workloads, their claims, and PodDisruptionBudgets.
 
 use serde_json::{Value, json};
 
@@ -125,16 +125,6 @@ pub(super) fn validate_daemon_set(spec: &Value, old: Option<&Value>, errors: &mu
     pod::validate_spec(&spec["template"]["spec"], "spec.template.spec", errors);
     check_always_restarts(spec, errors);
     check_selector_is_kept(spec, old, errors);
-}
-
-/// Checks a revision. Its data never changes: another revision is created instead.
-pub(super) fn validate_revision(revision: &Value, old: Option<&Value>, errors: &mut Errors) {
-    if old.is_some_and(|old| old["data"] != revision["data"]) {
-        errors.invalid("data", &revision["data"], IMMUTABLE);
-    }
-    if revision["revision"].as_i64().is_none_or(|number| number < 0) {
-        errors.invalid("revision", &revision["revision"], "must be greater than or equal to 0");
-    }
 }
 
 pub(super) fn validate_claim(spec: &Value, errors: &mut Errors) {

@@ -1,0 +1,17 @@
+//! Kubeconfigs: of the cluster, and of a pod's service account.
+
+use serde_json::{Value, json};
+
+/// Returns a kubeconfig with one cluster, one user, and their context in a namespace, all of this name. It is JSON, which
+/// is also YAML.
+pub(crate) fn text(name: &str, cluster: &Value, user: &Value, namespace: &str) -> String {
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": cluster}],
+        "users": [{"name": name, "user": user}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": namespace}}],
+        "current-context": name,
+    });
+    format!("{config:#}\n")
+}

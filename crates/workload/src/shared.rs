@@ -1,0 +1,121 @@
+//! The state of the server that every connection needs, and the answers that follow from it.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::header::{HeaderName, HeaderValue};
+use hyper::{HeaderMap, Response, StatusCode};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::answer::{Answer, Readiness, answer, index_body, is_of_a_probe};
+use super::connection::PacedBody;
+use super::log::{Entry, Log, NowNs};
+use super::signals::{Noticed, StopSignal};
+use super::{Config, WorkloadError};
+
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("rolldrop-id");
+pub(super) const POD: HeaderName = HeaderName::from_static("rolldrop-pod");
+
+/// State that every connection needs.
+pub(super) struct Shared {
+    pub(super) log: Log,
+    pub(super) started: Instant,
+    ready_after: Duration,
+    pub(super) draining: Cell<bool>,
+    /// Cancelled when idle connections must close.
+    pub(super) close_idle: CancellationToken,
+    pub(super) idle_timeout: Duration,
+    response_time: Duration,
+    fail_share: f64,
+    /// Number of requests so far that could fail.
+    counted: Cell<u64>,
+    index: Bytes,
+    pub(super) pod: Option<HeaderValue>,
+}
+
+impl Shared {
+    /// Opens the log.
+    pub(super) fn open(config: &Config, now: NowNs) -> Result<Self, WorkloadError> {
+        Ok(Self {
+            log: Log::open(config.log.as_ref(), now)?,
+            started: Instant::now(),
+            ready_after: config.ready_after,
+            draining: Cell::new(false),
+            close_idle: CancellationToken::new(),
+            idle_timeout: config.idle_timeout,
+            response_time: config.response_time,
+            fail_share: config.fail_share,
+            counted: Cell::new(0),
+            index: index_body(config.body_bytes, config.pod_name.as_deref()),
+            pod: config.pod_name.as_deref().and_then(|name| HeaderValue::from_str(name).ok()),
+        })
+    }
+
+    /// Returns whether the server wants traffic now.
+    pub(super) fn readiness(&self) -> Readiness {
+        if self.draining.get() || self.started.elapsed() < self.ready_after {
+            Readiness::NotReady
+        } else {
+            Readiness::Ready
+        }
+    }
+
+    /// Returns true if a request is to fail: every n-th one, by the share, not counting probes.
+    pub(super) fn is_to_fail(&self, path: &str) -> bool {
+        if is_of_a_probe(path) {
+            return false;
+        }
+        let n = self.counted.get();
+        self.counted.set(n + 1);
+        let failed = |n: u64| (n as f64 * self.fail_share).floor();
+        failed(n + 1) > failed(n)
+    }
+
+    /// Returns the answer to a path and query.
+    pub(super) fn answer(&self, path: &str, query: Option<&str>) -> Answer {
+        match self.is_to_fail(path) {
+            true => Answer::failure(),
+            false => answer(path, query, self.readiness(), &self.index),
+        }
+    }
+
+    /// Waits before an answer begins, for as long as its path and the configuration require.
+    pub(super) async fn delay(&self, own: Duration) {
+        let delay = own + self.response_time;
+        if !delay.is_zero() {
+            sleep(delay).await;
+        }
+    }
+
+    /// Returns a response that names its pod.
+    pub(super) fn response(
+        &self,
+        status: StatusCode,
+        fields: HeaderMap,
+        body: PacedBody,
+    ) -> Response<PacedBody> {
+        let mut response = Response::new(body);
+        *response.status_mut() = status;
+        *response.headers_mut() = fields;
+        if let Some(pod) = &self.pod {
+            response.headers_mut().insert(POD, pod.clone());
+        }
+        response
+    }
+
+    /// Logs a signal, or that the process continues; returns the signal, if it is one that may have a habit.
+    pub(super) fn log_signal(&self, noticed: Noticed) -> Option<StopSignal> {
+        match noticed {
+            Noticed::Signal(signal) => {
+                self.log.write(Entry::Signal { name: &signal.to_string() });
+                Some(signal)
+            }
+            Noticed::Continued => {
+                self.log.write(Entry::Continued);
+                None
+            }
+        }
+    }
+}
