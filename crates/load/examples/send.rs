@@ -1,0 +1,27 @@
+//! Sends a load of its own to a URL, and prints what became of the requests:
+//!
+//! ```sh
+//! cargo run --release -p rolldrop-load --example send -- http://127.0.0.1:8080/
+//! ```
+
+use std::error::Error;
+use std::time::Duration;
+
+use rolldrop_load::{Pace, Plan, Prepared, Settings};
+use rolldrop_record::Clock;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let url = std::env::args().nth(1).ok_or("which URL?")?;
+    let pace = Pace::constant(200.0, Duration::from_secs(5));
+    let plan = Plan::new(Settings { pace, ..Settings::new(url) })?;
+    // A run directory in place of `None` would get a row for each request.
+    let mut running = Prepared::new(plan).await?.start(Clock::start(), None)?;
+    let summary = running.join().await?;
+    for (outcome, count) in summary.tally.outcomes.iter() {
+        println!("{count:>6} {outcome}");
+    }
+    let p99 = Duration::from_nanos(summary.tally.response_ns.value_at_quantile(0.99));
+    println!("response time: {p99:?} (p99)");
+    Ok(())
+}
