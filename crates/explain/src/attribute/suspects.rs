@@ -1,7 +1,7 @@
 //! Possible explanations of each lost request: terminations, each with its share, and other causes.
 //!
 //! If something names the pod of a request there is one suspect. Otherwise a termination is one as long as the pod may
-//! have been routed to ([`crate::route::balance`], or the silence of its own arrivals) and the request did not end
+//! have been routed to ([`crate::route::reach`], or the silence of its own arrivals) and the request did not end
 //! before the pod can have stopped. Competing explanations are weighed, not ranked: each has a weight (the likelihood
 //! that the pod was in the rules, that it had stopped, and that it gave such an outcome), and its share is its weight
 //! over the total. [`crate::attribute::solve`] goes through the losses, and says what was known when each is weighed.
