@@ -20,7 +20,7 @@ use crate::timeline::{PodEnd, Request};
 use rolldrop_record::run_info::Balances;
 use rolldrop_record::{Outcome, Stamp};
 
-/// What the losses mean.
+/// Meaning of the losses.
 #[derive(Debug)]
 pub(crate) struct Attribution {
     /// One entry per request that was not plainly answered; for those that were not lost, only the pod is named.
@@ -32,14 +32,15 @@ pub(crate) struct Attribution {
 /// Finds the possible explanations of each lost request, and with them the arrivals of which the windows are made.
 pub(crate) fn solve(facts: &Facts<'_>) -> Attribution {
     let suspects = Suspects::new(facts);
-    let Attribution { explanations, tails } =
+    let Attribution { explanations, mut tails } =
         Pass::begin(facts, &suspects, &facts.deaths, &facts.tails).run();
     let mut deaths = facts.deaths.clone();
     if !found_dead(&suspects, &explanations, &mut deaths) {
         return Attribution { explanations, tails };
     }
-    // There may not be room for those of both passes.
+    // There may not be room for all that both passes know of each loss.
     drop(explanations);
+    tails.iter_mut().flatten().for_each(|tail| tail.reach = None);
     Pass::begin(facts, &suspects, &deaths, &tails).run()
 }
 
