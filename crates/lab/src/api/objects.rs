@@ -166,7 +166,7 @@ async fn delete(
     }
     // Kubernetes' own default for Jobs, from the time before garbage collection.
     let options = match options.propagation_policy {
-        None if resource == Resource::Jobs => {
+        None if resource == Resource::Jobs && options.orphan_dependents.is_none() => {
             &DeleteOptions { propagation_policy: Some(Propagation::Orphan), ..options.clone() }
         }
         _ => options,

@@ -28,6 +28,8 @@ pub(crate) struct DeleteOptions {
     pub preconditions: Option<Preconditions>,
     /// Treatment of dependents; in the background by default.
     pub propagation_policy: Option<Propagation>,
+    /// Older way to ask for `Orphan` (true) or `Background` (false).
+    pub orphan_dependents: Option<bool>,
     /// `All`: do everything but delete.
     pub dry_run: Vec<String>,
 }
@@ -39,7 +41,7 @@ impl DeleteOptions {
     }
 
     fn orphans(&self) -> bool {
-        self.propagation_policy == Some(Propagation::Orphan)
+        self.propagation_policy == Some(Propagation::Orphan) || self.orphan_dependents == Some(true)
     }
 
     /// Returns options for the object with this uid only.
@@ -401,6 +403,15 @@ mod tests {
     fn marks(pod: &Value) -> (i64, i64) {
         let end: Timestamp = pod["metadata"]["deletionTimestamp"].as_str().unwrap().parse().unwrap();
         (pod["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap(), end.as_second())
+    }
+
+    #[test]
+    fn both_ways_to_orphan_are_understood() {
+        let orphans = |body| serde_json::from_value::<DeleteOptions>(body).unwrap().orphans();
+        assert!(
+            orphans(json!({"propagationPolicy": "Orphan"})) && orphans(json!({"orphanDependents": true}))
+        );
+        assert!(!orphans(json!({})) && !orphans(json!({"orphanDependents": false})));
     }
 
     #[test]
