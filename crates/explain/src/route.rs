@@ -11,7 +11,7 @@ pub(crate) mod gateway;
 pub(crate) mod observed;
 pub(crate) mod reach;
 pub(crate) mod streams;
-mod tries;
+pub(crate) mod tries;
 pub(crate) mod window;
 
 /// Longest time after its endpoint's removal for which a consumer may route to a pod, if nothing else shows it: the

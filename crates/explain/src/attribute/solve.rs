@@ -9,8 +9,6 @@
 //! explain it, it shows that the rules held one of them, and so every pod that the EndpointSlices dropped later than
 //! the last of these.
 
-use std::collections::HashMap;
-
 use crate::attribute::suspects::{Explanations, Known, Suspects, is_no_connection};
 use crate::route::arrivals::{Arrivals, Tail, arrives};
 use crate::route::death::Death;
@@ -72,10 +70,6 @@ impl<'s> Pass<'s> {
 
     fn run(mut self) -> Attribution {
         let facts = self.facts;
-        let tries = facts.tries.iter().map(|tries| tries.losses.iter().enumerate());
-        // By target, places of the losses among its tries.
-        let places: Vec<HashMap<usize, usize>> =
-            tries.map(|losses| losses.map(|(place, loss)| (loss.request, place)).collect()).collect();
         let named = |r: &Request| self.suspects.named(r);
         let mut explanations: Vec<Explanations> = facts.others.iter().map(named).collect();
         for &number in self.suspects.lost() {
@@ -84,9 +78,8 @@ impl<'s> Pass<'s> {
                 continue;
             }
             let Some(target) = facts.timeline.target_of(&r.row) else { continue };
-            let place = places[target].get(&number).copied();
             let known = Known { deaths: self.deaths, tails: &self.tails };
-            let mut found = self.suspects.weigh(known, target, r, place);
+            let mut found = self.suspects.weigh(known, target, number);
             found.candidates.shrink_to_fit();
             self.learn(target, r, &found);
             explanations[number] = found;

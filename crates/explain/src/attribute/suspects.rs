@@ -6,6 +6,7 @@
 //! that the pod was in the rules, that it had stopped, and that it gave such an outcome), and its share is its weight
 //! over the total. [`crate::attribute::solve`] goes through the losses, and says what was known when each is weighed.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::attribute::cause::{Explanation, ROUND_TRIP_NS};
@@ -15,6 +16,7 @@ use crate::route::arrivals::{Tail, ending, silence_s};
 use crate::route::death::Death;
 use crate::route::facts::Facts;
 use crate::route::gateway::{self, Gateway, is_gateways};
+use crate::route::tries::Tries;
 use crate::timeline::drop_policy::Class;
 use crate::timeline::endpoints::Scope;
 use crate::timeline::{PodEnd, PodLife, Request, Timeline};
@@ -106,7 +108,7 @@ impl Explanations {
     }
 }
 
-/// What is known when a lost request is weighed.
+/// Knowledge with which a lost request is weighed.
 #[derive(Clone, Copy)]
 pub(crate) struct Known<'k> {
     /// By termination.
@@ -121,6 +123,8 @@ pub(crate) struct Suspects<'a> {
     timeline: &'a Timeline,
     /// Indices of the lost ones, by their beginning.
     lost: Vec<usize>,
+    /// By target: the place of each lost connection, by its index, among those of the target's [tries](Facts::tries).
+    places: Vec<HashMap<usize, usize>>,
     /// By termination and target: true if the pod is an endpoint of that target, as far as it is known.
     serves: Vec<Vec<bool>>,
     /// By target: the endpoints that connections to it can reach.
@@ -131,12 +135,15 @@ pub(crate) struct Suspects<'a> {
 
 impl<'a> Suspects<'a> {
     pub(crate) fn new(facts: &'a Facts<'a>) -> Self {
-        let Facts { timeline, others, stale, .. } = facts;
+        let Facts { timeline, others, stale, tries, .. } = facts;
         let targets = &timeline.info.targets;
         let scopes: Vec<Scope> = targets.iter().map(Scope::of).collect();
         let is_lost = |&n: &usize| !stale[n] && Class::of(&others[n].row) == Class::Dropped;
         let mut lost: Vec<usize> = (0..others.len()).filter(is_lost).collect();
         lost.sort_by_key(|&n| (others[n].begun(), n));
+        let places = |tries: &Tries| {
+            tries.losses.iter().enumerate().map(|(place, loss)| (loss.request, place)).collect()
+        };
         let serves = |end: &PodEnd| {
             let of = |scope: &Scope| {
                 let states = timeline.endpoints.usable(scope);
@@ -148,6 +155,7 @@ impl<'a> Suspects<'a> {
             facts,
             timeline,
             lost,
+            places: tries.iter().map(places).collect(),
             serves: timeline.ends.iter().map(serves).collect(),
             scopes,
             has_rules: targets.iter().map(|target| has_rules(target, &timeline.info.cluster)).collect(),
@@ -177,16 +185,10 @@ impl<'a> Suspects<'a> {
         Explanations { pod: Some(Arc::clone(pod)), candidates, starting, ..Explanations::default() }
     }
 
-    /// Weighs the possible explanations of a lost request whose pod is not named.
-    ///
-    /// `place` is its place among the losses of the target's [tries](Facts::tries), if it is one of them.
-    pub(super) fn weigh(
-        &self,
-        known: Known<'_>,
-        target: usize,
-        r: &Request,
-        place: Option<usize>,
-    ) -> Explanations {
+    /// Weighs the possible explanations of a lost request, by its index, whose pod is not named.
+    pub(super) fn weigh(&self, known: Known<'_>, target: usize, number: usize) -> Explanations {
+        let r = &self.facts.others[number];
+        let place = self.places[target].get(&number).copied();
         if let Some(gateway) = self.facts.gateways[target].as_ref().filter(|_| is_gateways(&r.row)) {
             return self.behind_a_gateway(gateway, known.deaths, target, r);
         }

@@ -64,7 +64,8 @@ impl<'a> Facts<'a> {
         mut observed: Observed<'a>,
     ) -> Result<Self, PartError> {
         let flows = Flows::of(&requests.others);
-        let Asked { mut connections, ended, gateways } = Asked::of(timeline, requests, &flows)?;
+        let deaths: Vec<Death> = timeline.ends.iter().map(|end| Death::of(timeline, end)).collect();
+        let Asked { mut connections, ended, gateways } = Asked::of(timeline, requests, &flows, &deaths)?;
         for r in &requests.others {
             observed.add(timeline, r);
             connections.see(timeline, requests, r);
@@ -89,7 +90,7 @@ impl<'a> Facts<'a> {
             others: &requests.others,
             stale,
             alpha,
-            deaths: timeline.ends.iter().map(|end| Death::of(timeline, end)).collect(),
+            deaths,
             tails,
             before,
             quiet: tries.iter().map(|tries| quiet(timeline, tries)).collect(),
@@ -192,11 +193,16 @@ impl Asked {
     ];
 
     /// Reads the rows, if there are any questions.
-    fn of(timeline: &Timeline, requests: &Requests, flows: &Flows<'_>) -> Result<Self, PartError> {
+    fn of(
+        timeline: &Timeline,
+        requests: &Requests,
+        flows: &Flows<'_>,
+        deaths: &[Death],
+    ) -> Result<Self, PartError> {
         let nothing = Self {
             connections: Connections::default(),
             ended: EndedFlows::default(),
-            gateways: gateway::watch(timeline, &requests.others),
+            gateways: gateway::watch(timeline, &requests.others, deaths),
         };
         let asks_for_pods = requests.has_named && !requests.unnamed.is_empty();
         let asks_gateways = nothing.gateways.iter().any(Option::is_some);

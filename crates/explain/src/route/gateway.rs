@@ -61,10 +61,10 @@ const THROTTLE_NS: i64 = 2_000_000_000;
 const SHARE_FALLS: f64 = 3.0;
 
 /// Creates one entry for each target of the run that is a gateway.
-pub(crate) fn watch(timeline: &Timeline, others: &[Request]) -> Vec<Option<Watching>> {
+pub(crate) fn watch(timeline: &Timeline, others: &[Request], deaths: &[Death]) -> Vec<Option<Watching>> {
     let targets = timeline.info.targets.iter().enumerate();
     let watching = |(target, info): (usize, &Target)| {
-        (info.balances == Balances::Requests).then(|| Watching::new(timeline, target, others))
+        (info.balances == Balances::Requests).then(|| Watching::new(timeline, target, others, deaths))
     };
     targets.map(watching).collect()
 }
@@ -93,7 +93,7 @@ struct Mark {
 
 impl Watching {
     /// Starts with the failed requests of a target. `target` is its number in `run.json`.
-    pub(crate) fn new(timeline: &Timeline, target: usize, others: &[Request]) -> Self {
+    pub(crate) fn new(timeline: &Timeline, target: usize, others: &[Request], deaths: &[Death]) -> Self {
         let Some(info) = timeline.info.targets.get(target) else { return Self::of(Vec::new(), &[], 1) };
         let of_target = others.iter().filter(|r| *r.row.target == *info.name);
         let failed: Vec<&Request> = of_target
@@ -101,8 +101,7 @@ impl Watching {
             .filter(|r| is_gateways(&r.row) && Class::of(&r.row) == Class::Dropped)
             .collect();
         let uncertainty_ns = failed.iter().map(|r| r.uncertainty_ns).max().unwrap_or(0);
-        let deaths =
-            timeline.ends.iter().map(|end| Death::of(timeline, end).widened(uncertainty_ns)).collect();
+        let deaths = deaths.iter().map(|death| death.widened(uncertainty_ns)).collect();
         let failed: Vec<Stamp> = failed.into_iter().map(|r| sent(&r.row)).collect();
         let endpoints = timeline.endpoints.most(info.service.as_deref());
         let endpoints = if endpoints == 0 { timeline.pods.len() } else { endpoints };

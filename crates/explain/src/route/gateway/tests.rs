@@ -99,7 +99,8 @@ fn ingress_failures_have_few_candidates() {
         result.findings
     );
 
-    let begin = || Watching::new(&timeline, 0, &requests.others);
+    let deaths: Vec<Death> = timeline.ends.iter().map(|end| Death::of(&timeline, end)).collect();
+    let begin = || Watching::new(&timeline, 0, &requests.others, &deaths);
     let add = |watching: &mut Watching, r: &Request| watching.answered(&r.row);
     let watching = requests.plain(Wanted::All, begin, add, |own, other| own.merge(&other)).unwrap();
     let gateway = watching.done();
