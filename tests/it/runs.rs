@@ -70,8 +70,8 @@ pub(crate) fn actions(records: &Records) -> Vec<&Action> {
     of.collect()
 }
 
-/// Runs that measure take turns: four at once, which wait most of the time, and no more.
-static TURNS: (Mutex<usize>, Condvar) = (Mutex::new(4), Condvar::new());
+/// Runs that measure take turns: five at once, which wait most of the time, and no more.
+static TURNS: (Mutex<usize>, Condvar) = (Mutex::new(5), Condvar::new());
 
 /// A run that tests share, and the runs that repeat it for a test of a wrong figure.
 type Shared<T> = [OnceLock<T>; MEASUREMENTS];
