@@ -81,7 +81,12 @@ fn reduce_container(read: Container) -> Container {
 }
 
 fn reduce_status(read: ContainerStatus) -> ContainerStatus {
-    ContainerStatus { name: read.name, restart_count: read.restart_count, state: read.state, ..Default::default() }
+    ContainerStatus {
+        name: read.name,
+        restart_count: read.restart_count,
+        state: read.state,
+        ..Default::default()
+    }
 }
 
 /// To the API server both are pods, and both are read here.

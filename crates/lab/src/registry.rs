@@ -8,6 +8,7 @@ mod defaults;
 mod deletion;
 mod event;
 mod eviction;
+mod field_rules;
 mod follow;
 mod page;
 mod patch;

@@ -313,11 +313,6 @@ impl FieldError {
         Self::new("FieldValueNotFound", field, value.to_string())
     }
 
-    /// The field is larger than it may be.
-    pub fn too_long(field: impl Into<String>, why: &str) -> Self {
-        Self::new("FieldValueTooLong", field, why)
-    }
-
     /// The field may not be set, or not be changed.
     pub fn forbidden(field: impl Into<String>, why: &str) -> Self {
         Self::new("FieldValueForbidden", field, why)
@@ -331,7 +326,6 @@ impl FieldError {
             "FieldValueNotSupported" => "Unsupported value",
             "FieldValueDuplicate" => "Duplicate value",
             "FieldValueNotFound" => "Not found",
-            "FieldValueTooLong" => "Too long",
             _ => "Invalid value",
         };
         if self.message.is_empty() { problem.to_owned() } else { format!("{problem}: {}", self.message) }
