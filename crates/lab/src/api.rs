@@ -29,7 +29,6 @@ mod respond;
 mod review;
 mod route;
 mod scale;
-mod serialised;
 mod server;
 mod table;
 mod tls;
