@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::{Field, Kind, Structure, structure};
+use crate::value::is_empty;
 
 /// Refuses an object with a field of the wrong type.
 ///
@@ -197,12 +198,7 @@ fn prune_kind(kind: &Kind, value: &mut Value) {
 pub(crate) fn stays(field: &Field, value: &Value) -> bool {
     match value {
         Value::Null => field.shows_null,
-        _ if !field.omits_zero => true,
-        Value::Bool(value) => *value,
-        Value::Number(number) => number.as_i64() != Some(0),
-        Value::String(text) => !text.is_empty(),
-        Value::Array(list) => !list.is_empty(),
-        Value::Object(map) => !map.is_empty(),
+        value => !field.omits_zero || !is_empty(value),
     }
 }
 
