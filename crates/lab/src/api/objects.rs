@@ -127,7 +127,10 @@ pub(super) async fn object(
             let object = read_object(request, schema::of(resource)).await?;
             let mut warnings = validation.judge_object(schema::of(resource), &object)?;
             let before = registry.get(resource, namespace, name).ok();
-            let updated = registry.update_with(resource, namespace, name, part, object, effect)?;
+            let updated = registry.modify_with(resource, namespace, name, part, effect, |current| {
+                *current = object;
+                Ok(())
+            })?;
             warnings.extend(not_modelled(effect, before.as_deref(), &updated));
             warnings.add_to(show(&updated))
         }
@@ -191,19 +194,18 @@ fn respond_deleted(resource: Resource, deleted: &Deleted) -> Answer {
     respond::success(StatusCode::OK, details)
 }
 
-/// Reads from the query the part of a list that the client asks for. A version without `resourceVersionMatch` is a
-/// lower bound.
+/// Reads from the query the part of a list that the client asks for.
 fn page_request(query: &Query) -> Result<PageRequest, Status> {
     let number = |name: &str| match query.get(name) {
         "" => Ok(0),
         text => text.parse::<u64>().map_err(|_| Status::bad_request(format!("invalid {name}: {text:?}"))),
     };
-    let version = number("resourceVersion")?;
-    let exact_version = match query.get("resourceVersionMatch") {
-        "" | "NotOlderThan" => None,
-        "Exact" if version > 0 => Some(version),
-        other => return Err(Status::bad_request(format!("invalid resourceVersionMatch: {other:?}"))),
-    };
+    if !matches!(query.get("resourceVersionMatch"), "" | "NotOlderThan") {
+        return Err(Status::bad_request(
+            "a list shows the present state: use resourceVersionMatch=NotOlderThan",
+        ));
+    }
+    let least_version = number("resourceVersion")?;
     let limit = usize::try_from(number("limit")?).unwrap_or(usize::MAX);
-    Ok(PageRequest { limit, token: query.get("continue").to_owned(), exact_version, least_version: version })
+    Ok(PageRequest { limit, token: query.get("continue").to_owned(), least_version })
 }
