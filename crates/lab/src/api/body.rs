@@ -107,7 +107,7 @@ impl Format {
                 serde_saphyr::from_slice(body).map_err(|error| format!("yaml parse error: {error}"))
             }
             Self::Protobuf => {
-                let object = protobuf::decode(body).map_err(|error| error.to_string())?;
+                let object = protobuf::decode(body)?;
                 T::deserialize(object).map_err(|error| error.to_string())
             }
         }
