@@ -151,7 +151,7 @@ async fn dispatch(request: Request<Incoming>, server: &Arc<Server>) -> Result<An
             if request.method() != Method::GET {
                 return Err(Status::method_not_allowed());
             }
-            Ok(discovery::answer(document, negotiate::accept(&request)))
+            Ok(discovery::answer(document))
         }
         Route::Review(review) => review::answer(request, &shared.registry, review, &user).await,
         Route::Collection { resource, namespace } => {
