@@ -142,7 +142,7 @@ async fn answer(request: Request<Incoming>, server: &Arc<Server>) -> Answer {
 
 async fn dispatch(request: Request<Incoming>, server: &Arc<Server>) -> Result<Answer, Status> {
     let shared = &server.shared;
-    let user = auth::authenticate(&request, server).ok_or_else(Status::unauthorized)?;
+    let user = auth::authenticate(&request, server).ok_or_else(|| Status::plain(401, "Unauthorized"))?;
     let query = Query::of(request.uri());
     let Some(route) = Route::of(request.uri().path()) else { return Ok(respond::unknown_path()) };
     auth::authorize(&request, &shared.registry, &query, &route, &user)?;

@@ -243,7 +243,7 @@ fn random_uid() -> String {
 }
 
 fn expired(gone: store::Gone) -> Status {
-    Status::expired(gone.version, gone.oldest)
+    Status::plain(410, gone.to_string())
 }
 
 /// Follows a selection of objects. Safe to cancel at any await.

@@ -13,7 +13,7 @@ use super::super::schema;
 use super::super::selector::Selection;
 use super::super::shared::Shared;
 use super::super::status::Status;
-use super::body::{read_delete_options, read_object, read_patch};
+use super::body::{read_change, read_delete_options, read_object};
 use super::fields::{FieldValidation, Warnings};
 use super::present::Presentation;
 use super::query::Query;
@@ -108,12 +108,6 @@ pub(super) async fn object(
         _ => Part::Main,
     };
     let show = |object: &Value| presentation.object(StatusCode::OK, shared, resource, object);
-    let not_modelled = |effect: Effect, before: Option<&Value>, object: &Value| match effect == Effect::Stored
-        && part == Part::Main
-    {
-        true => modelled::record(shared, resource, before, object),
-        false => Vec::new(),
-    };
     let answer = match *request.method() {
         Method::GET if query.is_set("watch") => {
             let only_this = Selection::field("metadata.name", name);
@@ -121,32 +115,21 @@ pub(super) async fn object(
             return watch::answer(server, query, presentation, resource, namespace, only_this);
         }
         Method::GET => show(&*registry.get(resource, namespace, name)?),
-        Method::PUT => {
+        Method::PUT | Method::PATCH => {
             let effect = query.effect()?;
-            let validation = FieldValidation::of(query, "UpdateOptions")?;
-            let object = read_object(request, schema::of(resource)).await?;
-            let mut warnings = validation.judge_object(schema::of(resource), &object)?;
-            let before = registry.get(resource, namespace, name).ok();
-            let updated = registry.modify_with(resource, namespace, name, part, effect, |current| {
-                *current = object;
-                Ok(())
-            })?;
-            warnings.extend(not_modelled(effect, before.as_deref(), &updated));
-            warnings.add_to(show(&updated))
-        }
-        Method::PATCH => {
-            let effect = query.effect()?;
-            let validation = FieldValidation::of(query, "PatchOptions")?;
-            let patch = read_patch(request).await?;
+            let top = schema::of(resource);
+            let (patch, validation) = read_change(request, query, top).await?;
             let mut warnings = Warnings::default();
-            let judge = |patched: &Value| {
-                warnings = validation.judge_patched(schema::of(resource), patched)?;
+            let judge = |changed: &Value| {
+                warnings = validation.judge_changed(patch.kind, top, changed)?;
                 Ok(())
             };
             let before = registry.get(resource, namespace, name).ok();
-            let patched = registry.patch(resource, namespace, name, part, &patch, effect, judge)?;
-            warnings.extend(not_modelled(effect, before.as_deref(), &patched));
-            warnings.add_to(show(&patched))
+            let changed = registry.patch(resource, namespace, name, part, &patch, effect, judge)?;
+            if effect == Effect::Stored && part == Part::Main {
+                warnings.extend(modelled::record(shared, resource, before.as_deref(), &changed));
+            }
+            warnings.add_to(show(&changed))
         }
         Method::DELETE if part == Part::Main => {
             let options = read_delete_options(request, query).await?;
