@@ -188,7 +188,7 @@ fn malicious_requests_leave_no_residue() {
         ("limit=1&continue=eyJ2IjotMX0", &[400, 410]),
         ("resourceVersion=x", &[400]),
         ("resourceVersion=-1", &[400]),
-        ("resourceVersion=18446744073709551615&resourceVersionMatch=Exact", &[504]),
+        ("resourceVersion=18446744073709551615&resourceVersionMatch=Exact", &[400]),
         ("resourceVersion=18446744073709551615", &[504]),
         ("watch=1&resourceVersion=99999999999999999999999", &[400]),
         ("watch=1&timeoutSeconds=-5", &[200, 400]),

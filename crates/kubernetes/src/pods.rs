@@ -3,28 +3,22 @@
 //! A namespace may have tens of thousands of pods. Most of the text of each are its environment, volumes, annotations
 //! and `managedFields`, which take five times their length as objects.
 
-use std::collections::BTreeMap;
-
-use k8s_openapi::api::core::v1::{
-    Container, ContainerPort, ContainerState, ContainerStatus, ExecAction, GRPCAction, HTTPGetAction,
-    Lifecycle, Pod, PodCondition, PodSpec, PodStatus, Probe, TCPSocketAction,
-};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{Metadata, NamespaceResourceScope};
 use kube::core::ObjectList;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 
 use super::Listed;
 
 /// A pod with the fields that `sidecar::observed` and the coordinator read, and no others.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(from = "Object")]
+#[serde(from = "Pod")]
 pub struct ListedPod(pub Pod);
 
 /// A pod of which thousands are held at once: the fields that decide if and how it may be terminated.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(from = "Object")]
+#[serde(from = "Pod")]
 pub struct Candidate {
     /// Metadata without annotations and `managedFields`.
     pub metadata: ObjectMeta,
@@ -36,145 +30,15 @@ pub struct Candidate {
     pub is_ready: bool,
 }
 
-#[derive(Deserialize)]
-struct Object {
-    #[serde(default)]
-    metadata: About,
-    spec: Option<Spec>,
-    status: Option<Status>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct About {
-    name: Option<String>,
-    namespace: Option<String>,
-    uid: Option<String>,
-    resource_version: Option<String>,
-    labels: Option<BTreeMap<String, String>>,
-    owner_references: Option<Vec<OwnerReference>>,
-    creation_timestamp: Option<Time>,
-    deletion_timestamp: Option<Time>,
-    deletion_grace_period_seconds: Option<i64>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Spec {
-    node_name: Option<String>,
-    termination_grace_period_seconds: Option<i64>,
-    init_containers: Option<Vec<OneContainer>>,
-    containers: Option<Vec<OneContainer>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct OneContainer {
-    #[serde(default)]
-    name: String,
-    restart_policy: Option<String>,
-    lifecycle: Option<Lifecycle>,
-    ports: Option<Vec<ContainerPort>>,
-    readiness_probe: Option<OneProbe>,
-}
-
-/// A probe, with only its request, whether it runs a program, and its failure threshold.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct OneProbe {
-    exec: Option<IgnoredAny>,
-    http_get: Option<HTTPGetAction>,
-    tcp_socket: Option<TCPSocketAction>,
-    grpc: Option<GRPCAction>,
-    period_seconds: Option<i32>,
-    failure_threshold: Option<i32>,
-    timeout_seconds: Option<i32>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Status {
-    phase: Option<String>,
-    #[serde(rename = "podIP")]
-    pod_ip: Option<String>,
-    reason: Option<String>,
-    conditions: Option<Vec<PodCondition>>,
-    init_container_statuses: Option<Vec<OneStatus>>,
-    container_statuses: Option<Vec<OneStatus>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct OneStatus {
-    #[serde(default)]
-    name: String,
-    #[serde(default)]
-    restart_count: i32,
-    state: Option<ContainerState>,
-}
-
-impl From<About> for ObjectMeta {
-    fn from(read: About) -> Self {
-        Self {
-            name: read.name,
-            namespace: read.namespace,
-            uid: read.uid,
-            resource_version: read.resource_version,
-            labels: read.labels,
-            owner_references: read.owner_references,
-            creation_timestamp: read.creation_timestamp,
-            deletion_timestamp: read.deletion_timestamp,
-            deletion_grace_period_seconds: read.deletion_grace_period_seconds,
-            ..Self::default()
-        }
-    }
-}
-
-impl From<OneContainer> for Container {
-    fn from(read: OneContainer) -> Self {
-        Self {
-            name: read.name,
-            restart_policy: read.restart_policy,
-            lifecycle: read.lifecycle,
-            ports: read.ports,
-            readiness_probe: read.readiness_probe.map(Probe::from),
-            ..Self::default()
-        }
-    }
-}
-
-impl From<OneProbe> for Probe {
-    fn from(read: OneProbe) -> Self {
-        Self {
-            exec: read.exec.map(|_| ExecAction::default()),
-            http_get: read.http_get,
-            tcp_socket: read.tcp_socket,
-            grpc: read.grpc,
-            period_seconds: read.period_seconds,
-            failure_threshold: read.failure_threshold,
-            timeout_seconds: read.timeout_seconds,
-            ..Self::default()
-        }
-    }
-}
-
-impl From<OneStatus> for ContainerStatus {
-    fn from(read: OneStatus) -> Self {
-        Self { name: read.name, restart_count: read.restart_count, state: read.state, ..Self::default() }
-    }
-}
-
-fn each<T, U: From<T>>(all: Option<Vec<T>>) -> Option<Vec<U>> {
-    all.map(|all| all.into_iter().map(U::from).collect())
-}
-
-impl From<Object> for ListedPod {
-    fn from(read: Object) -> Self {
+impl From<Pod> for ListedPod {
+    fn from(read: Pod) -> Self {
+        let containers = |all: Vec<Container>| all.into_iter().map(reduce_container).collect();
+        let statuses = |all: Vec<ContainerStatus>| all.into_iter().map(reduce_status).collect();
         let spec = read.spec.map(|spec| PodSpec {
             node_name: spec.node_name,
             termination_grace_period_seconds: spec.termination_grace_period_seconds,
-            init_containers: each(spec.init_containers),
-            containers: each(spec.containers).unwrap_or_default(),
+            init_containers: spec.init_containers.map(containers),
+            containers: containers(spec.containers),
             ..PodSpec::default()
         });
         let status = read.status.map(|status| PodStatus {
@@ -182,25 +46,46 @@ impl From<Object> for ListedPod {
             pod_ip: status.pod_ip,
             reason: status.reason,
             conditions: status.conditions,
-            init_container_statuses: each(status.init_container_statuses),
-            container_statuses: each(status.container_statuses),
+            init_container_statuses: status.init_container_statuses.map(statuses),
+            container_statuses: status.container_statuses.map(statuses),
             ..PodStatus::default()
         });
-        Self(Pod { metadata: read.metadata.into(), spec, status })
+        Self(Pod { metadata: reduce_metadata(read.metadata), spec, status })
     }
 }
 
-impl From<Object> for Candidate {
-    fn from(read: Object) -> Self {
+impl From<Pod> for Candidate {
+    fn from(read: Pod) -> Self {
         let conditions = read.status.and_then(|status| status.conditions).unwrap_or_default();
         let is_ready = conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
             && read.metadata.deletion_timestamp.is_none();
-        let (node, containers) = match read.spec {
-            Some(spec) => (spec.node_name, spec.containers.unwrap_or_default()),
-            None => (None, Vec::new()),
-        };
+        let PodSpec { node_name: node, containers, .. } = read.spec.unwrap_or_default();
         let containers = containers.into_iter().map(|container| container.name).collect();
-        Self { metadata: read.metadata.into(), node, containers, is_ready }
+        Self { metadata: reduce_metadata(read.metadata), node, containers, is_ready }
+    }
+}
+
+fn reduce_metadata(read: ObjectMeta) -> ObjectMeta {
+    ObjectMeta { annotations: None, managed_fields: None, ..read }
+}
+
+fn reduce_container(read: Container) -> Container {
+    Container {
+        name: read.name,
+        restart_policy: read.restart_policy,
+        lifecycle: read.lifecycle,
+        ports: read.ports,
+        readiness_probe: read.readiness_probe,
+        ..Container::default()
+    }
+}
+
+fn reduce_status(read: ContainerStatus) -> ContainerStatus {
+    ContainerStatus {
+        name: read.name,
+        restart_count: read.restart_count,
+        state: read.state,
+        ..Default::default()
     }
 }
 

@@ -29,7 +29,6 @@ mod respond;
 mod review;
 mod route;
 mod scale;
-mod serialised;
 mod server;
 mod table;
 mod tls;
@@ -143,7 +142,7 @@ async fn answer(request: Request<Incoming>, server: &Arc<Server>) -> Answer {
 
 async fn dispatch(request: Request<Incoming>, server: &Arc<Server>) -> Result<Answer, Status> {
     let shared = &server.shared;
-    let user = auth::authenticate(&request, server).ok_or_else(Status::unauthorized)?;
+    let user = auth::authenticate(&request, server).ok_or_else(|| Status::plain(401, "Unauthorized"))?;
     let query = Query::of(request.uri());
     let Some(route) = Route::of(request.uri().path()) else { return Ok(respond::unknown_path()) };
     auth::authorize(&request, &shared.registry, &query, &route, &user)?;
@@ -152,7 +151,7 @@ async fn dispatch(request: Request<Incoming>, server: &Arc<Server>) -> Result<An
             if request.method() != Method::GET {
                 return Err(Status::method_not_allowed());
             }
-            Ok(discovery::answer(document, negotiate::accept(&request)))
+            Ok(discovery::answer(document))
         }
         Route::Review(review) => review::answer(request, &shared.registry, review, &user).await,
         Route::Collection { resource, namespace } => {

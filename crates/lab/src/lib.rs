@@ -31,6 +31,7 @@ mod network;
 mod node;
 mod object;
 pub mod parameters;
+mod quantity;
 mod rbac;
 mod readiness;
 mod registry;

@@ -23,7 +23,6 @@ mod outside;
 mod pod;
 mod probe;
 mod process;
-mod quantity;
 mod service_account;
 mod status;
 mod stop;

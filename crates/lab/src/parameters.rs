@@ -16,50 +16,12 @@ pub struct Parameter {
     pub about: String,
 }
 
-/// The parameters besides the delays of hops, with their descriptions.
-const SETTINGS: [(&str, &str); 12] = [
-    ("nodes", "number of nodes"),
-    ("dataplane", "auto, kernel or userspace"),
-    (
-        "images",
-        "what images say, such as {\"nginx\": {\"stopSignal\": \"SIGQUIT\"}}: the STOPSIGNAL for \
-         containers without a lifecycle.stopSignal; the name is the last component, without tag or digest",
-    ),
-    ("goneAddress", "what becomes of connections to a pod that is gone (kernel dataplane)"),
-    ("firstProbeMissed", "share of first probes that come a period late (15 of 90 measured starts)"),
-    (
-        "serviceProxy.minSyncPeriod",
-        "least time from the end of one sync to the next (kube-proxy: minSyncPeriod)",
-    ),
-    (
-        "apiServer.bookmarkPeriod",
-        "pause between two bookmarks of a watch (kube-apiserver: defaultBookmarkFrequency)",
-    ),
-    (
-        "controllers.kubeApiQps",
-        "calls of one controller per second (kube-controller-manager: --kube-api-qps)",
-    ),
-    (
-        "controllers.kubeApiBurst",
-        "calls of one controller at once (kube-controller-manager: --kube-api-burst)",
-    ),
-    (
-        "controllers.jobPodFailureBackOff",
-        "Job: pause after a failure, doubling (pkg/controller/job: DefaultJobPodFailureBackOff)",
-    ),
-    ("dns.ttl", "how long DNS answers may be kept (CoreDNS: plugin kubernetes)"),
-    (
-        "latencies.link",
-        "one way between a consumer and the pods that it connects to, by consumer: a node, such as node-1 (what connects \
-         from there), or pods by a label, such as app=gateway (kernel dataplane)",
-    ),
-];
-
-/// Returns every parameter, section by section; the delays come last.
+/// Returns every parameter, section by section, with those of `parameters.txt` first and then the delays of hops.
 pub fn all() -> Vec<Parameter> {
     let config = Config::default();
     let written = serde_json::to_value(&config).unwrap_or_default();
-    let settings = SETTINGS.map(|(name, about)| Parameter {
+    let lines = include_str!("parameters.txt").lines().filter_map(|line| line.split_once(": "));
+    let settings = lines.map(|(name, about)| Parameter {
         name: name.to_owned(),
         default: match name.split('.').fold(&written, |value, key| &value[key]) {
             Value::String(text) => text.clone(),
@@ -74,7 +36,7 @@ pub fn all() -> Vec<Parameter> {
         default: latency.to_string(),
         about: about.replace('`', ""),
     });
-    settings.into_iter().chain(delays).collect()
+    settings.chain(delays).collect()
 }
 
 #[cfg(test)]

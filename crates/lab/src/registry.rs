@@ -8,6 +8,7 @@ mod defaults;
 mod deletion;
 mod event;
 mod eviction;
+mod field_rules;
 mod follow;
 mod page;
 mod patch;
@@ -242,7 +243,7 @@ fn random_uid() -> String {
 }
 
 fn expired(gone: store::Gone) -> Status {
-    Status::expired(gone.version, gone.oldest)
+    Status::plain(410, gone.to_string())
 }
 
 /// Follows a selection of objects. Safe to cancel at any await.

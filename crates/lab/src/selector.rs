@@ -198,10 +198,11 @@ impl FieldRequirement {
             return Err(Status::bad_request(format!("invalid field selector: {term:?}")));
         };
         let path = path.trim();
-        if matches!(path, "metadata.name" | "metadata.namespace") || selectable(resource).contains(&path) {
+        let selectable = selectable(resource);
+        if matches!(path, "metadata.name" | "metadata.namespace") || selectable.contains(&path) {
             return Ok(Self { path: path.to_owned(), value: value.trim().to_owned(), equal });
         }
-        let message = match selectable(resource) {
+        let message = match selectable[..] {
             [] => format!(
                 "{path:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
             ),
@@ -222,40 +223,22 @@ impl FieldRequirement {
     }
 }
 
-/// Returns the fields by which objects of a resource can be selected, besides name and namespace (Kubernetes
-/// pkg/apis/core/v1/conversion.go and its like).
-fn selectable(resource: Resource) -> &'static [&'static str] {
-    match resource {
-        Resource::Pods => &[
-            "spec.nodeName",
-            "spec.restartPolicy",
-            "spec.schedulerName",
-            "spec.serviceAccountName",
-            "spec.hostNetwork",
-            "status.phase",
-            "status.podIP",
-            "status.nominatedNodeName",
-        ],
-        Resource::Nodes => &["spec.unschedulable"],
-        Resource::Namespaces => &["status.phase"],
-        Resource::Services => &["spec.clusterIP", "spec.type"],
-        Resource::Secrets => &["type"],
-        Resource::Jobs => &["status.successful"],
-        Resource::Events => &[
-            "involvedObject.kind",
-            "involvedObject.namespace",
-            "involvedObject.name",
-            "involvedObject.uid",
-            "involvedObject.apiVersion",
-            "involvedObject.resourceVersion",
-            "involvedObject.fieldPath",
-            "reason",
-            "reportingComponent",
-            "source",
-            "type",
-        ],
-        _ => &[],
-    }
+/// Fields that can be selected by besides name and namespace, by kind (pkg/apis/*/v1/conversion.go).
+const SELECTABLE: &str = "
+Pod spec.nodeName spec.restartPolicy spec.schedulerName spec.serviceAccountName spec.hostNetwork status.phase
+Pod status.podIP status.nominatedNodeName
+Node spec.unschedulable
+Namespace status.phase
+Service spec.clusterIP spec.type
+Secret type
+Job status.successful
+Event involvedObject.kind involvedObject.namespace involvedObject.name involvedObject.uid involvedObject.apiVersion
+Event involvedObject.resourceVersion involvedObject.fieldPath reason reportingComponent source type
+";
+
+fn selectable(resource: Resource) -> Vec<&'static str> {
+    let lines = SELECTABLE.lines().filter_map(|line| line.split_once(' '));
+    lines.filter(|(kind, _)| *kind == resource.kind()).flat_map(|(_, fields)| fields.split(' ')).collect()
 }
 
 /// Returns the value of a selectable field that an object leaves out.

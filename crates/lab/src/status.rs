@@ -34,7 +34,7 @@ impl Status {
     }
 
     /// Returns a failure with this code, for a reason that every answer with this code has.
-    fn plain(code: u16, message: impl Into<String>) -> Self {
+    pub fn plain(code: u16, message: impl Into<String>) -> Self {
         let reason = match code {
             400 => "BadRequest",
             401 => "Unauthorized",
@@ -55,11 +55,6 @@ impl Status {
     /// 400: the request makes no sense.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::plain(400, message)
-    }
-
-    /// 401: no token, or a wrong one.
-    pub fn unauthorized() -> Self {
-        Self::plain(401, "Unauthorized")
     }
 
     /// 403: it is not allowed.
@@ -112,11 +107,6 @@ impl Status {
         Self::plain(405, "the server does not allow this method on the requested resource")
     }
 
-    /// 406: the API offers only JSON.
-    pub fn not_acceptable() -> Self {
-        Self::plain(406, "only the following media types are accepted: application/json")
-    }
-
     /// 409: the name is taken.
     pub fn already_exists(resource: Resource, name: &str) -> Self {
         let message = format!("{} {name:?} already exists", resource.qualified());
@@ -135,16 +125,6 @@ impl Status {
         let kind = qualified_kind(resource.group(), resource.kind());
         let message = format!("Operation cannot be fulfilled on {kind} {name:?}: {why}");
         Self::new(409, "Conflict", message).about(resource.group(), resource.kind(), name)
-    }
-
-    /// 410: the watch's starting point is no longer remembered.
-    pub fn expired(version: u64, oldest: u64) -> Self {
-        Self::plain(410, format!("too old resource version: {version} ({oldest})"))
-    }
-
-    /// 413: the request is larger than accepted, or asks for more than is granted.
-    pub fn too_large(why: String) -> Self {
-        Self::plain(413, why)
     }
 
     /// 415: a body that is not JSON, or an unknown kind of patch.
@@ -210,11 +190,6 @@ impl Status {
     /// 500: this program's own fault.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::plain(500, message)
-    }
-
-    /// 501: a real cluster has it, this one does not.
-    pub fn not_implemented(message: String) -> Self {
-        Self::plain(501, message)
     }
 
     /// 504: it took too long.
@@ -313,11 +288,6 @@ impl FieldError {
         Self::new("FieldValueNotFound", field, value.to_string())
     }
 
-    /// The field is larger than it may be.
-    pub fn too_long(field: impl Into<String>, why: &str) -> Self {
-        Self::new("FieldValueTooLong", field, why)
-    }
-
     /// The field may not be set, or not be changed.
     pub fn forbidden(field: impl Into<String>, why: &str) -> Self {
         Self::new("FieldValueForbidden", field, why)
@@ -331,7 +301,6 @@ impl FieldError {
             "FieldValueNotSupported" => "Unsupported value",
             "FieldValueDuplicate" => "Duplicate value",
             "FieldValueNotFound" => "Not found",
-            "FieldValueTooLong" => "Too long",
             _ => "Invalid value",
         };
         if self.message.is_empty() { problem.to_owned() } else { format!("{problem}: {}", self.message) }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::object::{Key, key};
+use super::object::Key;
 use super::resource::Resource;
 use super::sync::lock;
 use super::value::list;
@@ -118,19 +118,8 @@ impl Store {
     /// Returns all objects of a resource, or those of one namespace, in order of namespace and name, with the version
     /// at which the list is true.
     pub(crate) fn list(&self, resource: Resource, namespace: Option<&str>) -> (Vec<Arc<Value>>, u64) {
-        let state = self.lock();
-        let objects = state.tables.get(&resource).map_or_else(Vec::new, |table| match namespace {
-            None => table.objects.values().cloned().collect(),
-            Some(namespace) => {
-                let start = (namespace.to_owned(), String::new());
-                let from_start = table.objects.range((Bound::Included(start), Bound::Unbounded));
-                from_start
-                    .take_while(|(key, _)| key.0 == namespace)
-                    .map(|(_, object)| Arc::clone(object))
-                    .collect()
-            }
-        });
-        (objects, state.version)
+        let Part { objects, version, .. } = self.page(resource, namespace, None, usize::MAX, |_| true);
+        (objects, version)
     }
 
     /// Returns the objects of any kind whose `ownerReferences` name this uid.
@@ -143,54 +132,28 @@ impl Store {
         keys.filter_map(object).collect()
     }
 
-    /// Returns a page of the list that [`Store::list`] returned at `version` (now, if it is `None`): the first `most`
-    /// selected objects after `start`, and the number of objects that follow them, selected or not. It looks at no
-    /// more objects than necessary. `is_selected` must not call the store.
-    ///
-    /// # Errors
-    ///
-    /// [`Gone`] if the history no longer reaches back that far.
-    pub(super) fn page_at(
+    /// Returns a page of a list: the first `most` selected objects after `start`, and the number of objects that follow
+    /// them, selected or not. It looks at no more objects than necessary. `is_selected` must not call the store.
+    pub(super) fn page(
         &self,
         resource: Resource,
         namespace: Option<&str>,
-        version: Option<u64>,
         start: Option<Key>,
         most: usize,
         is_selected: impl Fn(&Value) -> bool,
-    ) -> Result<Part, Gone> {
+    ) -> Part {
         let state = self.lock();
-        let version = version.unwrap_or(state.version);
-        let Some(table) = state.tables.get(&resource) else {
-            return Ok(Part { objects: Vec::new(), following: 0, version });
-        };
-        if version < table.forgotten {
-            return Err(Gone { version, oldest: table.forgotten });
-        }
-        // Objects that have changed since, as they were then.
-        let mut then: BTreeMap<Key, Option<&Arc<Value>>> = BTreeMap::new();
-        for change in table.history.iter().rev().take_while(|change| change.version > version) {
-            then.insert(key(&change.object), change.before.as_ref());
-        }
         let first = match (start, namespace) {
             (Some(start), _) => Bound::Excluded(start),
             (None, Some(namespace)) => Bound::Included((namespace.to_owned(), String::new())),
             (None, None) => Bound::Unbounded,
         };
-        let range = || (first.clone(), Bound::Unbounded);
-        let unchanged = table.objects.range(range()).filter(|(key, _)| !then.contains_key(*key));
-        let mut unchanged = unchanged.peekable();
-        let mut changed = then.range(range()).filter_map(|(key, object)| Some((key, (*object)?))).peekable();
-        let in_order = std::iter::from_fn(|| match (unchanged.peek(), changed.peek()) {
-            (Some((one, _)), Some((other, _))) if one > other => changed.next(),
-            (None, _) => changed.next(),
-            (Some(_), _) => unchanged.next(),
-        });
-        let mut all = in_order.take_while(|(key, _)| namespace.is_none_or(|namespace| key.0 == namespace));
+        let objects = state.tables.get(&resource).map(|table| table.objects.range((first, Bound::Unbounded)));
+        let objects = objects.into_iter().flatten();
+        let mut all = objects.take_while(|(key, _)| namespace.is_none_or(|namespace| key.0 == namespace));
         let selected = all.by_ref().filter(|(_, object)| is_selected(object));
         let objects = selected.take(most).map(|(_, object)| Arc::clone(object)).collect();
-        let following = all.count();
-        Ok(Part { objects, following, version })
+        Part { objects, following: all.count(), version: state.version }
     }
 
     /// Stores a new object; returns `None` if the name is taken.
@@ -518,29 +481,23 @@ mod tests {
     }
 
     #[test]
-    fn past_version_lists_old_objects() {
+    fn page_begins_after_start() {
         let store = Store::default();
-        let named = |name: &str, n: u64| json!({"metadata": {"namespace": "default", "name": name}, "n": n});
-        store.create(Resource::Pods, "default", "a", named("a", 0)).unwrap();
-        store.create(Resource::Pods, "default", "b", named("b", 0)).unwrap();
-        let (then, version) = store.list(Resource::Pods, None);
-        let step = |name: &str, step| {
-            store.modify(Resource::Pods, "default", name, |_| Ok::<_, Infallible>(step)).unwrap();
-        };
-        step("a", Step::Replace(named("a", 1)));
-        step("b", Step::Remove);
-        store.create(Resource::Pods, "default", "c", named("c", 0)).unwrap();
+        let named = |name: &str| json!({"metadata": {"namespace": "default", "name": name}});
+        for name in ["a", "b"] {
+            store.create(Resource::Pods, "default", name, named(name)).unwrap();
+        }
+        let (all, version) = store.list(Resource::Pods, None);
         let page = |namespace: &str, start: Option<&str>, most: usize, is_selected: fn(&Value) -> bool| {
             let start = start.map(|name| (namespace.to_owned(), name.to_owned()));
-            let at = Some(version);
-            let part = store.page_at(Resource::Pods, Some(namespace), at, start, most, is_selected).unwrap();
+            let part = store.page(Resource::Pods, Some(namespace), start, most, is_selected);
             assert_eq!(part.version, version);
             (part.objects, part.following)
         };
-        assert_eq!(page("default", None, 9, |_| true), (then.clone(), 0));
-        assert_eq!(page("default", None, 1, |_| true), (then[..1].to_vec(), 1));
-        assert_eq!(page("default", Some("a"), 1, |_| true), (then[1..].to_vec(), 0));
-        assert_eq!(page("default", None, 1, |pod| pod["metadata"]["name"] == "b"), (then[1..].to_vec(), 0));
+        assert_eq!(page("default", None, 9, |_| true), (all.clone(), 0));
+        assert_eq!(page("default", None, 1, |_| true), (all[..1].to_vec(), 1));
+        assert_eq!(page("default", Some("a"), 1, |_| true), (all[1..].to_vec(), 0));
+        assert_eq!(page("default", None, 1, |pod| pod["metadata"]["name"] == "b"), (all[1..].to_vec(), 0));
         assert_eq!(page("other", None, 9, |_| true), (Vec::new(), 0));
     }
 

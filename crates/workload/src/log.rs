@@ -2,7 +2,8 @@
 //!
 //! Every line is one unbuffered append, so that an instant exit loses none.
 
-use std::fs::{File, OpenOptions};
+use std::cell::RefCell;
+use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -58,54 +59,37 @@ struct Line<'a> {
     entry: Entry<'a>,
 }
 
-enum Sink {
-    Nowhere,
-    Stdout,
-    File(File),
-}
-
 /// The log; copies write to the same place.
 #[derive(Clone)]
 pub(super) struct Log(Rc<Inner>);
 
 struct Inner {
     now: NowNs,
-    sink: Sink,
+    sink: Option<RefCell<Box<dyn Write>>>,
 }
 
 impl Log {
     pub(super) fn open(target: Option<&LogTarget>, now: NowNs) -> Result<Self, WorkloadError> {
-        let sink = match target {
-            None => Sink::Nowhere,
-            Some(LogTarget::Stdout) => Sink::Stdout,
-            Some(LogTarget::File(path)) => Sink::File(
-                OpenOptions::new()
-                    .create(true)
-                    .append(true)
-                    .open(path)
-                    .map_err(|source| WorkloadError::OpenLog { path: path.clone(), source })?,
-            ),
+        let sink: Option<Box<dyn Write>> = match target {
+            None => None,
+            Some(LogTarget::Stdout) => Some(Box::new(io::stdout())),
+            Some(LogTarget::File(path)) => {
+                let file = OpenOptions::new().create(true).append(true).open(path);
+                let opened = file.map_err(|source| WorkloadError::OpenLog { path: path.clone(), source })?;
+                Some(Box::new(opened))
+            }
         };
-        Ok(Self(Rc::new(Inner { now, sink })))
+        Ok(Self(Rc::new(Inner { now, sink: sink.map(RefCell::new) })))
     }
 
     /// Writes one line. A log that cannot be written must not change how the
     /// server behaves, so failures go to stderr only.
     pub(super) fn write(&self, entry: Entry<'_>) {
-        if matches!(self.0.sink, Sink::Nowhere) {
-            return;
-        }
+        let Some(sink) = &self.0.sink else { return };
         let line = Line { t_ns: (self.0.now)(), entry };
         let written = serde_json::to_vec(&line).map_err(io::Error::from).and_then(|mut bytes| {
             bytes.push(b'\n');
-            match &self.0.sink {
-                Sink::Nowhere => Ok(()),
-                Sink::Stdout => io::stdout().lock().write_all(&bytes),
-                Sink::File(file) => {
-                    let mut file: &File = file;
-                    file.write_all(&bytes)
-                }
-            }
+            sink.borrow_mut().write_all(&bytes)
         });
         if let Err(error) = written {
             eprintln!("rolldrop workload: write log: {error}");

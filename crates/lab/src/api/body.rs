@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, header};
+use http::{Method, Request, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::super::registry::{DeleteOptions, Patch, PatchKind};
 use super::super::schema::Structure;
 use super::super::status::Status;
+use super::fields::FieldValidation;
 use super::protobuf;
 use super::query::Query;
 
@@ -43,8 +44,27 @@ async fn read_as(request: Request<Incoming>, what: &str) -> Result<Value, Status
     format.parse(&body).map_err(unrecognized)
 }
 
-/// Reads a patch.
-pub(super) async fn read_patch(request: Request<Incoming>) -> Result<Patch, Status> {
+/// Reads the change of an object of the kind `top`: a replacement (PUT) or a patch (PATCH).
+pub(super) async fn read_change(
+    request: Request<Incoming>,
+    query: &Query,
+    top: &Structure,
+) -> Result<(Patch, FieldValidation), Status> {
+    match *request.method() {
+        Method::PUT => {
+            let validation = FieldValidation::of(query, "UpdateOptions")?;
+            let body = read_object(request, top).await?;
+            Ok((Patch { kind: PatchKind::Replacement, body }, validation))
+        }
+        Method::PATCH => {
+            let validation = FieldValidation::of(query, "PatchOptions")?;
+            Ok((read_patch(request).await?, validation))
+        }
+        _ => Err(Status::method_not_allowed()),
+    }
+}
+
+async fn read_patch(request: Request<Incoming>) -> Result<Patch, Status> {
     let accepted = "application/json-patch+json, application/merge-patch+json, \
                     application/strategic-merge-patch+json, application/apply-patch+yaml";
     let kind = PatchKind::from_content_type(&content_type(&request));
@@ -107,7 +127,7 @@ impl Format {
                 serde_saphyr::from_slice(body).map_err(|error| format!("yaml parse error: {error}"))
             }
             Self::Protobuf => {
-                let object = protobuf::decode(body).map_err(|error| error.to_string())?;
+                let object = protobuf::decode(body)?;
                 T::deserialize(object).map_err(|error| error.to_string())
             }
         }
@@ -145,7 +165,7 @@ async fn read(request: Request<Incoming>) -> Result<Bytes, Status> {
         .map_err(|_| Status::timeout("the body of the request did not arrive in time"))?;
     body.map(http_body_util::Collected::to_bytes).map_err(|error| {
         if error.is::<LengthLimitError>() {
-            Status::too_large(format!("Request entity too large: limit is {MAX_BODY_BYTES}"))
+            Status::plain(413, format!("Request entity too large: limit is {MAX_BODY_BYTES}"))
         } else {
             Status::bad_request(format!("the body of the request did not arrive: {error}"))
         }

@@ -12,11 +12,8 @@ use super::route::{Document, groups};
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const PROXY_VERBS: [&str; 5] = ["create", "delete", "get", "patch", "update"];
 
-/// The only content type for which client-go asks for OpenAPI v2.
-const SWAGGER_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
-
-/// Answers a GET of `document` from a client that accepts `accept`.
-pub(super) fn answer(document: Document, accept: &str) -> Answer {
+/// Answers a GET of `document`.
+pub(super) fn answer(document: Document) -> Answer {
     let value = match document {
         Document::Version => version(),
         Document::Health => return respond::text("ok"),
@@ -36,8 +33,7 @@ pub(super) fn answer(document: Document, accept: &str) -> Answer {
             group
         }
         Document::Resources(group) => classic(group),
-        Document::Swagger if accept.contains(SWAGGER_PROTOBUF) => return swagger_in_protobuf(),
-        Document::Swagger => swagger(),
+        Document::Swagger => return swagger(),
         Document::OpenApi => openapi_index(),
         Document::OpenApiOf(group) => openapi(group),
     };
@@ -143,20 +139,12 @@ fn api_path(group: &str) -> String {
     if group.is_empty() { "api/v1".to_owned() } else { format!("apis/{group}/v1") }
 }
 
-/// Returns an OpenAPI v2 document that defines no kind. kubectl reads it before it applies a List; it leaves the
-/// checks of kinds without a definition to the server.
-fn swagger() -> Value {
-    json!({
-        "swagger": "2.0",
-        "info": {"title": "Kubernetes", "version": GIT_VERSION},
-        "paths": {},
-        "definitions": {},
-    })
-}
-
-/// Returns the same as an `openapi.v2.Document` (google/gnostic, OpenAPIv2.proto): `swagger` is field 1, `info` field
-/// 2 with `title` 1 and `version` 2, `paths` field 8, `definitions` field 9.
-fn swagger_in_protobuf() -> Answer {
+/// Returns an OpenAPI v2 document that defines no kind, in protobuf, the only form that client-go asks for. kubectl
+/// reads it before it applies a List; it leaves the checks of kinds without a definition to the server.
+///
+/// It is an `openapi.v2.Document` (google/gnostic, OpenAPIv2.proto): `swagger` is field 1, `info` field 2 with `title` 1
+/// and `version` 2, `paths` field 8, `definitions` field 9.
+fn swagger() -> Answer {
     let field = |number: u8, content: &[u8]| {
         let length = u8::try_from(content.len()).unwrap_or(u8::MAX);
         [&[number << 3 | 2, length], content].concat()

@@ -3,6 +3,7 @@
 use http::{HeaderValue, header};
 use serde_json::{Value, json};
 
+use super::super::registry::PatchKind;
 use super::super::schema::{self, Structure};
 use super::super::status::{FieldError, Status};
 use super::query::Query;
@@ -42,9 +43,17 @@ impl FieldValidation {
         })
     }
 
-    /// Checks an object after a patch for unknown fields, before they are dropped.
-    pub(super) fn judge_patched(self, top: &Structure, patched: &Value) -> Result<Warnings, Status> {
-        self.judge(top, patched, |why| Status::invalid_patch(&patched.to_string(), why))
+    /// Checks an object after a change for unknown fields, before they are dropped.
+    pub(super) fn judge_changed(
+        self,
+        kind: PatchKind,
+        top: &Structure,
+        changed: &Value,
+    ) -> Result<Warnings, Status> {
+        match kind {
+            PatchKind::Replacement => self.judge_object(top, changed),
+            _ => self.judge(top, changed, |why| Status::invalid_patch(&changed.to_string(), why)),
+        }
     }
 
     fn judge(

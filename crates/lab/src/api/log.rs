@@ -11,7 +11,7 @@ use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
@@ -19,7 +19,7 @@ use super::super::logs::{LogEntry, container_log, next_log, pod_log_dir, previou
 use super::super::object::{is_terminal, uid};
 use super::super::resource::Resource;
 use super::super::shared::Shared;
-use super::super::status::{FieldError, Status};
+use super::super::status::Status;
 use super::super::value::{self, list, number};
 use super::query::Query;
 use super::respond::{self, Answer, BodyError};
@@ -102,44 +102,26 @@ struct Options {
 
 impl Options {
     fn parse(query: &Query, now_unix_ns: i64) -> Result<Self, Status> {
-        let mut errors = Vec::new();
-        let mut number = |field: &str, least: i64| {
-            let text = query.get(field);
-            let number = match text.parse::<i64>() {
-                _ if text.is_empty() => return Ok(None),
-                Ok(number) => number,
-                Err(_) => return Err(Status::bad_request(format!("{field} must be a number: {text:?}"))),
-            };
-            if number < least {
-                let why = match least {
-                    0 => "must be greater than or equal to 0",
-                    _ => "must be greater than 0",
-                };
-                errors.push(FieldError::invalid(field, &json!(number), why));
-            }
-            Ok(Some(number))
+        let number = |field: &str| match query.get(field) {
+            "" => Ok(None),
+            text => match text.parse::<u32>() {
+                Ok(number) => Ok(Some(number)),
+                Err(_) => Err(Status::bad_request(format!("{field} must be a number from 0: {text:?}"))),
+            },
         };
-        let (tail_lines, limit_bytes) = (number("tailLines", 0)?, number("limitBytes", 1)?);
-        let since_seconds = number("sinceSeconds", 1)?;
         let since_time = match query.get("sinceTime") {
             "" => None,
             text => Some(text.parse::<Timestamp>().map_err(|_| {
                 Status::bad_request(format!("sinceTime must be a time in RFC 3339: {text:?}"))
             })?),
         };
-        if since_seconds.is_some() && since_time.is_some() {
-            let why = "at most one of `sinceTime` or `sinceSeconds` may be specified";
-            errors.push(FieldError::forbidden("", why));
-        }
-        if !errors.is_empty() {
-            return Err(Status::invalid_options("PodLogOptions", &errors));
-        }
-        let before = |seconds: i64| {
+        let since_seconds = number("sinceSeconds")?;
+        let before = |seconds: u32| {
             Timestamp::from_nanosecond(i128::from(now_unix_ns) - i128::from(seconds) * 1_000_000_000).ok()
         };
         Ok(Self {
-            tail_lines: tail_lines.and_then(|lines| usize::try_from(lines).ok()),
-            limit_bytes: limit_bytes.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX),
+            tail_lines: number("tailLines")?.map(|lines| lines as usize),
+            limit_bytes: number("limitBytes")?.map_or(usize::MAX, |bytes| bytes as usize),
             since: since_time.or_else(|| since_seconds.and_then(before)),
             timestamps: query.is_set("timestamps"),
         })

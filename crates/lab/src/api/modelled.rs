@@ -13,97 +13,25 @@ use super::super::registry::{EventType, NOT_MODELLED};
 use super::super::resource::Resource;
 use super::super::schema::{self, Kind, Structure};
 use super::super::shared::Shared;
+use super::super::value::is_empty;
 
-/// The modelled fields of each structure. `field*` includes all fields below it, `field=A|B` only these values; for
-/// other structures the fields below have a line of their own. Metadata always counts as modelled, and no client sets
-/// the status.
-const MODELLED: &str = "
-Pod spec
-Service spec
-Deployment spec
-ReplicaSet spec
-StatefulSet spec
-DaemonSet spec
-PersistentVolumeClaim apiVersion kind metadata* spec status*
-Job spec
-PodDisruptionBudget spec
-ClusterRole rules*
-DeploymentSpec minReadySeconds paused progressDeadlineSeconds replicas revisionHistoryLimit selector* strategy* template
-ReplicaSetSpec minReadySeconds replicas selector* template
-StatefulSetSpec minReadySeconds ordinals* podManagementPolicy replicas revisionHistoryLimit selector* serviceName template
-StatefulSetSpec persistentVolumeClaimRetentionPolicy updateStrategy* volumeClaimTemplates
-StatefulSetPersistentVolumeClaimRetentionPolicy whenDeleted=Retain whenScaled=Retain
-DaemonSetSpec minReadySeconds revisionHistoryLimit selector* template updateStrategy*
-PersistentVolumeClaimSpec accessModes* volumeMode volumeName
-JobSpec activeDeadlineSeconds backoffLimit completionMode completions manualSelector parallelism podReplacementPolicy
-JobSpec selector* template ttlSecondsAfterFinished
-PodDisruptionBudgetSpec maxUnavailable minAvailable selector* unhealthyPodEvictionPolicy
-PodTemplateSpec metadata* spec
-PodSpec affinity automountServiceAccountToken containers dnsPolicy=ClusterFirst|Default enableServiceLinks hostPID
-PodSpec hostAliases* hostname imagePullSecrets* initContainers nodeName nodeSelector* os* preemptionPolicy=PreemptLowerPriority
-PodSpec readinessGates* restartPolicy schedulerName=default-scheduler serviceAccount serviceAccountName shareProcessNamespace subdomain
-PodSpec terminationGracePeriodSeconds tolerations* volumes
-Affinity nodeAffinity
-NodeAffinity requiredDuringSchedulingIgnoredDuringExecution*
-Container args* command* env* envFrom* image imagePullPolicy lifecycle livenessProbe* name ports* readinessProbe*
-Container resources restartPolicy startupProbe* terminationMessagePath terminationMessagePolicy volumeMounts* workingDir
-Lifecycle postStart* preStop* stopSignal
-ResourceRequirements requests*
-Volume configMap* downwardAPI* emptyDir hostPath* name persistentVolumeClaim* projected* secret*
-EmptyDirVolumeSource medium
-ServiceSpec allocateLoadBalancerNodePorts clusterIP clusterIPs* externalName externalTrafficPolicy internalTrafficPolicy
-ServiceSpec ipFamilies=IPv4 ipFamilyPolicy=SingleStack ports publishNotReadyAddresses selector* sessionAffinity
-ServiceSpec sessionAffinityConfig* type=ClusterIP|ExternalName|NodePort
-ServicePort appProtocol name nodePort port protocol=TCP|UDP targetPort
-";
-
-/// Consequences of the most used fields that are not modelled, by structure and field.
-const CONSEQUENCES: [(&str, &str); 27] = [
-    ("Affinity.podAffinity", SPREAD),
-    ("Affinity.podAntiAffinity", SPREAD),
-    ("Container.securityContext", USER),
-    ("Container.volumeDevices", "the container has no such device"),
-    ("EmptyDirVolumeSource.sizeLimit", "no pod is evicted for it"),
-    ("JobSpec.suspend", "the Job runs at once"),
-    ("NodeAffinity.preferredDuringSchedulingIgnoredDuringExecution", SPREAD),
-    ("PersistentVolumeClaimSpec.resources", CLAIM),
-    ("PersistentVolumeClaimSpec.selector", CLAIM),
-    ("PersistentVolumeClaimSpec.storageClassName", CLAIM),
-    ("PodSpec.activeDeadlineSeconds", "nothing ends the pod then"),
-    ("PodSpec.dnsConfig", "names are looked up by the cluster's DNS with its defaults"),
-    ("PodSpec.hostNetwork", "the pod has a network and an address of its own"),
-    ("PodSpec.priorityClassName", "no pod makes room for it"),
-    ("PodSpec.securityContext", USER),
-    ("PodSpec.topologySpreadConstraints", SPREAD),
-    ("ResourceRequirements.limits", "no container is throttled, or killed for memory or storage"),
-    ("ServicePort.protocol", "this port is not routed"),
-    ("ServiceSpec.externalIPs", OUTSIDE),
-    ("ServiceSpec.ipFamilies", "it has an IPv4 address only"),
-    ("ServiceSpec.loadBalancerClass", OUTSIDE),
-    ("ServiceSpec.loadBalancerIP", OUTSIDE),
-    ("ServiceSpec.loadBalancerSourceRanges", OUTSIDE),
-    ("ServiceSpec.trafficDistribution", "connections go to all endpoints alike"),
-    ("ServiceSpec.type", "nothing makes a load balancer; its node ports work"),
-    ("StatefulSetPersistentVolumeClaimRetentionPolicy.whenDeleted", "claims stay when their set goes"),
-    ("StatefulSetPersistentVolumeClaimRetentionPolicy.whenScaled", "claims stay when their pods go"),
-];
-/// Fields that only the kernel dataplane acts on, and the consequence elsewhere.
-const KERNEL_ONLY: [(&str, &str); 2] = [
-    ("PodSpec.hostAliases", "these names are not known in the pod on the userspace dataplane"),
-    (
-        "PodSpec.hostname",
-        "on the userspace dataplane only the variable HOSTNAME has it, and the system gives the machine's name",
-    ),
-];
-const CLAIM: &str = "each claim is a directory of this machine";
-const SPREAD: &str = "pods of one owner are spread over the nodes by their number";
-const USER: &str = "its processes run as the user of the embedded cluster";
-const OUTSIDE: &str = "nothing outside of the cluster leads to it but node ports";
 const NOTHING: &str = "nothing acts on it";
 
-/// Fields of a structure: all of each, some values, or as the table defines for its own structure.
-type Fields = BTreeMap<&'static str, Extent>;
+/// Consequences of fields, by structure and field.
+type Consequences = BTreeMap<&'static str, &'static str>;
 
+/// What `modelled.txt` says.
+#[derive(Debug, Default)]
+struct Table {
+    /// Modelled fields by structure.
+    fields: BTreeMap<&'static str, BTreeMap<&'static str, Extent>>,
+    /// Those of fields that are not modelled.
+    consequences: Consequences,
+    /// Those, on the userspace dataplane, of fields that only the kernel dataplane acts on.
+    kernel_only: Consequences,
+}
+
+/// Modelled part of a field: all of it, some values, or as the table defines for its own structure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Extent {
     All,
@@ -111,18 +39,27 @@ enum Extent {
     Below,
 }
 
-static TABLE: LazyLock<BTreeMap<&'static str, Fields>> = LazyLock::new(|| {
-    let mut table: BTreeMap<&str, Fields> = BTreeMap::new();
-    for line in MODELLED.lines() {
-        let mut words = line.split(' ').filter(|word| !word.is_empty());
-        let Some(structure) = words.next() else { continue };
-        table.entry(structure).or_default().extend(words.map(|word| match word.split_once('=') {
-            Some((field, values)) => (field, Extent::Values(values.split('|').collect())),
-            None => word.strip_suffix('*').map_or((word, Extent::Below), |field| (field, Extent::All)),
-        }));
+static TABLE: LazyLock<Table> = LazyLock::new(|| {
+    let mut table = Table::default();
+    for line in include_str!("modelled.txt").lines().filter(|line| !line.starts_with('#')) {
+        let (key, rest) = line.split_once(' ').unwrap_or((line, ""));
+        if let Some(field) = key.strip_prefix('!') {
+            table.consequences.insert(field, rest);
+        } else if let Some(field) = key.strip_prefix('@') {
+            table.kernel_only.insert(field, rest);
+        } else {
+            table.fields.entry(key).or_default().extend(rest.split(' ').map(parse_field));
+        }
     }
     table
 });
+
+fn parse_field(word: &'static str) -> (&'static str, Extent) {
+    match word.split_once('=') {
+        Some((field, values)) => (field, Extent::Values(values.split('|').collect())),
+        None => word.strip_suffix('*').map_or((word, Extent::Below), |field| (field, Extent::All)),
+    }
+}
 
 /// Reports on `object` the fields that a client has set and that are not modelled, unless they were there `before`.
 /// Returns a sentence for each.
@@ -133,8 +70,8 @@ pub(super) fn record(
     object: &Value,
 ) -> Vec<String> {
     let kernel_only = match shared.network {
-        Network::Userspace => &KERNEL_ONLY[..],
-        Network::Kernel(_) => &[],
+        Network::Userspace => &TABLE.kernel_only,
+        Network::Kernel(_) => &BTreeMap::new(),
     };
     let mut new = not_modelled(resource, object, kernel_only);
     if let Some(before) = before.filter(|_| !new.is_empty()) {
@@ -163,12 +100,12 @@ pub(super) fn record(
 fn not_modelled(
     resource: Resource,
     object: &Value,
-    not_here: &'static [(&'static str, &'static str)],
+    not_here: &Consequences,
 ) -> BTreeMap<String, &'static str> {
     let top = schema::of(resource);
     let mut search = Search { not_here, found: BTreeMap::new() };
     // Kinds that the table lacks are the cluster's own, or are for programs that read them.
-    if TABLE.contains_key(top.name)
+    if TABLE.fields.contains_key(top.name)
         && let Some(map) = object.as_object()
     {
         let asked = map
@@ -180,28 +117,25 @@ fn not_modelled(
 }
 
 /// A search for fields that are not modelled.
-struct Search {
+struct Search<'a> {
     /// Fields that this dataplane does not model, and the consequence.
-    not_here: &'static [(&'static str, &'static str)],
+    not_here: &'a Consequences,
     found: BTreeMap<String, &'static str>,
 }
 
-impl Search {
+impl Search<'_> {
     fn look<'a>(
         &mut self,
         of: &Structure,
         fields: impl IntoIterator<Item = (&'a String, &'a Value)>,
         path: &str,
     ) {
-        let modelled = TABLE.get(of.name);
+        let modelled = TABLE.fields.get(of.name);
         for (name, value) in fields {
             let Some(field) = of.fields.get(name.as_str()) else { continue };
             let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
             let key = format!("{}.{name}", of.name);
-            let consequence = |list: &[(&str, &'static str)]| {
-                list.iter().find(|(field, _)| *field == key).map(|(_, consequence)| *consequence)
-            };
-            let not_here = consequence(self.not_here);
+            let not_here = self.not_here.get(key.as_str()).copied();
             let is_modelled = match modelled.and_then(|fields| fields.get(name.as_str())) {
                 _ if is_empty(value) => true,
                 None => false,
@@ -214,8 +148,8 @@ impl Search {
                 }
             };
             if !is_modelled {
-                let means = not_here.or_else(|| consequence(&CONSEQUENCES)).unwrap_or(NOTHING);
-                self.found.insert(path, means);
+                let means = not_here.or_else(|| TABLE.consequences.get(key.as_str()).copied());
+                self.found.insert(path, means.unwrap_or(NOTHING));
             }
         }
     }
@@ -233,17 +167,6 @@ impl Search {
     }
 }
 
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null | Value::Bool(false) => true,
-        Value::Number(number) => number.as_i64() == Some(0),
-        Value::String(text) => text.is_empty(),
-        Value::Array(list) => list.is_empty(),
-        Value::Object(map) => map.is_empty(),
-        Value::Bool(true) => false,
-    }
-}
-
 fn is_one_of(value: &Value, values: &[&str]) -> bool {
     match value {
         Value::Array(list) => list.iter().all(|value| is_one_of(value, values)),
@@ -253,8 +176,6 @@ fn is_one_of(value: &Value, values: &[&str]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use rolldrop_record::Clock;
     use serde_json::json;
 
@@ -263,7 +184,7 @@ mod tests {
     use crate::registry::Registry;
 
     fn paths(resource: Resource, object: Value) -> Vec<String> {
-        not_modelled(resource, &object, &[]).into_keys().collect()
+        not_modelled(resource, &object, &BTreeMap::new()).into_keys().collect()
     }
 
     #[test]
@@ -277,7 +198,7 @@ mod tests {
                 .kind
                 .clone()
         };
-        for (structure, fields) in &*TABLE {
+        for (structure, fields) in &TABLE.fields {
             for (name, extent) in fields {
                 let mut kind = field(structure, name);
                 while let Kind::List(element) = kind {
@@ -285,24 +206,34 @@ mod tests {
                 }
                 if let (Kind::Structure(index), Extent::Below) = (&kind, extent) {
                     let below = schema::structure(*index).name;
-                    assert!(TABLE.contains_key(below), "{structure}.{name}: nothing is said of {below}");
+                    assert!(
+                        TABLE.fields.contains_key(below),
+                        "{structure}.{name}: nothing is said of {below}"
+                    );
                 }
             }
         }
-        for (key, _) in KERNEL_ONLY {
+        for key in TABLE.kernel_only.keys() {
             let (structure, name) = key.split_once('.').unwrap();
             field(structure, name);
-            assert!(TABLE[structure].contains_key(name), "{key} is modelled nowhere");
+            assert!(TABLE.fields[structure].contains_key(name), "{key} is modelled nowhere");
         }
-        for (key, _) in CONSEQUENCES {
+        for key in TABLE.consequences.keys() {
             let (structure, name) = key.split_once('.').unwrap();
             field(structure, name);
             let is_modelled =
-                TABLE[structure].get(name).is_some_and(|extent| !matches!(extent, Extent::Values(_)));
+                TABLE.fields[structure].get(name).is_some_and(|extent| !matches!(extent, Extent::Values(_)));
             assert!(!is_modelled, "{key} is modelled");
         }
-        let keys: BTreeSet<_> = CONSEQUENCES.iter().map(|(key, _)| key).collect();
-        assert_eq!(keys.len(), CONSEQUENCES.len());
+        let text = include_str!("modelled.txt");
+        assert_eq!(
+            TABLE.consequences.len(),
+            text.matches(
+                "
+!"
+            )
+            .count()
+        );
     }
 
     #[test]
@@ -333,7 +264,7 @@ mod tests {
         ] {
             let created = create(resource, "default", json!({"metadata": {"name": "web"}, "spec": spec}));
             assert_eq!(
-                not_modelled(resource, &created, &KERNEL_ONLY),
+                not_modelled(resource, &created, &TABLE.kernel_only),
                 BTreeMap::new(),
                 "{}",
                 resource.kind()
@@ -376,7 +307,7 @@ mod tests {
         let named =
             json!({"spec": {"hostname": "db", "hostAliases": [{"ip": "10.0.0.9", "hostnames": ["old"]}]}});
         assert!(paths(Resource::Pods, named.clone()).is_empty());
-        let on_userspace = not_modelled(Resource::Pods, &named, &KERNEL_ONLY);
+        let on_userspace = not_modelled(Resource::Pods, &named, &TABLE.kernel_only);
         assert_eq!(on_userspace.into_keys().collect::<Vec<_>>(), ["spec.hostAliases", "spec.hostname"]);
         assert!(paths(Resource::Nodes, json!({"spec": {"podCIDR": "10.0.0.0/24"}})).is_empty());
     }

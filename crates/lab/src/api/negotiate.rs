@@ -40,7 +40,8 @@ pub(super) fn view<B>(request: &Request<B>) -> Result<View, Status> {
             Some(_) => None,
         }
     };
-    accept.split(',').find_map(known).ok_or_else(Status::not_acceptable)
+    let refused = "only the following media types are accepted: application/json";
+    accept.split(',').find_map(known).ok_or_else(|| Status::plain(406, refused))
 }
 
 /// Returns the `Accept` header; empty if there is none.

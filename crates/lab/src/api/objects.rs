@@ -13,7 +13,7 @@ use super::super::schema;
 use super::super::selector::Selection;
 use super::super::shared::Shared;
 use super::super::status::Status;
-use super::body::{read_delete_options, read_object, read_patch};
+use super::body::{read_change, read_delete_options, read_object};
 use super::fields::{FieldValidation, Warnings};
 use super::present::Presentation;
 use super::query::Query;
@@ -108,12 +108,6 @@ pub(super) async fn object(
         _ => Part::Main,
     };
     let show = |object: &Value| presentation.object(StatusCode::OK, shared, resource, object);
-    let not_modelled = |effect: Effect, before: Option<&Value>, object: &Value| match effect == Effect::Stored
-        && part == Part::Main
-    {
-        true => modelled::record(shared, resource, before, object),
-        false => Vec::new(),
-    };
     let answer = match *request.method() {
         Method::GET if query.is_set("watch") => {
             let only_this = Selection::field("metadata.name", name);
@@ -121,29 +115,21 @@ pub(super) async fn object(
             return watch::answer(server, query, presentation, resource, namespace, only_this);
         }
         Method::GET => show(&*registry.get(resource, namespace, name)?),
-        Method::PUT => {
+        Method::PUT | Method::PATCH => {
             let effect = query.effect()?;
-            let validation = FieldValidation::of(query, "UpdateOptions")?;
-            let object = read_object(request, schema::of(resource)).await?;
-            let mut warnings = validation.judge_object(schema::of(resource), &object)?;
-            let before = registry.get(resource, namespace, name).ok();
-            let updated = registry.update_with(resource, namespace, name, part, object, effect)?;
-            warnings.extend(not_modelled(effect, before.as_deref(), &updated));
-            warnings.add_to(show(&updated))
-        }
-        Method::PATCH => {
-            let effect = query.effect()?;
-            let validation = FieldValidation::of(query, "PatchOptions")?;
-            let patch = read_patch(request).await?;
+            let top = schema::of(resource);
+            let (patch, validation) = read_change(request, query, top).await?;
             let mut warnings = Warnings::default();
-            let judge = |patched: &Value| {
-                warnings = validation.judge_patched(schema::of(resource), patched)?;
+            let judge = |changed: &Value| {
+                warnings = validation.judge_changed(patch.kind, top, changed)?;
                 Ok(())
             };
             let before = registry.get(resource, namespace, name).ok();
-            let patched = registry.patch(resource, namespace, name, part, &patch, effect, judge)?;
-            warnings.extend(not_modelled(effect, before.as_deref(), &patched));
-            warnings.add_to(show(&patched))
+            let changed = registry.patch(resource, namespace, name, part, &patch, effect, judge)?;
+            if effect == Effect::Stored && part == Part::Main {
+                warnings.extend(modelled::record(shared, resource, before.as_deref(), &changed));
+            }
+            warnings.add_to(show(&changed))
         }
         Method::DELETE if part == Part::Main => {
             let options = read_delete_options(request, query).await?;
@@ -191,19 +177,18 @@ fn respond_deleted(resource: Resource, deleted: &Deleted) -> Answer {
     respond::success(StatusCode::OK, details)
 }
 
-/// Reads from the query the part of a list that the client asks for. A version without `resourceVersionMatch` is a
-/// lower bound.
+/// Reads from the query the part of a list that the client asks for.
 fn page_request(query: &Query) -> Result<PageRequest, Status> {
     let number = |name: &str| match query.get(name) {
         "" => Ok(0),
         text => text.parse::<u64>().map_err(|_| Status::bad_request(format!("invalid {name}: {text:?}"))),
     };
-    let version = number("resourceVersion")?;
-    let exact_version = match query.get("resourceVersionMatch") {
-        "" | "NotOlderThan" => None,
-        "Exact" if version > 0 => Some(version),
-        other => return Err(Status::bad_request(format!("invalid resourceVersionMatch: {other:?}"))),
-    };
+    if !matches!(query.get("resourceVersionMatch"), "" | "NotOlderThan") {
+        return Err(Status::bad_request(
+            "a list shows the present state: use resourceVersionMatch=NotOlderThan",
+        ));
+    }
+    let least_version = number("resourceVersion")?;
     let limit = usize::try_from(number("limit")?).unwrap_or(usize::MAX);
-    Ok(PageRequest { limit, token: query.get("continue").to_owned(), exact_version, least_version: version })
+    Ok(PageRequest { limit, token: query.get("continue").to_owned(), least_version })
 }

@@ -13,31 +13,19 @@ use super::super::schema::{self, Field, Kind, Structure};
 
 /// First bytes of every object in protobuf.
 const MAGIC: &[u8] = b"k8s\0";
-
-/// Reason why bytes could not be decoded as an object.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum DecodeError {
-    #[error("the body does not begin as an object in protobuf does")]
-    NoMagic,
-    #[error("the body ends in the middle of a field")]
-    Truncated,
-    #[error("the body holds what is no field: wire type {0}")]
-    WireType(u64),
-    #[error("field {0} is of another type")]
-    FieldType(String),
-    #[error("no kind {kind:?} is known in version {api_version:?}")]
-    UnknownKind { kind: String, api_version: String },
-}
-
-use DecodeError::{FieldType, NoMagic, Truncated, UnknownKind, WireType};
+const TRUNCATED: &str = "the body ends in the middle of a field";
 
 /// Reads one object.
-pub(super) fn decode(body: &[u8]) -> Result<Value, DecodeError> {
+pub(super) fn decode(body: &[u8]) -> Result<Value, String> {
     // The envelope: 1 is the type (1 apiVersion, 2 kind), 2 the object itself.
-    let envelope = Message::of(body.strip_prefix(MAGIC).ok_or(NoMagic)?)?;
+    let envelope = Message::of(
+        body.strip_prefix(MAGIC).ok_or("the body does not begin as an object in protobuf does")?,
+    )?;
     let type_meta = Message::of(envelope.bytes(1, "typeMeta")?)?;
     let (api_version, kind) = (type_meta.text(1, "apiVersion")?, type_meta.text(2, "kind")?);
-    let Some(structure) = schema::named(&kind) else { return Err(UnknownKind { kind, api_version }) };
+    let Some(structure) = schema::named(&kind) else {
+        return Err(format!("no kind {kind:?} is known in version {api_version:?}"));
+    };
     let mut fields = Map::new();
     read_structure(envelope.bytes(2, "raw")?, structure, &[], &mut fields)?;
     fields.insert("apiVersion".to_owned(), json!(api_version));
@@ -51,7 +39,7 @@ fn read_structure(
     structure: &Structure,
     path: &[u32],
     object: &mut Map<String, Value>,
-) -> Result<(), DecodeError> {
+) -> Result<(), String> {
     for (number, data) in Message::of(bytes)?.0 {
         let here = [path, &[number]].concat();
         let found = structure.fields.iter().find(|(_, field)| field.protobuf.starts_with(&here));
@@ -70,13 +58,13 @@ fn read_field(
     field: &Field,
     data: Data<'_>,
     object: &mut Map<String, Value>,
-) -> Result<(), DecodeError> {
+) -> Result<(), String> {
     match &field.kind {
         Kind::List(element) => {
             let element = read_value(name, element, data)?;
             match object.entry(name).or_insert_with(|| json!([])) {
                 Value::Array(list) => list.push(element),
-                _ => return Err(FieldType(name.to_owned())),
+                _ => return Err(wrong_type(name)),
             }
         }
         Kind::Map(element) => {
@@ -97,8 +85,8 @@ fn read_field(
     Ok(())
 }
 
-fn read_value(name: &str, kind: &Kind, data: Data<'_>) -> Result<Value, DecodeError> {
-    let wrong = || FieldType(name.to_owned());
+fn read_value(name: &str, kind: &Kind, data: Data<'_>) -> Result<Value, String> {
+    let wrong = || wrong_type(name);
     Ok(match kind {
         Kind::String => json!(data.text(name)?),
         Kind::Bool => json!(data.number(name)? != 0),
@@ -147,22 +135,22 @@ enum Data<'a> {
 }
 
 impl<'a> Data<'a> {
-    fn bytes(self, name: &str) -> Result<&'a [u8], DecodeError> {
+    fn bytes(self, name: &str) -> Result<&'a [u8], String> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
-            Self::Number(_) => Err(FieldType(name.to_owned())),
+            Self::Number(_) => Err(wrong_type(name)),
         }
     }
 
-    fn text(self, name: &str) -> Result<String, DecodeError> {
-        String::from_utf8(self.bytes(name)?.to_vec()).map_err(|_| FieldType(name.to_owned()))
+    fn text(self, name: &str) -> Result<String, String> {
+        String::from_utf8(self.bytes(name)?.to_vec()).map_err(|_| wrong_type(name))
     }
 
     /// Numbers are written as 64 bits in two's complement.
-    fn number(self, name: &str) -> Result<i64, DecodeError> {
+    fn number(self, name: &str) -> Result<i64, String> {
         match self {
             Self::Number(number) => Ok(number.cast_signed()),
-            Self::Bytes(_) => Err(FieldType(name.to_owned())),
+            Self::Bytes(_) => Err(wrong_type(name)),
         }
     }
 }
@@ -171,20 +159,20 @@ impl<'a> Data<'a> {
 struct Message<'a>(Vec<(u32, Data<'a>)>);
 
 impl<'a> Message<'a> {
-    fn of(mut bytes: &'a [u8]) -> Result<Self, DecodeError> {
+    fn of(mut bytes: &'a [u8]) -> Result<Self, String> {
         let mut fields = Vec::new();
         while !bytes.is_empty() {
             let tag = varint(&mut bytes)?;
-            let number = u32::try_from(tag >> 3).map_err(|_| WireType(tag & 7))?;
+            let number = u32::try_from(tag >> 3).map_err(|_| wrong_wire_type(tag & 7))?;
             let data = match tag & 7 {
                 0 => Data::Number(varint(&mut bytes)?),
                 1 => Data::Bytes(take(&mut bytes, 8)?),
                 2 => {
                     let length = varint(&mut bytes)?;
-                    Data::Bytes(take(&mut bytes, usize::try_from(length).map_err(|_| Truncated)?)?)
+                    Data::Bytes(take(&mut bytes, usize::try_from(length).map_err(|_| TRUNCATED)?)?)
                 }
                 5 => Data::Bytes(take(&mut bytes, 4)?),
-                other => return Err(WireType(other)),
+                other => return Err(wrong_wire_type(other)),
             };
             fields.push((number, data));
         }
@@ -197,20 +185,28 @@ impl<'a> Message<'a> {
     }
 
     /// Returns the bytes of a field; none if it is missing.
-    fn bytes(&self, number: u32, name: &str) -> Result<&'a [u8], DecodeError> {
+    fn bytes(&self, number: u32, name: &str) -> Result<&'a [u8], String> {
         self.get(number).map_or(Ok(&[]), |data| data.bytes(name))
     }
 
-    fn text(&self, number: u32, name: &str) -> Result<String, DecodeError> {
+    fn text(&self, number: u32, name: &str) -> Result<String, String> {
         self.get(number).map_or(Ok(String::new()), |data| data.text(name))
     }
 
-    fn number(&self, number: u32, name: &str) -> Result<Option<i64>, DecodeError> {
+    fn number(&self, number: u32, name: &str) -> Result<Option<i64>, String> {
         self.get(number).map(|data| data.number(name)).transpose()
     }
 }
 
-fn varint(bytes: &mut &[u8]) -> Result<u64, DecodeError> {
+fn wrong_type(name: &str) -> String {
+    format!("field {name} is of another type")
+}
+
+fn wrong_wire_type(found: u64) -> String {
+    format!("the body holds what is no field: wire type {found}")
+}
+
+fn varint(bytes: &mut &[u8]) -> Result<u64, String> {
     let mut value = 0;
     for shift in (0..u64::BITS).step_by(7) {
         let byte = take(bytes, 1)?[0];
@@ -219,11 +215,11 @@ fn varint(bytes: &mut &[u8]) -> Result<u64, DecodeError> {
             return Ok(value);
         }
     }
-    Err(Truncated)
+    Err(TRUNCATED.to_owned())
 }
 
-fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Result<&'a [u8], DecodeError> {
-    bytes.split_off(..length).ok_or(Truncated)
+fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Result<&'a [u8], String> {
+    bytes.split_off(..length).ok_or_else(|| TRUNCATED.to_owned())
 }
 
 #[cfg(test)]
@@ -302,14 +298,19 @@ mod tests {
     }
 
     #[test]
-    fn malformed_protobuf_returns_typed_error() {
-        assert_eq!(decode(b"{}"), Err(NoMagic));
-        assert_eq!(decode(b"k8s\0\x0a\x7f"), Err(Truncated));
-        assert_eq!(decode(b"k8s\0\x0b"), Err(WireType(3)));
-        assert!(matches!(decode(&envelope("v9", "Thing", b"")), Err(UnknownKind { .. })));
-        let name_is_number = message(1, &number(1, 5));
-        let error = decode(&envelope("v1", "Pod", &name_is_number)).unwrap_err();
-        assert_eq!(error, FieldType("name".to_owned()));
+    fn malformed_protobuf_is_explained() {
+        let name_is_number = envelope("v1", "Pod", &message(1, &number(1, 5)));
+        let unknown = envelope("v9", "Thing", b"");
+        for (bytes, why) in [
+            (&b"{}"[..], "does not begin"),
+            (b"k8s\0\x0a\x7f", TRUNCATED),
+            (b"k8s\0\x0b", "wire type 3"),
+            (&unknown, "no kind \"Thing\""),
+            (&name_is_number, "field name is of another type"),
+        ] {
+            let error = decode(bytes).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
     }
 
     proptest! {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::rbac::{self, Attributes, BoundRoles, ResourceTarget, Target};
 use super::super::registry::Registry;
-use super::super::status::{FieldError, Status};
+use super::super::status::Status;
 use super::super::tokens::User;
 use super::super::value::{list, text};
 use super::body::read_any;
@@ -65,7 +65,7 @@ pub(super) async fn answer(
     }
     let asked: Value = read_any(request).await?;
     let status = match review {
-        Review::Access => access(registry, user, &asked["spec"])?,
+        Review::Access => access(registry, user, &asked["spec"]),
         Review::Rules => rules(registry, user, text(&asked["spec"]["namespace"]))?,
         Review::Subject => json!({"userInfo": {"username": user.name(), "groups": user.groups()}}),
     };
@@ -81,38 +81,27 @@ pub(super) async fn answer(
     Ok(respond::json(StatusCode::CREATED, &answered))
 }
 
-fn access(registry: &Registry, user: &User, spec: &Value) -> Result<Value, Status> {
+fn access(registry: &Registry, user: &User, spec: &Value) -> Value {
     let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
     let field = |name: &str| text(&resource[name]).to_owned();
-    let (verb, target) = match (resource.is_object(), path.is_object()) {
-        (true, false) => {
-            let target = ResourceTarget {
-                group: field("group"),
-                resource: field("resource"),
-                subresource: field("subresource"),
-                namespace: field("namespace"),
-                name: field("name"),
-            };
-            (&resource["verb"], Target::Resource(target))
-        }
-        (false, true) => (&path["verb"], Target::Path(text(&path["path"]).to_owned())),
-        (_, is_both) => {
-            let why = if is_both {
-                "cannot be specified in combination with resourceAttributes"
-            } else {
-                "exactly one of nonResourceAttributes or resourceAttributes must be specified"
-            };
-            let error = FieldError::invalid("spec.resourceAttributes", resource, why);
-            let review = Review::Access;
-            return Err(Status::invalid_kind(review.group(), review.kind(), "", &[error]));
-        }
+    let (verb, target) = if resource.is_object() {
+        let target = ResourceTarget {
+            group: field("group"),
+            resource: field("resource"),
+            subresource: field("subresource"),
+            namespace: field("namespace"),
+            name: field("name"),
+        };
+        (&resource["verb"], Target::Resource(target))
+    } else {
+        (&path["verb"], Target::Path(text(&path["path"]).to_owned()))
     };
     let attributes = Attributes { verb: text(verb).to_owned(), target };
-    Ok(match rbac::decide(registry, user, &attributes) {
+    match rbac::decide(registry, user, &attributes) {
         Ok(()) => json!({"allowed": true}),
         Err(reason) if reason.is_empty() => json!({"allowed": false}),
         Err(reason) => json!({"allowed": false, "reason": reason}),
-    })
+    }
 }
 
 fn rules(registry: &Registry, user: &User, namespace: &str) -> Result<Value, Status> {

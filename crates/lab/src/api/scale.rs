@@ -4,13 +4,13 @@ use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-use super::super::registry::{Part, Patch, check_shape_of};
+use super::super::registry::{Part, check_shape_of};
 use super::super::resource::Resource;
 use super::super::schema::{self, Structure};
 use super::super::shared::Shared;
 use super::super::status::{FieldError, Status};
-use super::body::{read_object, read_patch};
-use super::fields::{FieldValidation, Warnings};
+use super::body::read_change;
+use super::fields::Warnings;
 use super::query::Query;
 use super::respond::{self, Answer};
 use super::table;
@@ -18,12 +18,6 @@ use super::table;
 const KIND: &str = "Scale";
 const GROUP: &str = "autoscaling";
 const API_VERSION: &str = "autoscaling/v1";
-
-/// Scale that a client asks for.
-enum Wish {
-    Replaced(Value),
-    Patched(Patch),
-}
 
 /// Serves a request for the scale of a workload.
 pub(super) async fn answer(
@@ -41,29 +35,11 @@ pub(super) async fn answer(
     }
     let top = schema::named(KIND).ok_or_else(|| Status::internal("there is no schema of a scale"))?;
     let effect = query.effect()?;
+    let (patch, validation) = read_change(request, query, top).await?;
     let mut warnings = Warnings::default();
-    let (wish, validation) = match *request.method() {
-        Method::PUT => {
-            let validation = FieldValidation::of(query, "UpdateOptions")?;
-            let scale = read_object(request, top).await?;
-            warnings = validation.judge_object(top, &scale)?;
-            (Wish::Replaced(scale), validation)
-        }
-        Method::PATCH => {
-            let validation = FieldValidation::of(query, "PatchOptions")?;
-            (Wish::Patched(read_patch(request).await?), validation)
-        }
-        _ => return Err(Status::method_not_allowed()),
-    };
     let scaled = registry.modify_with(resource, namespace, name, Part::Main, effect, |object| {
-        let scale = match wish {
-            Wish::Replaced(scale) => scale,
-            Wish::Patched(patch) => {
-                let scale = patch.apply(top, &scale_of(object))?;
-                warnings = validation.judge_patched(top, &scale)?;
-                scale
-            }
-        };
+        let scale = patch.apply(top, &scale_of(object))?;
+        warnings = validation.judge_changed(patch.kind, top, &scale)?;
         set_scale(object, top, &scale)
     })?;
     Ok(warnings.add_to(show(&scaled)))

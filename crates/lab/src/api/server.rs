@@ -1,10 +1,8 @@
-//! State of the API server that no other part uses: its users' tokens, its access to the node agents, and its cache
-//! of serialised objects.
+//! State of the API server that no other part uses: its users' tokens and its access to the node agents.
 
 use super::super::agents::Agents;
 use super::super::shared::Shared;
 use super::super::tokens::Tokens;
-use super::serialised::Serialised;
 use super::tls::Identity;
 
 /// The state of an API server.
@@ -14,11 +12,10 @@ pub(crate) struct Server {
     pub(crate) agents: Agents,
     pub(crate) tokens: Tokens,
     pub(crate) identity: Identity,
-    pub(super) serialised: Serialised,
 }
 
 impl Server {
     pub(crate) fn new(shared: Shared, agents: Agents, tokens: Tokens, identity: Identity) -> Self {
-        Self { shared, agents, tokens, identity, serialised: Serialised::default() }
+        Self { shared, agents, tokens, identity }
     }
 }

@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 
 use super::super::resource::Resource;
 pub(super) use cells::selector;
-use pod::Row;
 
 /// Object that each row includes besides its cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,17 +32,12 @@ pub(super) fn table<'a>(
     now: Timestamp,
 ) -> Value {
     let rows = objects.into_iter().map(|object| {
-        let Row { cells, completed } = row(resource, object, now);
         let shown = match include {
             Include::Nothing => Value::Null,
             Include::Metadata => metadata_of(object),
             Include::Object => object.clone(),
         };
-        let mut row = json!({"cells": cells, "object": shown});
-        if let Some(conditions) = completed {
-            row["conditions"] = conditions;
-        }
-        row
+        json!({"cells": row(resource, object, now), "object": shown})
     });
     let rows: Vec<_> = rows.collect();
     let columns = if with_columns { columns::definitions(resource.kind()) } else { Value::Null };
@@ -65,13 +59,13 @@ pub(super) fn metadata_of(object: &Value) -> Value {
     })
 }
 
-fn row(resource: Resource, object: &Value, now: Timestamp) -> Row {
+fn row(resource: Resource, object: &Value, now: Timestamp) -> Vec<Value> {
     if resource == Resource::Pods {
         return pod::row(object, now);
     }
     let columns = columns::names(resource.kind());
     let cell = |column| cells::cell(resource, column, object, now).unwrap_or_default();
-    Row { cells: columns.map(cell).collect(), completed: None }
+    columns.map(cell).collect()
 }
 
 #[cfg(test)]

@@ -30,5 +30,5 @@ pub(super) fn answer(subresource: &str, shared: &Shared, namespace: &str, name: 
         "portforward" => ("port-forward", "the pod's address can be reached as it is".to_owned()),
         _ => ("a change of a running pod's containers", "make a new pod".to_owned()),
     };
-    Status::not_implemented(format!("{what} is not supported by the embedded cluster: {instead}"))
+    Status::plain(501, format!("{what} is not supported by the embedded cluster: {instead}"))
 }

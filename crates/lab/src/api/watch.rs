@@ -1,7 +1,7 @@
 //! Watches: one JSON object per line, each sent as soon as it happens.
 //!
-//! An object that many watchers see is serialised once (`serialised`). Events that are already there are sent
-//! together. A watcher that does not read holds one chunk of them and a place in the history, no more.
+//! Events that are already there are sent together. A watcher that does not read holds one chunk of them and a place
+//! in the history, no more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -141,7 +141,7 @@ impl Feed {
             WatchEventType::Deleted => "DELETED",
         };
         if self.presentation.is_whole() {
-            write_line(event_type, &self.server.serialised.of(&event.object), chunk);
+            write_line(event_type, event.object.to_string().as_bytes(), chunk);
         } else {
             let shown = self.presentation.event_object(
                 &self.server.shared,

@@ -12,17 +12,12 @@ use serde_json::{Map, Value, json};
 
 use super::deployment::sizes::{Round, amount};
 use super::worker::{self, BACK_OFF, Outcome};
-use crate::conditions::of as condition;
 use crate::conditions::{self, unix_seconds};
 use crate::object::{Key, controller_of, is_being_deleted, is_ready, key, uid};
-use crate::registry::{
-    EventType, Observed, Part, Registry, WatchEventType, covers, follow, set_allowed_condition,
-};
+use crate::registry::{Observed, Part, Registry, WatchEventType, covers, follow, set_allowed_condition};
 use crate::resource::Resource;
 use crate::shared::Shared;
 use crate::value::{number, text};
-
-const COMPONENT: &str = "controllermanager";
 
 /// Time within which an approved eviction must become a deletion (`DeletionTimeout`).
 const DELETION_TIMEOUT: Duration = Duration::from_secs(120);
@@ -50,21 +45,8 @@ fn reconcile(shared: &Shared, (namespace, name): &Key) -> Outcome {
     let Ok(budget) = registry.get(Resource::PodDisruptionBudgets, namespace, name) else { return Ok(None) };
     let mut pods = registry.all(Resource::Pods, Some(namespace));
     pods.retain(|pod| covers(&budget, pod));
-    if pods.is_empty() && condition(&budget, "DisruptionAllowed").is_null() {
-        registry.record_event(&budget, EventType::Normal, "NoPods", "No matching pods found", COMPONENT);
-    }
     let now = registry.now();
     let demand = demand(registry, &budget, &pods);
-    if let Err(why) = &demand {
-        let message = format!("Failed to calculate the number of expected pods: {why}");
-        let reason = "CalculateExpectedPodCountFailed";
-        registry.record_event(&budget, EventType::Warning, reason, &message, COMPONENT);
-    }
-    for pod in pods.iter().filter(|pod| is_overdue(&budget, pod, &now)) {
-        // The namespace twice, as in Kubernetes.
-        let message = format!("Pod was expected by PDB {namespace}/{namespace} to be deleted but it wasn't");
-        registry.record_event(pod, EventType::Warning, "NotDeleted", &message, COMPONENT);
-    }
     let mut again = None;
     registry.change(Resource::PodDisruptionBudgets, &budget, Part::Status, |budget| match demand {
         Ok(demand) => again = fill_status(budget, &pods, demand, &now),
@@ -157,12 +139,6 @@ fn fill_status(budget: &mut Value, pods: &[Arc<Value>], demand: Demand, now: &st
     budget["status"] = status;
     set_allowed_condition(budget, now);
     again
-}
-
-/// Returns true if an eviction of the pod was approved, and the pod was not deleted in time.
-fn is_overdue(budget: &Value, pod: &Value, now: &str) -> bool {
-    let approved = &budget["status"]["disruptedPods"][&key(pod).1];
-    approved.is_string() && !is_being_deleted(pod) && time_left(approved, now).is_none()
 }
 
 /// Returns the time in which an eviction that was approved at `since` must become a deletion; `None` if it is over.
@@ -298,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn budget_detects_unscalable_owner_and_overdue_eviction() {
+    async fn budget_detects_unscalable_owner() {
         let owner =
             json!({"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true});
         let bench = bench_with(json!({"maxUnavailable": 1})).await;
@@ -309,19 +285,9 @@ mod tests {
             Resource::Pods,
             json!({"metadata": {"name": "j-1", "labels": labels, "ownerReferences": [owner]}, "spec": {"containers": [app]}}),
         );
-        let why = "Failed to calculate the number of expected pods: \
-                   jobs.batch does not implement the scale subresource";
-        let said = |bench: &Bench| bench.events("CalculateExpectedPodCountFailed");
-        bench.holds("it is said", |bench| said(bench) == [why]).await;
         counts_become(&bench, [0, 3, 2, 3]).await;
-
-        let budget =
-            json!({"metadata": {"name": "web"}, "status": {"disruptedPods": {"a": "2026-01-01T00:00:00Z"}}});
-        let is_overdue = |pod: Value, now: &str| super::is_overdue(&budget, &pod, now);
-        let pod = json!({"metadata": {"name": "a"}});
-        assert!(!is_overdue(pod.clone(), "2026-01-01T00:01:59Z") && is_overdue(pod, "2026-01-01T00:02:00Z"));
-        let going = json!({"metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}});
-        assert!(!is_overdue(going, "2026-01-01T00:02:09Z"));
-        assert!(!is_overdue(json!({"metadata": {"name": "b"}}), "2026-01-01T00:02:09Z"));
+        let budget = bench.get(Resource::PodDisruptionBudgets, "web");
+        let why = "jobs.batch does not implement the scale subresource";
+        assert_eq!(conditions::of(&budget, "DisruptionAllowed")["message"], why);
     }
 }

@@ -16,7 +16,7 @@ use futures::stream::{self, BoxStream};
 use serde_json::{Value, json};
 
 use super::client_rate::ClientRate;
-use super::endpoints::{self, Group};
+use super::endpoints::{self, Group, labels};
 use super::queue::Queue;
 use super::worker::{self, BackOff, Outcome};
 use crate::object::{
@@ -29,7 +29,7 @@ use crate::shared::Shared;
 use crate::status::Status;
 use crate::sync::lock;
 use crate::value::list;
-use crate::well_known::{HEADLESS, SERVICE_NAME};
+use crate::well_known::SERVICE_NAME;
 use view::View;
 
 const COMPONENT: &str = "endpoint-slice-controller";
@@ -224,20 +224,6 @@ fn new_slice(service: &Value, labels: &Value, ports: &Value, endpoints: Vec<Valu
         "endpoints": endpoints,
         "ports": ports,
     })
-}
-
-/// Returns the labels of a Service's slices: the Service's own, and those by which slices are found.
-fn labels(service: &Value, own: Value) -> Value {
-    let mut labels = own;
-    for (name, value) in service["metadata"]["labels"].as_object().into_iter().flatten() {
-        if labels.get(name).is_none() && name != HEADLESS {
-            labels[name] = value.clone();
-        }
-    }
-    if service["spec"]["clusterIP"] == "None" {
-        labels[HEADLESS] = json!("");
-    }
-    labels
 }
 
 /// Groups endpoints by the ports that the Service's target ports have in their pods. There is always one group, if

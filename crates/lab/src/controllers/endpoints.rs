@@ -29,7 +29,7 @@ pub(super) async fn write<'a>(
     let (namespace, name) = key(service);
     let subsets: Vec<_> = groups.filter_map(|(ports, endpoints)| subset(ports, endpoints)).collect();
     let subsets = if subsets.is_empty() { Value::Null } else { json!(subsets) };
-    let labels = labels(service);
+    let labels = labels(service, json!({MANAGED_BY: "endpoint-controller"}));
     let current = registry.get(Resource::Endpoints, &namespace, &name).ok();
     let is_right = |current: &Value| current["subsets"] == subsets && current["metadata"]["labels"] == labels;
     if current.as_deref().is_some_and(is_right) {
@@ -51,17 +51,6 @@ pub(super) async fn write<'a>(
         registry.create(Resource::Endpoints, &namespace, object)?;
     }
     Ok(())
-}
-
-fn labels(service: &Value) -> Value {
-    let mut labels = json!({MANAGED_BY: "endpoint-controller"});
-    for (name, value) in service["metadata"]["labels"].as_object().into_iter().flatten() {
-        labels[name] = value.clone();
-    }
-    if service["spec"]["clusterIP"] == "None" {
-        labels[HEADLESS] = json!("");
-    }
-    labels
 }
 
 /// Deletes the Endpoints of a Service that is gone.
@@ -93,6 +82,20 @@ fn subset(ports: &Value, endpoints: &[Value]) -> Option<Value> {
         }
     }
     subset.as_object().is_some_and(|fields| fields.len() > 1).then_some(subset)
+}
+
+/// Returns the labels of what a Service has: its own labels, and those by which its slices or Endpoints are found.
+pub(super) fn labels(service: &Value, own: Value) -> Value {
+    let mut labels = own;
+    for (name, value) in service["metadata"]["labels"].as_object().into_iter().flatten() {
+        if labels.get(name).is_none() && name != HEADLESS {
+            labels[name] = value.clone();
+        }
+    }
+    if service["spec"]["clusterIP"] == "None" {
+        labels[HEADLESS] = json!("");
+    }
+    labels
 }
 
 #[cfg(test)]

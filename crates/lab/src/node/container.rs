@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::action::{Action, Target};
 use super::context::PodContext;
 use super::grace::Grace;
+use super::launch::LaunchError;
 use super::probe::{Finding, FirstProbe, ProbeKind, Prober};
 use super::process::{Exit, Keeper, Process};
 use super::stop::stop;
@@ -92,13 +93,13 @@ impl Supervisor {
             match self.context.launch(&self.spec) {
                 Err(error) => {
                     self.context.warn(&self.spec.name, "Failed", &format!("Error: {error}"));
-                    let (reason, message) = (error.reason().to_owned(), error.to_string());
-                    if error.is_about_configuration() {
+                    let LaunchError { reason, message } = error;
+                    if reason == LaunchError::CONFIGURATION {
                         wait = BACK_OFF_PERIOD;
                     }
                     self.publish(|view| {
                         view.settled = true;
-                        view.state = State::Waiting { reason, message };
+                        view.state = State::Waiting { reason: reason.to_owned(), message };
                     });
                 }
                 Ok((process, keeper, target)) => {

@@ -294,7 +294,7 @@ impl PodContext {
         self.note(&container.name, "Pulled", &present);
         self.note(&container.name, "Created", "Container created");
         let mut binds: Vec<_> = launch.mounts.iter().map(|mount| mount.bind.clone()).collect();
-        let refused = |error: io::Error| LaunchError::Place(error.to_string());
+        let refused = |error: io::Error| LaunchError::create(error.to_string());
         binds.extend(self.name_resolution().map_err(refused)?);
         binds.extend(self.known_hosts(container).map_err(refused)?);
         launch.placement = self.sandbox.place(&binds, self.pids()).map_err(refused)?;
@@ -302,14 +302,13 @@ impl PodContext {
         if launch.placement.is_the_machine()
             && let Some(outside) = Outside::of([&program].into_iter().chain(&launch.args))
         {
-            return Err(LaunchError::Refused { program, outside });
+            return Err(LaunchError::create(format!("exec: {program:?}: refused: {outside}")));
         }
         let path = logs::container_log(&self.log_dir, &container.name);
         let start = std::fs::create_dir_all(&self.log_dir)
             .and_then(|()| LogFile::begin(&path, self.shared.clock))
             .and_then(|log| launch.start(log));
-        let (process, keeper) =
-            start.map_err(|error| LaunchError::Start { program, why: error.to_string() })?;
+        let (process, keeper) = start.map_err(|error| LaunchError::run(&program, &error.to_string()))?;
         let ports = container.ports.clone().unwrap_or_default();
         Ok((process, keeper, Target { pod_ip: self.pod_ip(), ports, launch }))
     }

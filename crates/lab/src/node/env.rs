@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::Value;
 
 use super::expand::expand;
-use super::quantity;
+use crate::quantity;
 use crate::well_known::DEFAULT_ACCOUNT;
 
 /// Maximum length of a host name; names of pods may be longer.
@@ -48,19 +48,9 @@ impl KeySource {
     }
 }
 
-/// Reason why there is no value.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum EnvError {
-    #[error("{} {name:?} not found", .kind.kind().to_lowercase())]
-    NotFound { kind: KeySource, name: String },
-    #[error("couldn't find key {key} in {} {namespace}/{name}", .kind.kind())]
-    NoKey { kind: KeySource, namespace: String, name: String, key: String },
-    #[error("unsupported fieldPath: {0}")]
-    FieldPath(String),
-    #[error("unsupported container resource: {0}")]
-    ResourceField(String),
-    #[error("env {0:?}: this kind of valueFrom is not supported by the embedded cluster")]
-    Source(String),
+/// Says that a ConfigMap or Secret does not exist.
+pub(super) fn not_found(kind: KeySource, name: &str) -> String {
+    format!("{} {name:?} not found", kind.kind().to_lowercase())
 }
 
 /// Returns the variables of the manifest, each able to refer to those before it, and those that the cluster sets.
@@ -71,7 +61,7 @@ pub(super) enum EnvError {
 pub(super) fn environment(
     container: &Container,
     around: &Surroundings<'_>,
-) -> Result<BTreeMap<String, String>, EnvError> {
+) -> Result<BTreeMap<String, String>, String> {
     let mut env = BTreeMap::new();
     for from in container.env_from.iter().flatten() {
         let (kind, name, optional) = if let Some(map) = &from.config_map_ref {
@@ -87,7 +77,7 @@ pub(super) fn environment(
                 env.extend(data.into_iter().map(|(key, value)| (format!("{prefix}{key}"), text(value))));
             }
             None if optional == Some(true) => {}
-            None => return Err(EnvError::NotFound { kind, name: name.clone() }),
+            None => return Err(not_found(kind, name)),
         }
     }
     for variable in container.env.iter().flatten() {
@@ -111,7 +101,7 @@ fn value_of(
     container: &Container,
     around: &Surroundings<'_>,
     before: &BTreeMap<String, String>,
-) -> Result<Option<String>, EnvError> {
+) -> Result<Option<String>, String> {
     let given = variable.value.as_deref().filter(|value| !value.is_empty());
     match (&variable.value_from, given) {
         (Some(source), None) => value_from(&variable.name, source, container, around),
@@ -127,7 +117,7 @@ fn value_from(
     source: &EnvVarSource,
     container: &Container,
     around: &Surroundings<'_>,
-) -> Result<Option<String>, EnvError> {
+) -> Result<Option<String>, String> {
     if let Some(field) = &source.field_ref {
         return field_value(&field.field_path, around).map(Some);
     }
@@ -139,18 +129,20 @@ fn value_from(
     } else if let Some(source) = &source.secret_key_ref {
         (KeySource::Secret, &source.name, &source.key, source.optional)
     } else {
-        return Err(EnvError::Source(variable.to_owned()));
+        return Err(format!(
+            "env {variable:?}: this kind of valueFrom is not supported by the embedded cluster"
+        ));
     };
     let optional = optional == Some(true);
     match (around.data)(kind, name) {
         None if optional => Ok(None),
-        None => Err(EnvError::NotFound { kind, name: name.clone() }),
+        None => Err(not_found(kind, name)),
         Some(mut data) => match data.remove(key) {
             Some(value) => Ok(Some(text(value))),
             None if optional => Ok(None),
             None => {
-                let namespace = around.pod.metadata.namespace.clone().unwrap_or_default();
-                Err(EnvError::NoKey { kind, namespace, name: name.clone(), key: key.clone() })
+                let namespace = around.pod.metadata.namespace.as_deref().unwrap_or_default();
+                Err(format!("couldn't find key {key} in {} {namespace}/{name}", kind.kind()))
             }
         },
     }
@@ -161,7 +153,7 @@ fn value_from(
 /// # Errors
 ///
 /// The downward API does not give it.
-pub(super) fn field_value(path: &str, around: &Surroundings<'_>) -> Result<String, EnvError> {
+pub(super) fn field_value(path: &str, around: &Surroundings<'_>) -> Result<String, String> {
     let metadata = &around.pod.metadata;
     let spec = around.pod.spec.as_ref();
     let keyed = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("']");
@@ -185,7 +177,7 @@ pub(super) fn field_value(path: &str, around: &Surroundings<'_>) -> Result<Strin
         _ => match (keyed("metadata.labels['"), keyed("metadata.annotations['")) {
             (Some(key), _) => in_map(&metadata.labels, key),
             (_, Some(key)) => in_map(&metadata.annotations, key),
-            _ => return Err(EnvError::FieldPath(path.to_owned())),
+            _ => return Err(format!("unsupported fieldPath: {path}")),
         },
     })
 }
@@ -217,8 +209,8 @@ pub(super) fn resource_value(
     field: &ResourceFieldSelector,
     own: &Container,
     around: &Surroundings<'_>,
-) -> Result<String, EnvError> {
-    let unsupported = || EnvError::ResourceField(field.resource.clone());
+) -> Result<String, String> {
+    let unsupported = || format!("unsupported container resource: {}", field.resource);
     let named = field.container_name.as_deref().filter(|name| !name.is_empty() && *name != own.name);
     let spec = around.pod.spec.as_ref();
     let container = match named {
@@ -291,7 +283,7 @@ mod tests {
 
     use super::*;
 
-    fn try_environment(container: Value) -> Result<BTreeMap<String, String>, EnvError> {
+    fn try_environment(container: Value) -> Result<BTreeMap<String, String>, String> {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": "web-1", "namespace": "shop", "uid": "u-1", "labels": {"app": "web"}},
             "spec": {"nodeName": "node-1", "containers": []},
@@ -372,7 +364,7 @@ mod tests {
     fn missing_env_source_matches_kubelet_message() {
         let missing = |source: Value| {
             let container = json!({"name": "c", "env": [{"name": "X", "valueFrom": source}]});
-            try_environment(container).unwrap_err().to_string()
+            try_environment(container).unwrap_err()
         };
         assert_eq!(
             missing(json!({"configMapKeyRef": {"name": "settings", "key": "other"}})),

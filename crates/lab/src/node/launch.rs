@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::Container;
 
-use super::env::{self, EnvError, Surroundings};
+use super::env::{self, Surroundings};
 use super::expand::expand;
-use super::outside::Outside;
 use super::process::Launch;
-use super::volumes::{self, Made, Mount, VolumeError, on_machine};
+use super::volumes::{self, Made, Mount, on_machine};
 use crate::network::Placement;
 
 /// Variables of the agent's own environment that every container gets: programs of the host need them to be found and
@@ -23,51 +22,29 @@ const OWN_PROGRAM: &str = "/rolldrop";
 
 /// Reason why a container cannot be started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum LaunchError {
-    /// There is no image to take the command from.
-    #[error(
-        "image {image:?} is not available to the embedded cluster: pods run as processes of this machine, \
-         so set `command` to a program found here"
-    )]
-    NoCommand { image: String },
-    /// The program does not exist.
-    #[error("exec: {program:?}: no such executable on this machine")]
-    NoProgram { program: String },
-    /// The working directory does not exist.
-    #[error("workingDir {dir:?} does not exist on this machine")]
-    NoWorkingDir { dir: String },
-    /// A variable's source cannot be read.
-    #[error(transparent)]
-    Env(#[from] EnvError),
-    /// A path within a volume is not usable.
-    #[error(transparent)]
-    Volume(#[from] VolumeError),
-    /// Its mounts cannot be made.
-    #[error("{0}")]
-    Place(String),
-    /// It would reach beyond the pod.
-    #[error("exec: {program:?}: refused: {outside}")]
-    Refused { program: String, outside: Outside },
-    /// The operating system refused to start it.
-    #[error("exec: {program:?}: {why}")]
-    Start { program: String, why: String },
+#[error("{message}")]
+pub(super) struct LaunchError {
+    /// Word that the container's status shows.
+    pub(super) reason: &'static str,
+    pub(super) message: String,
 }
 
 impl LaunchError {
-    /// Returns the reason that the container's status shows.
-    pub(super) fn reason(&self) -> &'static str {
-        match self {
-            Self::NoCommand { .. } | Self::NoWorkingDir { .. } | Self::Place(_) | Self::Refused { .. } => {
-                "CreateContainerError"
-            }
-            Self::Env(_) | Self::Volume(_) => "CreateContainerConfigError",
-            Self::NoProgram { .. } | Self::Start { .. } => "RunContainerError",
-        }
+    /// Reason of a variable or a volume: what is missing may be created without a change of the pod.
+    pub(super) const CONFIGURATION: &str = "CreateContainerConfigError";
+
+    fn configuration(message: String) -> Self {
+        Self { reason: Self::CONFIGURATION, message }
     }
 
-    /// Returns true if the missing object may be created without a change of the pod.
-    pub(super) fn is_about_configuration(&self) -> bool {
-        matches!(self, Self::Env(_))
+    /// Says that the container cannot be made.
+    pub(super) fn create(message: String) -> Self {
+        Self { reason: "CreateContainerError", message }
+    }
+
+    /// Says that its program cannot be run.
+    pub(super) fn run(program: &str, why: &str) -> Self {
+        Self { reason: "RunContainerError", message: format!("exec: {program:?}: {why}") }
     }
 }
 
@@ -82,16 +59,18 @@ pub(super) fn launch(
     own_binary: &Path,
     volumes: Option<&Made>,
 ) -> Result<Launch, LaunchError> {
-    let own_env = env::environment(container, around)?;
+    let own_env = env::environment(container, around).map_err(LaunchError::configuration)?;
     let mounts = match volumes {
-        Some(made) => volumes::mounts(container, made, |name| own_env.get(name).cloned())?,
+        Some(made) => volumes::mounts(container, made, |name| own_env.get(name).cloned())
+            .map_err(|error| LaunchError::configuration(error.to_string()))?,
         None => Vec::new(),
     };
     let lookup = |name: &str| own_env.get(name).cloned();
     let mut words = container.command.iter().flatten().map(|word| expand(word, lookup));
     let working_dir = container.working_dir.as_ref().filter(|dir| !dir.is_empty()).map(PathBuf::from);
     if let Some(dir) = working_dir.as_ref().filter(|dir| !on_machine(dir, &mounts).is_dir()) {
-        return Err(LaunchError::NoWorkingDir { dir: dir.display().to_string() });
+        let dir = dir.display().to_string();
+        return Err(LaunchError::create(format!("workingDir {dir:?} does not exist on this machine")));
     }
 
     let mut env: BTreeMap<String, String> =
@@ -109,7 +88,12 @@ pub(super) fn launch(
     };
     let program = match words.next() {
         Some(word) => places.find_program(&word)?,
-        None => own_program.clone().ok_or_else(|| LaunchError::NoCommand { image: image.to_owned() })?,
+        None => own_program.clone().ok_or_else(|| {
+            LaunchError::create(format!(
+                "image {image:?} is not available to the embedded cluster: pods run as processes of this machine, \
+                 so set `command` to a program found here"
+            ))
+        })?,
     };
     let mut args: Vec<String> = words.collect();
     args.extend(container.args.iter().flatten().map(|arg| expand(arg, lookup)));
@@ -159,7 +143,7 @@ impl Places<'_> {
         } else {
             self.path.and_then(|path| std::env::split_paths(path).map(|dir| dir.join(word)).find(exists))
         };
-        found.ok_or_else(|| LaunchError::NoProgram { program: word.to_owned() })
+        found.ok_or_else(|| LaunchError::run(word, "no such executable on this machine"))
     }
 }
 
@@ -193,18 +177,18 @@ mod tests {
         }
         for image in ["rolldropper", "rolldrop/nginx", "nginx", ""] {
             let error = try_launch(json!({"name": "c", "image": image})).unwrap_err();
-            assert_eq!(error.reason(), "CreateContainerError", "{image}");
+            assert_eq!(error.reason, "CreateContainerError", "{image}");
         }
         let named = json!({"name": "c", "image": "rolldrop:1", "command": ["/rolldrop", "workload"]});
         assert_eq!(try_launch(named).unwrap().program.to_str(), Some("/opt/rolldrop"));
         let elsewhere = json!({"name": "c", "image": "nginx", "command": ["/rolldrop"]});
-        assert_eq!(try_launch(elsewhere).unwrap_err().reason(), "RunContainerError");
+        assert_eq!(try_launch(elsewhere).unwrap_err().reason, "RunContainerError");
     }
 
     #[test]
     fn a_missing_program_is_named() {
         let error = try_launch(json!({"name": "c", "command": ["/no/such/file"]})).unwrap_err();
-        assert_eq!(error.reason(), "RunContainerError");
+        assert_eq!(error.reason, "RunContainerError");
         assert!(error.to_string().contains("/no/such/file"), "{error}");
         let error = try_launch(json!({"name": "c", "command": ["no-such-program"]})).unwrap_err();
         assert!(error.to_string().contains("no-such-program"), "{error}");

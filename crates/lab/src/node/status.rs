@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use super::view::{Ended, Kind, State, View};
 use crate::conditions;
-use crate::value::{list, text};
 
 /// Everything that a pod's status shows.
 pub(super) struct Snapshot<'a> {
@@ -83,12 +82,10 @@ enum Phase {
 }
 
 impl Snapshot<'_> {
-    /// Writes the status into the pod. Other writers' parts (conditions of the scheduler, of an eviction, of
-    /// readiness gates) stay.
+    /// Writes the status into the pod. Other writers' parts (conditions of the scheduler and of an eviction) stay.
     pub(super) fn write_into(&self, pod: &mut Value) {
         let phase = self.phase();
-        let closed_gates = closed_readiness_gates(pod);
-        for (kind, holds, reason, message) in self.conditions(phase, &closed_gates) {
+        for (kind, holds, reason, message) in self.conditions(phase) {
             let condition = condition(kind, holds, reason, &message, self.observed_generation);
             conditions::put(pod, condition, self.now);
         }
@@ -160,11 +157,7 @@ impl Snapshot<'_> {
     }
 
     /// Computes the conditions. Source: kubernetes/kubernetes, `pkg/kubelet/status/generate.go`.
-    fn conditions(
-        &self,
-        phase: Phase,
-        closed_gates: &[String],
-    ) -> [(&'static str, bool, &'static str, String); 5] {
+    fn conditions(&self, phase: Phase) -> [(&'static str, bool, &'static str, String); 5] {
         let names = |containers: &mut dyn Iterator<Item = &ContainerSnapshot<'_>>| {
             containers.map(|c| c.spec.name.as_str()).collect::<Vec<_>>().join(" ")
         };
@@ -174,11 +167,6 @@ impl Snapshot<'_> {
             Phase::Failed => (false, "PodFailed", String::new()),
             _ if unready.is_empty() => (true, "", String::new()),
             _ => (false, "ContainersNotReady", format!("containers with unready status: [{unready}]")),
-        };
-        let (ready_reason, ready_message) = if ready && !closed_gates.is_empty() {
-            ("ReadinessGatesNotReady", closed_gates.join(", "))
-        } else {
-            (reason, message.clone())
         };
         let incomplete = names(&mut self.containers.iter().filter(|c| match c.kind {
             Kind::Init => !c.has_completed(),
@@ -196,7 +184,7 @@ impl Snapshot<'_> {
         [
             ("PodReadyToStartContainers", self.sandbox == Sandbox::Ready, "", String::new()),
             ("Initialized", initialized, init_reason, init_message),
-            ("Ready", ready && closed_gates.is_empty(), ready_reason, ready_message),
+            ("Ready", ready, reason, message.clone()),
             ("ContainersReady", ready, reason, message),
             ("PodScheduled", true, "", String::new()),
         ]
@@ -290,21 +278,6 @@ fn ended_json(ended: &Ended) -> Value {
         "finishedAt": ended.finished_at,
         "containerID": full_id(id),
     })
-}
-
-/// Describes the readiness gates that keep a pod with ready containers from being ready.
-fn closed_readiness_gates(pod: &Value) -> Vec<String> {
-    let why = |gate: &Value| {
-        let kind = &gate["conditionType"];
-        match conditions::of(pod, text(kind))["status"].as_str() {
-            Some("True") => None,
-            Some(other) => {
-                Some(format!("the status of pod readiness gate {kind} is not \"True\", but {other}"))
-            }
-            None => Some(format!("corresponding condition of pod readiness gate {kind} does not exist.")),
-        }
-    };
-    list(&pod["spec"]["readinessGates"]).iter().filter_map(why).collect()
 }
 
 fn condition(kind: &str, holds: bool, reason: &str, message: &str, observed_generation: i64) -> Value {
@@ -401,13 +374,5 @@ mod tests {
         let ready = condition(&pod, "Ready");
         assert_eq!((&ready["status"], &ready["lastTransitionTime"]), (&json!("True"), &json!("T2")));
         assert_eq!(pod["status"]["podIP"], "127.64.1.1");
-    }
-
-    #[test]
-    fn readiness_gate_blocks_pod_not_containers() {
-        let mut pod = json!({"spec": {"readinessGates": [{"conditionType": "lb"}]}, "status": {}});
-        snapshot(vec![container("a", Kind::Main, running)]).write_into(&mut pod);
-        assert_eq!(condition(&pod, "ContainersReady")["status"], "True");
-        assert_eq!(condition(&pod, "Ready")["status"], "False");
     }
 }

@@ -292,7 +292,7 @@ impl Maker<'_> {
             Some(data) => data,
             None if optional => Data::new(),
             None => {
-                return Err(env::EnvError::NotFound { kind, name: name.to_owned() }.to_string());
+                return Err(env::not_found(kind, name));
             }
         };
         let Some(items) = items.filter(|items| !items.is_empty()) else {
@@ -322,8 +322,7 @@ impl Maker<'_> {
             } else {
                 return Err("a file needs a fieldRef or a resourceFieldRef".to_owned());
             };
-            let value = value.map_err(|error| error.to_string())?;
-            Ok((item.path.clone(), value.into_bytes(), item.mode.unwrap_or(mode)))
+            Ok((item.path.clone(), value?.into_bytes(), item.mode.unwrap_or(mode)))
         };
         items.iter().map(file).collect()
     }

@@ -192,25 +192,20 @@ impl Registry {
             self.orphan_dependents(&owner["metadata"]["uid"]);
         }
         let now = self.now_seconds();
-        let mut outcome = Outcome::Removed;
-        let mut would_be = None;
+        let (mut removes, mut would_be) = (false, None);
         let deleted = self.inner.store.modify(resource, namespace, name, |current| {
             check_preconditions(resource, name, current, options)?;
             let step = delete_step(resource, current, options.grace_period_seconds, now);
+            removes = matches!(step, Step::Remove);
             let object = match &step {
                 Step::Replace(object) => object,
                 _ => current,
-            };
-            outcome = match &step {
-                Step::Remove => Outcome::Removed,
-                _ if is_due(resource, object) => Outcome::Due,
-                _ => Outcome::Terminating,
             };
             if is_dry_run {
                 would_be = Some(Arc::new(object.clone()));
                 return Ok(Step::Keep);
             }
-            let is_deleted = is_being_deleted(object) || outcome == Outcome::Removed;
+            let is_deleted = is_being_deleted(object) || removes;
             if resource == Resource::Pods && is_deleted && !is_being_deleted(current) {
                 // Within the change, so that no other one comes in between.
                 let t_ns = self.inner.clock.now().unix_ns();
@@ -224,10 +219,12 @@ impl Registry {
         })?;
         let object = deleted.ok_or_else(|| Status::not_found(resource, name))?;
         let object = would_be.unwrap_or(object);
-        Ok(match outcome {
-            Outcome::Terminating => Deleted::Terminating(object),
-            Outcome::Due if !is_dry_run => Deleted::Due(Due { registry: self.clone(), resource, object }),
-            Outcome::Due | Outcome::Removed => Deleted::Removed(object),
+        Ok(if !removes && !is_due(resource, &object) {
+            Deleted::Terminating(object)
+        } else if removes || is_dry_run {
+            Deleted::Removed(object)
+        } else {
+            Deleted::Due(Due { registry: self.clone(), resource, object })
         })
     }
 
@@ -263,14 +260,6 @@ impl Registry {
             let Ok(_) = orphaned;
         }
     }
-}
-
-/// Outcome of a deletion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    Terminating,
-    Due,
-    Removed,
 }
 
 /// Returns true if finalizers keep an object.

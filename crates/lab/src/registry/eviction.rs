@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use super::deletion::check_preconditions;
 use super::{DeleteOptions, Effect, Part, Registry, Resource, Status, Step};
 use crate::conditions;
-use crate::selector::{LabelSelector, Selection};
+use crate::object::{is_being_deleted, is_ready};
+use crate::selector::LabelSelector;
+use crate::value::text;
 
 /// Maximum number of outstanding evictions of a budget (`MaxDisruptedPodSize`).
 const MAX_DISRUPTED_PODS: usize = 2000;
@@ -31,16 +33,15 @@ impl Registry {
     ///
     /// 429 if the budget does not allow it or is not up to date, 500 if several budgets cover the pod.
     pub(crate) fn approve_eviction(&self, pod: &Value, effect: Effect) -> Result<Approval, Status> {
-        let phase = pod["status"]["phase"].as_str().unwrap_or_default();
-        let going = pod["metadata"]["deletionTimestamp"].is_string();
-        match phase {
-            _ if going => return Ok(Approval::Paid),
-            "Succeeded" | "Failed" => return Ok(Approval::Paid),
-            "Pending" => return Ok(Approval::Unchanged),
-            _ => {}
+        // Pods that do not run cost nothing.
+        if is_being_deleted(pod)
+            || ["Succeeded", "Failed", "Pending"].contains(&text(&pod["status"]["phase"]))
+        {
+            return Ok(Approval::Paid);
         }
         let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
-        let budgets = self.budgets_of(pod);
+        let mut budgets = self.all(Resource::PodDisruptionBudgets, Some(namespace));
+        budgets.retain(|budget| covers(budget, pod));
         let budget = match &budgets[..] {
             [] => return Ok(Approval::Paid),
             [budget] => budget,
@@ -50,11 +51,10 @@ impl Registry {
             }
         };
         let count = |field: &str| budget["status"][field].as_i64().unwrap_or(0);
-        let ready = conditions::of(pod, "Ready")["status"] == "True";
         // A pod that is not ready does not count as healthy, so its eviction costs nothing.
         let always = budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow";
         let desired = count("desiredHealthy");
-        if !ready && (always || (count("currentHealthy") >= desired && desired > 0)) {
+        if !is_ready(pod) && (always || (count("currentHealthy") >= desired && desired > 0)) {
             return Ok(Approval::Unchanged);
         }
         let budget_name = budget["metadata"]["name"].as_str().unwrap_or_default();
@@ -65,14 +65,6 @@ impl Registry {
             charge(budget, pod_name, &now)
         })?;
         Ok(Approval::Paid)
-    }
-
-    /// Returns the budgets that cover a pod.
-    fn budgets_of(&self, pod: &Value) -> Vec<std::sync::Arc<Value>> {
-        let namespace = pod["metadata"]["namespace"].as_str();
-        let mut budgets = self.list(Resource::PodDisruptionBudgets, namespace, &Selection::all()).items;
-        budgets.retain(|budget| covers(budget, pod));
-        budgets
     }
 
     /// Marks a pod as about to be evicted, if the preconditions hold.
@@ -119,10 +111,9 @@ fn charge(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
     let allowed = count("disruptionsAllowed");
     if allowed == 0 {
         let condition = conditions::of(budget, "DisruptionAllowed");
-        let text = |field: &str| condition[field].as_str().unwrap_or_default();
         let (healthy, desired) = (count("currentHealthy"), count("desiredHealthy"));
-        let why = if text("reason") == "SyncFailed" && !text("message").is_empty() {
-            let message = text("message");
+        let why = if condition["reason"] == "SyncFailed" {
+            let message = text(&condition["message"]);
             format!(
                 "The disruption budget {name} does not allow evicting pods currently because it failed sync: {message}"
             )

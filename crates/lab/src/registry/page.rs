@@ -1,7 +1,7 @@
-//! Lists in pages, and lists of the past.
+//! Lists in pages.
 //!
-//! All pages of a list show the state at which the first was made; the token for the next page tells where it begins.
-//! If the history no longer reaches back there, the client must begin the list again.
+//! The token for the next page tells where it begins, and the version of the first. Each page shows the present state
+//! and has the first one's version: a client that watches from there sees all changes since.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use super::{List, Registry, Resource, Selection, Status, expired};
+use super::{List, Registry, Resource, Selection, Status};
 use crate::object::{self, Key};
 use crate::store::Part;
 
@@ -20,8 +20,6 @@ pub(crate) struct PageRequest {
     pub limit: usize,
     /// Token that came with the page before; empty for the first.
     pub token: String,
-    /// Version whose state to list, and no other.
-    pub exact_version: Option<u64>,
     /// Minimum version of the state to list.
     pub least_version: u64,
 }
@@ -42,7 +40,7 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// 400 for an invalid token, 410 for a state that is no longer remembered, 504 for one that has not come yet.
+    /// 400 for an invalid token, 504 for a version that has not come yet.
     pub(crate) fn list_page(
         &self,
         resource: Resource,
@@ -51,7 +49,7 @@ impl Registry {
         page: &PageRequest,
     ) -> Result<Page, Status> {
         let (version, start) = match page.token.as_str() {
-            "" => (page.exact_version, None),
+            "" => (None, None),
             token => parse(token).map(|(version, start)| (Some(version), Some(start)))?,
         };
         let (wanted, current) = (version.unwrap_or(page.least_version), self.inner.store.version());
@@ -63,8 +61,9 @@ impl Registry {
         let is_page = page.limit > 0;
         let most = if is_page { page.limit } else { usize::MAX };
         let is_selected = |object: &Value| !is_page || selection.matches(object);
-        let part = self.inner.store.page_at(resource, namespace, version, start, most, is_selected);
-        let Part { objects: mut items, following, version } = part.map_err(expired)?;
+        let part = self.inner.store.page(resource, namespace, start, most, is_selected);
+        let Part { objects: mut items, following, version: current } = part;
+        let version = version.unwrap_or(current);
         if !is_page {
             items.retain(|object| selection.matches(object));
         }

@@ -26,6 +26,8 @@ pub(crate) enum PatchKind {
     Strategic,
     /// Server-side apply.
     Apply,
+    /// No patch: the whole new object.
+    Replacement,
 }
 
 impl PatchKind {
@@ -61,6 +63,7 @@ impl Patch {
         let mut object = current.clone();
         match self.kind {
             PatchKind::Json => apply_operations(&self.body, &mut object)?,
+            PatchKind::Replacement => object = self.body.clone(),
             PatchKind::Merge => json_patch::merge(&mut object, &self.body),
             PatchKind::Strategic | PatchKind::Apply => {
                 merge_map(Some(top), &mut object, &self.body, "")?;
@@ -77,7 +80,7 @@ fn apply_operations(body: &Value, object: &mut Value) -> Result<(), Status> {
         let found = patch.len();
         let message =
             format!("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {found}");
-        return Err(Status::too_large(message));
+        return Err(Status::plain(413, message));
     }
     let mut copied = 0;
     for operation in patch.0 {
@@ -86,7 +89,7 @@ fn apply_operations(body: &Value, object: &mut Value) -> Result<(), Status> {
             if copied > MAX_COPIED_BYTES {
                 let message =
                     format!("the copy operations of a JSON patch may copy {MAX_COPIED_BYTES} bytes at most");
-                return Err(Status::too_large(message));
+                return Err(Status::plain(413, message));
             }
         }
         json_patch::patch(object, std::slice::from_ref(&operation))

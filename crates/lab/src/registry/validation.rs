@@ -1,22 +1,19 @@
 //! Refuses objects that Kubernetes would refuse, field by field.
 //!
-//! Checks, paths and messages are those of pkg/apis/*/validation for the fields that this cluster honours and people
-//! get wrong. Fields that it does not honour are kept unchanged.
+//! `field_rules` names the checks of each field. [`field_checks`] has those of one field alone, [`pod_checks`] and
+//! [`workload_checks`] those of a whole pod, workload or Service. Fields that this cluster does not honour are kept unchanged.
 
-mod container;
-mod errors;
-mod metadata;
-mod pod;
-mod rbac;
-mod service;
-mod workload;
+mod field_checks;
+mod pod_checks;
+mod workload_checks;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Resource;
-use crate::schema::{self, Structure};
-use crate::status::Status;
-use errors::Errors;
+use super::field_rules::{self, WHOLE};
+use crate::schema::{self, Kind, Structure};
+use crate::status::{FieldError, Status};
+use field_checks::{Field, is_missing};
 
 /// Refuses an object that is not of this resource: another kind, or fields of a wrong type.
 pub(super) fn check_shape(resource: Resource, object: &Value) -> Result<(), Status> {
@@ -45,53 +42,108 @@ pub(crate) fn check_shape_of(top: &Structure, api_version: &str, object: &Value)
     })
 }
 
-/// Refuses an object whose fields are wrong, or a change that is not allowed.
+/// Refuses an invalid object; `current` is the one that it replaces.
 pub(super) fn validate(
     resource: Resource,
     name: &str,
     current: Option<&Value>,
     object: &Value,
 ) -> Result<(), Status> {
-    let mut errors = Errors::default();
-    metadata::validate(resource, current, object, &mut errors);
-    let (spec, old) = (&object["spec"], current.map(|current| &current["spec"]));
-    match resource {
-        Resource::Pods => match old {
-            None => pod::validate_spec(spec, "spec", &mut errors),
-            Some(old) => pod::validate_update(old, spec, &mut errors),
-        },
-        Resource::Services => service::validate(spec, old, &mut errors),
-        Resource::Deployments => workload::validate_deployment(spec, old, &mut errors),
-        Resource::ReplicaSets => workload::validate_replica_set(spec, old, &mut errors),
-        Resource::StatefulSets => workload::validate_stateful_set(spec, old, &mut errors),
-        Resource::DaemonSets => workload::validate_daemon_set(spec, old, &mut errors),
-        Resource::PersistentVolumeClaims => workload::validate_claim(spec, &mut errors),
-        Resource::Jobs => workload::validate_job(spec, old, &mut errors),
-        Resource::PodDisruptionBudgets => workload::validate_budget(spec, &mut errors),
-        Resource::ConfigMaps | Resource::Secrets => validate_data(object, &mut errors),
-        Resource::RoleBindings | Resource::ClusterRoleBindings => {
-            rbac::validate_binding(resource, object, current, &mut errors);
+    let mut errors = Vec::new();
+    if current.is_none() {
+        field_checks::check_object_name(resource, &object["metadata"]["name"], &mut errors);
+    }
+    match (resource, current) {
+        (Resource::Pods, Some(current)) => {
+            pod_checks::check_update(&current["spec"], &object["spec"], &mut errors)
+        }
+        _ => check(schema::of(resource), "", object, current, &mut errors),
+    }
+    if errors.is_empty() { Ok(()) } else { Err(Status::invalid(resource, name, &errors)) }
+}
+
+/// Checks the fields of a structure by its rules; `old` is the structure that it replaces.
+fn check(of: &Structure, path: &str, holder: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    for rule in field_rules::of(of).iter().filter(|rule| rule.holds(holder)) {
+        let (path, value, old) = match rule.field {
+            WHOLE => (path.to_owned(), holder, old),
+            name if path.is_empty() => (name.to_owned(), &holder[name], old.map(|old| &old[name])),
+            name => (format!("{path}.{name}"), &holder[name], old.map(|old| &old[name])),
+        };
+        for (check, arguments) in &rule.checks {
+            let field = Field { path: &path, value, old, arguments };
+            if *check == "required" && is_missing(value) {
+                errors.push(FieldError::required(path.as_str(), arguments));
+                break;
+            }
+            if let Some((_, check)) = CHECKS.iter().find(|(name, _)| name == check) {
+                check(&field, errors);
+            }
+        }
+        if let Some(field) = of.fields.get(rule.field) {
+            check_below(&field.kind, &path, value, old, errors);
+        }
+    }
+}
+
+fn check_below(kind: &Kind, path: &str, value: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    match (kind, value) {
+        (Kind::Structure(index), Value::Object(_)) => {
+            check(schema::structure(*index), path, value, old, errors);
+        }
+        (Kind::List(element), Value::Array(list)) => {
+            for (n, value) in list.iter().enumerate() {
+                check_below(element, &format!("{path}[{n}]"), value, None, errors);
+            }
         }
         _ => {}
     }
-    if errors.list.is_empty() { Ok(()) } else { Err(Status::invalid(resource, name, &errors.list)) }
 }
 
-fn validate_data(object: &Value, errors: &mut Errors) {
-    const MAX_BYTES: usize = 1024 * 1024;
-    let mut total = 0;
-    for field in ["data", "binaryData"] {
-        for (key, value) in object[field].as_object().into_iter().flatten() {
-            total += value.as_str().map_or(0, str::len);
-            let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-            if key.is_empty() || key.len() > 253 || !key.chars().all(allowed) || key == "." || key == ".." {
-                let why = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. \
-                           'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
-                errors.invalid(&format!("{field}[{key}]"), &json!(key), why);
-            }
+type Check = fn(&Field<'_>, &mut Vec<FieldError>);
+
+/// The checks that the rules name, besides `required`.
+const CHECKS: [(&str, Check); 26] = [
+    ("amount", field_checks::amount),
+    ("from-to", field_checks::from_to),
+    ("immutable", field_checks::immutable),
+    ("label", field_checks::label),
+    ("not-negative", field_checks::not_negative),
+    ("not-zero", field_checks::not_zero),
+    ("one-of", field_checks::one_of),
+    ("port", field_checks::port),
+    ("port-name", field_checks::port_name),
+    ("port-number", field_checks::port_number),
+    ("unique", field_checks::unique),
+    ("containers", pod_checks::containers),
+    ("handler", pod_checks::handler),
+    ("value-or-source", pod_checks::value_or_source),
+    ("always-restarts", workload_checks::always_restarts),
+    ("completions", workload_checks::completions),
+    ("deadline", workload_checks::deadline),
+    ("job-restarts", workload_checks::job_restarts),
+    ("keeps-all-but", workload_checks::keeps_all_but),
+    ("no-rolling-update", workload_checks::no_rolling_update),
+    ("not-both-zero", workload_checks::not_both_zero),
+    ("one-limit", workload_checks::one_limit),
+    ("selects-template", workload_checks::selects_template),
+    ("service", workload_checks::service),
+    ("storage", workload_checks::storage),
+    ("surge-or-unavailable", workload_checks::surge_or_unavailable),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_name_known_checks() {
+        let named = |line: &'static str| line.split(" | ").skip(1);
+        let text = include_str!("field_rules.txt");
+        for check in text.lines().filter(|line| line.starts_with(' ')).flat_map(named) {
+            let name = check.split(' ').next().unwrap();
+            let is_known = name == "required" || CHECKS.iter().any(|(known, _)| *known == name);
+            assert!(is_known, "{check}");
         }
-    }
-    if total > MAX_BYTES {
-        errors.too_long("data", &format!("may not be more than {MAX_BYTES} bytes"));
     }
 }

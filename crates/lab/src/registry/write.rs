@@ -131,31 +131,6 @@ impl Registry {
         self.write(resource, namespace, name, Part::Main, Effect::Stored, |_| Ok(object))
     }
 
-    /// Replaces a part of the object of that name by that of `object`, for a client.
-    ///
-    /// # Errors
-    ///
-    /// 404 if there is none; 409 if `object` carries a resourceVersion or uid that is not the current one; 400 and
-    /// 422 if it is invalid, and 422 without a resourceVersion if one is required.
-    pub(crate) fn update_with(
-        &self,
-        resource: Resource,
-        namespace: &str,
-        name: &str,
-        part: Part,
-        object: Value,
-        effect: Effect,
-    ) -> Result<Arc<Value>, Status> {
-        // Resources whose strategy in pkg/registry does not `AllowUnconditionalUpdate`.
-        let needs_version = matches!(resource, Resource::Leases | Resource::PodDisruptionBudgets);
-        if needs_version && object["metadata"]["resourceVersion"].as_str().is_none_or(str::is_empty) {
-            let why = "must be specified for an update";
-            let error = FieldError::invalid("metadata.resourceVersion", &json!(0), why);
-            return Err(Status::invalid(resource, name, &[error]));
-        }
-        self.write(resource, namespace, name, part, effect, |_| Ok(object))
-    }
-
     /// Changes one part of an object atomically. `change` runs under the store's lock: it must not call the registry.
     ///
     /// # Errors
@@ -206,7 +181,8 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// 404 if there is no such object, 422 if the result is invalid, and the error that `change` returns.
+    /// 404 if there is no such object; 409 if the result carries a resourceVersion or uid that is not the current one;
+    /// 400 and 422 if it is invalid; and the error that `change` returns.
     pub(crate) fn modify_with(
         &self,
         resource: Resource,
@@ -229,7 +205,7 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// 404, 409, 422 as [`Registry::update_with`]; 400 for a malformed patch, and the error that `judge` returns.
+    /// 404, 409 and 422 as [`Registry::modify_with`]; 400 for a malformed patch, and the error that `judge` returns.
     #[expect(clippy::too_many_arguments, reason = "an object's path takes three, and a patch has options")]
     pub(crate) fn patch(
         &self,
@@ -248,11 +224,6 @@ impl Registry {
         });
         match result {
             Err(status) if status.code() == 404 && part == Part::Main && patch.kind == PatchKind::Apply => {
-                if patch.body["metadata"]["uid"].is_string() {
-                    let why =
-                        "uid mismatch: the provided object specified a uid, and no existing object was found";
-                    return Err(Status::conflict(resource, name, why));
-                }
                 let mut object = patch.body.clone();
                 object["metadata"]["name"] = json!(name);
                 judge(&object)?;

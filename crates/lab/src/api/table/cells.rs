@@ -1,6 +1,9 @@
 //! The cells of every resource but pods
 //! (Kubernetes pkg/printers/internalversion/printers.go).
 
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -32,12 +35,30 @@ fn amount(value: &Value) -> Option<String> {
     }
 }
 
-/// Returns the cell of an object in one of its kind's columns; `None` for a column that it does not know.
+/// The cells that are one field of the object: by kind and column the form, the field and its text if it has none.
+static FIELDS: LazyLock<BTreeMap<(&str, &str), [&str; 3]>> = LazyLock::new(|| {
+    let parse = |line: &'static str| {
+        let mut parts = line.split('|');
+        let mut next = || parts.next().unwrap_or_default();
+        ((next(), next()), [next(), next(), next()])
+    };
+    include_str!("cells.txt").lines().map(parse).collect()
+});
+
+/// Returns a cell of the object's row; none if the kind has no such column.
 pub(super) fn cell(resource: Resource, column: &str, object: &Value, now: Timestamp) -> Option<Value> {
+    let of_kind = FIELDS.get(&(resource.kind(), column));
+    if let Some([form, path, fallback]) = of_kind.or_else(|| FIELDS.get(&("*", column))) {
+        let value = object.pointer(path).unwrap_or(&Value::Null);
+        return Some(match *form {
+            "number" => json!(number(value)),
+            "text" => json!(or(value, fallback)),
+            "amount" => json!(amount(value).unwrap_or_else(|| (*fallback).to_owned())),
+            _ => value.clone(),
+        });
+    }
     let (spec, status) = (&object["spec"], &object["status"]);
-    let limit = |field: &str| json!(amount(&spec[field]).unwrap_or_else(|| "N/A".to_owned()));
     Some(match (resource, column) {
-        (_, "Name") => object["metadata"]["name"].clone(),
         (_, "Age") => json!(age::since(&object["metadata"]["creationTimestamp"], now)),
         (_, "Containers") => json!(of_containers(spec, "name")),
         (_, "Images") => json!(of_containers(spec, "image")),
@@ -45,24 +66,14 @@ pub(super) fn cell(resource: Resource, column: &str, object: &Value, now: Timest
         (_, "Selector") => {
             json!(Some(selector(&spec["selector"])).filter(|it| !it.is_empty()).unwrap_or(NONE.to_owned()))
         }
-
         (Resource::Nodes, "Status") => json!(node_status(object)),
         (Resource::Nodes, "Roles") => json!(NONE),
-        (Resource::Nodes, "Version") => status["nodeInfo"]["kubeletVersion"].clone(),
         (Resource::Nodes, "Internal-IP") => node_address(status, "InternalIP"),
         (Resource::Nodes, "External-IP") => node_address(status, "ExternalIP"),
-        (Resource::Nodes, "OS-Image") => json!(or(&status["nodeInfo"]["osImage"], "<unknown>")),
         (Resource::Nodes, "Kernel-Version") => json!(kernel_version(&status["nodeInfo"])),
-        (Resource::Nodes, "Container-Runtime") => {
-            json!(or(&status["nodeInfo"]["containerRuntimeVersion"], "<unknown>"))
-        }
-
-        (Resource::Services, "Type") => spec["type"].clone(),
-        (Resource::Services, "Cluster-IP") => json!(or(&spec["clusterIPs"][0], NONE)),
         (Resource::Services, "External-IP") => json!(external_address(spec)),
         (Resource::Services, "Port(s)") => json!(service_ports(spec)),
         (Resource::Endpoints, "Endpoints") => json!(addresses(object)),
-        (Resource::EndpointSlices, "AddressType") => object["addressType"].clone(),
         (Resource::EndpointSlices, "Ports") => {
             let ports = list(&object["ports"]).iter();
             json!(or_unset(
@@ -74,38 +85,11 @@ pub(super) fn cell(resource: Resource, column: &str, object: &Value, now: Timest
                 list(&object["endpoints"]).iter().flat_map(|endpoint| list(&endpoint["addresses"]));
             json!(or_unset(addresses.map(|address| text(address).to_owned())))
         }
-
         (Resource::Deployments | Resource::StatefulSets, "Ready") => {
             json!(format!("{}/{}", number(&status["readyReplicas"]), number(&spec["replicas"])))
         }
-        (Resource::Deployments, "Up-to-date") => json!(number(&status["updatedReplicas"])),
-        (Resource::Deployments, "Available") => json!(number(&status["availableReplicas"])),
-        (Resource::ReplicaSets, "Desired") => json!(number(&spec["replicas"])),
-        (Resource::ReplicaSets, "Current") => json!(number(&status["replicas"])),
-        (Resource::ReplicaSets, "Ready") => json!(number(&status["readyReplicas"])),
-        (Resource::DaemonSets, "Desired") => json!(number(&status["desiredNumberScheduled"])),
-        (Resource::DaemonSets, "Current") => json!(number(&status["currentNumberScheduled"])),
-        (Resource::DaemonSets, "Ready") => json!(number(&status["numberReady"])),
-        (Resource::DaemonSets, "Up-to-date") => json!(number(&status["updatedNumberScheduled"])),
-        (Resource::DaemonSets, "Available") => json!(number(&status["numberAvailable"])),
         (Resource::DaemonSets, "Node Selector") => json!(labels(&spec["template"]["spec"]["nodeSelector"])),
-
-        (Resource::Namespaces | Resource::PersistentVolumeClaims, "Status") => status["phase"].clone(),
-        (Resource::PersistentVolumeClaims, "Volume") => json!(text(&spec["volumeName"])),
-        (Resource::PersistentVolumeClaims, "Capacity") => json!(text(&status["capacity"]["storage"])),
         (Resource::PersistentVolumeClaims, "Access Modes") => json!(access_modes(status)),
-        (Resource::PersistentVolumeClaims, "StorageClass") => json!(text(&spec["storageClassName"])),
-        (Resource::PersistentVolumeClaims, "VolumeAttributesClass") => {
-            json!(or(&spec["volumeAttributesClassName"], "<unset>"))
-        }
-        (Resource::PersistentVolumeClaims, "VolumeMode") => json!(or(&spec["volumeMode"], "<unset>")),
-
-        (Resource::PodDisruptionBudgets, "Min Available") => limit("minAvailable"),
-        (Resource::PodDisruptionBudgets, "Max Unavailable") => limit("maxUnavailable"),
-        (Resource::PodDisruptionBudgets, "Allowed Disruptions") => {
-            json!(number(&status["disruptionsAllowed"]))
-        }
-
         (Resource::Jobs, "Status") => json!(job_state(object)),
         (Resource::Jobs, "Completions") => json!(completions(spec, status)),
         (Resource::Jobs, "Duration") => json!(match (&status["startTime"], &status["completionTime"]) {
@@ -113,12 +97,10 @@ pub(super) fn cell(resource: Resource, column: &str, object: &Value, now: Timest
             (start, Value::Null) => age::since(start, now),
             (start, end) => age::between(start, end),
         }),
-
         (Resource::RoleBindings | Resource::ClusterRoleBindings, "Role") => {
             json!(format!("{}/{}", text(&object["roleRef"]["kind"]), text(&object["roleRef"]["name"])))
         }
         (Resource::RoleBindings | Resource::ClusterRoleBindings, kinds) => json!(subjects(object, kinds)),
-
         (Resource::Events, column) => return event(column, object, now),
         _ => return None,
     })
@@ -127,9 +109,6 @@ pub(super) fn cell(resource: Resource, column: &str, object: &Value, now: Timest
 fn event(column: &str, event: &Value, now: Timestamp) -> Option<Value> {
     let (about, source) = (&event["involvedObject"], &event["source"]);
     Some(match column {
-        "Type" => event["type"].clone(),
-        "Reason" => event["reason"].clone(),
-        "Subobject" => json!(text(&about["fieldPath"])),
         "Message" => json!(text(&event["message"]).trim()),
         "Count" => json!(number(&event["count"]).max(1)),
         "First Seen" => json!(age::since(&event["firstTimestamp"], now)),

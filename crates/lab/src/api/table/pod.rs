@@ -10,17 +10,11 @@ use crate::conditions;
 use crate::object::{is_being_deleted, is_terminal};
 use crate::value::{list, number, text};
 
-/// One row: its cells, and the conditions that tell that the pod is finished.
-pub(super) struct Row {
-    pub(super) cells: Vec<Value>,
-    pub(super) completed: Option<Value>,
-}
-
 /// Builds the row of `pod`.
-pub(super) fn row(pod: &Value, now: Timestamp) -> Row {
+pub(super) fn row(pod: &Value, now: Timestamp) -> Vec<Value> {
     let summary = Summary::of(pod);
     let status = &pod["status"];
-    let cells = vec![
+    vec![
         pod["metadata"]["name"].clone(),
         json!(format!("{}/{}", summary.ready, summary.total)),
         json!(summary.status),
@@ -29,29 +23,8 @@ pub(super) fn row(pod: &Value, now: Timestamp) -> Row {
         json!(or(&status["podIPs"][0]["ip"], "<none>")),
         json!(or(&pod["spec"]["nodeName"], "<none>")),
         json!(or(&status["nominatedNodeName"], "<none>")),
-        json!(readiness_gates(pod)),
-    ];
-    Row { cells, completed: completion(pod) }
-}
-
-/// Returns the conditions of a row whose pod is finished, with the reason.
-fn completion(pod: &Value) -> Option<Value> {
-    let message = match text(&pod["status"]["phase"]) {
-        "Succeeded" => "The pod has completed successfully.",
-        "Failed" => "The pod failed.",
-        _ => return None,
-    };
-    let reason = &pod["status"]["phase"];
-    Some(json!([{"type": "Completed", "status": "True", "reason": reason, "message": message}]))
-}
-
-fn readiness_gates(pod: &Value) -> String {
-    let gates = list(&pod["spec"]["readinessGates"]);
-    if gates.is_empty() {
-        return "<none>".to_owned();
-    }
-    let open = gates.iter().filter(|gate| condition_is_true(pod, text(&gate["conditionType"]))).count();
-    format!("{open}/{}", gates.len())
+        json!("<none>"),
+    ]
 }
 
 fn condition_is_true(pod: &Value, condition_type: &str) -> bool {
@@ -84,12 +57,8 @@ impl Summary {
             summary.last_end = sidecars.last_end;
             summary.read_containers(pod);
         }
-        if is_being_deleted(pod) {
-            if status["reason"] == "NodeLost" {
-                summary.status = "Unknown".to_owned();
-            } else if !is_terminal(pod) {
-                summary.status = "Terminating".to_owned();
-            }
+        if is_being_deleted(pod) && !is_terminal(pod) {
+            summary.status = "Terminating".to_owned();
         }
         summary
     }
@@ -195,7 +164,7 @@ mod tests {
             pod["metadata"]["deletionTimestamp"] = json!("2026-11-21T00:00:00Z");
         }
         let row = row(&pod, "2026-11-21T00:01:00Z".parse().unwrap());
-        row.cells[1..4].iter().map(text).collect::<Vec<_>>().join(" ")
+        row[1..4].iter().map(text).collect::<Vec<_>>().join(" ")
     }
 
     fn one(state: Value, ready: bool) -> (Value, Value) {

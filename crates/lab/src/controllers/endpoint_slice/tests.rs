@@ -2,6 +2,7 @@ use futures::FutureExt;
 
 use super::super::tests::bench::Bench;
 use super::*;
+use crate::well_known::HEADLESS;
 use crate::registry::DeleteOptions;
 
 fn pod() -> Value {

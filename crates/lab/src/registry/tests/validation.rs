@@ -283,9 +283,9 @@ fn services() {
     assert_eq!(
         complaints(Resource::Services, service(json!({"ports": ports}))),
         [
+            "spec.ports[1].name: Duplicate value: \"a\"",
             "spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive",
             "spec.ports[0].targetPort: Invalid value: 0: must be between 1 and 65535, inclusive",
-            "spec.ports[1].name: Duplicate value: \"a\"",
             "spec.ports[1].targetPort: Invalid value: \"toolongforaportname\": must be no more than 15 characters",
         ]
     );

@@ -1,12 +1,13 @@
-//! Kubernetes' quantities (`250m`, `64Mi`), as far as the downward API needs them. Pure.
+//! Kubernetes' quantities (`250m`, `64Mi`). Pure.
 
 /// Suffixes and their factors. Longer ones come before their prefixes.
-const SUFFIXES: [(&str, f64); 14] = [
+const SUFFIXES: [(&str, f64); 15] = [
     ("Ki", 1024.0),
     ("Mi", 1_048_576.0),
     ("Gi", 1_073_741_824.0),
     ("Ti", 1_099_511_627_776.0),
     ("Pi", 1_125_899_906_842_624.0),
+    ("Ei", 1_152_921_504_606_846_976.0),
     ("n", 1e-9),
     ("u", 1e-6),
     ("m", 1e-3),
@@ -19,14 +20,15 @@ const SUFFIXES: [(&str, f64); 14] = [
 ];
 
 /// Parses a quantity.
-pub(super) fn parse(text: &str) -> Option<f64> {
+pub(crate) fn parse(text: &str) -> Option<f64> {
     let suffix = SUFFIXES.iter().find_map(|(suffix, factor)| Some((text.strip_suffix(suffix)?, factor)));
     let (number, factor) = suffix.unwrap_or((text, &1.0));
-    number.parse::<f64>().ok().map(|number| number * factor)
+    let number = number.parse::<f64>().ok().filter(|number| number.is_finite());
+    number.map(|number| number * factor)
 }
 
 /// Formats a value in whole units of `divisor`, rounded up.
-pub(super) fn whole_units(value: f64, divisor: f64) -> String {
+pub(crate) fn whole_units(value: f64, divisor: f64) -> String {
     let units = value / divisor;
     // 0.25 / 0.001 is a little more than 250.
     let nearest = units.round();
@@ -49,5 +51,15 @@ mod tests {
             assert_eq!(whole_units(parse(text).unwrap(), parse(divisor).unwrap()), units, "{text}/{divisor}");
         }
         assert_eq!(parse("lots"), None);
+    }
+
+    #[test]
+    fn quantity_requires_number_and_known_unit() {
+        for good in ["1", "100m", "1.5", "0.5Gi", "128Mi", "1e3", "1E-3", "+2k", ".5"] {
+            assert!(parse(good).is_some(), "{good}");
+        }
+        for bad in ["", "m", "1x", "1 Gi", "1.2.3", "Gi1", "1e", "ten"] {
+            assert!(parse(bad).is_none(), "{bad}");
+        }
     }
 }
