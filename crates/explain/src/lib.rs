@@ -12,6 +12,9 @@
 //! rows: `route::facts` asks for what failures of a gateway, of a source port or of a kept connection need, if there
 //! are some, and `sums` for the requests that were near a termination. If the first pass proves not to know enough
 //! about them ([`Analysed::of`]), they are read again.
+//!
+//! One termination can be explained alone ([`termination`]): the same passes go over the same rows, and hold only those of
+//! a [`Span`] around it.
 
 mod attribute;
 pub mod conclude;
@@ -30,16 +33,21 @@ use conclude::starts::starts;
 use conclude::terminations::terminations;
 use conclude::validity::{self, Reason};
 use conclude::{charts, findings, recommend};
+use count::requests;
 use count::sums::Sums;
-use count::{requests, while_ending};
+use count::while_ending::{self, EndingError};
 use math::stats;
 pub use model::{Analysis, RunResult};
-use model::{LoadResult, RequestCounts, Verdict};
+use model::{LoadResult, Mode, RequestCounts, Termination, Verdict};
 use route::facts::Facts;
 use route::observed::Observed;
 use route::window;
+pub use timeline::Span;
 pub use timeline::drop_policy::Class;
 
+use std::sync::Arc;
+
+use crate::timeline::periods::Periods;
 use crate::timeline::{Request, Requests, Timeline, Unread};
 use rolldrop_record::parts::{PartError, Wanted};
 use rolldrop_record::{RowSource, RunLog};
@@ -67,40 +75,71 @@ impl Analysed {
     /// # Errors
     /// If its rows cannot be read.
     pub fn of(log: RunLog, rows: impl RowSource + 'static) -> Result<Self, PartError> {
-        Self::of_rows(log, Box::new(rows))
+        Self::of_rows(log, Arc::new(rows))
     }
 
     // Not generic: the code that reads all rows is compiled here, with this crate's optimisations.
-    fn of_rows(log: RunLog, rows: Box<dyn RowSource>) -> Result<Self, PartError> {
-        let unread = Unread::of(log);
+    fn of_rows(log: RunLog, rows: Arc<dyn RowSource>) -> Result<Self, PartError> {
+        let unread = Unread::of(log, Span::ALL);
         // If proxies recorded the pods that answered, these are known only once the proxies' rows are joined with all
         // requests.
         let draft = if rows.has_served() { None } else { unread.draft() };
-        let (requests, plain) = unread.read(
+        let (requests, passed) = unread.read(
             rows,
-            || draft.as_ref().map(Plain::new),
-            |plain, r| plain.iter_mut().for_each(|plain| plain.add(r)),
-            |plain, later| plain.iter_mut().zip(later).for_each(|(plain, later)| plain.merge(later)),
+            || draft.as_ref().map(Passed::new),
+            |passed, r| passed.iter_mut().for_each(|passed| passed.add(r)),
+            |passed, later| passed.iter_mut().zip(later).for_each(|(passed, later)| passed.merge(later)),
         )?;
         let timeline = unread.finish(draft.as_ref(), &requests)?;
-        let plain = plain.filter(|plain| plain.holds(&timeline, &requests));
-        let analysis = analyse(&timeline, &requests, plain)?;
+        let passed = passed.filter(|passed| passed.holds(&timeline, &requests));
+        let analysis = analyse(&timeline, &requests, passed)?;
         Ok(Self { timeline, requests, analysis })
     }
 }
 
-/// Sums over the requests that were plainly answered.
-struct Plain<'a> {
+/// Explains the termination of one pod from the requests of a span, as the analysis of the whole run does. Returns `None`
+/// if the pod was not ending in that span.
+///
+/// The span begins some time before t0, and ends some time after the pod was gone and requests were no longer lost:
+/// several pods that end at one time may explain a loss, and only connections that went elsewhere show that a window was
+/// over. With 10 s on both sides, every termination of the recorded runs is the same as in the whole run.
+///
+/// Rows may be those of the span, or of any longer time. Rows outside the span are not held: they only add to sums, such
+/// as the rate of connections before t0. Events may be those of the whole run, or begin with lists of what there was.
+/// Consumers are what `log` says; if it says nothing about one behind a URL, the answers in the span show what it is.
+///
+/// `together` is the number of terminations of which all upper bounds hold, except with the error of one statement. In a
+/// run these are all terminations of one mode.
+///
+/// # Errors
+/// If the rows cannot be read.
+pub fn termination(
+    log: RunLog,
+    rows: Arc<dyn RowSource>,
+    uid: &str,
+    span: Span,
+    together: usize,
+) -> Result<Option<Termination>, PartError> {
+    let (timeline, requests) = Unread::of(log, span).build(rows)?;
+    let passed = Passed::of(&timeline, &requests)?;
+    let modes = window::modes(&timeline.ends);
+    let alpha = vec![window::alpha(&timeline, together); modes.len()];
+    let explained = Explained::of(&timeline, &requests, passed, (&modes, &alpha))?;
+    Ok(explained.terminations.into_iter().find(|termination| termination.uid == uid))
+}
+
+/// Sums over the requests that are not held: those that were plainly answered, and those outside the span.
+struct Passed<'a> {
     /// Timeline as it is known when they are read.
     timeline: &'a Timeline,
     observed: Observed<'a>,
     sums: Sums<'a>,
 }
 
-impl<'a> Plain<'a> {
-    /// Computes the sums of a run whose rows were read before.
+impl<'a> Passed<'a> {
+    /// Computes the sums if the rows were read before.
     fn of(timeline: &'a Timeline, requests: &Requests) -> Result<Self, PartError> {
-        requests.plain(Wanted::All, || Self::new(timeline), Self::add, Self::merge)
+        requests.unheld(Wanted::All, || Self::new(timeline), Self::add, Self::merge)
     }
 
     /// Starts without requests.
@@ -109,8 +148,10 @@ impl<'a> Plain<'a> {
     }
 
     fn add(&mut self, r: &Request) {
-        self.observed.answered(self.timeline, r);
-        self.sums.add(self.timeline, r.pod(), r);
+        self.observed.unheld(self.timeline, r);
+        if self.timeline.span.has(&r.row) {
+            self.sums.add(self.timeline, r.pod(), r);
+        }
     }
 
     /// Adds the sums of later requests.
@@ -127,23 +168,48 @@ impl<'a> Plain<'a> {
     }
 }
 
-/// Analyses one run. Its rows are read again if `plain` is `None`.
+/// The terminations of a run, or of a span, with what was lost.
+struct Explained<'a> {
+    facts: Facts<'a>,
+    disrupted: Periods,
+    sums: Sums<'a>,
+    errors: Vec<EndingError>,
+    judged: Vec<Judged<'a>>,
+    terminations: Vec<Termination>,
+}
+
+impl<'a> Explained<'a> {
+    /// Goes from the facts to the terminations. `modes` are theirs, and `alpha` the chances that their upper bounds are
+    /// too small.
+    fn of(
+        timeline: &'a Timeline,
+        requests: &'a Requests,
+        Passed { observed, sums, .. }: Passed<'a>,
+        (modes, alpha): (&[Mode], &'a [f64]),
+    ) -> Result<Self, PartError> {
+        let facts = Facts::of(timeline, requests, alpha, observed)?;
+        let Attribution { explanations, tails } = solve(&facts);
+        let windows = window::windows(timeline, &tails, alpha);
+        let disrupted = window::disrupted(timeline, &windows);
+        let sums = Sums::of(&facts, requests, &disrupted, sums)?;
+        let errors = while_ending::errors(timeline, &requests.others, &explanations);
+        let judged = judged::judge(&facts, explanations, &tails, &windows, sums.load());
+        let terminations = terminations(&facts, modes, &sums, (&judged, &errors), (windows, &tails));
+        Ok(Self { facts, disrupted, sums, errors, judged, terminations })
+    }
+}
+
+/// Analyses one run. Its rows are read again if `passed` is `None`.
 fn analyse<'a>(
     timeline: &'a Timeline,
     requests: &'a Requests,
-    plain: Option<Plain<'a>>,
+    passed: Option<Passed<'a>>,
 ) -> Result<Analysis, PartError> {
-    let Plain { observed, sums, .. } = plain.map_or_else(|| Plain::of(timeline, requests), Ok)?;
+    let passed = passed.map_or_else(|| Passed::of(timeline, requests), Ok)?;
     let modes = window::modes(&timeline.ends);
-    let alpha = window::alpha(timeline, &modes);
-    let facts = Facts::of(timeline, requests, &alpha, observed)?;
-    let Attribution { explanations, tails } = solve(&facts);
-    let windows = window::windows(timeline, &tails, &alpha);
-    let disrupted = window::disrupted(timeline, &windows);
-    let sums = Sums::of(&facts, requests, &disrupted, sums)?;
-    let errors = while_ending::errors(timeline, &requests.others, &explanations);
-    let judged = judged::judge(&facts, explanations, &tails, &windows, sums.load());
-    let terminations = terminations(&facts, &modes, &sums, (&judged, &errors), (windows, &tails));
+    let alpha = window::alphas(timeline, &modes);
+    let Explained { facts, disrupted, sums, errors, judged, terminations } =
+        Explained::of(timeline, requests, passed, (&modes, &alpha))?;
     let all: Vec<&Judged<'_>> = judged.iter().collect();
     let groups = shares::groups(timeline, &terminations, &all);
     let requests = requests::count(timeline, &sums.all, (&all, errors.len()), &disrupted);

@@ -1,5 +1,6 @@
 //! A made-up run with three pods, and what must hold for any run.
 
+mod alone;
 mod answers;
 mod bounds;
 mod clocks;

@@ -25,9 +25,12 @@ mod phases;
 pub mod pods;
 pub mod requests;
 pub mod restarts;
+mod span;
+mod stretch;
 mod watches;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::{HashMap, HashSet};
@@ -46,6 +49,7 @@ pub use pods::{EARLY_S, PodEnd, PodLife, Stages, T0, Workload};
 use requests::Joins;
 pub use requests::{Agreement, Request, Requests};
 pub use restarts::Restart;
+pub use span::Span;
 use watches::ENDPOINT_SLICES;
 pub use watches::Gap;
 
@@ -80,6 +84,8 @@ impl HandOver {
 pub struct Timeline {
     /// Contents of run.json.
     pub info: RunInfo,
+    /// Part of the run that it is about.
+    pub span: Span,
     /// Time at which the counted part of the load began.
     pub origin: Stamp,
     /// Stages of the load: the time at which each began, and its rates then and at its end.
@@ -92,8 +98,10 @@ pub struct Timeline {
     pub tallies: BTreeMap<String, BTreeMap<Outcome, u64>>,
     /// All pods behind the targets, by creation.
     pub pods: Vec<PodLife>,
-    /// The pods that ended under load, by t0.
+    /// The pods that were ending under load in the span, by t0.
     pub ends: Vec<PodEnd>,
+    /// Each t0 under load, and the time at which that pod was gone, also outside the span.
+    pub(crate) endings: Vec<(Stamp, Stamp)>,
     lives_by_name: HashMap<String, Vec<NamedLife>>,
     /// The programs that the run started, in order.
     pub commands: Vec<Command>,
@@ -143,13 +151,10 @@ impl Timeline {
         of_pod.peek().is_some() && of_pod.all(|proxy| !proxy.misses_rows())
     }
 
-    /// Builds the timeline of a run, and its requests.
+    /// Builds the timeline of a run.
     #[cfg(test)]
     pub(crate) fn build(log: RunLog, rows: impl RowSource + 'static) -> Result<(Self, Requests), PartError> {
-        let unread = Unread::of(log);
-        let (requests, ()) = unread.read(Box::new(rows), || (), |(), _| (), |(), ()| ())?;
-        let timeline = unread.finish(None, &requests)?;
-        Ok((timeline, requests))
+        Unread::of(log, Span::ALL).build(Arc::new(rows))
     }
 
     /// Returns the index of the target that a request was meant for.
@@ -157,10 +162,11 @@ impl Timeline {
         self.info.targets.iter().position(|target| *target.name == *row.target)
     }
 
-    /// Returns the second of the counted part that contains a time; the first for earlier ones, and the last that a
-    /// load can have for later ones.
+    /// Returns the second of the counted part in the span that contains a time; the first for earlier ones, and the last
+    /// that a load can have for later ones.
     pub fn second_of(&self, at: Stamp) -> usize {
-        let since = Duration::from_nanos(u64::try_from(at.ns_since(self.origin)).unwrap_or(0));
+        let begun = self.origin.max(self.span.from);
+        let since = Duration::from_nanos(u64::try_from(at.ns_since(begun)).unwrap_or(0));
         usize::try_from(since.min(load::LONGEST).as_secs()).unwrap_or(0)
     }
 
@@ -218,12 +224,14 @@ impl Timeline {
 /// The records of a run whose rows were not read yet.
 pub(crate) struct Unread {
     log: RunLog,
+    span: Span,
     clocks: Clocks,
     load: load::Collector,
 }
 
 impl Unread {
-    pub(crate) fn of(mut log: RunLog) -> Self {
+    /// Takes the records, of which only those of one span are to be explained.
+    pub(crate) fn of(mut log: RunLog, span: Span) -> Self {
         let clocks = Clocks::new(&log.info, &log.events);
         let cluster = &mut log.info.cluster;
         if !cluster.dataplane.is_known()
@@ -233,7 +241,7 @@ impl Unread {
         }
         let mut load = load::Collector::of(&log.info);
         log.events.iter().for_each(|event| load.observe(clocks.place(&event.source, event.at), &event.kind));
-        Self { log, clocks, load }
+        Self { log, span, clocks, load }
     }
 
     /// Returns the timeline without the facts that only rows show; `None` if only rows show when the load began and
@@ -246,7 +254,7 @@ impl Unread {
     /// Reads all rows, and [adds up](Requests::open) those that were plainly answered.
     pub(crate) fn read<S: Send>(
         &self,
-        rows: Box<dyn RowSource>,
+        rows: Arc<dyn RowSource>,
         begin: impl Fn() -> S,
         add: impl Fn(&mut S, &Request) + Sync,
         merge: impl FnMut(&mut S, S),
@@ -259,7 +267,14 @@ impl Unread {
             run: info.run.clone(),
             needs_proof: info.cluster.dataplane == ServiceProxy::Ipvs,
         };
-        Requests::open(rows, self.clocks.clone(), joins, begin, add, merge)
+        Requests::open(rows, (self.clocks.clone(), joins), self.span, begin, add, merge)
+    }
+
+    /// Reads all rows, and builds the timeline.
+    pub(crate) fn build(self, rows: Arc<dyn RowSource>) -> Result<(Timeline, Requests), PartError> {
+        let (requests, ()) = self.read(rows, || (), |(), _| (), |(), ()| ())?;
+        let timeline = self.finish(None, &requests)?;
+        Ok((timeline, requests))
     }
 
     /// Completes the timeline with the facts that the rows showed, from its [draft](Self::draft) if that was made.
@@ -286,7 +301,7 @@ impl Unread {
 
     /// Returns the timeline of a load between these two times, without the facts that only rows show.
     fn timeline(&self, (load_started, load_ended): (Stamp, Stamp)) -> Timeline {
-        let Self { log, clocks, load } = self;
+        let Self { log, span, clocks, load } = self;
         let mut seen = Collectors { endpoints: Endpoints::of(&log.info.targets), ..Collectors::default() };
         log.events.iter().for_each(|event| seen.observe(clocks, event));
         seen.endpoints.end();
@@ -303,7 +318,15 @@ impl Unread {
             phases: &seen.phases,
             watches: &watches,
         };
-        let (pods, ends) = pods.finish(&others, &(load_started..=load_ended));
+        let (mut pods, mut ends) = pods.finish(&others, &(load_started..=load_ended));
+        // Without the rows before it, nothing else shows that they serve.
+        pods.iter_mut().for_each(|life| life.listed |= life.endpoint_ready.is_some_and(|at| at < span.from));
+        let ending = |end: &PodEnd| (end.t0.earliest, end.gone().unwrap_or(load_ended).max(end.t0.latest));
+        let endings = ends.iter().map(ending).collect();
+        ends.retain(|end| {
+            let (from, until) = ending(end);
+            span.meets(from, until)
+        });
         let mut unsampled_clocks: Vec<String> = clocks.unsampled().map(str::to_owned).collect();
         if ends.iter().any(|e| !e.own && e.stages.deletion_seen.is_some()) && !clocks.knows(API_SERVER) {
             unsampled_clocks.push(API_SERVER.to_owned());
@@ -315,6 +338,7 @@ impl Unread {
         };
         Timeline {
             info: log.info.clone(),
+            span: *span,
             origin: load.counted.unwrap_or(load_started),
             stages: load.stages.clone(),
             load_ended,
@@ -323,6 +347,7 @@ impl Unread {
             lives_by_name: lives_by_name(&pods, &ends),
             pods,
             ends,
+            endings,
             commands,
             changes_by_others,
             calls,

@@ -211,7 +211,7 @@ impl<'a> Sums<'a> {
         let (timeline, knows_more) = (facts.timeline, facts.know_more_than(requests));
         let begin = || (knows_more.then(|| Self::new(timeline)), Later::of(timeline, requests));
         let add = |(sums, later): &mut (Option<Self>, Later<'a>), r: &Request| {
-            if let Some(sums) = sums {
+            if let Some(sums) = sums.as_mut().filter(|_| timeline.span.has(&r.row)) {
                 sums.add(timeline, facts.pod(r), r);
             }
             later.add(timeline, disrupted, r);

@@ -37,11 +37,14 @@ impl<'a> Observed<'a> {
         }
     }
 
-    /// Adds a request that was plainly answered.
-    pub(crate) fn answered(&mut self, timeline: &'a Timeline, r: &Request) {
+    /// Adds a request that is not held: it was plainly answered, or lies outside the span.
+    pub(crate) fn unheld(&mut self, timeline: &'a Timeline, r: &Request) {
         self.add(timeline, r);
-        if let Some(target) = timeline.target_of(&r.row).filter(|_| r.is_new_connection()) {
-            self.tries[target].answered(r.begun(), r.pod().is_some());
+        let Some(target) = timeline.target_of(&r.row).filter(|_| r.is_new_connection()) else { return };
+        match r.row.outcome {
+            Outcome::NotSent => {}
+            Outcome::Ok | Outcome::HttpError => self.tries[target].answered(r.begun(), r.pod().is_some()),
+            _ => self.tries[target].count(r.begun()),
         }
     }
 

@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use crate::timeline::Timeline;
+use crate::timeline::periods::Periods;
+use crate::timeline::{Span, Timeline};
 use rolldrop_record::{Outcome, Stamp};
 
 const MS_NS: i64 = 1_000_000;
@@ -56,6 +57,14 @@ struct Zone {
 }
 
 impl Zone {
+    /// Makes the part of a zone that lies in a span. Its milliseconds are those of the whole zone.
+    fn within(span: Span, from: Stamp, to: Stamp) -> Self {
+        let before_ms = span.from.max(from).ns_since(from) / MS_NS;
+        let from = from.shifted_ns(before_ms * MS_NS);
+        let length = usize::try_from(to.min(span.until).ns_since(from) / MS_NS + 1).unwrap_or(0);
+        Self { from, length, answered: Vec::new() }
+    }
+
     fn at(&mut self, bin: usize) -> Option<&mut Answered> {
         if bin >= self.length {
             return None;
@@ -85,23 +94,12 @@ impl Tries {
         let after_ns = if per_s > 0.0 { AFTER_CONNECTIONS * endpoints / per_s * 1e9 } else { 0.0 };
         #[expect(clippy::cast_possible_truncation, reason = "a time of at most an hour, in nanoseconds")]
         let after_ns = (after_ns.min(3.6e12) as i64).max(AFTER_NS);
-        let mut zones: Vec<(Stamp, Stamp)> = Vec::new();
-        // Ends are in the order of their t0.
-        for end in &timeline.ends {
-            let gone = end.gone().unwrap_or(timeline.load_ended).max(end.t0.latest);
-            let (from, to) =
-                (end.t0.earliest, gone.shifted_ns(after_ns).min(timeline.load_ended.shifted_ns(MS_NS)));
-            match zones.last_mut() {
-                Some(last) if last.1 >= from => last.1 = last.1.max(to),
-                _ if to > from => zones.push((from, to)),
-                _ => {}
-            }
-        }
-        let zone = |(from, to): (Stamp, Stamp)| {
-            let length = usize::try_from(to.ns_since(from) / MS_NS + 1).unwrap_or(0);
-            Zone { from, length, answered: Vec::new() }
-        };
-        Self { zones: zones.into_iter().map(zone).collect(), losses: Vec::new(), all: None }
+        let last = timeline.load_ended.shifted_ns(MS_NS);
+        let near = |(from, gone): &(Stamp, Stamp)| (*from, gone.shifted_ns(after_ns).min(last));
+        let near = Periods::of(timeline.endings.iter().map(near).filter(|(from, to)| to > from));
+        let zones = near.iter().filter(|(from, to)| timeline.span.meets(*from, *to));
+        let zone = |(from, to)| Zone::within(timeline.span, from, to);
+        Self { zones: zones.map(zone).collect(), losses: Vec::new(), all: None }
     }
 
     /// Adds a connection that was answered.
@@ -134,7 +132,8 @@ impl Tries {
         self.all = all.reduce(|a, b| (a.0 + b.0, a.1.min(b.1), a.2.max(b.2)));
     }
 
-    fn count(&mut self, at: Stamp) {
+    /// Counts a connection.
+    pub(super) fn count(&mut self, at: Stamp) {
         let (n, first, last) = self.all.unwrap_or((0, at, at));
         self.all = Some((n + 1, first.min(at), last.max(at)));
     }

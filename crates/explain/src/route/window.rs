@@ -242,13 +242,17 @@ pub(crate) fn modes(ends: &[PodEnd]) -> Vec<Mode> {
     ends.iter().map(mode).collect()
 }
 
-/// Returns, by termination, the chance that an upper bound of its windows is too small, shared between all windows that
-/// one statement covers: those of its mode, for all consumers.
-pub(crate) fn alpha(timeline: &Timeline, modes: &[Mode]) -> Vec<f64> {
+/// Returns the chance that an upper bound of a window is too small, shared between all windows that one statement covers:
+/// those of so many terminations, for all consumers.
+pub(crate) fn alpha(timeline: &Timeline, terminations: usize) -> f64 {
     let targets = timeline.info.targets.len().max(1);
-    let error = timeline.info.looks.as_ref().map_or(ALPHA, Looks::alpha);
-    let alpha = |mode| error / (targets * modes.iter().filter(|other| *other == mode).count()) as f64;
-    modes.iter().map(alpha).collect()
+    timeline.info.looks.as_ref().map_or(ALPHA, Looks::alpha) / (targets * terminations.max(1)) as f64
+}
+
+/// Returns, by termination, this chance in a statement about a run: it covers all terminations of one mode.
+pub(crate) fn alphas(timeline: &Timeline, modes: &[Mode]) -> Vec<f64> {
+    let together = |mode| modes.iter().filter(|other| *other == mode).count();
+    modes.iter().map(|mode| alpha(timeline, together(mode))).collect()
 }
 
 pub(crate) fn windows(timeline: &Timeline, tails: &[Vec<Tail>], alpha: &[f64]) -> Vec<Vec<Window>> {

@@ -15,6 +15,7 @@ use foldhash::HashMap;
 
 use super::clocks::Clocks;
 use super::integrity::HIGHEST_NUMBER;
+use super::stretch::Stretch;
 use rolldrop_record::{Outcome, RequestRow, RunId, ServedEnd, ServedRow, Stamp};
 
 /// Resolution at which the times of plainly answered requests are kept, in nanoseconds.
@@ -156,7 +157,7 @@ pub(super) struct Proxied {
 #[derive(Debug, Default)]
 struct OfSource {
     /// First row of each request's id, by the number of the request.
-    first: Vec<Option<Seen>>,
+    first: Stretch<Option<Seen>>,
     /// True if the source's clock was compared with the coordinator's.
     is_compared: bool,
 }
@@ -256,11 +257,9 @@ impl Proxied {
         let Some(seen) = Seen::new(number, served, self.base) else { return };
         let Ok(seq) = usize::try_from(id.seq) else { return };
         let Some(source) = self.sources.get_mut(id.source()) else { return };
-        if source.first.len() <= seq {
-            source.first.resize(seq + 1, None);
-        }
-        if source.first[seq].is_none() {
-            source.first[seq] = Some(seen);
+        let first = source.first.at_mut(seq);
+        if first.is_none() {
+            *first = Some(seen);
         } else if self.further_rows < MAX_FURTHER {
             self.further_rows += 1;
             self.further.entry((id.source().into(), id.seq)).or_default().push(served.clone());
@@ -292,7 +291,7 @@ impl Proxied {
             return nothing;
         }
         let Some(source) = self.sources.get(&row.source) else { return nothing };
-        let seen = usize::try_from(row.seq).ok().and_then(|seq| *source.first.get(seq)?);
+        let seen = usize::try_from(row.seq).ok().and_then(|seq| *source.first.at(seq)?);
         let Some(seen) = seen else { return nothing };
         let pod = &self.pods[seen.pod()];
         let client = self.client(row, source, uncertainty_ns);

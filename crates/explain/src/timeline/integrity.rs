@@ -13,6 +13,8 @@ use std::sync::Arc;
 use foldhash::HashMap;
 
 use super::clocks::Clocks;
+use super::span::Span;
+use super::stretch::Stretch;
 use crate::model::figures::either;
 use rolldrop_record::run_info::{Role, Source};
 use rolldrop_record::{ClockOffset, Event, EventKind, Outcome, Phase, RequestRow, RunInfo, ServedRow, Stamp};
@@ -122,7 +124,7 @@ impl Count {
 /// Set of numbers, a bit for each.
 #[derive(Debug, Default)]
 struct Numbers {
-    words: Vec<u64>,
+    words: Stretch<u64>,
     n: u64,
 }
 
@@ -130,12 +132,10 @@ impl Numbers {
     /// Adds a number; returns true if it is new.
     fn insert(&mut self, number: u64) -> bool {
         let Ok(word) = usize::try_from(number / 64) else { return true };
-        if self.words.len() <= word {
-            self.words.resize(word + 1, 0);
-        }
+        let word = self.words.at_mut(word);
         let bit = 1 << (number % 64);
-        let is_new = self.words[word] & bit == 0;
-        self.words[word] |= bit;
+        let is_new = *word & bit == 0;
+        *word |= bit;
         self.n += u64::from(is_new);
         is_new
     }
@@ -143,16 +143,12 @@ impl Numbers {
     /// Adds others; returns those that were there already.
     fn merge(&mut self, others: &Self) -> Count {
         let mut twice = Count::default();
-        if self.words.len() < others.words.len() {
-            self.words.resize(others.words.len(), 0);
-        }
-        for (word, (own, other)) in (0..).zip(self.words.iter_mut().zip(&others.words)) {
+        for (word, other) in others.words.iter() {
+            let own = self.words.at_mut(word);
             let both = *own & other;
             if both != 0 {
-                twice.merge(Count {
-                    n: u64::from(both.count_ones()),
-                    first: Some(word * 64 + u64::from(both.trailing_zeros())),
-                });
+                let first = Some(word as u64 * 64 + u64::from(both.trailing_zeros()));
+                twice.merge(Count { n: u64::from(both.count_ones()), first });
             }
             *own |= other;
         }
@@ -161,15 +157,15 @@ impl Numbers {
     }
 
     fn has(&self, number: u64) -> bool {
-        let word = usize::try_from(number / 64).ok().and_then(|word| self.words.get(word));
+        let word = usize::try_from(number / 64).ok().and_then(|word| self.words.at(word));
         word.is_some_and(|word| word & (1 << (number % 64)) != 0)
     }
 
-    /// Returns the ranges below `end` that are not in the set.
-    fn missing(&self, end: u64) -> Vec<RangeInclusive<u64>> {
+    /// Returns the ranges from `first` and below `end` that are not in the set.
+    fn missing(&self, first: u64, end: u64) -> Vec<RangeInclusive<u64>> {
         let mut ranges = Vec::new();
         let mut begun = None;
-        for number in 0..end {
+        for number in first..end {
             match (self.has(number), begun) {
                 (false, None) => begun = Some(number),
                 (true, Some(first)) => {
@@ -185,8 +181,14 @@ impl Numbers {
 
     /// Returns one more than the highest number.
     fn end(&self) -> u64 {
-        let last = self.words.iter().rposition(|word| *word != 0);
-        last.map_or(0, |word| word as u64 * 64 + u64::from(u64::BITS - self.words[word].leading_zeros()))
+        let last = self.words.iter().rfind(|(_, bits)| **bits != 0);
+        last.map_or(0, |(word, bits)| word as u64 * 64 + u64::from(u64::BITS - bits.leading_zeros()))
+    }
+
+    /// Returns the lowest number; 0 if there is none.
+    fn begin(&self) -> u64 {
+        let first = self.words.iter().find(|(_, bits)| **bits != 0);
+        first.map_or(0, |(word, bits)| word as u64 * 64 + u64::from(bits.trailing_zeros()))
     }
 }
 
@@ -268,22 +270,25 @@ impl Rows {
     }
 
     /// Returns the numbers of missing requests, by source. `scheduled` has the totals of the sources that reported
-    /// them.
-    fn gaps(&self, scheduled: &BTreeMap<&str, (u64, u64)>) -> BTreeMap<Arc<str>, Vec<RangeInclusive<u64>>> {
+    /// them; `None` if these are rows of a part of the run, where only those between two others are missing.
+    fn gaps(&self, scheduled: Option<&Scheduled<'_>>) -> BTreeMap<Arc<str>, Vec<RangeInclusive<u64>>> {
         let gaps = self.sources.iter().filter_map(|(source, of)| {
-            let total = scheduled.get(&**source).map_or(0, |(warmup, main)| warmup.saturating_add(*main));
+            let total = scheduled.and_then(|scheduled| scheduled.get(&**source));
+            let total = total.map_or(0, |(warmup, main)| warmup.saturating_add(*main));
+            let first = if scheduled.is_some() { 0 } else { of.numbers.begin() };
             let end = of.numbers.end().max(total).min(HIGHEST_NUMBER);
-            if of.numbers.n == end {
+            if of.numbers.n == end - first {
                 return None;
             }
-            let mut gaps = of.numbers.missing(end);
+            let mut gaps = of.numbers.missing(first, end);
             if let (true, Some(first), Some(last)) = (gaps.len() > MOST_HOLES, gaps.first(), gaps.last()) {
                 gaps = vec![*first.start()..=*last.end()];
             }
             Some((Arc::clone(source), gaps))
         });
         // For some sources not a single row exists.
-        let without = scheduled.iter().filter(|(source, _)| !self.sources.contains_key(**source));
+        let without =
+            scheduled.into_iter().flatten().filter(|(source, _)| !self.sources.contains_key(**source));
         let without = without.filter_map(|(source, (warmup, main))| {
             let last = warmup.saturating_add(*main).checked_sub(1)?;
             Some((Arc::from(*source), vec![0..=last]))
@@ -425,16 +430,19 @@ fn is_ordered(row: &RequestRow) -> bool {
     is_opened && row.head.is_none_or(|head| head <= row.end)
 }
 
-/// Checks the record. If requests are missing, `stamps` reads all requests once more, for their intended send times.
+/// Checks the record; of a part of it only for missing requests. If some are, `stamps` reads all requests once more, for
+/// their intended send times.
 pub(super) fn look<E>(
-    rows: &Rows,
+    (rows, span): (&Rows, Span),
     (info, events, clocks): (&RunInfo, &[Event], &Clocks),
     (began, ended): (Stamp, Stamp),
     stamps: impl FnOnce(&mut (dyn FnMut(&RequestRow) + Send)) -> Result<(), E>,
 ) -> Result<Integrity, E> {
     let scheduled = scheduled(events);
-    let mut found = rows.judge((info, events, clocks), &scheduled);
-    let gaps = rows.gaps(&scheduled);
+    let (mut found, gaps) = match span == Span::ALL {
+        true => (rows.judge((info, events, clocks), &scheduled), rows.gaps(Some(&scheduled))),
+        false => (Integrity::default(), rows.gaps(None)),
+    };
     if gaps.is_empty() {
         return Ok(found);
     }

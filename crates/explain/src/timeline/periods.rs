@@ -21,6 +21,11 @@ impl Periods {
         Self(apart)
     }
 
+    /// Returns them, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Stamp, Stamp)> {
+        self.0.iter().copied()
+    }
+
     /// Returns true if one of them overlaps the period between these times, or touches it.
     pub(crate) fn meet(&self, from: Stamp, to: Stamp) -> bool {
         let next = self.0.partition_point(|(_, end)| *end < from);

@@ -39,7 +39,7 @@ pub struct PodLife {
     pub uid: String,
     /// Time at which a watch first showed it.
     pub created: Stamp,
-    /// True if it was already there when the watch began.
+    /// True if it was already there when the watch began, or ready when the span began.
     pub listed: bool,
     /// Its address, once one was reported.
     pub ip: Option<String>,

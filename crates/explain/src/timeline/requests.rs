@@ -16,6 +16,7 @@ use super::integrity::{self, Integrity};
 use super::lanes;
 pub use super::names::Unmatched;
 use super::names::{PodNames, Relays};
+use super::span::Span;
 use crate::timeline::by_name::ByName;
 use rolldrop_record::parts::{self, PartError, Wanted};
 use rolldrop_record::{ClockOffset, Event, Outcome, RequestRow, RowSource, RunId, RunInfo, ServedRow, Stamp};
@@ -114,10 +115,10 @@ impl Joins {
     }
 }
 
-/// All requests of a run.
+/// All requests of a run, of which those that were lost in one span are held.
 #[derive(Debug)]
 pub struct Requests {
-    /// Requests that were not [plainly answered](is_plain), in [order](Request::order).
+    /// Requests of the span that were not [plainly answered](is_plain), in [order](Request::order).
     pub others: Vec<Request>,
     /// Number of all requests, these and the others.
     pub all: u64,
@@ -139,7 +140,8 @@ pub struct Requests {
     pub(super) first_scheduled: Option<Stamp>,
     /// Time at which the last request ended.
     pub(super) last_end: Option<Stamp>,
-    rows: Box<dyn RowSource>,
+    rows: Arc<dyn RowSource>,
+    span: Span,
     clocks: Clocks,
     joins: Joins,
     proxied: Proxied,
@@ -222,7 +224,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn add(&mut self, request: &mut Request, clocks: &Clocks, joins: &Joins) {
+    fn add(&mut self, request: &mut Request, (clocks, joins): (&Clocks, &Joins), span: Span) {
         place_request(request, clocks, Some(&joins.addresses));
         let said = name_pod(&mut request.row, joins, &mut self.own_names);
         self.agreement.add(request);
@@ -235,9 +237,16 @@ impl Seen {
             _ => {}
         }
         self.all += 1;
-        self.looked_at.add(row, request.uncertainty_ns);
         self.first_scheduled = earliest(self.first_scheduled, Some(row.scheduled));
         self.last_end = self.last_end.max(Some(row.end));
+        self.has_named |= request.pod().is_some();
+        // What follows takes memory for each request, or each connection.
+        if span.meets(row.scheduled, row.scheduled) {
+            self.looked_at.add(row, request.uncertainty_ns);
+        }
+        if !span.has(row) {
+            return;
+        }
         self.proxied.expect(row, clocks);
         self.kept.see(row);
         let is_named = row.pod.is_some() || (request.routed.is_some() && !joins.needs_proof);
@@ -245,7 +254,6 @@ impl Seen {
             self.unnamed.extend(request.connection());
             self.has_unnamed_plain |= is_plain(row);
         }
-        self.has_named |= request.pod().is_some();
         if !is_plain(row) {
             self.others.push(request.clone());
         }
@@ -279,9 +287,9 @@ fn earliest(a: Option<Stamp>, b: Option<Stamp>) -> Option<Stamp> {
 impl Requests {
     /// Reads the rows for the first time. Also adds up those that were plainly answered, as they are read.
     pub(super) fn open<S: Send>(
-        rows: Box<dyn RowSource>,
-        clocks: Clocks,
-        mut joins: Joins,
+        rows: Arc<dyn RowSource>,
+        (clocks, mut joins): (Clocks, Joins),
+        span: Span,
         begin: impl Fn() -> S,
         add: impl Fn(&mut S, &Request) + Sync,
         mut merge: impl FnMut(&mut S, S),
@@ -291,7 +299,7 @@ impl Requests {
             (seen, begin())
         };
         let add = |(seen, sum): &mut (Seen, S), request: &mut Request| {
-            seen.add(request, &clocks, &joins);
+            seen.add(request, (&clocks, &joins), span);
             if is_plain(&request.row) {
                 add(sum, request);
             }
@@ -317,6 +325,9 @@ impl Requests {
             looked_at.compare(row, &clocks);
             let uncertainty_ns = clocks.uncertainty_ns(&row.source, row.end);
             let row = place_served(row.clone(), &clocks);
+            if !span.meets(row.head.unwrap_or(row.accepted), row.end) {
+                return;
+            }
             let Some(id) = &row.request else { return };
             let number = by_id.get(id.source()).and_then(|of_source| of_source.get(&id.seq));
             match number {
@@ -349,6 +360,7 @@ impl Requests {
             first_scheduled,
             last_end: seen.last_end,
             rows,
+            span,
             clocks,
             joins,
             proxied,
@@ -363,7 +375,7 @@ impl Requests {
         (info, events): (&RunInfo, &[Event]),
         lasted: (Stamp, Stamp),
     ) -> Result<Integrity, PartError> {
-        integrity::look(&self.looked_at, (info, events, &self.clocks), lasted, |each| {
+        integrity::look((&self.looked_at, self.span), (info, events, &self.clocks), lasted, |each| {
             let mut request = lanes::blank();
             let mut lane = parts::each(|row: &RequestRow| {
                 request.row.clone_from(row);
@@ -383,15 +395,34 @@ impl Requests {
         wanted: Wanted,
         begin: impl Fn() -> S,
         add: impl Fn(&mut S, &Request) + Sync,
+        merge: impl FnMut(&mut S, S),
+    ) -> Result<S, PartError> {
+        let add = |sum: &mut S, request: &Request| {
+            if is_plain(&request.row) {
+                add(sum, request);
+            }
+        };
+        self.unheld(wanted, begin, add, merge)
+    }
+
+    /// Adds up all requests that are not [held](Self::others) in the same way.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub(crate) fn unheld<S: Send>(
+        &self,
+        wanted: Wanted,
+        begin: impl Fn() -> S,
+        add: impl Fn(&mut S, &Request) + Sync,
         mut merge: impl FnMut(&mut S, S),
     ) -> Result<S, PartError> {
         let addresses = self.agreement.is_relied_on.then_some(&self.joins.addresses);
         let begin = || (OwnNames::default(), begin());
         let place = |(own_names, sum): &mut (OwnNames, S), request: &mut Request| {
-            if !is_plain(&request.row) {
+            place_request(request, &self.clocks, addresses);
+            if !is_plain(&request.row) && self.span.has(&request.row) {
                 return;
             }
-            place_request(request, &self.clocks, addresses);
             name_pod(&mut request.row, &self.joins, own_names);
             self.joins.forget_relays(&mut request.row);
             let joined = self.proxied.of(&request.row, request.uncertainty_ns);
@@ -413,7 +444,7 @@ impl Requests {
         add: impl Fn(&mut S, &Request) + Sync,
         merge: impl FnMut(&mut S, S),
     ) -> Result<S, PartError> {
-        let mut sum = self.plain(Wanted::All, begin, &add, merge)?;
+        let mut sum = self.unheld(Wanted::All, begin, &add, merge)?;
         self.others.iter().for_each(|request| add(&mut sum, request));
         Ok(sum)
     }

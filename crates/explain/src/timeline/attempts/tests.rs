@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::timeline::Joins;
 use crate::timeline::Request;
+use crate::timeline::Span;
 use crate::timeline::names::PodNames;
 use crate::timeline::requests::Requests;
 use rolldrop_record::run_info::Rows;
@@ -86,7 +87,7 @@ fn joined_among(pods: &[&str], requests: Vec<RequestRow>, served: Vec<ServedRow>
         run: records.info.run.clone(),
         needs_proof: false,
     };
-    Requests::open(Box::new(records), clocks, joins, || (), |(), _| (), |(), ()| ()).unwrap().0
+    Requests::open(Arc::new(records), (clocks, joins), Span::ALL, || (), |(), _| (), |(), ()| ()).unwrap().0
 }
 
 /// Pod, other attempts' pods, rows that were read too early and too late.
