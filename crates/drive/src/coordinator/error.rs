@@ -10,6 +10,9 @@ use rolldrop_scenario::{Scenario, ScenarioError};
 use rolldrop_sidecar::inject::KubernetesVersion;
 use rolldrop_sidecar::inject::ending::EndingError;
 
+/// Result of a step that can end a run.
+pub(super) type Result<T, E = CoordinatorError> = std::result::Result<T, E>;
+
 /// Error that ends a run.
 #[derive(Debug, thiserror::Error)]
 pub enum CoordinatorError {

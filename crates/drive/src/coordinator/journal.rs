@@ -20,6 +20,8 @@ const FILE: &str = "changes.jsonl";
 /// Version of the journal's format.
 const VERSION: u32 = 1;
 
+type Result<T> = std::result::Result<T, JournalError>;
+
 /// Reason that a journal cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
@@ -144,12 +146,7 @@ pub(super) struct Journal {
 
 impl Journal {
     /// Creates the journal of a run in its directory. `cluster` is `None` if the cluster ends with the run.
-    pub(super) fn begin(
-        run_dir: &Path,
-        clock: Clock,
-        run: &str,
-        cluster: Option<Origin>,
-    ) -> Result<Self, JournalError> {
+    pub(super) fn begin(run_dir: &Path, clock: Clock, run: &str, cluster: Option<Origin>) -> Result<Self> {
         let path = run_dir.join(FILE);
         let io = |source| JournalError::Io { path: path.clone(), source };
         let file = OpenOptions::new().create_new(true).append(true).open(&path).map_err(io)?;
@@ -163,12 +160,7 @@ impl Journal {
 
     /// Opens the journal of a run that continues. A kill may have left it without its first line, which is then
     /// written.
-    pub(super) fn go_on(
-        run_dir: &Path,
-        clock: Clock,
-        run: &str,
-        cluster: Option<Origin>,
-    ) -> Result<Self, JournalError> {
+    pub(super) fn go_on(run_dir: &Path, clock: Clock, run: &str, cluster: Option<Origin>) -> Result<Self> {
         let (mut journal, _) = Self::resume(run_dir, clock)?;
         if journal.run.is_empty() {
             journal.head(run, cluster)?;
@@ -176,7 +168,7 @@ impl Journal {
         Ok(journal)
     }
 
-    fn head(&mut self, run: &str, cluster: Option<Origin>) -> Result<(), JournalError> {
+    fn head(&mut self, run: &str, cluster: Option<Origin>) -> Result<()> {
         run.clone_into(&mut self.run);
         self.append(Entry::Begun { v: VERSION, run: run.to_owned(), cluster })
     }
@@ -187,7 +179,7 @@ impl Journal {
     }
 
     /// Opens the journal of a run that has ended. Also returns the way to reach its cluster.
-    pub(super) fn resume(run_dir: &Path, clock: Clock) -> Result<(Self, Option<Origin>), JournalError> {
+    pub(super) fn resume(run_dir: &Path, clock: Clock) -> Result<(Self, Option<Origin>)> {
         let path = run_dir.join(FILE);
         let io = |source| JournalError::Io { path: path.clone(), source };
         if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
@@ -244,7 +236,7 @@ impl Journal {
     }
 
     /// Records a change before it is made.
-    pub(super) fn announce(&mut self, object: ObjectRef, change: Change) -> Result<u32, JournalError> {
+    pub(super) fn announce(&mut self, object: ObjectRef, change: Change) -> Result<u32> {
         let id = self.next_id;
         self.append(Entry::Change { id, object: object.clone(), change: change.clone() })?;
         self.next_id += 1;
@@ -253,13 +245,13 @@ impl Journal {
     }
 
     /// Records the UID of an object that was created.
-    pub(super) fn created(&mut self, id: u32, uid: String) -> Result<(), JournalError> {
+    pub(super) fn created(&mut self, id: u32, uid: String) -> Result<()> {
         self.set_uid(id, &uid);
         self.append(Entry::Created { id, uid })
     }
 
     /// Records that a change is undone, or that nothing is left to undo.
-    pub(super) fn undone(&mut self, id: u32, how: impl Into<String>) -> Result<(), JournalError> {
+    pub(super) fn undone(&mut self, id: u32, how: impl Into<String>) -> Result<()> {
         self.open.retain(|open| open.id != id);
         self.append(Entry::Undone { id, how: how.into() })
     }
@@ -281,7 +273,7 @@ impl Journal {
         }
     }
 
-    fn append(&mut self, entry: Entry) -> Result<(), JournalError> {
+    fn append(&mut self, entry: Entry) -> Result<()> {
         let io = |source| JournalError::Io { path: self.path.clone(), source };
         let line = Line { t_ns: self.clock.now(), entry };
         let mut line = serde_json::to_vec(&line).map_err(|e| io(e.into()))?;

@@ -29,7 +29,7 @@ use serde_json::Value;
 
 use super::apply::is_ownable;
 use super::caller::Caller;
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use super::live::{Live, LiveChanges, Wanted};
 use super::undo::effect::has_pods;
 use super::watch::Need;
@@ -120,7 +120,7 @@ impl Caller {
     ///
     /// # Errors
     /// Fails if the run is not possible as the scenario says, or if reading for the plan fails.
-    pub async fn plan(&self, work: &Work<'_>) -> Result<Plan, CoordinatorError> {
+    pub async fn plan(&self, work: &Work<'_>) -> Result<Plan> {
         let Work { scenario, live, has_command, has_rounds, beats, load_workers, .. } = work;
         let mut plan = Plan::default();
         plan.open_call("/version", "whether it has what the scenario uses");
@@ -225,11 +225,7 @@ impl Caller {
     }
 
     /// Describes how the run covers all phases of consumers with a clock of their own; `None` if it need not.
-    async fn random_phases(
-        &self,
-        scenario: &Scenario,
-        disruptions: &[Disruption],
-    ) -> Result<Option<String>, CoordinatorError> {
+    async fn random_phases(&self, scenario: &Scenario, disruptions: &[Disruption]) -> Result<Option<String>> {
         let Some(first) = disruptions.first() else { return Ok(None) };
         for target in &scenario.targets {
             if let Place::Service { name, node: None, .. } = &target.place
@@ -312,12 +308,7 @@ impl Caller {
         }
     }
 
-    async fn plan_manifests(
-        &self,
-        work: &Work<'_>,
-        plan: &mut Plan,
-        undo: &mut Plan,
-    ) -> Result<(), CoordinatorError> {
+    async fn plan_manifests(&self, work: &Work<'_>, plan: &mut Plan, undo: &mut Plan) -> Result<()> {
         let Work { scenario, secrets, .. } = work;
         for secret in *secrets {
             self.plan_manifest(secret, plan, undo).await?;
@@ -329,12 +320,7 @@ impl Caller {
         Ok(())
     }
 
-    async fn plan_manifest(
-        &self,
-        manifest: &Value,
-        plan: &mut Plan,
-        undo: &mut Plan,
-    ) -> Result<(), CoordinatorError> {
+    async fn plan_manifest(&self, manifest: &Value, plan: &mut Plan, undo: &mut Plan) -> Result<()> {
         let types: TypeMeta = serde_json::from_value(manifest.clone()).unwrap_or_default();
         let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
         let namespace = manifest["metadata"]["namespace"].as_str().unwrap_or(&self.namespace);
@@ -356,7 +342,7 @@ impl Caller {
         there: &[Live],
         plan: &mut Plan,
         undo: &mut Plan,
-    ) -> Result<(), CoordinatorError> {
+    ) -> Result<()> {
         plan.holds = hold::needed(work, live.into_iter().flat_map(Wanted::all));
         for workload in &plan.holds.clone() {
             let about = self.workload(workload);
@@ -415,7 +401,7 @@ impl Caller {
     ///
     /// # Errors
     /// Fails if a right is missing, with a list of all missing rights.
-    pub async fn check_rights(&self, plan: &Plan) -> Result<(), CoordinatorError> {
+    pub async fn check_rights(&self, plan: &Plan) -> Result<()> {
         let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
         let ask = |right: Right| {
             let reviews = reviews.clone();

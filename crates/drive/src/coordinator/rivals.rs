@@ -5,7 +5,7 @@ use kube::api::{ApiResource, DynamicObject, ListParams};
 use serde_json::Value;
 
 use super::caller::Caller;
-use super::error::CoordinatorError;
+use super::error::Result;
 
 /// A kind of autoscaler.
 struct Kind {
@@ -91,7 +91,7 @@ impl Caller {
     ///
     /// # Errors
     /// Fails if the API server does not answer.
-    pub async fn rivals(&self, workload: &Value) -> Result<Vec<String>, CoordinatorError> {
+    pub async fn rivals(&self, workload: &Value) -> Result<Vec<String>> {
         let (mut rivals, mut unknown) = (Vec::new(), Vec::new());
         for Kind { group, version, name, plural, target, says } in KINDS {
             let resource = ApiResource {

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Even
 use kube::ResourceExt;
 use kube::api::{ListParams, LogParams};
 
-use super::error::CoordinatorError;
+use super::error::Result;
 use super::session::Session;
 
 impl Session {
@@ -41,7 +41,7 @@ impl Session {
     }
 
     /// Returns the reason that a pod is not ready.
-    pub(super) async fn why_pod_unready(&self, pod: &Pod) -> Result<String, CoordinatorError> {
+    pub(super) async fn why_pod_unready(&self, pod: &Pod) -> Result<String> {
         if let Some(why) = own_reason(pod) {
             let said = self.last_words(pod).await;
             return Ok(said.map_or_else(|| why.clone(), |said| format!("{why}; it wrote {said:?}")));
@@ -65,7 +65,7 @@ impl Session {
     }
 
     /// Returns the latest event that these fields select; `None` if there is none, or the run may not read events.
-    pub(super) async fn latest_event(&self, fields: &str) -> Result<Option<String>, CoordinatorError> {
+    pub(super) async fn latest_event(&self, fields: &str) -> Result<Option<String>> {
         let about = ListParams::default().fields(fields);
         let said = |event: Event| {
             let (reason, message) = (event.reason.unwrap_or_default(), event.message.unwrap_or_default());
