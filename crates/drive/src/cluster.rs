@@ -45,26 +45,17 @@ pub enum Choice {
 
 /// There is no cluster to talk to.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum ClusterError {
     /// The kubeconfig cannot be read or used.
     #[error("cannot read the kubeconfig{}", path.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
-    Kubeconfig {
-        /// The file, if one was named.
-        path: Option<PathBuf>,
-        /// The cause.
-        source: Box<kube::config::KubeconfigError>,
-    },
+    Kubeconfig { path: Option<PathBuf>, source: Box<kube::config::KubeconfigError> },
     /// There is no kubeconfig, and this is no pod either.
     #[error(
         "there is no kubeconfig ({} is not there; --kubeconfig or KUBECONFIG name another), and this is not a pod",
         files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
     )]
-    NoCluster {
-        /// Files in which a kubeconfig was looked for.
-        files: Vec<PathBuf>,
-        /// Reason why this process is not a pod.
-        source: Box<kube::config::InClusterError>,
-    },
+    NoCluster { files: Vec<PathBuf>, source: Box<kube::config::InClusterError> },
     /// There is no service account.
     #[error("this is not a pod of a cluster with a service account")]
     NotInCluster(#[source] Box<kube::config::InClusterError>),

@@ -46,23 +46,14 @@ const GROUP_ROWS: usize = 16_384;
 
 /// Failure to read or write a part.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum PartError {
     /// The file could not be created, written, read or renamed.
     #[error("failed to use {path}")]
-    Io {
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause of the failure.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
     /// The file is not a Parquet file of this table.
     #[error("{path} is not a part of this table")]
-    Parquet {
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause of the failure.
-        source: ParquetError,
-    },
+    Parquet { path: PathBuf, source: ParquetError },
 }
 
 /// A row type with its table: a directory of parts and a schema.

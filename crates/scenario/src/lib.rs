@@ -152,28 +152,17 @@ pub enum Place {
 
 /// Reason why a scenario cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum ScenarioError {
     /// The file cannot be read.
     #[error("failed to read {path}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Cause.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
     /// Neither a file nor a built-in scenario has this name.
     #[error("no scenario {0:?}: name a YAML file that exists, or one that `rolldrop scenarios` lists{like}", like = builtin::like(.0))]
     Unknown(String),
     /// Something in the file is wrong.
     #[error("{place}: {key}: {why}")]
-    Invalid {
-        /// File and line, or the option that set the value.
-        place: String,
-        /// The key, as a path from the top of the file.
-        key: String,
-        /// Fault and remedy.
-        why: String,
-    },
+    Invalid { place: String, key: String, why: String },
 }
 
 /// Loads a scenario: a YAML file's path, or the name of a built-in one.

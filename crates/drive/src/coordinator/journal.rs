@@ -27,12 +27,7 @@ type Result<T> = std::result::Result<T, JournalError>;
 pub enum JournalError {
     /// A file could not be read or written.
     #[error("failed to use {path}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// The directory holds no journal.
     #[error("{} has no {FILE}: name a directory that `rolldrop run` or `rolldrop tune` made", .0.display())]
     NotARun(PathBuf),
@@ -41,14 +36,7 @@ pub enum JournalError {
     InUse(PathBuf),
     /// A line cannot be read.
     #[error("{path}:{line}: {why}; restore the file")]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// The line, counted from 1.
-        line: usize,
-        /// Description of the error.
-        why: String,
-    },
+    Malformed { path: PathBuf, line: usize, why: String },
 }
 
 /// An object of the cluster.
