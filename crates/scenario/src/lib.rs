@@ -86,7 +86,7 @@ impl Scenario {
     ///
     /// # Errors
     /// Fails if the result is malformed or contradictory.
-    pub fn expect_also(&mut self, file: &ExpectFile, set: &[String]) -> Result<(), ScenarioError> {
+    pub fn expect_also(&mut self, file: &ExpectFile, set: &[String]) -> Result<()> {
         expect::replace(&mut self.document, Some(file), set)?;
         self.expect = expect::read(&self.document)?;
         let names: Vec<&str> = self.targets.iter().map(|target| &*target.name).collect();
@@ -150,6 +150,9 @@ pub enum Place {
     Url(url::Url),
 }
 
+/// Result of reading a scenario.
+type Result<T, E = ScenarioError> = std::result::Result<T, E>;
+
 /// Reason why a scenario cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what the fields are")]
@@ -172,7 +175,7 @@ pub enum ScenarioError {
 ///
 /// # Errors
 /// Fails if it cannot be read, or anything in it is unknown, malformed or contradictory.
-pub fn load<C: DeserializeOwned>(name: &str, overrides: &[String]) -> Result<Loaded<C>, ScenarioError> {
+pub fn load<C: DeserializeOwned>(name: &str, overrides: &[String]) -> Result<Loaded<C>> {
     let path = Path::new(name);
     if let Some(builtin) = BUILTIN.iter().find(|b| b.name == name).filter(|_| !path.exists()) {
         let file = format!("scenarios/{name}.yaml");
@@ -195,7 +198,7 @@ pub fn parse<C: DeserializeOwned>(
     file: &str,
     dir: &Path,
     overrides: &[String],
-) -> Result<Loaded<C>, ScenarioError> {
+) -> Result<Loaded<C>> {
     let mut document = Document::parse(text, file)?;
     for assignment in overrides {
         document.set(assignment)?;
