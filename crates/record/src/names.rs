@@ -6,22 +6,22 @@
 macro_rules! named {
     (
         $(#[$meta:meta])*
-        pub enum $type:ident {
+        $vis:vis enum $type:ident {
             $($(#[$doc:meta])* $variant:ident = $name:literal,)*
         }
     ) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-        pub enum $type {
+        $vis enum $type {
             $($(#[$doc])* #[serde(rename = $name)] $variant,)*
         }
 
         impl $type {
             /// All variants, in order.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+            $vis const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
             /// Returns the name used in files.
-            pub const fn as_str(self) -> &'static str {
+            $vis const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
         }
@@ -34,13 +34,13 @@ macro_rules! named {
     };
     (
         $(#[$meta:meta])*
-        pub enum $type:ident else $unknown:ident $message:literal {
+        $vis:vis enum $type:ident else $unknown:ident $message:literal {
             $($(#[$doc:meta])* $variant:ident = $name:literal,)*
         }
     ) => {
         $crate::named! {
             $(#[$meta])*
-            pub enum $type {
+            $vis enum $type {
                 $($(#[$doc])* $variant = $name,)*
             }
         }
@@ -59,7 +59,7 @@ macro_rules! named {
         #[doc = concat!("A name that is no [`", stringify!($type), "`].")]
         #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
         #[error($message)]
-        pub struct $unknown(String);
+        $vis struct $unknown(String);
     };
 }
 
