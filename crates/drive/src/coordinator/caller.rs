@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
+use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout};
@@ -124,6 +125,11 @@ impl Caller {
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
         Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Like [`Caller::api`], for a kind that is known only now.
+    pub(super) fn dynamic_api(&self, resource: &ApiResource) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &self.namespace, resource)
     }
 
     /// Returns the future's result, or an error if the limit for API calls passes first.

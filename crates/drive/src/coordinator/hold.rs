@@ -151,7 +151,7 @@ pub(super) fn services_of(scenario: &Scenario) -> Vec<&str> {
 
 impl Caller {
     fn api_of_workload(&self, workload: &Workload) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), &self.namespace, &resource_of(workload.kind))
+        self.dynamic_api(&resource_of(workload.kind))
     }
 
     async fn read_workload(&self, workload: &Workload) -> Result<Value> {
@@ -223,7 +223,7 @@ impl Caller {
             let workload = found.workload().filter(|workload| !held.contains(workload))?;
             services.iter().any(|service| selects(service, found.pod_labels())).then_some(())?;
             let holder =
-                Holder::of(found.current()).filter(|holder| Some(holder.run.as_str()) != work.holder)?;
+                Holder::of(&found.current).filter(|holder| Some(holder.run.as_str()) != work.holder)?;
             (!holder.has_expired(clock)).then(|| {
                 format!(
                     "{workload} is in use by {holder}: what that changes meanwhile shows in this run as well"

@@ -73,11 +73,11 @@ pub struct Sidecar<'a> {
 /// An object of the cluster that may have to be changed.
 pub(super) struct Live {
     api: Api<DynamicObject>,
-    resource: ApiResource,
+    pub(super) resource: ApiResource,
     /// State in the cluster.
-    current: Value,
+    pub(super) current: Value,
     /// Intended state.
-    wanted: Value,
+    pub(super) wanted: Value,
 }
 
 impl Live {
@@ -103,10 +103,6 @@ impl Live {
         self.wanted = self.current.clone();
     }
 
-    pub(super) fn resource(&self) -> &ApiResource {
-        &self.resource
-    }
-
     pub(super) fn is_service(&self) -> bool {
         self.resource.kind == "Service"
     }
@@ -121,49 +117,23 @@ impl Live {
         self.reference().parse().ok()
     }
 
-    pub(super) const fn current(&self) -> &Value {
-        &self.current
-    }
-
-    pub(super) const fn wanted(&self) -> &Value {
-        &self.wanted
-    }
-
-    /// Returns true if, as a Service, it selects the pods of a workload.
-    pub(super) fn routes_to(&self, workload: &Self) -> bool {
-        self.selects(workload.pod_labels())
-    }
-
-    /// Returns true if the object, as a Service, selects pods with these labels.
-    fn selects(&self, labels: &Value) -> bool {
-        inject::selects(&self.current, labels)
+    /// Returns true if it, as a Service, selects the pods of a workload.
+    fn routes_to(&self, workload: &Self) -> bool {
+        inject::selects(&self.current, workload.pod_labels())
     }
 }
 
 /// Objects to change, and their intended states.
 pub(super) struct Wanted<'a> {
-    changes: &'a LiveChanges<'a>,
+    pub(super) changes: &'a LiveChanges<'a>,
     kubernetes: KubernetesVersion,
-    /// The workloads, and the Services that route to them.
-    live: Vec<Live>,
+    /// The selected workloads, and the Services that route to them.
+    pub(super) live: Vec<Live>,
     /// Notes of the injection, one line each.
     notes: Vec<String>,
 }
 
 impl Wanted<'_> {
-    pub(super) const fn changes(&self) -> &LiveChanges<'_> {
-        self.changes
-    }
-
-    pub(super) const fn has_sidecar(&self) -> bool {
-        self.changes.sidecar.is_some()
-    }
-
-    /// Returns all selected workloads, and the Services that route to them.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Live> {
-        self.live.iter()
-    }
-
     /// Returns the objects that have to be changed.
     pub(super) fn changed(&self) -> impl Iterator<Item = &Live> {
         self.live.iter().filter(|object| object.current != object.wanted)
@@ -419,7 +389,7 @@ impl Caller {
     /// Returns all objects of a kind, with all their fields, including those unknown to this program.
     pub(super) async fn live<K: Resource<DynamicType = ()>>(&self) -> Result<Vec<Live>> {
         let resource = ApiResource::erase::<K>(&());
-        let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), &self.namespace, &resource);
+        let api = self.dynamic_api(&resource);
         let what = format!("list {}", resource.plural);
         let of = |object: DynamicObject| {
             let (current, wanted) = (Value::Null, Value::Null);

@@ -98,10 +98,10 @@ fn with_pods(scenario: &Scenario, changed: Option<&Wanted<'_>>, there: Vec<Live>
     let has_template = |object: &&Value| !object["spec"]["template"].is_null();
     let mut workloads: Vec<Value> = scenario.manifests.iter().filter(has_template).cloned().collect();
     let changed: Vec<&Live> =
-        changed.into_iter().flat_map(Wanted::all).filter(|object| !object.is_service()).collect();
+        changed.into_iter().flat_map(|wanted| &wanted.live).filter(|object| !object.is_service()).collect();
     let is_other = |object: &Live| changed.iter().all(|changed| changed.title() != object.title());
-    workloads.extend(there.iter().filter(|object| is_other(object)).map(|object| object.current().clone()));
-    workloads.extend(changed.iter().map(|object| object.wanted().clone()));
+    workloads.extend(there.iter().filter(|object| is_other(object)).map(|object| object.current.clone()));
+    workloads.extend(changed.iter().map(|object| object.wanted.clone()));
     workloads
 }
 
@@ -160,7 +160,7 @@ impl Caller {
         plan_service_proxy(&mut plan);
         let proxies = About { subresource: "proxy", ..self.own::<Pod>().later("pod:port") };
         let why = "what the proxies recorded, of each pod that has one";
-        let has_live_proxies = live.as_ref().is_some_and(Wanted::has_sidecar);
+        let has_live_proxies = live.as_ref().is_some_and(|wanted| wanted.changes.sidecar.is_some());
         if has_live_proxies || scenario.manifests.iter().any(|m| m.to_string().contains(ADMIN_PORT_NAME)) {
             plan.must("get", &proxies, why);
         } else {
@@ -343,7 +343,7 @@ impl Caller {
         plan: &mut Plan,
         undo: &mut Plan,
     ) -> Result<()> {
-        plan.holds = hold::needed(work, live.into_iter().flat_map(Wanted::all));
+        plan.holds = hold::needed(work, live.into_iter().flat_map(|wanted| &wanted.live));
         for workload in &plan.holds.clone() {
             let about = self.workload(workload);
             plan.must("get", &about, "whether another run uses it");
@@ -364,7 +364,7 @@ impl Caller {
     }
 
     fn plan_changes(&self, wanted: &Wanted<'_>, plan: &mut Plan, undo: &mut Plan) {
-        let changes = wanted.changes();
+        let changes = wanted.changes;
         plan.open_call("/version", "whether it has native sidecars");
         for kind in std::iter::once(self.own::<Service>()).chain(self.workload_kinds()) {
             plan.must("list", &kind, "whose pods are the target's");
@@ -378,7 +378,7 @@ impl Caller {
         let (services, workloads): (Vec<_>, Vec<_>) =
             wanted.changed().partition(|object| object.is_service());
         let mut change = |object: &Live, plan: &mut Plan| {
-            let about = About::all(object.resource().clone(), Some(&self.namespace)).named(object.name());
+            let about = About::all(object.resource.clone(), Some(&self.namespace)).named(object.name());
             plan.must("patch", &about, "a merge patch of this resourceVersion");
             undo.restores(&about);
         };

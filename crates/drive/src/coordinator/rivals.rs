@@ -1,6 +1,5 @@
 //! Controllers that may change a workload while it is measured: autoscalers of its replicas and of its pods' resources.
 
-use kube::Api;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use serde_json::Value;
 
@@ -101,7 +100,7 @@ impl Caller {
                 kind: name.to_owned(),
                 plural: plural.to_owned(),
             };
-            let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), &self.namespace, &resource);
+            let api = self.dynamic_api(&resource);
             let is_meant = |scaler: &Value| {
                 let target = scaler.pointer(target).unwrap_or(&Value::Null);
                 target["name"] == workload["metadata"]["name"]

@@ -10,6 +10,7 @@ use kube::api::{ListParams, LogParams};
 
 use super::error::Result;
 use super::session::Session;
+use rolldrop_sidecar::observed::statuses;
 
 impl Session {
     /// Returns the reasons that pods are not ready, each reason once. Considers the pods of the namespace with these
@@ -85,13 +86,6 @@ fn is_awaited(pod: &Pod) -> bool {
     let is_ready = is_ready.filter(|c| c.type_ == "Ready").any(|c| c.status == "True");
     let is_over = status.and_then(|status| status.phase.as_deref()) == Some("Succeeded");
     !is_ready && !is_over && pod.metadata.deletion_timestamp.is_none()
-}
-
-fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
-    let status = pod.status.iter();
-    status.flat_map(|status| {
-        status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten())
-    })
 }
 
 /// Returns the last termination of a container that waits to be restarted.

@@ -25,8 +25,7 @@ impl Acting<'_> {
     /// Reads a workload, if the run may change it.
     pub(super) async fn workload(&self, workload: &Workload) -> Result<(Api<DynamicObject>, Value)> {
         let resource = resource_of(workload.kind);
-        let caller = &self.session.caller;
-        let api = Api::<DynamicObject>::namespaced_with(caller.client.clone(), &caller.namespace, &resource);
+        let api = self.session.caller.dynamic_api(&resource);
         let current = self.as_it_is(&api, &resource.kind, &workload.name).await?;
         Ok((api, current))
     }

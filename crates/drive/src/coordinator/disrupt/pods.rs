@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Pod, Service};
-use kube::api::{ApiResource, DeleteParams, DynamicObject, EvictParams, Preconditions};
+use kube::api::{ApiResource, DeleteParams, EvictParams, Preconditions};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
@@ -217,9 +217,7 @@ impl Acting<'_> {
         whole: &mut Whole,
     ) -> Result<Disrupted, Refusal> {
         let (going, mut done) = self.take(pods, repetition, &mut None, whole).await?;
-        let caller = &self.session.caller;
-        let resource = ApiResource::erase::<Pod>(&());
-        let api = Api::<DynamicObject>::namespaced_with(caller.client.clone(), &caller.namespace, &resource);
+        let api = self.session.caller.dynamic_api(&ApiResource::erase::<Pod>(&()));
         let mut changes = Vec::new();
         for pod in &going {
             let label = match self.label_of(pod, label).await {

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{DynamicObject, ListParams};
+use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde_json::Value;
 
@@ -234,9 +234,8 @@ impl Checks<'_> {
         let found = match own {
             Some(own) => own,
             None => {
-                let Caller { client, namespace, .. } = self.caller;
-                let resource = resource_of(workload.kind);
-                let api = Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &resource);
+                let namespace = &self.caller.namespace;
+                let api = self.caller.dynamic_api(&resource_of(workload.kind));
                 match self.caller.find(&api, &format!("read {workload}"), &workload.name).await {
                     Err(CoordinatorError::Api { .. }) => return Ok(()),
                     found => match found? {
