@@ -9,6 +9,9 @@ use super::plan::PlanError;
 use rolldrop_record::RunDirError;
 use rolldrop_record::parts::PartError;
 
+/// Result of a step of a load.
+pub(super) type Result<T, E = LoadError> = std::result::Result<T, E>;
+
 /// Reason why a load could not be started or completed.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what the fields are")]

@@ -29,19 +29,14 @@ use rolldrop_record::{Event, RunId, Stamp};
 /// An order to a load worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the orders say what their fields are")]
 pub enum Order {
     /// Prepare this load. The first order.
     Prepare(Box<Prepare>),
-    /// Tell the time.
-    Clock {
-        /// Number that the answer repeats.
-        n: u64,
-    },
-    /// Begin the schedule.
-    Start {
-        /// Schedule's zero, on the worker's clock: several workers may begin together.
-        zero_ns: Stamp,
-    },
+    /// Tell the time; the answer repeats the number.
+    Clock { n: u64 },
+    /// Begin the schedule, with its zero on the worker's clock: several workers may begin together.
+    Start { zero_ns: Stamp },
     /// End the schedule.
     Stop,
     /// End the schedule and cut off the requests in flight.
