@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use super::action::ActionName;
-use super::names::named;
+use super::names::{named, sparse};
 use super::run_info::Rows;
 use super::service_proxy::ServiceProxy;
 use super::{ClockOffset, Mode, Outcome, Stamp, mode};
@@ -293,68 +293,66 @@ pub enum Change {
     Deleted,
 }
 
-/// A pod as a watch showed it, reduced to the fields that matter for its termination.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PodEvent {
-    /// Kind of change that the watch reported.
-    pub change: Change,
-    /// Namespace.
-    pub namespace: String,
-    /// Name.
-    pub name: String,
-    /// UID.
-    pub uid: String,
-    /// `metadata.resourceVersion`.
-    pub resource_version: String,
-    /// Node of the pod, once scheduled.
-    pub node: Option<String>,
-    /// IP address of the pod, once reported.
-    pub ip: Option<String>,
-    /// `status.phase`.
-    pub phase: String,
-    /// True if the Ready condition is True.
-    pub ready: bool,
-    /// `metadata.deletionTimestamp` as a stamp: whole seconds of the API server's time.
-    pub deletion_timestamp: Option<Stamp>,
-    /// `metadata.deletionGracePeriodSeconds`.
-    pub deletion_grace_s: Option<i64>,
-    /// `spec.terminationGracePeriodSeconds`.
-    pub grace_s: i64,
-    /// Reason of the DisruptionTarget condition, if it is True.
-    pub disruption_target: Option<String>,
-    /// Message of that condition.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub disruption_message: Option<String>,
-    /// `status.reason`, such as `Evicted`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// Kind and name of the pod's controller, such as `ReplicaSet/web-7d4b9`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
-    /// Containers of the pod, including native sidecars.
-    pub containers: Vec<ContainerState>,
+sparse! {
+    /// A pod as a watch showed it, reduced to the fields that matter for its termination.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    pub struct PodEvent {
+        /// Kind of change that the watch reported.
+        pub change: Change,
+        /// Namespace.
+        pub namespace: String,
+        /// Name.
+        pub name: String,
+        /// UID.
+        pub uid: String,
+        /// `metadata.resourceVersion`.
+        pub resource_version: String,
+        /// Node of the pod, once scheduled.
+        pub node: Option<String>,
+        /// IP address of the pod, once reported.
+        pub ip: Option<String>,
+        /// `status.phase`.
+        pub phase: String,
+        /// True if the Ready condition is True.
+        pub ready: bool,
+        /// `metadata.deletionTimestamp` as a stamp: whole seconds of the API server's time.
+        pub deletion_timestamp: Option<Stamp>,
+        /// `metadata.deletionGracePeriodSeconds`.
+        pub deletion_grace_s: Option<i64>,
+        /// `spec.terminationGracePeriodSeconds`.
+        pub grace_s: i64,
+        /// Reason of the DisruptionTarget condition, if it is True.
+        pub disruption_target: Option<String>,
+        /// Message of that condition.
+        pub disruption_message: Option<String> = default,
+        /// `status.reason`, such as `Evicted`.
+        pub reason: Option<String> = default,
+        /// Kind and name of the pod's controller, such as `ReplicaSet/web-7d4b9`.
+        pub owner: Option<String> = default,
+        /// Containers of the pod, including native sidecars.
+        pub containers: Vec<ContainerState>,
+    }
 }
 
-/// Desired state of a workload.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WorkloadEvent {
-    /// Kind of change that the watch reported.
-    pub change: Change,
-    /// Kind and name, such as `Deployment/web` or `ReplicaSet/web-7d4b9`.
-    pub workload: String,
-    /// Desired number of pods; `None` if it depends on the nodes.
-    pub replicas: Option<i32>,
-    /// Digest of the pod template. A different digest means a rollout.
-    pub template: String,
-    /// Kind and name of the workload's controller, such as `Rollout/web`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
-    /// Strategy by which it replaces its pods; absent for ReplicaSets.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub strategy: Option<Replacement>,
-    /// `maxUnavailable` of its rolling update as written: a number or a percentage.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_unavailable: Option<String>,
+sparse! {
+    /// Desired state of a workload.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct WorkloadEvent {
+        /// Kind of change that the watch reported.
+        pub change: Change,
+        /// Kind and name, such as `Deployment/web` or `ReplicaSet/web-7d4b9`.
+        pub workload: String,
+        /// Desired number of pods; `None` if it depends on the nodes.
+        pub replicas: Option<i32>,
+        /// Digest of the pod template. A different digest means a rollout.
+        pub template: String,
+        /// Kind and name of the workload's controller, such as `Rollout/web`.
+        pub owner: Option<String> = default,
+        /// Strategy by which it replaces its pods; absent for ReplicaSets.
+        pub strategy: Option<Replacement> = default,
+        /// `maxUnavailable` of its rolling update as written: a number or a percentage.
+        pub max_unavailable: Option<String> = default,
+    }
 }
 
 named! {
@@ -384,42 +382,39 @@ pub struct NodeEvent {
     pub unschedulable: bool,
 }
 
-/// A container of a pod, with the settings that affect its termination.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ContainerState {
-    /// Name.
-    pub name: String,
-    /// True if it is a native sidecar (an init container that always restarts).
-    pub sidecar: bool,
-    /// Seconds of its preStop `sleep` action; `None` if it has none.
-    pub pre_stop_sleep_s: Option<i64>,
-    /// True if it has a preStop hook of another kind.
-    pub pre_stop_other: bool,
-    /// Seconds for which that other hook sleeps, if `sleep` is all that it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pre_stop_exec_sleep_s: Option<i64>,
-    /// Program that this hook runs, without its arguments, which may be secret.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pre_stop_program: Option<String>,
-    /// `waiting`, `running` or `terminated`; `None` before the first status.
-    pub state: Option<String>,
-    /// Reason given for the state.
-    pub reason: Option<String>,
-    /// Message given for the state.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
-    /// Exit code, once terminated.
-    pub exit_code: Option<i32>,
-    /// Number of restarts.
-    pub restarts: i32,
-    /// True if it has a readiness probe that connects to it and so shows that it is listening; a probe that runs a
-    /// program does not count. `None` if that is not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub readiness_probe: Option<bool>,
-    /// Seconds within which such a probe makes a pod unready after the pod stops listening. `None` also if the
-    /// container has ports that the probe does not check.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub readiness_notices_s: Option<u32>,
+sparse! {
+    /// A container of a pod, with the settings that affect its termination.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    pub struct ContainerState {
+        /// Name.
+        pub name: String,
+        /// True if it is a native sidecar (an init container that always restarts).
+        pub sidecar: bool,
+        /// Seconds of its preStop `sleep` action; `None` if it has none.
+        pub pre_stop_sleep_s: Option<i64>,
+        /// True if it has a preStop hook of another kind.
+        pub pre_stop_other: bool,
+        /// Seconds for which that other hook sleeps, if `sleep` is all that it runs.
+        pub pre_stop_exec_sleep_s: Option<i64> = default,
+        /// Program that this hook runs, without its arguments, which may be secret.
+        pub pre_stop_program: Option<String> = default,
+        /// `waiting`, `running` or `terminated`; `None` before the first status.
+        pub state: Option<String>,
+        /// Reason given for the state.
+        pub reason: Option<String>,
+        /// Message given for the state.
+        pub message: Option<String> = default,
+        /// Exit code, once terminated.
+        pub exit_code: Option<i32>,
+        /// Number of restarts.
+        pub restarts: i32,
+        /// True if it has a readiness probe that connects to it and so shows that it is listening; a probe that runs a
+        /// program does not count. `None` if that is not known.
+        pub readiness_probe: Option<bool> = default,
+        /// Seconds within which such a probe makes a pod unready after the pod stops listening. `None` also if the
+        /// container has ports that the probe does not check.
+        pub readiness_notices_s: Option<u32> = default,
+    }
 }
 
 /// An EndpointSlice as a watch showed it.

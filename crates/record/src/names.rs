@@ -63,6 +63,30 @@ macro_rules! named {
     };
 }
 
+/// Defines a struct for files: fields marked with `= default` are left out of them while they have their default.
+macro_rules! sparse {
+    (
+        $(#[$meta:meta])*
+        pub struct $type:ident {
+            $($(#[$of_field:meta])* pub $field:ident: $value:ty $(= $default:ident)?,)*
+        }
+    ) => {
+        $(#[$meta])*
+        pub struct $type {
+            $(
+                $(#[$of_field])*
+                $(#[serde($default, skip_serializing_if = "crate::names::is_default")])?
+                pub $field: $value,
+            )*
+        }
+    };
+}
+
+/// Returns true if a field has its default.
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// Implements serde's traits by `Display` and `FromStr`.
 macro_rules! as_text {
     ($type:ty) => {
@@ -84,6 +108,7 @@ macro_rules! as_text {
 
 pub(super) use as_text;
 pub(super) use named;
+pub(super) use sparse;
 
 #[cfg(test)]
 mod tests {
