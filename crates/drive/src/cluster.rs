@@ -23,22 +23,13 @@ use rolldrop_kubernetes::warnings::Warnings;
 
 /// Choice of the cluster to connect to.
 #[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "the choices say what their fields are")]
 pub enum Choice {
-    /// Start the embedded one.
-    Embedded {
-        /// Its parameters.
-        config: Box<lab::Config>,
-        /// Directory for its logs and its kubeconfig.
-        log_dir: PathBuf,
-    },
-    /// Use a kubeconfig: the given file, or the one that `KUBECONFIG` or the home directory names,
-    /// or inside a pod the pod's service account.
-    Kubeconfig {
-        /// The file.
-        path: Option<PathBuf>,
-        /// The context in it; the current one by default.
-        context: Option<String>,
-    },
+    /// Start the embedded one, with its logs and its kubeconfig in this directory.
+    Embedded { config: Box<lab::Config>, log_dir: PathBuf },
+    /// Use a kubeconfig: the given file, or the one that `KUBECONFIG` or the home directory names, or inside a pod the
+    /// pod's service account. Without a context, its current one.
+    Kubeconfig { path: Option<PathBuf>, context: Option<String> },
     /// The one that this process is a pod of, by its service account, whatever kubeconfig there is.
     InCluster,
 }

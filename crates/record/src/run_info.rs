@@ -181,6 +181,7 @@ pub enum Balances {
 /// Reason why a consumer is taken to balance connections, or requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the reasons say what their fields are")]
 pub enum BalancesBecause {
     /// The scenario or the command line states it.
     Stated,
@@ -188,25 +189,12 @@ pub enum BalancesBecause {
     Service,
     /// It is a URL, and its answers have not shown otherwise.
     Assumed,
-    /// It answered with a gateway's status, and those answers named no pod.
-    GatewayStatus {
-        /// Most frequent such status.
-        status: u16,
-        /// Number of answers that had any gateway status.
-        answers: u64,
-    },
-    /// Its answers have a header that a gateway adds.
-    GatewayHeader {
-        /// Name of the header.
-        header: String,
-        /// Most frequent value.
-        value: String,
-    },
-    /// Requests on one connection reached several pods.
-    PodsOfOneConnection {
-        /// Two of the pods.
-        pods: [String; 2],
-    },
+    /// It gave so many answers with a gateway's status that named no pod; this status is the most frequent.
+    GatewayStatus { status: u16, answers: u64 },
+    /// Its answers have a header that a gateway adds; this value is the most frequent.
+    GatewayHeader { header: String, value: String },
+    /// Requests on one connection reached several pods, such as these two.
+    PodsOfOneConnection { pods: [String; 2] },
 }
 
 impl fmt::Display for BalancesBecause {

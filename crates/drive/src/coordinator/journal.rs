@@ -70,17 +70,11 @@ pub(super) enum Change {
     /// The object is created.
     Create,
     /// Fields of the object are changed.
-    Edit {
-        /// Changed fields, with their values before and after.
-        edits: Vec<Edit>,
-    },
+    Edit { edits: Vec<Edit> },
     /// The node is shut down.
     ShutDown,
-    /// An annotation marks the object as in use by the run.
-    Hold {
-        /// Name of the run in the annotation.
-        run: String,
-    },
+    /// An annotation marks the object as in use by the run of this name.
+    Hold { run: String },
 }
 
 /// A change that is not undone yet.
@@ -101,13 +95,8 @@ struct Line {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "snake_case")]
 enum Entry {
-    /// The first line.
-    Begun {
-        v: u32,
-        run: String,
-        /// Way to reach the cluster; `None` if it ends with the run.
-        cluster: Option<Origin>,
-    },
+    /// The first line, with the way to reach the cluster, if it does not end with the run.
+    Begun { v: u32, run: String, cluster: Option<Origin> },
     /// A change is about to be made.
     Change {
         id: u32,

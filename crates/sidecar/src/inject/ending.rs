@@ -75,23 +75,18 @@ pub enum EndingError {
 /// A container's preStop hook.
 #[derive(Clone, Debug, PartialEq)]
 enum Hook<'a> {
+    /// There is none.
     None,
     /// `sleep: {seconds: N}`.
     Action(u64),
     /// A program that sleeps: the words of its command before the number, and what comes before the number in its
     /// word.
-    Program {
-        words: &'a [Value],
-        prefix: &'static str,
-        seconds: u64,
-    },
+    Program { words: &'a [Value], prefix: &'static str, seconds: u64 },
     /// A shell that sleeps, and then runs this command.
-    Before {
-        command: &'a [Value],
-        seconds: u64,
-    },
+    Before { command: &'a [Value], seconds: u64 },
     /// A program that does more than sleep.
     Command(&'a [Value]),
+    /// A hook of another kind.
     Other,
 }
 
