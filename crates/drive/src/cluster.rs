@@ -23,48 +23,30 @@ use rolldrop_kubernetes::warnings::Warnings;
 
 /// Choice of the cluster to connect to.
 #[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "the choices say what their fields are")]
 pub enum Choice {
-    /// Start the embedded one.
-    Embedded {
-        /// Its parameters.
-        config: Box<lab::Config>,
-        /// Directory for its logs and its kubeconfig.
-        log_dir: PathBuf,
-    },
-    /// Use a kubeconfig: the given file, or the one that `KUBECONFIG` or the home directory names,
-    /// or inside a pod the pod's service account.
-    Kubeconfig {
-        /// The file.
-        path: Option<PathBuf>,
-        /// The context in it; the current one by default.
-        context: Option<String>,
-    },
+    /// Start the embedded one, with its logs and its kubeconfig in this directory.
+    Embedded { config: Box<lab::Config>, log_dir: PathBuf },
+    /// Use a kubeconfig: the given file, or the one that `KUBECONFIG` or the home directory names, or inside a pod the
+    /// pod's service account. Without a context, its current one.
+    Kubeconfig { path: Option<PathBuf>, context: Option<String> },
     /// The one that this process is a pod of, by its service account, whatever kubeconfig there is.
     InCluster,
 }
 
 /// There is no cluster to talk to.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum ClusterError {
     /// The kubeconfig cannot be read or used.
     #[error("cannot read the kubeconfig{}", path.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
-    Kubeconfig {
-        /// The file, if one was named.
-        path: Option<PathBuf>,
-        /// The cause.
-        source: Box<kube::config::KubeconfigError>,
-    },
+    Kubeconfig { path: Option<PathBuf>, source: Box<kube::config::KubeconfigError> },
     /// There is no kubeconfig, and this is no pod either.
     #[error(
         "there is no kubeconfig ({} is not there; --kubeconfig or KUBECONFIG name another), and this is not a pod",
         files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
     )]
-    NoCluster {
-        /// Files in which a kubeconfig was looked for.
-        files: Vec<PathBuf>,
-        /// Reason why this process is not a pod.
-        source: Box<kube::config::InClusterError>,
-    },
+    NoCluster { files: Vec<PathBuf>, source: Box<kube::config::InClusterError> },
     /// There is no service account.
     #[error("this is not a pod of a cluster with a service account")]
     NotInCluster(#[source] Box<kube::config::InClusterError>),

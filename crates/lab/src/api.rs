@@ -51,7 +51,7 @@ use super::resource::Resource;
 use super::status::Status;
 use query::Query;
 use respond::Answer;
-use rolldrop_wire::places::{AnswerBody, Noticed, Patience, Place, Places};
+use rolldrop_wire::places::{AnswerBody, Patience, Place, Places};
 use route::{Route, Subresource};
 
 pub(crate) use server::Server;
@@ -121,11 +121,10 @@ async fn serve_connection(
         let answer = answer(request, server).await;
         Ok::<_, Infallible>(answer.map(|body| AnswerBody { body, _request: in_hand }))
     });
-    let stream = Noticed { stream, place: Arc::clone(place) };
     hyper::server::conn::http1::Builder::new()
         // The place's own clock cuts off slow heads, and leaves idle connections more time.
         .header_read_timeout(None)
-        .serve_connection(TokioIo::new(stream), service)
+        .serve_connection(TokioIo::new(place.noticing(stream)), service)
         .await?;
     Ok(())
 }

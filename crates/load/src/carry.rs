@@ -6,7 +6,7 @@ use std::pin::pin;
 use super::connection::{self, CannotDial, Connection};
 use super::context::{Context, Endpoint};
 use super::deadlines::Elapsed;
-use super::failure::{Failure, Reached, connect_outcome, ended_early, lost, overdue};
+use super::failure::{Failure, Reached, Result, connect_outcome, ended_early, lost, overdue};
 use super::http1::Talk;
 use super::not_sent::NotSent;
 use super::request::Persistence;
@@ -20,7 +20,7 @@ pub(super) async fn carry(
     persistence: Persistence,
     connection: &mut Connection,
     row: &mut RequestRow,
-) -> Result<bool, Failure> {
+) -> Result<bool> {
     if connection.requests > 0 {
         row.conn = Some(connection.id);
         row.conn_reused = true;
@@ -54,7 +54,7 @@ pub(super) async fn connect(
     endpoint: &Endpoint,
     id: u64,
     row: &mut RequestRow,
-) -> Result<Connection, Failure> {
+) -> Result<Connection> {
     let start = context.clock.now();
     let address = endpoint.walk.next().map_err(|why| Failure::with_detail(Outcome::DnsError, why))?;
     let dialing = connection::dial(&address.remote, context.ports.as_ref()).map_err(|e| {

@@ -61,6 +61,7 @@ enum Read<'a> {
 
 /// The kernel does not report where connections go.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum ConntrackError {
     /// This process may not listen.
     #[error(
@@ -86,10 +87,7 @@ pub enum ConntrackError {
         "--evidence conntrack has no data: the kernel tracked no connection to {to}. There are no entries with a \
          kube-proxy replacement that balances at the socket, or in a pod's own network"
     )]
-    NoEntry {
-        /// Addresses of the targets.
-        to: String,
-    },
+    NoEntry { to: String },
     /// The system has no such feature.
     #[error("failed to listen to the kernel's connection tracking (--evidence conntrack)")]
     Io(#[source] io::Error),

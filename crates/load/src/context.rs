@@ -11,7 +11,7 @@ use http::Method;
 use super::answer_headers::Answers;
 use super::connection::Buffers;
 use super::deadlines::{Deadlines, Elapsed};
-use super::failure::Failure;
+use super::failure::{Failure, Result};
 use super::grpc;
 use super::plan::Plan;
 use super::pod_body::Beginning;
@@ -57,11 +57,7 @@ impl Context {
     ///
     /// # Errors
     /// Returns a response timeout if the deadline for the first byte, if there is one, passes before that.
-    pub(super) async fn by_first_byte<F: Future>(
-        &self,
-        sent: Stamp,
-        future: F,
-    ) -> Result<F::Output, Failure> {
+    pub(super) async fn by_first_byte<F: Future>(&self, sent: Stamp, future: F) -> Result<F::Output> {
         match self.plan.settings.first_byte_timeout {
             None => Ok(future.await),
             Some(limit) => {

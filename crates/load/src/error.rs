@@ -9,35 +9,22 @@ use super::plan::PlanError;
 use rolldrop_record::RunDirError;
 use rolldrop_record::parts::PartError;
 
+/// Result of a step of a load.
+pub(super) type Result<T, E = LoadError> = std::result::Result<T, E>;
+
 /// Reason why a load could not be started or completed.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum LoadError {
     /// A target's name does not resolve.
     #[error("failed to resolve {host}: {why}")]
-    Resolve {
-        /// The target's host name.
-        host: String,
-        /// Cause of the failure.
-        why: String,
-    },
+    Resolve { host: String, why: String },
     /// The Unix socket does not exist.
     #[error("{path} is not a Unix socket: {why}")]
-    NoSocket {
-        /// Path of the socket.
-        path: PathBuf,
-        /// Cause of the failure.
-        why: String,
-    },
+    NoSocket { path: PathBuf, why: String },
     /// The target does not answer from here.
     #[error("{url} gave no answer within {limit:?}: {why}")]
-    NoAnswer {
-        /// URL of the target.
-        url: String,
-        /// Time for which an answer was awaited.
-        limit: Duration,
-        /// Failures of the attempts, with their numbers.
-        why: String,
-    },
+    NoAnswer { url: String, limit: Duration, why: String },
     /// The load does not fit this machine.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -49,20 +36,10 @@ pub enum LoadError {
     Panicked,
     /// The interval log could not be written.
     #[error("failed to write {path}")]
-    LatencyLog {
-        /// Path of the log.
-        path: PathBuf,
-        /// Cause of the failure.
-        source: io::Error,
-    },
+    LatencyLog { path: PathBuf, source: io::Error },
     /// A file of rows could not be written.
     #[error("failed to write {path}")]
-    Record {
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause of the failure.
-        source: io::Error,
-    },
+    Record { path: PathBuf, source: io::Error },
     /// The run directory could not be created.
     #[error(transparent)]
     RunDir(#[from] RunDirError),

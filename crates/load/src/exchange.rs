@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::carry::{carry, connect};
 use super::connection::Connection;
 use super::context::Context;
-use super::failure::Failure;
+use super::failure::{Failure, Result};
 use super::http2;
 use super::request::Persistence;
 use rolldrop_record::retry::is_retried;
@@ -141,7 +141,7 @@ async fn attempt(
     via: &mut Via,
     persistence: Persistence,
     row: &mut RequestRow,
-) -> Result<bool, Failure> {
+) -> Result<bool> {
     let endpoint = &context.endpoints[endpoint];
     let connection = match via {
         Via::Own { connection: Some(connection), .. } => connection,

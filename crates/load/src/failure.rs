@@ -7,6 +7,9 @@ use std::sync::Arc;
 use super::tls::{self, Fault};
 use rolldrop_record::{Outcome, RequestRow};
 
+/// Result of a step of an exchange.
+pub(super) type Result<T, E = Failure> = std::result::Result<T, E>;
+
 /// An exchange that did not end with a complete response.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {

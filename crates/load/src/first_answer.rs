@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::address::{Address, Remote};
 use super::connection::{self, CannotDial, Dialing};
-use super::error::{LoadError, in_words};
+use super::error::{LoadError, Result, in_words};
 use super::request::{Sender, http2};
 use super::resolve::Walk;
 use super::stream::Stream;
@@ -87,7 +87,7 @@ pub(super) async fn first_answer(
     mut from: From<'_>,
     limit: Duration,
     clock: Clock,
-) -> Result<(), LoadError> {
+) -> Result<()> {
     let (deadline, url) = (Instant::now() + limit, target.url.clone());
     let (request, body) = match request(target) {
         Ok(request) => request,
@@ -139,9 +139,10 @@ fn request(target: &PlannedTarget) -> Result<(Request<()>, Bytes), String> {
     let sender = Sender { ids: String::new(), worker: 0, workers: 1, seed: 0 };
     let made = match target.is_websocket {
         // Its body is a message. The server answers a plain request too, if only by saying what it wants instead.
-        true => {
-            http2::Template::new(&PlannedTarget { body: Text::Fixed(Vec::new()), ..target.clone() }, &sender)
-        }
+        true => http2::Template::new(
+            &PlannedTarget { body: Text::Fixed(Bytes::new()), ..target.clone() },
+            &sender,
+        ),
         false => http2::Template::new(target, &sender),
     };
     let made = made.make(NUMBER, 1);
@@ -249,7 +250,7 @@ mod tests {
     }
 
     /// Sends requests to the only target of a plan.
-    async fn asked(plan: &Plan, address: SocketAddr, limit: Duration) -> Result<(), LoadError> {
+    async fn asked(plan: &Plan, address: SocketAddr, limit: Duration) -> Result<()> {
         let (walk, response_timeout) = (Walk::new(Route::Fixed(address.into()), 0), Duration::from_secs(5));
         let from = From { address: None, ports: None, left: 1, response_timeout };
         first_answer(&plan.targets[0], &walk, None, from, limit, Clock::start()).await

@@ -9,7 +9,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::header::AsHeaderName;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 
-use super::failure::Failure;
+use super::failure::{Failure, Result};
 use rolldrop_record::Outcome;
 use rolldrop_record::load::Grpc;
 use rolldrop_record::retry::GRPC_UNAVAILABLE;
@@ -47,7 +47,7 @@ impl Call {
     ///
     /// An answer of a proxy that knows no gRPC has the status that its HTTP status is mapped to, as every client
     /// reports it. An answer with HTTP status 200 that is not gRPC, or has no gRPC status, breaks the protocol.
-    pub(super) fn judge(&self, answer: &Answer<'_>) -> (Option<i32>, Result<Outcome, Failure>) {
+    pub(super) fn judge(&self, answer: &Answer<'_>) -> (Option<i32>, Result<Outcome>) {
         let broken = |why: String| Err(Failure::with_detail(Outcome::ProtocolError, why));
         let status = match (answer.http, answer.status()) {
             (StatusCode::OK, _) if !answer.is_grpc() => return (None, broken(answer.content_type())),

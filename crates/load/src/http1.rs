@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::connection::Connection;
 use super::context::{Context, Endpoint};
-use super::failure::{Failure, PROTOCOL_ERROR, Reached, ended_early, lost};
+use super::failure::{PROTOCOL_ERROR, Reached, Result, ended_early, lost};
 use super::request::Persistence;
 use super::response::{self, Head};
 use rolldrop_record::RequestRow;
@@ -31,7 +31,7 @@ pub(super) enum Switch {
 
 impl Talk<'_> {
     /// Sends the request and receives the response. Returns true if the connection can carry another request.
-    pub(super) async fn exchange(&mut self, persistence: Persistence) -> Result<bool, Failure> {
+    pub(super) async fn exchange(&mut self, persistence: Persistence) -> Result<bool> {
         let template = match persistence {
             Persistence::Close => &self.endpoint.closing,
             Persistence::Keep => &self.endpoint.keeping,
@@ -60,7 +60,7 @@ impl Talk<'_> {
 
     /// Reads the head of the final response, or of one that switches protocols if the request asked for that. Records
     /// the headers in the row.
-    pub(super) async fn read_head(&mut self, switch: Switch) -> Result<Head, Failure> {
+    pub(super) async fn read_head(&mut self, switch: Switch) -> Result<Head> {
         loop {
             // Interim responses (RFC 9110, 15.2) announce a final one.
             while let Some(mut head) = self.parse()? {
@@ -87,7 +87,7 @@ impl Talk<'_> {
     }
 
     /// Reads the next part of an answer; its first byte by the deadline for that, if there is one.
-    pub(super) async fn read_more(&mut self, reached: Reached) -> Result<(), Failure> {
+    pub(super) async fn read_more(&mut self, reached: Reached) -> Result<()> {
         let read = self.connection.read();
         let read = match self.row.sent.filter(|_| self.row.bytes_received == 0) {
             None => read.await,
@@ -103,7 +103,7 @@ impl Talk<'_> {
         }
     }
 
-    fn parse(&self) -> Result<Option<Head>, Failure> {
+    fn parse(&self) -> Result<Option<Head>> {
         if self.connection.buffer.is_empty() {
             return Ok(None);
         }
@@ -132,7 +132,7 @@ impl Talk<'_> {
     }
 
     /// Reads the body to its end. Its beginning is kept if it is searched for the pod's name.
-    pub(super) async fn read_body(&mut self, head: &mut Head) -> Result<(), Failure> {
+    pub(super) async fn read_body(&mut self, head: &mut Head) -> Result<()> {
         let Self { connection, row, write_error, .. } = self;
         let write_error = write_error.as_ref();
         loop {

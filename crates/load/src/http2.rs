@@ -24,7 +24,7 @@ use super::answer_headers::PodName;
 use super::carry::carry;
 use super::context::{Context, Endpoint};
 use super::deadlines::Elapsed;
-use super::failure::{Failure, Reached, ended_early, lost, overdue};
+use super::failure::{Failure, Reached, Result, ended_early, lost, overdue};
 use super::grpc;
 use super::not_sent::NotSent;
 use super::pod_body::Beginning;
@@ -44,7 +44,7 @@ pub(super) async fn attempt(
     ticket: Ticket,
     persistence: Persistence,
     row: &mut RequestRow,
-) -> Result<(), Failure> {
+) -> Result<()> {
     let Ticket { link, place } = ticket;
     row.conn = Some(link.id);
     row.conn_reused = !matches!(place, Place::Opener);
@@ -100,7 +100,7 @@ impl Drop for Call<'_> {
 }
 
 impl Call<'_> {
-    async fn run(&mut self, mut requests: SendRequest<Bytes>, begun: Stamp) -> Result<(), Failure> {
+    async fn run(&mut self, mut requests: SendRequest<Bytes>, begun: Stamp) -> Result<()> {
         let template = self.endpoint.http2.as_ref();
         let made = template.and_then(|template| template.make(self.row.seq, self.row.attempts).ok());
         let Some((request, body)) = made else {
@@ -121,12 +121,7 @@ impl Call<'_> {
         self.answer(response, &method, begun).await
     }
 
-    async fn answer(
-        &mut self,
-        response: ResponseFuture,
-        method: &Method,
-        begun: Stamp,
-    ) -> Result<(), Failure> {
+    async fn answer(&mut self, response: ResponseFuture, method: &Method, begun: Stamp) -> Result<()> {
         let response = self.context.by_first_byte(begun, response).await?;
         let response = response.map_err(|error| self.failure(&error, None))?;
         let (head, body) = response.into_parts();
@@ -149,7 +144,7 @@ impl Call<'_> {
     }
 
     /// Reads the rest of the answer after its head, and determines the outcome.
-    async fn end_of(&mut self, body: RecvStream, head: &Parts, method: &Method) -> Result<(), Failure> {
+    async fn end_of(&mut self, body: RecvStream, head: &Parts, method: &Method) -> Result<()> {
         let mut messages = grpc::Messages::default();
         let trailers = self.body(body, announced(&head.headers, method), &mut messages).await?;
         let row = &mut *self.row;
@@ -176,7 +171,7 @@ impl Call<'_> {
         mut body: RecvStream,
         announced: Option<u64>,
         messages: &mut grpc::Messages,
-    ) -> Result<Option<HeaderMap>, Failure> {
+    ) -> Result<Option<HeaderMap>> {
         while let Some(data) = body.data().await {
             let data: Bytes = match data {
                 Ok(data) => data,

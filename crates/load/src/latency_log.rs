@@ -9,12 +9,11 @@ use std::fs::File;
 use std::io::{self, LineWriter};
 use std::time::{Duration, UNIX_EPOCH};
 
-use hdrhistogram::Histogram;
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriter, IntervalLogWriterBuilder, Tag};
 
-use super::error::LoadError;
-use super::tally;
+use super::error::{LoadError, Result};
+use super::tally::Times;
 use rolldrop_record::{Outcome, Phase, RequestRow, RunDir, Stamp};
 
 /// Name of the log in the run directory.
@@ -23,13 +22,12 @@ const LATENCY_LOG: &str = "latency.hlog";
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Response times by outcome.
-pub(super) type ByOutcome = BTreeMap<Outcome, Histogram<u64>>;
+pub(super) type ByOutcome = BTreeMap<Outcome, Times>;
 
 /// Adds the response time of a request, if it has one and is of the counted part.
 pub(super) fn add(by_outcome: &mut ByOutcome, row: &RequestRow) {
     if row.phase == Phase::Main && !matches!(row.outcome, Outcome::NotSent | Outcome::Cancelled) {
-        let histogram = by_outcome.entry(row.outcome).or_insert_with(tally::histogram);
-        tally::record(histogram, row.response_ns());
+        by_outcome.entry(row.outcome).or_default().record(row.response_ns());
     }
 }
 
@@ -49,7 +47,7 @@ impl LogFile {
     ///
     /// # Errors
     /// Returns an error if it cannot be created.
-    pub(super) fn create(run_dir: &RunDir) -> Result<Self, LoadError> {
+    pub(super) fn create(run_dir: &RunDir) -> Result<Self> {
         let path = run_dir.path().join(LATENCY_LOG);
         let file = File::create(&path).map_err(|source| LoadError::LatencyLog { path, source })?;
         Ok(Self { file: LineWriter::new(file), serializer: V2DeflateSerializer::new() })
@@ -67,7 +65,7 @@ impl<'a> LatencyLog<'a> {
     ///
     /// # Errors
     /// Returns an error if it cannot be written.
-    pub(super) fn begin(file: &'a mut LogFile, zero: Stamp) -> Result<Self, LoadError> {
+    pub(super) fn begin(file: &'a mut LogFile, zero: Stamp) -> Result<Self> {
         let writer = IntervalLogWriterBuilder::new()
             .add_comment("[Histogram log format version 1.3]")
             .with_start_time(UNIX_EPOCH + since_epoch(zero))
@@ -81,7 +79,7 @@ impl<'a> LatencyLog<'a> {
     ///
     /// # Errors
     /// Returns an error if it cannot be written.
-    pub(super) fn write(&mut self, interval: i64, by_outcome: &ByOutcome) -> Result<(), LoadError> {
+    pub(super) fn write(&mut self, interval: i64, by_outcome: &ByOutcome) -> Result<()> {
         let start = since_epoch(self.zero.shifted_ns(interval.saturating_mul(length_ns())));
         for (outcome, histogram) in by_outcome {
             self.writer

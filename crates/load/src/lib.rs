@@ -76,7 +76,7 @@ pub use rolldrop_record::load::{
 };
 pub use running::{Running, Summary};
 pub use series::Second;
-pub use tally::{Counts, ErrorStatuses, OfTarget, Parts, Tally, errno_name};
+pub use tally::{Counts, ErrorStatuses, OfTarget, Parts, Tally, Times, errno_name};
 pub use template::UnknownPlaceholder;
 pub use tls::TlsError;
 pub use worker::LATE_LIMIT;

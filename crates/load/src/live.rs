@@ -16,7 +16,7 @@ use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer}
 use serde::{Deserialize, Serialize};
 
 use crate::latency_log::ByOutcome;
-use crate::tally::{self, Counts};
+use crate::tally::{self, Counts, Times};
 pub use journal::Journal;
 pub(crate) use journal::JournalWriter;
 use rolldrop_record::{Outcome, Phase, RequestRow};
@@ -128,7 +128,7 @@ impl Packed {
 pub(crate) struct Beside {
     warmup: Counts,
     main: Counts,
-    service: Option<Histogram<u64>>,
+    service: Option<Times>,
     left: u64,
     rows: Vec<RequestRow>,
 }
@@ -148,8 +148,7 @@ impl Beside {
             }
         }
         if let (Phase::Main, true, Some(ns)) = (row.phase, tally::is_answered(row), row.service_ns()) {
-            let service = self.service.get_or_insert_with(tally::histogram);
-            tally::record(service, ns);
+            self.service.get_or_insert_default().record(ns);
         }
     }
 
@@ -161,7 +160,7 @@ impl Beside {
             warmup: self.warmup,
             main: self.main,
             response: response.iter().map(|(outcome, times)| (*outcome, Packed::pack(times))).collect(),
-            service: self.service.as_ref().map(Packed::pack),
+            service: self.service.as_deref().map(Packed::pack),
             left: self.left,
             rows: self.rows,
         }

@@ -14,7 +14,7 @@ use super::conntrack::{self, ConntrackError, Listener, Origins};
 use super::context::{Context, Endpoint};
 use super::control::Control;
 use super::deadlines::Deadlines;
-use super::error::LoadError;
+use super::error::{LoadError, Result};
 use super::feed::Feed;
 use super::first_answer::{self, first_answer};
 use super::latency_log::LogFile;
@@ -65,7 +65,7 @@ impl Prepared {
     /// # Errors
     /// Returns an error if a name does not resolve, there are too few ports, or connections cannot come from the source
     /// addresses.
-    pub async fn new(plan: Plan) -> Result<Self, LoadError> {
+    pub async fn new(plan: Plan) -> Result<Self> {
         plan.settings.unix_socket.as_deref().map_or(Ok(()), is_socket)?;
         let settings = &plan.settings;
         let (names, routes) = match &settings.unix_socket {
@@ -125,7 +125,7 @@ impl Prepared {
     ///
     /// # Errors
     /// Returns an error if the kernel does not report it.
-    pub fn with_evidence(mut self, clock: Clock) -> Result<Self, LoadError> {
+    pub fn with_evidence(mut self, clock: Clock) -> Result<Self> {
         let settings = &self.plan.settings;
         match settings.evidence {
             None => return Ok(self),
@@ -148,7 +148,7 @@ impl Prepared {
     /// # Errors
     /// Returns an error if one gives none within the limit, or the kernel has no entry for any connection to the
     /// targets.
-    pub(super) async fn first_answers(&mut self, limit: Duration, clock: Clock) -> Result<(), LoadError> {
+    pub(super) async fn first_answers(&mut self, limit: Duration, clock: Clock) -> Result<()> {
         for (target, route) in self.plan.targets.iter().zip(&self.routes) {
             let (tls, walk) = (client(&self.plan, target), Walk::new(route.clone(), 0));
             let from = attempts_from(&self.plan.settings, &mut self.ports);
@@ -180,7 +180,7 @@ impl Prepared {
     ///
     /// # Errors
     /// Returns an error if one cannot be created.
-    pub fn with_records(mut self, records: &[Record]) -> Result<Self, LoadError> {
+    pub fn with_records(mut self, records: &[Record]) -> Result<Self> {
         for record in records {
             let writer = RecordWriter::create(record, &self.plan)
                 .map_err(|source| LoadError::Record { path: record.path.clone(), source })?;
@@ -264,7 +264,7 @@ impl Prepared {
     ///
     /// # Errors
     /// Returns an error if the files cannot be created, or no thread can be started.
-    pub fn start(self, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running, LoadError> {
+    pub fn start(self, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running> {
         let zero = clock.now() + LEAD;
         self.start_at(zero, clock, run_dir)
     }
@@ -275,7 +275,7 @@ impl Prepared {
     ///
     /// # Errors
     /// Returns an error if the files cannot be created, or no thread can be started.
-    pub fn start_at(self, zero: Stamp, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running, LoadError> {
+    pub fn start_at(self, zero: Stamp, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running> {
         let Self { plan, routes, names, ports, told, records, journal, listener } = self;
         let sources = plan.sources();
         let (mut tables, mut log) = (Vec::new(), None);
@@ -338,7 +338,7 @@ fn attempts_from<'a>(settings: &Settings, ports: &'a mut Option<Vec<u16>>) -> fi
 }
 
 /// Checks that `path` is a Unix socket.
-fn is_socket(path: &Path) -> Result<(), LoadError> {
+fn is_socket(path: &Path) -> Result<()> {
     let why = match std::fs::metadata(path) {
         Ok(file) if file.file_type().is_socket() => return Ok(()),
         Ok(_) => "it is something else".to_owned(),

@@ -32,6 +32,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reason why another process could not send a load.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum ProcessError {
     /// The process could not be started.
     #[error("failed to start the load worker")]
@@ -44,12 +45,7 @@ pub enum ProcessError {
     Ended(ExitStatus),
     /// Output of the process could not be read.
     #[error("the load worker said {line:?}")]
-    Unreadable {
-        /// The line that it wrote.
-        line: String,
-        /// Cause of the failure.
-        source: serde_json::Error,
-    },
+    Unreadable { line: String, source: serde_json::Error },
     /// The process could not send the load.
     #[error("{0}")]
     Failed(String),

@@ -8,16 +8,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
-
 use super::conntrack::Listener;
 use super::control::{Progress, Recent};
-use super::error::LoadError;
+use super::error::{LoadError, Result};
 use super::latency_log::{self, ByOutcome, INTERVAL, LatencyLog, LogFile, interval_of};
 use super::live::{Beside, Journal, JournalWriter, Reached};
 use super::records::RecordWriter;
 use super::series::{Second, Series};
-use super::tally::{self, Counts, ErrorStatuses};
+use super::tally::{self, Times};
 use super::worker::Batch;
 use rolldrop_record::parts::PartWriter;
 use rolldrop_record::{Clock, Phase, RequestRow, Stamp};
@@ -61,7 +59,7 @@ impl<'a> Recorder<'a> {
         log: &'a mut Option<LogFile>,
         progress: &'a Mutex<Progress>,
         sources: &[String],
-    ) -> Result<Self, LoadError> {
+    ) -> Result<Self> {
         let journal = || files.journal.clone().map(Journal::writer);
         let seconds = log.as_mut().map(|log| Seconds::begin(log, journal(), zero)).transpose()?;
         Ok(Self {
@@ -79,11 +77,7 @@ impl<'a> Recorder<'a> {
     ///
     /// # Errors
     /// Returns an error if something could not be written; the rows in it are lost.
-    pub(super) fn run(
-        mut self,
-        batches: Receiver<Batch>,
-        failed: impl Fn(),
-    ) -> Result<Vec<Second>, LoadError> {
+    pub(super) fn run(mut self, batches: Receiver<Batch>, failed: impl Fn()) -> Result<Vec<Second>> {
         let mut result = Ok(());
         loop {
             let received = batches.recv_timeout(TURN);
@@ -123,7 +117,7 @@ impl<'a> Recorder<'a> {
         Ok(self.series.finish())
     }
 
-    fn write(&mut self, mut batch: Option<Batch>, now: Stamp) -> Result<(), LoadError> {
+    fn write(&mut self, mut batch: Option<Batch>, now: Stamp) -> Result<()> {
         if let (Some(listener), Some(batch)) = (&self.files.listener, &mut batch) {
             listener.fill_in(batch.worker, &mut batch.rows);
         }
@@ -169,7 +163,7 @@ struct Logged {
 }
 
 impl<'a> Seconds<'a> {
-    fn begin(file: &'a mut LogFile, journal: Option<JournalWriter>, zero: Stamp) -> Result<Self, LoadError> {
+    fn begin(file: &'a mut LogFile, journal: Option<JournalWriter>, zero: Stamp) -> Result<Self> {
         let log = LatencyLog::begin(file, zero)?;
         Ok(Self { log, journal, zero, open: BTreeMap::new(), first_open: 0 })
     }
@@ -186,13 +180,13 @@ impl<'a> Seconds<'a> {
     }
 
     /// Writes the seconds that are over.
-    fn turn(&mut self, now: Stamp, reached: &[Reached]) -> Result<(), LoadError> {
+    fn turn(&mut self, now: Stamp, reached: &[Reached]) -> Result<()> {
         self.write_before(interval_of(now - ROW_DELAY, self.zero), reached)
     }
 
     /// Writes the seconds before `end`, even those in which no request ended, so that a reader sees that the load
     /// continues.
-    fn write_before(&mut self, end: i64, reached: &[Reached]) -> Result<(), LoadError> {
+    fn write_before(&mut self, end: i64, reached: &[Reached]) -> Result<()> {
         let after_last = self.open.last_key_value().map_or(self.first_open, |(number, _)| number + 1);
         let end = if end == i64::MAX { after_last } else { end };
         for number in self.first_open..end {
@@ -212,10 +206,7 @@ struct Live<'a> {
     progress: &'a Mutex<Progress>,
     /// Progress of each worker.
     workers: Vec<Reached>,
-    outcomes: Counts,
-    warmup: Counts,
-    error_statuses: ErrorStatuses,
-    recent: Histogram<u64>,
+    recent: Times,
     recent_since: Stamp,
 }
 
@@ -225,10 +216,7 @@ impl<'a> Live<'a> {
         Self {
             progress,
             workers: sources.iter().map(reached).collect(),
-            outcomes: Counts::default(),
-            warmup: Counts::default(),
-            error_statuses: ErrorStatuses::default(),
-            recent: tally::histogram(),
+            recent: Times::default(),
             recent_since: zero,
         }
     }
@@ -237,23 +225,20 @@ impl<'a> Live<'a> {
         let worker = &mut self.workers[batch.worker];
         (worker.scheduled, worker.in_flight) = (batch.scheduled, batch.in_flight);
         worker.rows += batch.rows.len() as u64;
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         for row in &batch.rows {
-            self.outcomes.add(row.outcome, 1);
+            progress.outcomes.add(row.outcome, 1);
             match row.phase {
-                Phase::Warmup => self.warmup.add(row.outcome, 1),
+                Phase::Warmup => progress.warmup.add(row.outcome, 1),
                 Phase::Main => worker.main.add(row.outcome, 1),
             }
-            self.error_statuses.add(row);
+            progress.error_statuses.add(row);
             if tally::is_answered(row) {
-                tally::record(&mut self.recent, row.response_ns());
+                self.recent.record(row.response_ns());
             }
         }
-        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         progress.scheduled = self.workers.iter().map(|worker| worker.scheduled).sum();
         progress.in_flight = self.workers.iter().map(|worker| worker.in_flight).sum();
-        progress.outcomes.clone_from(&self.outcomes);
-        progress.warmup.clone_from(&self.warmup);
-        progress.error_statuses.clone_from(&self.error_statuses);
     }
 
     /// Starts a new interval of recent response times when the last one is over.
@@ -261,8 +246,8 @@ impl<'a> Live<'a> {
         if now < self.recent_since + INTERVAL {
             return;
         }
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner).recent = Recent::of(&self.recent);
-        self.recent.reset();
+        let recent = std::mem::take(&mut self.recent);
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).recent = Recent::of(&recent);
         self.recent_since = now;
     }
 }

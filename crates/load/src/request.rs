@@ -5,6 +5,8 @@ pub(super) mod http2;
 
 use std::io::Write;
 
+use bytes::Bytes;
+
 use super::random::Random;
 use super::target::{PlannedTarget, Text};
 use super::template::{self, Piece};
@@ -50,55 +52,39 @@ impl Sender {
 pub(super) struct Template {
     /// Request line and header fields, except those that follow.
     head: Vec<Piece>,
-    body: Body,
+    body: Text,
     sender: Sender,
-}
-
-#[derive(Debug)]
-enum Body {
-    /// A body whose length is in the head.
-    Fixed(Vec<u8>),
-    /// A body whose length is not known before it is made.
-    Made(Vec<Piece>),
 }
 
 impl Template {
     /// Creates the template of a sender's requests to `target`.
     pub(super) fn new(target: &PlannedTarget, sender: &Sender, persistence: Persistence) -> Self {
         let mut fields = Vec::new();
-        let body = match &target.body {
-            Text::Fixed(body) => {
-                // Methods with a meaning for content announce that there is none.
-                if !body.is_empty() || ["POST", "PUT", "PATCH"].contains(&target.method.as_str()) {
-                    fields.push(("content-length", body.len().to_string()));
-                }
-                Body::Fixed(body.clone())
-            }
-            Text::Made(pieces) => Body::Made(pieces.clone()),
-        };
+        // Methods with a meaning for content announce that there is none.
+        if let Text::Fixed(body) = &target.body
+            && (!body.is_empty() || ["POST", "PUT", "PATCH"].contains(&target.method.as_str()))
+        {
+            fields.push(("content-length", body.len().to_string()));
+        }
         if persistence == Persistence::Close {
             fields.push(("connection", "close".to_owned()));
         }
-        Self::of(sender, head(target, &fields), body)
+        Self::of(sender, head(target, &fields), target.body.clone())
     }
 
     /// Creates the template of the requests that ask `target` to switch to WebSocket, without their key.
     fn handshake(target: &PlannedTarget, sender: &Sender) -> Self {
         let fields = [("connection", "Upgrade"), ("upgrade", "websocket"), ("sec-websocket-version", "13")]
             .map(|(name, value)| (name, value.to_owned()));
-        Self::of(sender, head(target, &fields), Body::Fixed(Vec::new()))
+        Self::of(sender, head(target, &fields), Text::Fixed(Bytes::new()))
     }
 
     /// Creates the template of the messages to a WebSocket target: a request's id, an empty line, the body.
     fn message(target: &PlannedTarget, sender: &Sender) -> Self {
-        let body = match &target.body {
-            Text::Fixed(body) => Body::Fixed(body.clone()),
-            Text::Made(pieces) => Body::Made(pieces.clone()),
-        };
-        Self::of(sender, Vec::new(), body)
+        Self::of(sender, Vec::new(), target.body.clone())
     }
 
-    fn of(sender: &Sender, head: Vec<Piece>, body: Body) -> Self {
+    fn of(sender: &Sender, head: Vec<Piece>, body: Text) -> Self {
         Self { head, body, sender: sender.clone() }
     }
 
@@ -115,11 +101,11 @@ impl Template {
         // Writing to a vector cannot fail.
         let _ = write!(out, "{seq}\r\n");
         match &self.body {
-            Body::Fixed(body) => {
+            Text::Fixed(body) => {
                 out.extend_from_slice(b"\r\n");
                 out.extend_from_slice(body);
             }
-            Body::Made(pieces) => {
+            Text::Made(pieces) => {
                 let mut body = Vec::new();
                 template::fill(pieces, number, &mut random, &mut body);
                 let _ = write!(out, "content-length: {}\r\n\r\n", body.len());

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::answer_headers::AllAnswers;
 use super::conntrack::Listener;
 use super::control::Control;
-use super::error::LoadError;
+use super::error::{LoadError, Result};
 use super::latency_log::LogFile;
 use super::ports::{PortWalk, PortsBefore};
 use super::recorder::{Files, Recorder};
@@ -48,7 +48,7 @@ pub struct Running {
     started: Stamp,
     control: Control,
     events: UnboundedReceiver<Event>,
-    summary: oneshot::Receiver<Result<Summary, LoadError>>,
+    summary: oneshot::Receiver<Result<Summary>>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
@@ -77,7 +77,7 @@ impl Running {
     ///
     /// # Panics
     /// Panics if it is called again after it has returned.
-    pub async fn join(&mut self) -> Result<Summary, LoadError> {
+    pub async fn join(&mut self) -> Result<Summary> {
         (&mut self.summary).await.unwrap_or(Err(LoadError::Panicked))
     }
 }
@@ -108,7 +108,7 @@ pub(super) struct Run {
 
 impl Run {
     /// Starts the load on a new thread.
-    pub(super) fn begin(self, control: Control) -> Result<Running, LoadError> {
+    pub(super) fn begin(self, control: Control) -> Result<Running> {
         let started = self.started;
         let (happened, events) = unbounded_channel();
         let (done, summary) = oneshot::channel();
@@ -124,11 +124,7 @@ impl Run {
     }
 
     /// Runs the workers and records their rows until all have ended. Reports other events.
-    fn complete(
-        mut self,
-        control: &Control,
-        happened: &UnboundedSender<Event>,
-    ) -> Result<Summary, LoadError> {
+    fn complete(mut self, control: &Control, happened: &UnboundedSender<Event>) -> Result<Summary> {
         let (listener, progress) = (self.files.listener.clone(), &control.progress);
         let recorder =
             Recorder::new(self.clock, self.started, self.files, &mut self.log, progress, &self.sources)?;
@@ -168,7 +164,7 @@ impl Run {
                 })
                 .collect();
             let recorded = recorder.run(self.received, end_all);
-            let done: Vec<Result<Done, LoadError>> = threads
+            let done: Vec<Result<Done>> = threads
                 .into_iter()
                 .map(|thread| match thread.map_err(LoadError::Worker)?.join() {
                     Ok(done) => done.map_err(LoadError::Worker),

@@ -4,11 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use hdrhistogram::Histogram;
-
 use super::control::Recent;
 use super::latency_log::interval_of;
-use super::tally::{self, Counts, ErrorStatuses};
+use super::tally::{self, Counts, ErrorStatuses, Times};
 use rolldrop_record::{Phase, RequestRow, Stamp};
 
 /// Requests of the counted part that ended in one second.
@@ -39,25 +37,16 @@ pub(super) struct Series {
 }
 
 /// A second whose rows still arrive.
+#[derive(Default)]
 struct Open {
     outcomes: Counts,
     error_statuses: ErrorStatuses,
     bytes_received: u64,
-    response: Histogram<u64>,
-    service: Histogram<u64>,
+    response: Times,
+    service: Times,
 }
 
 impl Open {
-    fn new() -> Self {
-        Self {
-            outcomes: Counts::default(),
-            error_statuses: ErrorStatuses::default(),
-            bytes_received: 0,
-            response: tally::histogram(),
-            service: tally::histogram(),
-        }
-    }
-
     fn end(self, number: i64) -> Second {
         let Self { outcomes, error_statuses, bytes_received, response, service } = self;
         let (response, service) = (Recent::of(&response), Recent::of(&service));
@@ -75,13 +64,13 @@ impl Series {
     pub(super) fn add(&mut self, rows: &[RequestRow]) {
         for row in rows.iter().filter(|row| row.phase == Phase::Main) {
             let number = interval_of(row.end, self.zero).max(self.first_open);
-            let second = self.open.entry(number).or_insert_with(Open::new);
+            let second = self.open.entry(number).or_default();
             second.outcomes.add(row.outcome, 1);
             second.error_statuses.add(row);
             second.bytes_received += row.bytes_received;
             if let (Some(service_ns), true) = (row.service_ns(), tally::is_answered(row)) {
-                tally::record(&mut second.response, row.response_ns());
-                tally::record(&mut second.service, service_ns);
+                second.response.record(row.response_ns());
+                second.service.record(service_ns);
             }
         }
     }
@@ -102,7 +91,7 @@ impl Series {
     fn take(&mut self, first_open: i64, open: BTreeMap<i64, Open>) {
         for (number, second) in std::mem::replace(&mut self.open, open) {
             let next = self.ended.last().map_or(number, |last| last.number + 1);
-            self.ended.extend((next..number).map(|empty| Open::new().end(empty)));
+            self.ended.extend((next..number).map(|empty| Open::default().end(empty)));
             self.ended.push(second.end(number));
         }
         self.first_open = first_open;

@@ -6,6 +6,7 @@ mod parts;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::ops::Deref;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -20,19 +21,39 @@ use rolldrop_record::{Outcome, Phase, RequestRow};
 /// Number of significant decimal digits of every histogram.
 const DIGITS: u8 = 3;
 
-/// Creates an empty histogram that grows as needed, with 3 significant digits.
-pub(super) fn histogram() -> Histogram<u64> {
-    match Histogram::new(DIGITS) {
-        Ok(histogram) => histogram,
-        Err(e) => unreachable!("{DIGITS} digits are within the histogram's range: {e}"),
+/// Durations in nanoseconds, in a histogram that grows as needed, with 3 significant digits.
+#[derive(Clone, Debug)]
+pub struct Times(Histogram<u64>);
+
+impl Default for Times {
+    fn default() -> Self {
+        match Histogram::new(DIGITS) {
+            Ok(histogram) => Self(histogram),
+            Err(e) => unreachable!("{DIGITS} digits are within the histogram's range: {e}"),
+        }
     }
 }
 
-/// Adds a value to a histogram. Stamps of one clock never run backwards, so a
-/// negative value cannot occur; it would count as 0.
-pub(super) fn record(histogram: &mut Histogram<u64>, ns: i64) {
-    let recorded = histogram.record(u64::try_from(ns).unwrap_or(0));
-    debug_assert!(recorded.is_ok(), "a histogram that grows takes every value: {recorded:?}");
+impl Deref for Times {
+    type Target = Histogram<u64>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl Times {
+    /// Adds a duration. Stamps of one clock never run backwards, so a negative value cannot occur; it would count as 0.
+    pub fn record(&mut self, ns: i64) {
+        let recorded = self.0.record(u64::try_from(ns).unwrap_or(0));
+        debug_assert!(recorded.is_ok(), "a histogram that grows takes every value: {recorded:?}");
+    }
+
+    /// Adds the values of another histogram, which cannot fail either.
+    pub(super) fn merge(&mut self, other: &Histogram<u64>) {
+        let added = self.0.add(other);
+        debug_assert!(added.is_ok(), "{added:?}");
+    }
 }
 
 /// Returns true if there was a complete response.
@@ -46,12 +67,6 @@ pub fn errno_name(errno: i32) -> String {
         nix::errno::Errno::UnknownErrno => format!("errno {errno}"),
         known => format!("{known:?}"),
     }
-}
-
-/// Adds the values of another histogram. Both grow as needed, so that this cannot fail.
-fn add(own: &mut Histogram<u64>, other: &Histogram<u64>) {
-    let added = own.add(other);
-    debug_assert!(added.is_ok(), "{added:?}");
 }
 
 /// Number of requests by outcome.
@@ -158,7 +173,7 @@ fn merge<K: Ord + Clone>(own: &mut BTreeMap<K, u64>, other: &BTreeMap<K, u64>) {
 }
 
 /// Counts and histograms of the requests of one or more workers. The warm-up is only counted.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// Requests of the warm-up.
     pub warmup: u64,
@@ -180,36 +195,15 @@ pub struct Tally {
     pub not_sent: BTreeMap<Arc<str>, u64>,
     /// Response times of the answered requests (`ok`, `http_error`), in nanoseconds, as
     /// [`RequestRow::response_ns`] defines them.
-    pub response_ns: Histogram<u64>,
+    pub response_ns: Times,
     /// Service times of the same requests, as [`RequestRow::service_ns`] defines them.
-    pub service_ns: Histogram<u64>,
+    pub service_ns: Times,
     /// Send lag of every request sent, in nanoseconds: [`RequestRow::send_lag_ns`].
-    pub send_lag_ns: Histogram<u64>,
+    pub send_lag_ns: Times,
     /// Durations of the parts of the service times.
     pub parts: Parts,
     /// Counts and histograms by the target's name.
     pub targets: BTreeMap<Arc<str>, OfTarget>,
-}
-
-impl Default for Tally {
-    fn default() -> Self {
-        Self {
-            warmup: 0,
-            outcomes: Counts::default(),
-            error_statuses: ErrorStatuses::default(),
-            errnos: BTreeMap::new(),
-            details: BTreeMap::new(),
-            final_outcomes: Counts::default(),
-            retried: 0,
-            go_hidden: 0,
-            not_sent: BTreeMap::new(),
-            response_ns: histogram(),
-            service_ns: histogram(),
-            send_lag_ns: histogram(),
-            parts: Parts::default(),
-            targets: BTreeMap::new(),
-        }
-    }
 }
 
 impl Tally {
@@ -236,10 +230,10 @@ impl Tally {
             *self.not_sent.entry(reason.clone()).or_default() += 1;
         }
         let (Some(lag_ns), Some(service_ns)) = (row.send_lag_ns(), row.service_ns()) else { return };
-        record(&mut self.send_lag_ns, lag_ns);
+        self.send_lag_ns.record(lag_ns);
         if is_answered(row) {
-            record(&mut self.response_ns, row.response_ns());
-            record(&mut self.service_ns, service_ns);
+            self.response_ns.record(row.response_ns());
+            self.service_ns.record(service_ns);
         }
     }
 
@@ -254,9 +248,9 @@ impl Tally {
         merge(&mut self.details, &other.details);
         merge(&mut self.errnos, &other.errnos);
         merge(&mut self.not_sent, &other.not_sent);
-        add(&mut self.response_ns, &other.response_ns);
-        add(&mut self.service_ns, &other.service_ns);
-        add(&mut self.send_lag_ns, &other.send_lag_ns);
+        self.response_ns.merge(&other.response_ns);
+        self.service_ns.merge(&other.service_ns);
+        self.send_lag_ns.merge(&other.send_lag_ns);
         self.parts.merge(&other.parts);
         for (target, of_target) in &other.targets {
             self.of_target(target).merge(of_target);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::{HeaderName, Method};
 use tokio_rustls::rustls::pki_types::ServerName;
 
@@ -44,7 +45,7 @@ pub(super) struct PlannedTarget {
 #[derive(Clone, Debug)]
 pub(super) enum Text {
     /// The same in every request.
-    Fixed(Vec<u8>),
+    Fixed(Bytes),
     /// Made anew for each.
     Made(Vec<Piece>),
 }

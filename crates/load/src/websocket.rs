@@ -17,7 +17,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{Control, Data, OpC
 use tokio_tungstenite::tungstenite::protocol::frame::{Frame, FrameHeader};
 
 use super::connection::Connection;
-use super::failure::{Failure, PROTOCOL_ERROR, Reached};
+use super::failure::{Failure, PROTOCOL_ERROR, Reached, Result};
 use super::http1::{Switch, Talk};
 use super::request::{Persistence, WebSocket};
 use rolldrop_record::Outcome;
@@ -65,7 +65,7 @@ pub(super) async fn exchange(
     talk: &mut Talk<'_>,
     templates: &WebSocket,
     persistence: Persistence,
-) -> Result<bool, Failure> {
+) -> Result<bool> {
     if !talk.row.conn_reused && !shake_hands(talk, templates).await? {
         return Ok(false);
     }
@@ -90,7 +90,7 @@ pub(super) async fn exchange(
 }
 
 /// Requests the switch to WebSocket. Returns false if the server refused it with a complete answer.
-async fn shake_hands(talk: &mut Talk<'_>, templates: &WebSocket) -> Result<bool, Failure> {
+async fn shake_hands(talk: &mut Talk<'_>, templates: &WebSocket) -> Result<bool> {
     let key = generate_key();
     let mut request = Vec::new();
     templates.handshake.fill(talk.row.seq, talk.row.attempts, &mut request);
@@ -120,7 +120,7 @@ fn no_echo() -> Failure {
 }
 
 /// Reads one message of at most `most` bytes, and answers the control frames before it.
-async fn echo(talk: &mut Talk<'_>, most: usize) -> Result<Vec<u8>, Failure> {
+async fn echo(talk: &mut Talk<'_>, most: usize) -> Result<Vec<u8>> {
     let mut message: Option<Vec<u8>> = None;
     loop {
         while let Some((header, head, payload)) = header(&talk.connection.buffer)? {
@@ -165,7 +165,7 @@ async fn echo(talk: &mut Talk<'_>, most: usize) -> Result<Vec<u8>, Failure> {
 
 /// Returns the header of the frame at the beginning of `bytes`, its length and the length of the payload; `None` if it
 /// is not complete yet.
-pub(super) fn header(bytes: &[u8]) -> Result<Option<(FrameHeader, usize, usize)>, Failure> {
+pub(super) fn header(bytes: &[u8]) -> Result<Option<(FrameHeader, usize, usize)>> {
     let mut cursor = Cursor::new(bytes);
     let Some((header, payload)) = FrameHeader::parse(&mut cursor).map_err(|_| PROTOCOL_ERROR)? else {
         return Ok(None);

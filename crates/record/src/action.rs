@@ -1,10 +1,10 @@
 //! Names of the actions of disruptions.
 
+use std::convert::Infallible;
 use std::fmt;
+use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
-use super::names::named;
+use super::names::{as_text, named};
 
 named! {
     /// Action of a disruption.
@@ -39,8 +39,7 @@ named! {
 }
 
 /// Cause of a pod's end, as far as it is known. In files it is a text.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndCause {
     /// An action of the run.
     ThisRun(ActionName),
@@ -59,18 +58,16 @@ impl fmt::Display for EndCause {
     }
 }
 
-impl From<EndCause> for String {
-    fn from(cause: EndCause) -> Self {
-        cause.to_string()
+impl FromStr for EndCause {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        let own = text.strip_suffix(BY_THIS_RUN).and_then(|action| action.parse().ok());
+        Ok(own.map_or_else(|| EndCause::Other(text.to_owned()), EndCause::ThisRun))
     }
 }
 
-impl From<String> for EndCause {
-    fn from(text: String) -> Self {
-        let own = text.strip_suffix(BY_THIS_RUN).and_then(|action| action.parse().ok());
-        own.map_or(EndCause::Other(text), EndCause::ThisRun)
-    }
-}
+as_text!(EndCause);
 
 #[cfg(test)]
 mod tests {
@@ -84,7 +81,7 @@ mod tests {
             (EndCause::Other("rollout of Deployment web".to_owned()), "rollout of Deployment web"),
         ] {
             assert_eq!(cause.to_string(), text);
-            assert_eq!(EndCause::from(text.to_owned()), cause);
+            assert_eq!(text.parse(), Ok(cause));
         }
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use super::action::ActionName;
-use super::names::named;
+use super::names::{named, sparse};
 use super::run_info::Rows;
 use super::service_proxy::ServiceProxy;
 use super::{ClockOffset, Mode, Outcome, Stamp, mode};
@@ -44,48 +44,23 @@ impl Event {
 /// The kinds of events, each with its data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the kinds say what their fields are")]
 pub enum EventKind {
-    /// The load began; the event's stamp is the schedule's zero.
-    LoadStarted {
-        /// Requests per second.
-        rate: f64,
-        /// Planned duration of the counted part, in seconds.
-        duration_s: f64,
-        /// Duration of the warm-up before it, in seconds.
-        warmup_s: f64,
-    },
-    /// A stage of the load began; the event's stamp is the earliest time at which its first request could be due.
-    LoadStage {
-        /// Requests per second at its beginning.
-        from: f64,
-        /// Requests per second at its end.
-        to: f64,
-        /// Length of the stage, in seconds.
-        duration_s: f64,
-    },
-    /// The load ended, and every scheduled request has its row.
-    LoadEnded {
-        /// Requests that were scheduled, warm-up included.
-        scheduled: u64,
-    },
-    /// A load source ended, with the number of requests it had scheduled. Each of them has its row.
-    LoadScheduled {
-        /// The source of the load.
-        of: String,
-        /// Requests of the warm-up.
-        warmup: u64,
-        /// Requests of the counted part.
-        main: u64,
-    },
-    /// Requests of a load source that had ended, by outcome, written if some of its rows did not arrive. The event's
-    /// source is the coordinator.
-    LoadCounted {
-        /// The source of the load.
-        of: String,
-        /// Requests of the counted part by outcome, from the source's last report. Requests that have a row are
-        /// included.
-        outcomes: BTreeMap<Outcome, u64>,
-    },
+    /// The load began, with its requests per second and the planned seconds of the counted part and of the warm-up
+    /// before it; the event's stamp is the schedule's zero.
+    LoadStarted { rate: f64, duration_s: f64, warmup_s: f64 },
+    /// A stage of the load began, with the requests per second at its beginning and its end, and its length; the
+    /// event's stamp is the earliest time at which its first request could be due.
+    LoadStage { from: f64, to: f64, duration_s: f64 },
+    /// The load ended, and every scheduled request, warm-up included, has its row.
+    LoadEnded { scheduled: u64 },
+    /// The load source `of` ended, with the number of requests it had scheduled for the warm-up and the counted part.
+    /// Each of them has its row.
+    LoadScheduled { of: String, warmup: u64, main: u64 },
+    /// Requests of the counted part of the load source `of` that had ended, by outcome, from its last report; written
+    /// if some of its rows did not arrive. Requests that have a row are included. The event's source is the
+    /// coordinator.
+    LoadCounted { of: String, outcomes: BTreeMap<Outcome, u64> },
     /// The coordinator made a request that ends pods; the event's stamp is the time it was sent.
     Action(Action),
     /// The user's command, which ends pods, started.
@@ -107,10 +82,7 @@ pub enum EventKind {
         disruption: Option<u32>,
     },
     /// The wait after a termination reached its limit while requests were still lost.
-    Unsettled {
-        /// The limit, in seconds.
-        limit_s: f64,
-    },
+    Unsettled { limit_s: f64 },
     /// The effects of the user's command have settled, or the wait for them timed out.
     CommandSettled {
         /// Mode of the terminations that the command caused.
@@ -138,20 +110,11 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         container: Option<String>,
     },
-    /// The run has no permission to watch this resource, so evidence that it would have given is missing.
-    NotWatched {
-        /// The resource, such as `events`.
-        resource: String,
-        /// Reason given by the API server.
-        why: String,
-    },
-    /// A proxy reached a phase of its pod's termination; the event's source is the proxy.
-    ProxyPhase {
-        /// Name of the pod.
-        pod: String,
-        /// Phase that the proxy reached.
-        phase: ProxyPhase,
-    },
+    /// The run has no permission to watch this resource, such as `events`, for the reason that the API server gives, so
+    /// evidence that it would have given is missing.
+    NotWatched { resource: String, why: String },
+    /// The proxy of this pod reached a phase of the pod's termination; the event's source is the proxy.
+    ProxyPhase { pod: String, phase: ProxyPhase },
     /// A pod as its own proxy's watch showed it; the event's source is the proxy.
     OwnPod(PodEvent),
     /// The rows of a proxy ended.
@@ -166,51 +129,25 @@ pub enum EventKind {
         #[serde(flatten)]
         rows: Rows,
     },
-    /// The coordinator sampled the offset of another source's clock; the event's source is the coordinator.
-    ClockSample {
-        /// Source whose clock was compared.
-        of: String,
-        /// The other clock minus the coordinator's, in nanoseconds.
-        offset_ns: i64,
-        /// Half the round trip, in nanoseconds: the true offset is within offset ± uncertainty.
-        uncertainty_ns: i64,
-    },
-    /// A watch was interrupted and restarted with a list, so changes in between are unknown.
-    WatchGap {
-        /// The resource watched, such as `pods`.
-        resource: String,
-        /// Time at which the last valid line of the watch arrived.
-        from: Stamp,
-    },
-    /// A watch was interrupted and resumed. Nothing is missing, but changes between `from` and the event's stamp were
-    /// seen late.
-    WatchLate {
-        /// The resource watched, such as `pods`.
-        resource: String,
-        /// Time at which the watch was interrupted.
-        from: Stamp,
-    },
-    /// The API server of the embedded cluster did not answer from `from` until the event's stamp.
-    ApiSilence {
-        /// Time at which the unanswered request was sent.
-        from: Stamp,
-    },
-    /// The coordinator wrote to its own object, which helps to date the writes of others; the event's stamp is the
-    /// time the write was sent.
-    Beat {
-        /// Time at which the complete answer had been received.
-        answered: Stamp,
-        /// Version that the write produced, `metadata.resourceVersion`.
-        version: String,
-    },
+    /// The coordinator sampled the clock of the source `of`: that clock minus the coordinator's, and half the round
+    /// trip, so that the true offset is within offset ± uncertainty. The event's source is the coordinator.
+    ClockSample { of: String, offset_ns: i64, uncertainty_ns: i64 },
+    /// A watch of this resource, such as `pods`, was interrupted and restarted with a list, so changes are unknown that
+    /// came after `from`, the time of its last valid line.
+    WatchGap { resource: String, from: Stamp },
+    /// A watch of this resource was interrupted and resumed. Nothing is missing, but changes between `from`, the time
+    /// of the interruption, and the event's stamp were seen late.
+    WatchLate { resource: String, from: Stamp },
+    /// The API server of the embedded cluster did not answer from `from`, when a request was sent, until the event's
+    /// stamp.
+    ApiSilence { from: Stamp },
+    /// The coordinator wrote to its own object, which helps to date the writes of others: it had the complete answer at
+    /// `answered`, with the `metadata.resourceVersion` that the write produced; the event's stamp is the time the write
+    /// was sent.
+    Beat { answered: Stamp, version: String },
     /// Version of a list of pods that was requested between two beats, as a check on the beats; the event's stamp is
-    /// the time the list was requested.
-    BeatCheck {
-        /// Time at which the complete answer had been received.
-        answered: Stamp,
-        /// Version of the list, `metadata.resourceVersion`.
-        version: String,
-    },
+    /// the time the list was requested, and it had arrived at `answered`.
+    BeatCheck { answered: Stamp, version: String },
     /// The desired state of a workload as a watch showed it: at the start, and at each change.
     Workload(WorkloadEvent),
     /// The state of a node as a watch showed it: at the start, and at each change.
@@ -223,10 +160,7 @@ pub enum EventKind {
     NameAnswer(NameAnswer),
     /// The kernel sent more messages about connections than the load source could read. Some connections opened
     /// between `from` and the event's stamp therefore have no `routed_to`.
-    ConntrackGap {
-        /// Start of the gap.
-        from: Stamp,
-    },
+    ConntrackGap { from: Stamp },
     /// Summary of the kernel's data on the connections of a load source's process, written when the source ends.
     ConntrackEnded {
         /// Connections opened by requests that have a row.
@@ -237,11 +171,8 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         service_proxy: Option<ServiceProxy>,
     },
-    /// A warning for readers of the report.
-    Warning {
-        /// Description of the problem and its effect on the result.
-        message: String,
-    },
+    /// A warning for readers of the report: the problem and its effect on the result.
+    Warning { message: String },
     /// A kind that a later version added. Readers ignore it, and it is never written.
     #[serde(other)]
     Other,
@@ -293,68 +224,66 @@ pub enum Change {
     Deleted,
 }
 
-/// A pod as a watch showed it, reduced to the fields that matter for its termination.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PodEvent {
-    /// Kind of change that the watch reported.
-    pub change: Change,
-    /// Namespace.
-    pub namespace: String,
-    /// Name.
-    pub name: String,
-    /// UID.
-    pub uid: String,
-    /// `metadata.resourceVersion`.
-    pub resource_version: String,
-    /// Node of the pod, once scheduled.
-    pub node: Option<String>,
-    /// IP address of the pod, once reported.
-    pub ip: Option<String>,
-    /// `status.phase`.
-    pub phase: String,
-    /// True if the Ready condition is True.
-    pub ready: bool,
-    /// `metadata.deletionTimestamp` as a stamp: whole seconds of the API server's time.
-    pub deletion_timestamp: Option<Stamp>,
-    /// `metadata.deletionGracePeriodSeconds`.
-    pub deletion_grace_s: Option<i64>,
-    /// `spec.terminationGracePeriodSeconds`.
-    pub grace_s: i64,
-    /// Reason of the DisruptionTarget condition, if it is True.
-    pub disruption_target: Option<String>,
-    /// Message of that condition.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub disruption_message: Option<String>,
-    /// `status.reason`, such as `Evicted`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// Kind and name of the pod's controller, such as `ReplicaSet/web-7d4b9`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
-    /// Containers of the pod, including native sidecars.
-    pub containers: Vec<ContainerState>,
+sparse! {
+    /// A pod as a watch showed it, reduced to the fields that matter for its termination.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    pub struct PodEvent {
+        /// Kind of change that the watch reported.
+        pub change: Change,
+        /// Namespace.
+        pub namespace: String,
+        /// Name.
+        pub name: String,
+        /// UID.
+        pub uid: String,
+        /// `metadata.resourceVersion`.
+        pub resource_version: String,
+        /// Node of the pod, once scheduled.
+        pub node: Option<String>,
+        /// IP address of the pod, once reported.
+        pub ip: Option<String>,
+        /// `status.phase`.
+        pub phase: String,
+        /// True if the Ready condition is True.
+        pub ready: bool,
+        /// `metadata.deletionTimestamp` as a stamp: whole seconds of the API server's time.
+        pub deletion_timestamp: Option<Stamp>,
+        /// `metadata.deletionGracePeriodSeconds`.
+        pub deletion_grace_s: Option<i64>,
+        /// `spec.terminationGracePeriodSeconds`.
+        pub grace_s: i64,
+        /// Reason of the DisruptionTarget condition, if it is True.
+        pub disruption_target: Option<String>,
+        /// Message of that condition.
+        pub disruption_message: Option<String> = default,
+        /// `status.reason`, such as `Evicted`.
+        pub reason: Option<String> = default,
+        /// Kind and name of the pod's controller, such as `ReplicaSet/web-7d4b9`.
+        pub owner: Option<String> = default,
+        /// Containers of the pod, including native sidecars.
+        pub containers: Vec<ContainerState>,
+    }
 }
 
-/// Desired state of a workload.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WorkloadEvent {
-    /// Kind of change that the watch reported.
-    pub change: Change,
-    /// Kind and name, such as `Deployment/web` or `ReplicaSet/web-7d4b9`.
-    pub workload: String,
-    /// Desired number of pods; `None` if it depends on the nodes.
-    pub replicas: Option<i32>,
-    /// Digest of the pod template. A different digest means a rollout.
-    pub template: String,
-    /// Kind and name of the workload's controller, such as `Rollout/web`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
-    /// Strategy by which it replaces its pods; absent for ReplicaSets.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub strategy: Option<Replacement>,
-    /// `maxUnavailable` of its rolling update as written: a number or a percentage.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_unavailable: Option<String>,
+sparse! {
+    /// Desired state of a workload.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct WorkloadEvent {
+        /// Kind of change that the watch reported.
+        pub change: Change,
+        /// Kind and name, such as `Deployment/web` or `ReplicaSet/web-7d4b9`.
+        pub workload: String,
+        /// Desired number of pods; `None` if it depends on the nodes.
+        pub replicas: Option<i32>,
+        /// Digest of the pod template. A different digest means a rollout.
+        pub template: String,
+        /// Kind and name of the workload's controller, such as `Rollout/web`.
+        pub owner: Option<String> = default,
+        /// Strategy by which it replaces its pods; absent for ReplicaSets.
+        pub strategy: Option<Replacement> = default,
+        /// `maxUnavailable` of its rolling update as written: a number or a percentage.
+        pub max_unavailable: Option<String> = default,
+    }
 }
 
 named! {
@@ -384,42 +313,39 @@ pub struct NodeEvent {
     pub unschedulable: bool,
 }
 
-/// A container of a pod, with the settings that affect its termination.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ContainerState {
-    /// Name.
-    pub name: String,
-    /// True if it is a native sidecar (an init container that always restarts).
-    pub sidecar: bool,
-    /// Seconds of its preStop `sleep` action; `None` if it has none.
-    pub pre_stop_sleep_s: Option<i64>,
-    /// True if it has a preStop hook of another kind.
-    pub pre_stop_other: bool,
-    /// Seconds for which that other hook sleeps, if `sleep` is all that it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pre_stop_exec_sleep_s: Option<i64>,
-    /// Program that this hook runs, without its arguments, which may be secret.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pre_stop_program: Option<String>,
-    /// `waiting`, `running` or `terminated`; `None` before the first status.
-    pub state: Option<String>,
-    /// Reason given for the state.
-    pub reason: Option<String>,
-    /// Message given for the state.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
-    /// Exit code, once terminated.
-    pub exit_code: Option<i32>,
-    /// Number of restarts.
-    pub restarts: i32,
-    /// True if it has a readiness probe that connects to it and so shows that it is listening; a probe that runs a
-    /// program does not count. `None` if that is not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub readiness_probe: Option<bool>,
-    /// Seconds within which such a probe makes a pod unready after the pod stops listening. `None` also if the
-    /// container has ports that the probe does not check.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub readiness_notices_s: Option<u32>,
+sparse! {
+    /// A container of a pod, with the settings that affect its termination.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    pub struct ContainerState {
+        /// Name.
+        pub name: String,
+        /// True if it is a native sidecar (an init container that always restarts).
+        pub sidecar: bool,
+        /// Seconds of its preStop `sleep` action; `None` if it has none.
+        pub pre_stop_sleep_s: Option<i64>,
+        /// True if it has a preStop hook of another kind.
+        pub pre_stop_other: bool,
+        /// Seconds for which that other hook sleeps, if `sleep` is all that it runs.
+        pub pre_stop_exec_sleep_s: Option<i64> = default,
+        /// Program that this hook runs, without its arguments, which may be secret.
+        pub pre_stop_program: Option<String> = default,
+        /// `waiting`, `running` or `terminated`; `None` before the first status.
+        pub state: Option<String>,
+        /// Reason given for the state.
+        pub reason: Option<String>,
+        /// Message given for the state.
+        pub message: Option<String> = default,
+        /// Exit code, once terminated.
+        pub exit_code: Option<i32>,
+        /// Number of restarts.
+        pub restarts: i32,
+        /// True if it has a readiness probe that connects to it and so shows that it is listening; a probe that runs a
+        /// program does not count. `None` if that is not known.
+        pub readiness_probe: Option<bool> = default,
+        /// Seconds within which such a probe makes a pod unready after the pod stops listening. `None` also if the
+        /// container has ports that the probe does not check.
+        pub readiness_notices_s: Option<u32> = default,
+    }
 }
 
 /// An EndpointSlice as a watch showed it.

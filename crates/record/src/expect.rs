@@ -10,80 +10,65 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::names::named;
+use super::names::{named, sparse};
 use super::stage::{Stage, StartStage};
 use super::{Cause, Outcome};
 pub use contradiction::Contradiction;
 pub use quantity::{Amount, LatencyLimit, Margin, Share, Span};
 pub use worse::{Kind, Part, Worse};
 
-/// Expectations of a scenario. Empty expectations set no limits.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Expect {
-    /// Limits that apply to keys that are not set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limits: Option<Limits>,
-    /// Limits on dropped requests.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dropped: Option<DroppedLimits>,
-    /// Limits on answers of the app that are neither success nor a gateway's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub app_errors: Option<AppErrorLimits>,
-    /// Limits on requests that succeeded, and on requests that were not sent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub requests: Option<RequestLimits>,
-    /// Limits on dropped requests with a certain cause.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "reading::causes")]
-    pub causes: BTreeMap<Cause, Bounds<Amount>>,
-    /// Limits on requests with a certain outcome.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "reading::outcomes")]
-    pub outcomes: BTreeMap<Outcome, Bounds<Amount>>,
-    /// Limits on the number of terminations measured.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub terminations: Option<Bounds<u64>>,
-    /// Limits on containers that ended, in pods that stayed, without the run having asked for it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub restarts: Option<Bounds<u64>>,
-    /// Limits on the time at which each termination reached a certain stage.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "reading::stages")]
-    pub stages: BTreeMap<Stage, Bounds<Span>>,
-    /// Limits on terminations by the exit code of the pod's main container.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "reading::exits")]
-    pub exits: BTreeMap<u8, Bounds<u64>>,
-    /// Limits on endpoint-propagation windows.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub windows: Option<WindowLimits>,
-    /// Limits on the longest outage.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outage: Option<Bounds<Span>>,
-    /// Limits on the dead seconds of each termination.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dead_seconds: Option<Bounds<Span>>,
-    /// Limits on the latencies of answered requests.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub latency: Option<LatencyLimits>,
-    /// Limits on starting pods.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub starts: Option<StartLimits>,
-    /// Limits on the duration of each rollout.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rollout: Option<Bounds<Span>>,
-    /// Limits on the preStop sleep that is set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pre_stop: Option<PreStopLimits>,
-    /// Expectation that every request is accounted for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub accounting: Option<Accounting>,
-    /// Validity that the measurement must have.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub validity: Option<Validity>,
-    /// Expectations for the requests that a single consumer routes, by the consumer or its target's name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub consumers: BTreeMap<String, Expect>,
-    /// Expectations for the requests to a single target, by its name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub targets: BTreeMap<String, Expect>,
+sparse! {
+    /// Expectations of a scenario. Empty expectations set no limits.
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    pub struct Expect {
+        /// Limits that apply to keys that are not set.
+        pub limits: Option<Limits> = default,
+        /// Limits on dropped requests.
+        pub dropped: Option<DroppedLimits> = default,
+        /// Limits on answers of the app that are neither success nor a gateway's.
+        pub app_errors: Option<AppErrorLimits> = default,
+        /// Limits on requests that succeeded, and on requests that were not sent.
+        pub requests: Option<RequestLimits> = default,
+        /// Limits on dropped requests with a certain cause.
+        #[serde(deserialize_with = "reading::causes")]
+        pub causes: BTreeMap<Cause, Bounds<Amount>> = default,
+        /// Limits on requests with a certain outcome.
+        #[serde(deserialize_with = "reading::outcomes")]
+        pub outcomes: BTreeMap<Outcome, Bounds<Amount>> = default,
+        /// Limits on the number of terminations measured.
+        pub terminations: Option<Bounds<u64>> = default,
+        /// Limits on containers that ended, in pods that stayed, without the run having asked for it.
+        pub restarts: Option<Bounds<u64>> = default,
+        /// Limits on the time at which each termination reached a certain stage.
+        #[serde(deserialize_with = "reading::stages")]
+        pub stages: BTreeMap<Stage, Bounds<Span>> = default,
+        /// Limits on terminations by the exit code of the pod's main container.
+        #[serde(deserialize_with = "reading::exits")]
+        pub exits: BTreeMap<u8, Bounds<u64>> = default,
+        /// Limits on endpoint-propagation windows.
+        pub windows: Option<WindowLimits> = default,
+        /// Limits on the longest outage.
+        pub outage: Option<Bounds<Span>> = default,
+        /// Limits on the dead seconds of each termination.
+        pub dead_seconds: Option<Bounds<Span>> = default,
+        /// Limits on the latencies of answered requests.
+        pub latency: Option<LatencyLimits> = default,
+        /// Limits on starting pods.
+        pub starts: Option<StartLimits> = default,
+        /// Limits on the duration of each rollout.
+        pub rollout: Option<Bounds<Span>> = default,
+        /// Limits on the preStop sleep that is set.
+        pub pre_stop: Option<PreStopLimits> = default,
+        /// Expectation that every request is accounted for.
+        pub accounting: Option<Accounting> = default,
+        /// Validity that the measurement must have.
+        pub validity: Option<Validity> = default,
+        /// Expectations for the requests that a single consumer routes, by the consumer or its target's name.
+        pub consumers: BTreeMap<String, Expect> = default,
+        /// Expectations for the requests to a single target, by its name.
+        pub targets: BTreeMap<String, Expect> = default,
+    }
 }
 
 impl Expect {
@@ -153,25 +138,22 @@ impl<T> Bounds<T> {
     }
 }
 
-/// Limits on dropped requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct DroppedLimits {
-    /// Minimum for the whole run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub min: Option<Amount>,
-    /// Maximum for the whole run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max: Option<Amount>,
-    /// Margin by which there may be more than in the baseline.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub worse: Option<Margin>,
-    /// Limits for each termination.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub per_termination: Option<Bounds<u64>>,
-    /// Limits for each group of terminations that share losses.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub per_group: Option<Bounds<u64>>,
+sparse! {
+    /// Limits on dropped requests.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    pub struct DroppedLimits {
+        /// Minimum for the whole run.
+        pub min: Option<Amount> = default,
+        /// Maximum for the whole run.
+        pub max: Option<Amount> = default,
+        /// Margin by which there may be more than in the baseline.
+        pub worse: Option<Margin> = default,
+        /// Limits for each termination.
+        pub per_termination: Option<Bounds<u64>> = default,
+        /// Limits for each group of terminations that share losses.
+        pub per_group: Option<Bounds<u64>> = default,
+    }
 }
 
 impl DroppedLimits {
@@ -181,22 +163,20 @@ impl DroppedLimits {
     }
 }
 
-/// Limits on answers of the app that are neither success nor a gateway's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct AppErrorLimits {
-    /// Minimum for the whole run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub min: Option<Amount>,
-    /// Maximum for the whole run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max: Option<Amount>,
-    /// Margin by which there may be more than in the baseline.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub worse: Option<Margin>,
-    /// Limits on 5xx answers by pods that were terminating.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub while_ending: Option<Bounds<Amount>>,
+sparse! {
+    /// Limits on answers of the app that are neither success nor a gateway's.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    pub struct AppErrorLimits {
+        /// Minimum for the whole run.
+        pub min: Option<Amount> = default,
+        /// Maximum for the whole run.
+        pub max: Option<Amount> = default,
+        /// Margin by which there may be more than in the baseline.
+        pub worse: Option<Margin> = default,
+        /// Limits on 5xx answers by pods that were terminating.
+        pub while_ending: Option<Bounds<Amount>> = default,
+    }
 }
 
 impl AppErrorLimits {
@@ -217,40 +197,36 @@ impl AppErrorLimits {
     }
 }
 
-/// Limits on requests that succeeded or were not sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct RequestLimits {
-    /// Limits on the share that succeeded, of the requests outside terminations.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ok: Option<Bounds<Share>>,
-    /// Limits on requests that were scheduled but not sent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub not_sent: Option<Bounds<Amount>>,
+sparse! {
+    /// Limits on requests that succeeded or were not sent.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    pub struct RequestLimits {
+        /// Limits on the share that succeeded, of the requests outside terminations.
+        pub ok: Option<Bounds<Share>> = default,
+        /// Limits on requests that were scheduled but not sent.
+        pub not_sent: Option<Bounds<Amount>> = default,
+    }
 }
 
-/// Limits on windows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WindowLimits {
-    /// Maximum length of any window.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max: Option<Span>,
-    /// Margin by which the longest window may be longer than the baseline's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub worse: Option<Margin>,
-    /// Limits on the median of future windows, at 95 % confidence.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub p50: Option<Bounds<Span>>,
-    /// Limits on their 90th percentile.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub p90: Option<Bounds<Span>>,
-    /// Limits on their 95th percentile.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub p95: Option<Bounds<Span>>,
-    /// Limits on their 99th percentile.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub p99: Option<Bounds<Span>>,
+sparse! {
+    /// Limits on windows.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct WindowLimits {
+        /// Maximum length of any window.
+        pub max: Option<Span> = default,
+        /// Margin by which the longest window may be longer than the baseline's.
+        pub worse: Option<Margin> = default,
+        /// Limits on the median of future windows, at 95 % confidence.
+        pub p50: Option<Bounds<Span>> = default,
+        /// Limits on their 90th percentile.
+        pub p90: Option<Bounds<Span>> = default,
+        /// Limits on their 95th percentile.
+        pub p95: Option<Bounds<Span>> = default,
+        /// Limits on their 99th percentile.
+        pub p99: Option<Bounds<Span>> = default,
+    }
 }
 
 impl WindowLimits {
@@ -265,34 +241,29 @@ impl WindowLimits {
     }
 }
 
-/// Limits on latencies: of all requests, of those near terminations, and of those away from them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LatencyLimits {
-    /// The mean of all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mean: Option<Bounds<LatencyLimit>>,
-    /// The median of all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub p50: Option<Bounds<LatencyLimit>>,
-    /// The 90th percentile of all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub p90: Option<Bounds<LatencyLimit>>,
-    /// The 95th percentile of all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub p95: Option<Bounds<LatencyLimit>>,
-    /// The 99th percentile of all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub p99: Option<Bounds<LatencyLimit>>,
-    /// The 99.9th percentile of all.
-    #[serde(default, skip_serializing_if = "Option::is_none", alias = "p99.9")]
-    pub p99_9: Option<Bounds<LatencyLimit>>,
-    /// Limits for requests away from any termination.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub steady: Option<LatencyFigures>,
-    /// Limits for requests near a termination.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub disrupted: Option<LatencyFigures>,
+sparse! {
+    /// Limits on latencies: of all requests, of those near terminations, and of those away from them.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct LatencyLimits {
+        /// The mean of all.
+        pub mean: Option<Bounds<LatencyLimit>> = default,
+        /// The median of all.
+        pub p50: Option<Bounds<LatencyLimit>> = default,
+        /// The 90th percentile of all.
+        pub p90: Option<Bounds<LatencyLimit>> = default,
+        /// The 95th percentile of all.
+        pub p95: Option<Bounds<LatencyLimit>> = default,
+        /// The 99th percentile of all.
+        pub p99: Option<Bounds<LatencyLimit>> = default,
+        /// The 99.9th percentile of all.
+        #[serde(alias = "p99.9")]
+        pub p99_9: Option<Bounds<LatencyLimit>> = default,
+        /// Limits for requests away from any termination.
+        pub steady: Option<LatencyFigures> = default,
+        /// Limits for requests near a termination.
+        pub disrupted: Option<LatencyFigures> = default,
+    }
 }
 
 impl LatencyLimits {
@@ -303,28 +274,25 @@ impl LatencyLimits {
     }
 }
 
-/// Limits on the latencies of one part of the requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LatencyFigures {
-    /// The mean.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mean: Option<Bounds<LatencyLimit>>,
-    /// The median.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub p50: Option<Bounds<LatencyLimit>>,
-    /// The 90th percentile.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub p90: Option<Bounds<LatencyLimit>>,
-    /// The 95th percentile.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub p95: Option<Bounds<LatencyLimit>>,
-    /// The 99th percentile.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub p99: Option<Bounds<LatencyLimit>>,
-    /// The 99.9th percentile.
-    #[serde(default, skip_serializing_if = "Option::is_none", alias = "p99.9")]
-    pub p99_9: Option<Bounds<LatencyLimit>>,
+sparse! {
+    /// Limits on the latencies of one part of the requests.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct LatencyFigures {
+        /// The mean.
+        pub mean: Option<Bounds<LatencyLimit>> = default,
+        /// The median.
+        pub p50: Option<Bounds<LatencyLimit>> = default,
+        /// The 90th percentile.
+        pub p90: Option<Bounds<LatencyLimit>> = default,
+        /// The 95th percentile.
+        pub p95: Option<Bounds<LatencyLimit>> = default,
+        /// The 99th percentile.
+        pub p99: Option<Bounds<LatencyLimit>> = default,
+        /// The 99.9th percentile.
+        #[serde(alias = "p99.9")]
+        pub p99_9: Option<Bounds<LatencyLimit>> = default,
+    }
 }
 
 named! {
@@ -361,19 +329,19 @@ impl LatencyFigures {
     }
 }
 
-/// Limits on starting pods.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct StartLimits {
-    /// Limits on the time from a pod's creation to the first request that it answered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub first_request: Option<Bounds<Span>>,
-    /// Limits on requests lost to pods that were not ready yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dropped: Option<Bounds<Amount>>,
-    /// Limits on the time at which each of these pods reached a certain stage.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "reading::start_stages")]
-    pub stages: BTreeMap<StartStage, Bounds<Span>>,
+sparse! {
+    /// Limits on starting pods.
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    pub struct StartLimits {
+        /// Limits on the time from a pod's creation to the first request that it answered.
+        pub first_request: Option<Bounds<Span>> = default,
+        /// Limits on requests lost to pods that were not ready yet.
+        pub dropped: Option<Bounds<Amount>> = default,
+        /// Limits on the time at which each of these pods reached a certain stage.
+        #[serde(deserialize_with = "reading::start_stages")]
+        pub stages: BTreeMap<StartStage, Bounds<Span>> = default,
+    }
 }
 
 /// Limits on the preStop sleep that is set.

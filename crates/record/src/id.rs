@@ -6,6 +6,8 @@ use std::str::FromStr;
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::names::as_text;
+
 /// Name of the request header that carries a [`RequestId`].
 pub const ID_HEADER: &str = "rolldrop-id";
 
@@ -18,8 +20,7 @@ const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
 /// Random part that the ids of one run share. It cannot be guessed, so requests from strangers are not counted as the
 /// run's.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RunId(Box<str>);
 
 /// Error for a text that is not a [`RunId`].
@@ -64,19 +65,7 @@ impl FromStr for RunId {
     }
 }
 
-impl TryFrom<String> for RunId {
-    type Error = BadRunId;
-
-    fn try_from(text: String) -> Result<Self, BadRunId> {
-        text.parse()
-    }
-}
-
-impl From<RunId> for String {
-    fn from(id: RunId) -> Self {
-        id.0.into()
-    }
-}
+as_text!(RunId);
 
 /// Identifies a request at both ends: `<run>-<source>-<seq>`, split at the first and the last dash.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -6,22 +6,22 @@
 macro_rules! named {
     (
         $(#[$meta:meta])*
-        pub enum $type:ident {
+        $vis:vis enum $type:ident {
             $($(#[$doc:meta])* $variant:ident = $name:literal,)*
         }
     ) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-        pub enum $type {
+        $vis enum $type {
             $($(#[$doc])* #[serde(rename = $name)] $variant,)*
         }
 
         impl $type {
             /// All variants, in order.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+            $vis const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
             /// Returns the name used in files.
-            pub const fn as_str(self) -> &'static str {
+            $vis const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
         }
@@ -34,13 +34,13 @@ macro_rules! named {
     };
     (
         $(#[$meta:meta])*
-        pub enum $type:ident else $unknown:ident $message:literal {
+        $vis:vis enum $type:ident else $unknown:ident $message:literal {
             $($(#[$doc:meta])* $variant:ident = $name:literal,)*
         }
     ) => {
         $crate::named! {
             $(#[$meta])*
-            pub enum $type {
+            $vis enum $type {
                 $($(#[$doc])* $variant = $name,)*
             }
         }
@@ -59,11 +59,56 @@ macro_rules! named {
         #[doc = concat!("A name that is no [`", stringify!($type), "`].")]
         #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
         #[error($message)]
-        pub struct $unknown(String);
+        $vis struct $unknown(String);
     };
 }
 
+/// Defines a struct for files: fields marked with `= default` are left out of them while they have their default.
+macro_rules! sparse {
+    (
+        $(#[$meta:meta])*
+        pub struct $type:ident {
+            $($(#[$of_field:meta])* pub $field:ident: $value:ty $(= $default:ident)?,)*
+        }
+    ) => {
+        $(#[$meta])*
+        pub struct $type {
+            $(
+                $(#[$of_field])*
+                $(#[serde($default, skip_serializing_if = "crate::names::is_default")])?
+                pub $field: $value,
+            )*
+        }
+    };
+}
+
+/// Returns true if a field has its default.
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// Implements serde's traits by `Display` and `FromStr`.
+macro_rules! as_text {
+    ($type:ty) => {
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                <String as serde::Deserialize>::deserialize(deserializer)?
+                    .parse()
+                    .map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+pub(super) use as_text;
 pub(super) use named;
+pub(super) use sparse;
 
 #[cfg(test)]
 mod tests {

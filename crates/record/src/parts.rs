@@ -14,7 +14,7 @@ use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use parquet::basic::{Encoding, Type as PhysicalType};
-use parquet::errors::ParquetError;
+use parquet::errors::{ParquetError, Result};
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesPtr};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
@@ -46,23 +46,14 @@ const GROUP_ROWS: usize = 16_384;
 
 /// Failure to read or write a part.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum PartError {
     /// The file could not be created, written, read or renamed.
     #[error("failed to use {path}")]
-    Io {
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause of the failure.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
     /// The file is not a Parquet file of this table.
     #[error("{path} is not a part of this table")]
-    Parquet {
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause of the failure.
-        source: ParquetError,
-    },
+    Parquet { path: PathBuf, source: ParquetError },
 }
 
 /// A row type with its table: a directory of parts and a schema.
@@ -467,10 +458,7 @@ fn properties(schema: &Type) -> WriterPropertiesPtr {
     Arc::new(properties.build())
 }
 
-fn write_columns<R: Row>(
-    part: &mut SerializedFileWriter<Summed>,
-    columns: &mut R::Buffer,
-) -> Result<(), ParquetError> {
+fn write_columns<R: Row>(part: &mut SerializedFileWriter<Summed>, columns: &mut R::Buffer) -> Result<()> {
     let mut group = GroupWriter::begin(part)?;
     R::write(columns, &mut group)?;
     group.end()
@@ -479,7 +467,7 @@ fn write_columns<R: Row>(
 mod sealed {
     use std::io::{self, Write};
 
-    use super::{CsvWriter, GroupReader, GroupWriter, ParquetError, Wanted};
+    use super::{CsvWriter, GroupReader, GroupWriter, Result, Wanted};
 
     /// Layout of a row type in columns.
     pub trait Columns: Sized {
@@ -488,17 +476,17 @@ mod sealed {
         /// Returns the table's Parquet schema.
         fn schema() -> String;
         /// Adds the row to the columns.
-        fn push(&self, columns: &mut Self::Buffer) -> Result<(), ParquetError>;
+        fn push(&self, columns: &mut Self::Buffer) -> Result<()>;
         /// Writes the rows as one row group, and empties the columns.
-        fn write(columns: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError>;
+        fn write(columns: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<()>;
         /// Columns of a row group that is being read.
         type Open;
         /// Opens the wanted columns of a row group.
-        fn open(group: &mut GroupReader<'_>, wanted: Wanted) -> Result<Self::Open, ParquetError>;
+        fn open(group: &mut GroupReader<'_>, wanted: Wanted) -> Result<Self::Open>;
         /// Returns a row to read into.
         fn blank() -> Self;
         /// Reads the values of the next row.
-        fn read(&mut self, columns: &mut Self::Open) -> Result<(), ParquetError>;
+        fn read(&mut self, columns: &mut Self::Open) -> Result<()>;
         /// Copies the wanted values from a row in memory.
         fn take_from(&mut self, row: &Self, wanted: Wanted);
         /// Returns the names of the columns.

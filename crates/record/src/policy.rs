@@ -18,10 +18,3 @@ impl Default for Policy {
         Self { coverage: 0.90, confidence: 0.95, margin_s: 1 }
     }
 }
-
-impl Policy {
-    /// Returns true if this is the policy of a run that asks for no other.
-    pub(crate) fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}

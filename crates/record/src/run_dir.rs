@@ -22,6 +22,7 @@ pub struct RunDir {
 
 /// Reason why a run directory cannot be written or read.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum RunDirError {
     /// The directory exists and is not empty.
     #[error("{0} is not empty: name a directory that does not exist yet")]
@@ -33,32 +34,15 @@ pub enum RunDirError {
     NotARun(PathBuf),
     /// A file's contents are invalid.
     #[error("{path}:{line}: {why}; restore the file, or measure again")]
-    Malformed {
-        /// Path of the file.
-        path: PathBuf,
-        /// Number of the line, counted from 1.
-        line: usize,
-        /// Description of the error.
-        why: String,
-    },
+    Malformed { path: PathBuf, line: usize, why: String },
     /// The run was written in a format that this version cannot read.
     #[error(
         "{path}: written in format {found}, this version reads format {FORMAT_VERSION}: use the rolldrop that wrote it"
     )]
-    OtherFormat {
-        /// Path of the file.
-        path: PathBuf,
-        /// Format of the file.
-        found: u64,
-    },
+    OtherFormat { path: PathBuf, found: u64 },
     /// A file could not be read or written.
     #[error("failed to use {path}")]
-    Io {
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause of the failure.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// A file of the run is not a regular file.
     #[error("{0} is no regular file: restore the file, or measure again")]
     NoFile(PathBuf),

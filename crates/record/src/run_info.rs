@@ -8,6 +8,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::load::{Arrivals, ConnectionMode, Http, Pacing, WrittenTls};
+use super::names::sparse;
 use super::service_proxy::{ProxyEvidence, ServiceProxy};
 use super::{Evidence, Expect, Looks, Policy, RequestId, RequestRow, Rounds, RunId, Stamp};
 use routing::Routing;
@@ -15,58 +16,52 @@ use routing::Routing;
 /// Version of the run directory's format.
 pub const FORMAT_VERSION: u32 = 2;
 
-/// Contents of `run.json`, written when the run begins and again when it ends.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RunInfo {
-    /// Version of the format: [`FORMAT_VERSION`].
-    pub format: u32,
-    /// Name and version of the tool.
-    pub tool: Tool,
-    /// Random part of the run's request ids.
-    pub run: RunId,
-    /// Name of the scenario.
-    pub name: String,
-    /// The scenario, with values resolved and secrets redacted.
-    pub scenario: serde_json::Value,
-    /// Results that the run is expected to show.
-    #[serde(default, skip_serializing_if = "Expect::is_empty")]
-    pub expect: Expect,
-    /// Fingerprint of the cluster.
-    pub cluster: ClusterInfo,
-    /// Targets of the load.
-    pub targets: Vec<Target>,
-    /// The planned load.
-    pub load: LoadPlan,
-    /// The recorders of the run, each with its own clock.
-    pub sources: Vec<Source>,
-    /// Time the run began, on the coordinator's clock.
-    pub started: Stamp,
-    /// Time the run ended, on the coordinator's clock; absent while it runs and after a kill.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ended: Option<Stamp>,
-    /// True if the run finished with every row written.
-    pub complete: bool,
-    /// True if the run was interrupted on purpose (Ctrl-C).
-    pub interrupted: bool,
-    /// Share of its CPU time that the measuring machine may use, if it differs from the documented limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_busy: Option<f64>,
-    /// Reason for aborting the run: more requests were dropped than `load.abort` allows.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub aborted: Option<String>,
-    /// Looks of a run that continues while its gate is inconclusive; absent for a run of fixed length.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub looks: Option<Looks>,
-    /// Rounds of a run that continues until its windows give the coverage asked for; absent for other runs, and while
-    /// it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rounds: Option<Rounds>,
-    /// Confidence that a recommendation must have.
-    #[serde(default, skip_serializing_if = "Policy::is_default")]
-    pub policy: Policy,
-    /// Size and checksum of the event log; absent while the run is in progress and after a kill.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub events: Option<EventsWritten>,
+sparse! {
+    /// Contents of `run.json`, written when the run begins and again when it ends.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    pub struct RunInfo {
+        /// Version of the format: [`FORMAT_VERSION`].
+        pub format: u32,
+        /// Name and version of the tool.
+        pub tool: Tool,
+        /// Random part of the run's request ids.
+        pub run: RunId,
+        /// Name of the scenario.
+        pub name: String,
+        /// The scenario, with values resolved and secrets redacted.
+        pub scenario: serde_json::Value,
+        /// Results that the run is expected to show.
+        pub expect: Expect = default,
+        /// Fingerprint of the cluster.
+        pub cluster: ClusterInfo,
+        /// Targets of the load.
+        pub targets: Vec<Target>,
+        /// The planned load.
+        pub load: LoadPlan,
+        /// The recorders of the run, each with its own clock.
+        pub sources: Vec<Source>,
+        /// Time the run began, on the coordinator's clock.
+        pub started: Stamp,
+        /// Time the run ended, on the coordinator's clock; absent while it runs and after a kill.
+        pub ended: Option<Stamp> = default,
+        /// True if the run finished with every row written.
+        pub complete: bool,
+        /// True if the run was interrupted on purpose (Ctrl-C).
+        pub interrupted: bool,
+        /// Share of its CPU time that the measuring machine may use, if it differs from the documented limit.
+        pub max_busy: Option<f64> = default,
+        /// Reason for aborting the run: more requests were dropped than `load.abort` allows.
+        pub aborted: Option<String> = default,
+        /// Looks of a run that continues while its gate is inconclusive; absent for a run of fixed length.
+        pub looks: Option<Looks> = default,
+        /// Rounds of a run that continues until its windows give the coverage asked for; absent for other runs, and
+        /// while it runs.
+        pub rounds: Option<Rounds> = default,
+        /// Confidence that a recommendation must have.
+        pub policy: Policy = default,
+        /// Size and checksum of the event log; absent while the run is in progress and after a kill.
+        pub events: Option<EventsWritten> = default,
+    }
 }
 
 impl RunInfo {
@@ -101,25 +96,25 @@ pub struct EventsWritten {
     pub crc32: u32,
 }
 
-/// Properties of a cluster that affect results.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClusterInfo {
-    /// Version of the API server, such as `v1.36.2`.
-    pub version: String,
-    /// Implementation of Services; `unknown` if it could not be determined.
-    pub dataplane: ServiceProxy,
-    /// Source of that knowledge; `None` if it is unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dataplane_from: Option<ProxyEvidence>,
-    /// Reads that the run was denied while determining it, such as `get configmaps/kube-proxy in kube-system`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub dataplane_denied: Vec<String>,
-    /// Number of nodes.
-    pub nodes: usize,
-    /// Number of endpoints of the target Services when the load began.
-    pub endpoints: usize,
-    /// Namespace of the target.
-    pub namespace: String,
+sparse! {
+    /// Properties of a cluster that affect results.
+    #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct ClusterInfo {
+        /// Version of the API server, such as `v1.36.2`.
+        pub version: String,
+        /// Implementation of Services; `unknown` if it could not be determined.
+        pub dataplane: ServiceProxy,
+        /// Source of that knowledge; `None` if it is unknown.
+        pub dataplane_from: Option<ProxyEvidence> = default,
+        /// Reads that the run was denied while determining it, such as `get configmaps/kube-proxy in kube-system`.
+        pub dataplane_denied: Vec<String> = default,
+        /// Number of nodes.
+        pub nodes: usize,
+        /// Number of endpoints of the target Services when the load began.
+        pub endpoints: usize,
+        /// Namespace of the target.
+        pub namespace: String,
+    }
 }
 
 /// Error for a Service proxy that the user stated and that differs from what the cluster shows.
@@ -149,29 +144,28 @@ impl ClusterInfo {
     }
 }
 
-/// A destination of the load, which stands for one consumer's view of the pods.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Target {
-    /// Name used in the rows' `target` column.
-    pub name: String,
-    /// URL that requests are sent to.
-    pub url: String,
-    /// Consumer that routes the requests to pods, worded for the report, such as `service web (service proxy of this
-    /// host)`.
-    pub consumer: String,
-    /// Unit that the consumer balances: connections or single requests.
-    pub balances: Balances,
-    /// Reason for `balances`.
-    pub balances_because: BalancesBecause,
-    /// Service whose endpoints it routes to, if known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub service: Option<String>,
-    /// Component that routes new connections, and its rules; `None` if nothing was found out about them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub routing: Option<Routing>,
-    /// Node whose Service proxy routes the connections, if a Service proxy does and the node is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node: Option<String>,
+sparse! {
+    /// A destination of the load, which stands for one consumer's view of the pods.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct Target {
+        /// Name used in the rows' `target` column.
+        pub name: String,
+        /// URL that requests are sent to.
+        pub url: String,
+        /// Consumer that routes the requests to pods, worded for the report, such as `service web (service proxy of
+        /// this host)`.
+        pub consumer: String,
+        /// Unit that the consumer balances: connections or single requests.
+        pub balances: Balances,
+        /// Reason for `balances`.
+        pub balances_because: BalancesBecause,
+        /// Service whose endpoints it routes to, if known.
+        pub service: Option<String> = default,
+        /// Component that routes new connections, and its rules; `None` if nothing was found out about them.
+        pub routing: Option<Routing> = default,
+        /// Node whose Service proxy routes the connections, if a Service proxy does and the node is known.
+        pub node: Option<String> = default,
+    }
 }
 
 /// Unit that a consumer balances, which decides what reveals its window.
@@ -187,6 +181,7 @@ pub enum Balances {
 /// Reason why a consumer is taken to balance connections, or requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the reasons say what their fields are")]
 pub enum BalancesBecause {
     /// The scenario or the command line states it.
     Stated,
@@ -194,25 +189,12 @@ pub enum BalancesBecause {
     Service,
     /// It is a URL, and its answers have not shown otherwise.
     Assumed,
-    /// It answered with a gateway's status, and those answers named no pod.
-    GatewayStatus {
-        /// Most frequent such status.
-        status: u16,
-        /// Number of answers that had any gateway status.
-        answers: u64,
-    },
-    /// Its answers have a header that a gateway adds.
-    GatewayHeader {
-        /// Name of the header.
-        header: String,
-        /// Most frequent value.
-        value: String,
-    },
-    /// Requests on one connection reached several pods.
-    PodsOfOneConnection {
-        /// Two of the pods.
-        pods: [String; 2],
-    },
+    /// It gave so many answers with a gateway's status that named no pod; this status is the most frequent.
+    GatewayStatus { status: u16, answers: u64 },
+    /// Its answers have a header that a gateway adds; this value is the most frequent.
+    GatewayHeader { header: String, value: String },
+    /// Requests on one connection reached several pods, such as these two.
+    PodsOfOneConnection { pods: [String; 2] },
 }
 
 impl fmt::Display for BalancesBecause {

@@ -8,7 +8,9 @@ use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
+
+use super::names::as_text;
 
 /// Implementation of Services. In files it is one word: a mode of kube-proxy, or a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -120,17 +122,7 @@ impl FromStr for ServiceProxy {
     }
 }
 
-impl Serialize for ServiceProxy {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
-impl<'de> Deserialize<'de> for ServiceProxy {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(String::deserialize(deserializer)?.as_str().into())
-    }
-}
+as_text!(ServiceProxy);
 
 #[cfg(test)]
 mod tests {

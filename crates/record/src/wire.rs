@@ -77,47 +77,24 @@ impl fmt::Debug for AdminToken {
 /// One line of the row stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the lines say what their fields are")]
 pub enum ProxyLine {
-    /// The first line: the proxy, and the number of the next row. It is repeated where rows are missing.
-    Hello {
-        /// Source name of the proxy.
-        source: String,
-        /// Name of the proxy's pod.
-        pod: String,
-        /// Time the proxy started, on its own clock. It distinguishes the proxies of one pod.
-        started_ns: Stamp,
-        /// Number of the next row. It is higher than the number asked for if the proxy no longer has the rows in
-        /// between.
-        next: u64,
-    },
+    /// The first line: the proxy's name as a source, its pod, the time it started on its own clock, which distinguishes
+    /// the proxies of one pod, and the number of the next row. That is higher than the number asked for if the proxy no
+    /// longer has the rows in between. The line is repeated where rows are missing.
+    Hello { source: String, pod: String, started_ns: Stamp, next: u64 },
     /// A request ended.
     Row(ServedRow),
-    /// The counters, sent when they change. A reader that is cut off knows from the last ones which rows are missing.
-    State {
-        /// Number of rows recorded so far.
-        recorded: u64,
-        /// Number of requests in flight.
-        in_flight: u64,
-    },
-    /// The pod's termination reached a phase. Every stream has all of them.
-    Phase {
-        /// Phase that was reached.
-        phase: ProxyPhase,
-        /// Time it was reached, on the proxy's clock.
-        t_ns: Stamp,
-    },
-    /// The proxy's watch of its own pod showed the pod. Every stream has all of these lines.
-    Pod {
-        /// Time the watch showed it, on the proxy's clock.
-        t_ns: Stamp,
-        /// The pod as the watch showed it.
-        seen: PodEvent,
-    },
-    /// The last line: the hand-over is complete.
-    End {
-        /// Number of rows recorded in the proxy's whole life.
-        recorded: u64,
-    },
+    /// The numbers of rows recorded so far and of requests in flight, sent when they change. A reader that is cut off
+    /// knows from the last ones which rows are missing.
+    State { recorded: u64, in_flight: u64 },
+    /// The pod's termination reached a phase at this time on the proxy's clock. Every stream has all of them.
+    Phase { phase: ProxyPhase, t_ns: Stamp },
+    /// The proxy's watch of its own pod showed the pod at this time on the proxy's clock. Every stream has all of these
+    /// lines.
+    Pod { t_ns: Stamp, seen: PodEvent },
+    /// The last line: the hand-over is complete. It has the number of rows recorded in the proxy's whole life.
+    End { recorded: u64 },
 }
 
 impl ProxyLine {

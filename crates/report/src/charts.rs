@@ -45,7 +45,17 @@ pub struct Chart {
 }
 
 impl Chart {
-    fn of(name: &'static str, title: String, alt: String, canvas: &Canvas) -> Result<Self, ChartError> {
+    /// Finishes a picture of this height, with the provenance of its numbers at the bottom.
+    fn of(
+        name: &'static str,
+        title: String,
+        alt: String,
+        mut canvas: Canvas,
+        provenance: &str,
+        height: u32,
+    ) -> Result<Self, ChartError> {
+        frame::foot(&mut canvas, provenance, height);
+        let canvas = canvas.cut(height);
         let (png, svg) = (canvas.png()?, canvas.svg(&title, &alt));
         Ok(Self { name, title, alt, png, svg, readings: canvas.readings().to_vec() })
     }

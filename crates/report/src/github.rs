@@ -29,24 +29,6 @@ pub(super) fn render(result: &RunResult) -> Github {
     Github { log: log(result), summary: markdown::render(result), outputs: outputs(result) }
 }
 
-/// Level of an annotation.
-#[derive(Clone, Copy)]
-enum Level {
-    Error,
-    Warning,
-    Notice,
-}
-
-impl Level {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-            Self::Notice => "notice",
-        }
-    }
-}
-
 fn log(result: &RunResult) -> String {
     let mut out = String::new();
     for check in result.checks.iter().filter(|check| check.verdict == CheckVerdict::Pass) {
@@ -55,9 +37,9 @@ fn log(result: &RunResult) -> String {
     let mut errors: Vec<(String, String)> =
         words::undecided(result).map(|why| (standing(result), why)).into_iter().collect();
     errors.extend(annotations(result, CheckVerdict::Fail));
-    annotate(&mut out, Level::Error, &errors);
-    annotate(&mut out, Level::Warning, &annotations(result, CheckVerdict::Inconclusive));
-    annotate(&mut out, Level::Notice, &[(standing(result), words::headline(result))]);
+    annotate(&mut out, "error", &errors);
+    annotate(&mut out, "warning", &annotations(result, CheckVerdict::Inconclusive));
+    annotate(&mut out, "notice", &[(standing(result), words::headline(result))]);
     out
 }
 
@@ -77,11 +59,11 @@ fn annotations(result: &RunResult, verdict: CheckVerdict) -> Vec<(String, String
     checks.map(|check| (title(&check.name), check.in_words())).collect()
 }
 
-fn annotate(out: &mut String, level: Level, annotations: &[(String, String)]) {
+fn annotate(out: &mut String, level: &str, annotations: &[(String, String)]) {
     let whole = if annotations.len() > SHOWN { SHOWN - 1 } else { SHOWN };
     let mut line = |title: &str, message: &str| {
         let (title, message) = (property(&format!("rolldrop: {title}")), data(message));
-        let _ = writeln!(out, "::{} title={title}::{message}", level.as_str());
+        let _ = writeln!(out, "::{level} title={title}::{message}");
     };
     for (title, message) in annotations.iter().take(whole) {
         line(title, message);
@@ -105,10 +87,7 @@ fn property(text: &str) -> String {
 /// Returns figures that later steps may use. Their names follow the style of Actions.
 fn outputs(result: &RunResult) -> String {
     let requests = &result.requests;
-    let named = |verdict| {
-        let checks = result.checks.iter().filter(|check| check.verdict == verdict);
-        checks.map(|check| check.name.as_str()).collect::<Vec<_>>().join(",")
-    };
+    let named = |verdict| words::checks_with(result, verdict).join(",");
     let mut out = String::new();
     let figures = [
         ("verdict", Standing::of(result).as_str().to_owned()),

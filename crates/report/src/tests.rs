@@ -279,7 +279,7 @@ fn markdown_and_html_escape_hostile_names() {
     analysis.result.scenario = "<script>alert(1)</script> a|b".into();
     analysis.result.terminations[0].pod = "\"><img src=x>".into();
     analysis.result.terminations[0].disruption = None;
-    analysis.result.terminations[0].cause = Some("<script>".to_owned().into());
+    analysis.result.terminations[0].cause = Some("<script>".parse().unwrap());
     let html = html(&analysis, &[]);
     // The page has only its own script.
     assert!(html.matches("<script").count() == 1 && !html.contains("<img"), "{html}");

@@ -321,8 +321,7 @@ fn close(page: &mut Page, result: &RunResult, files: Option<&str>) {
         (CheckVerdict::Fail, "GATE FAILED", Paint::Bad),
         (CheckVerdict::Inconclusive, "GATE INCONCLUSIVE", Paint::Caution),
     ] {
-        let names: Vec<&str> =
-            result.checks.iter().filter(|c| c.verdict == verdict).map(|c| c.name.as_str()).collect();
+        let names = words::checks_with(result, verdict);
         if !names.is_empty() {
             page.paragraph("", 0, Some(paint), &format!("{word}: {}", list(&names)));
             break;

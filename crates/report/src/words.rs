@@ -9,7 +9,7 @@ pub(super) use losses::{
     by_estimate, dropped_by_cause, dropped_by_outcome, dropped_of, errors_of, groups, most_lost_first,
     whereabouts,
 };
-pub(super) use standing::{by_verdict, dropped_share, standing, undecided};
+pub(super) use standing::{by_verdict, checks_with, dropped_share, standing, undecided};
 
 pub(super) use rolldrop_explain::model::figures::manner;
 

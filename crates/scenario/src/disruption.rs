@@ -170,91 +170,37 @@ impl Disruption {
     }
 }
 
-/// Action of a disruption.
+/// Action of a disruption. `restore` says when it is undone.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "the actions say what their fields are")]
 pub enum Action {
     /// Deletes pods.
     DeletePod(Pods),
     /// Evicts pods, within their budgets.
     Evict(Pods),
-    /// Kills the first process of a container of each pod.
-    Crash {
-        /// Choice of the pods.
-        pods: Pods,
-        /// Name of the container; `None` takes the pod's only one, or its first.
-        container: Option<String>,
-    },
-    /// Takes running pods out of their Services by a label.
-    Relabel {
-        /// Choice of the pods.
-        pods: Pods,
-        /// Label to change; `None` takes one that a Service selects by.
-        label: Option<String>,
-        /// Time at which it gets its old value back.
-        restore: Restore,
-    },
+    /// Kills the first process of a container of each pod: of this one, or else of the pod's only one or its first.
+    Crash { pods: Pods, container: Option<String> },
+    /// Takes running pods out of their Services by this label, or else by one that a Service selects by, until the
+    /// label gets its old value back.
+    Relabel { pods: Pods, label: Option<String>, restore: Restore },
     /// Makes a workload replace its pods.
     RollingRestart(Workload),
-    /// Gives a container of a workload another image.
-    SetImage {
-        /// Workload to change.
-        workload: Workload,
-        /// Name of the container.
-        container: String,
-        /// The image.
-        image: String,
-        /// Time at which the container gets its old one back.
-        restore: Restore,
-    },
-    /// Changes an object.
-    Patch {
-        /// Object to change.
-        object: Object,
-        /// Patch to apply.
-        patch: Patch,
-        /// Time at which that is changed back.
-        restore: Restore,
-    },
-    /// Gives a workload another number of pods.
-    Scale {
-        /// Workload to scale.
-        workload: Workload,
-        /// New number of pods.
-        replicas: u32,
-        /// Time at which it gets its own number back.
-        restore: Restore,
-    },
-    /// Cordons a node, and evicts its pods.
-    Drain {
-        /// Its name.
-        node: String,
-        /// Time at which it is uncordoned.
-        restore: Restore,
-    },
-    /// Shuts a node down.
-    NodeShutdown {
-        /// Its name.
-        node: String,
-        /// Time that its pods have to end, in seconds.
-        grace_seconds: u32,
-        /// Time at which it is booted.
-        restore: Restore,
-    },
+    /// Gives a container of a workload another image, until it gets its old one back.
+    SetImage { workload: Workload, container: String, image: String, restore: Restore },
+    /// Changes an object, until that is changed back.
+    Patch { object: Object, patch: Patch, restore: Restore },
+    /// Gives a workload another number of pods, until it gets its own number back.
+    Scale { workload: Workload, replicas: u32, restore: Restore },
+    /// Cordons a node, and evicts its pods, until it is uncordoned.
+    Drain { node: String, restore: Restore },
+    /// Shuts a node down, whose pods have so long to end, until it is booted.
+    NodeShutdown { node: String, grace_seconds: u32, restore: Restore },
     /// Restarts a node's agent, while its containers keep running.
-    RestartNodeAgent {
-        /// The node's name.
-        node: String,
-    },
-    /// Runs a program on this machine.
-    Exec {
-        /// Its words.
-        command: Vec<String>,
-    },
-    /// Watches what others do.
-    Observe {
-        /// Duration of the watch; `None` until the load ends.
-        lasts: Option<Duration>,
-    },
+    RestartNodeAgent { node: String },
+    /// Runs a program on this machine: its words.
+    Exec { command: Vec<String> },
+    /// Watches what others do, for so long, or else until the load ends.
+    Observe { lasts: Option<Duration> },
 }
 
 impl Action {

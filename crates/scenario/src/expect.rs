@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::yaml::Document;
-use super::{ScenarioError, files};
+use super::{Result, ScenarioError, files};
 use rolldrop_record::Expect;
 
 /// Path of the expectations in a document.
@@ -20,13 +20,13 @@ impl ExpectFile {
     ///
     /// # Errors
     /// Fails if it cannot be read, or anything in it is unknown, malformed or contradictory.
-    pub fn read(path: &Path) -> Result<Self, ScenarioError> {
+    pub fn read(path: &Path) -> Result<Self> {
         let text = files::read_scenario(path)
             .map_err(|source| ScenarioError::Io { path: path.to_owned(), source })?;
         Self::parse(&text, &path.display().to_string())
     }
 
-    fn parse(text: &str, file: &str) -> Result<Self, ScenarioError> {
+    fn parse(text: &str, file: &str) -> Result<Self> {
         let document = Document::parse(text, file)?;
         let expect: Expect = document.read()?;
         expect.check().map_err(|wrong| document.error(&wrong.key, wrong.why))?;
@@ -39,12 +39,7 @@ impl ExpectFile {
 ///
 /// # Errors
 /// Fails if an assignment is about something else, or anything is unknown, malformed or contradictory.
-pub fn with(
-    recorded: &Expect,
-    place: &str,
-    file: Option<&ExpectFile>,
-    set: &[String],
-) -> Result<Expect, ScenarioError> {
+pub fn with(recorded: &Expect, place: &str, file: Option<&ExpectFile>, set: &[String]) -> Result<Expect> {
     let mut document = Document::holding(KEY, serde_json::json!(recorded), place);
     replace(&mut document, file, set)?;
     if let Some(other) = set.iter().find(|assignment| !is_of_expect(assignment)) {
@@ -60,11 +55,7 @@ pub fn with(
 }
 
 /// Does the same in the document of a scenario. An assignment outweighs the file, even if it was made before.
-pub(super) fn replace(
-    document: &mut Document,
-    file: Option<&ExpectFile>,
-    set: &[String],
-) -> Result<(), ScenarioError> {
+pub(super) fn replace(document: &mut Document, file: Option<&ExpectFile>, set: &[String]) -> Result<()> {
     if let Some(ExpectFile(file)) = file {
         document.merge(KEY, file);
     }
@@ -78,7 +69,7 @@ fn is_of_expect(assignment: &str) -> bool {
 }
 
 /// Reads the expectations of a document.
-pub(super) fn read(document: &Document) -> Result<Expect, ScenarioError> {
+pub(super) fn read(document: &Document) -> Result<Expect> {
     #[derive(Deserialize)]
     struct File {
         spec: Spec,
@@ -94,16 +85,12 @@ pub(super) fn read(document: &Document) -> Result<Expect, ScenarioError> {
 }
 
 /// Refuses limits that contradict each other.
-pub(super) fn check(expect: &Expect, document: &Document) -> Result<(), ScenarioError> {
+pub(super) fn check(expect: &Expect, document: &Document) -> Result<()> {
     expect.check().map_err(|wrong| document.error(&format!("{KEY}.{}", wrong.key), wrong.why))
 }
 
 /// Refuses limits for a target that is none of these.
-pub(super) fn check_targets(
-    expect: &Expect,
-    names: &[&str],
-    document: &Document,
-) -> Result<(), ScenarioError> {
+pub(super) fn check_targets(expect: &Expect, names: &[&str], document: &Document) -> Result<()> {
     match expect.targets.keys().find(|name| !names.contains(&name.as_str())) {
         Some(name) => {
             let why = format!("is not a target; use one of {}", names.join(", "));

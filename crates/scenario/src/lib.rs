@@ -86,7 +86,7 @@ impl Scenario {
     ///
     /// # Errors
     /// Fails if the result is malformed or contradictory.
-    pub fn expect_also(&mut self, file: &ExpectFile, set: &[String]) -> Result<(), ScenarioError> {
+    pub fn expect_also(&mut self, file: &ExpectFile, set: &[String]) -> Result<()> {
         expect::replace(&mut self.document, Some(file), set)?;
         self.expect = expect::read(&self.document)?;
         let names: Vec<&str> = self.targets.iter().map(|target| &*target.name).collect();
@@ -150,30 +150,22 @@ pub enum Place {
     Url(url::Url),
 }
 
+/// Result of reading a scenario.
+type Result<T, E = ScenarioError> = std::result::Result<T, E>;
+
 /// Reason why a scenario cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum ScenarioError {
     /// The file cannot be read.
     #[error("failed to read {path}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Cause.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
     /// Neither a file nor a built-in scenario has this name.
     #[error("no scenario {0:?}: name a YAML file that exists, or one that `rolldrop scenarios` lists{like}", like = builtin::like(.0))]
     Unknown(String),
     /// Something in the file is wrong.
     #[error("{place}: {key}: {why}")]
-    Invalid {
-        /// File and line, or the option that set the value.
-        place: String,
-        /// The key, as a path from the top of the file.
-        key: String,
-        /// Fault and remedy.
-        why: String,
-    },
+    Invalid { place: String, key: String, why: String },
 }
 
 /// Loads a scenario: a YAML file's path, or the name of a built-in one.
@@ -183,7 +175,7 @@ pub enum ScenarioError {
 ///
 /// # Errors
 /// Fails if it cannot be read, or anything in it is unknown, malformed or contradictory.
-pub fn load<C: DeserializeOwned>(name: &str, overrides: &[String]) -> Result<Loaded<C>, ScenarioError> {
+pub fn load<C: DeserializeOwned>(name: &str, overrides: &[String]) -> Result<Loaded<C>> {
     let path = Path::new(name);
     if let Some(builtin) = BUILTIN.iter().find(|b| b.name == name).filter(|_| !path.exists()) {
         let file = format!("scenarios/{name}.yaml");
@@ -206,7 +198,7 @@ pub fn parse<C: DeserializeOwned>(
     file: &str,
     dir: &Path,
     overrides: &[String],
-) -> Result<Loaded<C>, ScenarioError> {
+) -> Result<Loaded<C>> {
     let mut document = Document::parse(text, file)?;
     for assignment in overrides {
         document.set(assignment)?;

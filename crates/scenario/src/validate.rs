@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::yaml::Document;
-use super::{ClusterChoice, Disruption, Load, Loaded, Place, Scenario, ScenarioError, Target, Workload};
+use super::{ClusterChoice, Disruption, Load, Loaded, Place, Result, Scenario, Target, Workload};
 use super::{expect, files, raw};
 use rolldrop_manifest::Manifests;
 use rolldrop_record::run_info::{Balances, BalancesBecause};
@@ -19,11 +19,7 @@ use rolldrop_record::shown;
 const SETTLE_MAX: Duration = Duration::from_secs(300);
 const API_VERSION: &str = "rolldrop.dev/v1";
 
-pub(super) fn validate<C>(
-    raw: raw::File<C>,
-    document: &Document,
-    dir: &Path,
-) -> Result<Loaded<C>, ScenarioError> {
+pub(super) fn validate<C>(raw: raw::File<C>, document: &Document, dir: &Path) -> Result<Loaded<C>> {
     if raw.api_version != API_VERSION {
         return Err(document.error("apiVersion", format!("is {:?}, must be {API_VERSION}", raw.api_version)));
     }
@@ -74,10 +70,7 @@ pub(super) fn validate<C>(
     Ok(Loaded { scenario, cluster })
 }
 
-fn cluster<C>(
-    raw: Option<raw::Cluster<C>>,
-    document: &Document,
-) -> Result<Option<ClusterChoice<C>>, ScenarioError> {
+fn cluster<C>(raw: Option<raw::Cluster<C>>, document: &Document) -> Result<Option<ClusterChoice<C>>> {
     match raw.map(|c| (c.embedded, c.context)) {
         None | Some((None, None)) => Ok(None),
         Some((Some(config), None)) => Ok(Some(ClusterChoice::Embedded(config))),
@@ -89,11 +82,7 @@ fn cluster<C>(
 }
 
 /// Reads the objects, each with its place in the file.
-fn manifests(
-    raw: Vec<raw::Manifest>,
-    document: &Document,
-    dir: &Path,
-) -> Result<Vec<(String, Value)>, ScenarioError> {
+fn manifests(raw: Vec<raw::Manifest>, document: &Document, dir: &Path) -> Result<Vec<(String, Value)>> {
     let mut objects = Vec::new();
     for (index, manifest) in raw.into_iter().enumerate() {
         let key = format!("spec.manifests[{index}]");
@@ -120,7 +109,7 @@ fn manifests(
     Ok(objects)
 }
 
-fn checked_object(object: Value, key: &str, document: &Document) -> Result<Value, ScenarioError> {
+fn checked_object(object: Value, key: &str, document: &Document) -> Result<Value> {
     for pointer in ["/apiVersion", "/kind", "/metadata/name"] {
         if object.pointer(pointer).and_then(Value::as_str).is_none() {
             let field = pointer[1..].replace('/', ".");
@@ -134,7 +123,7 @@ fn targets(
     raw: raw::OneOrMore<raw::Target>,
     manifests: &[Value],
     document: &Document,
-) -> Result<Vec<Target>, ScenarioError> {
+) -> Result<Vec<Target>> {
     if raw.all.is_empty() {
         return Err(document.error("spec.target", "is empty: name a service or a url"));
     }
@@ -165,7 +154,7 @@ fn targets(
     Ok(targets)
 }
 
-fn sidecar_workloads(raw: &raw::Sidecar, document: &Document) -> Result<Vec<Workload>, ScenarioError> {
+fn sidecar_workloads(raw: &raw::Sidecar, document: &Document) -> Result<Vec<Workload>> {
     if !raw.inject && !raw.workloads.is_empty() {
         return Err(document.error("spec.sidecar.workloads", "needs inject: true as well"));
     }
@@ -176,26 +165,21 @@ fn sidecar_workloads(raw: &raw::Sidecar, document: &Document) -> Result<Vec<Work
     raw.workloads.iter().enumerate().map(workload).collect()
 }
 
-fn weight(raw: Option<u32>, key: &str, document: &Document) -> Result<u32, ScenarioError> {
+fn weight(raw: Option<u32>, key: &str, document: &Document) -> Result<u32> {
     match raw {
         Some(0) => Err(document.error(&format!("{key}.weight"), "must be at least 1")),
         weight => Ok(weight.unwrap_or(1)),
     }
 }
 
-fn is_path(path: Option<&String>, key: &str, document: &Document) -> Result<(), ScenarioError> {
+fn is_path(path: Option<&String>, key: &str, document: &Document) -> Result<()> {
     match path.filter(|path| !path.starts_with('/')) {
         Some(path) => Err(document.error(&format!("{key}.path"), format!("is {path:?}, must begin with /"))),
         None => Ok(()),
     }
 }
 
-fn place(
-    raw: raw::Target,
-    key: &str,
-    manifests: &[Value],
-    document: &Document,
-) -> Result<Place, ScenarioError> {
+fn place(raw: raw::Target, key: &str, manifests: &[Value], document: &Document) -> Result<Place> {
     let path = raw.path;
     is_path(path.as_ref(), key, document)?;
     match (raw.service, raw.url) {
@@ -231,11 +215,7 @@ fn place(
 
 /// Checks that, with `load.abort`, the load is steady for as long as that limit looks back before the first disruption,
 /// so that requests dropped until then are not taken for its effect.
-fn is_steady_first(
-    load: &Load,
-    disruptions: &[Disruption],
-    document: &Document,
-) -> Result<(), ScenarioError> {
+fn is_steady_first(load: &Load, disruptions: &[Disruption], document: &Document) -> Result<()> {
     let Some(abort) = &load.abort else { return Ok(()) };
     let earliest = load.steady_from() + abort.over;
     let Some(index) = disruptions.iter().position(|disruption| disruption.at < earliest) else {

@@ -8,7 +8,7 @@ use serde::de::{DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_saphyr::Spanned;
 
-use super::ScenarioError;
+use super::{Result, ScenarioError};
 use rolldrop_manifest::{ManifestError, Manifests};
 
 /// A document as JSON, with a place for every path.
@@ -24,7 +24,7 @@ impl Document {
     ///
     /// # Errors
     /// Fails if the text is not YAML.
-    pub(crate) fn parse(text: &str, file: &str) -> Result<Self, ScenarioError> {
+    pub(crate) fn parse(text: &str, file: &str) -> Result<Self> {
         let tree: Spanned<Tree> = serde_saphyr::from_str(text).map_err(|error| {
             let error = error.without_snippet();
             let line = error.location().map(|at| at.line());
@@ -72,7 +72,7 @@ impl Document {
     ///
     /// # Errors
     /// Fails if it is not `path=value`, or the path leads through something that is not a mapping.
-    pub(crate) fn set(&mut self, assignment: &str) -> Result<(), ScenarioError> {
+    pub(crate) fn set(&mut self, assignment: &str) -> Result<()> {
         let invalid = |key: &str, why: &str| ScenarioError::Invalid {
             place: "--set".into(),
             key: key.to_owned(),
@@ -110,7 +110,7 @@ impl Document {
     ///
     /// # Errors
     /// Fails if a key is unknown or missing, or a value does not fit.
-    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, ScenarioError> {
+    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T> {
         serde_path_to_error::deserialize(&self.value)
             .map_err(|error| self.error(&error.path().to_string(), error.inner().to_string()))
     }

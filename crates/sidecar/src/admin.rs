@@ -41,7 +41,7 @@ use rolldrop_record::wire::{
     AdminToken, CLOCK_PATH, ClockAnswer, ProxyLine, ROWS_PATH, TOKEN_HEADER, TOKEN_WANTED,
 };
 use rolldrop_record::{ServedRow, Stamp};
-use rolldrop_wire::places::{AnswerBody, Noticed, Patience, Place, Places};
+use rolldrop_wire::places::{AnswerBody, Patience, Place, Places};
 
 /// Longest time that a recorded row waits before it is sent to the reader.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
@@ -248,7 +248,7 @@ impl Port {
                 let (in_hand, answer) = (place.begin_request(), service.call(request));
                 async move { answer.await.map(|answer| answer.map(|body| AnswerBody { body, _request: in_hand })) }
             });
-            let stream = Noticed { stream: &mut stream, place: place.clone() };
+            let stream = place.noticing(&mut stream);
             let mut connection = pin!(settings.serve_connection(TokioIo::new(stream), service));
             tokio::select! {
                 served = connection.as_mut() => served,

@@ -66,40 +66,19 @@ impl Default for Budget {
     }
 }
 
-/// Reason that requests, or parts of them, were passed on without being recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unrecorded {
-    /// Too many requests were under way.
-    Requests,
-    /// A head, or a block of fields, was larger than could be held.
-    Head,
-    /// Too many rows were waiting for a reader.
-    Rows,
-    /// Too many clients were connected: a connection without a request under way was closed to make room.
-    Connections,
-    /// The end of an answer could not be determined, and the connection stayed open.
-    Answers,
-}
-
-impl Unrecorded {
-    /// Every reason.
-    pub(super) const ALL: [Unrecorded; 5] = [
-        Unrecorded::Requests,
-        Unrecorded::Head,
-        Unrecorded::Rows,
-        Unrecorded::Connections,
-        Unrecorded::Answers,
-    ];
-
-    /// Returns the name used in metrics.
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Unrecorded::Requests => "requests",
-            Unrecorded::Head => "head",
-            Unrecorded::Rows => "rows",
-            Unrecorded::Connections => "connections",
-            Unrecorded::Answers => "answers",
-        }
+rolldrop_record::named! {
+    /// Reason that requests, or parts of them, were passed on without being recorded.
+    pub(super) enum Unrecorded {
+        /// Too many requests were under way.
+        Requests = "requests",
+        /// A head, or a block of fields, was larger than could be held.
+        Head = "head",
+        /// Too many rows were waiting for a reader.
+        Rows = "rows",
+        /// Too many clients were connected: a connection without a request under way was closed to make room.
+        Connections = "connections",
+        /// The end of an answer could not be determined, and the connection stayed open.
+        Answers = "answers",
     }
 }
 

@@ -93,8 +93,7 @@ pub struct Injected {
 ///
 /// Fails as [`inject`] does.
 pub fn inject_into(objects: &mut [Value], options: &Options) -> Result<Injected, InjectError> {
-    let found: Vec<_> =
-        objects.iter().cloned().enumerate().map(|(n, object)| Object::whole(n, object)).collect();
+    let found = object::all(objects);
     let Additions { edits, notes, left } = additions::of(&found, options, &|_| String::new())?;
     for edit in &edits {
         edit.apply(&mut objects[edit.document]);

@@ -150,17 +150,11 @@ pub enum PodHeader {
 
 /// Reason that a proxy could not be set up.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum ProxyError {
     /// A port could not be listened on.
     #[error("failed to listen on {address} ({role} port)")]
-    Listen {
-        /// Use of the port, such as `data`.
-        role: &'static str,
-        /// The address.
-        address: SocketAddr,
-        /// The reason.
-        source: io::Error,
-    },
+    Listen { role: &'static str, address: SocketAddr, source: io::Error },
     /// The pod's name has characters that a header value must not have.
     #[error("pod name {0:?} is not a DNS name")]
     PodName(String),

@@ -34,15 +34,11 @@ const TELL_LIMIT: Duration = Duration::from_secs(2);
 
 /// Reason that a proxy could not be told.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum PreStopError {
     /// There is no proxy with this admin port in this network namespace, or it does not answer.
     #[error("failed to reach the proxy with admin port {admin}")]
-    NoProxy {
-        /// The admin port's address.
-        admin: SocketAddr,
-        /// The reason.
-        source: io::Error,
-    },
+    NoProxy { admin: SocketAddr, source: io::Error },
     /// The listening process does not belong to this container and user.
     #[error("what listens in place of the proxy with admin port {0} is not of this container and user")]
     Stranger(SocketAddr),

@@ -6,18 +6,18 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
-use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::{Body, Frame, SizeHint};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::AsyncRead;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
+use tokio_util::io::InspectReader;
 use tokio_util::sync::CancellationToken;
 
 /// Time for which the server keeps a connection that requests nothing.
@@ -173,6 +173,19 @@ impl Place {
         lock(&self.free).take();
     }
 
+    /// Returns the connection's `stream`, which notices when a request begins.
+    pub fn noticing<S: AsyncRead>(
+        self: &Arc<Self>,
+        stream: S,
+    ) -> InspectReader<S, impl FnMut(&[u8]) + use<S>> {
+        let place = Arc::clone(self);
+        InspectReader::new(stream, move |bytes: &[u8]| {
+            if !bytes.is_empty() {
+                place.begin_head();
+            }
+        })
+    }
+
     fn begin_head(&self) {
         if matches!(*self.state.borrow(), State::Idle { .. }) {
             self.enter(|since| State::Head { since });
@@ -239,47 +252,6 @@ impl<B: Body + Unpin> Body for AnswerBody<B> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-/// A connection's stream, which notices when a request begins.
-pub struct Noticed<S> {
-    /// The stream itself.
-    pub stream: S,
-    /// Place of the connection.
-    pub place: Arc<Place>,
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Noticed<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        if buffer.filled().len() > before {
-            self.place.begin_head();
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Noticed<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 
 use super::caller::{Caller, may_have_been_done};
 use super::edits::{self, Edit};
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use super::journal::{Change, Journal, JournalError, ObjectRef, RUN_LABEL};
 use super::session::Session;
 use super::undo::{self, Outcome};
@@ -36,7 +36,7 @@ pub(super) fn is_ownable(scope: &Scope, namespace: Option<&str>, of_run: &str) -
 
 impl Session {
     /// Creates one object; never changes an existing one.
-    pub(super) async fn create(&self, manifest: &Value) -> Result<DynamicObject, CoordinatorError> {
+    pub(super) async fn create(&self, manifest: &Value) -> Result<DynamicObject> {
         let mut object: DynamicObject = serde_json::from_value(manifest.clone())
             .map_err(|e| CoordinatorError::Api { what: "read a manifest".into(), why: e.to_string() })?;
         let types = object.types.clone().unwrap_or_default();
@@ -50,7 +50,7 @@ impl Session {
     }
 
     /// Creates the owner of everything else.
-    pub(super) async fn create_owner(&self) -> Result<OwnerReference, CoordinatorError> {
+    pub(super) async fn create_owner(&self) -> Result<OwnerReference> {
         let (resource, run) = (ApiResource::erase::<ConfigMap>(&()), self.journal().run().to_owned());
         let name = owner_name(&run);
         let mut object = DynamicObject::new(&name, &resource);
@@ -67,7 +67,7 @@ impl Session {
         resource: &ApiResource,
         scope: &Scope,
         mut object: DynamicObject,
-    ) -> Result<DynamicObject, CoordinatorError> {
+    ) -> Result<DynamicObject> {
         let (kind, name) = (resource.kind.clone(), object.name_any());
         let what = format!("create {kind} {name}");
         let namespace = object.namespace().unwrap_or_else(|| self.caller.namespace.clone());
@@ -102,7 +102,7 @@ impl Session {
         })
     }
 
-    fn created(&self, id: u32, object: DynamicObject) -> Result<DynamicObject, CoordinatorError> {
+    fn created(&self, id: u32, object: DynamicObject) -> Result<DynamicObject> {
         self.journal().created(id, object.uid().unwrap_or_default())?;
         Ok(object)
     }
@@ -116,7 +116,7 @@ impl Session {
         api: &Api<DynamicObject>,
         current: &Value,
         alter: impl Fn(&mut Value),
-    ) -> Result<Option<u32>, CoordinatorError> {
+    ) -> Result<Option<u32>> {
         let change = async |current: &Value| {
             let mut wanted = current.clone();
             alter(&mut wanted);
@@ -131,8 +131,8 @@ impl Session {
         &self,
         api: &Api<DynamicObject>,
         current: &Value,
-        patch_of: impl Fn(&Value) -> Result<Patch, CoordinatorError>,
-    ) -> Result<Option<u32>, CoordinatorError> {
+        patch_of: impl Fn(&Value) -> Result<Patch>,
+    ) -> Result<Option<u32>> {
         let change = async |current: &Value| {
             let (object, patch) = (reference(current), patch_of(current)?);
             // With another version, the edits could be others'.
@@ -150,8 +150,8 @@ impl Session {
         &self,
         api: &Api<DynamicObject>,
         current: &Value,
-        change: impl AsyncFn(&Value) -> Result<Option<u32>, CoordinatorError>,
-    ) -> Result<Option<u32>, CoordinatorError> {
+        change: impl AsyncFn(&Value) -> Result<Option<u32>>,
+    ) -> Result<Option<u32>> {
         let (object, mut current) = (reference(current), current.clone());
         let (mut is_again, mut changes_left) = (false, undo::ATTEMPTS);
         let deadline = Instant::now() + self.caller.limits.api_call;
@@ -184,7 +184,7 @@ impl Session {
         api: &Api<DynamicObject>,
         current: &Value,
         wanted: &Value,
-    ) -> Result<Option<u32>, CoordinatorError> {
+    ) -> Result<Option<u32>> {
         self.make(api, current, wanted, edits::between(current, wanted)).await
     }
 
@@ -195,7 +195,7 @@ impl Session {
         api: &Api<DynamicObject>,
         current: &Value,
         wanted: &Value,
-    ) -> Result<Option<u32>, CoordinatorError> {
+    ) -> Result<Option<u32>> {
         let mut edits = edits::between(current, wanted);
         edits.push(Edit::of_restarts(current));
         if current == wanted {
@@ -211,7 +211,7 @@ impl Session {
         current: &Value,
         wanted: &Value,
         edits: Vec<Edit>,
-    ) -> Result<Option<u32>, CoordinatorError> {
+    ) -> Result<Option<u32>> {
         let object = reference(current);
         let name = object.name.clone();
         self.edit(object, edits, || undo::patch(api, &name, current, wanted)).await
@@ -223,7 +223,7 @@ impl Session {
         api: &Api<DynamicObject>,
         current: &Value,
         patch: &Patch,
-    ) -> Result<Value, CoordinatorError> {
+    ) -> Result<Value> {
         let object = reference(current);
         let what = format!("patch {object}");
         let call = || send_patch(&self.caller.client, api, &object.name, patch, "?dryRun=All");
@@ -237,7 +237,7 @@ impl Session {
         object: ObjectRef,
         edits: Vec<Edit>,
         call: impl FnMut() -> F,
-    ) -> Result<Option<u32>, CoordinatorError> {
+    ) -> Result<Option<u32>> {
         if edits.is_empty() {
             return Ok(None);
         }
@@ -245,7 +245,7 @@ impl Session {
     }
 
     /// Undoes one change before the end of the run.
-    pub(super) async fn take_back(&self, id: u32) -> Result<(), CoordinatorError> {
+    pub(super) async fn take_back(&self, id: u32) -> Result<()> {
         let (run, open) = {
             let journal = self.journal();
             (journal.run().to_owned(), journal.open_changes().into_iter().find(|open| open.id == id))
@@ -279,7 +279,7 @@ pub(super) async fn announced<F: Future<Output = kube::Result<DynamicObject>>>(
     object: ObjectRef,
     change: Change,
     call: impl FnMut() -> F,
-) -> Result<u32, CoordinatorError> {
+) -> Result<u32> {
     let locked = || journal.lock().unwrap_or_else(PoisonError::into_inner);
     let what = format!("change {object}");
     let id = locked().announce(object.clone(), change)?;

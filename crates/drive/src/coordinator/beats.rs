@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::apply::owner_name;
 use super::caller::{Pauses, is_passing, is_too_many, retry_after};
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use super::session::Session;
 use rolldrop_record::EventKind;
 
@@ -67,7 +67,7 @@ impl Session {
         pending().await
     }
 
-    async fn beat_until_refused(&self) -> Result<(), CoordinatorError> {
+    async fn beat_until_refused(&self) -> Result<()> {
         self.owner.get_or_try_init(|| self.create_owner()).await?;
         let name = owner_name(self.journal().run());
         let config_maps = self.caller.api::<ConfigMap>();

@@ -5,12 +5,13 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
+use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_kubernetes::guard::{Untrusted, distrust};
 use rolldrop_kubernetes::warnings::Warnings;
@@ -106,7 +107,7 @@ impl Caller {
     }
 
     /// Returns the future's result, or an error if the run is stopped first.
-    pub(super) async fn stoppable<T>(&self, future: impl Future<Output = T>) -> Result<T, CoordinatorError> {
+    pub(super) async fn stoppable<T>(&self, future: impl Future<Output = T>) -> Result<T> {
         tokio::select! {
             result = future => Ok(result),
             () = self.stop.cancelled() => Err(CoordinatorError::Interrupted),
@@ -114,7 +115,7 @@ impl Caller {
     }
 
     /// Returns the API server's version, such as `v1.36.2`.
-    pub(super) async fn server_version(&self) -> Result<String, CoordinatorError> {
+    pub(super) async fn server_version(&self) -> Result<String> {
         Ok(self.must("read the version", || self.client.apiserver_version()).await?.git_version)
     }
 
@@ -126,12 +127,13 @@ impl Caller {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
+    /// Like [`Caller::api`], for a kind that is known only now.
+    pub(super) fn dynamic_api(&self, resource: &ApiResource) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &self.namespace, resource)
+    }
+
     /// Returns the future's result, or an error if the limit for API calls passes first.
-    pub(super) async fn limited<T>(
-        &self,
-        what: &str,
-        future: impl Future<Output = T>,
-    ) -> Result<T, CoordinatorError> {
+    pub(super) async fn limited<T>(&self, what: &str, future: impl Future<Output = T>) -> Result<T> {
         let limit = self.limits.api_call;
         match self.stoppable(timeout(limit, future)).await? {
             Ok(result) => Ok(result),
@@ -141,11 +143,7 @@ impl Caller {
 
     /// Returns the answer to a call that may be repeated: after a temporary fault it is repeated as long as the limit
     /// for an outage allows.
-    pub(super) async fn ask<T, F>(
-        &self,
-        what: &str,
-        call: impl FnMut() -> F,
-    ) -> Result<kube::Result<T>, CoordinatorError>
+    pub(super) async fn ask<T, F>(&self, what: &str, call: impl FnMut() -> F) -> Result<kube::Result<T>>
     where
         F: Future<Output = kube::Result<T>>,
     {
@@ -153,7 +151,7 @@ impl Caller {
     }
 
     /// Like [`Caller::ask`], for a call that has to succeed.
-    pub(super) async fn must<T, F>(&self, what: &str, call: impl FnMut() -> F) -> Result<T, CoordinatorError>
+    pub(super) async fn must<T, F>(&self, what: &str, call: impl FnMut() -> F) -> Result<T>
     where
         F: Future<Output = kube::Result<T>>,
     {
@@ -161,7 +159,7 @@ impl Caller {
     }
 
     /// Reads the object of this name, which has to exist.
-    pub(super) async fn read<K>(&self, api: &Api<K>, what: &str, name: &str) -> Result<K, CoordinatorError>
+    pub(super) async fn read<K>(&self, api: &Api<K>, what: &str, name: &str) -> Result<K>
     where
         K: Clone + DeserializeOwned + Debug,
     {
@@ -170,12 +168,7 @@ impl Caller {
     }
 
     /// Reads the object of this name, if there is one.
-    pub(super) async fn find<K>(
-        &self,
-        api: &Api<K>,
-        what: &str,
-        name: &str,
-    ) -> Result<Option<K>, CoordinatorError>
+    pub(super) async fn find<K>(&self, api: &Api<K>, what: &str, name: &str) -> Result<Option<K>>
     where
         K: Clone + DeserializeOwned + Debug,
     {
@@ -184,11 +177,7 @@ impl Caller {
     }
 
     /// Like [`Caller::ask`], and also tells if an attempt before the last may have taken effect.
-    pub(super) async fn insist<T, F>(
-        &self,
-        what: &str,
-        mut call: impl FnMut() -> F,
-    ) -> Result<Asked<T>, CoordinatorError>
+    pub(super) async fn insist<T, F>(&self, what: &str, mut call: impl FnMut() -> F) -> Result<Asked<T>>
     where
         F: Future<Output = kube::Result<T>>,
     {

@@ -17,7 +17,7 @@ use std::ops::Range;
 use futures::future::join_all;
 use tokio::time::{sleep, sleep_until};
 
-use super::error::CoordinatorError;
+use super::error::Result;
 use super::session::Session;
 use super::viewer::Standing;
 pub(super) use acting::Disrupted;
@@ -30,7 +30,7 @@ use rolldrop_scenario::{Action, Disruption, Repeat, Until};
 pub use silence::{Losses, Settle, Silence, until_silent};
 
 /// Checks, before anything is disrupted, that the objects of an action exist, and that it stays within its limits.
-pub(super) async fn check(session: &Session, disruption: &Disruption) -> Result<(), CoordinatorError> {
+pub(super) async fn check(session: &Session, disruption: &Disruption) -> Result<()> {
     let now = session.clock.now();
     let load = UnderLoad::of(now, now, 0.0);
     let acting = Acting { session, index: 0, disruption, load, programs: &NoPrograms };
@@ -149,7 +149,7 @@ impl Acting<'_> {
         acted.unwrap_or_else(|why: Refusal| self.refused(self.mode(), why))
     }
 
-    async fn until_due(&self, repetition: u32) -> Result<(), CoordinatorError> {
+    async fn until_due(&self, repetition: u32) -> Result<()> {
         let is_again = repetition > 0 && self.disruption.every.is_zero();
         let period = self.session.period();
         if is_again {

@@ -10,24 +10,18 @@ use rolldrop_scenario::{Scenario, ScenarioError};
 use rolldrop_sidecar::inject::KubernetesVersion;
 use rolldrop_sidecar::inject::ending::EndingError;
 
+/// Result of a step that can end a run.
+pub(super) type Result<T, E = CoordinatorError> = std::result::Result<T, E>;
+
 /// Error that ends a run.
 #[derive(Debug, thiserror::Error)]
 pub enum CoordinatorError {
     /// The API server refused a call, or did not answer.
     #[error("failed to {what}: {why}")]
-    Api {
-        /// Call that was made, as a phrase after "failed to".
-        what: String,
-        /// Message of the API server or of the client.
-        why: String,
-    },
+    Api { what: String, why: String },
     /// A call was not answered in time.
     #[error("failed to {what}: no answer within {limit:?}")]
-    Timeout {
-        /// Call that was made, as a phrase after "failed to".
-        what: String,
-        limit: Duration,
-    },
+    Timeout { what: String, limit: Duration },
     /// An object of the manifests already exists in the cluster.
     #[error(
         "{0} exists already: the run would take it over; remove it, name another namespace, or remove it from the \
@@ -38,11 +32,7 @@ pub enum CoordinatorError {
     #[error(
         "the cluster has no {kind} of {api_version}: take it out of the manifests, or name a cluster that has it (--context)"
     )]
-    UnknownKind {
-        kind: String,
-        /// Group and version of the kind.
-        api_version: String,
-    },
+    UnknownKind { kind: String, api_version: String },
     /// A pod reports that it cannot start.
     #[error("a pod never starts: {0}")]
     PodNeverStarts(String),
@@ -51,151 +41,71 @@ pub enum CoordinatorError {
     NoEvidence(String),
     /// No pod of the load's Job was ready in time.
     #[error("no load worker is ready after {limit:?}: {why}")]
-    NoLoadWorker {
-        limit: Duration,
-        /// State of the workers' pods.
-        why: String,
-    },
-    /// The pods were not ready in time.
+    NoLoadWorker { limit: Duration, why: String },
+    /// The pods were not ready in time. The reason follows a colon; it is empty if none is known.
     #[error("service {service} has {ready} of {wanted} endpoints ready after {limit:?}{why}")]
-    NotReady {
-        service: String,
-        /// Endpoints that are ready.
-        ready: usize,
-        /// Number of endpoints to wait for.
-        wanted: usize,
-        limit: Duration,
-        /// Reason, preceded by a colon; empty if none is known.
-        why: String,
-    },
-    /// Workloads of the run did not get their pods in time.
+    NotReady { service: String, ready: usize, wanted: usize, limit: Duration, why: String },
+    /// Workloads of the run did not get their pods in time; the reason as above.
     #[error("{missing} after {limit:?}{why}")]
-    WorkloadNotReady {
-        /// The workloads, and what each of them still lacks.
-        missing: String,
-        limit: Duration,
-        /// Reason, preceded by a colon; empty if none is known.
-        why: String,
-    },
+    WorkloadNotReady { missing: String, limit: Duration, why: String },
     /// The target Service cannot be used.
     #[error("service {service}: {why}")]
-    Service {
-        service: String,
-        /// Reason that it cannot be used.
-        why: String,
-    },
+    Service { service: String, why: String },
     /// Another run is changing this workload.
     #[error(
         "{workload} is in use by {holder}: wait until that has ended, or use `rolldrop cleanup` with its directory if it \
          was killed; if neither is possible, {remedy} forgets it"
     )]
-    InUse {
-        workload: String,
-        /// The run, its owner, and when it expires.
-        holder: String,
-        /// The command that removes the annotation.
-        remedy: String,
-    },
+    InUse { workload: String, holder: String, remedy: String },
     /// Others changed an object between the run's read and its write, again and again.
     #[error("failed to change {0}: others keep changing it")]
     Conflict(String),
     /// A selector matches nothing.
     #[error("selector {selector:?} matches no pod in namespace {namespace}: correct it, or the pods' labels")]
-    NoPods {
-        /// Label selector, as the scenario has it.
-        selector: String,
-        namespace: String,
-    },
+    NoPods { selector: String, namespace: String },
     /// The run lacks rights that it needs.
     #[error(
         "rights are missing: {}; ask for them (kubectl auth can-i --list -n {namespace} shows what you have)",
         .rights.join(", ")
     )]
-    MissingRights {
-        /// Missing rights: verb, resource and place of each.
-        rights: Vec<String>,
-        /// The namespace of the run.
-        namespace: String,
-    },
+    MissingRights { rights: Vec<String>, namespace: String },
     /// An action would end too many pods.
     #[error(
         "{action} of {of} is refused: {why}; set allowOutage: true in the disruption if this is intended"
     )]
-    TooMany {
-        action: ActionName,
-        /// Workload, selector or node that the pods belong to.
-        of: String,
-        /// Effect that the action would have.
-        why: String,
-    },
+    TooMany { action: ActionName, of: String, why: String },
     /// The cluster is too old for something that the manifests use.
     #[error("the cluster runs Kubernetes {version}, which lacks what the scenario uses: {}", .lacking.join("; "))]
-    TooOld {
-        /// Version of the cluster.
-        version: KubernetesVersion,
-        /// Each missing feature: what it is, where the manifests use it, and what to write instead.
-        lacking: Vec<String>,
-    },
+    TooOld { version: KubernetesVersion, lacking: Vec<String> },
     /// A workload or a pod has no such container.
     #[error("{of} has no container {container:?}: name one of its containers")]
-    NoContainer {
-        /// Workload or pod.
-        of: String,
-        container: String,
-    },
+    NoContainer { of: String, container: String },
     /// A workload would not replace its pods.
     #[error("{workload} would not replace its pods: {why}")]
-    NoRollout {
-        workload: String,
-        /// Reason, and what to do about it.
-        why: &'static str,
-    },
+    NoRollout { workload: String, why: &'static str },
     /// An object to be patched is not in the namespace of the run.
     #[error("{object} is not in the run's namespace: the run changes only objects there")]
-    NotInNamespace {
-        /// Kind and name of the object.
-        object: String,
-    },
+    NotInNamespace { object: String },
     /// A pod cannot be taken out of a Service.
     #[error("pod {pod} cannot leave its Service: {why}; name a label of the Service's selector (label: app)")]
-    Relabel {
-        pod: String,
-        /// Reason that it cannot leave.
-        why: String,
-    },
+    Relabel { pod: String, why: String },
     /// A node has no pods that would end with it.
     #[error(
         "node {node} has no pod of namespace {namespace} that would end: name another (kubectl get pods -n \
          {namespace} -o wide)"
     )]
-    NoPodsOnNode {
-        node: String,
-        /// The namespace of the run.
-        namespace: String,
-    },
+    NoPodsOnNode { node: String, namespace: String },
     /// A node has only pods that a drain does not evict.
     #[error(
         "the pods of namespace {namespace} on node {node} are of DaemonSets, which a drain leaves where they are: end \
          them by nodeShutdown or deletePod"
     )]
-    OnlyDaemonSets {
-        node: String,
-        /// The namespace of the run.
-        namespace: String,
-    },
+    OnlyDaemonSets { node: String, namespace: String },
     /// The cluster offers no way to carry out an action.
     #[error(
         "this cluster offers no {action}: Kubernetes has no call for it, and {path} answers {answer:?}; {instead}"
     )]
-    NotOffered {
-        action: ActionName,
-        /// Path that was requested.
-        path: String,
-        /// Answer of the API server to that request.
-        answer: String,
-        /// Action to use instead.
-        instead: &'static str,
-    },
+    NotOffered { action: ActionName, path: String, answer: String, instead: &'static str },
     /// The scenario does not fit the cluster.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
@@ -210,22 +120,13 @@ pub enum CoordinatorError {
     Ending(#[from] EndingError),
     /// The rollout of a change did not settle in time.
     #[error("the rollout of the changed workloads had not settled after {limit:?}: {missing}")]
-    Unsettled {
-        /// Workload, and what it still lacks.
-        missing: String,
-        limit: Duration,
-    },
+    Unsettled { missing: String, limit: Duration },
     /// A GitOps controller manages an object.
     #[error(
         "{object} is managed by {controller}, which would undo a change in mid-run: pause it and use \
          --change-gitops, or make the change in its repository"
     )]
-    Managed {
-        /// Kind and name of the object.
-        object: String,
-        /// Name of the GitOps controller, such as `Flux`.
-        controller: String,
-    },
+    Managed { object: String, controller: String },
     /// The run's changes could not be recorded.
     #[error(transparent)]
     Journal(#[from] JournalError),

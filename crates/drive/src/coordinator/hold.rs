@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::apply::{announced, reference};
 use super::caller::Caller;
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use super::journal::{Change, Journal, JournalError, ObjectRef};
 use super::kinds::resource_of;
 use super::live::Live;
@@ -151,10 +151,10 @@ pub(super) fn services_of(scenario: &Scenario) -> Vec<&str> {
 
 impl Caller {
     fn api_of_workload(&self, workload: &Workload) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), &self.namespace, &resource_of(workload.kind))
+        self.dynamic_api(&resource_of(workload.kind))
     }
 
-    async fn read_workload(&self, workload: &Workload) -> Result<Value, CoordinatorError> {
+    async fn read_workload(&self, workload: &Workload) -> Result<Value> {
         let found =
             self.read(&self.api_of_workload(workload), &format!("read {workload}"), &workload.name).await?;
         Ok(serde_json::to_value(found).unwrap_or_default())
@@ -164,11 +164,7 @@ impl Caller {
     ///
     /// # Errors
     /// [`CoordinatorError::InUse`] if another run uses one.
-    pub async fn check_holds(
-        &self,
-        workloads: &[Workload],
-        run: Option<&str>,
-    ) -> Result<Vec<String>, CoordinatorError> {
+    pub async fn check_holds(&self, workloads: &[Workload], run: Option<&str>) -> Result<Vec<String>> {
         let clock = Clock::start();
         let mut expired = Vec::new();
         for workload in workloads {
@@ -227,7 +223,7 @@ impl Caller {
             let workload = found.workload().filter(|workload| !held.contains(workload))?;
             services.iter().any(|service| selects(service, found.pod_labels())).then_some(())?;
             let holder =
-                Holder::of(found.current()).filter(|holder| Some(holder.run.as_str()) != work.holder)?;
+                Holder::of(&found.current).filter(|holder| Some(holder.run.as_str()) != work.holder)?;
             (!holder.has_expired(clock)).then(|| {
                 format!(
                     "{workload} is in use by {holder}: what that changes meanwhile shows in this run as well"
@@ -247,7 +243,7 @@ impl Caller {
         journal: &Mutex<Journal>,
         workload: &Workload,
         run: &str,
-    ) -> Result<(), CoordinatorError> {
+    ) -> Result<()> {
         let api = self.api_of_workload(workload);
         for _ in 0..ATTEMPTS {
             let current = self.read_workload(workload).await?;
@@ -268,7 +264,7 @@ impl Caller {
     }
 
     /// Renews the annotation of a run. Returns false if the run no longer uses the workload.
-    async fn renew(&self, clock: Clock, workload: &Workload, run: &str) -> Result<bool, CoordinatorError> {
+    async fn renew(&self, clock: Clock, workload: &Workload, run: &str) -> Result<bool> {
         let api = self.api_of_workload(workload);
         let what = format!("mark {workload} as in use");
         for _ in 0..ATTEMPTS {
@@ -311,11 +307,7 @@ pub(super) async fn take_over(caller: &Caller, object: &ObjectRef, run: &str) {
 }
 
 /// Removes the annotation of a run.
-pub(super) async fn release(
-    caller: &Caller,
-    object: &ObjectRef,
-    run: &str,
-) -> Result<Outcome, CoordinatorError> {
+pub(super) async fn release(caller: &Caller, object: &ObjectRef, run: &str) -> Result<Outcome> {
     let Some((caller, workload)) = of_reference(caller, object) else {
         return Ok(Outcome::Nothing("no workload".to_owned()));
     };
@@ -342,7 +334,7 @@ impl Session {
     ///
     /// # Errors
     /// [`CoordinatorError::InUse`] if another run uses one.
-    pub async fn hold(&mut self, workloads: &[Workload], run: &str) -> Result<(), CoordinatorError> {
+    pub async fn hold(&mut self, workloads: &[Workload], run: &str) -> Result<()> {
         for workload in workloads {
             self.caller.take(self.clock, &self.journal, workload, run).await?;
             let (caller, clock) = (self.caller.clone(), self.clock);
@@ -379,7 +371,7 @@ impl Tenure {
         (dir, clock): (&Path, Clock),
         (run, cluster): (&str, Option<Origin>),
         workload: &Workload,
-    ) -> Result<Self, CoordinatorError> {
+    ) -> Result<Self> {
         let journal = match Journal::is_in(dir) {
             true => Journal::go_on(dir, clock, run, cluster)?,
             false => Journal::begin(dir, clock, run, cluster)?,

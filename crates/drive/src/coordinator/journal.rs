@@ -20,17 +20,14 @@ const FILE: &str = "changes.jsonl";
 /// Version of the journal's format.
 const VERSION: u32 = 1;
 
+type Result<T> = std::result::Result<T, JournalError>;
+
 /// Reason that a journal cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// A file could not be read or written.
     #[error("failed to use {path}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// The directory holds no journal.
     #[error("{} has no {FILE}: name a directory that `rolldrop run` or `rolldrop tune` made", .0.display())]
     NotARun(PathBuf),
@@ -39,14 +36,7 @@ pub enum JournalError {
     InUse(PathBuf),
     /// A line cannot be read.
     #[error("{path}:{line}: {why}; restore the file")]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// The line, counted from 1.
-        line: usize,
-        /// Description of the error.
-        why: String,
-    },
+    Malformed { path: PathBuf, line: usize, why: String },
 }
 
 /// An object of the cluster.
@@ -80,17 +70,11 @@ pub(super) enum Change {
     /// The object is created.
     Create,
     /// Fields of the object are changed.
-    Edit {
-        /// Changed fields, with their values before and after.
-        edits: Vec<Edit>,
-    },
+    Edit { edits: Vec<Edit> },
     /// The node is shut down.
     ShutDown,
-    /// An annotation marks the object as in use by the run.
-    Hold {
-        /// Name of the run in the annotation.
-        run: String,
-    },
+    /// An annotation marks the object as in use by the run of this name.
+    Hold { run: String },
 }
 
 /// A change that is not undone yet.
@@ -111,13 +95,8 @@ struct Line {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "snake_case")]
 enum Entry {
-    /// The first line.
-    Begun {
-        v: u32,
-        run: String,
-        /// Way to reach the cluster; `None` if it ends with the run.
-        cluster: Option<Origin>,
-    },
+    /// The first line, with the way to reach the cluster, if it does not end with the run.
+    Begun { v: u32, run: String, cluster: Option<Origin> },
     /// A change is about to be made.
     Change {
         id: u32,
@@ -144,12 +123,7 @@ pub(super) struct Journal {
 
 impl Journal {
     /// Creates the journal of a run in its directory. `cluster` is `None` if the cluster ends with the run.
-    pub(super) fn begin(
-        run_dir: &Path,
-        clock: Clock,
-        run: &str,
-        cluster: Option<Origin>,
-    ) -> Result<Self, JournalError> {
+    pub(super) fn begin(run_dir: &Path, clock: Clock, run: &str, cluster: Option<Origin>) -> Result<Self> {
         let path = run_dir.join(FILE);
         let io = |source| JournalError::Io { path: path.clone(), source };
         let file = OpenOptions::new().create_new(true).append(true).open(&path).map_err(io)?;
@@ -163,12 +137,7 @@ impl Journal {
 
     /// Opens the journal of a run that continues. A kill may have left it without its first line, which is then
     /// written.
-    pub(super) fn go_on(
-        run_dir: &Path,
-        clock: Clock,
-        run: &str,
-        cluster: Option<Origin>,
-    ) -> Result<Self, JournalError> {
+    pub(super) fn go_on(run_dir: &Path, clock: Clock, run: &str, cluster: Option<Origin>) -> Result<Self> {
         let (mut journal, _) = Self::resume(run_dir, clock)?;
         if journal.run.is_empty() {
             journal.head(run, cluster)?;
@@ -176,7 +145,7 @@ impl Journal {
         Ok(journal)
     }
 
-    fn head(&mut self, run: &str, cluster: Option<Origin>) -> Result<(), JournalError> {
+    fn head(&mut self, run: &str, cluster: Option<Origin>) -> Result<()> {
         run.clone_into(&mut self.run);
         self.append(Entry::Begun { v: VERSION, run: run.to_owned(), cluster })
     }
@@ -187,7 +156,7 @@ impl Journal {
     }
 
     /// Opens the journal of a run that has ended. Also returns the way to reach its cluster.
-    pub(super) fn resume(run_dir: &Path, clock: Clock) -> Result<(Self, Option<Origin>), JournalError> {
+    pub(super) fn resume(run_dir: &Path, clock: Clock) -> Result<(Self, Option<Origin>)> {
         let path = run_dir.join(FILE);
         let io = |source| JournalError::Io { path: path.clone(), source };
         if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
@@ -244,7 +213,7 @@ impl Journal {
     }
 
     /// Records a change before it is made.
-    pub(super) fn announce(&mut self, object: ObjectRef, change: Change) -> Result<u32, JournalError> {
+    pub(super) fn announce(&mut self, object: ObjectRef, change: Change) -> Result<u32> {
         let id = self.next_id;
         self.append(Entry::Change { id, object: object.clone(), change: change.clone() })?;
         self.next_id += 1;
@@ -253,13 +222,13 @@ impl Journal {
     }
 
     /// Records the UID of an object that was created.
-    pub(super) fn created(&mut self, id: u32, uid: String) -> Result<(), JournalError> {
+    pub(super) fn created(&mut self, id: u32, uid: String) -> Result<()> {
         self.set_uid(id, &uid);
         self.append(Entry::Created { id, uid })
     }
 
     /// Records that a change is undone, or that nothing is left to undo.
-    pub(super) fn undone(&mut self, id: u32, how: impl Into<String>) -> Result<(), JournalError> {
+    pub(super) fn undone(&mut self, id: u32, how: impl Into<String>) -> Result<()> {
         self.open.retain(|open| open.id != id);
         self.append(Entry::Undone { id, how: how.into() })
     }
@@ -281,7 +250,7 @@ impl Journal {
         }
     }
 
-    fn append(&mut self, entry: Entry) -> Result<(), JournalError> {
+    fn append(&mut self, entry: Entry) -> Result<()> {
         let io = |source| JournalError::Io { path: self.path.clone(), source };
         let line = Line { t_ns: self.clock.now(), entry };
         let mut line = serde_json::to_vec(&line).map_err(|e| io(e.into()))?;

@@ -8,7 +8,7 @@ use kube::discovery::{self, Scope};
 use serde_json::Value;
 
 use super::caller::Caller;
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use rolldrop_scenario::WorkloadKind;
 
 /// Returns the API resource of a kind of workload.
@@ -35,11 +35,7 @@ impl Caller {
     }
 
     /// Looks up the API resource and the scope of a kind in the cluster.
-    pub(super) async fn kind_of(
-        &self,
-        api_version: &str,
-        kind: &str,
-    ) -> Result<(ApiResource, Scope), CoordinatorError> {
+    pub(super) async fn kind_of(&self, api_version: &str, kind: &str) -> Result<(ApiResource, Scope)> {
         let what = "discover the cluster's kinds";
         let types = TypeMeta { api_version: api_version.to_owned(), kind: kind.to_owned() };
         let gvk = GroupVersionKind::try_from(&types);

@@ -15,7 +15,7 @@ use kube::ResourceExt;
 use kube::core::{Selector, SelectorExt};
 
 use super::caller::Caller;
-use super::error::CoordinatorError;
+use super::error::Result;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_scenario::Action;
 
@@ -31,7 +31,7 @@ impl Caller {
     ///
     /// # Errors
     /// Fails if the API server does not answer.
-    pub(super) async fn bounds(&self, action: &Action) -> Result<Bounds, CoordinatorError> {
+    pub(super) async fn bounds(&self, action: &Action) -> Result<Bounds> {
         let budgets = self.list_kind().await?;
         let deployments = match Bounds::has_deployments(action) {
             true => self.deployments_without_templates().await?,

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use url::Url;
 
 use super::caller::Caller;
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use super::gitops::{GitOps, controller_of};
 use super::kinds::why_no_rollout;
 use super::session::Session;
@@ -73,11 +73,11 @@ pub struct Sidecar<'a> {
 /// An object of the cluster that may have to be changed.
 pub(super) struct Live {
     api: Api<DynamicObject>,
-    resource: ApiResource,
+    pub(super) resource: ApiResource,
     /// State in the cluster.
-    current: Value,
+    pub(super) current: Value,
     /// Intended state.
-    wanted: Value,
+    pub(super) wanted: Value,
 }
 
 impl Live {
@@ -103,10 +103,6 @@ impl Live {
         self.wanted = self.current.clone();
     }
 
-    pub(super) fn resource(&self) -> &ApiResource {
-        &self.resource
-    }
-
     pub(super) fn is_service(&self) -> bool {
         self.resource.kind == "Service"
     }
@@ -121,49 +117,23 @@ impl Live {
         self.reference().parse().ok()
     }
 
-    pub(super) const fn current(&self) -> &Value {
-        &self.current
-    }
-
-    pub(super) const fn wanted(&self) -> &Value {
-        &self.wanted
-    }
-
-    /// Returns true if, as a Service, it selects the pods of a workload.
-    pub(super) fn routes_to(&self, workload: &Self) -> bool {
-        self.selects(workload.pod_labels())
-    }
-
-    /// Returns true if the object, as a Service, selects pods with these labels.
-    fn selects(&self, labels: &Value) -> bool {
-        inject::selects(&self.current, labels)
+    /// Returns true if it, as a Service, selects the pods of a workload.
+    fn routes_to(&self, workload: &Self) -> bool {
+        inject::selects(&self.current, workload.pod_labels())
     }
 }
 
 /// Objects to change, and their intended states.
 pub(super) struct Wanted<'a> {
-    changes: &'a LiveChanges<'a>,
+    pub(super) changes: &'a LiveChanges<'a>,
     kubernetes: KubernetesVersion,
-    /// The workloads, and the Services that route to them.
-    live: Vec<Live>,
+    /// The selected workloads, and the Services that route to them.
+    pub(super) live: Vec<Live>,
     /// Notes of the injection, one line each.
     notes: Vec<String>,
 }
 
 impl Wanted<'_> {
-    pub(super) const fn changes(&self) -> &LiveChanges<'_> {
-        self.changes
-    }
-
-    pub(super) const fn has_sidecar(&self) -> bool {
-        self.changes.sidecar.is_some()
-    }
-
-    /// Returns all selected workloads, and the Services that route to them.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Live> {
-        self.live.iter()
-    }
-
     /// Returns the objects that have to be changed.
     pub(super) fn changed(&self) -> impl Iterator<Item = &Live> {
         self.live.iter().filter(|object| object.current != object.wanted)
@@ -173,7 +143,7 @@ impl Wanted<'_> {
     ///
     /// # Errors
     /// Fails if that is not possible, or if something forbids a change.
-    fn compute(&mut self) -> Result<(), CoordinatorError> {
+    fn compute(&mut self) -> Result<()> {
         let LiveChanges { sidecar, ending, gitops, .. } = self.changes;
         let mut objects: Vec<Value> = self.live.iter().map(|object| object.current.clone()).collect();
         if let Some((sleepers, ending)) = ending {
@@ -209,7 +179,7 @@ impl Session {
     ///
     /// # Errors
     /// Fails if it is not possible. [`Session::finish`] undoes what was changed until then.
-    pub async fn change_workloads(&self, changes: &LiveChanges<'_>) -> Result<Vec<String>, CoordinatorError> {
+    pub async fn change_workloads(&self, changes: &LiveChanges<'_>) -> Result<Vec<String>> {
         let mut wanted = self.caller.plan_live(changes).await?;
         let before = self.workloads().await?;
         let mut is_changed = false;
@@ -243,7 +213,7 @@ impl Session {
 
     /// Changes one of the objects if necessary; returns true if it has changed. If others changed the object in the
     /// meantime, everything that may forbid the change is checked again.
-    async fn change_live(&self, wanted: &mut Wanted<'_>, index: usize) -> Result<bool, CoordinatorError> {
+    async fn change_live(&self, wanted: &mut Wanted<'_>, index: usize) -> Result<bool> {
         for attempt in 1..ATTEMPTS {
             let object = &wanted.live[index];
             match self.change_as(wanted, object).await {
@@ -260,7 +230,7 @@ impl Session {
         Ok(true)
     }
 
-    async fn change_as(&self, wanted: &Wanted<'_>, object: &Live) -> Result<Option<u32>, CoordinatorError> {
+    async fn change_as(&self, wanted: &Wanted<'_>, object: &Live) -> Result<Option<u32>> {
         let Live { api, current, wanted: to, .. } = object;
         let is_restarted =
             wanted.changes.ending.is_some_and(|(whose, _)| whose.workload == object.reference());
@@ -287,10 +257,7 @@ impl Session {
 
 impl Caller {
     /// Computes the intended states of the objects, without changing anything.
-    pub(super) async fn plan_live<'a>(
-        &self,
-        changes: &'a LiveChanges<'a>,
-    ) -> Result<Wanted<'a>, CoordinatorError> {
+    pub(super) async fn plan_live<'a>(&self, changes: &'a LiveChanges<'a>) -> Result<Wanted<'a>> {
         let kubernetes = self.kubernetes().await?;
         let live = self.live_of(&changes.whose).await?;
         let mut wanted = Wanted { changes, kubernetes, live, notes: Vec::new() };
@@ -302,7 +269,7 @@ impl Caller {
     ///
     /// # Errors
     /// Fails if it is not possible, or if something forbids a change.
-    pub async fn leave(&self, changes: &LiveChanges<'_>) -> Result<Vec<String>, CoordinatorError> {
+    pub async fn leave(&self, changes: &LiveChanges<'_>) -> Result<Vec<String>> {
         let (mut changed, mut attempts) = (Vec::new(), 0..ATTEMPTS);
         'anew: loop {
             let wanted = self.plan_live(changes).await?;
@@ -326,7 +293,7 @@ impl Caller {
     ///
     /// # Errors
     /// Fails if the API server does not answer, or if its answer is not a version.
-    pub async fn kubernetes(&self) -> Result<KubernetesVersion, CoordinatorError> {
+    pub async fn kubernetes(&self) -> Result<KubernetesVersion> {
         let version = self.server_version().await?;
         version.parse().map_err(|error| CoordinatorError::Sidecar(format!("Kubernetes {version}: {error}")))
     }
@@ -335,7 +302,7 @@ impl Caller {
     ///
     /// # Errors
     /// Fails if the API server does not answer.
-    pub async fn node_labels(&self) -> Result<Vec<BTreeMap<String, String>>, CoordinatorError> {
+    pub async fn node_labels(&self) -> Result<Vec<BTreeMap<String, String>>> {
         let nodes = Api::<Node>::all(self.client.clone());
         let labels = |node: Node| node.metadata.labels.unwrap_or_default();
         let listed = self.list_as("list nodes", &nodes, &ListParams::default(), labels).await?;
@@ -346,12 +313,12 @@ impl Caller {
     ///
     /// # Errors
     /// Fails if there are none, or if the selection is ambiguous.
-    pub async fn behind(&self, whose: &Whose<'_>) -> Result<Vec<Value>, CoordinatorError> {
+    pub async fn behind(&self, whose: &Whose<'_>) -> Result<Vec<Value>> {
         Ok(self.live_of(whose).await?.into_iter().map(|object| object.current).collect())
     }
 
     /// Finds the selected workloads, and the Services that route to them.
-    async fn live_of(&self, whose: &Whose<'_>) -> Result<Vec<Live>, CoordinatorError> {
+    async fn live_of(&self, whose: &Whose<'_>) -> Result<Vec<Live>> {
         let services = self.services_of(whose).await?;
         let all = self.live::<Service>().await?;
         let mut named = Vec::new();
@@ -393,7 +360,7 @@ impl Caller {
     }
 
     /// Returns the names of the Services that route to the pods; empty if only workloads are named.
-    async fn services_of(&self, whose: &Whose<'_>) -> Result<Vec<String>, CoordinatorError> {
+    async fn services_of(&self, whose: &Whose<'_>) -> Result<Vec<String>> {
         let services: Vec<String> = whose.services.iter().map(|name| (*name).to_owned()).collect();
         if !services.is_empty() || !whose.workloads.is_empty() {
             return Ok(services);
@@ -420,9 +387,9 @@ impl Caller {
     }
 
     /// Returns all objects of a kind, with all their fields, including those unknown to this program.
-    pub(super) async fn live<K: Resource<DynamicType = ()>>(&self) -> Result<Vec<Live>, CoordinatorError> {
+    pub(super) async fn live<K: Resource<DynamicType = ()>>(&self) -> Result<Vec<Live>> {
         let resource = ApiResource::erase::<K>(&());
-        let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), &self.namespace, &resource);
+        let api = self.dynamic_api(&resource);
         let what = format!("list {}", resource.plural);
         let of = |object: DynamicObject| {
             let (current, wanted) = (Value::Null, Value::Null);

@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::caller::Caller;
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use super::journal::RUN_LABEL;
 use super::session::Session;
 use super::view::View;
@@ -74,7 +74,7 @@ impl Caller {
     ///
     /// # Errors
     /// Fails if the nodes cannot be listed.
-    pub async fn schedulable_nodes(&self) -> Result<usize, CoordinatorError> {
+    pub async fn schedulable_nodes(&self) -> Result<usize> {
         let what = "list nodes, to have a load worker on each (or set the number: --load-workers)";
         let nodes = Api::<Node>::all(self.client.clone());
         let params = ListParams::default();
@@ -114,7 +114,7 @@ impl Session {
     ///
     /// # Errors
     /// Fails if the API server refuses to create one of them.
-    pub async fn make_load_job(&self, job: &LoadJob<'_>) -> Result<(), CoordinatorError> {
+    pub async fn make_load_job(&self, job: &LoadJob<'_>) -> Result<()> {
         let run = self.journal().run().to_owned();
         let name = job_name(&run);
         let secret = json!({
@@ -129,7 +129,7 @@ impl Session {
 
     /// Makes the Job the owner of the Secret, so that the Secret is removed with it, whoever removes the Job. The Job
     /// is its only owner: with several owners, all would have to be gone.
-    async fn give_to(&self, secret: &DynamicObject, job: &DynamicObject) -> Result<(), CoordinatorError> {
+    async fn give_to(&self, secret: &DynamicObject, job: &DynamicObject) -> Result<()> {
         let owner =
             json!({"apiVersion": "batch/v1", "kind": "Job", "name": job.name_any(), "uid": job.uid()});
         let patch = Patch::Merge(json!({"metadata": {"ownerReferences": [owner]}}));
@@ -148,7 +148,7 @@ impl Session {
         workers: usize,
         limit: Duration,
         tell: impl Fn(&str),
-    ) -> Result<LoadPods, CoordinatorError> {
+    ) -> Result<LoadPods> {
         let prefix = format!("{}-", job_name(self.journal().run()));
         let is_own = |pod: &PodEvent| pod.name.starts_with(&prefix);
         let mut waiting = self.waiting(limit);
@@ -188,11 +188,7 @@ impl Session {
 
     /// Returns the reasons that workers are not ready: what their pods report, or the latest warning about the pods or
     /// the Job.
-    async fn why_not_ready(
-        &self,
-        workers: usize,
-        ready: &[LoadPod],
-    ) -> Result<Vec<String>, CoordinatorError> {
+    async fn why_not_ready(&self, workers: usize, ready: &[LoadPod]) -> Result<Vec<String>> {
         let what = "list the load workers' pods";
         let run = self.journal().run().to_owned();
         let labels = format!("{COMPONENT_LABEL}={COMPONENT},{RUN_LABEL}={run}");

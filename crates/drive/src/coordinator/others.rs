@@ -8,8 +8,6 @@ use tokio::time::sleep;
 use super::edits::{self, Edit, RESTARTED_AT};
 use super::kinds::resource_of;
 use super::session::Session;
-use kube::Api;
-use kube::api::DynamicObject;
 use rolldrop_scenario::Workload;
 
 /// Time between two checks.
@@ -50,9 +48,7 @@ impl Session {
     /// Waits until others have changed this workload, and returns a description, such as `changed spec.replicas of
     /// Deployment web`.
     pub async fn until_others_change(&self, workload: &Workload) -> String {
-        let resource = resource_of(workload.kind);
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(self.caller.client.clone(), &self.caller.namespace, &resource);
+        let api = self.caller.dynamic_api(&resource_of(workload.kind));
         let what = format!("read {workload}");
         let mut first = None;
         loop {

@@ -5,7 +5,7 @@ use kube::api::{ListParams, ObjectList};
 use kube::{Api, Resource};
 
 use super::caller::Caller;
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use rolldrop_kubernetes::Listed;
 use rolldrop_kubernetes::guard::{MOST_PAGES, PAGE, Untrusted};
 
@@ -70,12 +70,7 @@ pub(super) async fn page<K: Resource + Listed>(
 
 impl Caller {
     /// Lists all selected objects.
-    pub(super) async fn list<K>(
-        &self,
-        what: &str,
-        api: &Api<K>,
-        params: &ListParams,
-    ) -> Result<Vec<K>, CoordinatorError>
+    pub(super) async fn list<K>(&self, what: &str, api: &Api<K>, params: &ListParams) -> Result<Vec<K>>
     where
         K: Resource + Listed,
     {
@@ -90,7 +85,7 @@ impl Caller {
         what: &str,
         api: &Api<K>,
         known: impl Fn(K) -> T,
-    ) -> Result<Vec<T>, CoordinatorError>
+    ) -> Result<Vec<T>>
     where
         K: Resource + Listed,
     {
@@ -101,7 +96,7 @@ impl Caller {
     }
 
     /// Like [`Caller::list_shown`], for a kind in the run's namespace.
-    pub(super) async fn list_kind_as<K, T>(&self, known: impl Fn(K) -> T) -> Result<Vec<T>, CoordinatorError>
+    pub(super) async fn list_kind_as<K, T>(&self, known: impl Fn(K) -> T) -> Result<Vec<T>>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Listed,
     {
@@ -109,7 +104,7 @@ impl Caller {
     }
 
     /// Lists all objects of a kind in the run's namespace.
-    pub(super) async fn list_kind<K>(&self) -> Result<Vec<K>, CoordinatorError>
+    pub(super) async fn list_kind<K>(&self) -> Result<Vec<K>>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Listed,
     {
@@ -123,7 +118,7 @@ impl Caller {
         api: &Api<K>,
         params: &ListParams,
         known: impl Fn(K) -> T,
-    ) -> Result<kube::Result<Vec<T>>, CoordinatorError>
+    ) -> Result<kube::Result<Vec<T>>>
     where
         K: Resource + Listed,
     {

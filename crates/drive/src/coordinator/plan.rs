@@ -29,7 +29,7 @@ use serde_json::Value;
 
 use super::apply::is_ownable;
 use super::caller::Caller;
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use super::live::{Live, LiveChanges, Wanted};
 use super::undo::effect::has_pods;
 use super::watch::Need;
@@ -98,10 +98,10 @@ fn with_pods(scenario: &Scenario, changed: Option<&Wanted<'_>>, there: Vec<Live>
     let has_template = |object: &&Value| !object["spec"]["template"].is_null();
     let mut workloads: Vec<Value> = scenario.manifests.iter().filter(has_template).cloned().collect();
     let changed: Vec<&Live> =
-        changed.into_iter().flat_map(Wanted::all).filter(|object| !object.is_service()).collect();
+        changed.into_iter().flat_map(|wanted| &wanted.live).filter(|object| !object.is_service()).collect();
     let is_other = |object: &Live| changed.iter().all(|changed| changed.title() != object.title());
-    workloads.extend(there.iter().filter(|object| is_other(object)).map(|object| object.current().clone()));
-    workloads.extend(changed.iter().map(|object| object.wanted().clone()));
+    workloads.extend(there.iter().filter(|object| is_other(object)).map(|object| object.current.clone()));
+    workloads.extend(changed.iter().map(|object| object.wanted.clone()));
     workloads
 }
 
@@ -120,7 +120,7 @@ impl Caller {
     ///
     /// # Errors
     /// Fails if the run is not possible as the scenario says, or if reading for the plan fails.
-    pub async fn plan(&self, work: &Work<'_>) -> Result<Plan, CoordinatorError> {
+    pub async fn plan(&self, work: &Work<'_>) -> Result<Plan> {
         let Work { scenario, live, has_command, has_rounds, beats, load_workers, .. } = work;
         let mut plan = Plan::default();
         plan.open_call("/version", "whether it has what the scenario uses");
@@ -160,7 +160,7 @@ impl Caller {
         plan_service_proxy(&mut plan);
         let proxies = About { subresource: "proxy", ..self.own::<Pod>().later("pod:port") };
         let why = "what the proxies recorded, of each pod that has one";
-        let has_live_proxies = live.as_ref().is_some_and(Wanted::has_sidecar);
+        let has_live_proxies = live.as_ref().is_some_and(|wanted| wanted.changes.sidecar.is_some());
         if has_live_proxies || scenario.manifests.iter().any(|m| m.to_string().contains(ADMIN_PORT_NAME)) {
             plan.must("get", &proxies, why);
         } else {
@@ -225,11 +225,7 @@ impl Caller {
     }
 
     /// Describes how the run covers all phases of consumers with a clock of their own; `None` if it need not.
-    async fn random_phases(
-        &self,
-        scenario: &Scenario,
-        disruptions: &[Disruption],
-    ) -> Result<Option<String>, CoordinatorError> {
+    async fn random_phases(&self, scenario: &Scenario, disruptions: &[Disruption]) -> Result<Option<String>> {
         let Some(first) = disruptions.first() else { return Ok(None) };
         for target in &scenario.targets {
             if let Place::Service { name, node: None, .. } = &target.place
@@ -312,12 +308,7 @@ impl Caller {
         }
     }
 
-    async fn plan_manifests(
-        &self,
-        work: &Work<'_>,
-        plan: &mut Plan,
-        undo: &mut Plan,
-    ) -> Result<(), CoordinatorError> {
+    async fn plan_manifests(&self, work: &Work<'_>, plan: &mut Plan, undo: &mut Plan) -> Result<()> {
         let Work { scenario, secrets, .. } = work;
         for secret in *secrets {
             self.plan_manifest(secret, plan, undo).await?;
@@ -329,12 +320,7 @@ impl Caller {
         Ok(())
     }
 
-    async fn plan_manifest(
-        &self,
-        manifest: &Value,
-        plan: &mut Plan,
-        undo: &mut Plan,
-    ) -> Result<(), CoordinatorError> {
+    async fn plan_manifest(&self, manifest: &Value, plan: &mut Plan, undo: &mut Plan) -> Result<()> {
         let types: TypeMeta = serde_json::from_value(manifest.clone()).unwrap_or_default();
         let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
         let namespace = manifest["metadata"]["namespace"].as_str().unwrap_or(&self.namespace);
@@ -356,8 +342,8 @@ impl Caller {
         there: &[Live],
         plan: &mut Plan,
         undo: &mut Plan,
-    ) -> Result<(), CoordinatorError> {
-        plan.holds = hold::needed(work, live.into_iter().flat_map(Wanted::all));
+    ) -> Result<()> {
+        plan.holds = hold::needed(work, live.into_iter().flat_map(|wanted| &wanted.live));
         for workload in &plan.holds.clone() {
             let about = self.workload(workload);
             plan.must("get", &about, "whether another run uses it");
@@ -378,7 +364,7 @@ impl Caller {
     }
 
     fn plan_changes(&self, wanted: &Wanted<'_>, plan: &mut Plan, undo: &mut Plan) {
-        let changes = wanted.changes();
+        let changes = wanted.changes;
         plan.open_call("/version", "whether it has native sidecars");
         for kind in std::iter::once(self.own::<Service>()).chain(self.workload_kinds()) {
             plan.must("list", &kind, "whose pods are the target's");
@@ -392,7 +378,7 @@ impl Caller {
         let (services, workloads): (Vec<_>, Vec<_>) =
             wanted.changed().partition(|object| object.is_service());
         let mut change = |object: &Live, plan: &mut Plan| {
-            let about = About::all(object.resource().clone(), Some(&self.namespace)).named(object.name());
+            let about = About::all(object.resource.clone(), Some(&self.namespace)).named(object.name());
             plan.must("patch", &about, "a merge patch of this resourceVersion");
             undo.restores(&about);
         };
@@ -415,7 +401,7 @@ impl Caller {
     ///
     /// # Errors
     /// Fails if a right is missing, with a list of all missing rights.
-    pub async fn check_rights(&self, plan: &Plan) -> Result<(), CoordinatorError> {
+    pub async fn check_rights(&self, plan: &Plan) -> Result<()> {
         let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
         let ask = |right: Right| {
             let reviews = reviews.clone();

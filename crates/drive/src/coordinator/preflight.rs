@@ -4,10 +4,10 @@ use k8s_openapi::api::core::v1::Service;
 use serde_json::Value;
 
 use super::caller::Caller;
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use rolldrop_sidecar::inject;
 
-pub(super) async fn service(caller: &Caller, name: &str) -> Result<Service, CoordinatorError> {
+pub(super) async fn service(caller: &Caller, name: &str) -> Result<Service> {
     let what = format!("read Service {name} in namespace {} (-n names another)", caller.namespace);
     caller.read(&caller.api(), &what, name).await
 }
@@ -21,11 +21,7 @@ pub(super) fn selector(service: &Service) -> Option<String> {
 
 /// Returns true if a Service has no cluster IP, so that clients look up its pods in the DNS. Looks for the Service in
 /// these manifests, then in the cluster. False for an unknown Service.
-pub(super) async fn is_headless(
-    caller: &Caller,
-    name: &str,
-    manifests: &[Value],
-) -> Result<bool, CoordinatorError> {
+pub(super) async fn is_headless(caller: &Caller, name: &str, manifests: &[Value]) -> Result<bool> {
     let own =
         manifests.iter().find(|object| object["kind"] == "Service" && object["metadata"]["name"] == *name);
     if let Some(own) = own {

@@ -7,7 +7,7 @@ use kube::Api;
 use kube::api::ListParams;
 use serde_json::Value;
 
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use super::plan::{Made, pods_of};
 use super::session::Session;
 use super::targets::{Consumer, Found, Ready};
@@ -25,11 +25,7 @@ impl Session {
     /// # Errors
     /// Fails if a pod cannot start (with the reason that it reports), if a limit passes, or if the Service cannot be
     /// used.
-    pub async fn await_ready(
-        &self,
-        scenario: &Scenario,
-        disruptions: &[Disruption],
-    ) -> Result<Ready, CoordinatorError> {
+    pub async fn await_ready(&self, scenario: &Scenario, disruptions: &[Disruption]) -> Result<Ready> {
         let Scenario { targets, manifests, .. } = scenario;
         let mut found = Vec::with_capacity(targets.len());
         let mut endpoints_of = BTreeMap::new();
@@ -70,7 +66,7 @@ impl Session {
         service: &str,
         pods: Option<&str>,
         wanted: usize,
-    ) -> Result<usize, CoordinatorError> {
+    ) -> Result<usize> {
         let limit = self.caller.limits.ready;
         let mut waiting = self.waiting(limit);
         loop {
@@ -90,11 +86,7 @@ impl Session {
     ///
     /// # Errors
     /// Fails if a pod has reported for some time that it cannot start.
-    async fn wait_for_pods(
-        &self,
-        waiting: &mut Waiting,
-        selector: Option<&str>,
-    ) -> Result<Option<String>, CoordinatorError> {
+    async fn wait_for_pods(&self, waiting: &mut Waiting, selector: Option<&str>) -> Result<Option<String>> {
         let stuck = self.views.read(|view| view.stuck_container(|_| true));
         match waiting.is_over(stuck.as_ref()) {
             Ok(true) => {
@@ -119,11 +111,7 @@ impl Session {
 
     /// Waits until workloads of the manifests have all their pods: all workloads if a target is a URL, whose endpoints
     /// are not known, else those that a disruption names.
-    async fn await_own_workloads(
-        &self,
-        scenario: &Scenario,
-        disruptions: &[Disruption],
-    ) -> Result<(), CoordinatorError> {
+    async fn await_own_workloads(&self, scenario: &Scenario, disruptions: &[Disruption]) -> Result<()> {
         let has_url = scenario.targets.iter().any(|target| matches!(target.place, Place::Url(_)));
         let is_named = |object: &Value| {
             let workloads = disruptions.iter().filter_map(|disruption| disruption.action.workload());
@@ -150,7 +138,7 @@ impl Session {
 
     /// Waits until as many of the pods that a disruption selects are ready as the manifests create; no target need show
     /// them.
-    async fn await_own_pods(&self, selector: &str, made: usize) -> Result<(), CoordinatorError> {
+    async fn await_own_pods(&self, selector: &str, made: usize) -> Result<()> {
         if made == 0 {
             return Ok(());
         }
@@ -170,7 +158,7 @@ impl Session {
         }
     }
 
-    async fn fingerprint(&self, endpoints: usize) -> Result<ClusterInfo, CoordinatorError> {
+    async fn fingerprint(&self, endpoints: usize) -> Result<ClusterInfo> {
         let version = self.caller.server_version().await?;
         // Everything is read as far as rights allow; without them, the fingerprint has less.
         let nodes = Api::<Node>::all(self.caller.client.clone());

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use super::viewer::Viewer;
 use rolldrop_record::parts::PartWriter;
 use rolldrop_record::run_dir::EventLog;
@@ -72,7 +72,7 @@ impl Recorder {
     }
 
     /// Writes everything sent so far, closes the files, and ends the thread. Returns the counts of the events written.
-    pub(super) async fn finish(mut self) -> Result<EventsWritten, CoordinatorError> {
+    pub(super) async fn finish(mut self) -> Result<EventsWritten> {
         self.handle.send(Message::Finish);
         let result = self.result.await.map_err(|_| CoordinatorError::RecorderGone)?;
         if let Some(thread) = self.thread.take() {

@@ -1,11 +1,10 @@
 //! Controllers that may change a workload while it is measured: autoscalers of its replicas and of its pods' resources.
 
-use kube::Api;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use serde_json::Value;
 
 use super::caller::Caller;
-use super::error::CoordinatorError;
+use super::error::Result;
 
 /// A kind of autoscaler.
 struct Kind {
@@ -91,7 +90,7 @@ impl Caller {
     ///
     /// # Errors
     /// Fails if the API server does not answer.
-    pub async fn rivals(&self, workload: &Value) -> Result<Vec<String>, CoordinatorError> {
+    pub async fn rivals(&self, workload: &Value) -> Result<Vec<String>> {
         let (mut rivals, mut unknown) = (Vec::new(), Vec::new());
         for Kind { group, version, name, plural, target, says } in KINDS {
             let resource = ApiResource {
@@ -101,7 +100,7 @@ impl Caller {
                 kind: name.to_owned(),
                 plural: plural.to_owned(),
             };
-            let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), &self.namespace, &resource);
+            let api = self.dynamic_api(&resource);
             let is_meant = |scaler: &Value| {
                 let target = scaler.pointer(target).unwrap_or(&Value::Null);
                 target["name"] == workload["metadata"]["name"]

@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::time::{Instant, sleep};
 
 use super::caller::Caller;
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use super::session::Session;
 use super::sinks::template_digest;
 use rolldrop_record::{EventKind, Mode};
@@ -110,7 +110,7 @@ impl Session {
     ///
     /// # Errors
     /// Fails if the API server does not answer.
-    pub async fn workloads(&self) -> Result<Workloads, CoordinatorError> {
+    pub async fn workloads(&self) -> Result<Workloads> {
         self.caller.workloads().await
     }
 
@@ -119,11 +119,7 @@ impl Session {
     ///
     /// # Errors
     /// Fails if the run is stopped, or if the API server does not answer.
-    pub async fn await_rollout(
-        &self,
-        before: &Workloads,
-        disruption: Option<u32>,
-    ) -> Result<(), CoordinatorError> {
+    pub async fn await_rollout(&self, before: &Workloads, disruption: Option<u32>) -> Result<()> {
         let (now, missing) = self.until_settled(before).await?;
         let mode = now.mode_since(before);
         let limit = self.caller.limits.rollout;
@@ -137,7 +133,7 @@ impl Session {
     ///
     /// # Errors
     /// Fails if the run is stopped.
-    pub async fn await_recovery(&self, before: &Workloads) -> Result<(), CoordinatorError> {
+    pub async fn await_recovery(&self, before: &Workloads) -> Result<()> {
         if let (_, Some(missing)) = self.until_settled(before).await? {
             let limit = self.caller.limits.rollout;
             self.warn(format!("a round had not ended {limit:?} after its last action: {missing}"));
@@ -147,10 +143,7 @@ impl Session {
 
     /// Waits until the workloads have settled after changes since `before`, and no pod is terminating. Returns their
     /// state then, and what is missing if the limit has passed.
-    pub(super) async fn until_settled(
-        &self,
-        before: &Workloads,
-    ) -> Result<(Workloads, Option<String>), CoordinatorError> {
+    pub(super) async fn until_settled(&self, before: &Workloads) -> Result<(Workloads, Option<String>)> {
         let limit = self.caller.limits.rollout;
         let (deadline, mut waiting) = (Instant::now() + limit, self.waiting(limit));
         let (mut settled_since, mut because) = (None, None);
@@ -239,7 +232,7 @@ impl Caller {
     ///
     /// # Errors
     /// Fails if the API server does not answer.
-    pub(super) async fn workloads(&self) -> Result<Workloads, CoordinatorError> {
+    pub(super) async fn workloads(&self) -> Result<Workloads> {
         let of_deployment = |deployment: Deployment| {
             let (spec, status) = (deployment.spec?, deployment.status.unwrap_or_default());
             let (meta, replicas) = (&deployment.metadata, spec.replicas.unwrap_or(1));
@@ -258,7 +251,7 @@ impl Caller {
     }
 
     /// Lists the Deployments without their templates and annotations, which make up most of each.
-    pub(super) async fn deployments_without_templates(&self) -> Result<Vec<Deployment>, CoordinatorError> {
+    pub(super) async fn deployments_without_templates(&self) -> Result<Vec<Deployment>> {
         let known = |mut deployment: Deployment| {
             deployment.metadata.annotations = None;
             if let Some(spec) = &mut deployment.spec {

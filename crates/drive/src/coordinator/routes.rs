@@ -5,13 +5,12 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::networking::v1::{Ingress, IngressBackend};
-use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::Value;
 use url::Url;
 
 use super::caller::Caller;
-use super::error::CoordinatorError;
+use super::error::Result;
 
 /// One route through a gateway.
 #[derive(Clone, Debug)]
@@ -39,18 +38,16 @@ pub(super) fn http_route() -> ApiResource {
 impl Caller {
     /// Returns the Services that these URLs route to. A kind that the cluster does not have, or does not let the run
     /// list, counts as having none.
-    pub(super) async fn services_behind(&self, urls: &[&Url]) -> Result<BTreeSet<String>, CoordinatorError> {
+    pub(super) async fn services_behind(&self, urls: &[&Url]) -> Result<BTreeSet<String>> {
         let ingresses: Vec<Ingress> = self.list_kind().await?;
-        let routes = Api::namespaced_with(self.client.clone(), &self.namespace, &http_route());
+        let routes = self.dynamic_api(&http_route());
         let spec = |route: DynamicObject| route.data["spec"].clone();
         let routes = self.list_shown("list httproutes", &routes, spec).await?;
         Ok(urls.iter().flat_map(|url| services_behind(url, &ingresses, &routes)).collect())
     }
-}
 
-impl Caller {
     /// Returns the Ingresses that route to any of the Services among these objects.
-    pub async fn ingresses_to(&self, objects: &[Value]) -> Result<Vec<Value>, CoordinatorError> {
+    pub async fn ingresses_to(&self, objects: &[Value]) -> Result<Vec<Value>> {
         let is_service =
             |name: &str| objects.iter().any(|o| o["kind"] == "Service" && o["metadata"]["name"] == name);
         let all: Vec<Ingress> = self.list_kind().await?;

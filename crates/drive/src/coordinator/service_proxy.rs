@@ -11,7 +11,7 @@ use kube::{Api, ResourceExt};
 use serde_json::Value;
 
 use super::caller::Caller;
-use super::error::CoordinatorError;
+use super::error::Result;
 use rolldrop_load::machine::kube_proxy;
 use rolldrop_record::routing::{ServiceRules, SessionAffinity, TrafficPolicy};
 use rolldrop_record::service_proxy::{ProxyEvidence, ServiceProxy};
@@ -48,7 +48,7 @@ pub(super) struct Found {
 ///
 /// # Errors
 /// Fails if the API server does not answer, or if the run is interrupted. A missing right is no error.
-pub(super) async fn find(caller: &Caller, nodes: &[Node]) -> Result<Found, CoordinatorError> {
+pub(super) async fn find(caller: &Caller, nodes: &[Node]) -> Result<Found> {
     let mut search = Search { caller, denied: Vec::new() };
     let known = search.run(nodes).await?;
     Ok(Found { known, denied: search.denied })
@@ -60,7 +60,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    async fn run(&mut self, nodes: &[Node]) -> Result<Known, CoordinatorError> {
+    async fn run(&mut self, nodes: &[Node]) -> Result<Known> {
         let of_maps = |mode| (mode, Some(ProxyEvidence::ConfigMap));
         let of_arguments = |mode| (mode, Some(ProxyEvidence::Arguments));
         if self.map(CILIUM).await?.is_some_and(|map| replaces_kube_proxy(&map)) {
@@ -98,7 +98,7 @@ impl Search<'_> {
         Ok(UNKNOWN)
     }
 
-    async fn map(&mut self, name: &str) -> Result<Option<ConfigMap>, CoordinatorError> {
+    async fn map(&mut self, name: &str) -> Result<Option<ConfigMap>> {
         let maps = Api::<ConfigMap>::namespaced(self.caller.client.clone(), NAMESPACE);
         let what = format!("read ConfigMap {NAMESPACE}/{name}");
         let answer = self.caller.ask(&what, || maps.get(name)).await?;

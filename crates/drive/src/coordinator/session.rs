@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::caller::{Caller, Limits};
 use super::claims::Claims;
 use super::collect::{self, Collector};
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use super::gitops::GitOps;
 use super::journal::Journal;
 use super::recorder::{Recorder, SOURCE};
@@ -92,7 +92,7 @@ impl Session {
     ///
     /// # Errors
     /// Fails if the API server does not answer, or if the run directory cannot be written.
-    pub async fn begin(settings: Settings<'_>) -> Result<Self, CoordinatorError> {
+    pub async fn begin(settings: Settings<'_>) -> Result<Self> {
         let Settings { caller, run, cluster, run_dir, clock, admin_token, gitops, viewer } = settings;
         let Caller { client, namespace, .. } = &caller;
         let is_embedded = cluster.is_none();
@@ -209,7 +209,7 @@ impl Session {
     /// # Errors
     /// Fails if one exists already, or if the API server refuses it. [`Session::finish`] removes what was created until
     /// then.
-    pub async fn deploy(&self, manifests: &[Value]) -> Result<(), CoordinatorError> {
+    pub async fn deploy(&self, manifests: &[Value]) -> Result<()> {
         for manifest in manifests {
             // Drops warnings that earlier calls received: they are not about this object.
             drop(self.caller.warnings.take());
@@ -264,7 +264,7 @@ impl Session {
     }
 
     /// Waits until the watch has caught up with a fresh list: a watch may be late, or dead without a sign.
-    async fn await_watch(&self) -> Result<(), CoordinatorError> {
+    async fn await_watch(&self) -> Result<()> {
         let what = "list pods";
         let number = |version: &str| version.parse::<u64>().unwrap_or(0);
         let known = |pod: Candidate| {
@@ -292,7 +292,7 @@ impl Session {
     ///
     /// # Errors
     /// Fails if the records could not be written.
-    pub async fn finish(mut self, give_up: CancellationToken) -> Result<Closed, CoordinatorError> {
+    pub async fn finish(mut self, give_up: CancellationToken) -> Result<Closed> {
         let mut journal = self.journal.into_inner().unwrap_or_else(PoisonError::into_inner);
         let undone = undo::all(&Caller { stop: give_up, ..self.caller.clone() }, &mut journal).await;
         for undone in undone.iter().flatten().filter(|undone| undone.is_left()) {
@@ -320,7 +320,7 @@ impl Session {
     }
 
     /// Waits for the first lists of the watches, so that no event of the run is missed.
-    async fn await_first_lists(&self) -> Result<(), CoordinatorError> {
+    async fn await_first_lists(&self) -> Result<()> {
         let what = "watch pods and endpointslices";
         let listed = self.views.wait_until(|view| view.listed() || !view.unbelieved.is_empty());
         let listed = self.caller.limited(what, listed).await;

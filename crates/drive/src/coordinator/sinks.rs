@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::caller::Caller;
 use super::recorder::Recorder;
 use super::view::{SeenPod, Views};
-use super::watch::{Following, Need, Sink, follow};
+use super::watch::{Following, Need, Sink, State};
 use rolldrop_kubernetes::Listed;
 use rolldrop_kubernetes::pods::ListedPod;
 use rolldrop_record::event::{
@@ -66,12 +66,15 @@ impl Watches<'_> {
             resource: <K as k8s_openapi::Resource>::URL_PATH_SEGMENT,
             need,
             fields,
+            api,
+            sink,
             clock: self.clock,
             limits: self.caller.limits,
             recorder: self.recorder.handle(),
             views: self.views.clone(),
+            state: State::at(self.clock.now()),
         };
-        tasks.spawn(follow(following, api, sink, self.stop.clone()));
+        tasks.spawn(following.until(self.stop.clone()));
     }
 }
 
@@ -197,11 +200,8 @@ fn deployment(object: &Deployment) -> EventKind {
     let spec = object.spec.as_ref();
     let replicas = spec.map(|spec| spec.replicas.unwrap_or(1));
     let strategy = spec.and_then(|spec| spec.strategy.as_ref());
-    let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
-    let replaced = Replaced {
-        strategy: strategy.and_then(|strategy| strategy.type_.as_deref()),
-        max_unavailable: rolling.and_then(|rolling| rolling.max_unavailable.as_ref()),
-    };
+    let limit = strategy.and_then(|strategy| strategy.rolling_update.as_ref()?.max_unavailable.as_ref());
+    let replaced = (strategy.and_then(|strategy| strategy.type_.as_deref()), limit);
     workload("Deployment", object, replicas, spec.map(|spec| &spec.template), replaced)
 }
 
@@ -209,46 +209,34 @@ fn replica_set(object: &ReplicaSet) -> EventKind {
     let spec = object.spec.as_ref();
     let replicas = spec.map(|spec| spec.replicas.unwrap_or(1));
     let template = spec.and_then(|spec| spec.template.as_ref());
-    workload("ReplicaSet", object, replicas, template, Replaced::default())
+    workload("ReplicaSet", object, replicas, template, (None, None))
 }
 
 fn stateful_set(object: &StatefulSet) -> EventKind {
     let spec = object.spec.as_ref();
     let replicas = spec.map(|spec| spec.replicas.unwrap_or(1));
     let strategy = spec.and_then(|spec| spec.update_strategy.as_ref());
-    let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
-    let replaced = Replaced {
-        strategy: strategy.and_then(|strategy| strategy.type_.as_deref()),
-        max_unavailable: rolling.and_then(|rolling| rolling.max_unavailable.as_ref()),
-    };
+    let limit = strategy.and_then(|strategy| strategy.rolling_update.as_ref()?.max_unavailable.as_ref());
+    let replaced = (strategy.and_then(|strategy| strategy.type_.as_deref()), limit);
     workload("StatefulSet", object, replicas, spec.map(|spec| &spec.template), replaced)
 }
 
 fn daemon_set(object: &DaemonSet) -> EventKind {
     let spec = object.spec.as_ref();
     let strategy = spec.and_then(|spec| spec.update_strategy.as_ref());
-    let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
-    let replaced = Replaced {
-        strategy: strategy.and_then(|strategy| strategy.type_.as_deref()),
-        max_unavailable: rolling.and_then(|rolling| rolling.max_unavailable.as_ref()),
-    };
+    let limit = strategy.and_then(|strategy| strategy.rolling_update.as_ref()?.max_unavailable.as_ref());
+    let replaced = (strategy.and_then(|strategy| strategy.type_.as_deref()), limit);
     workload("DaemonSet", object, None, spec.map(|spec| &spec.template), replaced)
 }
 
-/// Way in which a workload replaces its pods.
-#[derive(Default)]
-struct Replaced<'a> {
-    strategy: Option<&'a str>,
-    max_unavailable: Option<&'a IntOrString>,
-}
-
-/// Creates an event as if the workload had been applied; the sink fills in the real change later.
+/// Creates an event as if the workload had been applied; the sink fills in the real change later. It replaces its pods
+/// by this strategy, with at most so many unavailable.
 fn workload(
     kind: &str,
     object: &impl ResourceExt,
     replicas: Option<i32>,
     template: Option<&PodTemplateSpec>,
-    replaced: Replaced<'_>,
+    (strategy, max_unavailable): (Option<&str>, Option<&IntOrString>),
 ) -> EventKind {
     EventKind::Workload(WorkloadEvent {
         change: Change::Applied,
@@ -256,13 +244,13 @@ fn workload(
         replicas,
         owner: controller(object),
         template: template_digest(template),
-        strategy: replaced.strategy.map(|name| match name {
+        strategy: strategy.map(|name| match name {
             "RollingUpdate" => Replacement::RollingUpdate,
             "Recreate" => Replacement::Recreate,
             "OnDelete" => Replacement::OnDelete,
             _ => Replacement::Other,
         }),
-        max_unavailable: replaced.max_unavailable.map(|limit| match limit {
+        max_unavailable: max_unavailable.map(|limit| match limit {
             IntOrString::Int(pods) => pods.to_string(),
             IntOrString::String(share) => share.clone(),
         }),

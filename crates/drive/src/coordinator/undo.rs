@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::caller::Caller;
 use super::edits::{self, Edit};
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use super::hold;
 use super::journal::{Change, Journal, JournalError, ObjectRef, Open, RUN_LABEL};
 use rolldrop_kubernetes::guard::names::in_path;
@@ -152,7 +152,7 @@ pub(super) fn gone() -> Outcome {
 }
 
 /// Boots a node that was shut down. If the node is running, only its agent restarts, which ends nothing.
-async fn boot(caller: &Caller, node: &ObjectRef) -> Result<Outcome, CoordinatorError> {
+async fn boot(caller: &Caller, node: &ObjectRef) -> Result<Outcome> {
     let what = format!("boot {node}");
     match caller.ask(&what, || ask_agent(&caller.client, &node.name, "restart")).await? {
         Ok(()) => Ok(Outcome::Undone { others: Vec::new() }),
@@ -161,13 +161,13 @@ async fn boot(caller: &Caller, node: &ObjectRef) -> Result<Outcome, CoordinatorE
     }
 }
 
-async fn api_of(caller: &Caller, object: &ObjectRef) -> Result<Api<DynamicObject>, CoordinatorError> {
+async fn api_of(caller: &Caller, object: &ObjectRef) -> Result<Api<DynamicObject>> {
     let (resource, scope) = caller.kind_of(&object.api_version, &object.kind).await?;
     Ok(caller.api_of(&resource, &scope, object.namespace.as_deref().unwrap_or_default()))
 }
 
 /// Removes an object that the run created, together with what that owns.
-async fn remove(caller: &Caller, run: &str, object: &ObjectRef) -> Result<Outcome, CoordinatorError> {
+async fn remove(caller: &Caller, run: &str, object: &ObjectRef) -> Result<Outcome> {
     let api = api_of(caller, object).await?;
     let what = format!("remove {object}");
     let uid = match &object.uid {
@@ -195,7 +195,7 @@ async fn remove(caller: &Caller, run: &str, object: &ObjectRef) -> Result<Outcom
 }
 
 /// Restores the old values of the fields that the run changed.
-async fn restore(caller: &Caller, object: &ObjectRef, edits: &[Edit]) -> Result<Outcome, CoordinatorError> {
+async fn restore(caller: &Caller, object: &ObjectRef, edits: &[Edit]) -> Result<Outcome> {
     let api = api_of(caller, object).await?;
     let what = format!("restore {object}");
     let mut is_asked = false;

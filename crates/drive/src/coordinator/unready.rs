@@ -8,8 +8,9 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Even
 use kube::ResourceExt;
 use kube::api::{ListParams, LogParams};
 
-use super::error::CoordinatorError;
+use super::error::Result;
 use super::session::Session;
+use rolldrop_sidecar::observed::statuses;
 
 impl Session {
     /// Returns the reasons that pods are not ready, each reason once. Considers the pods of the namespace with these
@@ -41,7 +42,7 @@ impl Session {
     }
 
     /// Returns the reason that a pod is not ready.
-    pub(super) async fn why_pod_unready(&self, pod: &Pod) -> Result<String, CoordinatorError> {
+    pub(super) async fn why_pod_unready(&self, pod: &Pod) -> Result<String> {
         if let Some(why) = own_reason(pod) {
             let said = self.last_words(pod).await;
             return Ok(said.map_or_else(|| why.clone(), |said| format!("{why}; it wrote {said:?}")));
@@ -65,7 +66,7 @@ impl Session {
     }
 
     /// Returns the latest event that these fields select; `None` if there is none, or the run may not read events.
-    pub(super) async fn latest_event(&self, fields: &str) -> Result<Option<String>, CoordinatorError> {
+    pub(super) async fn latest_event(&self, fields: &str) -> Result<Option<String>> {
         let about = ListParams::default().fields(fields);
         let said = |event: Event| {
             let (reason, message) = (event.reason.unwrap_or_default(), event.message.unwrap_or_default());
@@ -85,13 +86,6 @@ fn is_awaited(pod: &Pod) -> bool {
     let is_ready = is_ready.filter(|c| c.type_ == "Ready").any(|c| c.status == "True");
     let is_over = status.and_then(|status| status.phase.as_deref()) == Some("Succeeded");
     !is_ready && !is_over && pod.metadata.deletion_timestamp.is_none()
-}
-
-fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
-    let status = pod.status.iter();
-    status.flat_map(|status| {
-        status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten())
-    })
 }
 
 /// Returns the last termination of a container that waits to be restarted.

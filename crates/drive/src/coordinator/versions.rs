@@ -7,7 +7,7 @@
 
 use serde_json::Value;
 
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use rolldrop_sidecar::inject::{KubernetesVersion, selects};
 
 /// Oldest supported version of Kubernetes.
@@ -33,7 +33,7 @@ struct Need {
 ///
 /// # Errors
 /// Fails if it does not; the error names what is missing, and what to write instead.
-pub(super) fn check(manifests: &[Value], version: &str) -> Result<Vec<String>, CoordinatorError> {
+pub(super) fn check(manifests: &[Value], version: &str) -> Result<Vec<String>> {
     // A version in another form tells nothing: the server decides.
     let Ok(version) = version.parse::<KubernetesVersion>() else { return Ok(Vec::new()) };
     let mut lacking: Vec<String> = Vec::new();

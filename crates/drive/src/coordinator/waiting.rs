@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use super::session::Session;
 
 /// Longest time between two checks if the watch shows no change.
@@ -27,7 +27,7 @@ impl Waiting {
     /// Returns true if the limit has passed. `stuck` is the reason that a pod cannot start, if one reports that now.
     ///
     /// # Errors
-    pub(super) fn is_over(&mut self, stuck: Option<&impl Display>) -> Result<bool, CoordinatorError> {
+    pub(super) fn is_over(&mut self, stuck: Option<&impl Display>) -> Result<bool> {
         let now = Instant::now();
         match stuck {
             None => self.stuck_since = None,
@@ -59,7 +59,7 @@ impl Session {
     }
 
     /// Waits until the watch shows a change, or until the next check is due.
-    pub(super) async fn look_again(&self, waiting: &Waiting) -> Result<(), CoordinatorError> {
+    pub(super) async fn look_again(&self, waiting: &Waiting) -> Result<()> {
         let at = (Instant::now() + PERIOD).min(waiting.deadline);
         self.caller.stoppable(timeout_at(at, self.views.changed())).await.map(drop)
     }

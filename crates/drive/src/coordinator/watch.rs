@@ -56,14 +56,18 @@ pub(super) enum Need {
     Helps,
 }
 
-pub(super) struct Following {
+/// Objects of a kind that are followed.
+pub(super) struct Following<K, S> {
     pub(super) resource: &'static str,
     pub(super) need: Need,
     pub(super) fields: Option<&'static str>,
+    pub(super) api: Api<K>,
+    pub(super) sink: S,
     pub(super) clock: Clock,
     pub(super) limits: Limits,
     pub(super) recorder: RecorderHandle,
     pub(super) views: Views,
+    pub(super) state: State,
 }
 
 /// Reason that a watch is not open.
@@ -96,7 +100,7 @@ impl Broken {
 }
 
 /// State of a watch.
-struct State {
+pub(super) struct State {
     /// Version to resume from; `None` before a list.
     version: Option<String>,
     /// Time of its last sign of life.
@@ -106,41 +110,41 @@ struct State {
     has_listed: bool,
 }
 
-/// Follows a kind of object until stopped.
-pub(super) async fn follow<K>(
-    following: Following,
-    api: Api<K>,
-    mut sink: impl Sink<K>,
-    stop: CancellationToken,
-) where
-    K: Resource + Listed + Debug + Send + 'static,
-{
-    let now = following.clock.now();
-    let mut state = State { version: None, last_good: now, broken: None, has_listed: false };
-    stop.run_until_cancelled(following.for_ever(&api, &mut sink, &mut state)).await;
-    // Events since then are unknown, and there is no time left to ask for them.
-    if let Some(from) = state.broken.filter(|from| state.has_listed && following.is_long_since(*from)) {
-        following.note(from, |resource, from| EventKind::WatchGap { resource, from });
+impl State {
+    /// Returns the state of a watch that has listed nothing at this time.
+    pub(super) const fn at(now: Stamp) -> Self {
+        Self { version: None, last_good: now, broken: None, has_listed: false }
     }
 }
 
-impl Following {
-    async fn for_ever<K>(&self, api: &Api<K>, sink: &mut impl Sink<K>, state: &mut State)
-    where
-        K: Resource + Listed + Debug + Send + 'static,
-    {
+impl<K, S> Following<K, S>
+where
+    K: Resource + Listed + Debug + Send + 'static,
+    S: Sink<K>,
+{
+    /// Follows the objects until stopped.
+    pub(super) async fn until(mut self, stop: CancellationToken) {
+        stop.run_until_cancelled(self.for_ever()).await;
+        // Events since then are unknown, and there is no time left to ask for them.
+        let State { broken, has_listed, .. } = self.state;
+        if let Some(from) = broken.filter(|from| has_listed && self.is_long_since(*from)) {
+            self.note(from, |resource, from| EventKind::WatchGap { resource, from });
+        }
+    }
+
+    async fn for_ever(&mut self) {
         let mut pauses = Pauses::default();
         loop {
             let begun = Instant::now();
-            let broken = match state.version.clone() {
-                None => self.list(api, sink, state).await.err(),
-                Some(version) => Some(self.watch(api, &version, sink, state).await),
+            let broken = match self.state.version.clone() {
+                None => self.list().await.err(),
+                Some(version) => Some(self.watch(&version).await),
             };
             let Some(broken) = broken else { continue };
             let now = self.clock.now();
-            let since =
-                if matches!(broken, Broken::Silent | Broken::Forgotten) { state.last_good } else { now };
-            state.broken.get_or_insert(since);
+            let is_late = matches!(broken, Broken::Silent | Broken::Forgotten);
+            let since = if is_late { self.state.last_good } else { now };
+            self.state.broken.get_or_insert(since);
             let resource = self.resource;
             let mut told = None;
             match broken {
@@ -154,12 +158,12 @@ impl Following {
                     told = pause;
                 }
                 Broken::Silent => tracing::debug!(resource, "a watch is silent"),
-                Broken::Forgotten => state.version = None,
+                Broken::Forgotten => self.state.version = None,
                 Broken::NotToBeHad(why) if self.need == Need::Helps => {
                     tracing::debug!(resource, %why, "a watch is left out");
                     self.note(now, |resource, _| EventKind::NotWatched { resource, why });
                     // Nothing is missed that could have been seen.
-                    state.broken = None;
+                    self.state.broken = None;
                     return;
                 }
                 Broken::NotToBeHad(why) => self.views.update(|view| {
@@ -177,59 +181,48 @@ impl Following {
     }
 
     /// Lists all objects, which also ends a gap.
-    async fn list<K>(&self, api: &Api<K>, sink: &mut impl Sink<K>, state: &mut State) -> Result<(), Broken>
-    where
-        K: Resource + Listed + Debug + Send + 'static,
-    {
-        let mut pages = Pages::of(&self.list_params());
+    async fn list(&mut self) -> Result<(), Broken> {
+        let mut pages =
+            Pages::of(&ListParams { field_selector: self.field_selector(), ..ListParams::default() });
         let mut objects = Vec::new();
         let version = loop {
-            let listing = timeout(self.limits.api_call, page(api, &pages.next())).await;
+            let listing = timeout(self.limits.api_call, page(&self.api, &pages.next())).await;
             let page = listing.map_err(|_| Broken::Silent)?.and_then(|page| pages.take(page));
             let page = page.map_err(|error| Broken::of(&error))?;
-            objects.extend(page.into_iter().map(|object| sink.see(Change::Listed, object)));
+            objects.extend(page.into_iter().map(|object| self.sink.see(Change::Listed, object)));
             if let Some(version) = pages.version() {
                 break version.to_owned();
             }
         };
-        if state.has_listed {
-            self.note(state.last_good, |resource, from| EventKind::WatchGap { resource, from });
+        if self.state.has_listed {
+            self.note(self.state.last_good, |resource, from| EventKind::WatchGap { resource, from });
         }
         let now = self.clock.now();
-        sink.begin_list();
+        self.sink.begin_list();
         for object in objects {
-            self.keep(sink, Change::Listed, object, now);
+            self.keep(Change::Listed, object, now);
         }
-        sink.end_list();
-        *state = State { version: Some(version), last_good: now, broken: None, has_listed: true };
+        self.sink.end_list();
+        self.state = State { version: Some(version), last_good: now, broken: None, has_listed: true };
         Ok(())
     }
 
     /// Watches until the watch breaks, and returns the reason.
-    async fn watch<K>(
-        &self,
-        api: &Api<K>,
-        version: &str,
-        sink: &mut impl Sink<K>,
-        state: &mut State,
-    ) -> Broken
-    where
-        K: Resource + Listed + Debug + Send + 'static,
-    {
+    async fn watch(&mut self, version: &str) -> Broken {
         let params = WatchParams {
-            field_selector: self.fields.map(str::to_owned),
+            field_selector: self.field_selector(),
             timeout: Some(WATCH_S),
             ..WatchParams::default()
         };
         let limit = self.limits.api_call;
         let end = Instant::now() + Duration::from_secs(WATCH_S.into()) + limit;
-        let stream = match timeout(limit, api.watch(&params, version)).await {
+        let stream = match timeout(limit, self.api.watch(&params, version)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Broken::of(&error),
             Err(_) => return Broken::Silent,
         };
         let mut stream = pin!(stream);
-        self.opened(state);
+        self.opened();
         loop {
             let event = match timeout_at(end, stream.next()).await {
                 Ok(Some(Ok(event))) => event,
@@ -238,22 +231,21 @@ impl Following {
                 Err(_) => return Broken::Silent,
             };
             let now = self.clock.now();
-            let version = match event {
-                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                    let version = object.resource_version();
-                    self.take(sink, Change::Applied, object, now);
-                    version
+            let (change, object) = match event {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => (Change::Applied, object),
+                WatchEvent::Deleted(object) => (Change::Deleted, object),
+                WatchEvent::Bookmark(bookmark) => {
+                    self.state.last_good = now;
+                    self.state.version = Some(bookmark.metadata.resource_version);
+                    continue;
                 }
-                WatchEvent::Deleted(object) => {
-                    let version = object.resource_version();
-                    self.take(sink, Change::Deleted, object, now);
-                    version
-                }
-                WatchEvent::Bookmark(bookmark) => Some(bookmark.metadata.resource_version),
                 WatchEvent::Error(status) => return Broken::of(&kube::Error::Api(status)),
             };
-            state.last_good = now;
-            state.version = version.or(state.version.take());
+            let version = object.resource_version();
+            let seen = self.sink.see(change, object);
+            self.keep(change, seen, now);
+            self.state.last_good = now;
+            self.state.version = version.or(self.state.version.take());
         }
     }
 
@@ -271,8 +263,8 @@ impl Following {
     }
 
     /// Notes that a watch is open again, and records the delay if it was long.
-    fn opened(&self, state: &mut State) {
-        if let Some(from) = state.broken.take().filter(|from| self.is_long_since(*from)) {
+    fn opened(&mut self) {
+        if let Some(from) = self.state.broken.take().filter(|from| self.is_long_since(*from)) {
             self.note(from, |resource, from| EventKind::WatchLate { resource, from });
         }
         self.views.update_if(|view| view.trouble.remove(self.resource).is_some());
@@ -282,13 +274,8 @@ impl Following {
         self.clock.now() > from + SHORTEST_DELAY
     }
 
-    fn take<K>(&self, sink: &mut impl Sink<K>, change: Change, object: K, now: Stamp) {
-        let seen = sink.see(change, object);
-        self.keep(sink, change, seen, now);
-    }
-
-    fn keep<K, S: Sink<K>>(&self, sink: &mut S, change: Change, seen: S::Seen, now: Stamp) {
-        if let Some(kind) = sink.take(change, seen) {
+    fn keep(&mut self, change: Change, seen: S::Seen, now: Stamp) {
+        if let Some(kind) = self.sink.take(change, seen) {
             self.recorder.event(now, kind);
         }
     }
@@ -297,7 +284,7 @@ impl Following {
         self.recorder.event(self.clock.now(), kind(self.resource.to_owned(), from));
     }
 
-    fn list_params(&self) -> ListParams {
-        ListParams { field_selector: self.fields.map(str::to_owned), ..ListParams::default() }
+    fn field_selector(&self) -> Option<String> {
+        self.fields.map(str::to_owned)
     }
 }

@@ -10,7 +10,7 @@ use kube::Api;
 use kube::api::ListParams;
 
 use super::caller::Caller;
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use super::targets::Consumer;
 
 /// Default DNS domain of a cluster.
@@ -27,11 +27,7 @@ pub(super) struct Way<'a> {
 
 impl Way<'_> {
     /// Returns the URL and the consumer. With a node, the path leads through the node's port.
-    pub(super) async fn find(
-        &self,
-        caller: &Caller,
-        node: Option<&str>,
-    ) -> Result<(String, Consumer), CoordinatorError> {
+    pub(super) async fn find(&self, caller: &Caller, node: Option<&str>) -> Result<(String, Consumer)> {
         let port = self.port()?;
         let (name, service) = (self.name, self.name.to_owned());
         if let Some(node) = node {
@@ -55,7 +51,7 @@ impl Way<'_> {
     }
 
     /// Returns the number of a port on each node.
-    pub(super) fn node_port(&self, port: &ServicePort) -> Result<i32, CoordinatorError> {
+    pub(super) fn node_port(&self, port: &ServicePort) -> Result<i32> {
         let number = port.node_port.filter(|number| *number > 0);
         number.ok_or_else(|| {
             self.unusable("has no NodePort: remove the target's node, or give the Service type: NodePort")
@@ -73,7 +69,7 @@ impl Way<'_> {
     }
 
     /// Returns the named port, or the only one.
-    pub(super) fn port(&self) -> Result<&ServicePort, CoordinatorError> {
+    pub(super) fn port(&self) -> Result<&ServicePort> {
         let ports = self.service.spec.as_ref().and_then(|spec| spec.ports.as_deref()).unwrap_or_default();
         let listed = || {
             let names = ports.iter().map(|p| match &p.name {
@@ -103,7 +99,7 @@ impl Way<'_> {
     }
 
     /// Returns the port that the pods themselves listen on: a Service without an address has no other.
-    async fn pods_port(&self, caller: &Caller, port: &ServicePort) -> Result<i32, CoordinatorError> {
+    async fn pods_port(&self, caller: &Caller, port: &ServicePort) -> Result<i32> {
         match &port.target_port {
             None => return Ok(port.port),
             Some(IntOrString::Int(number)) => return Ok(*number),

@@ -40,40 +40,23 @@ pub struct Ready {
 
 /// The cluster process did not come up.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum ChildError {
     /// A parameter cannot be honoured; nothing was started.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// Its log cannot be written.
     #[error("cannot write its log {}", path.display())]
-    Log {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Log { path: PathBuf, source: io::Error },
     /// It could not be started at all.
     #[error("cannot run {}", program.display())]
-    Spawn {
-        /// The program.
-        program: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Spawn { program: PathBuf, source: io::Error },
     /// It ended before it was ready.
     #[error("it ended before it was ready ({status}):\n{log}")]
-    Ended {
-        /// Exit status of the process.
-        status: ExitStatus,
-        /// The end of its log.
-        log: String,
-    },
+    Ended { status: ExitStatus, log: String },
     /// It was not ready in time.
     #[error("it was not ready after {} s:\n{log}", START_TIMEOUT.as_secs())]
-    Slow {
-        /// The end of its log.
-        log: String,
-    },
+    Slow { log: String },
 }
 
 /// The cluster process has ended unexpectedly.

@@ -17,36 +17,16 @@ const MAX_CONCURRENT_STREAMS: u16 = 3;
 /// A fact learned from the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// Bytes of a message's frames, with their headers.
-    Message {
-        /// Number of the stream.
-        stream: u32,
-        /// Number of these bytes.
-        bytes: u64,
-        /// Bytes of the body among these, padding included.
-        body: u64,
-    },
+    /// Bytes of a message's frames, with their headers; `body` of these are the body's, padding included.
+    Message { stream: u32, bytes: u64, body: u64 },
     /// The sender sends nothing more on this stream.
     EndStream(u32),
-    /// RST_STREAM.
-    Reset {
-        /// Number of the stream.
-        stream: u32,
-        /// Error code.
-        code: u32,
-    },
-    /// SETTINGS.
-    Settings {
-        /// MAX_CONCURRENT_STREAMS, if the frame sets it.
-        max_streams: Option<u32>,
-    },
-    /// GOAWAY.
-    GoAway {
-        /// Highest stream that may have been processed: those above it were not.
-        last_stream: u32,
-        /// Error code.
-        code: u32,
-    },
+    /// RST_STREAM, with its error code.
+    Reset { stream: u32, code: u32 },
+    /// SETTINGS, with MAX_CONCURRENT_STREAMS if the frame sets it.
+    Settings { max_streams: Option<u32> },
+    /// GOAWAY, with its error code, and the highest stream that may have been processed: those above it were not.
+    GoAway { last_stream: u32, code: u32 },
 }
 
 /// One direction of a connection.

@@ -15,7 +15,7 @@ use super::wire::{Shared, Watched};
 use crate::carry::connect;
 use crate::connection::Connection;
 use crate::context::{Context, Endpoint};
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use rolldrop_record::load::Http;
 use rolldrop_record::{Outcome, RequestRow, Stamp};
 
@@ -163,7 +163,7 @@ impl Link {
         context: &Context,
         endpoint: &Endpoint,
         row: &mut RequestRow,
-    ) -> Result<Spoken<'_>, Failure> {
+    ) -> Result<Spoken<'_>> {
         let mut own = None;
         let protocol = match connect(context, endpoint, self.id, row).await {
             Ok(connection) => {
@@ -202,7 +202,7 @@ impl Link {
     ///
     /// # Errors
     /// Returns an error if there is no connection.
-    pub(super) async fn join(&self, row: &mut RequestRow) -> Result<&SendRequest<Bytes>, Failure> {
+    pub(super) async fn join(&self, row: &mut RequestRow) -> Result<&SendRequest<Bytes>> {
         let (local_port, remote) = match self.ending.wait().await {
             Ok(up) => (up.local_port, &up.remote),
             Err(fault) => {
@@ -215,7 +215,7 @@ impl Link {
         self.requests().await
     }
 
-    async fn requests(&self) -> Result<&SendRequest<Bytes>, Failure> {
+    async fn requests(&self) -> Result<&SendRequest<Bytes>> {
         match self.ending.wait().await {
             Ok(Up { protocol: Protocol::Http2 { requests, .. }, .. }) => Ok(requests),
             Ok(Up { protocol: Protocol::Http1(_), .. }) => unreachable!("nobody waits to share it"),
@@ -223,7 +223,7 @@ impl Link {
         }
     }
 
-    async fn begin(&self, connection: Connection) -> Result<Protocol, Failure> {
+    async fn begin(&self, connection: Connection) -> Result<Protocol> {
         let transport = Watched::new(connection.into_stream(), self.wire.clone());
         let handshake = client::Builder::new()
             .initial_window_size(STREAM_WINDOW)

@@ -13,50 +13,29 @@ use rolldrop_record::load::{Family, in_units};
 
 /// Reason why settings make no plan.
 #[derive(Debug, thiserror::Error, PartialEq)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum PlanError {
     /// There is no target.
     #[error("no target: name a URL such as http://127.0.0.1:8080/")]
     NoTarget,
     /// A target's URL cannot be used.
     #[error("{url:?} is not a usable URL: {why}")]
-    Url {
-        /// URL as it was given.
-        url: String,
-        /// Fault of the URL.
-        why: String,
-    },
+    Url { url: String, why: String },
     /// The rate is not a number that can be sent.
     #[error("rate {0} is not above 0 and at most {MAX_RATE} requests/s")]
     Rate(f64),
     /// A duration is out of range.
     #[error("{what} of {} is not {allowed}", in_units(*given))]
-    Duration {
-        /// Name of the duration.
-        what: &'static str,
-        /// Duration that was given.
-        given: Duration,
-        /// Description of the allowed durations.
-        allowed: &'static str,
-    },
+    Duration { what: &'static str, given: Duration, allowed: &'static str },
     /// Rate and duration result in no request.
     #[error("{rate} requests/s for {} make no request at all: raise the rate or the duration", in_units(*duration))]
-    NoRequest {
-        /// Mean number of requests per second.
-        rate: f64,
-        /// Length of the counted part.
-        duration: Duration,
-    },
+    NoRequest { rate: f64, duration: Duration },
     /// A closed loop has no times to keep.
     #[error("a closed loop has no schedule: remove either {0} or the closed loop")]
     Closed(&'static str),
     /// There are fewer connections than workers.
     #[error("{max} connections are too few for {workers} workers: each needs one")]
-    TooFewConnections {
-        /// Limit on connections.
-        max: usize,
-        /// Number of workers.
-        workers: usize,
-    },
+    TooFewConnections { max: usize, workers: usize },
     /// The number of workers is out of range.
     #[error("{0} workers are not from 1 to {MAX_WORKERS}")]
     Workers(usize),
@@ -64,20 +43,10 @@ pub enum PlanError {
     #[error(
         "{addresses} source addresses need as many workers, not {workers}: each address needs its own worker"
     )]
-    TooFewWorkers {
-        /// Number of addresses.
-        addresses: usize,
-        /// Number of workers.
-        workers: usize,
-    },
+    TooFewWorkers { addresses: usize, workers: usize },
     /// A worker has no source port.
     #[error("{ports} source ports are too few for {workers} workers: each needs one")]
-    TooFewPorts {
-        /// Number of ports.
-        ports: usize,
-        /// Number of workers.
-        workers: usize,
-    },
+    TooFewPorts { ports: usize, workers: usize },
     /// Fresh connections need more source ports than there are.
     #[error(
         "{per_s:.0} fresh connections/s to {remote} need {needed:.0} source ports, as one stays taken for up to \
@@ -87,42 +56,23 @@ pub enum PlanError {
          sourceAddresses). If the server closes connections first, --reuse-ports (reusePorts) sends anyway"
     )]
     PortsRunOut {
-        /// Remote address.
         remote: String,
-        /// Fresh connections a second to this address.
         per_s: f64,
-        /// Number of source ports that these need.
         needed: f64,
-        /// Time for which each port is taken, in seconds.
         held_s: u64,
-        /// Number of available ports, of all source addresses.
         ports: usize,
-        /// Number of source addresses.
         addresses: usize,
-        /// Number of fresh connections a second for which the ports are enough.
         enough: f64,
     },
     /// Connections cannot come from an address.
     #[error("connections to {remote} cannot come from {address}: {why}")]
-    SourceAddress {
-        /// Source address.
-        address: IpAddr,
-        /// Address that the connections would go to.
-        remote: String,
-        /// Reason why they cannot.
-        why: String,
-    },
+    SourceAddress { address: IpAddr, remote: String, why: String },
     /// The method cannot be sent.
     #[error("method {0:?} cannot be sent")]
     Method(String),
     /// A header cannot be sent.
     #[error("header {name:?} cannot be sent: {why}")]
-    Header {
-        /// Name of the header.
-        name: String,
-        /// Reason why it cannot be sent.
-        why: &'static str,
-    },
+    Header { name: String, why: &'static str },
     /// The name of a header to look for is not valid.
     #[error(transparent)]
     AnswerHeader(#[from] NotAHeader),
@@ -137,12 +87,7 @@ pub enum PlanError {
     PodBody(&'static str),
     /// A template cannot be filled in.
     #[error("{what}: {why}")]
-    Template {
-        /// Text that holds the template.
-        what: String,
-        /// Fault of the template.
-        why: UnknownPlaceholder,
-    },
+    Template { what: String, why: UnknownPlaceholder },
     /// A target gets no requests.
     #[error("target {0:?} has weight 0: set a weight above 0, or remove it")]
     NoWeight(String),
@@ -161,12 +106,7 @@ pub enum PlanError {
     /// An address is not of the family that is used.
     #[error("{host} is not an {} address: remove --{}, or name another \
              host", family.label(), family)]
-    Family {
-        /// Host that was given.
-        host: String,
-        /// Family that is used.
-        family: Family,
-    },
+    Family { host: String, family: Family },
     /// A connection without streams.
     #[error("{0} streams to a connection are not from 1 to {MAX_STREAMS}")]
     Streams(usize),
@@ -175,12 +115,7 @@ pub enum PlanError {
     StreamsNeedHttp2,
     /// A call by another method of HTTP.
     #[error("{method} {url}: a gRPC call is a POST: write POST {url}")]
-    GrpcMethod {
-        /// Method that was given.
-        method: String,
-        /// URL of the target.
-        url: String,
-    },
+    GrpcMethod { method: String, url: String },
     /// gRPC over HTTP/1.1.
     #[error("gRPC needs HTTP/2")]
     GrpcNeedsHttp2,

@@ -36,7 +36,7 @@ pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<Planne
     let body = target.body.as_ref().unwrap_or(&settings.body);
     let body = match settings.template {
         true if !body.is_empty() => Text::Made(pieces(settings, body, "body")?),
-        _ => Text::Fixed(body.clone()),
+        _ => Text::Fixed(body.clone().into()),
     };
     // The port is left out where it is the scheme's own, as browsers do.
     let authority = match (url.host_str(), url.port()) {

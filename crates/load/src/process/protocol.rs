@@ -29,19 +29,14 @@ use rolldrop_record::{Event, RunId, Stamp};
 /// An order to a load worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the orders say what their fields are")]
 pub enum Order {
     /// Prepare this load. The first order.
     Prepare(Box<Prepare>),
-    /// Tell the time.
-    Clock {
-        /// Number that the answer repeats.
-        n: u64,
-    },
-    /// Begin the schedule.
-    Start {
-        /// Schedule's zero, on the worker's clock: several workers may begin together.
-        zero_ns: Stamp,
-    },
+    /// Tell the time; the answer repeats the number.
+    Clock { n: u64 },
+    /// Begin the schedule, with its zero on the worker's clock: several workers may begin together.
+    Start { zero_ns: Stamp },
     /// End the schedule.
     Stop,
     /// End the schedule and cut off the requests in flight.
@@ -68,30 +63,18 @@ pub struct Prepare {
 /// A report of a load worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the reports say what their fields are")]
 pub enum Report {
-    /// Every target has answered.
-    Ready {
-        /// Names of its sources, which share the process's clock.
-        sources: Vec<String>,
-        /// Warnings before the load starts.
-        warnings: Vec<String>,
-    },
-    /// The time on the worker's clock.
-    Clock {
-        /// Number of the order.
-        n: u64,
-        /// Time on the worker's clock.
-        now_ns: Stamp,
-    },
+    /// Every target has answered: names of its sources, which share the process's clock, and warnings before the load
+    /// starts.
+    Ready { sources: Vec<String>, warnings: Vec<String> },
+    /// The time on the worker's clock, with the number of the order.
+    Clock { n: u64, now_ns: Stamp },
     /// The progress of the load.
     Progress(Progress),
-    /// A sample of how busy the process and its machine are.
-    Machine {
-        /// End of the sample's interval, on the worker's clock.
-        t_ns: Stamp,
-        /// Sample of the interval that ends at that time.
-        sample: MachineSample,
-    },
+    /// A sample of how busy the process and its machine are, over an interval that ends at this time on the worker's
+    /// clock.
+    Machine { t_ns: Stamp, sample: MachineSample },
     /// An event other than a request; its stamp is on the worker's clock.
     Event(Event),
     /// Every scheduled request has its row, on disk.
@@ -104,11 +87,8 @@ pub enum Report {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ports: Option<PortsBefore>,
     },
-    /// The worker cannot continue.
-    Failed {
-        /// Reason for the failure.
-        why: String,
-    },
+    /// The worker cannot continue, for this reason.
+    Failed { why: String },
 }
 
 #[cfg(test)]

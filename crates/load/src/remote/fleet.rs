@@ -45,17 +45,11 @@ pub struct Member {
 
 /// Reason why there is no load.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum FleetError {
     /// A worker cannot send its part.
     #[error("load worker {name} on node {node}: {why}")]
-    Failed {
-        /// Name of the pod.
-        name: String,
-        /// Name of the node.
-        node: String,
-        /// Reason why it cannot.
-        why: String,
-    },
+    Failed { name: String, node: String, why: String },
     /// No worker is left.
     #[error("no load worker is left: {0}")]
     NoneLeft(String),

@@ -50,6 +50,7 @@ impl Ask for PodProxy {
 
 /// Reason why a request to a worker failed.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum LinkError {
     /// There was no answer.
     #[error(transparent)]
@@ -59,12 +60,7 @@ pub enum LinkError {
     Timeout,
     /// The worker or the API server refused the request.
     #[error("the load worker cannot be asked: {status} {why}")]
-    Refused {
-        /// Status of the answer.
-        status: StatusCode,
-        /// Text of the answer.
-        why: String,
-    },
+    Refused { status: StatusCode, why: String },
     /// The answer cannot be read.
     #[error("the load worker's answer cannot be read: {0}")]
     Unreadable(String),

@@ -13,7 +13,7 @@ use futures::StreamExt;
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
-use hyper::body;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -74,7 +74,7 @@ pub async fn serve(listener: TcpListener, mut settings: Settings, stop: Cancella
     let (worker, taken) = Worker::new(settings);
     let visiting = async {
         let Some(Visit { address, name }) = visit else { return pending().await };
-        let answer = |request: Request<body::Incoming>| {
+        let answer = |request: Request<Incoming>| {
             let worker = Arc::clone(&worker);
             // The worker itself has made that connection.
             async move { worker.answer(request, None).await }
@@ -219,10 +219,7 @@ impl Worker {
         server.serve_connection(TokioIo::new(stream), service).await
     }
 
-    async fn answer<B>(&self, request: Request<B>, place: Option<&Arc<Place>>) -> Answer
-    where
-        B: body::Body<Data: Send, Error: std::error::Error + Send + Sync + 'static> + Send,
-    {
+    async fn answer(&self, request: Request<Incoming>, place: Option<&Arc<Place>>) -> Answer {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         if matches!((&method, path.as_str()), (&Method::GET, HEALTH_PATH | READY_PATH)) {
             return text(StatusCode::OK, "ok\n");
@@ -257,10 +254,7 @@ impl Worker {
         }
     }
 
-    async fn take_order<B>(&self, number: u64, body: B) -> Answer
-    where
-        B: body::Body<Data: Send, Error: std::error::Error + Send + Sync + 'static> + Send,
-    {
+    async fn take_order(&self, number: u64, body: Incoming) -> Answer {
         let body = match Limited::new(body, MAX_ORDER_BYTES).collect().await {
             Ok(body) => body.to_bytes(),
             Err(error) => return text(StatusCode::BAD_REQUEST, format!("{error}\n")),

@@ -27,17 +27,11 @@ pub(crate) struct Template {
     path: Option<Vec<Piece>>,
     /// Headers whose values have placeholders.
     made: Vec<(HeaderName, Vec<Piece>)>,
-    body: Body,
+    body: Text,
     is_grpc: bool,
     scheme: &'static str,
     authority: String,
     sender: Sender,
-}
-
-#[derive(Debug)]
-enum Body {
-    Fixed(Bytes),
-    Made(Vec<Piece>),
 }
 
 /// A request cannot be put together.
@@ -71,13 +65,12 @@ impl Template {
         headers.entry(header::USER_AGENT).or_insert(HeaderValue::from_static(USER_AGENT));
         let is_grpc = target.grpc.is_some();
         let body = match &target.body {
-            Text::Fixed(body) if is_grpc => Body::Fixed(grpc::framed(body)),
-            Text::Fixed(body) => Body::Fixed(Bytes::copy_from_slice(body)),
-            Text::Made(pieces) => Body::Made(pieces.clone()),
+            Text::Fixed(body) if is_grpc => Text::Fixed(grpc::framed(body)),
+            body => body.clone(),
         };
         if let Some(call) = &target.grpc {
             call.add_headers(headers);
-        } else if let Body::Fixed(body) = &body
+        } else if let Text::Fixed(body) = &body
             && (!body.is_empty() || [Method::POST, Method::PUT, Method::PATCH].contains(&target.method))
         {
             headers.insert(header::CONTENT_LENGTH, body.len().into());
@@ -121,9 +114,9 @@ impl Template {
             request.headers_mut().append(name, value.map_err(|_| NotARequest)?);
         }
         let body = match &self.body {
-            Body::Fixed(body) => body.clone(),
-            Body::Made(pieces) if self.is_grpc => grpc::framed(&fill(pieces)),
-            Body::Made(pieces) => {
+            Text::Fixed(body) => body.clone(),
+            Text::Made(pieces) if self.is_grpc => grpc::framed(&fill(pieces)),
+            Text::Made(pieces) => {
                 let body = Bytes::from(fill(pieces));
                 request.headers_mut().insert(header::CONTENT_LENGTH, body.len().into());
                 body

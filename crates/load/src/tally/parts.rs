@@ -2,50 +2,42 @@
 
 use std::collections::BTreeMap;
 
-use hdrhistogram::Histogram;
-
-use super::{Counts, ErrorStatuses, add, histogram, is_answered, merge, record};
+use super::{Counts, ErrorStatuses, Times, is_answered, merge};
 use rolldrop_record::RequestRow;
 
 /// Durations of the parts of service times, in nanoseconds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Parts {
     /// From the start of connecting until the connection was established.
-    pub connect_ns: Histogram<u64>,
+    pub connect_ns: Times,
     /// From then on, the TLS handshake.
-    pub tls_ns: Histogram<u64>,
+    pub tls_ns: Times,
     /// From sending until the complete head of the answer had arrived, of answered requests.
-    pub head_ns: Histogram<u64>,
-}
-
-impl Default for Parts {
-    fn default() -> Self {
-        Self { connect_ns: histogram(), tls_ns: histogram(), head_ns: histogram() }
-    }
+    pub head_ns: Times,
 }
 
 impl Parts {
     pub(super) fn add(&mut self, row: &RequestRow) {
         if let (Some(start), Some(connected)) = (row.connect_start, row.connected) {
-            record(&mut self.connect_ns, connected.ns_since(start));
+            self.connect_ns.record(connected.ns_since(start));
         }
         if let (Some(connected), Some(tls)) = (row.connected, row.tls) {
-            record(&mut self.tls_ns, tls.ns_since(connected));
+            self.tls_ns.record(tls.ns_since(connected));
         }
         if let (Some(sent), Some(head), true) = (row.sent, row.head, is_answered(row)) {
-            record(&mut self.head_ns, head.ns_since(sent));
+            self.head_ns.record(head.ns_since(sent));
         }
     }
 
     pub(super) fn merge(&mut self, other: &Self) {
-        add(&mut self.connect_ns, &other.connect_ns);
-        add(&mut self.tls_ns, &other.tls_ns);
-        add(&mut self.head_ns, &other.head_ns);
+        self.connect_ns.merge(&other.connect_ns);
+        self.tls_ns.merge(&other.tls_ns);
+        self.head_ns.merge(&other.head_ns);
     }
 }
 
 /// Counts and histograms of the requests of the counted part that went to one target.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct OfTarget {
     /// Requests, by outcome.
     pub outcomes: Counts,
@@ -58,23 +50,9 @@ pub struct OfTarget {
     /// Bytes read.
     pub bytes_received: u64,
     /// Response times of the answered requests, in nanoseconds.
-    pub response_ns: Histogram<u64>,
+    pub response_ns: Times,
     /// Service times of the same requests, in nanoseconds.
-    pub service_ns: Histogram<u64>,
-}
-
-impl Default for OfTarget {
-    fn default() -> Self {
-        Self {
-            outcomes: Counts::default(),
-            error_statuses: ErrorStatuses::default(),
-            statuses: BTreeMap::new(),
-            bytes_sent: 0,
-            bytes_received: 0,
-            response_ns: histogram(),
-            service_ns: histogram(),
-        }
-    }
+    pub service_ns: Times,
 }
 
 impl OfTarget {
@@ -90,8 +68,8 @@ impl OfTarget {
             *self.statuses.entry(status).or_default() += 1;
         }
         if let Some(service_ns) = row.service_ns() {
-            record(&mut self.response_ns, row.response_ns());
-            record(&mut self.service_ns, service_ns);
+            self.response_ns.record(row.response_ns());
+            self.service_ns.record(service_ns);
         }
     }
 
@@ -101,7 +79,7 @@ impl OfTarget {
         merge(&mut self.statuses, &other.statuses);
         self.bytes_sent += other.bytes_sent;
         self.bytes_received += other.bytes_received;
-        add(&mut self.response_ns, &other.response_ns);
-        add(&mut self.service_ns, &other.service_ns);
+        self.response_ns.merge(&other.response_ns);
+        self.service_ns.merge(&other.service_ns);
     }
 }

@@ -30,7 +30,8 @@ impl fmt::Display for Share {
 }
 
 /// A number of requests, or a share of them.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
 pub enum Amount {
     /// A number.
     Count(u64),
@@ -114,7 +115,8 @@ impl fmt::Display for LatencyLimit {
 }
 
 /// Margin by which a figure may be worse than a baseline's.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
 pub enum Margin {
     /// A share of the baseline's figure, which may be above 100 %.
     Share(Share),
@@ -172,74 +174,32 @@ impl<T> Visitor<'_> for Reading<T> {
     }
 }
 
-impl<'de> Deserialize<'de> for Share {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let expected = "a share in percent, such as 95%";
-        deserializer.deserialize_any(Reading { expected, of_text: Share::parse, of_number: None })
-    }
+/// Implements `Deserialize` by a [`Reading`].
+macro_rules! read {
+    ($($type:ty: $expected:literal, $of_text:expr, $of_number:expr;)*) => {$(
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let of_number: Option<fn(u64) -> Self> = $of_number;
+                deserializer.deserialize_any(Reading { expected: $expected, of_text: $of_text, of_number })
+            }
+        }
+    )*};
 }
 
-impl<'de> Deserialize<'de> for Amount {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Reading {
-            expected: "a whole number, or a share in percent such as 0.1%",
-            of_text: |text| Share::parse(text).map(Amount::Share),
-            of_number: Some(Amount::Count),
-        })
-    }
-}
-
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Reading {
-            expected: "a duration with its unit, such as 250ms, 30s or 1m30s",
-            of_text: |text| duration(text).map(Span),
-            of_number: None,
-        })
-    }
-}
-
-impl<'de> Deserialize<'de> for LatencyLimit {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Reading {
-            expected: "a duration such as 250ms, or a multiple of the steady part such as 1.5x",
-            of_text: LatencyLimit::parse,
-            of_number: None,
-        })
-    }
-}
-
-impl<'de> Deserialize<'de> for Margin {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Reading {
-            expected: "a share such as 10%, a time such as 200ms, or a number such as 5",
-            of_text: Margin::parse,
-            of_number: Some(Margin::Count),
-        })
-    }
+read! {
+    Share: "a share in percent, such as 95%", Share::parse, None;
+    Amount: "a whole number, or a share in percent such as 0.1%",
+        |text| Share::parse(text).map(Amount::Share), Some(Amount::Count);
+    Span: "a duration with its unit, such as 250ms, 30s or 1m30s", |text| duration(text).map(Span), None;
+    LatencyLimit: "a duration such as 250ms, or a multiple of the steady part such as 1.5x",
+        LatencyLimit::parse, None;
+    Margin: "a share such as 10%, a time such as 200ms, or a number such as 5",
+        Margin::parse, Some(Margin::Count);
 }
 
 impl Serialize for Share {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
-    }
-}
-
-impl Serialize for Amount {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Amount::Count(n) => serializer.serialize_u64(*n),
-            Amount::Share(share) => share.serialize(serializer),
-        }
-    }
-}
-
-impl Serialize for Margin {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Margin::Count(n) => serializer.serialize_u64(*n),
-            Margin::Share(_) | Margin::Time(_) => serializer.collect_str(self),
-        }
     }
 }
 

@@ -11,38 +11,26 @@ use super::{Amount, Bounds, Span};
 use crate::stage::{Stage, StartStage};
 use crate::{Cause, Outcome};
 
-pub(super) fn causes<'de, D>(deserializer: D) -> Result<BTreeMap<Cause, Bounds<Amount>>, D::Error>
-where
-    D: Deserializer<'de>,
-{
+/// Limits by name, as a deserializer `D` reads them.
+type Read<'de, D, K, V> = Result<BTreeMap<K, Bounds<V>>, <D as Deserializer<'de>>::Error>;
+
+pub(super) fn causes<'de, D: Deserializer<'de>>(deserializer: D) -> Read<'de, D, Cause, Amount> {
     by_name(deserializer, |name| one_of("a cause", Cause::ALL, |_| None, name))
 }
 
-pub(super) fn outcomes<'de, D>(deserializer: D) -> Result<BTreeMap<Outcome, Bounds<Amount>>, D::Error>
-where
-    D: Deserializer<'de>,
-{
+pub(super) fn outcomes<'de, D: Deserializer<'de>>(deserializer: D) -> Read<'de, D, Outcome, Amount> {
     by_name(deserializer, |name| one_of("an outcome", Outcome::ALL, |_| None, name))
 }
 
-pub(super) fn stages<'de, D>(deserializer: D) -> Result<BTreeMap<Stage, Bounds<Span>>, D::Error>
-where
-    D: Deserializer<'de>,
-{
+pub(super) fn stages<'de, D: Deserializer<'de>>(deserializer: D) -> Read<'de, D, Stage, Span> {
     by_name(deserializer, |name| one_of("a stage of a termination", Stage::ALL, Stage::refusal, name))
 }
 
-pub(super) fn start_stages<'de, D>(deserializer: D) -> Result<BTreeMap<StartStage, Bounds<Span>>, D::Error>
-where
-    D: Deserializer<'de>,
-{
+pub(super) fn start_stages<'de, D: Deserializer<'de>>(deserializer: D) -> Read<'de, D, StartStage, Span> {
     by_name(deserializer, |name| one_of("a stage of a start", StartStage::ALL, StartStage::refusal, name))
 }
 
-pub(super) fn exits<'de, D>(deserializer: D) -> Result<BTreeMap<u8, Bounds<u64>>, D::Error>
-where
-    D: Deserializer<'de>,
-{
+pub(super) fn exits<'de, D: Deserializer<'de>>(deserializer: D) -> Read<'de, D, u8, u64> {
     let read = |code: &str| {
         let why = "is not an exit code: write a number from 0 to 255, such as 137 (SIGKILL) or 143 (SIGTERM)";
         code.parse().map_err(|_| why.to_owned())

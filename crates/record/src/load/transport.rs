@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::defaults;
-use crate::names::named;
+use crate::names::{as_text, named};
 
 named! {
     /// HTTP version to speak.
@@ -23,8 +23,7 @@ named! {
 }
 
 /// A unary gRPC method.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rpc {
     service: String,
     method: String,
@@ -49,19 +48,7 @@ impl FromStr for Rpc {
     }
 }
 
-impl TryFrom<String> for Rpc {
-    type Error = NotAMethod;
-
-    fn try_from(text: String) -> Result<Self, NotAMethod> {
-        text.parse()
-    }
-}
-
-impl From<Rpc> for String {
-    fn from(rpc: Rpc) -> Self {
-        rpc.to_string()
-    }
-}
+as_text!(Rpc);
 
 impl fmt::Display for Rpc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::vec::IntoIter;
 
 use parquet::data_type::{BoolType, DataType, Int32Type, Int64Type};
-use parquet::errors::ParquetError;
+use parquet::errors::{ParquetError, Result};
 
 use super::columns::{GroupWriter, Numbers, OptionalNumbers, Texts};
 use super::csv::CsvWriter;
@@ -24,15 +24,15 @@ pub(super) trait Cell: Sized {
     /// Appends the field's columns to a schema.
     fn declare(name: &str, schema: &mut String);
     /// Adds the next row's value.
-    fn push(&self, buffer: &mut Self::Buffer) -> Result<(), ParquetError>;
+    fn push(&self, buffer: &mut Self::Buffer) -> Result<()>;
     /// Writes the rows as the next columns, and empties the buffer.
-    fn write(buffer: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError>;
+    fn write(buffer: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<()>;
     /// Opens the field's columns in a row group.
-    fn open(name: &str, group: &mut GroupReader<'_>) -> Result<Self::Column, ParquetError>;
+    fn open(name: &str, group: &mut GroupReader<'_>) -> Result<Self::Column>;
     /// Returns the value of a row before the first is read.
     fn blank() -> Self;
     /// Reads the next row's value.
-    fn read(&mut self, column: &mut Self::Column) -> Result<(), ParquetError>;
+    fn read(&mut self, column: &mut Self::Column) -> Result<()>;
     /// Returns true if the JSON form of a row leaves out this value.
     fn is_absent(&self) -> bool {
         false
@@ -51,7 +51,7 @@ pub(super) trait Number: Sized {
     const TYPE: &'static str;
 
     fn to_file(&self) -> <Self::Physical as DataType>::T;
-    fn of_file(number: <Self::Physical as DataType>::T) -> Result<Self, ParquetError>;
+    fn of_file(number: <Self::Physical as DataType>::T) -> Result<Self>;
 }
 
 macro_rules! number {
@@ -65,7 +65,7 @@ macro_rules! number {
                 $to
             }
 
-            fn of_file($number: <$physical as DataType>::T) -> Result<Self, ParquetError> {
+            fn of_file($number: <$physical as DataType>::T) -> Result<Self> {
                 $of
             }
         }
@@ -78,16 +78,16 @@ macro_rules! number {
                 schema.push_str(&format!("required {} {name};", $name));
             }
 
-            fn push(&self, buffer: &mut Self::Buffer) -> Result<(), ParquetError> {
+            fn push(&self, buffer: &mut Self::Buffer) -> Result<()> {
                 buffer.push(self.to_file());
                 Ok(())
             }
 
-            fn write(buffer: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError> {
+            fn write(buffer: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<()> {
                 buffer.write(group)
             }
 
-            fn open(name: &str, group: &mut GroupReader<'_>) -> Result<Self::Column, ParquetError> {
+            fn open(name: &str, group: &mut GroupReader<'_>) -> Result<Self::Column> {
                 group.required::<$physical, _>(name, Self::of_file)
             }
 
@@ -96,7 +96,7 @@ macro_rules! number {
             }
 
             #[inline]
-            fn read(&mut self, column: &mut Self::Column) -> Result<(), ParquetError> {
+            fn read(&mut self, column: &mut Self::Column) -> Result<()> {
                 *self = column.next().ok_or_else(ended)?;
                 Ok(())
             }
@@ -129,16 +129,16 @@ where
         schema.push_str(&format!("optional {} {name};", N::TYPE));
     }
 
-    fn push(&self, buffer: &mut Self::Buffer) -> Result<(), ParquetError> {
+    fn push(&self, buffer: &mut Self::Buffer) -> Result<()> {
         buffer.push(self.as_ref().map(N::to_file));
         Ok(())
     }
 
-    fn write(buffer: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError> {
+    fn write(buffer: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<()> {
         buffer.write(group)
     }
 
-    fn open(name: &str, group: &mut GroupReader<'_>) -> Result<Self::Column, ParquetError> {
+    fn open(name: &str, group: &mut GroupReader<'_>) -> Result<Self::Column> {
         group.optional::<N::Physical, _>(name, N::of_file)
     }
 
@@ -147,7 +147,7 @@ where
     }
 
     #[inline]
-    fn read(&mut self, column: &mut Self::Column) -> Result<(), ParquetError> {
+    fn read(&mut self, column: &mut Self::Column) -> Result<()> {
         *self = column.next();
         Ok(())
     }
@@ -171,16 +171,16 @@ macro_rules! text {
                 schema.push_str(&format!("required binary {name} (STRING);"));
             }
 
-            fn push(&self, buffer: &mut Self::Buffer) -> Result<(), ParquetError> {
+            fn push(&self, buffer: &mut Self::Buffer) -> Result<()> {
                 let $value = self;
                 buffer.push(Some($to.as_ref()))
             }
 
-            fn write(buffer: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError> {
+            fn write(buffer: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<()> {
                 buffer.write(group)
             }
 
-            fn open(name: &str, group: &mut GroupReader<'_>) -> Result<Self::Column, ParquetError> {
+            fn open(name: &str, group: &mut GroupReader<'_>) -> Result<Self::Column> {
                 group.texts(name, $of)?.ok_or_else(|| ParquetError::General(format!("column {name} is missing")))
             }
 
@@ -189,7 +189,7 @@ macro_rules! text {
             }
 
             #[inline]
-            fn read(&mut self, column: &mut Self::Column) -> Result<(), ParquetError> {
+            fn read(&mut self, column: &mut Self::Column) -> Result<()> {
                 let value = column.next().ok_or_else(ended)?;
                 if !$same(value, self) {
                     self.clone_from(value);
@@ -211,15 +211,15 @@ macro_rules! text {
                 schema.push_str(&format!("optional binary {name} (STRING);"));
             }
 
-            fn push(&self, buffer: &mut Self::Buffer) -> Result<(), ParquetError> {
+            fn push(&self, buffer: &mut Self::Buffer) -> Result<()> {
                 buffer.push(self.as_ref().map(|$value| $to).as_ref().map(AsRef::as_ref))
             }
 
-            fn write(buffer: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError> {
+            fn write(buffer: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<()> {
                 buffer.write(group)
             }
 
-            fn open(name: &str, group: &mut GroupReader<'_>) -> Result<Self::Column, ParquetError> {
+            fn open(name: &str, group: &mut GroupReader<'_>) -> Result<Self::Column> {
                 group.texts(name, $of)
             }
 
@@ -228,7 +228,7 @@ macro_rules! text {
             }
 
             #[inline]
-            fn read(&mut self, column: &mut Self::Column) -> Result<(), ParquetError> {
+            fn read(&mut self, column: &mut Self::Column) -> Result<()> {
                 let value = next_text(column);
                 match (self.as_ref(), value) {
                     (Some(before), Some(value)) if $same(value, before) => {}
@@ -288,19 +288,19 @@ impl Cell for Option<RequestId> {
         <Option<u64>>::declare(seq, schema);
     }
 
-    fn push(&self, buffer: &mut IdBuffer) -> Result<(), ParquetError> {
+    fn push(&self, buffer: &mut IdBuffer) -> Result<()> {
         buffer.run.push(self.as_ref().map(RequestId::run))?;
         buffer.source.push(self.as_ref().map(RequestId::source))?;
         Cell::push(&self.as_ref().map(|id| id.seq), &mut buffer.seq)
     }
 
-    fn write(buffer: &mut IdBuffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError> {
+    fn write(buffer: &mut IdBuffer, group: &mut GroupWriter<'_>) -> Result<()> {
         buffer.run.write(group)?;
         buffer.source.write(group)?;
         buffer.seq.write(group)
     }
 
-    fn open(_: &str, group: &mut GroupReader<'_>) -> Result<IdColumns, ParquetError> {
+    fn open(_: &str, group: &mut GroupReader<'_>) -> Result<IdColumns> {
         let [run, source, seq] = ID_COLUMNS;
         Ok(IdColumns {
             run: group.texts(run, kept)?,
@@ -313,7 +313,7 @@ impl Cell for Option<RequestId> {
         None
     }
 
-    fn read(&mut self, IdColumns { run, source, seq }: &mut IdColumns) -> Result<(), ParquetError> {
+    fn read(&mut self, IdColumns { run, source, seq }: &mut IdColumns) -> Result<()> {
         let (run, source, seq) = (next_text(run), next_text(source), seq.next());
         *self = None;
         if let (Some(run), Some(source), Some(seq)) = (run, source, seq) {
@@ -335,14 +335,14 @@ impl Cell for Option<RequestId> {
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "the other functions of its kind may fail")]
-fn kept(text: &Arc<str>) -> Result<Arc<str>, ParquetError> {
+fn kept(text: &Arc<str>) -> Result<Arc<str>> {
     Ok(Arc::clone(text))
 }
 
-fn parse<T: std::str::FromStr<Err: Display>>(text: &Arc<str>) -> Result<T, ParquetError> {
+fn parse<T: std::str::FromStr<Err: Display>>(text: &Arc<str>) -> Result<T> {
     text.parse().map_err(|e: T::Err| ParquetError::General(e.to_string()))
 }
 
-fn narrow<N, T: TryFrom<N, Error: Display>>(n: N) -> Result<T, ParquetError> {
+fn narrow<N, T: TryFrom<N, Error: Display>>(n: N) -> Result<T> {
     T::try_from(n).map_err(|e| ParquetError::General(e.to_string()))
 }

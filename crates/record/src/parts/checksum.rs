@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use parquet::errors::ParquetError;
+use parquet::errors::Result;
 use parquet::file::metadata::KeyValue;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
@@ -42,7 +42,7 @@ impl Write for Summed {
 }
 
 /// Closes a part, with the checksum of everything before its metadata in the metadata.
-pub(super) fn close(mut part: SerializedFileWriter<Summed>) -> Result<(), ParquetError> {
+pub(super) fn close(mut part: SerializedFileWriter<Summed>) -> Result<()> {
     part.flush()?;
     let Summed { hasher, bytes, .. } = part.inner();
     let sum = format!("{:08x} {bytes}", hasher.clone().finalize());

@@ -12,7 +12,7 @@ use parquet::basic::{Compression, Encoding};
 use parquet::column::page::{CompressedPage, Page, PageWriter};
 use parquet::column::writer::ColumnCloseResult;
 use parquet::data_type::DataType;
-use parquet::errors::ParquetError;
+use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::writer::{
     SerializedFileWriter, SerializedPageWriter, SerializedRowGroupWriter, TrackedWrite,
@@ -30,18 +30,18 @@ pub struct GroupWriter<'a> {
 
 impl<'a> GroupWriter<'a> {
     /// Begins a row group of the file.
-    pub(super) fn begin(file: &'a mut SerializedFileWriter<Summed>) -> Result<Self, ParquetError> {
+    pub(super) fn begin(file: &'a mut SerializedFileWriter<Summed>) -> Result<Self> {
         let columns = file.schema_descr().columns().to_vec().into_iter();
         Ok(Self { columns, group: file.next_row_group()? })
     }
 
     /// Ends the row group.
-    pub(super) fn end(self) -> Result<(), ParquetError> {
+    pub(super) fn end(self) -> Result<()> {
         self.group.close()?;
         Ok(())
     }
 
-    fn typed<T: DataType>(&mut self, values: &[T::T], levels: Option<&[i16]>) -> Result<(), ParquetError> {
+    fn typed<T: DataType>(&mut self, values: &[T::T], levels: Option<&[i16]>) -> Result<()> {
         self.columns.next();
         let mut column = self.group.next_column()?.ok_or_else(too_many_columns)?;
         column.typed::<T>().write_batch(values, levels, None)?;
@@ -49,7 +49,7 @@ impl<'a> GroupWriter<'a> {
     }
 
     /// Writes a column of texts: a dictionary page, and a data page with the runs.
-    fn texts(&mut self, texts: &Texts) -> Result<(), ParquetError> {
+    fn texts(&mut self, texts: &Texts) -> Result<()> {
         let descriptor = self.columns.next().ok_or_else(too_many_columns)?;
         let is_optional = descriptor.max_def_level() > 0;
         let mut sink = TrackedWrite::new(Vec::new());
@@ -105,11 +105,11 @@ fn too_many_columns() -> ParquetError {
     ParquetError::General("more columns than the schema has".into())
 }
 
-fn narrow(n: usize) -> Result<u32, ParquetError> {
+fn narrow(n: usize) -> Result<u32> {
     u32::try_from(n).map_err(|e| ParquetError::General(e.to_string()))
 }
 
-fn signed<N: TryInto<i64, Error: std::fmt::Display>>(n: N) -> Result<i64, ParquetError> {
+fn signed<N: TryInto<i64, Error: std::fmt::Display>>(n: N) -> Result<i64> {
     n.try_into().map_err(|e: N::Error| ParquetError::General(e.to_string()))
 }
 
@@ -129,7 +129,7 @@ impl<T: DataType> Numbers<T> {
     }
 
     /// Writes the rows as the next column, and empties the buffer.
-    pub(super) fn write(&mut self, group: &mut GroupWriter<'_>) -> Result<(), ParquetError> {
+    pub(super) fn write(&mut self, group: &mut GroupWriter<'_>) -> Result<()> {
         group.typed::<T>(&self.0, None)?;
         self.0.clear();
         Ok(())
@@ -157,7 +157,7 @@ impl<T: DataType> OptionalNumbers<T> {
     }
 
     /// Writes the rows as the next column, and empties the buffer.
-    pub(super) fn write(&mut self, group: &mut GroupWriter<'_>) -> Result<(), ParquetError> {
+    pub(super) fn write(&mut self, group: &mut GroupWriter<'_>) -> Result<()> {
         group.typed::<T>(&self.values, Some(&self.levels))?;
         self.values.clear();
         self.levels.clear();
@@ -185,7 +185,7 @@ struct Run {
 
 impl Texts {
     /// Adds the next row's value.
-    pub(super) fn push(&mut self, text: Option<&str>) -> Result<(), ParquetError> {
+    pub(super) fn push(&mut self, text: Option<&str>) -> Result<()> {
         self.rows += 1;
         if let Some(run) = self.runs.last_mut() {
             let is_same = match text {
@@ -202,7 +202,7 @@ impl Texts {
         Ok(())
     }
 
-    fn code(&mut self, text: &str) -> Result<u32, ParquetError> {
+    fn code(&mut self, text: &str) -> Result<u32> {
         self.last.clear();
         self.last.push_str(text);
         if let Some(code) = self.codes.get(text) {
@@ -215,19 +215,19 @@ impl Texts {
         Ok(code)
     }
 
-    fn different(&self) -> Result<u32, ParquetError> {
+    fn different(&self) -> Result<u32> {
         narrow(self.codes.len())
     }
 
     /// Writes the rows as the next column, and empties the buffer.
-    pub(super) fn write(&mut self, group: &mut GroupWriter<'_>) -> Result<(), ParquetError> {
+    pub(super) fn write(&mut self, group: &mut GroupWriter<'_>) -> Result<()> {
         let texts = take(self);
         group.texts(&texts)
     }
 
     /// Builds the data page: definition levels if the column is optional, and the codes, both as runs in Parquet's
     /// RLE encoding.
-    fn data_page(&self, is_optional: bool) -> Result<Vec<u8>, ParquetError> {
+    fn data_page(&self, is_optional: bool) -> Result<Vec<u8>> {
         let mut page = Vec::new();
         if is_optional {
             let mut levels = Vec::new();

@@ -13,7 +13,7 @@ use parquet::basic::Encoding;
 use parquet::column::page::Page;
 use parquet::column::reader::get_typed_column_reader;
 use parquet::data_type::{ByteArray, ByteArrayType, DataType};
-use parquet::errors::ParquetError;
+use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::RowGroupReader;
 
 /// Maximum number of rows for which memory is reserved at once.
@@ -27,7 +27,7 @@ type Levelled<T> = (Vec<<T as DataType>::T>, Vec<i16>);
 pub(super) struct KnownTexts(HashSet<Arc<str>>);
 
 impl KnownTexts {
-    fn get(&mut self, bytes: &[u8]) -> Result<Arc<str>, ParquetError> {
+    fn get(&mut self, bytes: &[u8]) -> Result<Arc<str>> {
         let text = std::str::from_utf8(bytes).map_err(|e| ParquetError::General(e.to_string()))?;
         if let Some(known) = self.0.get(text) {
             return Ok(Arc::clone(known));
@@ -48,22 +48,19 @@ pub struct GroupReader<'a> {
 
 impl<'a> GroupReader<'a> {
     /// Makes a reader for the columns of a row group.
-    pub(super) fn begin(
-        group: &'a dyn RowGroupReader,
-        known: &'a mut KnownTexts,
-    ) -> Result<Self, ParquetError> {
+    pub(super) fn begin(group: &'a dyn RowGroupReader, known: &'a mut KnownTexts) -> Result<Self> {
         let rows = whole(group.metadata().num_rows())?;
         Ok(Self { group, known, rows })
     }
 
     /// Returns the index of a column.
-    fn find(&self, name: &str) -> Result<usize, ParquetError> {
+    fn find(&self, name: &str) -> Result<usize> {
         let mut columns = self.group.metadata().columns().iter();
         let found = columns.position(|column| column.column_descr().name() == name);
         found.ok_or_else(|| ParquetError::General(format!("column {name} is missing")))
     }
 
-    fn column<T: DataType>(&self, index: usize) -> Result<Levelled<T>, ParquetError> {
+    fn column<T: DataType>(&self, index: usize) -> Result<Levelled<T>> {
         let is_optional = self.group.metadata().column(index).column_descr().max_def_level() > 0;
         let mut reader = get_typed_column_reader::<T>(self.group.get_column_reader(index)?);
         // The number of rows that the file states may be wrong.
@@ -86,8 +83,8 @@ impl<'a> GroupReader<'a> {
     pub(super) fn required<T: DataType, V>(
         &self,
         name: &str,
-        make: impl Fn(T::T) -> Result<V, ParquetError>,
-    ) -> Result<IntoIter<V>, ParquetError> {
+        make: impl Fn(T::T) -> Result<V>,
+    ) -> Result<IntoIter<V>> {
         let (values, _) = self.column::<T>(self.find(name)?)?;
         made(values, make)
     }
@@ -96,8 +93,8 @@ impl<'a> GroupReader<'a> {
     pub(super) fn optional<T: DataType, V>(
         &self,
         name: &str,
-        make: impl Fn(T::T) -> Result<V, ParquetError>,
-    ) -> Result<OptionalColumn<V>, ParquetError> {
+        make: impl Fn(T::T) -> Result<V>,
+    ) -> Result<OptionalColumn<V>> {
         let (values, levels) = self.column::<T>(self.find(name)?)?;
         let form = match values.len() {
             0 => Form::None,
@@ -112,8 +109,8 @@ impl<'a> GroupReader<'a> {
     pub(super) fn texts<V>(
         &mut self,
         name: &str,
-        make: impl Fn(&Arc<str>) -> Result<V, ParquetError>,
-    ) -> Result<Option<TextColumn<V>>, ParquetError> {
+        make: impl Fn(&Arc<str>) -> Result<V>,
+    ) -> Result<Option<TextColumn<V>>> {
         let index = self.find(name)?;
         let (texts, runs) = match self.coded(index)? {
             Some(coded) => coded,
@@ -136,7 +133,7 @@ impl<'a> GroupReader<'a> {
     }
 
     /// Reads the texts and runs of a column whose pages have only codes; `None` for any other column.
-    fn coded(&self, index: usize) -> Result<Option<Coded>, ParquetError> {
+    fn coded(&self, index: usize) -> Result<Option<Coded>> {
         let is_optional = self.group.metadata().column(index).column_descr().max_def_level() > 0;
         let mut pages = self.group.get_column_page_reader(index)?;
         let (mut texts, mut runs) = (Vec::new(), Vec::new());
@@ -168,7 +165,7 @@ impl<'a> GroupReader<'a> {
     }
 
     /// Reads the texts and runs of any other column.
-    fn plain(&self, index: usize) -> Result<Coded, ParquetError> {
+    fn plain(&self, index: usize) -> Result<Coded> {
         let (values, levels) = self.column::<ByteArrayType>(index)?;
         let count = u32::try_from(values.len()).map_err(|e| ParquetError::General(e.to_string()))?;
         let codes = (0..count).map(|code| (code, 1)).collect();
@@ -186,10 +183,7 @@ impl<'a> GroupReader<'a> {
 }
 
 /// Converts numbers to values, reusing their memory.
-fn made<N, V>(
-    numbers: Vec<N>,
-    make: impl Fn(N) -> Result<V, ParquetError>,
-) -> Result<IntoIter<V>, ParquetError> {
+fn made<N, V>(numbers: Vec<N>, make: impl Fn(N) -> Result<V>) -> Result<IntoIter<V>> {
     numbers.into_iter().map(make).collect::<Result<Vec<V>, _>>().map(Vec::into_iter)
 }
 
@@ -290,7 +284,7 @@ fn join(levels: &[(u32, usize)], codes: Vec<(u32, usize)>, runs: &mut Vec<Run>) 
 }
 
 /// Splits a dictionary page into its texts: each is stored as its length and its bytes.
-fn dictionary(page: &Bytes, texts: u32) -> Result<Vec<ByteArray>, ParquetError> {
+fn dictionary(page: &Bytes, texts: u32) -> Result<Vec<ByteArray>> {
     let mut at = 0;
     let mut take = |bytes: usize| {
         let end = at + bytes;
@@ -308,7 +302,7 @@ fn dictionary(page: &Bytes, texts: u32) -> Result<Vec<ByteArray>, ParquetError> 
 }
 
 /// Splits a data page into its levels, if the column has some, and the rest.
-fn split_levels(page: &[u8], is_optional: bool) -> Result<(Option<&[u8]>, &[u8]), ParquetError> {
+fn split_levels(page: &[u8], is_optional: bool) -> Result<(Option<&[u8]>, &[u8])> {
     if !is_optional {
         return Ok((None, page));
     }
@@ -319,7 +313,7 @@ fn split_levels(page: &[u8], is_optional: bool) -> Result<(Option<&[u8]>, &[u8])
 
 /// Decodes numbers of `bits` bits from Parquet's hybrid of runs and bit-packed groups of eight. Returns them as runs
 /// of `wanted` numbers in total.
-fn hybrid(mut bytes: &[u8], bits: u8, wanted: usize) -> Result<Vec<(u32, usize)>, ParquetError> {
+fn hybrid(mut bytes: &[u8], bits: u8, wanted: usize) -> Result<Vec<(u32, usize)>> {
     if bits > 32 {
         return Err(ParquetError::General(format!("numbers of {bits} bits")));
     }
@@ -360,7 +354,7 @@ fn unpacked(packed: &[u8], bits: u8, place: usize) -> u32 {
     (0..usize::from(bits)).fold(0, |number, n| number | bit(first + n) << n)
 }
 
-fn varint(bytes: &mut &[u8]) -> Result<usize, ParquetError> {
+fn varint(bytes: &mut &[u8]) -> Result<usize> {
     let mut number = 0_usize;
     for shift in (0..35).step_by(7) {
         let (byte, rest) = bytes.split_first().ok_or_else(ended)?;
@@ -373,7 +367,7 @@ fn varint(bytes: &mut &[u8]) -> Result<usize, ParquetError> {
     Err(ParquetError::General("a length that is too long".into()))
 }
 
-fn whole(number: i64) -> Result<usize, ParquetError> {
+fn whole(number: i64) -> Result<usize> {
     usize::try_from(number).map_err(|e| ParquetError::General(e.to_string()))
 }
 

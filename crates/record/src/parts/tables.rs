@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use parquet::errors::ParquetError;
+use parquet::errors::Result;
 use serde::{Deserialize, Serialize};
 
 use super::cells::Cell;
@@ -71,17 +71,17 @@ macro_rules! table {
                 format!("message {} {{ {columns} }}", $table)
             }
 
-            fn push(&self, columns: &mut $buffer) -> Result<(), ParquetError> {
+            fn push(&self, columns: &mut $buffer) -> Result<()> {
                 $(Cell::push(&self.$field, &mut columns.$field)?;)*
                 Ok(())
             }
 
-            fn write(columns: &mut $buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError> {
+            fn write(columns: &mut $buffer, group: &mut GroupWriter<'_>) -> Result<()> {
                 $(<$cell as Cell>::write(&mut columns.$field, group)?;)*
                 Ok(())
             }
 
-            fn open(group: &mut GroupReader<'_>, wanted: Wanted) -> Result<$open, ParquetError> {
+            fn open(group: &mut GroupReader<'_>, wanted: Wanted) -> Result<$open> {
                 $(let $field = match wanted.has($column) {
                     true => Some(<$cell as Cell>::open($column, group)?),
                     false => None,
@@ -93,7 +93,7 @@ macro_rules! table {
                 Self { $($field: <$cell as Cell>::blank(),)* }
             }
 
-            fn read(&mut self, columns: &mut $open) -> Result<(), ParquetError> {
+            fn read(&mut self, columns: &mut $open) -> Result<()> {
                 $(if let Some(column) = &mut columns.$field {
                     Cell::read(&mut self.$field, column)?;
                 })*

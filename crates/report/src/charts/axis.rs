@@ -39,8 +39,9 @@ impl Axis {
         Self { from, to, start_px, end_px, kind: Kind::Linear }
     }
 
-    /// Makes a linear scale that omits a part.
-    pub(super) fn broken(from: f64, left_out: Break, to: f64, start_px: f64, end_px: f64) -> Self {
+    /// Makes a linear scale that may omit a part.
+    pub(super) fn broken(from: f64, left_out: Option<Break>, to: f64, start_px: f64, end_px: f64) -> Self {
+        let Some(left_out) = left_out else { return Self::linear(from, to, start_px, end_px) };
         Self { from, to, start_px, end_px, kind: Kind::Broken(left_out) }
     }
 
@@ -144,6 +145,13 @@ pub(super) fn right_end(end: f64, marks: &[f64]) -> (f64, Option<Break>) {
     (from + width, Some(Break { from: near_s, to: from }))
 }
 
+/// Returns the number of the bin of a value.
+pub(super) fn bin_of(at: f64, bin: f64) -> i64 {
+    #[expect(clippy::cast_possible_truncation, reason = "saturates, and an axis has some hundred bins")]
+    let number = (at / bin).floor() as i64;
+    number
+}
+
 /// Returns the smallest of 1, 2, 5 × a power of ten that is not less than `least`.
 pub(super) fn nice_step(least: f64) -> f64 {
     if !(least.is_finite() && least > 0.0) {
@@ -200,7 +208,7 @@ mod tests {
 
     #[test]
     fn broken_axis_has_two_parts() {
-        let axis = Axis::broken(0.0, Break { from: 0.2, to: 3.0 }, 3.1, 0.0, 1000.0);
+        let axis = Axis::broken(0.0, Some(Break { from: 0.2, to: 3.0 }), 3.1, 0.0, 1000.0);
         let (before, after) = axis.gap_px().unwrap();
         assert_eq!(
             [axis.px(0.0), axis.px(0.2), axis.px(2.0), axis.px(3.0), axis.px(3.1)],

@@ -99,10 +99,9 @@ pub(crate) fn draw(
     let bottom = top + DROPPED;
     draw_dropped(&mut canvas, sides, Rect { top, bottom, ..full });
     let height = frame::pixels(bottom + BELOW + FOOT);
-    frame::foot(&mut canvas, concat!("rolldrop ", env!("CARGO_PKG_VERSION")), height);
     let alt =
         format!("Latencies of both sides, and their windows and dropped requests side by side. {title}");
-    Chart::of("comparison.png", title, alt, &canvas.cut(height))
+    Chart::of("comparison.png", title, alt, canvas, concat!("rolldrop ", env!("CARGO_PKG_VERSION")), height)
 }
 
 /// Both sides with their names, the baseline first.

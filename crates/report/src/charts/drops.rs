@@ -116,10 +116,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
         &legend(&series),
     );
     let bottom = f64::from(height) - 100.0;
-    let x = match series.left_out_s {
-        Some(left_out) => Axis::broken(series.from_s, left_out, series.to_s, LEFT, RIGHT),
-        None => Axis::linear(series.from_s, series.to_s, LEFT, RIGHT),
-    };
+    let x = Axis::broken(series.from_s, series.left_out_s, series.to_s, LEFT, RIGHT);
     let row_height = (bottom - top - f64::from(consumers) * CONSUMER) / f64::from(rows);
     let mut row_top = top;
     for (i, row) in series.rows.iter().enumerate() {
@@ -139,9 +136,8 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
         format!("{:.0} ms", series.bin_s * 1e3)
     };
     frame::y_title(&mut canvas, top, bottom, &format!("dropped requests per {unit}"));
-    frame::foot(&mut canvas, &words::provenance(result), height);
     let alt = format!("Dropped requests by class over the time since each pod's deletion. {title}.");
-    Chart::of("drops.png", title, alt, &canvas).map(Some)
+    Chart::of("drops.png", title, alt, canvas, &words::provenance(result), height).map(Some)
 }
 
 fn legend(series: &Series) -> Vec<Key> {

@@ -128,9 +128,8 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     let top = frame::head(&mut canvas, words::warning(result), &title, &subtitle, &legend);
     let plot = Rect { left: LEFT, top, right: RIGHT, bottom: f64::from(HEIGHT) - 110.0 };
     draw_plot(&mut canvas, analysis, &series, plot);
-    frame::foot(&mut canvas, &words::provenance(result), HEIGHT);
     let alt = format!("How many requests took how long, over the time of the run. {title}.");
-    Chart::of("latency-heatmap.png", title, alt, &canvas)
+    Chart::of("latency-heatmap.png", title, alt, canvas, &words::provenance(result), HEIGHT)
 }
 
 fn draw_plot(canvas: &mut Canvas, analysis: &Analysis, series: &Series, full: Rect) {

@@ -182,9 +182,8 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     let top = frame::head(&mut canvas, words::warning(result), &title, subtitle, &legend);
     let plot = Rect { left: LEFT, top: top + 10.0, right: RIGHT, bottom: f64::from(HEIGHT) - 110.0 };
     draw_tails(&mut canvas, &tails, what, plot);
-    frame::foot(&mut canvas, &words::provenance(result), HEIGHT);
     let alt = format!("Percentiles of {what}s, steady against disrupted. {title}.");
-    Chart::of("latency.png", title, alt, &canvas)
+    Chart::of("latency.png", title, alt, canvas, &words::provenance(result), HEIGHT)
 }
 
 fn draw_tails(canvas: &mut Canvas, tails: &[(Tail, RGBColor)], what: &str, plot: Rect) {

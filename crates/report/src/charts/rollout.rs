@@ -96,9 +96,8 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
         frame::x_axis(&mut canvas, *plot, &ticks, &x, (i + 1 == areas.len()).then_some(axis.as_str()));
     }
     let bottom = frame::pixels(areas[areas.len() - 1].bottom + 110.0);
-    frame::foot(&mut canvas, &words::provenance(result), bottom);
     let alt = format!("Pods over the run by phase, with the lost requests that each may explain. {title}.");
-    Chart::of("rollout.png", title, alt, &canvas.cut(bottom)).map(Some)
+    Chart::of("rollout.png", title, alt, canvas, &words::provenance(result), bottom).map(Some)
 }
 
 fn step(step_s: f64) -> String {

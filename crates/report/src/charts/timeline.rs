@@ -130,9 +130,8 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     } else {
         draw_plots(&mut canvas, analysis, &series, full);
     }
-    frame::foot(&mut canvas, &words::provenance(result), HEIGHT);
     let alt = format!("Requests answered and dropped over the run, and {}s. {title}.", series.latency);
-    Chart::of("timeline.png", title, alt, &canvas)
+    Chart::of("timeline.png", title, alt, canvas, &words::provenance(result), HEIGHT)
 }
 
 fn legend(series: &Series) -> Vec<Key> {

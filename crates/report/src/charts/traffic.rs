@@ -213,9 +213,8 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     acts.names(&mut canvas, plot.top);
     frame::x_axis(&mut canvas, plot, &ticks, &x, Some(&timeline::origin(analysis)));
     let bottom = frame::pixels(plot.bottom + BELOW);
-    frame::foot(&mut canvas, &words::provenance(result), bottom);
     let alt = format!("Requests that each pod answered, over the time of the run. {title}.");
-    Chart::of("traffic.png", title, alt, &canvas.cut(bottom)).map(Some)
+    Chart::of("traffic.png", title, alt, canvas, &words::provenance(result), bottom).map(Some)
 }
 
 fn draw_rows(canvas: &mut Canvas, series: &Series, plot: Rect, x: &Axis) {

@@ -25,9 +25,7 @@ pub(crate) fn draw(tuning: &Tuning, title: String, proof: Option<&Step>) -> Resu
         Key::new("chosen preStop sleep", Look::Mark(Dash::Dashed)),
     ];
     let plots = consumers.len().max(1) as f64;
-    let height = 170.0 + plots * (PLOT + ABOVE) + BELOW;
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few thousand pixels")]
-    let height = height as u32;
+    let height = frame::pixels(170.0 + plots * (PLOT + ABOVE) + BELOW);
     let mut canvas = Canvas::new(WIDTH, height)?;
     let mut top = frame::head(&mut canvas, None, &title, &subtitle, &legend);
     let sleep_s = tuning.chosen.as_ref().map(|choice| choice.settings.pre_stop_seconds as f64);
@@ -62,10 +60,9 @@ pub(crate) fn draw(tuning: &Tuning, title: String, proof: Option<&Step>) -> Resu
         top = plot.bottom + 30.0;
     }
     bars(&mut canvas, tuning, proof, top + ABOVE + 20.0);
-    frame::foot(&mut canvas, concat!("rolldrop ", env!("CARGO_PKG_VERSION")), height);
     let alt =
         format!("How long each consumer kept routing to pods that ended, with the chosen sleep. {title}");
-    Chart::of("tune.png", title, alt, &canvas)
+    Chart::of("tune.png", title, alt, canvas, concat!("rolldrop ", env!("CARGO_PKG_VERSION")), height)
 }
 
 /// Draws the losses per termination, before and with the chosen settings.

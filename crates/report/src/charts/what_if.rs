@@ -152,9 +152,8 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     let top = frame::head(&mut canvas, head, &title, &subtitle(result), &legend) + 34.0;
     let plot = Rect { left: LEFT, top, right: RIGHT, bottom: f64::from(HEIGHT) - 176.0 };
     draw_plot(&mut canvas, &series, len(result.cluster.endpoints), plot);
-    frame::foot(&mut canvas, &words::provenance(result), HEIGHT);
     let alt = format!("Lost requests that are left with a longer preStop sleep. {title}.");
-    Chart::of("what-if.png", title, alt, &canvas).map(Some)
+    Chart::of("what-if.png", title, alt, canvas, &words::provenance(result), HEIGHT).map(Some)
 }
 
 fn draw_plot(canvas: &mut Canvas, series: &Series, pods: u64, plot: Rect) {

@@ -131,9 +131,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     }
     let title = title(&series);
     let heights: f64 = series.panels.iter().map(|panel| height(panel) + ABOVE + BELOW).sum();
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some thousand pixels")]
-    let height = (330.0 + heights).max(500.0) as u32;
-    let mut canvas = Canvas::new(WIDTH, height)?;
+    let mut canvas = Canvas::new(WIDTH, frame::pixels((330.0 + heights).max(500.0)))?;
     let subtitle = "Each line is the endpoint-propagation window of one termination: how long new connections were \
                     still routed to the pod after its deletion took effect";
     let head = words::warning(result);
@@ -142,21 +140,16 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     let windows = series.panels.iter().flat_map(|panel| &panel.windows);
     let end = windows.map(|(lower, upper)| upper.unwrap_or(*lower)).fold(0.05, f64::max);
     let (to_s, left_out) = right_end(end, &sleeps);
-    let x = match left_out {
-        Some(left_out) => Axis::broken(0.0, left_out, to_s, LEFT, RIGHT),
-        None => Axis::linear(0.0, to_s, LEFT, RIGHT),
-    };
+    let x = Axis::broken(0.0, left_out, to_s, LEFT, RIGHT);
     for (i, panel) in series.panels.iter().enumerate() {
         let plot =
             Rect { left: LEFT, top: top + ABOVE, right: RIGHT, bottom: top + ABOVE + self::height(panel) };
         draw_panel(&mut canvas, panel, plot, &x, i + 1 == series.panels.len());
         top = plot.bottom + BELOW;
     }
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some thousand pixels")]
-    let cut = (top + 80.0) as u32;
-    frame::foot(&mut canvas, &words::provenance(result), cut);
     let alt = format!("The endpoint-propagation window of each termination, by consumer. {title}.");
-    Chart::of("windows.png", title, alt, &canvas.cut(cut)).map(Some)
+    Chart::of("windows.png", title, alt, canvas, &words::provenance(result), frame::pixels(top + 80.0))
+        .map(Some)
 }
 
 fn height(panel: &Panel) -> f64 {

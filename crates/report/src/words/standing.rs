@@ -5,12 +5,15 @@ use crate::format::{counted, len, list};
 use rolldrop_explain::model::{Check, CheckVerdict, FindingKind, RunResult};
 use rolldrop_judge::standing::Standing;
 
+/// Returns the names of the checks with this verdict.
+pub(in super::super) fn checks_with(result: &RunResult, verdict: CheckVerdict) -> Vec<&str> {
+    let checks = result.checks.iter().filter(|check| check.verdict == verdict);
+    checks.map(|check| check.name.as_str()).collect()
+}
+
 /// Returns the result as a sentence whose subject is the run: `failed: dropped.max`.
 pub(in super::super) fn standing(result: &RunResult) -> String {
-    let named = |verdict| {
-        let checks = result.checks.iter().filter(|check| check.verdict == verdict);
-        list(&checks.map(|check| check.name.as_str()).collect::<Vec<_>>())
-    };
+    let named = |verdict| list(&checks_with(result, verdict));
     match Standing::of(result) {
         Standing::Measured => "measured; nothing was expected".to_owned(),
         Standing::Passed => format!("passed {}", counted(len(result.checks.len()), "check")),

@@ -9,7 +9,7 @@ use crate::disruption::{
 };
 use crate::raw::disruption as raw;
 use crate::yaml::Document;
-use crate::{Load, ScenarioError};
+use crate::{Load, Result, ScenarioError};
 use rolldrop_record::event;
 
 /// The load lasts at least this long after the last disruption began.
@@ -38,7 +38,7 @@ pub(super) fn disruption(
     load: &Load,
     manifests: &[Value],
     document: &Document,
-) -> Result<Disruption, ScenarioError> {
+) -> Result<Disruption> {
     let key = format!("spec.disruptions[{index}]");
     let (name, takes) = (raw.action, takes(raw.action));
     let checked = Checked { raw, name, key, manifests, document };
@@ -97,7 +97,7 @@ impl Checked<'_> {
     }
 
     /// Checks that every given key is one of the action's.
-    fn takes_no_other(&self, takes: &[&str]) -> Result<(), ScenarioError> {
+    fn takes_no_other(&self, takes: &[&str]) -> Result<()> {
         let pointer = format!("/{}", self.key.replace(['.', '['], "/").replace(']', ""));
         let given = self.document.value().pointer(&pointer).and_then(Value::as_object);
         let given = given.into_iter().flatten().filter(|(_, value)| !value.is_null()).map(|(name, _)| name);
@@ -114,7 +114,7 @@ impl Checked<'_> {
         }
     }
 
-    fn repeat(&self, action: &Action) -> Result<Repeat, ScenarioError> {
+    fn repeat(&self, action: &Action) -> Result<Repeat> {
         let Self { raw, .. } = self;
         if raw.repeat.is_some() && raw.until.is_some() {
             return Err(self.wrong("repeat", "until says how often: remove one of the two"));
@@ -176,7 +176,7 @@ impl Checked<'_> {
         }
     }
 
-    fn action(&self) -> Result<Action, ScenarioError> {
+    fn action(&self) -> Result<Action> {
         use event::ActionName as Name;
         let Self { raw, .. } = self;
         Ok(match raw.action {
@@ -225,7 +225,7 @@ impl Checked<'_> {
         })
     }
 
-    fn pods(&self) -> Result<Pods, ScenarioError> {
+    fn pods(&self) -> Result<Pods> {
         let Self { raw, .. } = self;
         let selector = raw.selector.clone().filter(|s| !s.trim().is_empty());
         let selector = selector.ok_or_else(|| self.needs("a selector, such as selector: app=web"))?;
@@ -258,7 +258,7 @@ impl Checked<'_> {
         })
     }
 
-    fn restore(&self) -> Result<Restore, ScenarioError> {
+    fn restore(&self) -> Result<Restore> {
         match (self.raw.keep, self.raw.lasts) {
             (true, Some(_)) => {
                 Err(self.wrong("keep", "for says when it is changed back: remove one of the two"))
@@ -269,17 +269,17 @@ impl Checked<'_> {
         }
     }
 
-    fn node(&self) -> Result<String, ScenarioError> {
+    fn node(&self) -> Result<String> {
         let node = self.raw.node.clone().filter(|node| !node.is_empty());
         node.ok_or_else(|| self.needs("a node, such as node: node-1"))
     }
 
-    fn workload(&self) -> Result<Workload, ScenarioError> {
+    fn workload(&self) -> Result<Workload> {
         self.workload_and_manifest().map(|(workload, _)| workload)
     }
 
     /// Returns the workload, and the manifest that makes it, if there are manifests.
-    fn workload_and_manifest(&self) -> Result<(Workload, Option<&Value>), ScenarioError> {
+    fn workload_and_manifest(&self) -> Result<(Workload, Option<&Value>)> {
         let text = self.raw.workload.as_deref();
         let text = text.ok_or_else(|| self.needs("a workload, such as workload: deployment/web"))?;
         let workload: Workload = text.parse().map_err(|why: String| self.wrong("workload", why))?;
@@ -295,7 +295,7 @@ impl Checked<'_> {
         self.manifests.iter().find(|object| object["kind"] == kind && object["metadata"]["name"] == name)
     }
 
-    fn check_container(&self, container: &str, manifest: Option<&Value>) -> Result<(), ScenarioError> {
+    fn check_container(&self, container: &str, manifest: Option<&Value>) -> Result<()> {
         let Some(manifest) = manifest else { return Ok(()) };
         let spec = &manifest["spec"]["template"]["spec"];
         let lists = ["containers", "initContainers"].map(|list| spec[list].as_array());
@@ -311,7 +311,7 @@ impl Checked<'_> {
         Err(self.wrong("container", format!("there is no {container:?}, but {}", names.join(", "))))
     }
 
-    fn object(&self) -> Result<Object, ScenarioError> {
+    fn object(&self) -> Result<Object> {
         let form = "an object, such as object: {apiVersion: apps/v1, kind: Deployment, name: web}";
         let object = self.raw.object.as_ref().ok_or_else(|| self.needs(form))?;
         let kind = &object.kind;
@@ -331,7 +331,7 @@ impl Checked<'_> {
         Ok(object.clone())
     }
 
-    fn patch(&self) -> Result<Patch, ScenarioError> {
+    fn patch(&self) -> Result<Patch> {
         let body = self.raw.patch.clone().filter(|patch| !patch.is_null());
         let body = body.ok_or_else(|| self.needs("a patch, such as patch: {spec: {minReadySeconds: 5}}"))?;
         let patch_type = self.raw.patch_type.unwrap_or_default();

@@ -49,6 +49,7 @@ pub struct Sleepers {
 
 /// Reason why the ending of pods cannot be read or set.
 #[derive(Debug, Error)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum EndingError {
     /// The text cannot be read or written.
     #[error(transparent)]
@@ -58,58 +59,34 @@ pub enum EndingError {
     NoWorkload(String),
     /// A container is not there.
     #[error("{workload} has no container {container}: it has {known}")]
-    NoContainer {
-        /// The workload.
-        workload: String,
-        /// The container that was asked for.
-        container: String,
-        /// Names of the containers that it has.
-        known: String,
-    },
+    NoContainer { workload: String, container: String, known: String },
     /// It is not known which container serves.
     #[error(
         "{workload} has several containers ({known}), and none declares a port that a Service uses: name one with --container"
     )]
-    Ambiguous {
-        /// The workload.
-        workload: String,
-        /// Its containers.
-        known: String,
-    },
+    Ambiguous { workload: String, known: String },
     /// A hook does something else.
     #[error(
         "container {container} of {workload} has a preStop hook that is no sleep, so it is not changed; {instead}"
     )]
-    Hook {
-        /// The workload.
-        workload: String,
-        /// The container.
-        container: String,
-        /// Alternative for the user.
-        instead: String,
-    },
+    Hook { workload: String, container: String, instead: String },
 }
 
 /// A container's preStop hook.
 #[derive(Clone, Debug, PartialEq)]
 enum Hook<'a> {
+    /// There is none.
     None,
     /// `sleep: {seconds: N}`.
     Action(u64),
     /// A program that sleeps: the words of its command before the number, and what comes before the number in its
     /// word.
-    Program {
-        words: &'a [Value],
-        prefix: &'static str,
-        seconds: u64,
-    },
+    Program { words: &'a [Value], prefix: &'static str, seconds: u64 },
     /// A shell that sleeps, and then runs this command.
-    Before {
-        command: &'a [Value],
-        seconds: u64,
-    },
+    Before { command: &'a [Value], seconds: u64 },
     /// A program that does more than sleep.
     Command(&'a [Value]),
+    /// A hook of another kind.
     Other,
 }
 
@@ -224,8 +201,7 @@ fn workload<'a>(objects: &'a [Object], title: &str) -> Result<(&'a Object, &'sta
 ///
 /// Fails if the workload is not there, or it is not clear which container counts.
 pub fn on_the_path(objects: &[Value], title: &str) -> Result<Vec<String>, EndingError> {
-    let objects: Vec<Object> =
-        objects.iter().cloned().enumerate().map(|(n, object)| Object::whole(n, object)).collect();
+    let objects = object::all(objects);
     let (object, pod) = workload(&objects, title)?;
     let targets = port::targets(object, pod, &objects);
     let serves = |container: &Value| {
@@ -260,8 +236,7 @@ pub fn on_the_path(objects: &[Value], title: &str) -> Result<Vec<String>, Ending
 ///
 /// Fails if the workload is not there, or a hook does something else.
 pub fn ending(objects: &[Value], sleepers: &Sleepers) -> Result<Ending, EndingError> {
-    let objects: Vec<Object> =
-        objects.iter().cloned().enumerate().map(|(n, object)| Object::whole(n, object)).collect();
+    let objects = object::all(objects);
     let (object, pod) = workload(&objects, &sleepers.workload)?;
     let (mut sleep_s, mut readiness_delay_s) = (None, None);
     for container in &sleepers.containers {
@@ -297,8 +272,7 @@ pub fn set_ending(objects: &mut [Value], sleepers: &Sleepers, ending: Ending) ->
     if self::ending(objects, sleepers)? == ending {
         return Ok(());
     }
-    let found: Vec<Object> =
-        objects.iter().cloned().enumerate().map(|(n, object)| Object::whole(n, object)).collect();
+    let found = object::all(objects);
     for edit in sleepers.edits(&found, ending)? {
         edit.apply(&mut objects[edit.document]);
     }

@@ -25,6 +25,11 @@ const KINDS: [(&str, &str, &[&str]); 7] = [
     ("argoproj.io/v1alpha1", "Rollout", &["ro"]),
 ];
 
+/// Returns objects that are whole documents.
+pub(super) fn all(objects: &[Value]) -> Vec<Object> {
+    objects.iter().cloned().enumerate().map(|(n, object)| Object::whole(n, object)).collect()
+}
+
 /// Returns the JSON pointer to an object's pod metadata and spec; `None` if the object is none of [`KINDS`], or a
 /// Rollout without a template.
 pub(super) fn pod(object: &Value) -> Option<&'static str> {

@@ -148,6 +148,7 @@ impl fmt::Display for KubernetesVersion {
 
 /// Reason why manifests cannot be changed.
 #[derive(Debug, Error)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum InjectError {
     /// The text is no manifest.
     #[error(transparent)]
@@ -156,12 +157,7 @@ pub enum InjectError {
     #[error(
         "{place}: this is a template ({text}), not a manifest: helm template CHART | rolldrop inject -f -"
     )]
-    Template {
-        /// File and line.
-        place: String,
-        /// The template's words.
-        text: String,
-    },
+    Template { place: String, text: String },
     /// The result is for a version that cannot run it.
     #[error("native sidecars need Kubernetes {since} or later, not {0}", since = KubernetesVersion::NATIVE_SIDECARS)]
     TooOld(KubernetesVersion),
@@ -172,18 +168,10 @@ pub enum InjectError {
     #[error(
         "no Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController or Rollout among the manifests{instead}"
     )]
-    NoWorkload {
-        /// Objects that have pods all the same, and what to do.
-        instead: String,
-    },
+    NoWorkload { instead: String },
     /// A workload that was named is not among the manifests.
     #[error("no {named} with a pod template among the manifests: there is {known}")]
-    NotThere {
-        /// The workload.
-        named: WorkloadName,
-        /// Titles of the workloads that there are.
-        known: String,
-    },
+    NotThere { named: WorkloadName, known: String },
     /// No workload uses the port that was asked for.
     #[error(
         "no workload declares port {0}, and no Service uses it: name the workload with --workload KIND/NAME"
@@ -194,12 +182,7 @@ pub enum InjectError {
     Refused(Vec<String>),
     /// One of the others, of a file.
     #[error("{file}: {error}")]
-    In {
-        /// Its name.
-        file: String,
-        /// Reason why its manifests cannot be changed.
-        error: Box<InjectError>,
-    },
+    In { file: String, error: Box<InjectError> },
 }
 
 impl InjectError {

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::programs::Programs;
 use super::silence::{Losses, NoLosses, Settle};
 use crate::coordinator::caller::{Pauses, is_passing, may_have_been_done, retry_after};
-use crate::coordinator::error::CoordinatorError;
+use crate::coordinator::error::{CoordinatorError, Result};
 use crate::coordinator::session::Session;
 use crate::coordinator::viewer::{Standing, Wait};
 use rolldrop_kubernetes::pods::Candidate;
@@ -179,7 +179,7 @@ impl Acting<'_> {
         self.session.pods_ended()
     }
 
-    pub(super) async fn listed(&self, selector: &str) -> Result<Vec<Candidate>, CoordinatorError> {
+    pub(super) async fn listed(&self, selector: &str) -> Result<Vec<Candidate>> {
         let caller = &self.session.caller;
         let (what, params) = (format!("list pods {selector:?}"), ListParams::default().labels(selector));
         caller.list(&what, &caller.api(), &params).await
@@ -265,7 +265,7 @@ impl Acting<'_> {
         &self,
         mode: Option<Mode>,
         pod: Option<&Candidate>,
-        change: impl Future<Output = Result<T, CoordinatorError>>,
+        change: impl Future<Output = Result<T>>,
     ) -> (bool, Option<T>) {
         let sent = self.session.clock.now();
         let changed = change.await;

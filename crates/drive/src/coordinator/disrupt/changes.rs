@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::acting::{Acting, Disrupted, Insisting, Refusal, Twice};
 use crate::coordinator::edits::RESTARTED_AT;
-use crate::coordinator::error::CoordinatorError;
+use crate::coordinator::error::{CoordinatorError, Result};
 use crate::coordinator::gitops::{GitOps, controller_of};
 use crate::coordinator::journal::RUN_LABEL;
 use crate::coordinator::kinds::{resource_of, why_no_rollout};
@@ -23,24 +23,15 @@ const RESTART: Insisting = Insisting { success: 200, pause: Duration::from_secs(
 
 impl Acting<'_> {
     /// Reads a workload, if the run may change it.
-    pub(super) async fn workload(
-        &self,
-        workload: &Workload,
-    ) -> Result<(Api<DynamicObject>, Value), CoordinatorError> {
+    pub(super) async fn workload(&self, workload: &Workload) -> Result<(Api<DynamicObject>, Value)> {
         let resource = resource_of(workload.kind);
-        let caller = &self.session.caller;
-        let api = Api::<DynamicObject>::namespaced_with(caller.client.clone(), &caller.namespace, &resource);
+        let api = self.session.caller.dynamic_api(&resource);
         let current = self.as_it_is(&api, &resource.kind, &workload.name).await?;
         Ok((api, current))
     }
 
     /// Reads an object, if the run may change it.
-    async fn as_it_is(
-        &self,
-        api: &Api<DynamicObject>,
-        kind: &str,
-        name: &str,
-    ) -> Result<Value, CoordinatorError> {
+    async fn as_it_is(&self, api: &Api<DynamicObject>, kind: &str, name: &str) -> Result<Value> {
         let found = self.session.caller.read(api, &format!("read {kind} {name}"), name).await?;
         let found = serde_json::to_value(found).unwrap_or_default();
         // No controller manages what this run created, whatever the object was copied from.
@@ -56,18 +47,14 @@ impl Acting<'_> {
     }
 
     /// Checks that the workload replaces its pods when it is restarted.
-    pub(super) async fn check_restart(&self, workload: &Workload) -> Result<(), CoordinatorError> {
+    pub(super) async fn check_restart(&self, workload: &Workload) -> Result<()> {
         let (_, current) = self.workload(workload).await?;
         let workload = workload.to_string();
         why_no_rollout(&current).map_or(Ok(()), |why| Err(CoordinatorError::NoRollout { workload, why }))
     }
 
     /// Checks that the workload exists, and that not all its pods would end.
-    pub(super) async fn check_scale(
-        &self,
-        workload: &Workload,
-        replicas: u32,
-    ) -> Result<(), CoordinatorError> {
+    pub(super) async fn check_scale(&self, workload: &Workload, replicas: u32) -> Result<()> {
         self.workload(workload).await?;
         if replicas > 0 || self.disruption.allow_outage {
             return Ok(());
@@ -76,17 +63,13 @@ impl Acting<'_> {
     }
 
     /// Checks that the workload has this container.
-    pub(super) async fn check_container(
-        &self,
-        workload: &Workload,
-        container: &str,
-    ) -> Result<(), CoordinatorError> {
+    pub(super) async fn check_container(&self, workload: &Workload, container: &str) -> Result<()> {
         let (_, current) = self.workload(workload).await?;
         list_of(&current, workload, container).map(drop)
     }
 
     /// Checks that the API server accepts the patch, and that pods remain after it.
-    pub(super) async fn check_patch(&self, object: &Object, patch: &Patch) -> Result<(), CoordinatorError> {
+    pub(super) async fn check_patch(&self, object: &Object, patch: &Patch) -> Result<()> {
         let (api, current) = self.object(object).await?;
         let patched = self.session.try_patch(&api, &current, patch).await?;
         if patched["spec"]["replicas"] == 0 && !self.disruption.allow_outage {
@@ -95,7 +78,7 @@ impl Acting<'_> {
         Ok(())
     }
 
-    async fn object(&self, object: &Object) -> Result<(Api<DynamicObject>, Value), CoordinatorError> {
+    async fn object(&self, object: &Object) -> Result<(Api<DynamicObject>, Value)> {
         let Object { api_version, kind, name } = object;
         let caller = &self.session.caller;
         let (resource, scope) = caller.kind_of(api_version, kind).await?;
@@ -167,7 +150,7 @@ impl Acting<'_> {
     async fn changed(
         &self,
         restore: Restore,
-        change: impl Future<Output = Result<Option<u32>, CoordinatorError>>,
+        change: impl Future<Output = Result<Option<u32>>>,
     ) -> Disrupted {
         let (is_accepted, change) = self.noted(self.mode(), None, change).await;
         if let Some(change) = change.flatten() {
@@ -178,7 +161,7 @@ impl Acting<'_> {
 }
 
 /// Returns the field of the pod template that lists this container.
-fn list_of(current: &Value, workload: &Workload, container: &str) -> Result<&'static str, CoordinatorError> {
+fn list_of(current: &Value, workload: &Workload, container: &str) -> Result<&'static str> {
     let spec = &current["spec"]["template"]["spec"];
     let has = |list: &&str| {
         spec[*list].as_array().is_some_and(|list| list.iter().any(|found| found["name"] == container))

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::acting::{Acting, Disrupted, Insisting, Refusal, Twice};
 use crate::coordinator::caller::Caller;
-use crate::coordinator::error::CoordinatorError;
+use crate::coordinator::error::{CoordinatorError, Result};
 use crate::coordinator::journal::{Change, ObjectRef};
 use crate::coordinator::load_job::is_load_pod;
 use crate::coordinator::undo::ask_agent;
@@ -37,11 +37,7 @@ const SHUTDOWN: Insisting = Insisting { twice: Twice::Harmless, ..AGENT };
 impl Caller {
     /// Lists the pods on a node that are not terminating. Leaves out those of the node itself, of the system, and the
     /// load workers of this run.
-    pub(in crate::coordinator) async fn pods_on(
-        &self,
-        node: &str,
-        run: &str,
-    ) -> Result<Vec<Candidate>, CoordinatorError> {
+    pub(in crate::coordinator) async fn pods_on(&self, node: &str, run: &str) -> Result<Vec<Candidate>> {
         let what = format!("list the pods of node {node}");
         let api = Api::<Candidate>::all(self.client.clone());
         let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
@@ -62,7 +58,7 @@ impl Caller {
         disruption: &Disruption,
         node: &str,
         pods: Vec<Candidate>,
-    ) -> Result<(), CoordinatorError> {
+    ) -> Result<()> {
         let has_ours =
             |pods: &[Candidate]| pods.iter().any(|pod| pod.namespace().as_ref() == Some(&self.namespace));
         let had_ours = has_ours(&pods);
@@ -84,7 +80,7 @@ impl Caller {
         disruption: &Disruption,
         node: &str,
         going: &[Candidate],
-    ) -> Result<(), CoordinatorError> {
+    ) -> Result<()> {
         if disruption.allow_outage {
             return Ok(());
         }
@@ -121,14 +117,14 @@ impl Caller {
 
 impl Acting<'_> {
     /// Lists the pods that the action ends on a node.
-    async fn pods_ending(&self, node: &str) -> Result<Vec<Candidate>, CoordinatorError> {
+    async fn pods_ending(&self, node: &str) -> Result<Vec<Candidate>> {
         let run = self.session.journal().run().to_owned();
         let pods = self.session.caller.pods_on(node, &run).await?;
         Ok(ended_by(&self.disruption.action, pods))
     }
 
     /// Reads a node.
-    pub(super) async fn node(&self, node: &str) -> Result<(Api<DynamicObject>, Value), CoordinatorError> {
+    pub(super) async fn node(&self, node: &str) -> Result<(Api<DynamicObject>, Value)> {
         let caller = &self.session.caller;
         let resource = ApiResource::erase::<Node>(&());
         let api = Api::<DynamicObject>::all_with(caller.client.clone(), &resource);
@@ -137,7 +133,7 @@ impl Acting<'_> {
     }
 
     /// Checks that the node exists, and that the action may end its pods.
-    pub(super) async fn check_node(&self, node: &str) -> Result<(), CoordinatorError> {
+    pub(super) async fn check_node(&self, node: &str) -> Result<()> {
         self.node(node).await?;
         let (caller, run) = (&self.session.caller, self.session.journal().run().to_owned());
         let pods = caller.pods_on(node, &run).await?;
@@ -188,11 +184,7 @@ impl Acting<'_> {
     }
 
     /// Checks that the pods exist, and have the container.
-    pub(super) async fn check_crash(
-        &self,
-        pods: &Pods,
-        container: Option<&str>,
-    ) -> Result<(), CoordinatorError> {
+    pub(super) async fn check_crash(&self, pods: &Pods, container: Option<&str>) -> Result<()> {
         self.check_pods(pods).await?;
         let found = self.selected(pods).await?;
         found.iter().filter(|pod| pod.is_ready).try_for_each(|pod| kill_command(pod, container).map(drop))
@@ -245,10 +237,7 @@ fn restarts(pod: &PodEvent) -> i32 {
 }
 
 /// Returns the node whose agent kills a pod's container, and the command for it.
-fn kill_command<'a>(
-    pod: &'a Candidate,
-    container: Option<&str>,
-) -> Result<(&'a str, String), CoordinatorError> {
+fn kill_command<'a>(pod: &'a Candidate, container: Option<&str>) -> Result<(&'a str, String)> {
     let node = pod.node.as_deref().unwrap_or_default();
     let names = || pod.containers.iter().map(String::as_str);
     let (name, namespace) = (pod.name_any(), pod.namespace().unwrap_or_default());

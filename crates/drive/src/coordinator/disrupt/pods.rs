@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Pod, Service};
-use kube::api::{ApiResource, DeleteParams, DynamicObject, EvictParams, Preconditions};
+use kube::api::{ApiResource, DeleteParams, EvictParams, Preconditions};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 use super::acting::{Acting, Disrupted, Insisting, Refusal, Twice};
 use super::recovery::Whole;
 use crate::coordinator::claims::{Choice, Claims, oldest_ready_first};
-use crate::coordinator::error::CoordinatorError;
+use crate::coordinator::error::{CoordinatorError, Result};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::Mode;
 use rolldrop_scenario::{Action, Count, Pods, Restore};
@@ -28,7 +28,7 @@ const EVICTION: Insisting = Insisting { success: 201, pause: Duration::from_secs
 
 impl Acting<'_> {
     /// Checks that the selector matches a pod, and that not all would end at once.
-    pub(super) async fn check_pods(&self, pods: &Pods) -> Result<(), CoordinatorError> {
+    pub(super) async fn check_pods(&self, pods: &Pods) -> Result<()> {
         let choice = Claims::default().sort(self.selected(pods).await?);
         let first = self.disruption.chosen(pods, 0, &choice.ready);
         let first = &first[..pods.batch.unwrap_or(first.len()).min(first.len())];
@@ -36,7 +36,7 @@ impl Acting<'_> {
     }
 
     /// Lists the pods that a selector matches; no match is an error.
-    pub(super) async fn selected(&self, pods: &Pods) -> Result<Vec<Candidate>, CoordinatorError> {
+    pub(super) async fn selected(&self, pods: &Pods) -> Result<Vec<Candidate>> {
         let found = self.listed(&pods.selector).await?;
         if found.is_empty() {
             let (selector, namespace) = (pods.selector.clone(), self.session.caller.namespace.clone());
@@ -51,7 +51,7 @@ impl Acting<'_> {
         pods: &Pods,
         going: &[Candidate],
         Choice { ready, leaving, .. }: &Choice,
-    ) -> Result<(), CoordinatorError> {
+    ) -> Result<()> {
         if self.disruption.allow_outage || going.is_empty() {
             return Ok(());
         }
@@ -170,11 +170,7 @@ impl Acting<'_> {
     }
 
     /// Checks that the pods exist, and that a Service selects each of them by a label.
-    pub(super) async fn check_relabel(
-        &self,
-        pods: &Pods,
-        label: Option<&str>,
-    ) -> Result<(), CoordinatorError> {
+    pub(super) async fn check_relabel(&self, pods: &Pods, label: Option<&str>) -> Result<()> {
         self.check_pods(pods).await?;
         for pod in oldest_ready_first(self.selected(pods).await?) {
             self.label_of(&pod, label).await?;
@@ -184,7 +180,7 @@ impl Acting<'_> {
 
     /// Returns the label by which the pod leaves its Service: the named one, or one that a Service selects it by. Of
     /// several, prefers one that only Services use.
-    async fn label_of(&self, pod: &Candidate, named: Option<&str>) -> Result<String, CoordinatorError> {
+    async fn label_of(&self, pod: &Candidate, named: Option<&str>) -> Result<String> {
         let wrong = |why: String| CoordinatorError::Relabel { pod: pod.name_any(), why };
         let of_service = |service: Service| service.spec.and_then(|spec| spec.selector);
         let selectors = self.session.caller.list_kind_as(of_service).await?;
@@ -221,9 +217,7 @@ impl Acting<'_> {
         whole: &mut Whole,
     ) -> Result<Disrupted, Refusal> {
         let (going, mut done) = self.take(pods, repetition, &mut None, whole).await?;
-        let caller = &self.session.caller;
-        let resource = ApiResource::erase::<Pod>(&());
-        let api = Api::<DynamicObject>::namespaced_with(caller.client.clone(), &caller.namespace, &resource);
+        let api = self.session.caller.dynamic_api(&ApiResource::erase::<Pod>(&()));
         let mut changes = Vec::new();
         for pod in &going {
             let label = match self.label_of(pod, label).await {

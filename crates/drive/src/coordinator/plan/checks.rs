@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{DynamicObject, ListParams};
+use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ use super::call::Plan;
 use super::expected::{self, Made};
 use crate::coordinator::caller::Caller;
 use crate::coordinator::claims::Choice;
-use crate::coordinator::error::CoordinatorError;
+use crate::coordinator::error::{CoordinatorError, Result};
 use crate::coordinator::kinds::{resource_of, why_no_rollout};
 use crate::coordinator::load_job::takes_pods;
 use rolldrop_kubernetes::guard::names::in_path;
@@ -65,11 +65,7 @@ const fn may_change_counts(action: &Action) -> bool {
 
 impl Checks<'_> {
     /// Checks each disruption, and that no two of them get in each other's way. Adds findings to the plan.
-    pub(super) async fn disruptions(
-        &self,
-        disruptions: &[Disruption],
-        plan: &mut Plan,
-    ) -> Result<(), CoordinatorError> {
+    pub(super) async fn disruptions(&self, disruptions: &[Disruption], plan: &mut Plan) -> Result<()> {
         let behind = self.services_of_targets().await?;
         let mut aimed = Vec::new();
         for (index, disruption) in disruptions.iter().enumerate() {
@@ -107,7 +103,7 @@ impl Checks<'_> {
     }
 
     /// Checks that pods match, as many as the disruption takes, and that no more end than may end at once.
-    async fn check_pods(&self, aimed: &Aimed<'_>) -> Result<(), CoordinatorError> {
+    async fn check_pods(&self, aimed: &Aimed<'_>) -> Result<()> {
         let Aimed { index, disruption, pods, found } = aimed;
         let (key, ready) = (key_of(*index), &found.ready);
         if ready.is_empty() && found.leaving.is_empty() {
@@ -144,7 +140,7 @@ impl Checks<'_> {
     }
 
     /// Returns the Services of the targets; `None` if the pods of a target are not known, as those of a URL.
-    async fn services_of_targets(&self) -> Result<Option<Vec<Value>>, CoordinatorError> {
+    async fn services_of_targets(&self) -> Result<Option<Vec<Value>>> {
         let mut services = Vec::new();
         for target in &self.scenario.targets {
             let Place::Service { name, .. } = &target.place else { return Ok(None) };
@@ -187,7 +183,7 @@ impl Checks<'_> {
     }
 
     /// Checks that disruptions at the same time find enough pods for both.
-    fn check_pairs(&self, aimed: &[Aimed<'_>]) -> Result<(), CoordinatorError> {
+    fn check_pairs(&self, aimed: &[Aimed<'_>]) -> Result<()> {
         for (number, second) in aimed.iter().enumerate() {
             let first = aimed[..number].iter().find(|first| self.compete(first, second));
             let Some(first) = first else { continue };
@@ -232,20 +228,14 @@ impl Checks<'_> {
     }
 
     /// Checks that the workload exists, and that it replaces its pods if the action is to restart them.
-    async fn check_workload(
-        &self,
-        index: usize,
-        disruption: &Disruption,
-        workload: &Workload,
-    ) -> Result<(), CoordinatorError> {
+    async fn check_workload(&self, index: usize, disruption: &Disruption, workload: &Workload) -> Result<()> {
         let key = format!("{}.workload", key_of(index));
         let own = self.scenario.manifests.iter().find(|object| workload.is(object)).cloned();
         let found = match own {
             Some(own) => own,
             None => {
-                let Caller { client, namespace, .. } = self.caller;
-                let resource = resource_of(workload.kind);
-                let api = Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &resource);
+                let namespace = &self.caller.namespace;
+                let api = self.caller.dynamic_api(&resource_of(workload.kind));
                 match self.caller.find(&api, &format!("read {workload}"), &workload.name).await {
                     Err(CoordinatorError::Api { .. }) => return Ok(()),
                     found => match found? {
@@ -271,7 +261,7 @@ impl Checks<'_> {
         }
     }
 
-    fn check_scale(&self, index: usize, disruption: &Disruption) -> Result<(), CoordinatorError> {
+    fn check_scale(&self, index: usize, disruption: &Disruption) -> Result<()> {
         match &disruption.action {
             Action::Scale { workload, replicas: 0, .. } if !disruption.allow_outage => {
                 let (action, of) = (disruption.action.name(), workload.to_string());
@@ -283,12 +273,7 @@ impl Checks<'_> {
     }
 
     /// Checks that the node exists, and that not all pods end with it.
-    async fn check_node(
-        &self,
-        index: usize,
-        disruption: &Disruption,
-        node: &str,
-    ) -> Result<(), CoordinatorError> {
+    async fn check_node(&self, index: usize, disruption: &Disruption, node: &str) -> Result<()> {
         let key = format!("{}.node", key_of(index));
         let nodes = Api::<Node>::all(self.caller.client.clone());
         let part = in_path(node);
@@ -321,12 +306,7 @@ impl Checks<'_> {
         Ok(())
     }
 
-    async fn check_live_node(
-        &self,
-        disruption: &Disruption,
-        node: &str,
-        key: &str,
-    ) -> Result<(), CoordinatorError> {
+    async fn check_live_node(&self, disruption: &Disruption, node: &str, key: &str) -> Result<()> {
         // Without the right to list the pods, the run checks this, if it begins at all.
         let Ok(pods) = self.caller.pods_on(node, "").await else { return Ok(()) };
         let checked = self.caller.check_node(disruption, node, pods).await;

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::call::{About, Plan};
 use crate::coordinator::caller::Caller;
-use crate::coordinator::error::CoordinatorError;
+use crate::coordinator::error::{CoordinatorError, Result};
 use crate::coordinator::kinds::resource_of;
 use crate::coordinator::undo::agent_path;
 use rolldrop_scenario::{Action, Count, Disruption, Object, Pods, Repeat, Restore, Workload};
@@ -130,11 +130,7 @@ impl Plan {
 
 impl Caller {
     /// Checks that the cluster offers an action for which Kubernetes has no call.
-    pub(super) async fn plan_means(
-        &self,
-        disruption: &Disruption,
-        plan: &mut Plan,
-    ) -> Result<(), CoordinatorError> {
+    pub(super) async fn plan_means(&self, disruption: &Disruption, plan: &mut Plan) -> Result<()> {
         let (node, command, instead) = match &disruption.action {
             Action::NodeShutdown { node, .. } => (
                 Some(node),
@@ -181,7 +177,7 @@ impl Caller {
         Err(CoordinatorError::NotOffered { action, path, answer, instead })
     }
 
-    async fn any_node(&self) -> Result<String, CoordinatorError> {
+    async fn any_node(&self) -> Result<String> {
         let what = "list nodes";
         let nodes = Api::<Node>::all(self.client.clone());
         let first = ListParams::default().limit(1);
@@ -190,12 +186,7 @@ impl Caller {
     }
 
     /// Adds the calls that check if an action is possible and within its limits.
-    pub(super) async fn plan_check(
-        &self,
-        disruption: &Disruption,
-        why: &str,
-        plan: &mut Plan,
-    ) -> Result<(), CoordinatorError> {
+    pub(super) async fn plan_check(&self, disruption: &Disruption, why: &str, plan: &mut Plan) -> Result<()> {
         match &disruption.action {
             Action::DeletePod(pods) | Action::Evict(pods) | Action::Crash { pods, .. } => {
                 self.plan_pods(disruption, pods, why, plan);
@@ -247,7 +238,7 @@ impl Caller {
         About::all(resource_of(workload.kind), Some(&self.namespace)).named(&workload.name)
     }
 
-    async fn object(&self, object: &Object, plan: &mut Plan) -> Result<About, CoordinatorError> {
+    async fn object(&self, object: &Object, plan: &mut Plan) -> Result<About> {
         let Object { api_version, kind, name } = object;
         let (resource, scope) = self.kind_of(api_version, kind).await?;
         if scope != Scope::Namespaced {
@@ -263,7 +254,7 @@ impl Caller {
         disruptions: &[Disruption],
         plan: &mut Plan,
         undo: &mut Plan,
-    ) -> Result<(), CoordinatorError> {
+    ) -> Result<()> {
         let mut due: Vec<(Duration, &Disruption)> = Vec::new();
         for disruption in disruptions {
             let times = match disruption.repeat {
@@ -296,7 +287,7 @@ impl Caller {
         at: &dyn Display,
         plan: &mut Plan,
         undo: &mut Plan,
-    ) -> Result<(), CoordinatorError> {
+    ) -> Result<()> {
         match &disruption.action {
             Action::DeletePod(pods) | Action::Evict(pods) => {
                 self.plan_pods(disruption, pods, &format!("{at}: which are ready"), plan);

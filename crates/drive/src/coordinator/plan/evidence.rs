@@ -6,7 +6,7 @@ use kube::{Api, ResourceExt};
 
 use super::call::{About, Plan};
 use crate::coordinator::caller::Caller;
-use crate::coordinator::error::CoordinatorError;
+use crate::coordinator::error::{CoordinatorError, Result};
 use crate::coordinator::service_proxy;
 use rolldrop_record::Evidence;
 use rolldrop_record::service_proxy::ServiceProxy;
@@ -25,7 +25,7 @@ impl Caller {
         scenario: &Scenario,
         load_workers: Option<usize>,
         plan: &mut Plan,
-    ) -> Result<(), CoordinatorError> {
+    ) -> Result<()> {
         match scenario.load.settings.evidence {
             None => return Ok(()),
             Some(Evidence::Conntrack) => {}

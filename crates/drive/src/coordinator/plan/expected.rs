@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::coordinator::caller::Caller;
 use crate::coordinator::claims::{Choice, Claims};
-use crate::coordinator::error::CoordinatorError;
+use crate::coordinator::error::{CoordinatorError, Result};
 use crate::coordinator::limits::{Bounds, Round, number_of, selects};
 use rolldrop_kubernetes::guard::label_selector;
 use rolldrop_kubernetes::pods::Candidate;
@@ -101,7 +101,7 @@ impl Made {
         caller: &Caller,
         action: &Action,
         ready: &[Candidate],
-    ) -> Result<Bounds, CoordinatorError> {
+    ) -> Result<Bounds> {
         let mut bounds = caller.bounds(action).await?;
         bounds.budgets.extend(self.budgets.iter().cloned().map(|budget| as_synced(budget, ready)));
         if Bounds::has_deployments(action) {
@@ -113,11 +113,7 @@ impl Made {
 
 /// Returns the pods that a disruption will find: existing ones, and those that the manifests create. `None` if they
 /// cannot be known.
-pub(super) async fn found(
-    caller: &Caller,
-    made: &Made,
-    selector: &str,
-) -> Result<Option<Choice>, CoordinatorError> {
+pub(super) async fn found(caller: &Caller, made: &Made, selector: &str) -> Result<Option<Choice>> {
     let what = format!("list pods {selector:?}");
     let params = ListParams::default().labels(selector);
     let there = match caller.list_as(&what, &caller.api::<Candidate>(), &params, |pod| pod).await? {

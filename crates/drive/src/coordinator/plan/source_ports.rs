@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::call::Plan;
 use super::checks::Checks;
-use crate::coordinator::error::CoordinatorError;
+use crate::coordinator::error::Result;
 use rolldrop_record::load::{PortRange, TIME_WAIT, ephemeral_of};
 use rolldrop_scenario::Place;
 use rolldrop_sidecar::inject;
@@ -22,7 +22,7 @@ impl Checks<'_> {
         workloads: &[Value],
         length: Option<Duration>,
         plan: &mut Plan,
-    ) -> Result<(), CoordinatorError> {
+    ) -> Result<()> {
         let settings = &self.scenario.load.settings;
         let with_sidecar = |workload: &&Value| !annotation(workload).is_null();
         if settings.reuse_ports || !workloads.iter().any(|workload| with_sidecar(&workload)) {
@@ -55,7 +55,7 @@ impl Checks<'_> {
 
     /// Returns the number of fresh connections per second to each pod of each workload; 0 where the number of pods is
     /// not known.
-    async fn fresh_per_pod(&self, workloads: &[Value]) -> Result<Vec<f64>, CoordinatorError> {
+    async fn fresh_per_pod(&self, workloads: &[Value]) -> Result<Vec<f64>> {
         let targets = &self.scenario.targets;
         let turns: u32 = targets.iter().map(|target| target.weight).sum();
         let mut rates = vec![0.0; workloads.len()];
@@ -81,7 +81,7 @@ impl Checks<'_> {
 
     /// Returns true if the pods have loopback addresses, as in the embedded cluster's userspace dataplane, where the
     /// kernel releases a port after a second.
-    async fn is_over_loopback(&self) -> Result<bool, CoordinatorError> {
+    async fn is_over_loopback(&self) -> Result<bool> {
         let remotes = self.caller.expected_remotes(self.scenario).await?;
         let is_loopback = |remote: &String| {
             remote.parse::<std::net::SocketAddr>().is_ok_and(|remote| remote.ip().is_loopback())

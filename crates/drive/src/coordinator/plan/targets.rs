@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::call::Plan;
 use super::checks::Checks;
 use crate::coordinator::caller::Caller;
-use crate::coordinator::error::CoordinatorError;
+use crate::coordinator::error::Result;
 use crate::coordinator::preflight;
 use crate::coordinator::ways::{self, Way};
 use rolldrop_kubernetes::guard::names::in_path;
@@ -37,10 +37,7 @@ impl Caller {
     ///
     /// # Errors
     /// Fails if the API server does not answer.
-    pub async fn expected_remotes(
-        &self,
-        scenario: &Scenario,
-    ) -> Result<Option<Vec<Option<String>>>, CoordinatorError> {
+    pub async fn expected_remotes(&self, scenario: &Scenario) -> Result<Option<Vec<Option<String>>>> {
         let mut remotes = Vec::new();
         let mut standing_in: Vec<(&str, Option<&str>, Option<&str>)> = Vec::new();
         for target in &scenario.targets {
@@ -70,18 +67,14 @@ impl Caller {
         Ok(Some(remotes))
     }
 
-    async fn address_of_node(&self, node: &str) -> Result<Option<String>, CoordinatorError> {
+    async fn address_of_node(&self, node: &str) -> Result<Option<String>> {
         let (nodes, part) = (Api::<Node>::all(self.client.clone()), in_path(node));
         let node = self.ask(&format!("read Node {node}"), || nodes.get(&part)).await?;
         Ok(node.ok().and_then(|node| ways::address(&node)))
     }
 
     /// Returns the address of a Service, or that of another Service if it does not exist yet.
-    async fn address_like(
-        &self,
-        name: &str,
-        manifests: &[Value],
-    ) -> Result<Option<String>, CoordinatorError> {
+    async fn address_like(&self, name: &str, manifests: &[Value]) -> Result<Option<String>> {
         let is_own = manifests.iter().any(|m| m["kind"] == "Service" && m["metadata"]["name"] == *name);
         let (namespace, name) = if is_own { ANY_SERVICE } else { (self.namespace.as_str(), name) };
         let (services, part) = (Api::<Service>::namespaced(self.client.clone(), namespace), in_path(name));
@@ -94,7 +87,7 @@ impl Caller {
 impl Checks<'_> {
     /// Checks that each target's Service exists and has its port, and, if the target names a node, that the NodePort
     /// can be reached through that node. Adds findings to the plan.
-    pub(super) async fn targets(&self, plan: &mut Plan) -> Result<(), CoordinatorError> {
+    pub(super) async fn targets(&self, plan: &mut Plan) -> Result<()> {
         let is_list = self.scenario.resolved()["spec"]["target"].is_array();
         for (index, target) in self.scenario.targets.iter().enumerate() {
             let Place::Service { name, port, path, node } = &target.place else { continue };
@@ -117,11 +110,7 @@ impl Checks<'_> {
     }
 
     /// Returns the Service, and true if the manifests create it; `None` if it cannot be read.
-    pub(super) async fn service_of_target(
-        &self,
-        name: &str,
-        key: &str,
-    ) -> Result<Option<(Service, bool)>, CoordinatorError> {
+    pub(super) async fn service_of_target(&self, name: &str, key: &str) -> Result<Option<(Service, bool)>> {
         let is_it = |object: &&Value| object["kind"] == "Service" && object["metadata"]["name"] == *name;
         if let Some(own) = self.scenario.manifests.iter().find(is_it) {
             return Ok(serde_json::from_value(own.clone()).ok().map(|service| (service, true)));
@@ -140,7 +129,7 @@ impl Checks<'_> {
         }
     }
 
-    fn has_node_port(&self, way: &Way<'_>, port: &ServicePort, is_own: bool) -> Result<(), CoordinatorError> {
+    fn has_node_port(&self, way: &Way<'_>, port: &ServicePort, is_own: bool) -> Result<()> {
         let kind = way.service.spec.as_ref().and_then(|spec| spec.type_.as_deref());
         // The API server chooses the number when the Service is created.
         let will_have = is_own && matches!(kind, Some("NodePort" | "LoadBalancer"));
@@ -148,7 +137,7 @@ impl Checks<'_> {
     }
 
     /// Checks that the node exists, is ready and has an address.
-    async fn check_target_node(&self, to: &NodePort<'_>) -> Result<(), CoordinatorError> {
+    async fn check_target_node(&self, to: &NodePort<'_>) -> Result<()> {
         let (nodes, part) = (Api::<Node>::all(self.caller.client.clone()), in_path(to.node));
         let wrong = |why: String| Err(self.scenario.invalid(to.key, why).into());
         let node = match self.caller.ask(&format!("read Node {}", to.node), || nodes.get(&part)).await? {
@@ -182,7 +171,7 @@ impl Checks<'_> {
     }
 
     /// Checks that the node has a ready pod of the Service: with `externalTrafficPolicy: Local` it answers only then.
-    async fn check_local_pods(&self, to: &NodePort<'_>, plan: &mut Plan) -> Result<(), CoordinatorError> {
+    async fn check_local_pods(&self, to: &NodePort<'_>, plan: &mut Plan) -> Result<()> {
         let spec = to.service.spec.clone().unwrap_or_default();
         let Some(selector) = spec.selector.filter(|selector| !selector.is_empty()) else { return Ok(()) };
         if spec.external_traffic_policy.as_deref() != Some("Local") {

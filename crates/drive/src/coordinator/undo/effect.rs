@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Change, Outcome, Undone};
 use crate::coordinator::caller::Caller;
-use crate::coordinator::error::CoordinatorError;
+use crate::coordinator::error::{CoordinatorError, Result};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_sidecar::observed::controller;
 
@@ -85,7 +85,7 @@ impl Awaited {
 
     /// Describes what is still missing, and returns the longest grace period of the pods among that. Returns `None` if
     /// nothing is.
-    async fn pending(&self, caller: &Caller) -> Result<Option<(String, Duration)>, CoordinatorError> {
+    async fn pending(&self, caller: &Caller) -> Result<Option<(String, Duration)>> {
         let pods: Vec<Candidate> = caller.list("list pods", &caller.api(), &ListParams::default()).await?;
         let missing = match self.restored[..] {
             [] => None,

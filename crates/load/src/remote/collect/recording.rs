@@ -15,7 +15,6 @@ use tokio::sync::mpsc::Receiver;
 use super::CollectError;
 use crate::latency_log::{ByOutcome, LatencyLog, LogFile};
 use crate::live::Batch;
-use crate::tally;
 use rolldrop_record::LIVE_DIR;
 use rolldrop_record::parts::{self, PartWriter, Row};
 use rolldrop_record::{Clock, Outcome, RequestRow, RunDir, RunDirError, Stamp};
@@ -59,10 +58,7 @@ impl Seconds<'_> {
         let second = self.open.entry(n.max(self.first)).or_default();
         for (outcome, packed) in &batch.response {
             match packed.unpack() {
-                Ok(times) => {
-                    let added = second.entry(*outcome).or_insert_with(tally::histogram).add(&times);
-                    debug_assert!(added.is_ok(), "it grows as needed: {added:?}");
-                }
+                Ok(times) => second.entry(*outcome).or_default().merge(&times),
                 Err(error) => tracing::warn!(%error, "a load worker's latencies are missing"),
             }
         }

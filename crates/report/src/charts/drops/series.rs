@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::axis::{Break, nice_step, right_end};
+use super::super::axis::{Break, bin_of, nice_step, right_end};
 use super::MARKS;
 use crate::words;
 use rolldrop_explain::Analysis;
@@ -264,10 +264,4 @@ fn window<'a>(t: &'a Termination, consumer: &Consumer<'_>) -> Option<&'a Window>
         Some(_) => t.windows.get(consumer.index),
         None => words::longest_window(t),
     }
-}
-
-pub(super) fn bin_of(offset_s: f64, bin_s: f64) -> i64 {
-    #[expect(clippy::cast_possible_truncation, reason = "saturates, and the axis has about a hundred bins")]
-    let bin = (offset_s / bin_s).floor() as i64;
-    bin
 }

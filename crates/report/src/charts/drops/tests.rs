@@ -1,6 +1,6 @@
 //! Tests of what the chart plots and says.
 
-use super::series::bin_of;
+use super::super::axis::bin_of;
 use super::*;
 use crate::samples;
 use rolldrop_explain::model::{Bounded, Candidate, LossGroup, TargetResult, Why};

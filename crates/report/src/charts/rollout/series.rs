@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::axis::nice_step;
+use super::super::axis::{bin_of, nice_step};
 use super::super::timeline::{self, Column};
 use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{Bounded, Lost, PodSpan, RunResult, Stage, Termination};
@@ -336,12 +336,6 @@ fn in_rules(terminations: &[&Termination], consumer: usize) -> Vec<InRules> {
 fn add(losses: &mut Losses, request: &Lost, whose: Whose, bin_s: f64) {
     let bin = losses.entry(bin_of(request.begun_s, bin_s)).or_default();
     *bin.entry((whose, request.outcome)).or_default() += 1;
-}
-
-pub(super) fn bin_of(at_s: f64, bin_s: f64) -> i64 {
-    #[expect(clippy::cast_possible_truncation, reason = "saturates, and the axis has some hundred bins")]
-    let bin = (at_s / bin_s).floor() as i64;
-    bin
 }
 
 /// Returns the phases of a pod, within the axis.
