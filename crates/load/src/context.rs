@@ -62,7 +62,7 @@ impl Context {
         sent: Stamp,
         future: F,
     ) -> Result<F::Output, Failure> {
-        match self.plan.settings.first_byte_timeout {
+        match self.plan.settings.timeout.first_byte {
             None => Ok(future.await),
             Some(limit) => {
                 let read = self.deadlines.within(sent, limit, future).await;

@@ -19,7 +19,7 @@ use super::tls;
 pub use error::PlanError;
 use rolldrop_record::load::limits::{MAX_DURATION, MAX_RATE, MAX_RETRIES, MAX_STREAMS, MAX_WORKERS};
 use rolldrop_record::load::{
-    Arrivals, Connections, Http, Length, Pace, Settings, Stage, TlsSettings, are_statuses, defaults,
+    Arrivals, ConnectionMode, Http, Length, Load, Pace, Stage, TlsSettings, are_statuses, defaults,
 };
 use rolldrop_record::{Outcome, RunId};
 use target::{cycle, plan_target};
@@ -49,7 +49,7 @@ pub struct Share {
 /// A load that can be carried out.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    pub(super) settings: Settings,
+    pub(super) settings: Load,
     /// The part that the ids of all its requests share.
     pub(super) run: RunId,
     pub(super) share: Share,
@@ -71,13 +71,13 @@ impl Plan {
     ///
     /// # Errors
     /// Returns an error if they cannot be carried out; it tells which setting is wrong, and what is allowed.
-    pub fn new(settings: Settings) -> Result<Self, PlanError> {
-        let settings = Settings { http: spoken(&settings), ..settings };
+    pub fn new(settings: Load) -> Result<Self, PlanError> {
+        let settings = Load { http: spoken(&settings), ..settings };
         check_duration("a warm-up", settings.warmup, true)?;
-        check_duration("a connect timeout", settings.connect_timeout, false)?;
-        check_duration("a TLS timeout", settings.tls_timeout, false)?;
-        check_duration("a response timeout", settings.response_timeout, false)?;
-        if let Some(limit) = settings.first_byte_timeout {
+        check_duration("a connect timeout", settings.timeout.connect, false)?;
+        check_duration("a TLS timeout", settings.timeout.tls, false)?;
+        check_duration("a response timeout", settings.timeout.response, false)?;
+        if let Some(limit) = settings.timeout.first_byte {
             check_duration("a first-byte timeout", limit, false)?;
         }
         check_duration("a spin", settings.spin, true)?;
@@ -95,29 +95,31 @@ impl Plan {
         if settings.targets.is_empty() {
             return Err(PlanError::NoTarget);
         }
-        if settings.retries > MAX_RETRIES {
-            return Err(PlanError::Retries(settings.retries));
+        if settings.retry.times > MAX_RETRIES {
+            return Err(PlanError::Retries(settings.retry.times));
         }
-        let limits =
-            [("the most requests", settings.max_requests.is_some()), ("the age", settings.max_age.is_some())];
+        let limits = [
+            ("the most requests", settings.connections.max_requests.is_some()),
+            ("the age", settings.connections.max_age.is_some()),
+        ];
         if let Some((limit, _)) = limits.iter().find(|(_, is_given)| *is_given)
-            && settings.connections == Connections::Fresh
+            && settings.connections.mode == ConnectionMode::Fresh
         {
             return Err(PlanError::FreshLimit(limit));
         }
-        if settings.max_requests == Some(0) {
+        if settings.connections.max_requests == Some(0) {
             return Err(PlanError::MaxRequests);
         }
         check_http(&settings)?;
-        if let Some(age) = settings.max_age {
+        if let Some(age) = settings.connections.max_age {
             check_duration("a connection's age", age, false)?;
         }
-        check_duration("a retry's delay", settings.retry_delay, true)?;
+        check_duration("a retry's delay", settings.retry.delay, true)?;
         let targets = settings.targets.iter().map(|target| plan_target(target, &settings));
         let targets = targets.collect::<Result<Vec<PlannedTarget>, _>>()?;
         let tls = plan_tls(&settings, &targets)?;
         let cycle = cycle(&settings.targets)?;
-        let max_connections = settings.max_connections.unwrap_or_else(|| default_connections(&settings));
+        let max_connections = settings.connections.max.unwrap_or_else(|| default_connections(&settings));
         if max_connections < settings.workers {
             return Err(PlanError::TooFewConnections { max: max_connections, workers: settings.workers });
         }
@@ -190,7 +192,7 @@ impl Plan {
             Pace::Closed(_) => defaults::CLOSED_LOOP_STREAMS,
             Pace::Open(_) => defaults::STREAMS,
         };
-        self.settings.streams.unwrap_or(default)
+        self.settings.connections.streams.unwrap_or(default)
     }
 
     /// Returns the length of the whole schedule, warm-up included; `None` if that is not known before the end.
@@ -257,7 +259,7 @@ pub(super) fn part_of(total: u64, worker: usize, workers: usize) -> u64 {
 
 /// Returns the HTTP version of the requests, unless TLS negotiates it: gRPC needs HTTP/2. With WebSocket targets, which
 /// begin with HTTP/1.1, all targets use that version.
-fn spoken(settings: &Settings) -> Http {
+fn spoken(settings: &Load) -> Http {
     match settings.http {
         Http::Auto if settings.grpc.is_some() => Http::Http2,
         Http::Auto if has_scheme(settings, &["ws:", "wss:"]) => Http::Http1,
@@ -266,11 +268,11 @@ fn spoken(settings: &Settings) -> Http {
     }
 }
 
-fn has_scheme(settings: &Settings, schemes: &[&str]) -> bool {
+fn has_scheme(settings: &Load, schemes: &[&str]) -> bool {
     settings.targets.iter().any(|target| schemes.iter().any(|scheme| target.url.starts_with(scheme)))
 }
 
-fn check_http(settings: &Settings) -> Result<(), PlanError> {
+fn check_http(settings: &Load) -> Result<(), PlanError> {
     if settings.pod_body.is_some() {
         match has_scheme(settings, &["ws:", "wss:"]) {
             _ if settings.grpc.is_some() => return Err(PlanError::PodBody("an answer of gRPC")),
@@ -278,7 +280,7 @@ fn check_http(settings: &Settings) -> Result<(), PlanError> {
             false => {}
         }
     }
-    match (settings.http, settings.streams) {
+    match (settings.http, settings.connections.streams) {
         (Http::Http1, _) if settings.grpc.is_some() => Err(PlanError::GrpcNeedsHttp2),
         (Http::Http1, Some(_)) => Err(PlanError::StreamsNeedHttp2),
         (_, Some(streams)) if !(1..=MAX_STREAMS).contains(&streams) => Err(PlanError::Streams(streams)),
@@ -286,7 +288,7 @@ fn check_http(settings: &Settings) -> Result<(), PlanError> {
     }
 }
 
-fn plan_timing(settings: &Settings) -> Result<Timing, PlanError> {
+fn plan_timing(settings: &Load) -> Result<Timing, PlanError> {
     let stages = match &settings.pace {
         Pace::Open(stages) => stages,
         Pace::Closed(_) if settings.arrivals != Arrivals::Even => return Err(PlanError::Closed("poisson")),
@@ -323,7 +325,7 @@ fn plan_timing(settings: &Settings) -> Result<Timing, PlanError> {
     }
 }
 
-fn plan_tls(settings: &Settings, targets: &[PlannedTarget]) -> Result<Option<tls::Config>, PlanError> {
+fn plan_tls(settings: &Load, targets: &[PlannedTarget]) -> Result<Option<tls::Config>, PlanError> {
     if targets.iter().any(|target| target.tls_name.is_some()) {
         return Ok(Some(tls::Config::new(&settings.tls, tls::offered(settings.http))?));
     }
@@ -331,13 +333,13 @@ fn plan_tls(settings: &Settings, targets: &[PlannedTarget]) -> Result<Option<tls
 }
 
 /// Returns the number of connections that the rate keeps open when every request runs into both timeouts.
-fn default_connections(settings: &Settings) -> usize {
+fn default_connections(settings: &Load) -> usize {
     if matches!(settings.pace, Pace::Closed(_)) {
         return defaults::CLOSED_LOOP_CONNECTIONS.max(settings.workers);
     }
     let is_secure = has_scheme(settings, &["https:", "wss:"]);
-    let tls = if is_secure { settings.tls_timeout } else { Duration::ZERO };
-    let held_s = (settings.connect_timeout + tls + settings.response_timeout).as_secs_f64();
+    let tls = if is_secure { settings.timeout.tls } else { Duration::ZERO };
+    let held_s = (settings.timeout.connect + tls + settings.timeout.response).as_secs_f64();
     let connections = (settings.pace.peak_rate() * held_s).ceil();
     #[expect(
         clippy::cast_possible_truncation,
@@ -360,10 +362,10 @@ fn check_duration(what: &'static str, given: Duration, zero_allowed: bool) -> Re
 mod tests {
     use super::*;
     use crate::template::Piece;
-    use rolldrop_record::load::{Grpc, Target};
+    use rolldrop_record::load::{Connections, Grpc, LoadTarget};
 
-    fn refused(change: impl FnOnce(&mut Settings)) -> String {
-        let mut settings = Settings::new("http://127.0.0.1:8080/");
+    fn refused(change: impl FnOnce(&mut Load)) -> String {
+        let mut settings = Load::new("http://127.0.0.1:8080/");
         change(&mut settings);
         Plan::new(settings).unwrap_err().to_string()
     }
@@ -383,14 +385,14 @@ mod tests {
         assert!(refused(|s| s.pace = pace(0.0, 30)).starts_with("rate 0 is not above 0"));
         assert!(refused(|s| s.pace = pace(f64::NAN, 30)).contains("NaN"));
         assert!(refused(|s| s.pace = pace(1.0, 0)).starts_with("a duration of 0s is not above 0"));
-        assert!(refused(|s| s.response_timeout = Duration::MAX).contains("a response timeout"));
+        assert!(refused(|s| s.timeout.response = Duration::MAX).contains("a response timeout"));
         assert!(refused(|s| s.pace = pace(0.01, 30)).contains("make no request at all"));
         let stages = |texts: &[&str]| Pace::Open(texts.iter().map(|text| text.parse().unwrap()).collect());
         assert!(refused(|s| s.pace = stages(&["5:1s", "5:0s"])).contains("a duration of 0s"));
         assert!(refused(|s| s.pace = stages(&["0-1e9:1s"])).starts_with("rate 1000000000 is not"));
         assert!(refused(|s| s.pace = stages(&[])).starts_with("rate 0 is not"));
         assert!(refused(|s| s.workers = 0).contains("0 workers"));
-        assert!(refused(|s| s.max_connections = Some(0)).contains("0 connections are too few"));
+        assert!(refused(|s| s.connections.max = Some(0)).contains("0 connections are too few"));
         assert!(
             refused(|s| s.source_addresses = vec![[127, 0, 0, 1].into(); 2]).contains("2 source addresses")
         );
@@ -398,13 +400,13 @@ mod tests {
         assert!(refused(|s| s.headers.push(("a b".into(), "c".into()))).contains("its name"));
         assert!(refused(|s| s.headers.push(("a".into(), "b\nc".into()))).contains("its value"));
         assert!(refused(|s| s.headers.push(("Rolldrop-Id".into(), "x".into()))).contains("sets it itself"));
-        assert!(refused(|s| s.retries = 101).contains("101 retries"));
-        assert!(refused(|s| s.max_requests = Some(0)).contains("carries one request"));
+        assert!(refused(|s| s.retry.times = 101).contains("101 retries"));
+        assert!(refused(|s| s.connections.max_requests = Some(0)).contains("carries one request"));
         assert!(
-            refused(|s| (s.connections, s.max_requests) = (Connections::Keepalive, Some(0)))
+            refused(|s| (s.connections, s.connections.max_requests) = (Connections::KEEPALIVE, Some(0)))
                 .contains("0 requests to a connection")
         );
-        let call = |change: fn(&mut Settings)| {
+        let call = |change: fn(&mut Load)| {
             refused(|s| {
                 s.grpc = Some(Grpc::new("a/b".parse().unwrap()));
                 change(s);
@@ -427,7 +429,7 @@ mod tests {
         }
         assert!(call(|s| s.pod_body = pattern()).starts_with("an answer of gRPC has no"));
         for url in ["ws://web/", "wss://web/"] {
-            let refused = refused(|s| (s.targets, s.pod_body) = (vec![Target::new("", url)], pattern()));
+            let refused = refused(|s| (s.targets, s.pod_body) = (vec![LoadTarget::new("", url)], pattern()));
             assert!(refused.starts_with("an answer over WebSocket has no body"), "{refused}");
         }
         assert!(refused(|s| s.success = vec![(300, 200)]).contains("300-200"));
@@ -436,7 +438,7 @@ mod tests {
     #[test]
     fn plan_splits_url_into_parts() {
         let target = |url: &str| {
-            let plan = Plan::new(Settings::new(url)).unwrap();
+            let plan = Plan::new(Load::new(url)).unwrap();
             let t = plan.targets[0].clone();
             let [Piece::Bytes(path)] = t.path.as_slice() else { panic!("{:?}", t.path) };
             (t.host, t.port, t.authority, String::from_utf8(path.clone()).unwrap())
@@ -451,9 +453,9 @@ mod tests {
     #[test]
     fn targets_take_turns_by_weight() {
         let turns = |weights: &[u32]| {
-            let target = |weight: &u32| Target { weight: *weight, ..Target::new("t", "http://web/") };
+            let target = |weight: &u32| LoadTarget { weight: *weight, ..LoadTarget::new("t", "http://web/") };
             let targets = weights.iter().map(target).collect();
-            Plan::new(Settings { targets, ..Settings::new("") }).map(|plan| plan.cycle)
+            Plan::new(Load { targets, ..Load::new("") }).map(|plan| plan.cycle)
         };
         assert_eq!(turns(&[1, 1]).unwrap(), [0, 1]);
         assert_eq!(turns(&[300, 100]).unwrap(), [0, 0, 1, 0]);
@@ -465,7 +467,7 @@ mod tests {
     #[test]
     fn connect_to_keeps_target_authority() {
         let connect_to = vec!["web:80:127.0.0.1:8080".parse().unwrap()];
-        let plan = Plan::new(Settings { connect_to, ..Settings::new("http://web/") }).unwrap();
+        let plan = Plan::new(Load { connect_to, ..Load::new("http://web/") }).unwrap();
         let target = &plan.targets[0];
         assert_eq!(
             (target.host.as_str(), target.port, target.authority.as_str()),

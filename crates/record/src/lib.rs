@@ -31,6 +31,7 @@ pub mod service_proxy;
 pub mod shown;
 pub mod stage;
 mod timing;
+pub mod units;
 pub mod wire;
 
 pub use action::EndCause;

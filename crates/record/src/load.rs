@@ -7,7 +7,9 @@
 
 mod addresses;
 mod connect_to;
+mod connections;
 mod pace;
+mod timeouts;
 mod tls;
 mod transport;
 
@@ -20,18 +22,18 @@ use serde::{Deserialize, Serialize};
 use super::Evidence;
 use super::names::named;
 use super::row::POD_HEADER;
+pub use crate::units::{duration, in_units};
 pub use addresses::{
     DnsSettings, Family, NotARange, NotAServer, PortRange, TIME_WAIT, UnknownFamily, dns_server, ephemeral_of,
 };
 pub use connect_to::{ConnectTo, NotAnOverride};
+pub use connections::{ConnectionMode, Connections, NotConnections, UnknownConnectionMode};
 pub use pace::{
     Arrivals, Length, NotARate, NotAStage, Pace, Pacing, Rate, Stage, UnknownArrivals, UnknownPacing,
 };
+pub use timeouts::{Retry, Timeouts};
 pub use tls::{TlsSettings, TlsVersions, UnknownTlsVersions, WrittenTls};
-pub use transport::{
-    ConnectionMode, Connections, Grpc, Http, NotAMethod, NotConnections, Rpc, UnknownConnectionMode,
-    UnknownHttp,
-};
+pub use transport::{Grpc, Http, NotAMethod, Rpc, UnknownHttp};
 
 /// Default values of settings.
 pub mod defaults {
@@ -101,17 +103,6 @@ pub mod limits {
 /// Response headers that are always kept for requests that are not `ok`, because they identify gateways.
 const KEEP_HEADERS: [&str; 3] = ["server", "via", "x-envoy-*"];
 
-/// Parses a duration in the form that options and scenarios use: a number with its unit, such as `250ms`, `30s` or
-/// `1m30s`. Returns `None` for any other text.
-pub fn duration(text: &str) -> Option<Duration> {
-    Duration::try_from(text.parse::<jiff::SignedDuration>().ok()?).ok()
-}
-
-/// Formats a duration in the form that options and scenarios use.
-pub fn in_units(duration: Duration) -> String {
-    if duration.is_zero() { "0s".to_owned() } else { format!("{duration:?}") }
-}
-
 /// Parses statuses: a single one, or a range such as `200-399`. Returns `None` for any other text.
 pub fn statuses(text: &str) -> Option<(u16, u16)> {
     let (from, to) = text.split_once('-').unwrap_or((text, text));
@@ -140,7 +131,7 @@ pub fn keep_headers(further: &[String]) -> Vec<String> {
 
 /// A destination of requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Target {
+pub struct LoadTarget {
     /// Name used in the rows' `target` column.
     pub name: String,
     /// `http://host[:port][/path][?query]`, or `https://`.
@@ -155,7 +146,7 @@ pub struct Target {
     pub body: Option<Vec<u8>>,
 }
 
-impl Target {
+impl LoadTarget {
     /// Makes a target without its own method, headers or body.
     pub fn new(name: impl Into<String>, url: impl Into<String>) -> Self {
         let (name, url) = (name.into(), url.into());
@@ -166,9 +157,9 @@ impl Target {
 /// Settings as a user gives them; the load generator's plan validates them. A scenario's settings have no targets
 /// until the cluster has provided the addresses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Settings {
+pub struct Load {
     /// Targets of the requests. Each gets requests in turn, in proportion to its weight.
-    pub targets: Vec<Target>,
+    pub targets: Vec<LoadTarget>,
     /// Pace of the requests, over all targets and workers.
     pub pace: Pace,
     /// Distribution of the requests over the rates of an open loop.
@@ -181,23 +172,10 @@ pub struct Settings {
     pub http: Http,
     /// gRPC method to call, with the body as its message; `None` for plain HTTP requests.
     pub grpc: Option<Grpc>,
-    /// Connections that carry the requests: fresh, kept alive, or both.
+    /// Connections that carry the requests.
     pub connections: Connections,
-    /// Maximum number of connections open at a time; `None` for as many as the rate can keep open if every request
-    /// reaches its timeouts.
-    pub max_connections: Option<usize>,
-    /// Maximum number of requests on an HTTP/2 connection at a time, within the limit that the server sets; `None`
-    /// for 100, or 1 in a closed loop.
-    pub streams: Option<usize>,
-    /// Maximum time to connect.
-    pub connect_timeout: Duration,
-    /// Maximum time for the TLS handshake.
-    pub tls_timeout: Duration,
-    /// Maximum time from sending the request to the first byte of the answer; `None` for the same limit as the whole
-    /// answer.
-    pub first_byte_timeout: Option<Duration>,
-    /// Maximum time from sending the request to the end of the answer's body.
-    pub response_timeout: Duration,
+    /// Maximum times that the parts of a request may take.
+    pub timeout: Timeouts,
     /// Method of the requests.
     pub method: String,
     /// Further request headers.
@@ -214,14 +192,8 @@ pub struct Settings {
     pub dns: DnsSettings,
     /// TLS settings, for `https` URLs.
     pub tls: TlsSettings,
-    /// Maximum number of requests that a connection carries; `None` for no limit.
-    pub max_requests: Option<u64>,
-    /// Age from which a connection carries no further request; `None` for no limit.
-    pub max_age: Option<Duration>,
-    /// Maximum number of times that a failed request is sent again. The row keeps the first outcome.
-    pub retries: u32,
-    /// Time from a failure to the next attempt.
-    pub retry_delay: Duration,
+    /// Retries of a failed request.
+    pub retry: Retry,
     /// Response header that names the pod.
     pub pod_header: String,
     /// Regular expression that finds the pod's name in bodies, if that header does not name it.
@@ -244,27 +216,22 @@ pub struct Settings {
     pub evidence: Option<Evidence>,
 }
 
-impl Settings {
+impl Load {
     /// Makes the default load on one target, named by its URL.
     pub fn new(url: impl Into<String>) -> Self {
         let url = url.into();
-        Self { targets: vec![Target::new(url.as_str(), url.as_str())], ..Self::default() }
+        Self { targets: vec![LoadTarget::new(url.as_str(), url.as_str())], ..Self::default() }
     }
 
     /// Returns the number of fresh connections per second at the highest rate. Those of a closed loop are not
     /// planned, so it has 0 of them.
     pub fn fresh_per_s(&self) -> f64 {
-        let rate = self.pace.peak_rate();
-        match self.connections {
-            Connections::Fresh => rate,
-            Connections::Keepalive => 0.0,
-            Connections::Mixed(share) => rate * share,
-        }
+        self.pace.peak_rate() * self.connections.fresh_share()
     }
 }
 
 /// The default load, without a target: GET requests on fresh connections.
-impl Default for Settings {
+impl Default for Load {
     fn default() -> Self {
         Self {
             targets: Vec::new(),
@@ -274,13 +241,8 @@ impl Default for Settings {
             warmup: Duration::ZERO,
             http: Http::Auto,
             grpc: None,
-            connections: Connections::Fresh,
-            max_connections: None,
-            streams: None,
-            connect_timeout: defaults::CONNECT_TIMEOUT,
-            tls_timeout: defaults::TLS_TIMEOUT,
-            first_byte_timeout: None,
-            response_timeout: defaults::RESPONSE_TIMEOUT,
+            connections: Connections::FRESH,
+            timeout: Timeouts::default(),
             method: defaults::METHOD.to_owned(),
             headers: Vec::new(),
             body: Vec::new(),
@@ -289,10 +251,7 @@ impl Default for Settings {
             unix_socket: None,
             dns: DnsSettings::default(),
             tls: TlsSettings::default(),
-            max_requests: None,
-            max_age: None,
-            retries: 0,
-            retry_delay: Duration::ZERO,
+            retry: Retry::default(),
             pod_header: POD_HEADER.to_owned(),
             pod_body: None,
             keep_headers: keep_headers(&[]),

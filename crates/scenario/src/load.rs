@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rolldrop_record::load::{LoadFrom, Pace, Settings, Stage};
+use rolldrop_record::load::{Load, LoadFrom, Pace, Stage};
 
-/// The load.
+/// The load, and what else is under `spec.load`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Load {
+pub struct LoadSpec {
     /// Settings, without targets: those follow when the cluster has said where they are.
-    pub settings: Settings,
+    pub settings: Load,
     /// Requests that are sent to each target; at least one.
     pub requests: Vec<Request>,
     /// Origin of the load; `None` lets targets and cluster decide.
@@ -20,7 +20,7 @@ pub struct Load {
     pub abort: Option<Abort>,
 }
 
-impl Load {
+impl LoadSpec {
     /// Returns the length of the counted part: the sum of all stages.
     pub fn duration(&self) -> Duration {
         self.settings.pace.duration().unwrap_or_default()

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::yaml::Document;
-use super::{ClusterChoice, Disruption, Load, Loaded, Place, Scenario, ScenarioError, Target, Workload};
+use super::{ClusterChoice, Disruption, LoadSpec, Loaded, Place, Scenario, ScenarioError, Target, Workload};
 use super::{expect, files, raw};
 use rolldrop_manifest::Manifests;
 use rolldrop_record::run_info::{Balances, BalancesBecause};
@@ -232,7 +232,7 @@ fn place(
 /// Checks that, with `load.abort`, the load is steady for as long as that limit looks back before the first disruption,
 /// so that requests dropped until then are not taken for its effect.
 fn is_steady_first(
-    load: &Load,
+    load: &LoadSpec,
     disruptions: &[Disruption],
     document: &Document,
 ) -> Result<(), ScenarioError> {

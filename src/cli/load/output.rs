@@ -390,7 +390,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use rolldrop_load::{Counts, Pace, Plan, Settings};
+    use rolldrop_load::{Counts, Load, Pace, Plan};
 
     fn summary() -> Summary {
         let mut tally = Tally { warmup: 10, ..Tally::default() };
@@ -426,7 +426,7 @@ mod tests {
 
     fn report() -> (LoadPlan, Summary, Report) {
         let settings =
-            Settings { pace: Pace::constant(100.0, Duration::from_secs(1)), ..Settings::new("http://web/") };
+            Load { pace: Pace::constant(100.0, Duration::from_secs(1)), ..Load::new("http://web/") };
         let plan = Plan::new(settings).unwrap().load_plan();
         let summary = summary();
         let report = Report::new(&plan, &summary, None);

@@ -11,14 +11,14 @@ use crate::target::{PlannedTarget, Text};
 use crate::template::{self, Piece};
 use crate::{grpc, tls};
 use rolldrop_record::id::ID_HEADER;
-use rolldrop_record::load::{Http, Settings, Target};
+use rolldrop_record::load::{Http, Load, LoadTarget};
 use rolldrop_record::shown;
 
 /// Checks a target.
 ///
 /// # Errors
 /// Returns an error if its requests cannot be sent.
-pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<PlannedTarget, PlanError> {
+pub(super) fn plan_target(target: &LoadTarget, settings: &Load) -> Result<PlannedTarget, PlanError> {
     let bad = |why: String| bad_url(target, why);
     let (url, scheme) = parse(target)?;
     let host = match url.host() {
@@ -68,7 +68,7 @@ pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<Planne
         method,
         headers,
         body,
-        grpc: settings.grpc.as_ref().map(|grpc| grpc::Call::new(grpc, settings.response_timeout)),
+        grpc: settings.grpc.as_ref().map(|grpc| grpc::Call::new(grpc, settings.timeout.response)),
         is_websocket: scheme.is_websocket,
     };
     match planned.http {
@@ -89,11 +89,11 @@ struct Scheme {
     is_websocket: bool,
 }
 
-fn bad_url(target: &Target, why: String) -> PlanError {
+fn bad_url(target: &LoadTarget, why: String) -> PlanError {
     PlanError::Url { url: shown::url(&target.url).into_owned(), why }
 }
 
-fn parse(target: &Target) -> Result<(Url, Scheme), PlanError> {
+fn parse(target: &LoadTarget) -> Result<(Url, Scheme), PlanError> {
     let bad = |why: String| bad_url(target, why);
     // Also where it could be read as a scheme: localhost:8080.
     if !target.url.contains("://") {
@@ -117,7 +117,7 @@ fn parse(target: &Target) -> Result<(Url, Scheme), PlanError> {
 }
 
 /// Returns a text as it is, or split at its placeholders if templates are used.
-fn pieces(settings: &Settings, text: &[u8], what: &str) -> Result<Vec<Piece>, PlanError> {
+fn pieces(settings: &Load, text: &[u8], what: &str) -> Result<Vec<Piece>, PlanError> {
     match settings.template {
         false => Ok(vec![Piece::Bytes(text.to_vec())]),
         true => template::parse(text).map_err(|why| PlanError::Template { what: what.to_owned(), why }),
@@ -125,7 +125,7 @@ fn pieces(settings: &Settings, text: &[u8], what: &str) -> Result<Vec<Piece>, Pl
 }
 
 /// Returns path and query; for a gRPC call, the path is the name of its method.
-fn plan_path(url: &Url, target: &Target, settings: &Settings) -> Result<Vec<Piece>, PlanError> {
+fn plan_path(url: &Url, target: &LoadTarget, settings: &Load) -> Result<Vec<Piece>, PlanError> {
     let mut path = url.path().to_owned();
     if let Some(query) = url.query() {
         path.push('?');
@@ -145,7 +145,7 @@ fn plan_path(url: &Url, target: &Target, settings: &Settings) -> Result<Vec<Piec
     pieces(settings, path.as_bytes(), &format!("URL {:?}", target.url))
 }
 
-fn plan_method(target: &Target, settings: &Settings) -> Result<Method, PlanError> {
+fn plan_method(target: &LoadTarget, settings: &Load) -> Result<Method, PlanError> {
     if settings.grpc.is_some() {
         return match &target.method {
             Some(method) if method != "POST" => {
@@ -160,8 +160,8 @@ fn plan_method(target: &Target, settings: &Settings) -> Result<Method, PlanError
 }
 
 fn plan_headers(
-    target: &Target,
-    settings: &Settings,
+    target: &LoadTarget,
+    settings: &Load,
     scheme: Scheme,
 ) -> Result<Vec<(HeaderName, Vec<Piece>)>, PlanError> {
     let is_own = |name: &str| target.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
@@ -183,7 +183,7 @@ fn plan_headers(
 ///
 /// # Errors
 /// Returns an error if a weight is 0, or the cycle is too long.
-pub(super) fn cycle(targets: &[Target]) -> Result<Vec<usize>, PlanError> {
+pub(super) fn cycle(targets: &[LoadTarget]) -> Result<Vec<usize>, PlanError> {
     if let Some(target) = targets.iter().find(|target| target.weight == 0) {
         return Err(PlanError::NoWeight(target.name.clone()));
     }

@@ -27,9 +27,9 @@ impl Plan {
             rate: settings.pace.mean_rate(),
             duration_s: settings.pace.duration().unwrap_or_default().as_secs_f64(),
             warmup_s: settings.warmup.as_secs_f64(),
-            connections: settings.connections.mode(),
-            connect_timeout_s: settings.connect_timeout.as_secs_f64(),
-            response_timeout_s: settings.response_timeout.as_secs_f64(),
+            connections: settings.connections.mode,
+            connect_timeout_s: settings.timeout.connect.as_secs_f64(),
+            response_timeout_s: settings.timeout.response.as_secs_f64(),
             success: settings.success.clone(),
             max_connections: Some(self.max_connections),
             workers: Some(settings.workers),
@@ -39,10 +39,10 @@ impl Plan {
             seed: (is_poisson || settings.template).then_some(settings.seed),
             http: Some(settings.http),
             streams: (settings.http != Http::Http1).then(|| self.streams()),
-            fresh_share: settings.connections.share(),
-            max_requests_per_connection: settings.max_requests,
-            max_connection_age_s: settings.max_age.map(|age| age.as_secs_f64()),
-            retries: Some(settings.retries).filter(|retries| *retries > 0),
+            fresh_share: settings.connections.share,
+            max_requests_per_connection: settings.connections.max_requests,
+            max_connection_age_s: settings.connections.max_age.map(|age| age.as_secs_f64()),
+            retries: Some(settings.retry.times).filter(|retries| *retries > 0),
             methods: Some(self.methods()),
             idempotency_key: has_key.then_some(true),
             headers: Some(headers).filter(|names| !names.is_empty()),
@@ -54,8 +54,8 @@ impl Plan {
             unix_socket: settings.unix_socket.as_ref().map(|path| path.display().to_string()),
             family: (settings.dns.family != Family::Any).then(|| settings.dns.family.label().to_owned()),
             tls: is_secure.then(|| settings.tls.written()),
-            tls_timeout_s: is_secure.then_some(settings.tls_timeout.as_secs_f64()),
-            first_byte_timeout_s: settings.first_byte_timeout.map(|limit| limit.as_secs_f64()),
+            tls_timeout_s: is_secure.then_some(settings.timeout.tls.as_secs_f64()),
+            first_byte_timeout_s: settings.timeout.first_byte.map(|limit| limit.as_secs_f64()),
             spin_s: (!settings.spin.is_zero()).then_some(settings.spin.as_secs_f64()),
             source_ports: settings.source_ports.map(|ports| ports.to_string()),
             evidence: settings.evidence,
@@ -111,14 +111,14 @@ fn texts<T: ToString>(all: &[T]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rolldrop_record::load::Settings;
+    use rolldrop_record::load::Load;
 
     #[test]
     fn written_plan_omits_secrets() {
-        let plan = Plan::new(Settings {
+        let plan = Plan::new(Load {
             headers: vec![("Authorization".into(), "Bearer hush".into())],
             body: b"hush".to_vec(),
-            ..Settings::new("http://web/")
+            ..Load::new("http://web/")
         });
         let written = serde_json::to_string(&plan.unwrap().load_plan()).unwrap();
         assert!(written.contains("Authorization") && !written.contains("hush"), "{written}");

@@ -2,12 +2,11 @@
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::{Serialize, Serializer};
 
-use crate::load::{duration, in_units};
+use crate::units::{Span, duration};
 
 /// A share, from 0 to 1. It is written in percent, such as `0.1%`.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
@@ -55,23 +54,6 @@ impl fmt::Display for Amount {
             Amount::Count(n) => write!(f, "{n}"),
             Amount::Share(share) => write!(f, "{share}"),
         }
-    }
-}
-
-/// A length of time with its unit, such as `250ms`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Span(pub Duration);
-
-impl Span {
-    /// Returns the length in seconds.
-    pub fn seconds(self) -> f64 {
-        self.0.as_secs_f64()
-    }
-}
-
-impl fmt::Display for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&in_units(self.0))
     }
 }
 
@@ -189,16 +171,6 @@ impl<'de> Deserialize<'de> for Amount {
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Reading {
-            expected: "a duration with its unit, such as 250ms, 30s or 1m30s",
-            of_text: |text| duration(text).map(Span),
-            of_number: None,
-        })
-    }
-}
-
 impl<'de> Deserialize<'de> for LatencyLimit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Reading {
@@ -240,12 +212,6 @@ impl Serialize for Margin {
             Margin::Count(n) => serializer.serialize_u64(*n),
             Margin::Share(_) | Margin::Time(_) => serializer.collect_str(self),
         }
-    }
-}
-
-impl Serialize for Span {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 
