@@ -253,7 +253,7 @@ async fn every_protocol_reports_tls_alert() {
                 connections,
                 pace: Pace::constant(100.0, Duration::from_millis(200)),
                 timeout: PATIENT,
-                tls: TlsSettings { ca_pem: Some(certificate.clone()), ..TlsSettings::default() },
+                tls: TlsSettings { ca_pem: Some(certificate.clone().into()), ..TlsSettings::default() },
                 ..Load::new(format!("{scheme}://{address}/"))
             })
             .await;

@@ -12,6 +12,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
+use rolldrop_record::Secret;
 use rolldrop_record::load::LoadTarget;
 
 /// Reason why a file of targets cannot be used.
@@ -77,7 +78,7 @@ fn parse_http(
                 let (name, value) = header
                     .filter(|(name, value)| !name.is_empty() && !value.is_empty())
                     .ok_or_else(|| wrong("it is not a header: write NAME: VALUE".to_owned()))?;
-                target.headers.push((name.to_owned(), value.to_owned()));
+                target.headers.push((name.to_owned(), value.into()));
             }
         }
     }
@@ -98,7 +99,7 @@ struct JsonTarget {
     method: String,
     url: String,
     #[serde(default)]
-    header: BTreeMap<String, Vec<String>>,
+    header: BTreeMap<String, Vec<Secret>>,
     #[serde(default)]
     body: String,
     #[serde(default = "one")]
@@ -125,7 +126,8 @@ fn parse_json(text: &str) -> Result<Vec<LoadTarget>, TargetsError> {
             }
         };
         let headers = json.header.into_iter();
-        let headers = headers.flat_map(|(name, values)| values.into_iter().map(move |v| (name.clone(), v)));
+        let headers =
+            headers.flat_map(|(name, values)| values.into_iter().map(move |value| (name.clone(), value)));
         Ok(LoadTarget {
             method: Some(json.method),
             headers: headers.collect(),
@@ -150,7 +152,7 @@ mod tests {
         let text = "# a comment\nGET http://web/a\nX-One: 1\nx-two: a:b\n\n# weight: 3\nPOST http://web/b\n\
                     # another\nContent-Type: application/json\n@b.json\n\nHEAD http://web/c\nGET http://web/d\n";
         let targets = parse(text, read).unwrap();
-        let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let header = |name: &str, value: &str| (name.to_owned(), value.into());
         let target =
             |method: &str, url: &str| LoadTarget { method: Some(method.into()), ..LoadTarget::new(url, url) };
         assert_eq!(

@@ -1,31 +1,35 @@
 //! The settings of a load, in one vocabulary for the command line, scenarios, the load generator's plan and
 //! `run.json`.
 //!
-//! This module has their names and types, their written form, their [`defaults`] and their [`limits`]. The load
-//! generator turns them into a plan (`load::plan`); `run.json` records them as
-//! [`LoadPlan`](super::run_info::LoadPlan).
+//! [`Load`] has them all. serde reads it from a scenario, group by group, and from the orders of a load worker. This
+//! module has their [`defaults`], their [`limits`] and what is checked of them (`check`), and [`LoadPlan`], which
+//! `run.json` has of them. The load generator turns them into a plan (`load::plan`).
 
 mod addresses;
+mod check;
 mod connect_to;
 mod connections;
 mod pace;
 mod timeouts;
 mod tls;
 mod transport;
+mod written;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Evidence;
 use super::names::named;
 use super::row::POD_HEADER;
+use super::{Evidence, Secret};
 pub use crate::units::{duration, in_units};
 pub use addresses::{
     DnsSettings, Family, NotARange, NotAServer, PortRange, TIME_WAIT, UnknownFamily, dns_server, ephemeral_of,
 };
+pub use check::NotALoad;
 pub use connect_to::{ConnectTo, NotAnOverride};
 pub use connections::{ConnectionMode, Connections, NotConnections, UnknownConnectionMode};
 pub use pace::{
@@ -34,6 +38,7 @@ pub use pace::{
 pub use timeouts::{Retry, Timeouts};
 pub use tls::{TlsSettings, TlsVersions, UnknownTlsVersions, WrittenTls};
 pub use transport::{Grpc, Http, NotAMethod, Rpc, UnknownHttp};
+pub use written::LoadPlan;
 
 /// Default values of settings.
 pub mod defaults {
@@ -141,7 +146,7 @@ pub struct LoadTarget {
     /// Method of its requests; `None` for the method that all requests have.
     pub method: Option<String>,
     /// Headers of its requests, which override headers of the same name that all requests have.
-    pub headers: Vec<(String, String)>,
+    pub headers: Vec<(String, Secret)>,
     /// Body of its requests; `None` for the body that all requests have.
     pub body: Option<Vec<u8>>,
 }
@@ -154,8 +159,8 @@ impl LoadTarget {
     }
 }
 
-/// Settings as a user gives them; the load generator's plan validates them. A scenario's settings have no targets
-/// until the cluster has provided the addresses.
+/// The settings of a load, as a user gives them; [`Load::check`] tells whether they can be carried out. A scenario's
+/// settings have no targets until the cluster has provided the addresses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Load {
     /// Targets of the requests. Each gets requests in turn, in proportion to its weight.
@@ -179,7 +184,7 @@ pub struct Load {
     /// Method of the requests.
     pub method: String,
     /// Further request headers.
-    pub headers: Vec<(String, String)>,
+    pub headers: Vec<(String, Secret)>,
     /// Body of the requests; an empty one is not sent.
     pub body: Vec<u8>,
     /// True if URLs, header values and bodies contain placeholders (`template`).
@@ -227,6 +232,83 @@ impl Load {
     /// planned, so it has 0 of them.
     pub fn fresh_per_s(&self) -> f64 {
         self.pace.peak_rate() * self.connections.fresh_share()
+    }
+
+    /// Returns the maximum number of connections open at a time; by default as many as the rate keeps open when every
+    /// request runs into both timeouts.
+    pub fn max_connections(&self) -> usize {
+        if let Some(max) = self.connections.max {
+            return max;
+        }
+        if self.pace.is_closed() {
+            return defaults::CLOSED_LOOP_CONNECTIONS.max(self.workers);
+        }
+        let tls = if self.is_secure() { self.timeout.tls } else { Duration::ZERO };
+        let held_s = (self.timeout.connect + tls + self.timeout.response).as_secs_f64();
+        let connections = (self.pace.peak_rate() * held_s).ceil();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "positive, and the cast saturates"
+        )]
+        let connections = connections as usize;
+        connections.max(defaults::LEAST_CONNECTIONS).max(self.workers)
+    }
+
+    /// Returns the maximum number of requests that an HTTP/2 connection carries at a time.
+    pub fn max_streams(&self) -> usize {
+        let default = if self.pace.is_closed() { defaults::CLOSED_LOOP_STREAMS } else { defaults::STREAMS };
+        self.connections.streams.unwrap_or(default)
+    }
+
+    /// Returns the HTTP version of the requests, unless TLS negotiates it: gRPC needs HTTP/2. With WebSocket targets,
+    /// which begin with HTTP/1.1, all targets use that version.
+    pub fn spoken(&self) -> Http {
+        match self.http {
+            Http::Auto if self.grpc.is_some() => Http::Http2,
+            Http::Auto if self.has_scheme(&["ws:", "wss:"]) => Http::Http1,
+            Http::Auto if !self.has_scheme(&["https:"]) => Http::Http1,
+            http => http,
+        }
+    }
+
+    /// Returns true if a target uses TLS.
+    pub fn is_secure(&self) -> bool {
+        self.has_scheme(&["https:", "wss:"])
+    }
+
+    fn has_scheme(&self, schemes: &[&str]) -> bool {
+        let begins = |url: &str, scheme: &str| {
+            url.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme))
+        };
+        self.targets.iter().any(|target| schemes.iter().any(|scheme| begins(&target.url, scheme)))
+    }
+
+    /// Returns the HTTP method of the requests to a target.
+    pub fn method_of<'a>(&'a self, target: &'a LoadTarget) -> &'a str {
+        match self.grpc {
+            Some(_) => "POST",
+            None => target.method.as_deref().unwrap_or(&self.method),
+        }
+    }
+
+    /// Returns the names of the headers of all requests.
+    fn header_names(&self) -> impl Iterator<Item = &str> {
+        let own = self.targets.iter().flat_map(|target| &target.headers);
+        self.headers.iter().chain(own).map(|(name, _)| &**name)
+    }
+
+    /// Returns the methods of each target. Several methods under one name are joined; no client is known to replay
+    /// that.
+    fn methods(&self) -> BTreeMap<String, String> {
+        let mut methods = BTreeMap::<&str, BTreeSet<&str>>::new();
+        for target in &self.targets {
+            methods.entry(&target.name).or_default().insert(self.method_of(target));
+        }
+        let joined = |(name, methods): (&str, BTreeSet<&str>)| {
+            (name.to_owned(), methods.into_iter().collect::<Vec<_>>().join(", "))
+        };
+        methods.into_iter().map(joined).collect()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use rolldrop_record::Secret;
 use rolldrop_record::load::{Load, LoadFrom, Pace, Stage};
 
 /// The load, and what else is under `spec.load`.
@@ -70,7 +71,7 @@ pub struct Request {
     /// The HTTP method.
     pub method: Option<String>,
     /// Headers, which override those of the load.
-    pub headers: Vec<(String, String)>,
+    pub headers: Vec<(String, Secret)>,
     /// The body.
     pub body: Option<Vec<u8>>,
     /// Its share of the requests, relative to the sum of all requests' weights.

@@ -19,7 +19,7 @@ use rolldrop_record::load::{
 use rolldrop_record::run_info::Balances;
 use rolldrop_record::units::version;
 pub(super) use rolldrop_record::units::{Scalar, Span};
-use rolldrop_record::{Evidence, Expect};
+use rolldrop_record::{Evidence, Expect, Secret};
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -153,7 +153,7 @@ pub(super) struct Load {
     pub(super) tls: Option<TlsSettings>,
     pub(super) method: Option<String>,
     #[serde(default)]
-    pub(super) headers: BTreeMap<String, String>,
+    pub(super) headers: BTreeMap<String, Secret>,
     pub(super) headers_file: Option<String>,
     #[serde(default)]
     pub(super) headers_from_env: BTreeMap<String, String>,
@@ -244,7 +244,7 @@ pub(super) struct Request {
     pub(super) path: Option<String>,
     pub(super) method: Option<String>,
     #[serde(default)]
-    pub(super) headers: BTreeMap<String, String>,
+    pub(super) headers: BTreeMap<String, Secret>,
     pub(super) body: Option<String>,
     pub(super) body_file: Option<String>,
     pub(super) body_hex: Option<String>,

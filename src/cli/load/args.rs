@@ -11,12 +11,12 @@ use super::super::formats::Format;
 use super::fail_on::FailOn;
 use super::tls::TlsArgs;
 use rolldrop_load::{PodBody, Record, targets};
-use rolldrop_record::Evidence;
 use rolldrop_record::load::{
     Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Load, LoadTarget, Pace,
     PortRange, Rate, Retry, Rpc, Stage, Timeouts, defaults, dns_server, in_units, keep_headers, statuses,
 };
 use rolldrop_record::row::POD_HEADER;
+use rolldrop_record::{Evidence, Secret};
 use rolldrop_scenario::text;
 
 const EXAMPLES: &str = "\
@@ -342,7 +342,7 @@ impl LoadArgs {
         }
     }
 
-    fn headers(&self) -> anyhow::Result<Vec<(String, String)>> {
+    fn headers(&self) -> anyhow::Result<Vec<(String, Secret)>> {
         let mut headers = Vec::new();
         for (number, given) in (1..).zip(&self.headers) {
             match given.strip_prefix('@') {
@@ -364,7 +364,7 @@ impl LoadArgs {
             let value = std::env::var(variable).with_context(|| {
                 format!("failed to read header {name} from the environment variable {variable}")
             })?;
-            headers.push((name.trim().to_owned(), value.trim().to_owned()));
+            headers.push((name.trim().to_owned(), value.trim().into()));
         }
         Ok(headers)
     }

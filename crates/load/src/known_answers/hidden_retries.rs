@@ -39,7 +39,7 @@ async fn tally_counts_requests_go_would_replay() {
     assert_eq!(hidden, lost);
     let (lost, hidden) = eleventh(|s| s.method = "POST".into()).await;
     assert!(lost >= 90 && hidden == 0, "Go sends no POST again: {hidden} of {lost}");
-    let key = ("Idempotency-Key".to_owned(), "1".to_owned());
+    let key = ("Idempotency-Key".to_owned(), "1".into());
     let (lost, hidden) = eleventh(|s| (s.method, s.headers) = ("POST".into(), vec![key])).await;
     assert!(lost >= 90 && hidden == lost, "but one that says that it may: {hidden} of {lost}");
 }

@@ -130,7 +130,7 @@ async fn h2_tls_outcomes_match_server_log() {
         targets: vec![LoadTarget::new("tls", format!("https://{}/", server.address))],
         pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
         timeout: PATIENT,
-        tls: TlsSettings { ca_pem: Some(certificate), ..TlsSettings::default() },
+        tls: TlsSettings { ca_pem: Some(certificate.into()), ..TlsSettings::default() },
         ..mixed_settings(&server)
     })
     .await;

@@ -27,7 +27,7 @@ async fn tls_outcomes_match_server_log() {
         connections: Connections::mixed(0.3),
         timeout: PATIENT,
         workers: 2,
-        tls: TlsSettings { ca_pem: Some(certificate), ..TlsSettings::default() },
+        tls: TlsSettings { ca_pem: Some(certificate.into()), ..TlsSettings::default() },
         ..Load::new(format!("https://{}/", server.address))
     })
     .await;

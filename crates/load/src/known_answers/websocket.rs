@@ -355,7 +355,7 @@ async fn messages(faults: &'static [Fault], is_secure: bool, change: impl FnOnce
         ..Load::new(format!("{scheme}://{}/ws", listener.local_addr().unwrap()))
     };
     if is_secure {
-        settings.tls.ca_pem = Some(certificate);
+        settings.tls.ca_pem = Some(certificate.into());
     }
     change(&mut settings);
     let faulty = Arc::new(Faulty { faults, done: Done::default(), goodbyes: Arc::default() });

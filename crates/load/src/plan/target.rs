@@ -12,7 +12,7 @@ use crate::template::{self, Piece};
 use crate::{grpc, tls};
 use rolldrop_record::id::ID_HEADER;
 use rolldrop_record::load::{Http, Load, LoadTarget};
-use rolldrop_record::shown;
+use rolldrop_record::{Secret, shown};
 
 /// Checks a target.
 ///
@@ -146,17 +146,14 @@ fn plan_path(url: &Url, target: &LoadTarget, settings: &Load) -> Result<Vec<Piec
 }
 
 fn plan_method(target: &LoadTarget, settings: &Load) -> Result<Method, PlanError> {
-    if settings.grpc.is_some() {
-        return match &target.method {
-            Some(method) if method != "POST" => {
-                Err(PlanError::GrpcMethod { method: method.clone(), url: target.url.clone() })
-            }
-            _ => Ok(Method::POST),
-        };
+    if let (Some(_), Some(method)) = (&settings.grpc, &target.method)
+        && method != "POST"
+    {
+        return Err(PlanError::GrpcMethod { method: method.clone(), url: target.url.clone() });
     }
-    let method = target.method.as_ref().unwrap_or(&settings.method);
+    let method = settings.method_of(target);
     let read = Method::from_bytes(method.as_bytes()).ok().filter(|method| *method != Method::CONNECT);
-    read.ok_or_else(|| PlanError::Method(method.clone()))
+    read.ok_or_else(|| PlanError::Method(method.to_owned()))
 }
 
 fn plan_headers(
@@ -220,12 +217,12 @@ const OF_WEBSOCKET: [&str; 4] =
 /// Headers of a gRPC call: its timeout is the response timeout.
 const OF_GRPC: [&str; 2] = ["te", "grpc-timeout"];
 
-fn plan_header((name, value): &(String, String)) -> Result<(HeaderName, HeaderValue), PlanError> {
+fn plan_header((name, value): &(String, Secret)) -> Result<(HeaderName, HeaderValue), PlanError> {
     let bad = |why| PlanError::Header { name: name.clone(), why };
     let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad("its name is not valid"))?;
     if RESERVED.contains(&parsed.as_str()) {
         return Err(bad("rolldrop sets it itself"));
     }
-    let value = HeaderValue::from_str(value).map_err(|_| bad("its value is not valid"))?;
+    let value = HeaderValue::from_str(value.expose()).map_err(|_| bad("its value is not valid"))?;
     Ok((parsed, value))
 }

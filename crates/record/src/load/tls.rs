@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Secret;
 use crate::names::named;
 
 /// TLS settings of a user. Certificates and keys are stored as PEM, because a remote worker does not have the files.
@@ -10,13 +11,13 @@ use crate::names::named;
 pub struct TlsSettings {
     /// Certificates of the authorities to trust; `None` for the system's.
     #[serde(rename = "ca")]
-    pub ca_pem: Option<String>,
+    pub ca_pem: Option<Secret>,
     /// Client certificate, followed by the certificates between it and its authority.
     #[serde(rename = "cert")]
-    pub cert_pem: Option<String>,
+    pub cert_pem: Option<Secret>,
     /// Key of the client certificate; `None` if it is in the certificate's file.
     #[serde(rename = "key")]
-    pub key_pem: Option<String>,
+    pub key_pem: Option<Secret>,
     /// Name to ask for (SNI) and to expect in the certificate, instead of the URL's host.
     pub server_name: Option<String>,
     /// True if any certificate is accepted.

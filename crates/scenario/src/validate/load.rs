@@ -7,6 +7,7 @@ use super::{is_path, weight};
 use crate::load::{Abort, LoadJob, LoadSpec, Request};
 use crate::yaml::Document;
 use crate::{ScenarioError, files, raw, text};
+use rolldrop_record::Secret;
 use rolldrop_record::load::limits::{LEAST_ABORT_OVER, MAX_LOAD_PODS, MAX_RATE, MAX_START_LIMIT};
 use rolldrop_record::load::{
     Http, Length, Load, Pace, Rate, Stage, TlsSettings, are_statuses, defaults, keep_headers, statuses,
@@ -104,20 +105,19 @@ fn read(file: &str, key: &str, document: &Document, dir: &Path) -> Result<Vec<u8
 }
 
 /// Headers of the scenario, of a file, and with values from the environment.
-fn headers(raw: &raw::Load, document: &Document, dir: &Path) -> Result<Vec<(String, String)>, ScenarioError> {
-    let given = |headers: &BTreeMap<String, String>| headers.clone().into_iter().collect::<Vec<_>>();
-    let mut headers = given(&raw.headers);
+fn headers(raw: &raw::Load, document: &Document, dir: &Path) -> Result<Vec<(String, Secret)>, ScenarioError> {
+    let mut headers: Vec<(String, Secret)> = raw.headers.clone().into_iter().collect();
     if let Some(file) = &raw.headers_file {
         let key = "spec.load.headersFile";
         let bytes = read(file, key, document, dir)?;
         let found = text::headers(&String::from_utf8_lossy(&bytes));
         headers.extend(found.map_err(|why| document.error(key, format!("{file}: {why}")))?);
     }
-    for (name, variable) in given(&raw.headers_from_env) {
+    for (name, variable) in &raw.headers_from_env {
         let key = format!("spec.load.headersFromEnv.{name}");
         let failed = |e| document.error(&key, format!("the environment variable {variable:?}: {e}"));
-        let value = std::env::var(&variable).map_err(failed)?;
-        headers.push((name, value.trim().to_owned()));
+        let value = std::env::var(variable).map_err(failed)?;
+        headers.push((name.clone(), value.trim().into()));
     }
     Ok(headers)
 }
@@ -130,9 +130,9 @@ fn with_files(mut given: TlsSettings, document: &Document, dir: &Path) -> Result
     let TlsSettings { ca_pem, cert_pem, key_pem, .. } = &mut given;
     for (key, text) in [("ca", ca_pem), ("cert", cert_pem), ("key", key_pem)] {
         if let Some(file) = text {
-            let bytes = read(file, &format!("spec.load.tls.{key}"), document, dir)?;
+            let bytes = read(file.expose(), &format!("spec.load.tls.{key}"), document, dir)?;
             // Bytes that are not text cannot be PEM; that error comes when they are used.
-            *file = String::from_utf8_lossy(&bytes).into_owned();
+            *file = String::from_utf8_lossy(&bytes).into();
         }
     }
     Ok(given)
