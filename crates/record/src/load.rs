@@ -347,3 +347,56 @@ impl Default for Load {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn load() -> Load {
+        Load {
+            headers: vec![("Authorization".into(), "hush".into())],
+            tls: TlsSettings {
+                key_pem: Some("hush".into()),
+                versions: TlsVersions::Only13,
+                ..TlsSettings::default()
+            },
+            dns: DnsSettings { servers: vec![dns_server("[::1]").unwrap()], family: Family::Ipv6 },
+            connections: Connections {
+                max: Some(5),
+                max_age: Some(Duration::from_micros(1_500_001)),
+                ..Connections::mixed(0.5)
+            },
+            timeout: Timeouts { first_byte: Some(Duration::from_millis(20)), ..Timeouts::default() },
+            retry: Retry { times: 2, delay: Duration::from_nanos(7) },
+            grpc: Some(Grpc::new("a.B/c".parse().unwrap())),
+            connect_to: vec!["web:80:127.0.0.1:8080".parse().unwrap()],
+            source_ports: Some(PortRange::OF_LINUX),
+            ..Load::new("https://web/")
+        }
+    }
+
+    #[test]
+    fn load_round_trips_through_json() {
+        for load in [load(), Load::new("http://web/")] {
+            let json = serde_json::to_string(&load).unwrap();
+            assert_eq!(serde_json::from_str::<Load>(&json).unwrap(), load, "{json}");
+        }
+    }
+
+    #[test]
+    fn settings_are_written_as_in_scenarios() {
+        let json = serde_json::to_value(load()).unwrap();
+        let connections = json!({"mode": "mixed", "share": 0.5, "max": 5, "maxAge": "1.500001s"});
+        assert_eq!(json["connections"], connections);
+        assert_eq!(json["dns"], json!({"servers": ["[::1]:53"], "family": "ipv6"}));
+        assert_eq!(json["retry"], json!({"times": 2, "delay": "7ns"}));
+    }
+
+    #[test]
+    fn secrets_are_never_printed() {
+        let printed = format!("{:?}", load());
+        assert!(printed.contains("Authorization") && !printed.contains("hush"), "{printed}");
+    }
+}

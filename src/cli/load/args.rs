@@ -291,11 +291,12 @@ impl LoadArgs {
             http: if grpc.is_some() && self.http == Http::Auto { Http::Http2 } else { self.http },
             grpc: grpc.map(|rpc| Grpc { rpc: rpc.clone(), success: self.grpc_success.clone() }),
             connections: Connections {
+                mode: connections.mode,
+                share: connections.share,
                 max: self.max_connections,
                 streams: self.streams,
                 max_requests: self.max_requests,
                 max_age: self.max_age,
-                ..connections
             },
             timeout: Timeouts {
                 connect: self.connect_timeout,
