@@ -101,7 +101,7 @@ impl LoadWorkerArgs {
             let interrupts = Interrupts::listen()?;
             let listener = TcpListener::bind(address).await;
             let listener = listener.with_context(|| format!("failed to listen on {address}"))?;
-            let settings = server::Settings { run_dir, token, visit };
+            let settings = server::PodWorker { run_dir, token, visit };
             server::serve(listener, settings, interrupts.stop.clone()).await;
             anyhow::Ok(())
         })

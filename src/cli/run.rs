@@ -50,7 +50,7 @@ use intent::Intent;
 pub(super) use ports::check_here;
 use rolldrop_drive::cluster::{Choice, Cluster};
 use rolldrop_drive::coordinator::{
-    Caller, Closed, CoordinatorError, GitOps, Limits, Ready, Session, Settings, Undone,
+    Caller, Closed, CoordinatorError, GitOps, Limits, Ready, Session, SessionStart, Undone,
 };
 use rolldrop_explain::RunResult;
 use rolldrop_kubernetes::guard::names::is_dns_label;
@@ -347,7 +347,7 @@ impl Run<'_> {
         consent::ask(&plan, cluster, &caller.namespace, intent, progress, interrupts).await?;
         let run = run_name(&scenario.name, self.clock.now());
         let halt = caller.stop.clone();
-        let mut session = Session::begin(Settings {
+        let mut session = Session::begin(SessionStart {
             caller: caller.clone(),
             run: &run,
             cluster: cluster.origin(),

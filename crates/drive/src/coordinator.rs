@@ -61,7 +61,7 @@ pub use pages::list_at_once;
 pub use plan::{Plan, Work};
 pub use rollout::Workloads;
 pub use routes::services_behind_in;
-pub use session::{Closed, Session, Settings};
+pub use session::{Closed, Session, SessionStart};
 pub use targets::{Ready, at_node};
 pub use undo::Undone;
 pub use undo::left_over::{LeftOvers, Since};

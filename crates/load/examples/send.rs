@@ -7,14 +7,14 @@
 use std::error::Error;
 use std::time::Duration;
 
-use rolldrop_load::{Pace, Plan, Prepared, Settings};
+use rolldrop_load::{Load, Pace, Plan, Prepared};
 use rolldrop_record::Clock;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::args().nth(1).ok_or("which URL?")?;
     let pace = Pace::constant(200.0, Duration::from_secs(5));
-    let plan = Plan::new(Settings { pace, ..Settings::new(url) })?;
+    let plan = Plan::new(Load { pace, ..Load::new(url) })?;
     // A run directory in place of `None` would get a row for each request.
     let mut running = Prepared::new(plan).await?.start(Clock::start(), None)?;
     let summary = running.join().await?;

@@ -30,7 +30,7 @@ pub(super) async fn carry(
     connection.requests += 1;
     let sent = context.clock.now();
     row.sent = Some(sent);
-    let limit = context.plan.settings.response_timeout;
+    let limit = context.plan.settings.timeout.response;
     let mut talk = Talk { context, endpoint, connection, row, write_error: None };
     let ended = match &endpoint.websocket {
         None => context.deadlines.within(sent, limit, pin!(talk.exchange(persistence))).await,
@@ -71,7 +71,7 @@ pub(super) async fn connect(
     row.remote_addr = Some(address.text.clone());
     let settings = &context.plan.settings;
     let connected = pin!(dialing.connected(id, address.text.clone(), context.clock));
-    let mut connection = match context.deadlines.within(start, settings.connect_timeout, connected).await {
+    let mut connection = match context.deadlines.within(start, settings.timeout.connect, connected).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(e)) => return Err(Failure::new(connect_outcome(&e), e.raw_os_error())),
         Err(Elapsed) => return Err(Failure::new(Outcome::ConnectTimeout, None)),
@@ -81,7 +81,7 @@ pub(super) async fn connect(
     connection.buffer = context.buffers.take();
     let Some(tls) = &endpoint.tls else { return Ok(connection) };
     let secured = pin!(connection.secured(tls));
-    let connection = match context.deadlines.within(connected, settings.tls_timeout, secured).await {
+    let connection = match context.deadlines.within(connected, settings.timeout.tls, secured).await {
         Ok(Ok(connection)) => connection,
         // There was no TLS yet that could have been closed.
         Ok(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {

@@ -58,7 +58,7 @@ impl Context {
     /// # Errors
     /// Returns a response timeout if the deadline for the first byte, if there is one, passes before that.
     pub(super) async fn by_first_byte<F: Future>(&self, sent: Stamp, future: F) -> Result<F::Output> {
-        match self.plan.settings.first_byte_timeout {
+        match self.plan.settings.timeout.first_byte {
             None => Ok(future.await),
             Some(limit) => {
                 let read = self.deadlines.within(sent, limit, future).await;

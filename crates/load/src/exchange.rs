@@ -95,7 +95,7 @@ impl Exchange {
             context.buffers.give(connection.into_buffer());
         }
         row.final_outcome = row.outcome;
-        if context.plan.settings.retries == 0 {
+        if context.plan.settings.retry.times == 0 {
             return row.end;
         }
         if context.unless_aborted(pin!(retry(context, *endpoint, row))).await.is_none() {
@@ -111,9 +111,9 @@ async fn retry(context: &Context, endpoint: usize, row: &mut RequestRow) {
     let method = context.endpoints[endpoint].method.as_str();
     let settings = &context.plan.settings;
     let mut is_wanted = is_retried(method, row);
-    while row.attempts <= settings.retries && is_wanted {
-        if !settings.retry_delay.is_zero() {
-            sleep(settings.retry_delay).await;
+    while row.attempts <= settings.retry.times && is_wanted {
+        if !settings.retry.delay.is_zero() {
+            sleep(settings.retry.delay).await;
         }
         row.attempts += 1;
         let now = context.clock.now();

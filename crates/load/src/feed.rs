@@ -127,10 +127,10 @@ impl Closed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Pace, Settings};
+    use crate::{Load, Pace};
 
     fn closed(length: Length, workers: usize, worker: usize) -> Feed {
-        let settings = Settings { pace: Pace::Closed(length), ..Settings::new("http://127.0.0.1:1/") };
+        let settings = Load { pace: Pace::Closed(length), ..Load::new("http://127.0.0.1:1/") };
         Feed::new(&Plan::new(settings).unwrap(), worker, workers, Stamp::from_unix_ns(0))
     }
 

@@ -240,11 +240,11 @@ mod tests {
 
     use super::*;
     use crate::resolve::Route;
-    use crate::{Plan, Settings};
+    use crate::{Load, Plan};
     use rolldrop_record::load::{Grpc, Http};
 
-    fn planned(address: SocketAddr, change: impl FnOnce(&mut Settings)) -> Plan {
-        let mut settings = Settings::new(format!("http://{address}/"));
+    fn planned(address: SocketAddr, change: impl FnOnce(&mut Load)) -> Plan {
+        let mut settings = Load::new(format!("http://{address}/"));
         change(&mut settings);
         Plan::new(settings).unwrap()
     }
@@ -362,7 +362,7 @@ mod tests {
             left: 1,
             response_timeout: Duration::from_secs(5),
         };
-        let plan = Plan::new(Settings::new(format!("http://{address}/"))).unwrap();
+        let plan = Plan::new(Load::new(format!("http://{address}/"))).unwrap();
         let (target, walk, limit) =
             (&plan.targets[0], Walk::new(Route::Fixed(address.into()), 0), Duration::from_mins(1));
         let asking = first_answer(target, &walk, None, from, limit, Clock::start());

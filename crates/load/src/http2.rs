@@ -65,7 +65,7 @@ pub(super) async fn attempt(
     let mut call = Call { context, endpoint, link: &link, stream: None, beginning: None, row };
     let sent = context.clock.now();
     call.row.sent = Some(sent);
-    let limit = context.plan.settings.response_timeout;
+    let limit = context.plan.settings.timeout.response;
     let ended = context.deadlines.within(sent, limit, call.run(requests, sent)).await;
     let ended = ended.unwrap_or_else(|Elapsed| Err(overdue(call.row)));
     if let Some(beginning) = call.beginning.take() {

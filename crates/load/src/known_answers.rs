@@ -36,8 +36,16 @@ use rolldrop_record::parts::read_table;
 use rolldrop_record::{Clock, Outcome, RequestRow, RunDir};
 use server::{HANGING, Log, PROMPT, Script, Server};
 
+/// Timeouts that a busy machine does not reach.
+const PATIENT: Timeouts = Timeouts {
+    connect: Duration::from_secs(60),
+    tls: Duration::from_secs(60),
+    first_byte: None,
+    response: Duration::from_secs(60),
+};
+
 /// Runs the load with a run directory, and returns its summary with its rows.
-async fn run(settings: Settings) -> (Summary, Vec<RequestRow>) {
+async fn run(settings: Load) -> (Summary, Vec<RequestRow>) {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = RunDir::create(dir.path()).unwrap();
     let plan = Plan::new(settings).unwrap();
@@ -91,14 +99,13 @@ fn assert_agree(rows: &[RequestRow], log: &Log) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn outcomes_match_server_log() {
     let server = Server::start(&PROMPT).await;
-    let (summary, rows) = run(Settings {
+    let (summary, rows) = run(Load {
         pace: Pace::constant(1000.0, Duration::from_millis(2000)),
         warmup: Duration::from_millis(50),
-        connections: Connections::Mixed(0.3),
-        connect_timeout: Duration::from_secs(60),
-        response_timeout: Duration::from_secs(60),
+        connections: Connections::mixed(0.3),
+        timeout: PATIENT,
         workers: 2,
-        ..Settings::new(format!("http://{}/", server.address))
+        ..Load::new(format!("http://{}/", server.address))
     })
     .await;
     assert_agree(&rows, &server.log);
@@ -113,11 +120,10 @@ async fn outcomes_match_server_log() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hanging_response_times_out() {
     let server = Server::start(&HANGING).await;
-    let (summary, rows) = run(Settings {
+    let (summary, rows) = run(Load {
         pace: Pace::constant(60.0, Duration::from_millis(500)),
-        connect_timeout: Duration::from_secs(60),
-        response_timeout: Duration::from_secs(3),
-        ..Settings::new(format!("http://{}/", server.address))
+        timeout: Timeouts { response: Duration::from_secs(3), ..PATIENT },
+        ..Load::new(format!("http://{}/", server.address))
     })
     .await;
     assert_agree(&rows, &server.log);
@@ -129,32 +135,32 @@ async fn head_response_ends_without_body() {
     let kept = &[Script::Ok, Script::Chunked, Script::NotFound, Script::Unavailable][..];
     // Such heads do not announce that the server will close.
     let closed = &[Script::UntilEof][..];
-    for (scripts, connections) in [(kept, Connections::Keepalive), (closed, Connections::Fresh)] {
+    for (scripts, connections) in [(kept, Connections::KEEPALIVE), (closed, Connections::FRESH)] {
         let server = Server::start(scripts).await;
-        let (_, rows) = run(Settings {
+        let (_, rows) = run(Load {
             method: "HEAD".into(),
             pace: Pace::Closed(Length::Requests(200)),
             connections,
-            response_timeout: Duration::from_secs(60),
-            ..Settings::new(format!("http://{}/", server.address))
+            timeout: PATIENT,
+            ..Load::new(format!("http://{}/", server.address))
         })
         .await;
         assert_agree(&rows, &server.log);
-        assert_eq!(rows.iter().any(|row| row.conn_reused), connections == Connections::Keepalive);
+        assert_eq!(rows.iter().any(|row| row.conn_reused), connections == Connections::KEEPALIVE);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn expect_continue_accepts_100_and_417() {
     let server = Server::start(&[Script::Interim, Script::ExpectationFailed, Script::Ok]).await;
-    let (_, rows) = run(Settings {
+    let (_, rows) = run(Load {
         method: "POST".into(),
         headers: vec![("Expect".into(), "100-continue".into())],
         body: b"hello".to_vec(),
         pace: Pace::Closed(Length::Requests(200)),
-        connections: Connections::Keepalive,
-        response_timeout: Duration::from_secs(60),
-        ..Settings::new(format!("http://{}/", server.address))
+        connections: Connections::KEEPALIVE,
+        timeout: PATIENT,
+        ..Load::new(format!("http://{}/", server.address))
     })
     .await;
     assert_agree(&rows, &server.log);
@@ -174,13 +180,12 @@ fn closed_address() -> (Socket, SocketAddr) {
 async fn closed_port_refuses_only_its_target() {
     let server = Server::start(&[Script::Ok]).await;
     let (_bound, closed) = closed_address();
-    let target = |name: &str, address| Target::new(name, format!("http://{address}/"));
-    let (_, rows) = run(Settings {
+    let target = |name: &str, address| LoadTarget::new(name, format!("http://{address}/"));
+    let (_, rows) = run(Load {
         targets: vec![target("open", server.address), target("closed", closed)],
         pace: Pace::constant(200.0, Duration::from_millis(500)),
-        connect_timeout: Duration::from_secs(60),
-        response_timeout: Duration::from_secs(60),
-        ..Settings::new("")
+        timeout: PATIENT,
+        ..Load::new("")
     })
     .await;
     for row in rows.iter().filter(|row| row.outcome != Outcome::NotSent) {
@@ -216,10 +221,10 @@ fn black_hole() -> (Vec<Socket>, SocketAddr) {
 #[tokio::test]
 async fn unanswered_syn_times_out() {
     let (_sockets, address) = black_hole();
-    let (_, rows) = run(Settings {
+    let (_, rows) = run(Load {
         pace: Pace::constant(20.0, Duration::from_millis(500)),
-        connect_timeout: Duration::from_millis(100),
-        ..Settings::new(format!("http://{address}/"))
+        timeout: Timeouts { connect: Duration::from_millis(100), ..Timeouts::default() },
+        ..Load::new(format!("http://{address}/"))
     })
     .await;
     for row in rows.iter().filter(|row| row.outcome != Outcome::NotSent) {
@@ -242,16 +247,14 @@ async fn every_protocol_reports_tls_alert() {
     let mut tasks = tokio::task::JoinSet::new();
     for (scheme, http) in [("https", Http::Http2), ("https", Http::Http1), ("wss", Http::Auto)] {
         let (address, certificate) = transport::strict(&[b"h2", b"http/1.1"], &mut tasks).await;
-        for connections in [Connections::Fresh, Connections::Keepalive] {
-            let (_, rows) = run(Settings {
+        for connections in [Connections::FRESH, Connections::KEEPALIVE] {
+            let (_, rows) = run(Load {
                 http,
                 connections,
                 pace: Pace::constant(100.0, Duration::from_millis(200)),
-                connect_timeout: Duration::from_secs(60),
-                tls_timeout: Duration::from_secs(60),
-                response_timeout: Duration::from_secs(60),
-                tls: TlsSettings { ca_pem: Some(certificate.clone()), ..TlsSettings::default() },
-                ..Settings::new(format!("{scheme}://{address}/"))
+                timeout: PATIENT,
+                tls: TlsSettings { ca_pem: Some(certificate.clone().into()), ..TlsSettings::default() },
+                ..Load::new(format!("{scheme}://{address}/"))
             })
             .await;
             for row in rows.iter().filter(|row| row.outcome != Outcome::NotSent) {
@@ -262,16 +265,16 @@ async fn every_protocol_reports_tls_alert() {
     }
 }
 
-fn endless(server: &Server) -> Settings {
-    Settings {
+fn endless(server: &Server) -> Load {
+    Load {
         pace: Pace::constant(100.0, Duration::from_secs(3600)),
-        ..Settings::new(format!("http://{}/", server.address))
+        ..Load::new(format!("http://{}/", server.address))
     }
 }
 
 /// Runs the settings until the progress satisfies `wanted`, and ends the run by `end`.
 async fn run_until(
-    settings: Settings,
+    settings: Load,
     wanted: impl Fn(&Progress) -> bool,
     end: impl FnOnce(&Control),
 ) -> (Summary, Vec<RequestRow>) {
@@ -291,7 +294,10 @@ async fn run_until(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stop_drains_requests_in_flight() {
     let server = Server::start(&[Script::HangSilently]).await;
-    let settings = Settings { response_timeout: Duration::from_secs(2), ..endless(&server) };
+    let settings = Load {
+        timeout: Timeouts { response: Duration::from_secs(2), ..Timeouts::default() },
+        ..endless(&server)
+    };
     let (summary, rows) = run_until(settings, |progress| progress.in_flight >= 5, Control::stop).await;
     assert!(summary.tally.outcomes.of(Outcome::ResponseTimeout) >= 5);
     assert!(rows.iter().all(|row| row.outcome != Outcome::Cancelled));
@@ -300,7 +306,10 @@ async fn stop_drains_requests_in_flight() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn abort_cancels_requests_in_flight() {
     let server = Server::start(&[Script::HangSilently]).await;
-    let settings = Settings { response_timeout: Duration::from_secs(600), ..endless(&server) };
+    let settings = Load {
+        timeout: Timeouts { response: Duration::from_secs(600), ..Timeouts::default() },
+        ..endless(&server)
+    };
     let (summary, _) = run_until(settings, |progress| progress.in_flight >= 5, Control::abort).await;
     assert!(summary.tally.outcomes.of(Outcome::Cancelled) >= 5);
 }
@@ -308,10 +317,9 @@ async fn abort_cancels_requests_in_flight() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connection_limit_marks_requests_not_sent() {
     let server = Server::start(&[Script::HangSilently]).await;
-    let settings = Settings {
-        max_connections: Some(4),
-        connections: Connections::Keepalive,
-        response_timeout: Duration::from_secs(600),
+    let settings = Load {
+        connections: Connections { max: Some(4), ..Connections::KEEPALIVE },
+        timeout: Timeouts { response: Duration::from_secs(600), ..Timeouts::default() },
         ..endless(&server)
     };
     let full = |progress: &Progress| progress.outcomes.of(Outcome::NotSent) >= 20;
@@ -323,9 +331,9 @@ async fn connection_limit_marks_requests_not_sent() {
 
 #[test]
 fn late_worker_marks_requests_not_sent() {
-    let plan = Plan::new(Settings {
+    let plan = Plan::new(Load {
         pace: Pace::constant(10.0, Duration::from_secs(30)),
-        ..Settings::new("http://127.0.0.1:1/")
+        ..Load::new("http://127.0.0.1:1/")
     })
     .unwrap();
     let clock = Clock::start();
@@ -365,10 +373,10 @@ async fn latency_log_counts_answers_by_outcome() {
     let server = Server::start(&[Script::Ok, Script::NotFound, Script::CloseSilently]).await;
     let dir = tempfile::tempdir().unwrap();
     let run_dir = RunDir::create(dir.path()).unwrap();
-    let plan = Plan::new(Settings {
+    let plan = Plan::new(Load {
         pace: Pace::constant(100.0, Duration::from_millis(1500)),
-        response_timeout: Duration::from_secs(60),
-        ..Settings::new(format!("http://{}/", server.address))
+        timeout: PATIENT,
+        ..Load::new(format!("http://{}/", server.address))
     })
     .unwrap();
     let prepared = Prepared::new(plan).await.unwrap();
@@ -397,7 +405,7 @@ async fn latency_log_counts_answers_by_outcome() {
 
 #[tokio::test]
 async fn unresolvable_host_fails_preparation() {
-    let plan = Plan::new(Settings::new("http://no-such-host.invalid/")).unwrap();
+    let plan = Plan::new(Load::new("http://no-such-host.invalid/")).unwrap();
     let error = Prepared::new(plan).await.unwrap_err().to_string();
     assert!(error.starts_with("failed to resolve no-such-host.invalid"), "{error}");
 }
@@ -407,7 +415,7 @@ async fn missing_requests_directory_fails_load() {
     let server = Server::start(&[Script::Ok]).await;
     let dir = tempfile::tempdir().unwrap();
     let run_dir = RunDir::create(dir.path()).unwrap();
-    let settings = Settings { pace: Pace::constant(100.0, Duration::from_millis(100)), ..endless(&server) };
+    let settings = Load { pace: Pace::constant(100.0, Duration::from_millis(100)), ..endless(&server) };
     let prepared = Prepared::new(Plan::new(settings).unwrap()).await.unwrap();
     let mut running = prepared.start(Clock::start(), Some(&run_dir)).unwrap();
     std::fs::remove_dir(dir.path().join("requests")).unwrap();
@@ -418,13 +426,13 @@ async fn missing_requests_directory_fails_load() {
 async fn connections_use_each_source_port_once() {
     let server = Server::start(&[Script::Ok]).await;
     let range = PortRange { first: 20_000, last: 20_499 };
-    let (_, rows) = run(Settings {
+    let (_, rows) = run(Load {
         pace: Pace::constant(400.0, Duration::from_secs(1)),
-        response_timeout: Duration::from_secs(60),
+        timeout: PATIENT,
         workers: 2,
         source_ports: Some(range),
         source_addresses: vec![Ipv4Addr::new(127, 0, 0, 7).into()],
-        ..Settings::new(format!("http://{}/", server.address))
+        ..Load::new(format!("http://{}/", server.address))
     })
     .await;
     assert_agree(&rows, &server.log);
@@ -439,14 +447,12 @@ async fn connections_use_each_source_port_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn closed_loop_sends_exact_request_count() {
     let server = Server::start(&[Script::Ok]).await;
-    let (_, rows) = run(Settings {
+    let (_, rows) = run(Load {
         pace: Pace::Closed(Length::Requests(500)),
-        connections: Connections::Keepalive,
-        max_connections: Some(4),
-        connect_timeout: Duration::from_secs(60),
-        response_timeout: Duration::from_secs(60),
+        connections: Connections { max: Some(4), ..Connections::KEEPALIVE },
+        timeout: PATIENT,
         workers: 2,
-        ..Settings::new(format!("http://{}/", server.address))
+        ..Load::new(format!("http://{}/", server.address))
     })
     .await;
     assert_agree(&rows, &server.log);
@@ -464,13 +470,12 @@ async fn closed_loop_sends_exact_request_count() {
 async fn poisson_stages_send_every_request() {
     let server = Server::start(&[Script::Ok]).await;
     let stages = ["0-400:500ms", "400:250ms", "0:100ms", "400-0:500ms"].map(|text| text.parse().unwrap());
-    let (_, rows) = run(Settings {
+    let (_, rows) = run(Load {
         pace: Pace::Open(stages.to_vec()),
         arrivals: Arrivals::Poisson,
         seed: 7,
-        connect_timeout: Duration::from_secs(60),
-        response_timeout: Duration::from_secs(60),
-        ..Settings::new(format!("http://{}/", server.address))
+        timeout: PATIENT,
+        ..Load::new(format!("http://{}/", server.address))
     })
     .await;
     assert_eq!(rows.len(), 300);

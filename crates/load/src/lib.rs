@@ -71,8 +71,8 @@ pub use ports::{PortMemory, PortsBefore};
 pub use prepared::Prepared;
 pub use records::{NotARecord, Record, RecordFormat};
 pub use rolldrop_record::load::{
-    Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Pace, PortRange, Rpc,
-    Settings, Stage, Target, TlsSettings, TlsVersions,
+    Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Load, LoadTarget, Pace,
+    PortRange, Retry, Rpc, Stage, Timeouts, TlsSettings, TlsVersions,
 };
 pub use running::{Running, Summary};
 pub use series::Second;

@@ -5,7 +5,6 @@
 
 mod error;
 mod target;
-mod written;
 
 use std::time::Duration;
 
@@ -17,10 +16,8 @@ use super::schedule::Schedule;
 use super::target::PlannedTarget;
 use super::tls;
 pub use error::PlanError;
-use rolldrop_record::load::limits::{MAX_DURATION, MAX_RATE, MAX_RETRIES, MAX_STREAMS, MAX_WORKERS};
-use rolldrop_record::load::{
-    Arrivals, Connections, Http, Length, Pace, Settings, Stage, TlsSettings, are_statuses, defaults,
-};
+use rolldrop_record::load::{Length, Load, LoadPlan, NotALoad, Pace, Stage, TlsSettings};
+use rolldrop_record::run_info::{Balances, BalancesBecause, Role, Source, Target};
 use rolldrop_record::{Outcome, RunId};
 use target::{cycle, plan_target};
 
@@ -49,7 +46,7 @@ pub struct Share {
 /// A load that can be carried out.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    pub(super) settings: Settings,
+    pub(super) settings: Load,
     /// The part that the ids of all its requests share.
     pub(super) run: RunId,
     pub(super) share: Share,
@@ -71,53 +68,15 @@ impl Plan {
     ///
     /// # Errors
     /// Returns an error if they cannot be carried out; it tells which setting is wrong, and what is allowed.
-    pub fn new(settings: Settings) -> Result<Self, PlanError> {
-        let settings = Settings { http: spoken(&settings), ..settings };
-        check_duration("a warm-up", settings.warmup, true)?;
-        check_duration("a connect timeout", settings.connect_timeout, false)?;
-        check_duration("a TLS timeout", settings.tls_timeout, false)?;
-        check_duration("a response timeout", settings.response_timeout, false)?;
-        if let Some(limit) = settings.first_byte_timeout {
-            check_duration("a first-byte timeout", limit, false)?;
-        }
-        check_duration("a spin", settings.spin, true)?;
+    pub fn new(settings: Load) -> Result<Self, PlanError> {
+        let settings = Load { http: settings.spoken(), ..settings };
+        settings.check()?;
         let timing = plan_timing(&settings)?;
-        if !(1..=MAX_WORKERS).contains(&settings.workers) {
-            return Err(PlanError::Workers(settings.workers));
-        }
-        let (addresses, workers) = (settings.source_addresses.len(), settings.workers);
-        if addresses > workers {
-            return Err(PlanError::TooFewWorkers { addresses, workers });
-        }
-        if let Some(&(from, to)) = settings.success.iter().find(|range| !are_statuses(**range)) {
-            return Err(PlanError::Success(from, to));
-        }
-        if settings.targets.is_empty() {
-            return Err(PlanError::NoTarget);
-        }
-        if settings.retries > MAX_RETRIES {
-            return Err(PlanError::Retries(settings.retries));
-        }
-        let limits =
-            [("the most requests", settings.max_requests.is_some()), ("the age", settings.max_age.is_some())];
-        if let Some((limit, _)) = limits.iter().find(|(_, is_given)| *is_given)
-            && settings.connections == Connections::Fresh
-        {
-            return Err(PlanError::FreshLimit(limit));
-        }
-        if settings.max_requests == Some(0) {
-            return Err(PlanError::MaxRequests);
-        }
-        check_http(&settings)?;
-        if let Some(age) = settings.max_age {
-            check_duration("a connection's age", age, false)?;
-        }
-        check_duration("a retry's delay", settings.retry_delay, true)?;
         let targets = settings.targets.iter().map(|target| plan_target(target, &settings));
         let targets = targets.collect::<Result<Vec<PlannedTarget>, _>>()?;
         let tls = plan_tls(&settings, &targets)?;
         let cycle = cycle(&settings.targets)?;
-        let max_connections = settings.max_connections.unwrap_or_else(|| default_connections(&settings));
+        let max_connections = settings.max_connections();
         if max_connections < settings.workers {
             return Err(PlanError::TooFewConnections { max: max_connections, workers: settings.workers });
         }
@@ -146,7 +105,7 @@ impl Plan {
     pub fn part(self, share: Share) -> Result<Self, PlanError> {
         let Share { first, of } = share;
         if first + self.settings.workers > of {
-            return Err(PlanError::Workers(of));
+            return Err(NotALoad::Workers(of).into());
         }
         if self.max_connections < of {
             return Err(PlanError::TooFewConnections { max: self.max_connections, workers: of });
@@ -182,15 +141,6 @@ impl Plan {
             Timing::Schedule(schedule) => Some(schedule.warmup()),
             Timing::OnDemand(_) => self.settings.warmup.is_zero().then_some(0),
         }
-    }
-
-    /// Returns the maximum number of requests that an HTTP/2 connection carries at a time.
-    pub(super) fn streams(&self) -> usize {
-        let default = match &self.settings.pace {
-            Pace::Closed(_) => defaults::CLOSED_LOOP_STREAMS,
-            Pace::Open(_) => defaults::STREAMS,
-        };
-        self.settings.streams.unwrap_or(default)
     }
 
     /// Returns the length of the whole schedule, warm-up included; `None` if that is not known before the end.
@@ -233,6 +183,38 @@ impl Plan {
         self.own_workers().map(source_name).collect()
     }
 
+    /// Returns the plan as `run.json` has it.
+    pub fn load_plan(&self) -> LoadPlan {
+        LoadPlan::from(&self.settings)
+    }
+
+    /// Returns the targets as `run.json` lists them, without Service and routing, which the load does not know.
+    pub fn targets(&self) -> Vec<Target> {
+        let target = |target: &PlannedTarget| Target {
+            name: target.name.to_string(),
+            url: target.url.clone(),
+            consumer: target.name.to_string(),
+            balances: Balances::Connections,
+            balances_because: BalancesBecause::Assumed,
+            service: None,
+            routing: None,
+            node: None,
+        };
+        self.targets.iter().map(target).collect()
+    }
+
+    /// Returns the load's sources as `run.json` lists them, for a load in the process that writes the run directory.
+    pub fn recorders(&self) -> Vec<Source> {
+        let recorder = |name| Source {
+            name,
+            role: Role::Load,
+            clock_offset_ns: 0,
+            clock_uncertainty_ns: Some(0),
+            rows: None,
+        };
+        self.sources().into_iter().map(recorder).collect()
+    }
+
     /// Returns the outcome of a complete answer with this status.
     pub(super) fn outcome_of(&self, status: u16) -> Outcome {
         if self.is_success(status) { Outcome::Ok } else { Outcome::HttpError }
@@ -255,65 +237,13 @@ pub(super) fn part_of(total: u64, worker: usize, workers: usize) -> u64 {
     total / workers + u64::from(worker < total % workers)
 }
 
-/// Returns the HTTP version of the requests, unless TLS negotiates it: gRPC needs HTTP/2. With WebSocket targets, which
-/// begin with HTTP/1.1, all targets use that version.
-fn spoken(settings: &Settings) -> Http {
-    match settings.http {
-        Http::Auto if settings.grpc.is_some() => Http::Http2,
-        Http::Auto if has_scheme(settings, &["ws:", "wss:"]) => Http::Http1,
-        Http::Auto if !has_scheme(settings, &["https:"]) => Http::Http1,
-        http => http,
-    }
-}
-
-fn has_scheme(settings: &Settings, schemes: &[&str]) -> bool {
-    settings.targets.iter().any(|target| schemes.iter().any(|scheme| target.url.starts_with(scheme)))
-}
-
-fn check_http(settings: &Settings) -> Result<(), PlanError> {
-    if settings.pod_body.is_some() {
-        match has_scheme(settings, &["ws:", "wss:"]) {
-            _ if settings.grpc.is_some() => return Err(PlanError::PodBody("an answer of gRPC")),
-            true => return Err(PlanError::PodBody("an answer over WebSocket")),
-            false => {}
-        }
-    }
-    match (settings.http, settings.streams) {
-        (Http::Http1, _) if settings.grpc.is_some() => Err(PlanError::GrpcNeedsHttp2),
-        (Http::Http1, Some(_)) => Err(PlanError::StreamsNeedHttp2),
-        (_, Some(streams)) if !(1..=MAX_STREAMS).contains(&streams) => Err(PlanError::Streams(streams)),
-        _ => Ok(()),
-    }
-}
-
-fn plan_timing(settings: &Settings) -> Result<Timing, PlanError> {
+fn plan_timing(settings: &Load) -> Result<Timing, PlanError> {
+    let duration = settings.pace.duration().unwrap_or_default();
     let stages = match &settings.pace {
         Pace::Open(stages) => stages,
-        Pace::Closed(_) if settings.arrivals != Arrivals::Even => return Err(PlanError::Closed("poisson")),
-        Pace::Closed(_) if !settings.spin.is_zero() => return Err(PlanError::Closed("spin")),
-        Pace::Closed(length) => {
-            match length {
-                Length::Time(duration) => check_duration("a duration", *duration, false)?,
-                Length::Requests(0) => {
-                    return Err(PlanError::NoRequest { rate: 0.0, duration: Duration::ZERO });
-                }
-                Length::Requests(_) => {}
-            }
-            return Ok(Timing::OnDemand(*length));
-        }
+        Pace::Closed(Length::Requests(0)) => return Err(PlanError::NoRequest { rate: 0.0, duration }),
+        Pace::Closed(length) => return Ok(Timing::OnDemand(*length)),
     };
-    // A ramp may begin or end at 0, and a stage may be a pause; a load may not.
-    let is_rate = |rate: f64| (0.0..=MAX_RATE).contains(&rate);
-    let mut rates = stages.iter().flat_map(|stage| [stage.from, stage.to]);
-    if let Some(rate) = rates.find(|rate| !is_rate(*rate)) {
-        return Err(PlanError::Rate(rate));
-    }
-    if settings.pace.peak_rate() == 0.0 {
-        return Err(PlanError::Rate(0.0));
-    }
-    stages.iter().try_for_each(|stage| check_duration("a duration", stage.duration, false))?;
-    let duration = settings.pace.duration().unwrap_or_default();
-    check_duration("a duration", duration, false)?;
     let rate = settings.pace.warmup_rate();
     let warmup = Stage { from: rate, to: rate, duration: settings.warmup };
     let schedule = Schedule::new(warmup, stages, settings.arrivals, settings.seed);
@@ -323,54 +253,27 @@ fn plan_timing(settings: &Settings) -> Result<Timing, PlanError> {
     }
 }
 
-fn plan_tls(settings: &Settings, targets: &[PlannedTarget]) -> Result<Option<tls::Config>, PlanError> {
+fn plan_tls(settings: &Load, targets: &[PlannedTarget]) -> Result<Option<tls::Config>, PlanError> {
     if targets.iter().any(|target| target.tls_name.is_some()) {
         return Ok(Some(tls::Config::new(&settings.tls, tls::offered(settings.http))?));
     }
     if settings.tls == TlsSettings::default() { Ok(None) } else { Err(PlanError::NoTls) }
 }
 
-/// Returns the number of connections that the rate keeps open when every request runs into both timeouts.
-fn default_connections(settings: &Settings) -> usize {
-    if matches!(settings.pace, Pace::Closed(_)) {
-        return defaults::CLOSED_LOOP_CONNECTIONS.max(settings.workers);
-    }
-    let is_secure = has_scheme(settings, &["https:", "wss:"]);
-    let tls = if is_secure { settings.tls_timeout } else { Duration::ZERO };
-    let held_s = (settings.connect_timeout + tls + settings.response_timeout).as_secs_f64();
-    let connections = (settings.pace.peak_rate() * held_s).ceil();
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "positive, and the cast saturates"
-    )]
-    let connections = connections as usize;
-    connections.max(defaults::LEAST_CONNECTIONS).max(settings.workers)
-}
-
-fn check_duration(what: &'static str, given: Duration, zero_allowed: bool) -> Result<(), PlanError> {
-    if given > MAX_DURATION || (given.is_zero() && !zero_allowed) {
-        let allowed = if zero_allowed { "at most a week" } else { "above 0 and at most a week" };
-        return Err(PlanError::Duration { what, given, allowed });
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::template::Piece;
-    use rolldrop_record::load::{Grpc, Target};
+    use rolldrop_record::load::{Connections, Grpc, LoadTarget};
 
-    fn refused(change: impl FnOnce(&mut Settings)) -> String {
-        let mut settings = Settings::new("http://127.0.0.1:8080/");
+    fn refused(change: impl FnOnce(&mut Load)) -> String {
+        let mut settings = Load::new("http://127.0.0.1:8080/");
         change(&mut settings);
         Plan::new(settings).unwrap_err().to_string()
     }
 
     #[test]
     fn plan_error_names_invalid_setting() {
-        let pace = |rate, s| Pace::constant(rate, Duration::from_secs(s));
         let url = |url: &'static str| refused(move |s| s.targets[0].url = url.to_owned());
         assert_eq!(
             url("web:8080"),
@@ -379,32 +282,14 @@ mod tests {
         assert!(url("ftp://x/").contains("scheme \"ftp\" is not supported, only http, https, ws and wss"));
         assert!(url("http://me:secret@x/").contains("credentials"));
         assert!(url("http://x:0/").ends_with("no server listens on port 0"));
-        assert!(refused(|s| s.targets.clear()).contains("no target"));
-        assert!(refused(|s| s.pace = pace(0.0, 30)).starts_with("rate 0 is not above 0"));
-        assert!(refused(|s| s.pace = pace(f64::NAN, 30)).contains("NaN"));
-        assert!(refused(|s| s.pace = pace(1.0, 0)).starts_with("a duration of 0s is not above 0"));
-        assert!(refused(|s| s.response_timeout = Duration::MAX).contains("a response timeout"));
-        assert!(refused(|s| s.pace = pace(0.01, 30)).contains("make no request at all"));
-        let stages = |texts: &[&str]| Pace::Open(texts.iter().map(|text| text.parse().unwrap()).collect());
-        assert!(refused(|s| s.pace = stages(&["5:1s", "5:0s"])).contains("a duration of 0s"));
-        assert!(refused(|s| s.pace = stages(&["0-1e9:1s"])).starts_with("rate 1000000000 is not"));
-        assert!(refused(|s| s.pace = stages(&[])).starts_with("rate 0 is not"));
-        assert!(refused(|s| s.workers = 0).contains("0 workers"));
-        assert!(refused(|s| s.max_connections = Some(0)).contains("0 connections are too few"));
-        assert!(
-            refused(|s| s.source_addresses = vec![[127, 0, 0, 1].into(); 2]).contains("2 source addresses")
-        );
+        let rare = Pace::constant(0.01, Duration::from_secs(30));
+        assert!(refused(|s| s.pace = rare).contains("make no request at all"));
+        assert!(refused(|s| s.connections.max = Some(0)).contains("0 connections are too few"));
         assert!(refused(|s| s.method = "GE T".into()).contains("\"GE T\""));
         assert!(refused(|s| s.headers.push(("a b".into(), "c".into()))).contains("its name"));
         assert!(refused(|s| s.headers.push(("a".into(), "b\nc".into()))).contains("its value"));
         assert!(refused(|s| s.headers.push(("Rolldrop-Id".into(), "x".into()))).contains("sets it itself"));
-        assert!(refused(|s| s.retries = 101).contains("101 retries"));
-        assert!(refused(|s| s.max_requests = Some(0)).contains("carries one request"));
-        assert!(
-            refused(|s| (s.connections, s.max_requests) = (Connections::Keepalive, Some(0)))
-                .contains("0 requests to a connection")
-        );
-        let call = |change: fn(&mut Settings)| {
+        let call = |change: fn(&mut Load)| {
             refused(|s| {
                 s.grpc = Some(Grpc::new("a/b".parse().unwrap()));
                 change(s);
@@ -422,21 +307,12 @@ mod tests {
             })
         };
         assert!(template("{{what}}").starts_with("body: placeholder \"{{what}}\" is none of {{seq}}"));
-        fn pattern() -> Option<String> {
-            Some("pod=(.+)".to_owned())
-        }
-        assert!(call(|s| s.pod_body = pattern()).starts_with("an answer of gRPC has no"));
-        for url in ["ws://web/", "wss://web/"] {
-            let refused = refused(|s| (s.targets, s.pod_body) = (vec![Target::new("", url)], pattern()));
-            assert!(refused.starts_with("an answer over WebSocket has no body"), "{refused}");
-        }
-        assert!(refused(|s| s.success = vec![(300, 200)]).contains("300-200"));
     }
 
     #[test]
     fn plan_splits_url_into_parts() {
         let target = |url: &str| {
-            let plan = Plan::new(Settings::new(url)).unwrap();
+            let plan = Plan::new(Load::new(url)).unwrap();
             let t = plan.targets[0].clone();
             let [Piece::Bytes(path)] = t.path.as_slice() else { panic!("{:?}", t.path) };
             (t.host, t.port, t.authority, String::from_utf8(path.clone()).unwrap())
@@ -451,9 +327,9 @@ mod tests {
     #[test]
     fn targets_take_turns_by_weight() {
         let turns = |weights: &[u32]| {
-            let target = |weight: &u32| Target { weight: *weight, ..Target::new("t", "http://web/") };
+            let target = |weight: &u32| LoadTarget { weight: *weight, ..LoadTarget::new("t", "http://web/") };
             let targets = weights.iter().map(target).collect();
-            Plan::new(Settings { targets, ..Settings::new("") }).map(|plan| plan.cycle)
+            Plan::new(Load { targets, ..Load::new("") }).map(|plan| plan.cycle)
         };
         assert_eq!(turns(&[1, 1]).unwrap(), [0, 1]);
         assert_eq!(turns(&[300, 100]).unwrap(), [0, 0, 1, 0]);
@@ -465,7 +341,7 @@ mod tests {
     #[test]
     fn connect_to_keeps_target_authority() {
         let connect_to = vec!["web:80:127.0.0.1:8080".parse().unwrap()];
-        let plan = Plan::new(Settings { connect_to, ..Settings::new("http://web/") }).unwrap();
+        let plan = Plan::new(Load { connect_to, ..Load::new("http://web/") }).unwrap();
         let target = &plan.targets[0];
         assert_eq!(
             (target.host.as_str(), target.port, target.authority.as_str()),

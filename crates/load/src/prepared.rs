@@ -29,7 +29,7 @@ use super::running::{Run, Running};
 use super::target::PlannedTarget;
 use super::tls;
 use super::worker::Task;
-use rolldrop_record::load::{Family, Http, Settings};
+use rolldrop_record::load::{Family, Http, Load};
 use rolldrop_record::{Clock, Evidence, RequestRow, RunDir, Stamp, retry};
 
 /// Time from the start to the schedule's zero, so that every worker is ready for its first request.
@@ -132,7 +132,7 @@ impl Prepared {
             Some(Evidence::Conntrack) => {}
         }
         let local = conntrack::local_addresses().map_err(ConntrackError::Io)?.collect();
-        let timeouts = settings.connect_timeout + settings.tls_timeout + settings.response_timeout;
+        let timeouts = settings.timeout.connect + settings.timeout.tls + settings.timeout.response;
         let origins = Origins {
             local,
             chosen: settings.source_addresses.clone(),
@@ -163,7 +163,7 @@ impl Prepared {
     /// a server that listens only on IPv4 behind `localhost`. The other family is not used from now on: a client that
     /// tries both would never show its users that failure. Returns what was dropped, as text.
     pub async fn choose_families(&mut self, clock: Clock) -> Vec<String> {
-        let limit = self.plan.settings.connect_timeout;
+        let limit = self.plan.settings.timeout.connect;
         let mut from = attempts_from(&self.plan.settings, &mut self.ports);
         let mut dropped = Vec::new();
         for (name, v4, v6) in self.names.of_both_families() {
@@ -328,12 +328,12 @@ impl Prepared {
 }
 
 /// Returns the source address and ports for attempts to reach a target before the load.
-fn attempts_from<'a>(settings: &Settings, ports: &'a mut Option<Vec<u16>>) -> first_answer::From<'a> {
+fn attempts_from<'a>(settings: &Load, ports: &'a mut Option<Vec<u16>>) -> first_answer::From<'a> {
     first_answer::From {
         address: settings.source_addresses.first().copied(),
         ports: ports.as_mut(),
         left: settings.workers,
-        response_timeout: settings.response_timeout,
+        response_timeout: settings.timeout.response,
     }
 }
 

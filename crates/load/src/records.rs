@@ -217,7 +217,7 @@ fn error(row: &RequestRow) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Settings, Target};
+    use crate::{Load, LoadTarget};
     use rolldrop_record::Stamp;
 
     fn rows() -> Vec<RequestRow> {
@@ -238,10 +238,10 @@ mod tests {
 
     fn written(format: RecordFormat) -> String {
         let dir = tempfile::tempdir().unwrap();
-        let target = |name| Target { name, ..Target::new("", "http://web:80/x?y=1,2") };
-        let settings = Settings {
+        let target = |name| LoadTarget { name, ..LoadTarget::new("", "http://web:80/x?y=1,2") };
+        let settings = Load {
             targets: ["web", "a,\"b\""].map(|name| target(name.to_owned())).to_vec(),
-            ..Settings::new("")
+            ..Load::new("")
         };
         let record = Record { format, path: dir.path().join("rows") };
         let mut writer = RecordWriter::create(&record, &Plan::new(settings).unwrap()).unwrap();

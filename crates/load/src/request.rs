@@ -172,10 +172,10 @@ fn joined(pieces: Vec<Piece>) -> Vec<Piece> {
 mod tests {
     use super::*;
     use crate::plan::Plan;
-    use rolldrop_record::load::Settings;
+    use rolldrop_record::load::Load;
 
-    fn request(persistence: Persistence, change: impl FnOnce(&mut Settings)) -> String {
-        let mut settings = Settings::new("http://web:8080/x?y=z");
+    fn request(persistence: Persistence, change: impl FnOnce(&mut Load)) -> String {
+        let mut settings = Load::new("http://web:8080/x?y=z");
         change(&mut settings);
         let plan = Plan::new(settings).unwrap();
         let mut out = b"an earlier request".to_vec();

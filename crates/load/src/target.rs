@@ -9,6 +9,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::grpc;
 use super::template::Piece;
 use rolldrop_record::load::Http;
+use rolldrop_record::retry::is_idempotency_key;
 
 /// A target whose URL has been parsed.
 #[derive(Clone, Debug)]
@@ -53,7 +54,6 @@ pub(super) enum Text {
 impl PlannedTarget {
     /// Returns true if its requests declare that they may be sent twice, whatever their method.
     pub(super) fn has_idempotency_key(&self) -> bool {
-        let names = ["idempotency-key", "x-idempotency-key"];
-        self.headers.iter().any(|(name, _)| names.contains(&name.as_str()))
+        self.headers.iter().any(|(name, _)| is_idempotency_key(name.as_str()))
     }
 }

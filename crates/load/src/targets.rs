@@ -12,7 +12,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
-use rolldrop_record::load::Target;
+use rolldrop_record::Secret;
+use rolldrop_record::load::LoadTarget;
 
 /// Reason why a file of targets cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +29,10 @@ pub struct TargetsError {
 ///
 /// # Errors
 /// Returns an error if there is no target in it, or one that cannot be understood.
-pub fn parse(text: &str, read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Result<Vec<Target>, TargetsError> {
+pub fn parse(
+    text: &str,
+    read: impl Fn(&str) -> io::Result<Vec<u8>>,
+) -> Result<Vec<LoadTarget>, TargetsError> {
     let targets = match text.trim_start().starts_with('{') {
         true => parse_json(text)?,
         false => parse_http(text, read)?,
@@ -39,8 +43,11 @@ pub fn parse(text: &str, read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Result<V
     }
 }
 
-fn parse_http(text: &str, read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Result<Vec<Target>, TargetsError> {
-    let mut targets: Vec<Target> = Vec::new();
+fn parse_http(
+    text: &str,
+    read: impl Fn(&str) -> io::Result<Vec<u8>>,
+) -> Result<Vec<LoadTarget>, TargetsError> {
+    let mut targets: Vec<LoadTarget> = Vec::new();
     // Whether the last target may still get headers and a body.
     let mut is_open = false;
     let mut weight = 1;
@@ -55,8 +62,8 @@ fn parse_http(text: &str, read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Result<
                 })?;
             }
         } else if let Some((method, url)) = request_line(line) {
-            let target = Target::new(url.trim(), url.trim());
-            targets.push(Target { method: Some(method.to_owned()), weight, ..target });
+            let target = LoadTarget::new(url.trim(), url.trim());
+            targets.push(LoadTarget { method: Some(method.to_owned()), weight, ..target });
             (is_open, weight) = (true, 1);
         } else {
             let target = targets.last_mut().filter(|_| is_open).ok_or_else(|| {
@@ -71,7 +78,7 @@ fn parse_http(text: &str, read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Result<
                 let (name, value) = header
                     .filter(|(name, value)| !name.is_empty() && !value.is_empty())
                     .ok_or_else(|| wrong("it is not a header: write NAME: VALUE".to_owned()))?;
-                target.headers.push((name.to_owned(), value.to_owned()));
+                target.headers.push((name.to_owned(), value.into()));
             }
         }
     }
@@ -92,7 +99,7 @@ struct JsonTarget {
     method: String,
     url: String,
     #[serde(default)]
-    header: BTreeMap<String, Vec<String>>,
+    header: BTreeMap<String, Vec<Secret>>,
     #[serde(default)]
     body: String,
     #[serde(default = "one")]
@@ -103,7 +110,7 @@ const fn one() -> u32 {
     1
 }
 
-fn parse_json(text: &str) -> Result<Vec<Target>, TargetsError> {
+fn parse_json(text: &str) -> Result<Vec<LoadTarget>, TargetsError> {
     let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
     let target = |(line, number): (&str, usize)| {
         let wrong = |why: String| TargetsError { line: number, why };
@@ -119,13 +126,14 @@ fn parse_json(text: &str) -> Result<Vec<Target>, TargetsError> {
             }
         };
         let headers = json.header.into_iter();
-        let headers = headers.flat_map(|(name, values)| values.into_iter().map(move |v| (name.clone(), v)));
-        Ok(Target {
+        let headers =
+            headers.flat_map(|(name, values)| values.into_iter().map(move |value| (name.clone(), value)));
+        Ok(LoadTarget {
             method: Some(json.method),
             headers: headers.collect(),
             body,
             weight: json.weight,
-            ..Target::new(json.url.as_str(), json.url.as_str())
+            ..LoadTarget::new(json.url.as_str(), json.url.as_str())
         })
     };
     lines.map(target).collect()
@@ -144,17 +152,17 @@ mod tests {
         let text = "# a comment\nGET http://web/a\nX-One: 1\nx-two: a:b\n\n# weight: 3\nPOST http://web/b\n\
                     # another\nContent-Type: application/json\n@b.json\n\nHEAD http://web/c\nGET http://web/d\n";
         let targets = parse(text, read).unwrap();
-        let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let header = |name: &str, value: &str| (name.to_owned(), value.into());
         let target =
-            |method: &str, url: &str| Target { method: Some(method.into()), ..Target::new(url, url) };
+            |method: &str, url: &str| LoadTarget { method: Some(method.into()), ..LoadTarget::new(url, url) };
         assert_eq!(
             targets,
             [
-                Target {
+                LoadTarget {
                     headers: vec![header("X-One", "1"), header("x-two", "a:b")],
                     ..target("GET", "http://web/a")
                 },
-                Target {
+                LoadTarget {
                     headers: vec![header("Content-Type", "application/json")],
                     body: Some(b"{}".to_vec()),
                     weight: 3,

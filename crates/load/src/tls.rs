@@ -21,8 +21,8 @@ use tokio_rustls::rustls::{
 };
 
 use super::stream::{Socket, Tls};
-use rolldrop_record::TlsSession;
 use rolldrop_record::load::{Http, TlsSettings, TlsVersions};
+use rolldrop_record::{Secret, TlsSession};
 use verify::Unverified;
 
 /// Reason why a user's TLS settings cannot be used.
@@ -92,7 +92,7 @@ impl Config {
             let any = Unverified::new(provider.signature_verification_algorithms);
             builder.dangerous().with_custom_certificate_verifier(Arc::new(any))
         } else {
-            let roots = Arc::new(roots(settings.ca_pem.as_deref())?);
+            let roots = Arc::new(roots(settings.ca_pem.as_ref().map(Secret::expose))?);
             let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
             builder.with_webpki_verifier(verifier.map_err(|e| TlsError::BadCa(e.to_string()))?)
         };
@@ -161,8 +161,9 @@ fn identity(settings: &TlsSettings) -> Result<Option<Identity>, TlsError> {
         return if settings.key_pem.is_some() { Err(TlsError::KeyAlone) } else { Ok(None) };
     };
     let key = settings.key_pem.as_ref().unwrap_or(cert);
-    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|e| TlsError::Key(unless_missing(e)))?;
-    Ok(Some((certificates(cert).map_err(TlsError::Cert)?, key)))
+    let key = PrivateKeyDer::from_pem_slice(key.expose().as_bytes())
+        .map_err(|e| TlsError::Key(unless_missing(e)))?;
+    Ok(Some((certificates(cert.expose()).map_err(TlsError::Cert)?, key)))
 }
 
 /// Returns the certificates of a PEM text: at least one.

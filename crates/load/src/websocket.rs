@@ -81,7 +81,7 @@ pub(super) async fn exchange(
     }
     talk.row.end = talk.context.clock.now();
     talk.row.outcome = Outcome::Ok;
-    let is_last = talk.context.plan.settings.max_requests == Some(talk.connection.requests);
+    let is_last = talk.context.plan.settings.connections.max_requests == Some(talk.connection.requests);
     if persistence == Persistence::Close || is_last {
         // The echo has come: it does not matter whether the close frame arrives.
         let _ = send(talk, close(NORMAL_CLOSURE)).await;

@@ -36,7 +36,7 @@ use super::request::Persistence;
 use super::schedule::Due;
 use super::tally::Tally;
 use super::websocket;
-use rolldrop_record::load::{Connections, Http};
+use rolldrop_record::load::{ConnectionMode, Http};
 use rolldrop_record::{RequestRow, Stamp};
 
 /// Delay after the intended send time beyond which a request is not sent: it would no longer belong to the load that
@@ -136,17 +136,18 @@ impl Worker {
         let settings = &task.context.plan.settings;
         let limits = http2::Limits {
             connections: task.max_connections,
-            is_wanted: settings.max_connections.is_some(),
-            streams: task.context.plan.streams(),
+            is_wanted: settings.connections.max.is_some(),
+            streams: settings.max_streams(),
             awaits: settings.http == Http::Http2,
-            requests: settings.max_requests.unwrap_or(u64::MAX),
-            age: settings.max_age,
+            requests: settings.connections.max_requests.unwrap_or(u64::MAX),
+            age: settings.connections.max_age,
         };
         let state = State {
             worker: task.worker,
             pool: Pool::new(task.context.endpoints.len(), limits),
             http2: http2::Pool::new(task.context.endpoints.len(), limits),
-            shares_streams: settings.http != Http::Http1 && settings.connections == Connections::Keepalive,
+            shares_streams: settings.http != Http::Http1
+                && settings.connections.mode == ConnectionMode::Keepalive,
             feed: task.feed,
             batches: task.batches,
             scheduled: 0,

@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 use super::names::{named, sparse};
 use super::stage::{Stage, StartStage};
 use super::{Cause, Outcome};
+pub use crate::units::Span;
 pub use contradiction::Contradiction;
-pub use quantity::{Amount, LatencyLimit, Margin, Share, Span};
+pub use quantity::{Amount, LatencyLimit, Margin, Share};
 pub use worse::{Kind, Part, Worse};
 
 sparse! {

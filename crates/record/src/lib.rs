@@ -27,10 +27,12 @@ pub mod row;
 mod rows;
 pub mod run_dir;
 pub mod run_info;
+mod secret;
 pub mod service_proxy;
 pub mod shown;
 pub mod stage;
 mod timing;
+pub mod units;
 pub mod wire;
 
 pub use action::EndCause;
@@ -50,3 +52,4 @@ pub use row::{Phase, Protocol, RequestRow, ServedEnd, ServedRow, TlsSession};
 pub use rows::{LIVE_DIR, RowSource, Tables};
 pub use run_dir::{Records, RunDir, RunDirError, RunLog};
 pub use run_info::{RunInfo, routing};
+pub use secret::Secret;

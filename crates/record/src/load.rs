@@ -1,37 +1,44 @@
 //! The settings of a load, in one vocabulary for the command line, scenarios, the load generator's plan and
 //! `run.json`.
 //!
-//! This module has their names and types, their written form, their [`defaults`] and their [`limits`]. The load
-//! generator turns them into a plan (`load::plan`); `run.json` records them as
-//! [`LoadPlan`](super::run_info::LoadPlan).
+//! [`Load`] has them all. serde reads it from a scenario, group by group, and from the orders of a load worker. This
+//! module has their [`defaults`], their [`limits`] and what is checked of them (`check`), and [`LoadPlan`], which
+//! `run.json` has of them. The load generator turns them into a plan (`load::plan`).
 
 mod addresses;
+mod check;
 mod connect_to;
+mod connections;
 mod pace;
+mod timeouts;
 mod tls;
 mod transport;
+mod written;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Evidence;
 use super::names::named;
 use super::row::POD_HEADER;
+use super::{Evidence, Secret};
+pub use crate::units::{duration, in_units};
 pub use addresses::{
     DnsSettings, Family, NotARange, NotAServer, PortRange, TIME_WAIT, UnknownFamily, dns_server, ephemeral_of,
 };
+pub use check::NotALoad;
 pub use connect_to::{ConnectTo, NotAnOverride};
+pub use connections::{ConnectionMode, Connections, NotConnections, UnknownConnectionMode};
 pub use pace::{
     Arrivals, Length, NotARate, NotAStage, Pace, Pacing, Rate, Stage, UnknownArrivals, UnknownPacing,
 };
+pub use timeouts::{Retry, Timeouts};
 pub use tls::{TlsSettings, TlsVersions, UnknownTlsVersions, WrittenTls};
-pub use transport::{
-    ConnectionMode, Connections, Grpc, Http, NotAMethod, NotConnections, Rpc, UnknownConnectionMode,
-    UnknownHttp,
-};
+pub use transport::{Grpc, Http, NotAMethod, Rpc, UnknownHttp};
+pub use written::LoadPlan;
 
 /// Default values of settings.
 pub mod defaults {
@@ -101,17 +108,6 @@ pub mod limits {
 /// Response headers that are always kept for requests that are not `ok`, because they identify gateways.
 const KEEP_HEADERS: [&str; 3] = ["server", "via", "x-envoy-*"];
 
-/// Parses a duration in the form that options and scenarios use: a number with its unit, such as `250ms`, `30s` or
-/// `1m30s`. Returns `None` for any other text.
-pub fn duration(text: &str) -> Option<Duration> {
-    Duration::try_from(text.parse::<jiff::SignedDuration>().ok()?).ok()
-}
-
-/// Formats a duration in the form that options and scenarios use.
-pub fn in_units(duration: Duration) -> String {
-    if duration.is_zero() { "0s".to_owned() } else { format!("{duration:?}") }
-}
-
 /// Parses statuses: a single one, or a range such as `200-399`. Returns `None` for any other text.
 pub fn statuses(text: &str) -> Option<(u16, u16)> {
     let (from, to) = text.split_once('-').unwrap_or((text, text));
@@ -140,7 +136,7 @@ pub fn keep_headers(further: &[String]) -> Vec<String> {
 
 /// A destination of requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Target {
+pub struct LoadTarget {
     /// Name used in the rows' `target` column.
     pub name: String,
     /// `http://host[:port][/path][?query]`, or `https://`.
@@ -150,12 +146,12 @@ pub struct Target {
     /// Method of its requests; `None` for the method that all requests have.
     pub method: Option<String>,
     /// Headers of its requests, which override headers of the same name that all requests have.
-    pub headers: Vec<(String, String)>,
+    pub headers: Vec<(String, Secret)>,
     /// Body of its requests; `None` for the body that all requests have.
     pub body: Option<Vec<u8>>,
 }
 
-impl Target {
+impl LoadTarget {
     /// Makes a target without its own method, headers or body.
     pub fn new(name: impl Into<String>, url: impl Into<String>) -> Self {
         let (name, url) = (name.into(), url.into());
@@ -163,12 +159,12 @@ impl Target {
     }
 }
 
-/// Settings as a user gives them; the load generator's plan validates them. A scenario's settings have no targets
-/// until the cluster has provided the addresses.
+/// The settings of a load, as a user gives them; [`Load::check`] tells whether they can be carried out. A scenario's
+/// settings have no targets until the cluster has provided the addresses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Settings {
+pub struct Load {
     /// Targets of the requests. Each gets requests in turn, in proportion to its weight.
-    pub targets: Vec<Target>,
+    pub targets: Vec<LoadTarget>,
     /// Pace of the requests, over all targets and workers.
     pub pace: Pace,
     /// Distribution of the requests over the rates of an open loop.
@@ -181,27 +177,14 @@ pub struct Settings {
     pub http: Http,
     /// gRPC method to call, with the body as its message; `None` for plain HTTP requests.
     pub grpc: Option<Grpc>,
-    /// Connections that carry the requests: fresh, kept alive, or both.
+    /// Connections that carry the requests.
     pub connections: Connections,
-    /// Maximum number of connections open at a time; `None` for as many as the rate can keep open if every request
-    /// reaches its timeouts.
-    pub max_connections: Option<usize>,
-    /// Maximum number of requests on an HTTP/2 connection at a time, within the limit that the server sets; `None`
-    /// for 100, or 1 in a closed loop.
-    pub streams: Option<usize>,
-    /// Maximum time to connect.
-    pub connect_timeout: Duration,
-    /// Maximum time for the TLS handshake.
-    pub tls_timeout: Duration,
-    /// Maximum time from sending the request to the first byte of the answer; `None` for the same limit as the whole
-    /// answer.
-    pub first_byte_timeout: Option<Duration>,
-    /// Maximum time from sending the request to the end of the answer's body.
-    pub response_timeout: Duration,
+    /// Maximum times that the parts of a request may take.
+    pub timeout: Timeouts,
     /// Method of the requests.
     pub method: String,
     /// Further request headers.
-    pub headers: Vec<(String, String)>,
+    pub headers: Vec<(String, Secret)>,
     /// Body of the requests; an empty one is not sent.
     pub body: Vec<u8>,
     /// True if URLs, header values and bodies contain placeholders (`template`).
@@ -214,14 +197,8 @@ pub struct Settings {
     pub dns: DnsSettings,
     /// TLS settings, for `https` URLs.
     pub tls: TlsSettings,
-    /// Maximum number of requests that a connection carries; `None` for no limit.
-    pub max_requests: Option<u64>,
-    /// Age from which a connection carries no further request; `None` for no limit.
-    pub max_age: Option<Duration>,
-    /// Maximum number of times that a failed request is sent again. The row keeps the first outcome.
-    pub retries: u32,
-    /// Time from a failure to the next attempt.
-    pub retry_delay: Duration,
+    /// Retries of a failed request.
+    pub retry: Retry,
     /// Response header that names the pod.
     pub pod_header: String,
     /// Regular expression that finds the pod's name in bodies, if that header does not name it.
@@ -244,27 +221,99 @@ pub struct Settings {
     pub evidence: Option<Evidence>,
 }
 
-impl Settings {
+impl Load {
     /// Makes the default load on one target, named by its URL.
     pub fn new(url: impl Into<String>) -> Self {
         let url = url.into();
-        Self { targets: vec![Target::new(url.as_str(), url.as_str())], ..Self::default() }
+        Self { targets: vec![LoadTarget::new(url.as_str(), url.as_str())], ..Self::default() }
     }
 
     /// Returns the number of fresh connections per second at the highest rate. Those of a closed loop are not
     /// planned, so it has 0 of them.
     pub fn fresh_per_s(&self) -> f64 {
-        let rate = self.pace.peak_rate();
-        match self.connections {
-            Connections::Fresh => rate,
-            Connections::Keepalive => 0.0,
-            Connections::Mixed(share) => rate * share,
+        self.pace.peak_rate() * self.connections.fresh_share()
+    }
+
+    /// Returns the maximum number of connections open at a time; by default as many as the rate keeps open when every
+    /// request runs into both timeouts.
+    pub fn max_connections(&self) -> usize {
+        if let Some(max) = self.connections.max {
+            return max;
         }
+        if self.pace.is_closed() {
+            return defaults::CLOSED_LOOP_CONNECTIONS.max(self.workers);
+        }
+        let tls = if self.is_secure() { self.timeout.tls } else { Duration::ZERO };
+        let held_s = (self.timeout.connect + tls + self.timeout.response).as_secs_f64();
+        let connections = (self.pace.peak_rate() * held_s).ceil();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "positive, and the cast saturates"
+        )]
+        let connections = connections as usize;
+        connections.max(defaults::LEAST_CONNECTIONS).max(self.workers)
+    }
+
+    /// Returns the maximum number of requests that an HTTP/2 connection carries at a time.
+    pub fn max_streams(&self) -> usize {
+        let default = if self.pace.is_closed() { defaults::CLOSED_LOOP_STREAMS } else { defaults::STREAMS };
+        self.connections.streams.unwrap_or(default)
+    }
+
+    /// Returns the HTTP version of the requests, unless TLS negotiates it: gRPC needs HTTP/2. With WebSocket targets,
+    /// which begin with HTTP/1.1, all targets use that version.
+    pub fn spoken(&self) -> Http {
+        match self.http {
+            Http::Auto if self.grpc.is_some() => Http::Http2,
+            Http::Auto if self.has_scheme(&["ws:", "wss:"]) => Http::Http1,
+            Http::Auto if !self.has_scheme(&["https:"]) => Http::Http1,
+            http => http,
+        }
+    }
+
+    /// Returns true if a target uses TLS.
+    pub fn is_secure(&self) -> bool {
+        self.has_scheme(&["https:", "wss:"])
+    }
+
+    fn has_scheme(&self, schemes: &[&str]) -> bool {
+        let begins = |url: &str, scheme: &str| {
+            url.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme))
+        };
+        self.targets.iter().any(|target| schemes.iter().any(|scheme| begins(&target.url, scheme)))
+    }
+
+    /// Returns the HTTP method of the requests to a target.
+    pub fn method_of<'a>(&'a self, target: &'a LoadTarget) -> &'a str {
+        match self.grpc {
+            Some(_) => "POST",
+            None => target.method.as_deref().unwrap_or(&self.method),
+        }
+    }
+
+    /// Returns the names of the headers of all requests.
+    fn header_names(&self) -> impl Iterator<Item = &str> {
+        let own = self.targets.iter().flat_map(|target| &target.headers);
+        self.headers.iter().chain(own).map(|(name, _)| &**name)
+    }
+
+    /// Returns the methods of each target. Several methods under one name are joined; no client is known to replay
+    /// that.
+    fn methods(&self) -> BTreeMap<String, String> {
+        let mut methods = BTreeMap::<&str, BTreeSet<&str>>::new();
+        for target in &self.targets {
+            methods.entry(&target.name).or_default().insert(self.method_of(target));
+        }
+        let joined = |(name, methods): (&str, BTreeSet<&str>)| {
+            (name.to_owned(), methods.into_iter().collect::<Vec<_>>().join(", "))
+        };
+        methods.into_iter().map(joined).collect()
     }
 }
 
 /// The default load, without a target: GET requests on fresh connections.
-impl Default for Settings {
+impl Default for Load {
     fn default() -> Self {
         Self {
             targets: Vec::new(),
@@ -274,13 +323,8 @@ impl Default for Settings {
             warmup: Duration::ZERO,
             http: Http::Auto,
             grpc: None,
-            connections: Connections::Fresh,
-            max_connections: None,
-            streams: None,
-            connect_timeout: defaults::CONNECT_TIMEOUT,
-            tls_timeout: defaults::TLS_TIMEOUT,
-            first_byte_timeout: None,
-            response_timeout: defaults::RESPONSE_TIMEOUT,
+            connections: Connections::FRESH,
+            timeout: Timeouts::default(),
             method: defaults::METHOD.to_owned(),
             headers: Vec::new(),
             body: Vec::new(),
@@ -289,10 +333,7 @@ impl Default for Settings {
             unix_socket: None,
             dns: DnsSettings::default(),
             tls: TlsSettings::default(),
-            max_requests: None,
-            max_age: None,
-            retries: 0,
-            retry_delay: Duration::ZERO,
+            retry: Retry::default(),
             pod_header: POD_HEADER.to_owned(),
             pod_body: None,
             keep_headers: keep_headers(&[]),
@@ -304,5 +345,58 @@ impl Default for Settings {
             reuse_ports: false,
             evidence: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn load() -> Load {
+        Load {
+            headers: vec![("Authorization".into(), "hush".into())],
+            tls: TlsSettings {
+                key_pem: Some("hush".into()),
+                versions: TlsVersions::Only13,
+                ..TlsSettings::default()
+            },
+            dns: DnsSettings { servers: vec![dns_server("[::1]").unwrap()], family: Family::Ipv6 },
+            connections: Connections {
+                max: Some(5),
+                max_age: Some(Duration::from_micros(1_500_001)),
+                ..Connections::mixed(0.5)
+            },
+            timeout: Timeouts { first_byte: Some(Duration::from_millis(20)), ..Timeouts::default() },
+            retry: Retry { times: 2, delay: Duration::from_nanos(7) },
+            grpc: Some(Grpc::new("a.B/c".parse().unwrap())),
+            connect_to: vec!["web:80:127.0.0.1:8080".parse().unwrap()],
+            source_ports: Some(PortRange::OF_LINUX),
+            ..Load::new("https://web/")
+        }
+    }
+
+    #[test]
+    fn load_round_trips_through_json() {
+        for load in [load(), Load::new("http://web/")] {
+            let json = serde_json::to_string(&load).unwrap();
+            assert_eq!(serde_json::from_str::<Load>(&json).unwrap(), load, "{json}");
+        }
+    }
+
+    #[test]
+    fn settings_are_written_as_in_scenarios() {
+        let json = serde_json::to_value(load()).unwrap();
+        let connections = json!({"mode": "mixed", "share": 0.5, "max": 5, "maxAge": "1.500001s"});
+        assert_eq!(json["connections"], connections);
+        assert_eq!(json["dns"], json!({"servers": ["[::1]:53"], "family": "ipv6"}));
+        assert_eq!(json["retry"], json!({"times": 2, "delay": "7ns"}));
+    }
+
+    #[test]
+    fn secrets_are_never_printed() {
+        let printed = format!("{:?}", load());
+        assert!(printed.contains("Authorization") && !printed.contains("hush"), "{printed}");
     }
 }

@@ -41,6 +41,11 @@ pub fn is_idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "PUT" | "DELETE" | "OPTIONS" | "TRACE")
 }
 
+/// Returns true if a header of this name declares that a request may be sent twice, whatever its method.
+pub fn is_idempotency_key(name: &str) -> bool {
+    ["idempotency-key", "x-idempotency-key"].iter().any(|key| key.eq_ignore_ascii_case(name))
+}
+
 /// Returns true if Go's `http.Transport` by itself sends a request of this method again, if it has no Idempotency-Key
 /// (`Request.isReplayable`, net/http).
 pub fn go_replays(method: &str) -> bool {

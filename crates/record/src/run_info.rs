@@ -2,15 +2,14 @@
 
 pub mod routing;
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::load::{Arrivals, ConnectionMode, Http, Pacing, WrittenTls};
+pub use super::load::LoadPlan;
 use super::names::sparse;
 use super::service_proxy::{ProxyEvidence, ServiceProxy};
-use super::{Evidence, Expect, Looks, Policy, RequestId, RequestRow, Rounds, RunId, Stamp};
+use super::{Expect, Looks, Policy, RequestId, RequestRow, Rounds, RunId, Stamp};
 use routing::Routing;
 
 /// Version of the run directory's format.
@@ -219,132 +218,6 @@ impl fmt::Display for BalancesBecause {
                 write!(f, "requests of one connection reached the pods {one} and {other}")
             }
         }
-    }
-}
-
-/// Planned load of a run: the [settings](super::load::Settings) that may be written down.
-///
-/// An absent field has its default, was not asked for, or does not apply.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct LoadPlan {
-    /// Pacing of the requests.
-    pub pacing: Pacing,
-    /// Requests per second over all sources, as the mean of the counted part; 0 for a closed loop.
-    pub rate: f64,
-    /// Length of the counted part, in seconds; 0 if its length is a number of requests instead.
-    pub duration_s: f64,
-    /// Length of the warm-up before it, in seconds.
-    pub warmup_s: f64,
-    /// Use of connections: fresh, kept alive or mixed.
-    pub connections: ConnectionMode,
-    /// Connect timeout, in seconds.
-    pub connect_timeout_s: f64,
-    /// Response timeout, in seconds.
-    pub response_timeout_s: f64,
-    /// Statuses that count as success, as ranges.
-    pub success: Vec<(u16, u16)>,
-    /// Maximum number of connections open at a time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_connections: Option<usize>,
-    /// Number of worker threads.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub workers: Option<usize>,
-    /// Number of pods that sent the load; absent if the run's own machine sent it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub load_workers: Option<usize>,
-    /// Stages of an open loop with several stages, in the form that the command line accepts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stages: Option<Vec<String>>,
-    /// Distribution of the requests in time, if not even.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub arrivals: Option<Arrivals>,
-    /// Seed of random choices, if there are any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seed: Option<u64>,
-    /// HTTP version that is spoken.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub http: Option<Http>,
-    /// Maximum number of requests on an HTTP/2 connection at a time, if HTTP/2 may be spoken.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub streams: Option<usize>,
-    /// Share of requests on fresh connections, if fresh and keep-alive are mixed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fresh_share: Option<f64>,
-    /// Maximum number of requests that a connection carries.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_requests_per_connection: Option<u64>,
-    /// Age, in seconds, from which a connection carries no further request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_connection_age_s: Option<f64>,
-    /// Maximum number of times that a failed request is sent again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retries: Option<u32>,
-    /// HTTP methods of each target, by the target's name. Several methods are joined with commas.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub methods: Option<BTreeMap<String, String>>,
-    /// True if requests have an Idempotency-Key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub idempotency_key: Option<bool>,
-    /// Names of further request headers, without their values, which may be secrets.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub headers: Option<Vec<String>>,
-    /// gRPC method that is called.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub grpc: Option<String>,
-    /// gRPC statuses that count as success.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub grpc_success: Option<Vec<i32>>,
-    /// Response header that names the pod, if it is not the recording proxy's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pod_header: Option<String>,
-    /// Regular expression that finds the pod's name in response bodies.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pod_body: Option<String>,
-    /// Overrides of the addresses that the URLs would connect to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub connect_to: Option<Vec<String>>,
-    /// Unix socket that all connections go to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unix_socket: Option<String>,
-    /// Only kind of addresses that is used: `IPv4` or `IPv6`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub family: Option<String>,
-    /// TLS settings, if a target uses TLS.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tls: Option<WrittenTls>,
-    /// TLS timeout, in seconds, if a target uses TLS.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tls_timeout_s: Option<f64>,
-    /// Timeout for the first byte of the answer, in seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub first_byte_timeout_s: Option<f64>,
-    /// Time before a request is due from which its worker polls the clock, in seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub spin_s: Option<f64>,
-    /// Ports that connections come from.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source_ports: Option<String>,
-    /// Further evidence about where connections went.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub evidence: Option<Evidence>,
-    /// Settings that this version does not know.
-    #[serde(default, flatten)]
-    pub other: BTreeMap<String, serde_json::Value>,
-}
-
-impl LoadPlan {
-    /// Returns the settings that not every load has, in the form that `run.json` uses.
-    pub fn further(&self) -> BTreeMap<String, serde_json::Value> {
-        let written = |plan: &Self| -> BTreeMap<String, serde_json::Value> {
-            serde_json::to_value(plan).and_then(serde_json::from_value).unwrap_or_default()
-        };
-        let of_every = written(&Self::default());
-        written(self).into_iter().filter(|(name, _)| !of_every.contains_key(name)).collect()
-    }
-
-    /// Returns true if each connection sent its next request only after the answer to the last.
-    pub fn is_closed_loop(&self) -> bool {
-        self.pacing == Pacing::ClosedLoop
     }
 }
 

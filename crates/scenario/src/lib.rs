@@ -32,7 +32,7 @@ pub use disruption::{
     WorkloadKind,
 };
 pub use expect::ExpectFile;
-pub use load::{Abort, Load};
+pub use load::{Abort, LoadSpec};
 use yaml::Document;
 
 /// A validated scenario.
@@ -51,7 +51,7 @@ pub struct Scenario {
     /// The targets of the load: at least one, with different names.
     pub targets: Vec<Target>,
     /// The load.
-    pub load: Load,
+    pub load: LoadSpec,
     /// True if the manifests are given the recording proxy as a sidecar.
     pub inject_sidecar: bool,
     /// The workloads whose pods get it, or that are tuned, where no target says which.
@@ -244,9 +244,9 @@ spec:
             load.pace,
             Pace::Open(vec![Stage { from: 200.0, to: 200.0, duration: Duration::from_secs(10) }])
         );
-        assert_eq!(load.connections, Connections::Fresh);
-        assert_eq!(load.connect_timeout, Duration::from_secs(1));
-        assert_eq!(load.response_timeout, Duration::from_secs(5));
+        assert_eq!(load.connections, Connections::FRESH);
+        assert_eq!(load.timeout.connect, Duration::from_secs(1));
+        assert_eq!(load.timeout.response, Duration::from_secs(5));
         assert_eq!(load.success, [(200, 399)]);
     }
 
@@ -303,8 +303,9 @@ spec:
         assert_eq!(requests, [(Some("/items?n={{seq}}"), None, 4), (Some("/items"), Some("POST"), 1)]);
         assert_eq!(load.requests[1].body.as_deref(), Some(b"{\"id\": \"{{uuid}}\"}".as_slice()));
         let settings = load.settings;
-        assert_eq!((settings.retries, settings.retry_delay), (2, Duration::from_millis(100)));
-        assert_eq!((settings.max_requests, settings.max_age), (Some(50), Some(Duration::from_secs(30))));
+        assert_eq!((settings.retry.times, settings.retry.delay), (2, Duration::from_millis(100)));
+        let kept = settings.connections;
+        assert_eq!((kept.max_requests, kept.max_age), (Some(50), Some(Duration::from_secs(30))));
         let ramp = Stage { from: 10.0, to: 20.0, duration: Duration::from_secs(3) };
         assert_eq!(settings.pace, Pace::Open(vec![ramp]));
         let wrong = |from: &str, to: &str| load_text(&text.replace(from, to)).unwrap_err();
@@ -368,7 +369,7 @@ spec:
         let loaded = parse::<Value>(MINIMAL, "x.yaml", Path::new("."), &overrides).unwrap();
         let sevens = Stage { from: 7.0, to: 7.0, duration: Duration::from_secs(10) };
         assert_eq!(loaded.scenario.load.settings.pace, Pace::Open(vec![sevens]));
-        assert_eq!(loaded.scenario.load.settings.connections, Connections::Keepalive);
+        assert_eq!(loaded.scenario.load.settings.connections, Connections::KEEPALIVE);
         let wrong = parse::<Value>(MINIMAL, "x.yaml", Path::new("."), &["load.rate=-1".to_owned()]);
         assert_eq!(
             wrong.unwrap_err().to_string(),

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rolldrop_record::load::{LoadFrom, Pace, Settings, Stage};
+use rolldrop_record::Secret;
+use rolldrop_record::load::{Load, LoadFrom, Pace, Stage};
 
-/// The load.
+/// The load, and what else is under `spec.load`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Load {
+pub struct LoadSpec {
     /// Settings, without targets: those follow when the cluster has said where they are.
-    pub settings: Settings,
+    pub settings: Load,
     /// Requests that are sent to each target; at least one.
     pub requests: Vec<Request>,
     /// Origin of the load; `None` lets targets and cluster decide.
@@ -20,7 +21,7 @@ pub struct Load {
     pub abort: Option<Abort>,
 }
 
-impl Load {
+impl LoadSpec {
     /// Returns the length of the counted part: the sum of all stages.
     pub fn duration(&self) -> Duration {
         self.settings.pace.duration().unwrap_or_default()
@@ -70,7 +71,7 @@ pub struct Request {
     /// The HTTP method.
     pub method: Option<String>,
     /// Headers, which override those of the load.
-    pub headers: Vec<(String, String)>,
+    pub headers: Vec<(String, Secret)>,
     /// The body.
     pub body: Option<Vec<u8>>,
     /// Its share of the requests, relative to the sum of all requests' weights.

@@ -3,6 +3,8 @@
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
+use rolldrop_record::Secret;
+
 /// Decodes pairs of hexadecimal digits, with spaces anywhere.
 ///
 /// # Errors
@@ -25,16 +27,16 @@ pub fn from_base64(text: &str) -> Result<Vec<u8>, String> {
 }
 
 /// Splits a header that is written as `Name: value`.
-pub fn header(line: &str) -> Option<(String, String)> {
+pub fn header(line: &str) -> Option<(String, Secret)> {
     let (name, value) = line.split_once(':')?;
-    Some((name.trim().to_owned(), value.trim().to_owned()))
+    Some((name.trim().to_owned(), value.trim().into()))
 }
 
 /// Reads the headers of a file, one per line.
 ///
 /// # Errors
 /// Fails if a line is not a header. The error does not repeat the line: it may be a secret.
-pub fn headers(text: &str) -> Result<Vec<(String, String)>, String> {
+pub fn headers(text: &str) -> Result<Vec<(String, Secret)>, String> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     let read = |(line, number)| {
         header(line).ok_or_else(|| format!("header {number} is not written as 'Name: value'"))

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::yaml::Document;
-use super::{ClusterChoice, Disruption, Load, Loaded, Place, Result, Scenario, Target, Workload};
+use super::{ClusterChoice, Disruption, LoadSpec, Loaded, Place, Result, Scenario, Target, Workload};
 use super::{expect, files, raw};
 use rolldrop_manifest::Manifests;
 use rolldrop_record::run_info::{Balances, BalancesBecause};
@@ -215,7 +215,7 @@ fn place(raw: raw::Target, key: &str, manifests: &[Value], document: &Document) 
 
 /// Checks that, with `load.abort`, the load is steady for as long as that limit looks back before the first disruption,
 /// so that requests dropped until then are not taken for its effect.
-fn is_steady_first(load: &Load, disruptions: &[Disruption], document: &Document) -> Result<()> {
+fn is_steady_first(load: &LoadSpec, disruptions: &[Disruption], document: &Document) -> Result<()> {
     let Some(abort) = &load.abort else { return Ok(()) };
     let earliest = load.steady_from() + abort.over;
     let Some(index) = disruptions.iter().position(|disruption| disruption.at < earliest) else {

@@ -11,12 +11,12 @@ use super::super::formats::Format;
 use super::fail_on::FailOn;
 use super::tls::TlsArgs;
 use rolldrop_load::{PodBody, Record, targets};
-use rolldrop_record::Evidence;
 use rolldrop_record::load::{
-    Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Pace, PortRange, Rate, Rpc,
-    Settings, Stage, Target, defaults, dns_server, in_units, keep_headers, statuses,
+    Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Load, LoadTarget, Pace,
+    PortRange, Rate, Retry, Rpc, Stage, Timeouts, defaults, dns_server, in_units, keep_headers, statuses,
 };
 use rolldrop_record::row::POD_HEADER;
+use rolldrop_record::{Evidence, Secret};
 use rolldrop_scenario::text;
 
 const EXAMPLES: &str = "\
@@ -238,7 +238,7 @@ struct Body(Vec<u8>);
 
 impl LoadArgs {
     /// Makes the settings, with the content of files and the environment.
-    pub(in super::super) fn settings(&self) -> anyhow::Result<Settings> {
+    pub(in super::super) fn settings(&self) -> anyhow::Result<Load> {
         let read = |path: &Path| match path.to_str() {
             Some("-") => {
                 let mut bytes = Vec::new();
@@ -247,7 +247,7 @@ impl LoadArgs {
             _ => std::fs::read(path),
         };
         let targets = match &self.targets {
-            None => self.urls.iter().map(|url| Target::new(url.as_str(), url.as_str())).collect(),
+            None => self.urls.iter().map(|url| LoadTarget::new(url.as_str(), url.as_str())).collect(),
             Some(path) => {
                 let failed = || format!("failed to read the targets in {}", path.display());
                 let text = String::from_utf8(read(path).with_context(failed)?).with_context(failed)?;
@@ -263,13 +263,13 @@ impl LoadArgs {
         };
         let grpc = self.grpc.as_ref();
         let is_websocket =
-            |target: &Target| target.url.starts_with("ws://") || target.url.starts_with("wss://");
+            |target: &LoadTarget| target.url.starts_with("ws://") || target.url.starts_with("wss://");
         let connections = match self.connections {
             Some(connections) => connections,
-            None if targets.iter().all(is_websocket) || self.is_closed_loop() => Connections::Keepalive,
-            None => Connections::Fresh,
+            None if targets.iter().all(is_websocket) || self.is_closed_loop() => Connections::KEEPALIVE,
+            None => Connections::FRESH,
         };
-        Ok(Settings {
+        Ok(Load {
             targets,
             headers: self.headers()?,
             template: self.template,
@@ -281,10 +281,7 @@ impl LoadArgs {
             unix_socket: self.unix_socket.clone(),
             dns: DnsSettings { servers: self.dns_servers.clone(), family: self.family() },
             tls: self.tls.settings()?,
-            max_requests: self.max_requests,
-            max_age: self.max_age,
-            retries: self.retry,
-            retry_delay: self.retry_delay,
+            retry: Retry { times: self.retry, delay: self.retry_delay },
             body,
             pace: self.pace(),
             arrivals: if self.poisson { Arrivals::Poisson } else { Arrivals::Even },
@@ -293,13 +290,20 @@ impl LoadArgs {
             // As in a scenario, which states the version: gRPC needs HTTP/2.
             http: if grpc.is_some() && self.http == Http::Auto { Http::Http2 } else { self.http },
             grpc: grpc.map(|rpc| Grpc { rpc: rpc.clone(), success: self.grpc_success.clone() }),
-            streams: self.streams,
-            connections,
-            max_connections: self.max_connections,
-            connect_timeout: self.connect_timeout,
-            tls_timeout: self.tls_timeout,
-            first_byte_timeout: self.first_byte_timeout,
-            response_timeout: self.response_timeout,
+            connections: Connections {
+                mode: connections.mode,
+                share: connections.share,
+                max: self.max_connections,
+                streams: self.streams,
+                max_requests: self.max_requests,
+                max_age: self.max_age,
+            },
+            timeout: Timeouts {
+                connect: self.connect_timeout,
+                tls: self.tls_timeout,
+                first_byte: self.first_byte_timeout,
+                response: self.response_timeout,
+            },
             method: self.method.clone(),
             workers: self.workers,
             spin: self.spin,
@@ -339,7 +343,7 @@ impl LoadArgs {
         }
     }
 
-    fn headers(&self) -> anyhow::Result<Vec<(String, String)>> {
+    fn headers(&self) -> anyhow::Result<Vec<(String, Secret)>> {
         let mut headers = Vec::new();
         for (number, given) in (1..).zip(&self.headers) {
             match given.strip_prefix('@') {
@@ -361,7 +365,7 @@ impl LoadArgs {
             let value = std::env::var(variable).with_context(|| {
                 format!("failed to read header {name} from the environment variable {variable}")
             })?;
-            headers.push((name.trim().to_owned(), value.trim().to_owned()));
+            headers.push((name.trim().to_owned(), value.trim().into()));
         }
         Ok(headers)
     }

@@ -34,7 +34,7 @@ pub(super) struct Report {
     start: String,
     /// Verdict on whether this was the requested load.
     pub(super) verdict: Verdict,
-    load: Load,
+    load: LoadFigures,
     pub(super) requests: Requests,
     pub(super) latency_ms: Latencies,
     bytes: Bytes,
@@ -44,7 +44,7 @@ pub(super) struct Report {
 
 /// The load as it was planned and sent.
 #[derive(Debug, Serialize)]
-struct Load {
+struct LoadFigures {
     /// The most that are open at a time.
     #[serde(skip)]
     connections: Option<usize>,
@@ -138,7 +138,7 @@ impl Report {
                 .unwrap_or_default()
                 .to_string(),
             verdict,
-            load: Load {
+            load: LoadFigures {
                 connections: plan.max_connections,
                 arrivals: plan.arrivals,
                 stages: plan.stages.clone(),
@@ -339,7 +339,7 @@ fn write_targets(out: &mut String, targets: &[TargetFigures]) -> std::fmt::Resul
     writeln!(out)
 }
 
-impl Load {
+impl LoadFigures {
     fn in_words(&self) -> String {
         let length = match self.sent.duration_s {
             s if s < 1.0 => format!("{:.0} ms", s * 1e3),
@@ -390,7 +390,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use rolldrop_load::{Counts, Pace, Plan, Settings};
+    use rolldrop_load::{Counts, Load, Pace, Plan};
 
     fn summary() -> Summary {
         let mut tally = Tally { warmup: 10, ..Tally::default() };
@@ -426,7 +426,7 @@ mod tests {
 
     fn report() -> (LoadPlan, Summary, Report) {
         let settings =
-            Settings { pace: Pace::constant(100.0, Duration::from_secs(1)), ..Settings::new("http://web/") };
+            Load { pace: Pace::constant(100.0, Duration::from_secs(1)), ..Load::new("http://web/") };
         let plan = Plan::new(settings).unwrap().load_plan();
         let summary = summary();
         let report = Report::new(&plan, &summary, None);

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use rolldrop_load::{TlsSettings, TlsVersions};
+use rolldrop_record::Secret;
 
 /// Their group in `--help`.
 const TLS: &str = "TLS";
@@ -59,10 +60,10 @@ impl TlsArgs {
     }
 }
 
-fn read(option: &str, path: Option<&Path>) -> anyhow::Result<Option<String>> {
+fn read(option: &str, path: Option<&Path>) -> anyhow::Result<Option<Secret>> {
     let Some(path) = path else { return Ok(None) };
     let failed = || format!("failed to read the file of {option}, {}", path.display());
     let bytes = std::fs::read(path).with_context(failed)?;
     // Bytes that are not text cannot be PEM; that error comes when they are used.
-    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+    Ok(Some(String::from_utf8_lossy(&bytes).into()))
 }

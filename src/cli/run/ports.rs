@@ -12,7 +12,7 @@ use crate::cli::signals::Interrupts;
 use rolldrop_drive::cluster::Cluster;
 use rolldrop_drive::coordinator::Caller;
 use rolldrop_load::process::protocol::Prepare;
-use rolldrop_load::{LoadError, Plan, PlanError, PortRange, Prepared, Settings, Share};
+use rolldrop_load::{Load, LoadError, Plan, PlanError, PortRange, Prepared, Share};
 use rolldrop_record::RunId;
 use rolldrop_record::run_info::Target;
 use rolldrop_scenario::Scenario;
@@ -61,7 +61,7 @@ pub(super) async fn check(
 }
 
 /// Returns the load, or the part of it that each pod sends.
-fn order(mut settings: Settings, load_workers: Option<usize>) -> Prepare {
+fn order(mut settings: Load, load_workers: Option<usize>) -> Prepare {
     let share = load_workers.map(|pods| {
         settings.source_ports.get_or_insert(PortRange::OF_LINUX);
         Share { first: 0, of: settings.workers * pods }

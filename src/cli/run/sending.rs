@@ -228,7 +228,7 @@ impl<N: Note> Sending<N> {
     /// Makes it ready, as soon as the targets answer from there. Returns warnings.
     pub(super) async fn prepare(
         &mut self,
-        settings: load::Settings,
+        settings: load::Load,
         run: RunId,
         first_answer_limit: Duration,
         ready: &Ready,
@@ -240,7 +240,7 @@ impl<N: Note> Sending<N> {
             Self::Cluster(workers) => {
                 let before = PortMemory::of_pods().begin();
                 let wanted = Wanted { settings, run, first_answer_limit, before };
-                let on_node = |settings: &load::Settings, node: &str| seen_from(settings, node, ready);
+                let on_node = |settings: &load::Load, node: &str| seen_from(settings, node, ready);
                 let prepared = workers.fleet.prepare(&wanted, on_node).await;
                 Ok(prepared.map_err(|error| match error {
                     FleetError::NoneLeft(why) if workers.reception.is_none() => {
@@ -342,9 +342,10 @@ impl<N: Note> Sending<N> {
 }
 
 /// Returns the load as a node sends it: each Service, through the Service proxy of that node, is a separate target.
-fn seen_from(settings: &load::Settings, node: &str, ready: &Ready) -> load::Settings {
+fn seen_from(settings: &load::Load, node: &str, ready: &Ready) -> load::Load {
     let mut settings = settings.clone();
-    let is_nodes_own = |target: &&mut load::Target| ready.by_service_proxy().any(|name| name == target.name);
+    let is_nodes_own =
+        |target: &&mut load::LoadTarget| ready.by_service_proxy().any(|name| name == target.name);
     for target in settings.targets.iter_mut().filter(is_nodes_own) {
         target.name = at_node(&target.name, node);
     }

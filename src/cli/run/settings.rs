@@ -65,7 +65,7 @@ pub(super) fn expected_targets(scenario: &Scenario) -> Vec<run_info::Target> {
 }
 
 /// Returns every request of the scenario to every target, found at these URLs.
-fn load_targets(scenario: &Scenario, found: &[run_info::Target]) -> anyhow::Result<Vec<load::Target>> {
+fn load_targets(scenario: &Scenario, found: &[run_info::Target]) -> anyhow::Result<Vec<load::LoadTarget>> {
     let mut targets = Vec::new();
     for (target, found) in scenario.targets.iter().zip(found) {
         for request in &scenario.load.requests {
@@ -76,7 +76,7 @@ fn load_targets(scenario: &Scenario, found: &[run_info::Target]) -> anyhow::Resu
                     base.join(path).with_context(|| format!("path {path:?} cannot be used"))?.to_string()
                 }
             };
-            targets.push(load::Target {
+            targets.push(load::LoadTarget {
                 name: found.name.clone(),
                 url,
                 weight: target.weight.saturating_mul(request.weight),
@@ -90,16 +90,13 @@ fn load_targets(scenario: &Scenario, found: &[run_info::Target]) -> anyhow::Resu
 }
 
 /// Returns the load of the scenario on its targets, found at these URLs.
-pub(super) fn load_settings(
-    scenario: &Scenario,
-    found: &[run_info::Target],
-) -> anyhow::Result<load::Settings> {
+pub(super) fn load_settings(scenario: &Scenario, found: &[run_info::Target]) -> anyhow::Result<load::Load> {
     let settings = &scenario.load.settings;
     if let Some(pattern) = &settings.pod_body {
         let wrong = |error: load::NotAPodBody| scenario.invalid("spec.load.podBody", error.to_string());
         pattern.parse::<load::PodBody>().map_err(wrong)?;
     }
-    Ok(load::Settings { targets: load_targets(scenario, found)?, ..settings.clone() })
+    Ok(load::Load { targets: load_targets(scenario, found)?, ..settings.clone() })
 }
 
 #[cfg(test)]
@@ -114,7 +111,7 @@ mod tests {
     use crate::cli::{Cli, Command};
 
     /// Returns the settings that a scenario makes, with these keys of its load.
-    fn settings_of(text: &str, dir: &Path) -> Result<load::Settings, String> {
+    fn settings_of(text: &str, dir: &Path) -> Result<load::Load, String> {
         let loaded = scenario::parse::<Value>(text, "x.yaml", dir, &[]).map_err(|e| e.to_string())?;
         let found = expected_targets(&loaded.scenario);
         load_settings(&loaded.scenario, &found).map_err(|e| e.to_string())
@@ -187,7 +184,7 @@ mod tests {
                 let scenario = with_load(&key.replace("TOKEN", "PATH"));
                 let (wanted, found) = (args.settings().expect(option), settings_of(&scenario, dir.path()));
                 assert_eq!(found.as_ref(), Ok(&wanted), "{option} is not {key}");
-                assert_ne!(wanted, load::Settings::new("http://web/"), "{option} says nothing");
+                assert_ne!(wanted, load::Load::new("http://web/"), "{option} says nothing");
             }
         }
     }

@@ -55,7 +55,7 @@ impl Measuring<'_> {
     pub(super) async fn measure<N: Note>(
         self,
         ready: &Ready,
-        settings: load::Settings,
+        settings: load::Load,
         sending: &mut Sending<N>,
     ) -> anyhow::Result<RunInfo> {
         let plan = load::Plan::new(settings.clone())?;
@@ -72,7 +72,7 @@ impl Measuring<'_> {
         self,
         ready: &Ready,
         plan: &load::Plan,
-        settings: load::Settings,
+        settings: load::Load,
         sending: &mut Sending<N>,
     ) -> anyhow::Result<()> {
         let Self { run, scenario, cluster, .. } = self;
@@ -415,5 +415,5 @@ fn settle(scenario: &Scenario) -> Settle {
 /// is gone.
 fn known_after(scenario: &Scenario) -> Duration {
     let is_url = scenario.targets.iter().any(|target| matches!(target.place, Place::Url(_)));
-    if is_url { scenario.load.settings.response_timeout } else { Duration::ZERO }
+    if is_url { scenario.load.settings.timeout.response } else { Duration::ZERO }
 }

@@ -34,7 +34,7 @@ use rolldrop_record::{Clock, EventKind, RunDir, Stamp};
 use rolldrop_sidecar::inject;
 
 /// Everything that a session needs to start.
-pub struct Settings<'a> {
+pub struct SessionStart<'a> {
     /// Client of the cluster, with its namespace and limits.
     pub caller: Caller,
     /// Value of the run's label on every object that the run creates; unique to this run.
@@ -92,8 +92,8 @@ impl Session {
     ///
     /// # Errors
     /// Fails if the API server does not answer, or if the run directory cannot be written.
-    pub async fn begin(settings: Settings<'_>) -> Result<Self> {
-        let Settings { caller, run, cluster, run_dir, clock, admin_token, gitops, viewer } = settings;
+    pub async fn begin(settings: SessionStart<'_>) -> Result<Self> {
+        let SessionStart { caller, run, cluster, run_dir, clock, admin_token, gitops, viewer } = settings;
         let Caller { client, namespace, .. } = &caller;
         let is_embedded = cluster.is_none();
         let journal = Mutex::new(Journal::begin(run_dir.path(), clock, run, cluster)?);

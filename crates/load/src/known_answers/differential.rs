@@ -88,14 +88,12 @@ async fn row_of_early_reset(words: &str, address: SocketAddr) -> String {
 
 /// Returns the outcome of a load's one request; accepts any certificate.
 pub(super) async fn ours(http: Http, url: &str) -> Outcome {
-    let (_, rows) = run(Settings {
+    let (_, rows) = run(Load {
         http,
         pace: Pace::constant(100.0, Duration::from_millis(10)),
-        connect_timeout: LIMIT,
-        tls_timeout: LIMIT,
-        response_timeout: LIMIT,
+        timeout: Timeouts { connect: LIMIT, tls: LIMIT, response: LIMIT, ..Timeouts::default() },
         tls: TlsSettings { insecure: url.starts_with("https:"), ..TlsSettings::default() },
-        ..Settings::new(url)
+        ..Load::new(url)
     })
     .await;
     rows[0].outcome

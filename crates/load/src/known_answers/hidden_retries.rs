@@ -8,20 +8,18 @@ use tokio::time::timeout;
 use super::*;
 use rolldrop_record::RequestId;
 
-fn settings(address: SocketAddr, requests: u64) -> Settings {
-    Settings {
+fn settings(address: SocketAddr, requests: u64) -> Load {
+    Load {
         pace: Pace::Closed(Length::Requests(requests)),
-        connections: Connections::Keepalive,
-        max_connections: Some(10),
-        connect_timeout: Duration::from_secs(60),
-        response_timeout: Duration::from_secs(60),
-        ..Settings::new(format!("http://{address}/"))
+        connections: Connections { max: Some(10), ..Connections::KEEPALIVE },
+        timeout: PATIENT,
+        ..Load::new(format!("http://{address}/"))
     }
 }
 
 /// Runs against a server that reads the 11th request of each connection and closes. Returns the server's count of such
 /// requests, and the client's count of those that Go would hide.
-async fn eleventh(change: impl FnOnce(&mut Settings)) -> (u64, u64) {
+async fn eleventh(change: impl FnOnce(&mut Load)) -> (u64, u64) {
     let server = Server::closing_on(11).await;
     let mut settings = settings(server.address, 1100);
     change(&mut settings);
@@ -41,7 +39,7 @@ async fn tally_counts_requests_go_would_replay() {
     assert_eq!(hidden, lost);
     let (lost, hidden) = eleventh(|s| s.method = "POST".into()).await;
     assert!(lost >= 90 && hidden == 0, "Go sends no POST again: {hidden} of {lost}");
-    let key = ("Idempotency-Key".to_owned(), "1".to_owned());
+    let key = ("Idempotency-Key".to_owned(), "1".into());
     let (lost, hidden) = eleventh(|s| (s.method, s.headers) = ("POST".into(), vec![key])).await;
     assert!(lost >= 90 && hidden == lost, "but one that says that it may: {hidden} of {lost}");
 }
@@ -78,9 +76,9 @@ async fn close_during_reuse_matches_server_log() {
     let read = Arc::new(Mutex::new(BTreeSet::new()));
     let mut server = JoinSet::new();
     server.spawn(impatient(read.clone(), listener));
-    let (summary, rows) = run(Settings {
+    let (summary, rows) = run(Load {
         pace: Pace::constant(1000.0, Duration::from_secs(2)),
-        max_connections: None,
+        connections: Connections::KEEPALIVE,
         ..settings(address, 0)
     })
     .await;

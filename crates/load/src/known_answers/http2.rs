@@ -19,14 +19,13 @@ const MAX_CONCURRENT_STREAMS: u16 = 3;
 const INITIAL_WINDOW_SIZE: u16 = 4;
 
 /// Returns a load over HTTP/2 with kept connections and timeouts that nothing reaches.
-fn settings(server: &Server) -> Settings {
-    Settings {
+fn settings(server: &Server) -> Load {
+    Load {
         http: Http::Http2,
-        connections: Connections::Keepalive,
-        connect_timeout: Duration::from_secs(60),
-        response_timeout: Duration::from_secs(60),
+        connections: Connections::KEEPALIVE,
+        timeout: PATIENT,
         workers: 2,
-        ..Settings::new(format!("http://{}/", server.address))
+        ..Load::new(format!("http://{}/", server.address))
     }
 }
 
@@ -69,9 +68,9 @@ fn assert_all_were_played(log: &Log, scripts: &[Script]) {
 async fn shared_stream_outcomes_match_server_log() {
     let (requests, rate) = mixed::size();
     let server = Server::start(Habits { scripts: streams(), ..Habits::default() }).await;
-    let (summary, rows) = run(Settings {
+    let (summary, rows) = run(Load {
         pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
-        max_connections: Some(4),
+        connections: Connections { max: Some(4), ..Connections::KEEPALIVE },
         ..settings(&server)
     })
     .await;
@@ -91,7 +90,7 @@ async fn connection_fault_outcomes_match_server_log() {
     let (requests, rate) = mixed::size();
     let scripts: Vec<_> = streams().into_iter().chain(CONNECTIONS).collect();
     let server = Server::start(Habits { scripts: scripts.clone(), ..Habits::default() }).await;
-    let (summary, rows) = run(Settings {
+    let (summary, rows) = run(Load {
         pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
         ..mixed_settings(&server)
     })
@@ -101,8 +100,8 @@ async fn connection_fault_outcomes_match_server_log() {
 }
 
 /// Returns a load of fresh and kept connections, on which the end of a connection ends one request.
-fn mixed_settings(server: &Server) -> Settings {
-    Settings { connections: Connections::Mixed(0.3), streams: Some(1), ..settings(server) }
+fn mixed_settings(server: &Server) -> Load {
+    Load { connections: Connections { streams: Some(1), ..Connections::mixed(0.3) }, ..settings(server) }
 }
 
 fn assert_connections_agree(server: &Server, scripts: &[Script], summary: &Summary, rows: &[RequestRow]) {
@@ -126,12 +125,12 @@ async fn h2_tls_outcomes_match_server_log() {
     let scripts: Vec<_> = streams().into_iter().chain(CONNECTIONS).chain(ALERTS).collect();
     let server =
         Server::start(Habits { scripts: scripts.clone(), tls: Some(tls), ..Habits::default() }).await;
-    let (summary, rows) = run(Settings {
+    let (summary, rows) = run(Load {
         http: Http::Auto,
-        targets: vec![Target::new("tls", format!("https://{}/", server.address))],
+        targets: vec![LoadTarget::new("tls", format!("https://{}/", server.address))],
         pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
-        tls_timeout: Duration::from_secs(60),
-        tls: TlsSettings { ca_pem: Some(certificate), ..TlsSettings::default() },
+        timeout: PATIENT,
+        tls: TlsSettings { ca_pem: Some(certificate.into()), ..TlsSettings::default() },
         ..mixed_settings(&server)
     })
     .await;
@@ -146,7 +145,7 @@ async fn grpc_call_outcomes_match_server_log() {
     let also = [Script::Refused, Script::GoAwayThenBreak, Script::CloseInBody];
     let scripts: Vec<_> = grpc::ANSWERS.into_iter().chain(also).collect();
     let server = Server::start(Habits { scripts: scripts.clone(), ..Habits::default() }).await;
-    let (summary, rows) = run(Settings {
+    let (summary, rows) = run(Load {
         grpc: Some(Grpc::new("echo.Echo/Say".parse().unwrap())),
         body: b"hello".to_vec(),
         pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
@@ -162,9 +161,9 @@ async fn grpc_call_outcomes_match_server_log() {
 async fn stream_timeout_keeps_connection_open() {
     let scripts: Vec<_> = HANGING.into_iter().chain([Script::Ok]).collect();
     let server = Server::start(Habits { scripts: scripts.clone(), ..Habits::default() }).await;
-    let (_, rows) = run(Settings {
+    let (_, rows) = run(Load {
         pace: Pace::constant(60.0, Duration::from_millis(500)),
-        response_timeout: Duration::from_secs(3),
+        timeout: Timeouts { response: Duration::from_secs(3), ..PATIENT },
         workers: 1,
         ..settings(&server)
     })
@@ -188,12 +187,9 @@ async fn goaway_separates_processed_from_unprocessed() {
         ..Habits::default()
     })
     .await;
-    let (_, rows) = run(Settings {
-        pace: Pace::constant(1000.0, Duration::from_secs(1)),
-        workers: 1,
-        ..settings(&server)
-    })
-    .await;
+    let (_, rows) =
+        run(Load { pace: Pace::constant(1000.0, Duration::from_secs(1)), workers: 1, ..settings(&server) })
+            .await;
     let log = server.log.lock().unwrap();
     let mut left_out = 0;
     for row in rows.iter().filter(|row| row.sent.is_some()) {
@@ -213,10 +209,9 @@ async fn goaway_separates_processed_from_unprocessed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn empty_frames_keep_connection_open() {
     let server = Server::start(Habits { scripts: vec![Script::InPieces], ..Habits::default() }).await;
-    let (_, rows) = run(Settings {
+    let (_, rows) = run(Load {
         pace: Pace::Closed(Length::Requests(400)),
-        max_connections: Some(1),
-        streams: Some(4),
+        connections: Connections { max: Some(1), streams: Some(4), ..Connections::KEEPALIVE },
         workers: 1,
         ..settings(&server)
     })
@@ -235,7 +230,7 @@ async fn client_respects_server_stream_limit() {
         ..Habits::default()
     })
     .await;
-    let (_, rows) = run(Settings {
+    let (_, rows) = run(Load {
         pace: Pace::constant(1000.0, Duration::from_millis(500)),
         workers: 1,
         ..settings(&server)
@@ -261,10 +256,10 @@ async fn stream_limit_marks_requests_not_sent() {
         ..Habits::default()
     })
     .await;
-    let settings = Settings {
+    let settings = Load {
         pace: Pace::constant(100.0, Duration::from_secs(3600)),
-        max_connections: Some(2),
-        response_timeout: Duration::from_secs(600),
+        connections: Connections { max: Some(2), ..Connections::KEEPALIVE },
+        timeout: Timeouts { response: Duration::from_secs(600), ..PATIENT },
         workers: 1,
         ..settings(&server)
     };
@@ -283,11 +278,11 @@ async fn blocked_request_body_times_out() {
         ..Habits::default()
     })
     .await;
-    let (_, rows) = run(Settings {
+    let (_, rows) = run(Load {
         pace: Pace::constant(10.0, Duration::from_millis(500)),
         method: "POST".into(),
         body: b"hello".to_vec(),
-        response_timeout: Duration::from_secs(2),
+        timeout: Timeouts { response: Duration::from_secs(2), ..PATIENT },
         workers: 1,
         ..settings(&server)
     })
@@ -302,11 +297,11 @@ async fn blocked_request_body_times_out() {
 async fn client_retries_unprocessed_post() {
     let scripts = vec![Script::Refused, Script::GoAwayBefore(NO_ERROR)];
     let server = Server::start(Habits { scripts, ..Habits::default() }).await;
-    let (summary, rows) = run(Settings {
+    let (summary, rows) = run(Load {
         pace: Pace::constant(100.0, Duration::from_millis(200)),
         method: "POST".into(),
-        streams: Some(1),
-        retries: 1,
+        connections: Connections { streams: Some(1), ..Connections::KEEPALIVE },
+        retry: Retry { times: 1, delay: Duration::ZERO },
         ..settings(&server)
     })
     .await;
@@ -318,12 +313,12 @@ async fn client_retries_unprocessed_post() {
 #[tokio::test]
 async fn refused_connection_fails_waiting_requests() {
     let (_bound, closed) = closed_address();
-    let (_, rows) = run(Settings {
+    let (_, rows) = run(Load {
         http: Http::Http2,
         pace: Pace::constant(100.0, Duration::from_millis(200)),
-        connections: Connections::Keepalive,
-        connect_timeout: Duration::from_secs(60),
-        ..Settings::new(format!("http://{closed}/"))
+        connections: Connections::KEEPALIVE,
+        timeout: PATIENT,
+        ..Load::new(format!("http://{closed}/"))
     })
     .await;
     for row in rows {

@@ -78,9 +78,11 @@ async fn mixed_load_outcomes_match_server_log() {
     let (accept_reset, accepted) = reset_after_accept(&mut others).await;
     let (_refusing, refused) = closed_address();
     let (_sockets, unanswered) = black_hole();
-    let target =
-        |name: &str, address, weight| Target { weight, ..Target::new(name, format!("http://{address}/")) };
-    let (summary, rows) = run(Settings {
+    let target = |name: &str, address, weight| LoadTarget {
+        weight,
+        ..LoadTarget::new(name, format!("http://{address}/"))
+    };
+    let (summary, rows) = run(Load {
         targets: vec![
             target("script", server.address, 188),
             target("refused", refused, 4),
@@ -89,14 +91,12 @@ async fn mixed_load_outcomes_match_server_log() {
             target("unanswered", unanswered, 1),
         ],
         pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
-        connections: Connections::Mixed(0.4),
-        max_connections: Some(10_000),
-        connect_timeout: TIMEOUT,
-        response_timeout: TIMEOUT,
+        connections: Connections { max: Some(10_000), ..Connections::mixed(0.4) },
+        timeout: Timeouts { connect: TIMEOUT, response: TIMEOUT, ..Timeouts::default() },
         workers: 2,
         // Twice the ports, so that they are not used again while they wait out their last connection.
         source_addresses: vec![Ipv4Addr::new(127, 0, 0, 8).into(), Ipv4Addr::new(127, 0, 0, 9).into()],
-        ..Settings::new("")
+        ..Load::new("")
     })
     .await;
     let (scripted, others): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| &*row.target == "script");

@@ -167,12 +167,11 @@ async fn random_answer_outcomes_match_hyper() {
             connections.spawn(answer(stream, served.clone()));
         }
     });
-    let (_, rows) = run(Settings {
+    let (_, rows) = run(Load {
         pace: Pace::Closed(Length::Requests(CASES)),
-        max_connections: Some(8),
-        connect_timeout: Duration::from_secs(60),
-        response_timeout: Duration::from_secs(60),
-        ..Settings::new(format!("http://{address}/"))
+        connections: Connections { max: Some(8), ..Connections::FRESH },
+        timeout: PATIENT,
+        ..Load::new(format!("http://{address}/"))
     })
     .await;
     let mut differ = Vec::new();

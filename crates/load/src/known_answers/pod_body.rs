@@ -80,9 +80,10 @@ async fn answer(mut stream: TcpStream, cases: Arc<Vec<Case>>, is_held: bool) {
 }
 
 /// Returns the rows of requests to these paths, some for each.
-async fn rows(paths: &[&'static str], change: Settings, address: SocketAddr) -> Vec<RequestRow> {
-    let targets = paths.iter().map(|path| Target::new(*path, format!("http://{address}{path}"))).collect();
-    let (_, rows) = run(Settings { targets, ..change }).await;
+async fn rows(paths: &[&'static str], change: Load, address: SocketAddr) -> Vec<RequestRow> {
+    let targets =
+        paths.iter().map(|path| LoadTarget::new(*path, format!("http://{address}{path}"))).collect();
+    let (_, rows) = run(Load { targets, ..change }).await;
     let rows: Vec<_> = rows.into_iter().filter(|row| row.sent.is_some()).collect();
     for path in paths {
         assert!(rows.iter().any(|row| *row.target == **path), "nothing was sent to {path}");
@@ -90,26 +91,25 @@ async fn rows(paths: &[&'static str], change: Settings, address: SocketAddr) -> 
     rows
 }
 
-fn settings(pattern: Option<&str>) -> Settings {
-    Settings {
+fn settings(pattern: Option<&str>) -> Load {
+    Load {
         pod_body: pattern.map(|pattern| pattern.parse().unwrap()),
         pace: Pace::constant(200.0, Duration::from_millis(400)),
-        connect_timeout: Duration::from_secs(60),
-        response_timeout: Duration::from_secs(60),
-        ..Settings::new("")
+        timeout: PATIENT,
+        ..Load::new("")
     }
 }
 
 /// Returns a few requests with a timeout that bodies reach.
-fn hanging_settings() -> Settings {
-    Settings {
+fn hanging_settings() -> Load {
+    Load {
         pace: Pace::constant(20.0, Duration::from_millis(200)),
-        response_timeout: Duration::from_secs(3),
+        timeout: Timeouts { response: Duration::from_secs(3), ..PATIENT },
         ..settings(Some("pod=(\\S+)"))
     }
 }
 
-async fn agree(cases: Vec<Case>, settings: Settings, is_held: bool) {
+async fn agree(cases: Vec<Case>, settings: Load, is_held: bool) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let cases = Arc::new(cases);
@@ -168,7 +168,7 @@ async fn frames(
 }
 
 /// Checks that the rows of requests over HTTP/2 are as expected.
-async fn agree_over_http2(expected: &[(&'static str, Outcome, Option<&str>)], settings: Settings) {
+async fn agree_over_http2(expected: &[(&'static str, Outcome, Option<&str>)], settings: Load) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let server = tokio::spawn(async move {
@@ -177,7 +177,7 @@ async fn agree_over_http2(expected: &[(&'static str, Outcome, Option<&str>)], se
             tokio::spawn(server.serve_connection(TokioIo::new(stream), service_fn(frames)));
         }
     });
-    let settings = Settings { http: Http::Http2, connections: Connections::Keepalive, ..settings };
+    let settings = Load { http: Http::Http2, connections: Connections::KEEPALIVE, ..settings };
     let paths: Vec<_> = expected.iter().map(|(path, ..)| *path).collect();
     for row in rows(&paths, settings, address).await {
         let (_, outcome, pod) = expected.iter().find(|(path, ..)| **path == *row.target).unwrap();

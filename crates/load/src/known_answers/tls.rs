@@ -21,16 +21,14 @@ async fn tls_outcomes_match_server_log() {
     let (tls, certificate) = acceptor(&[b"http/1.1"]);
     let scripts: Vec<_> = PROMPT.into_iter().chain(TLS).collect();
     let server = Server::start_tls(&scripts, tls).await;
-    let (summary, rows) = run(Settings {
+    let (summary, rows) = run(Load {
         http: Http::Http1,
         pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
-        connections: Connections::Mixed(0.3),
-        connect_timeout: Duration::from_secs(60),
-        tls_timeout: Duration::from_secs(60),
-        response_timeout: Duration::from_secs(60),
+        connections: Connections::mixed(0.3),
+        timeout: PATIENT,
         workers: 2,
-        tls: TlsSettings { ca_pem: Some(certificate), ..TlsSettings::default() },
-        ..Settings::new(format!("https://{}/", server.address))
+        tls: TlsSettings { ca_pem: Some(certificate.into()), ..TlsSettings::default() },
+        ..Load::new(format!("https://{}/", server.address))
     })
     .await;
     assert_agree(&rows, &server.log);

@@ -344,20 +344,18 @@ impl Played {
 }
 
 /// Runs a load of messages against the faults.
-async fn messages(faults: &'static [Fault], is_secure: bool, change: impl FnOnce(&mut Settings)) -> Played {
+async fn messages(faults: &'static [Fault], is_secure: bool, change: impl FnOnce(&mut Load)) -> Played {
     let (acceptor, certificate) = acceptor(&[b"http/1.1"]);
     let scheme = if is_secure { "wss" } else { "ws" };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let mut settings = Settings {
-        connections: Connections::Keepalive,
-        connect_timeout: Duration::from_secs(60),
-        response_timeout: Duration::from_secs(60),
+    let mut settings = Load {
+        connections: Connections::KEEPALIVE,
+        timeout: PATIENT,
         body: b"hello".to_vec(),
-        ..Settings::new(format!("{scheme}://{}/ws", listener.local_addr().unwrap()))
+        ..Load::new(format!("{scheme}://{}/ws", listener.local_addr().unwrap()))
     };
     if is_secure {
-        settings.tls_timeout = Duration::from_secs(60);
-        settings.tls.ca_pem = Some(certificate);
+        settings.tls.ca_pem = Some(certificate.into());
     }
     change(&mut settings);
     let faulty = Arc::new(Faulty { faults, done: Done::default(), goodbyes: Arc::default() });
@@ -433,7 +431,7 @@ async fn tls_message_outcomes_match_server_log() {
 async fn message_without_echo_times_out() {
     let played = messages(&[Fault::Silent, Fault::HalfAnEcho], false, |settings| {
         settings.pace = Pace::constant(40.0, Duration::from_millis(500));
-        settings.response_timeout = Duration::from_secs(3);
+        settings.timeout.response = Duration::from_secs(3);
     })
     .await;
     assert_as_done(&played);
@@ -443,7 +441,7 @@ async fn message_without_echo_times_out() {
 async fn messages_reuse_all_allowed_connections() {
     let played = messages(&[Fault::Echo], false, |settings| {
         settings.pace = Pace::Closed(Length::Requests(400));
-        settings.max_connections = Some(5);
+        settings.connections.max = Some(5);
         settings.body = vec![0xff; 70_000];
     })
     .await;
@@ -459,8 +457,8 @@ async fn client_sends_close_frame_before_closing() {
     for is_secure in [false, true] {
         let played = messages(&[Fault::Echo], is_secure, |settings| {
             settings.pace = Pace::constant(200.0, Duration::from_secs(1));
-            settings.max_requests = Some(40);
-            settings.max_age = Some(Duration::from_millis(100));
+            settings.connections.max_requests = Some(40);
+            settings.connections.max_age = Some(Duration::from_millis(100));
         })
         .await;
         assert_as_done(&played);

@@ -8,42 +8,24 @@ use crate::answer_headers::NotAHeader;
 use crate::pod_body::NotAPodBody;
 use crate::template::UnknownPlaceholder;
 use crate::tls::TlsError;
-use rolldrop_record::load::limits::{MAX_RATE, MAX_RETRIES, MAX_STREAMS, MAX_WORKERS};
-use rolldrop_record::load::{Family, in_units};
+use rolldrop_record::load::{Family, NotALoad, in_units};
 
 /// Reason why settings make no plan.
 #[derive(Debug, thiserror::Error, PartialEq)]
 #[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum PlanError {
-    /// There is no target.
-    #[error("no target: name a URL such as http://127.0.0.1:8080/")]
-    NoTarget,
+    /// The settings themselves cannot be carried out.
+    #[error(transparent)]
+    Load(#[from] NotALoad),
     /// A target's URL cannot be used.
     #[error("{url:?} is not a usable URL: {why}")]
     Url { url: String, why: String },
-    /// The rate is not a number that can be sent.
-    #[error("rate {0} is not above 0 and at most {MAX_RATE} requests/s")]
-    Rate(f64),
-    /// A duration is out of range.
-    #[error("{what} of {} is not {allowed}", in_units(*given))]
-    Duration { what: &'static str, given: Duration, allowed: &'static str },
     /// Rate and duration result in no request.
     #[error("{rate} requests/s for {} make no request at all: raise the rate or the duration", in_units(*duration))]
     NoRequest { rate: f64, duration: Duration },
-    /// A closed loop has no times to keep.
-    #[error("a closed loop has no schedule: remove either {0} or the closed loop")]
-    Closed(&'static str),
     /// There are fewer connections than workers.
     #[error("{max} connections are too few for {workers} workers: each needs one")]
     TooFewConnections { max: usize, workers: usize },
-    /// The number of workers is out of range.
-    #[error("{0} workers are not from 1 to {MAX_WORKERS}")]
-    Workers(usize),
-    /// There are more source addresses than workers to use them.
-    #[error(
-        "{addresses} source addresses need as many workers, not {workers}: each address needs its own worker"
-    )]
-    TooFewWorkers { addresses: usize, workers: usize },
     /// A worker has no source port.
     #[error("{ports} source ports are too few for {workers} workers: each needs one")]
     TooFewPorts { ports: usize, workers: usize },
@@ -79,12 +61,6 @@ pub enum PlanError {
     /// The pattern for bodies cannot name pods.
     #[error(transparent)]
     Pattern(#[from] NotAPodBody),
-    /// Answers without a body that can be searched.
-    #[error(
-        "{0} has no body that can be searched for the pod's name: remove the pattern for bodies (--pod-body, \
-         load.podBody); a header can name the pod"
-    )]
-    PodBody(&'static str),
     /// A template cannot be filled in.
     #[error("{what}: {why}")]
     Template { what: String, why: UnknownPlaceholder },
@@ -94,38 +70,17 @@ pub enum PlanError {
     /// The sum of the weights, divided by what they have in common, is too large to take turns.
     #[error("the targets' weights, in lowest terms, add up to {0}, more than {MAX_CYCLE}: use smaller ones")]
     Weights(u64),
-    /// Too many retries.
-    #[error("{0} retries are more than {MAX_RETRIES}")]
-    Retries(u32),
-    /// A limit that no fresh connection reaches.
-    #[error("a fresh connection carries one request: remove {0}, or keep connections")]
-    FreshLimit(&'static str),
-    /// A connection that carries no request.
-    #[error("0 requests to a connection are too few: at least 1")]
-    MaxRequests,
     /// An address is not of the family that is used.
     #[error("{host} is not an {} address: remove --{}, or name another \
              host", family.label(), family)]
     Family { host: String, family: Family },
-    /// A connection without streams.
-    #[error("{0} streams to a connection are not from 1 to {MAX_STREAMS}")]
-    Streams(usize),
-    /// Streams without HTTP/2.
-    #[error("HTTP/1.1 has no streams: use HTTP/2, or remove the number of streams")]
-    StreamsNeedHttp2,
     /// A call by another method of HTTP.
     #[error("{method} {url}: a gRPC call is a POST: write POST {url}")]
     GrpcMethod { method: String, url: String },
-    /// gRPC over HTTP/1.1.
-    #[error("gRPC needs HTTP/2")]
-    GrpcNeedsHttp2,
     /// The TLS settings cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// There are TLS settings, but no target with TLS.
     #[error("options of TLS are given, but no URL begins with https:// or wss://")]
     NoTls,
-    /// A range of statuses is empty or out of range.
-    #[error("success statuses {0}-{1} are not a range within 100-599")]
-    Success(u16, u16),
 }

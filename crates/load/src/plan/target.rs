@@ -11,14 +11,14 @@ use crate::target::{PlannedTarget, Text};
 use crate::template::{self, Piece};
 use crate::{grpc, tls};
 use rolldrop_record::id::ID_HEADER;
-use rolldrop_record::load::{Http, Settings, Target};
-use rolldrop_record::shown;
+use rolldrop_record::load::{Http, Load, LoadTarget};
+use rolldrop_record::{Secret, shown};
 
 /// Checks a target.
 ///
 /// # Errors
 /// Returns an error if its requests cannot be sent.
-pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<PlannedTarget, PlanError> {
+pub(super) fn plan_target(target: &LoadTarget, settings: &Load) -> Result<PlannedTarget, PlanError> {
     let bad = |why: String| bad_url(target, why);
     let (url, scheme) = parse(target)?;
     let host = match url.host() {
@@ -68,7 +68,7 @@ pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<Planne
         method,
         headers,
         body,
-        grpc: settings.grpc.as_ref().map(|grpc| grpc::Call::new(grpc, settings.response_timeout)),
+        grpc: settings.grpc.as_ref().map(|grpc| grpc::Call::new(grpc, settings.timeout.response)),
         is_websocket: scheme.is_websocket,
     };
     match planned.http {
@@ -89,11 +89,11 @@ struct Scheme {
     is_websocket: bool,
 }
 
-fn bad_url(target: &Target, why: String) -> PlanError {
+fn bad_url(target: &LoadTarget, why: String) -> PlanError {
     PlanError::Url { url: shown::url(&target.url).into_owned(), why }
 }
 
-fn parse(target: &Target) -> Result<(Url, Scheme), PlanError> {
+fn parse(target: &LoadTarget) -> Result<(Url, Scheme), PlanError> {
     let bad = |why: String| bad_url(target, why);
     // Also where it could be read as a scheme: localhost:8080.
     if !target.url.contains("://") {
@@ -117,7 +117,7 @@ fn parse(target: &Target) -> Result<(Url, Scheme), PlanError> {
 }
 
 /// Returns a text as it is, or split at its placeholders if templates are used.
-fn pieces(settings: &Settings, text: &[u8], what: &str) -> Result<Vec<Piece>, PlanError> {
+fn pieces(settings: &Load, text: &[u8], what: &str) -> Result<Vec<Piece>, PlanError> {
     match settings.template {
         false => Ok(vec![Piece::Bytes(text.to_vec())]),
         true => template::parse(text).map_err(|why| PlanError::Template { what: what.to_owned(), why }),
@@ -125,7 +125,7 @@ fn pieces(settings: &Settings, text: &[u8], what: &str) -> Result<Vec<Piece>, Pl
 }
 
 /// Returns path and query; for a gRPC call, the path is the name of its method.
-fn plan_path(url: &Url, target: &Target, settings: &Settings) -> Result<Vec<Piece>, PlanError> {
+fn plan_path(url: &Url, target: &LoadTarget, settings: &Load) -> Result<Vec<Piece>, PlanError> {
     let mut path = url.path().to_owned();
     if let Some(query) = url.query() {
         path.push('?');
@@ -145,23 +145,20 @@ fn plan_path(url: &Url, target: &Target, settings: &Settings) -> Result<Vec<Piec
     pieces(settings, path.as_bytes(), &format!("URL {:?}", target.url))
 }
 
-fn plan_method(target: &Target, settings: &Settings) -> Result<Method, PlanError> {
-    if settings.grpc.is_some() {
-        return match &target.method {
-            Some(method) if method != "POST" => {
-                Err(PlanError::GrpcMethod { method: method.clone(), url: target.url.clone() })
-            }
-            _ => Ok(Method::POST),
-        };
+fn plan_method(target: &LoadTarget, settings: &Load) -> Result<Method, PlanError> {
+    if let (Some(_), Some(method)) = (&settings.grpc, &target.method)
+        && method != "POST"
+    {
+        return Err(PlanError::GrpcMethod { method: method.clone(), url: target.url.clone() });
     }
-    let method = target.method.as_ref().unwrap_or(&settings.method);
+    let method = settings.method_of(target);
     let read = Method::from_bytes(method.as_bytes()).ok().filter(|method| *method != Method::CONNECT);
-    read.ok_or_else(|| PlanError::Method(method.clone()))
+    read.ok_or_else(|| PlanError::Method(method.to_owned()))
 }
 
 fn plan_headers(
-    target: &Target,
-    settings: &Settings,
+    target: &LoadTarget,
+    settings: &Load,
     scheme: Scheme,
 ) -> Result<Vec<(HeaderName, Vec<Piece>)>, PlanError> {
     let is_own = |name: &str| target.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
@@ -183,7 +180,7 @@ fn plan_headers(
 ///
 /// # Errors
 /// Returns an error if a weight is 0, or the cycle is too long.
-pub(super) fn cycle(targets: &[Target]) -> Result<Vec<usize>, PlanError> {
+pub(super) fn cycle(targets: &[LoadTarget]) -> Result<Vec<usize>, PlanError> {
     if let Some(target) = targets.iter().find(|target| target.weight == 0) {
         return Err(PlanError::NoWeight(target.name.clone()));
     }
@@ -220,12 +217,12 @@ const OF_WEBSOCKET: [&str; 4] =
 /// Headers of a gRPC call: its timeout is the response timeout.
 const OF_GRPC: [&str; 2] = ["te", "grpc-timeout"];
 
-fn plan_header((name, value): &(String, String)) -> Result<(HeaderName, HeaderValue), PlanError> {
+fn plan_header((name, value): &(String, Secret)) -> Result<(HeaderName, HeaderValue), PlanError> {
     let bad = |why| PlanError::Header { name: name.clone(), why };
     let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad("its name is not valid"))?;
     if RESERVED.contains(&parsed.as_str()) {
         return Err(bad("rolldrop sets it itself"));
     }
-    let value = HeaderValue::from_str(value).map_err(|_| bad("its value is not valid"))?;
+    let value = HeaderValue::from_str(value.expose()).map_err(|_| bad("its value is not valid"))?;
     Ok((parsed, value))
 }

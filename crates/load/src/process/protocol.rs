@@ -23,7 +23,7 @@ use crate::control::Progress;
 use crate::plan::Share;
 use crate::ports::PortsBefore;
 use rolldrop_record::event::MachineSample;
-use rolldrop_record::load::Settings;
+use rolldrop_record::load::Load;
 use rolldrop_record::{Event, RunId, Stamp};
 
 /// An order to a load worker.
@@ -47,7 +47,7 @@ pub enum Order {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prepare {
     /// The load. Header values may be secrets: they are sent here and written nowhere.
-    pub settings: Settings,
+    pub settings: Load,
     /// Random part of its requests' ids.
     pub run: RunId,
     /// Time limit for each target's first answer.
@@ -117,7 +117,7 @@ mod tests {
         assert!(text.contains(r#""error_statuses":{"503":2},"grpc_statuses":{"14":1}"#), "{text}");
         assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), progress);
         let prepare = Order::Prepare(Box::new(Prepare {
-            settings: Settings::new("http://web/"),
+            settings: Load::new("http://web/"),
             run: RunId::random(),
             first_answer_limit: Duration::from_secs(1),
             share: Some(Share { first: 2, of: 4 }),

@@ -207,7 +207,7 @@ mod tests {
     use tokio_util::task::AbortOnDropHandle;
 
     use super::*;
-    use crate::{Pace, Settings};
+    use crate::{Load, Pace};
     use rolldrop_record::parts::read_table;
     use rolldrop_record::{Outcome, RequestRow, RunId};
 
@@ -275,8 +275,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("run.json"), "{}").unwrap();
         let mut worker = Served::begin(dir.path());
-        let settings =
-            Settings { pace: Pace::constant(200.0, Duration::from_secs(3600)), ..Settings::new(url) };
+        let settings = Load { pace: Pace::constant(200.0, Duration::from_secs(3600)), ..Load::new(url) };
         let (run, first_answer_limit) = (RunId::random(), Duration::from_secs(30));
         let prepare = Prepare { settings, run, first_answer_limit, share: None, before: None };
         order(&mut worker.orders, &Order::Prepare(Box::new(prepare))).await;
@@ -312,7 +311,7 @@ mod tests {
             worker.said.lock().unwrap().clone()
         };
         let (url, limit) = ("http://127.0.0.1:1/".to_owned(), Duration::from_millis(1));
-        let settings = Settings::new(url.clone());
+        let settings = Load::new(url.clone());
         let (run, first_answer_limit) = (RunId::random(), limit);
         let prepare = Prepare { settings, run, first_answer_limit, share: None, before: None };
         let said = say(Order::Prepare(Box::new(prepare))).await;

@@ -20,7 +20,7 @@ use crate::process::protocol::{Order, Prepare};
 use crate::process::{Ended, Note};
 pub use member::Lost;
 use member::{End, Worker};
-use rolldrop_record::load::Settings;
+use rolldrop_record::load::Load;
 use rolldrop_record::run_info::Source;
 use rolldrop_record::{Clock, EventKind, RunId, Stamp};
 
@@ -59,7 +59,7 @@ pub enum FleetError {
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// Settings of the load of all workers.
-    pub settings: Settings,
+    pub settings: Load,
     /// Random part of its requests' ids.
     pub run: RunId,
     /// Time limit for each target's first answer.
@@ -104,7 +104,7 @@ impl<N: Note> Fleet<N> {
     pub async fn prepare(
         &mut self,
         wanted: &Wanted,
-        on_node: impl Fn(&Settings, &str) -> Settings,
+        on_node: impl Fn(&Load, &str) -> Load,
     ) -> Result<Vec<String>, FleetError> {
         let mut all_lost: Vec<Lost> = Vec::new();
         loop {

@@ -49,7 +49,7 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// Settings of a worker in a pod.
 #[derive(Debug)]
-pub struct Settings {
+pub struct PodWorker {
     /// Run directory for its rows.
     pub run_dir: RunDir,
     /// Token that requests must have.
@@ -69,7 +69,7 @@ pub struct Visit {
 
 /// Serves until the load's rows were fetched, or the run has been silent for too long. `stop` ends the load; its rows
 /// can be fetched after that, as long as the process runs.
-pub async fn serve(listener: TcpListener, mut settings: Settings, stop: CancellationToken) {
+pub async fn serve(listener: TcpListener, mut settings: PodWorker, stop: CancellationToken) {
     let visit = settings.visit.take();
     let (worker, taken) = Worker::new(settings);
     let visiting = async {
@@ -114,7 +114,7 @@ struct Worker {
 
 impl Worker {
     /// Creates a worker without orders, and the channel that they will come from.
-    fn new(Settings { run_dir, token, .. }: Settings) -> (Arc<Self>, UnboundedReceiver<Bytes>) {
+    fn new(PodWorker { run_dir, token, .. }: PodWorker) -> (Arc<Self>, UnboundedReceiver<Bytes>) {
         let clock = Clock::start();
         let (to, orders) = unbounded();
         let worker = Self {
@@ -296,7 +296,7 @@ mod tests {
     async fn lives(heard: bool) -> Duration {
         let dir = tempfile::tempdir().unwrap();
         let (run_dir, token) = (RunDir::create(dir.path()).unwrap(), "secret".parse().unwrap());
-        let (worker, orders) = Worker::new(Settings { run_dir, token, visit: None });
+        let (worker, orders) = Worker::new(PodWorker { run_dir, token, visit: None });
         if heard {
             *worker.heard.lock().unwrap() = Some(Instant::now());
         }

@@ -25,7 +25,7 @@ use super::link::{Link, LinkError};
 use super::*;
 use crate::ports::PortsBefore;
 use crate::process::protocol::Order;
-use crate::{Pace, Settings};
+use crate::{Load, Pace};
 use rolldrop_record::parts::read_table;
 use rolldrop_record::wire::{CLOCK_PATH, ClockAnswer, TOKEN_HEADER};
 use rolldrop_record::{Clock, EventKind, RequestRow, RunDir, RunId, Stamp};
@@ -79,7 +79,7 @@ impl Pod {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let settings = server::Settings {
+        let settings = server::PodWorker {
             run_dir: RunDir::create(dir.path()).unwrap(),
             token: "secret".parse().unwrap(),
             visit: None,
@@ -139,13 +139,13 @@ fn fleet(members: Vec<Member>) -> (Fleet<impl crate::process::Note>, Noted) {
 
 fn wanted(url: &str, rate: f64, seconds: u64) -> Wanted {
     let pace = Pace::constant(rate, Duration::from_secs(seconds));
-    let settings = Settings { pace, ..Settings::new(url) };
+    let settings = Load { pace, ..Load::new(url) };
     let before = PortsBefore { next: 40000, taken: 0, since_s: 0 };
     Wanted { settings, run: RunId::random(), first_answer_limit: Duration::from_secs(30), before }
 }
 
 /// Returns the settings as seen from a node, which is part of the targets' names.
-fn seen_from(settings: &Settings, node: &str) -> Settings {
+fn seen_from(settings: &Load, node: &str) -> Load {
     let mut settings = settings.clone();
     settings.targets.iter_mut().for_each(|target| target.name = format!("web@{node}"));
     settings

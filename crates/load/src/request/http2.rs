@@ -160,10 +160,10 @@ impl Template {
 mod tests {
     use super::*;
     use crate::plan::Plan;
-    use rolldrop_record::load::Settings;
+    use rolldrop_record::load::Load;
 
-    fn request(change: impl FnOnce(&mut Settings)) -> (Request<()>, Bytes) {
-        let mut settings = Settings::new("http://web:8080/x?y=z");
+    fn request(change: impl FnOnce(&mut Load)) -> (Request<()>, Bytes) {
+        let mut settings = Load::new("http://web:8080/x?y=z");
         change(&mut settings);
         let plan = Plan::new(settings).unwrap();
         let sender = Sender { ids: "k3v9x2ab-load-3-".into(), worker: 3, workers: 4, seed: 1 };

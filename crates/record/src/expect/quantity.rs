@@ -2,12 +2,11 @@
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::{Serialize, Serializer};
 
-use crate::load::{duration, in_units};
+use crate::units::{Span, duration};
 
 /// A share, from 0 to 1. It is written in percent, such as `0.1%`.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
@@ -56,23 +55,6 @@ impl fmt::Display for Amount {
             Amount::Count(n) => write!(f, "{n}"),
             Amount::Share(share) => write!(f, "{share}"),
         }
-    }
-}
-
-/// A length of time with its unit, such as `250ms`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Span(pub Duration);
-
-impl Span {
-    /// Returns the length in seconds.
-    pub fn seconds(self) -> f64 {
-        self.0.as_secs_f64()
-    }
-}
-
-impl fmt::Display for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&in_units(self.0))
     }
 }
 
@@ -190,7 +172,6 @@ read! {
     Share: "a share in percent, such as 95%", Share::parse, None;
     Amount: "a whole number, or a share in percent such as 0.1%",
         |text| Share::parse(text).map(Amount::Share), Some(Amount::Count);
-    Span: "a duration with its unit, such as 250ms, 30s or 1m30s", |text| duration(text).map(Span), None;
     LatencyLimit: "a duration such as 250ms, or a multiple of the steady part such as 1.5x",
         LatencyLimit::parse, None;
     Margin: "a share such as 10%, a time such as 200ms, or a number such as 5",
@@ -198,12 +179,6 @@ read! {
 }
 
 impl Serialize for Share {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl Serialize for Span {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }

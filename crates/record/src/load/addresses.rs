@@ -5,12 +5,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::names::named;
 
 /// A range of ports, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct PortRange {
     /// First port.
     pub first: u16,
@@ -38,6 +39,20 @@ impl FromStr for PortRange {
             Some((first, last)) if 0 < first && first <= last => Ok(Self { first, last }),
             _ => Err(NotARange(text.to_owned())),
         }
+    }
+}
+
+impl TryFrom<String> for PortRange {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse().map_err(|_| "takes a range of ports such as 32768-60999")
+    }
+}
+
+impl From<PortRange> for String {
+    fn from(range: PortRange) -> Self {
+        range.to_string()
     }
 }
 
@@ -70,8 +85,10 @@ pub fn ephemeral_of(range: &str, reserved: &str) -> Option<Vec<u16>> {
 
 /// Settings of name lookup.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct DnsSettings {
     /// DNS servers to ask instead of the system's.
+    #[serde(deserialize_with = "dns_servers")]
     pub servers: Vec<SocketAddr>,
     /// Kind of addresses to use.
     pub family: Family,
@@ -89,6 +106,23 @@ pub struct NotAServer(String);
 pub fn dns_server(text: &str) -> Result<SocketAddr, NotAServer> {
     let alone = || text.trim_matches(['[', ']']).parse().map(|address: IpAddr| SocketAddr::new(address, 53));
     text.parse().or_else(|_| alone()).map_err(|_| NotAServer(text.to_owned()))
+}
+
+fn dns_servers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SocketAddr>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(try_from = "String")]
+    struct Server(SocketAddr);
+
+    impl TryFrom<String> for Server {
+        type Error = NotAServer;
+
+        fn try_from(text: String) -> Result<Self, NotAServer> {
+            dns_server(&text).map(Self)
+        }
+    }
+
+    let servers = Vec::<Server>::deserialize(deserializer)?;
+    Ok(servers.into_iter().map(|Server(address)| address).collect())
 }
 
 named! {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// An override: requests to one host and port connect to another. The requests themselves do not change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct ConnectTo {
     /// Host in the URL that the override applies to, without brackets; `None` for every host.
     pub from_host: Option<String>,
@@ -49,6 +50,20 @@ impl FromStr for ConnectTo {
             Some(Self { from_host, from_port: port(from_port)?, host: to_host, port: port(to_port)? })
         };
         parse().ok_or_else(|| NotAnOverride(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for ConnectTo {
+    type Error = NotAnOverride;
+
+    fn try_from(text: String) -> Result<Self, NotAnOverride> {
+        text.parse()
+    }
+}
+
+impl From<ConnectTo> for String {
+    fn from(to: ConnectTo) -> Self {
+        to.to_string()
     }
 }
 

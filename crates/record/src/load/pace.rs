@@ -8,9 +8,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::names::named;
+use crate::units::{Scalar, duration};
 
 /// Pace of the requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -90,6 +91,17 @@ impl FromStr for Rate {
         match text {
             "max" => Ok(Rate::Max),
             number => number.parse().map(Rate::PerSecond).map_err(|_| NotARate),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Rate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let expected = "a number of requests per second, or max";
+        match Scalar::read(deserializer, expected)? {
+            Scalar::Number(rate) => Ok(Rate::PerSecond(rate)),
+            Scalar::Text(text) if text == "max" => Ok(Rate::Max),
+            Scalar::Text(text) => Err(de::Error::invalid_value(de::Unexpected::Str(&text), &expected)),
         }
     }
 }
@@ -209,9 +221,9 @@ impl FromStr for Stage {
 
     fn from_str(text: &str) -> Result<Self, NotAStage> {
         let parse = || {
-            let (rates, duration) = text.split_once(':')?;
+            let (rates, length) = text.split_once(':')?;
             let (from, to) = rates.split_once('-').unwrap_or((rates, rates));
-            let duration = super::duration(duration)?;
+            let duration = duration(length)?;
             Some(Stage { from: from.parse().ok()?, to: to.parse().ok()?, duration })
         };
         parse().ok_or_else(|| NotAStage(text.to_owned()))

@@ -2,22 +2,28 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Secret;
 use crate::names::named;
 
 /// TLS settings of a user. Certificates and keys are stored as PEM, because a remote worker does not have the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct TlsSettings {
     /// Certificates of the authorities to trust; `None` for the system's.
-    pub ca_pem: Option<String>,
+    #[serde(rename = "ca")]
+    pub ca_pem: Option<Secret>,
     /// Client certificate, followed by the certificates between it and its authority.
-    pub cert_pem: Option<String>,
+    #[serde(rename = "cert")]
+    pub cert_pem: Option<Secret>,
     /// Key of the client certificate; `None` if it is in the certificate's file.
-    pub key_pem: Option<String>,
+    #[serde(rename = "key")]
+    pub key_pem: Option<Secret>,
     /// Name to ask for (SNI) and to expect in the certificate, instead of the URL's host.
     pub server_name: Option<String>,
     /// True if any certificate is accepted.
     pub insecure: bool,
     /// TLS versions that are offered.
+    #[serde(rename = "version", with = "only_version", skip_serializing_if = "TlsVersions::is_any")]
     pub versions: TlsVersions,
     /// True if a handshake may resume an earlier session with the same name.
     pub resume: bool,
@@ -71,10 +77,35 @@ named! {
 impl TlsVersions {
     /// Returns the setting for the single version `1.2` or `1.3`, and `None` for any other text.
     pub fn only(version: &str) -> Option<Self> {
-        match version {
-            "1.2" => Some(TlsVersions::Only12),
-            "1.3" => Some(TlsVersions::Only13),
-            _ => None,
+        [TlsVersions::Only12, TlsVersions::Only13].into_iter().find(|only| only.version() == Some(version))
+    }
+
+    /// Returns the version that is offered, if it is the only one.
+    pub const fn version(self) -> Option<&'static str> {
+        match self {
+            TlsVersions::Any => None,
+            TlsVersions::Only12 => Some("1.2"),
+            TlsVersions::Only13 => Some("1.3"),
         }
+    }
+
+    fn is_any(&self) -> bool {
+        *self == TlsVersions::Any
+    }
+}
+
+/// The versions as a scenario has them: the only one.
+mod only_version {
+    use serde::{Deserializer, Serialize, Serializer};
+
+    use super::TlsVersions;
+    use crate::units;
+
+    pub(super) fn serialize<S: Serializer>(versions: &TlsVersions, serializer: S) -> Result<S::Ok, S::Error> {
+        versions.version().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TlsVersions, D::Error> {
+        units::version(deserializer, TlsVersions::only, "1.2 or 1.3")
     }
 }

@@ -9,7 +9,7 @@ use crate::disruption::{
 };
 use crate::raw::disruption as raw;
 use crate::yaml::Document;
-use crate::{Load, Result, ScenarioError};
+use crate::{LoadSpec, Result, ScenarioError};
 use rolldrop_record::event;
 
 /// The load lasts at least this long after the last disruption began.
@@ -35,7 +35,7 @@ struct Checked<'a> {
 pub(super) fn disruption(
     raw: raw::Disruption,
     index: usize,
-    load: &Load,
+    load: &LoadSpec,
     manifests: &[Value],
     document: &Document,
 ) -> Result<Disruption> {

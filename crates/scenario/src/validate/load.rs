@@ -1,44 +1,31 @@
 //! Checks the load of a scenario. The load generator checks the rest later, and names the same keys.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::path::Path;
-use std::time::Duration;
 
 use super::{is_path, weight};
-use crate::load::{Abort, Load, LoadJob, Request};
+use crate::load::{Abort, LoadJob, LoadSpec, Request};
 use crate::yaml::Document;
 use crate::{ScenarioError, files, raw, text};
+use rolldrop_record::Secret;
 use rolldrop_record::load::limits::{LEAST_ABORT_OVER, MAX_LOAD_PODS, MAX_RATE, MAX_START_LIMIT};
 use rolldrop_record::load::{
-    ConnectionMode, Connections, DnsSettings, Grpc, Http, Length, NotAMethod, Pace, PortRange, Rate,
-    Settings, Stage, TlsSettings, TlsVersions, are_statuses, defaults, dns_server, keep_headers, statuses,
+    Http, Length, Load, Pace, Rate, Stage, TlsSettings, are_statuses, defaults, keep_headers, statuses,
 };
 
-pub(super) fn load(mut raw: raw::Load, document: &Document, dir: &Path) -> Result<Load, ScenarioError> {
-    let grpc = raw.grpc.as_ref().map(|grpc| calls(grpc, &raw, document)).transpose()?;
+pub(super) fn load(mut raw: raw::Load, document: &Document, dir: &Path) -> Result<LoadSpec, ScenarioError> {
+    if raw.grpc.is_some() {
+        check_calls(&raw, document)?;
+    }
     let requests = requests(std::mem::take(&mut raw.requests), document, dir)?;
     let from = raw.from;
     let job = job(raw.job.take().unwrap_or_default(), document)?;
     let abort = raw.abort.take().map(|raw| abort(&raw, document)).transpose()?;
-    Ok(Load { settings: settings(raw, grpc, document, dir)?, requests, from, job, abort })
+    Ok(LoadSpec { settings: settings(raw, document, dir)?, requests, from, job, abort })
 }
 
-fn settings(
-    raw: raw::Load,
-    grpc: Option<Grpc>,
-    document: &Document,
-    dir: &Path,
-) -> Result<Settings, ScenarioError> {
-    let positive = |span: Option<raw::Span>, key: &str| match span.map(|s| s.0) {
-        Some(Duration::ZERO) => Err(document.error(&format!("spec.load.{key}"), "must be longer than 0")),
-        duration => Ok(duration),
-    };
-    let pace = pace(&raw, document)?;
-    let headers = headers(&raw, document, dir)?;
-    let given = raw.connections.unwrap_or_default();
-    let http = http(raw.http, grpc.is_some(), given.streams, document)?;
-    let timeout = raw.timeout.unwrap_or_default();
+fn settings(raw: raw::Load, document: &Document, dir: &Path) -> Result<Load, ScenarioError> {
+    let (pace, http, headers) = (pace(&raw, document)?, http(&raw, document)?, headers(&raw, document, dir)?);
     let body = Body {
         text: raw.body,
         file: raw.body_file,
@@ -47,82 +34,41 @@ fn settings(
         key: "spec.load",
     };
     let success = |list: Vec<raw::Status>| list.iter().map(|status| status_range(status, document)).collect();
-    let default = Settings::default();
-    Ok(Settings {
+    let connections = raw.connections.unwrap_or_default();
+    if let Some(why) = connections.share_fault() {
+        return Err(document.error("spec.load.connections.share", why));
+    }
+    let default = Load::default();
+    Ok(Load {
         targets: Vec::new(),
         pace,
         arrivals: raw.arrivals.unwrap_or(default.arrivals),
         seed: raw.seed.unwrap_or(default.seed),
         warmup: raw.warmup.map_or(default.warmup, |span| span.0),
         http,
-        grpc,
-        connections: connections(&given, document)?,
-        max_connections: given.max,
-        streams: given.streams,
-        connect_timeout: positive(timeout.connect, "timeout.connect")?.unwrap_or(default.connect_timeout),
-        tls_timeout: positive(timeout.tls, "timeout.tls")?.unwrap_or(default.tls_timeout),
-        tls: raw.tls.map_or(Ok(default.tls), |raw| tls(raw, document, dir))?,
-        first_byte_timeout: positive(timeout.first_byte, "timeout.firstByte")?,
-        response_timeout: positive(timeout.response, "timeout.response")?.unwrap_or(default.response_timeout),
+        grpc: raw.grpc,
+        connections,
+        timeout: raw.timeout.unwrap_or_default(),
+        tls: raw.tls.map_or(Ok(default.tls), |given| with_files(given, document, dir))?,
         method: raw.method.unwrap_or(default.method),
         headers,
         body: body.bytes(document, dir)?.unwrap_or(default.body),
         template: raw.template,
-        retries: raw.retry.as_ref().map_or(default.retries, |retry| retry.times),
-        retry_delay: raw.retry.and_then(|retry| retry.delay).map_or(default.retry_delay, |span| span.0),
-        max_requests: given.max_requests,
-        max_age: given.max_age.map(|span| span.0),
+        retry: raw.retry.unwrap_or_default(),
         pod_header: raw.pod_header.unwrap_or(default.pod_header),
         pod_body: raw.pod_body,
         keep_headers: keep_headers(&raw.keep_headers),
         success: raw.success.map_or(Ok(default.success), success)?,
-        connect_to: each(&raw.connect_to, "spec.load.connectTo", document, str::parse)?,
+        connect_to: raw.connect_to,
         unix_socket: raw.unix_socket.map(|path| dir.join(path)),
-        source_ports: raw.source_ports.map(|range| source_ports(&range, document)).transpose()?,
+        source_ports: raw.source_ports,
         reuse_ports: raw.reuse_ports,
         source_addresses: raw.source_addresses,
-        dns: raw.dns.map_or(Ok(default.dns), |raw| dns(&raw, document))?,
+        dns: raw.dns.unwrap_or_default(),
         workers: raw.workers.unwrap_or(default.workers),
         spin: raw.spin.map_or(default.spin, |span| span.0),
         evidence: raw.evidence,
     })
-}
-
-/// Reads each text of a list; an error names its place in it.
-fn each<T, E: Display>(
-    texts: &[String],
-    key: &str,
-    document: &Document,
-    read: impl Fn(&str) -> Result<T, E>,
-) -> Result<Vec<T>, ScenarioError> {
-    let of = |(index, text): (usize, &String)| {
-        read(text).map_err(|error| document.error(&format!("{key}[{index}]"), error.to_string()))
-    };
-    texts.iter().enumerate().map(of).collect()
-}
-
-fn dns(raw: &raw::Dns, document: &Document) -> Result<DnsSettings, ScenarioError> {
-    let servers = each(&raw.servers, "spec.load.dns.servers", document, dns_server)?;
-    Ok(DnsSettings { servers, family: raw.family.unwrap_or_default() })
-}
-
-fn connections(raw: &raw::Connections, document: &Document) -> Result<Connections, ScenarioError> {
-    let wrong = |key: &str, why: &str| Err(document.error(&format!("spec.load.connections.{key}"), why));
-    if raw.max == Some(0) {
-        return wrong("max", "must be at least 1");
-    }
-    if raw.max_requests == Some(0) {
-        return wrong("maxRequests", "must be at least 1");
-    }
-    match (raw.mode.unwrap_or_default(), raw.share) {
-        (ConnectionMode::Fresh, None) => Ok(Connections::Fresh),
-        (ConnectionMode::Keepalive, None) => Ok(Connections::Keepalive),
-        (ConnectionMode::Mixed, Some(share)) if (0.0..=1.0).contains(&share) => Ok(Connections::Mixed(share)),
-        (ConnectionMode::Mixed, _) => {
-            wrong("share", "mode mixed needs the share of fresh connections, 0 to 1")
-        }
-        (_, Some(_)) => wrong("share", "only mode mixed takes a share: remove it, or set mode: mixed"),
-    }
 }
 
 fn job(raw: raw::LoadJob, document: &Document) -> Result<LoadJob, ScenarioError> {
@@ -159,49 +105,37 @@ fn read(file: &str, key: &str, document: &Document, dir: &Path) -> Result<Vec<u8
 }
 
 /// Headers of the scenario, of a file, and with values from the environment.
-fn headers(raw: &raw::Load, document: &Document, dir: &Path) -> Result<Vec<(String, String)>, ScenarioError> {
-    let given = |headers: &BTreeMap<String, String>| headers.clone().into_iter().collect::<Vec<_>>();
-    let mut headers = given(&raw.headers);
+fn headers(raw: &raw::Load, document: &Document, dir: &Path) -> Result<Vec<(String, Secret)>, ScenarioError> {
+    let mut headers: Vec<(String, Secret)> = raw.headers.clone().into_iter().collect();
     if let Some(file) = &raw.headers_file {
         let key = "spec.load.headersFile";
         let bytes = read(file, key, document, dir)?;
         let found = text::headers(&String::from_utf8_lossy(&bytes));
         headers.extend(found.map_err(|why| document.error(key, format!("{file}: {why}")))?);
     }
-    for (name, variable) in given(&raw.headers_from_env) {
+    for (name, variable) in &raw.headers_from_env {
         let key = format!("spec.load.headersFromEnv.{name}");
         let failed = |e| document.error(&key, format!("the environment variable {variable:?}: {e}"));
-        let value = std::env::var(&variable).map_err(failed)?;
-        headers.push((name, value.trim().to_owned()));
+        let value = std::env::var(variable).map_err(failed)?;
+        headers.push((name.clone(), value.trim().into()));
     }
     Ok(headers)
 }
 
-fn tls(raw: raw::Tls, document: &Document, dir: &Path) -> Result<TlsSettings, ScenarioError> {
-    let pem = |file: Option<String>, key: &str| {
-        let bytes =
-            file.map(|file| read(&file, &format!("spec.load.tls.{key}"), document, dir)).transpose()?;
-        // Bytes that are not text cannot be PEM; that error comes when they are used.
-        Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
-    };
-    if raw.key.is_some() && raw.cert.is_none() {
+/// Returns the settings with the content of the files that they name.
+fn with_files(mut given: TlsSettings, document: &Document, dir: &Path) -> Result<TlsSettings, ScenarioError> {
+    if given.key_pem.is_some() && given.cert_pem.is_none() {
         return Err(document.error("spec.load.tls.key", "is a key without a certificate: add cert"));
     }
-    let versions = match &raw.version {
-        None => TlsVersions::Any,
-        Some(raw::Version(version)) => TlsVersions::only(version).ok_or_else(|| {
-            document.error("spec.load.tls.version", format!("is {version}, must be 1.2 or 1.3"))
-        })?,
-    };
-    Ok(TlsSettings {
-        ca_pem: pem(raw.ca, "ca")?,
-        cert_pem: pem(raw.cert, "cert")?,
-        key_pem: pem(raw.key, "key")?,
-        server_name: raw.server_name,
-        insecure: raw.insecure,
-        versions,
-        resume: raw.resume,
-    })
+    let TlsSettings { ca_pem, cert_pem, key_pem, .. } = &mut given;
+    for (key, text) in [("ca", ca_pem), ("cert", cert_pem), ("key", key_pem)] {
+        if let Some(file) = text {
+            let bytes = read(file.expose(), &format!("spec.load.tls.{key}"), document, dir)?;
+            // Bytes that are not text cannot be PEM; that error comes when they are used.
+            *file = String::from_utf8_lossy(&bytes).into();
+        }
+    }
+    Ok(given)
 }
 
 /// A body, in whichever way it is given.
@@ -260,9 +194,8 @@ fn requests(raw: Vec<raw::Request>, document: &Document, dir: &Path) -> Result<V
     given.into_iter().enumerate().map(request).collect()
 }
 
-/// Calls of a method. Settings that a call cannot use are refused, not ignored.
-fn calls(grpc: &raw::Grpc, raw: &raw::Load, document: &Document) -> Result<Grpc, ScenarioError> {
-    let raw::Grpc { method: rpc, success } = grpc;
+/// Checks the settings of calls. Those that a call cannot use are refused, not ignored.
+fn check_calls(raw: &raw::Load, document: &Document) -> Result<(), ScenarioError> {
     let wrong = |key: &str, why: &str| Err(document.error(&format!("spec.load.{key}"), why));
     let is_other = |method: &Option<String>| method.as_ref().is_some_and(|method| method != "POST");
     let is_post = "a gRPC call is a POST: remove it; load.grpc.method names what is called";
@@ -273,8 +206,8 @@ fn calls(grpc: &raw::Grpc, raw: &raw::Load, document: &Document) -> Result<Grpc,
         if is_other(&request.method) {
             return wrong(&format!("requests[{index}].method"), is_post);
         }
-        if request.path.is_some() {
-            let why = format!("the path of a call is that of its method, /{rpc}: remove it");
+        if let (Some(grpc), Some(_)) = (&raw.grpc, &request.path) {
+            let why = format!("the path of a call is that of its method, /{}: remove it", grpc.rpc);
             return wrong(&format!("requests[{index}].path"), &why);
         }
     }
@@ -286,37 +219,21 @@ fn calls(grpc: &raw::Grpc, raw: &raw::Load, document: &Document) -> Result<Grpc,
         let why = "gRPC's messages are not searched: remove it; a header can name the pod (podHeader)";
         return wrong("podBody", why);
     }
-    let rpc = rpc
-        .parse()
-        .map_err(|error: NotAMethod| document.error("spec.load.grpc.method", error.to_string()))?;
-    let grpc = Grpc::new(rpc);
-    Ok(Grpc { success: success.clone().unwrap_or(grpc.success), ..grpc })
+    Ok(())
 }
 
-fn http(
-    given: Option<raw::Version>,
-    is_grpc: bool,
-    streams: Option<usize>,
-    document: &Document,
-) -> Result<Http, ScenarioError> {
-    let http = match &given {
-        None if is_grpc => Http::Http2,
-        None => Http::Auto,
-        Some(raw::Version(version)) => version
-            .parse()
-            .map_err(|_| document.error("spec.load.http", format!("is {version}, must be auto, 1.1 or 2")))?,
-    };
-    match (http, streams) {
-        (Http::Http1, _) if is_grpc => {
-            Err(document.error("spec.load.http", "is 1.1, but gRPC needs HTTP/2: remove it"))
-        }
-        _ if streams.is_some() && (given.is_none() && !is_grpc || http == Http::Http1) => {
-            let why = "HTTP/1.1 has no streams: remove it, or set load.http: 2";
-            Err(document.error("spec.load.connections.streams", why))
-        }
-        (_, Some(0)) => Err(document.error("spec.load.connections.streams", "must be at least 1")),
-        _ => Ok(http),
+fn http(raw: &raw::Load, document: &Document) -> Result<Http, ScenarioError> {
+    let is_grpc = raw.grpc.is_some();
+    let http = raw.http.unwrap_or(if is_grpc { Http::Http2 } else { Http::Auto });
+    let has_streams = raw.connections.is_some_and(|connections| connections.streams.is_some());
+    if http == Http::Http1 && is_grpc {
+        return Err(document.error("spec.load.http", "is 1.1, but gRPC needs HTTP/2: remove it"));
     }
+    if has_streams && (raw.http.is_none() && !is_grpc || http == Http::Http1) {
+        let why = "HTTP/1.1 has no streams: remove it, or set load.http: 2";
+        return Err(document.error("spec.load.connections.streams", why));
+    }
+    Ok(http)
 }
 
 fn pace(raw: &raw::Load, document: &Document) -> Result<Pace, ScenarioError> {
@@ -329,12 +246,12 @@ fn pace(raw: &raw::Load, document: &Document) -> Result<Pace, ScenarioError> {
     }
     let per_s = match raw.rate {
         None => defaults::RATE,
-        Some(raw::Rate(Rate::PerSecond(rate))) => rate,
-        Some(raw::Rate(Rate::Max)) if raw.arrivals.is_some() => {
+        Some(Rate::PerSecond(rate)) => rate,
+        Some(Rate::Max) if raw.arrivals.is_some() => {
             let why = "a closed loop has no arrivals to spread: remove it, or set a rate";
             return Err(document.error("spec.load.arrivals", why));
         }
-        Some(raw::Rate(Rate::Max)) => return Ok(Pace::Closed(Length::Time(duration))),
+        Some(Rate::Max) => return Ok(Pace::Closed(Length::Time(duration))),
     };
     Ok(Pace::constant(rate(per_s, Least::Above0, "spec.load.rate", document)?, duration))
 }
@@ -384,11 +301,6 @@ fn stages(raw: &raw::Load, document: &Document) -> Result<Vec<Stage>, ScenarioEr
         true => Ok(stages),
         false => Err(document.error("spec.load.stages", "must be above 0 requests/s somewhere")),
     }
-}
-
-fn source_ports(text: &str, document: &Document) -> Result<PortRange, ScenarioError> {
-    let why = "takes a range of ports such as 32768-60999";
-    text.parse().map_err(|_| document.error("spec.load.sourcePorts", why))
 }
 
 fn status_range(status: &raw::Status, document: &Document) -> Result<(u16, u16), ScenarioError> {

@@ -1,0 +1,222 @@
+//! Checks settings before anything is sent. Each message tells what to change.
+
+use std::time::Duration;
+
+use super::limits::{MAX_DURATION, MAX_RATE, MAX_RETRIES, MAX_STREAMS, MAX_WORKERS};
+use super::{Arrivals, ConnectionMode, Http, Length, Load, Pace, are_statuses, in_units};
+
+/// Reason why settings cannot be carried out.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum NotALoad {
+    /// There is no target.
+    #[error("no target: name a URL such as http://127.0.0.1:8080/")]
+    NoTarget,
+    /// The rate is not a number that can be sent.
+    #[error("rate {0} is not above 0 and at most {MAX_RATE} requests/s")]
+    Rate(f64),
+    /// A duration is out of range.
+    #[error("{what} of {} is not {allowed}", in_units(*given))]
+    Duration {
+        /// Name of the duration.
+        what: &'static str,
+        /// Duration that was given.
+        given: Duration,
+        /// Description of the allowed durations.
+        allowed: &'static str,
+    },
+    /// A closed loop has no times to keep.
+    #[error("a closed loop has no schedule: remove either {0} or the closed loop")]
+    Closed(&'static str),
+    /// The number of workers is out of range.
+    #[error("{0} workers are not from 1 to {MAX_WORKERS}")]
+    Workers(usize),
+    /// There are more source addresses than workers to use them.
+    #[error(
+        "{addresses} source addresses need as many workers, not {workers}: each address needs its own worker"
+    )]
+    TooFewWorkers {
+        /// Number of addresses.
+        addresses: usize,
+        /// Number of workers.
+        workers: usize,
+    },
+    /// Answers without a body that can be searched.
+    #[error(
+        "{0} has no body that can be searched for the pod's name: remove the pattern for bodies (--pod-body, \
+         load.podBody); a header can name the pod"
+    )]
+    PodBody(&'static str),
+    /// Too many retries.
+    #[error("{0} retries are more than {MAX_RETRIES}")]
+    Retries(u32),
+    /// A limit that no fresh connection reaches.
+    #[error("a fresh connection carries one request: remove {0}, or keep connections")]
+    FreshLimit(&'static str),
+    /// A connection that carries no request.
+    #[error("0 requests to a connection are too few: at least 1")]
+    MaxRequests,
+    /// A connection without streams.
+    #[error("{0} streams to a connection are not from 1 to {MAX_STREAMS}")]
+    Streams(usize),
+    /// Streams without HTTP/2.
+    #[error("HTTP/1.1 has no streams: use HTTP/2, or remove the number of streams")]
+    StreamsNeedHttp2,
+    /// gRPC over HTTP/1.1.
+    #[error("gRPC needs HTTP/2")]
+    GrpcNeedsHttp2,
+    /// A range of statuses is empty or out of range.
+    #[error("success statuses {0}-{1} are not a range within 100-599")]
+    Success(u16, u16),
+}
+
+impl Load {
+    /// Checks the settings that mean the same for all targets.
+    ///
+    /// # Errors
+    /// Returns an error if they cannot be carried out; it tells which setting is wrong, and what is allowed.
+    pub fn check(&self) -> Result<(), NotALoad> {
+        if !(1..=MAX_WORKERS).contains(&self.workers) {
+            return Err(NotALoad::Workers(self.workers));
+        }
+        let (addresses, workers) = (self.source_addresses.len(), self.workers);
+        if addresses > workers {
+            return Err(NotALoad::TooFewWorkers { addresses, workers });
+        }
+        if let Some(&(from, to)) = self.success.iter().find(|range| !are_statuses(**range)) {
+            return Err(NotALoad::Success(from, to));
+        }
+        if self.targets.is_empty() {
+            return Err(NotALoad::NoTarget);
+        }
+        if self.retry.times > MAX_RETRIES {
+            return Err(NotALoad::Retries(self.retry.times));
+        }
+        self.check_connections()?;
+        self.check_http()?;
+        self.check_durations()?;
+        self.check_pace()
+    }
+
+    fn check_connections(&self) -> Result<(), NotALoad> {
+        let kept = &self.connections;
+        let limits =
+            [("the most requests", kept.max_requests.is_some()), ("the age", kept.max_age.is_some())];
+        match limits.into_iter().find(|(_, is_given)| *is_given) {
+            Some((limit, _)) if kept.mode == ConnectionMode::Fresh => Err(NotALoad::FreshLimit(limit)),
+            _ if kept.max_requests == Some(0) => Err(NotALoad::MaxRequests),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_http(&self) -> Result<(), NotALoad> {
+        if self.pod_body.is_some() {
+            match self.has_scheme(&["ws:", "wss:"]) {
+                _ if self.grpc.is_some() => return Err(NotALoad::PodBody("an answer of gRPC")),
+                true => return Err(NotALoad::PodBody("an answer over WebSocket")),
+                false => {}
+            }
+        }
+        match (self.spoken(), self.connections.streams) {
+            (Http::Http1, _) if self.grpc.is_some() => Err(NotALoad::GrpcNeedsHttp2),
+            (Http::Http1, Some(_)) => Err(NotALoad::StreamsNeedHttp2),
+            (_, Some(streams)) if !(1..=MAX_STREAMS).contains(&streams) => Err(NotALoad::Streams(streams)),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_durations(&self) -> Result<(), NotALoad> {
+        let timeout = &self.timeout;
+        let from_0 =
+            [("a warm-up", self.warmup), ("a spin", self.spin), ("a retry's delay", self.retry.delay)];
+        let above_0 = [
+            ("a connect timeout", Some(timeout.connect)),
+            ("a TLS timeout", Some(timeout.tls)),
+            ("a response timeout", Some(timeout.response)),
+            ("a first-byte timeout", timeout.first_byte),
+            ("a connection's age", self.connections.max_age),
+        ];
+        if let Some((what, given)) = from_0.into_iter().find(|(_, given)| *given > MAX_DURATION) {
+            return Err(NotALoad::Duration { what, given, allowed: "at most a week" });
+        }
+        above_0
+            .into_iter()
+            .try_for_each(|(what, given)| given.map_or(Ok(()), |given| takes_time(what, given)))
+    }
+
+    fn check_pace(&self) -> Result<(), NotALoad> {
+        let stages = match &self.pace {
+            Pace::Open(stages) => stages,
+            Pace::Closed(_) if self.arrivals != Arrivals::Even => return Err(NotALoad::Closed("poisson")),
+            Pace::Closed(_) if !self.spin.is_zero() => return Err(NotALoad::Closed("spin")),
+            Pace::Closed(Length::Time(duration)) => return takes_time("a duration", *duration),
+            Pace::Closed(Length::Requests(_)) => return Ok(()),
+        };
+        // A ramp may begin or end at 0, and a stage may be a pause; a load may not.
+        let is_rate = |rate: f64| (0.0..=MAX_RATE).contains(&rate);
+        let mut rates = stages.iter().flat_map(|stage| [stage.from, stage.to]);
+        if let Some(rate) = rates.find(|rate| !is_rate(*rate)) {
+            return Err(NotALoad::Rate(rate));
+        }
+        if self.pace.peak_rate() == 0.0 {
+            return Err(NotALoad::Rate(0.0));
+        }
+        let whole = self.pace.duration();
+        let durations = stages.iter().map(|stage| stage.duration).chain(whole);
+        durations.into_iter().try_for_each(|duration| takes_time("a duration", duration))
+    }
+}
+
+fn takes_time(what: &'static str, given: Duration) -> Result<(), NotALoad> {
+    match given.is_zero() || given > MAX_DURATION {
+        true => Err(NotALoad::Duration { what, given, allowed: "above 0 and at most a week" }),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Connections, Grpc, LoadTarget};
+    use super::*;
+
+    fn refused(change: impl FnOnce(&mut Load)) -> String {
+        let mut load = Load::new("http://127.0.0.1:8080/");
+        change(&mut load);
+        load.check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn check_names_invalid_setting() {
+        let pace = |rate, s| Pace::constant(rate, Duration::from_secs(s));
+        assert_eq!(Load::new("http://web/").check(), Ok(()));
+        assert!(refused(|s| s.targets.clear()).contains("no target"));
+        assert!(refused(|s| s.pace = pace(0.0, 30)).starts_with("rate 0 is not above 0"));
+        assert!(refused(|s| s.pace = pace(f64::NAN, 30)).contains("NaN"));
+        assert!(refused(|s| s.pace = pace(1.0, 0)).starts_with("a duration of 0s is not above 0"));
+        assert!(refused(|s| s.timeout.response = Duration::MAX).contains("a response timeout"));
+        let stages = |texts: &[&str]| Pace::Open(texts.iter().map(|text| text.parse().unwrap()).collect());
+        assert!(refused(|s| s.pace = stages(&["5:1s", "5:0s"])).contains("a duration of 0s"));
+        assert!(refused(|s| s.pace = stages(&["0-1e9:1s"])).starts_with("rate 1000000000 is not"));
+        assert!(refused(|s| s.pace = stages(&[])).starts_with("rate 0 is not"));
+        assert!(refused(|s| s.workers = 0).contains("0 workers"));
+        let addresses = vec![[127, 0, 0, 1].into(); 2];
+        assert!(refused(|s| s.source_addresses = addresses).contains("2 source addresses"));
+        assert!(refused(|s| s.retry.times = 101).contains("101 retries"));
+        assert!(refused(|s| s.connections.max_requests = Some(0)).contains("carries one request"));
+        let none = Connections { max_requests: Some(0), ..Connections::KEEPALIVE };
+        assert!(refused(|s| s.connections = none).contains("0 requests to a connection"));
+        assert!(refused(|s| s.success = vec![(300, 200)]).contains("300-200"));
+    }
+
+    #[test]
+    fn pod_body_needs_plain_http() {
+        let pattern = || Some("pod=(.+)".to_owned());
+        let call = refused(|s| {
+            (s.grpc, s.pod_body) = (Some(Grpc::new("a/b".parse().unwrap())), pattern());
+        });
+        assert!(call.starts_with("an answer of gRPC has no"), "{call}");
+        for url in ["ws://web/", "wss://web/"] {
+            let refused = refused(|s| (s.targets, s.pod_body) = (vec![LoadTarget::new("", url)], pattern()));
+            assert!(refused.starts_with("an answer over WebSocket has no body"), "{refused}");
+        }
+    }
+}

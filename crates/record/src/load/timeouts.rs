@@ -1,0 +1,49 @@
+//! Timeouts of a request, and retries after a failure.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::defaults;
+use crate::units::{span, span_above_0};
+
+/// Maximum times that the parts of a request may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Timeouts {
+    /// Maximum time to connect.
+    #[serde(with = "span_above_0")]
+    pub connect: Duration,
+    /// Maximum time for the TLS handshake.
+    #[serde(with = "span_above_0")]
+    pub tls: Duration,
+    /// Maximum time from sending the request to the first byte of the answer; `None` for the same limit as the whole
+    /// answer.
+    #[serde(skip_serializing_if = "Option::is_none", with = "span_above_0")]
+    pub first_byte: Option<Duration>,
+    /// Maximum time from sending the request to the end of the answer's body.
+    #[serde(with = "span_above_0")]
+    pub response: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: defaults::CONNECT_TIMEOUT,
+            tls: defaults::TLS_TIMEOUT,
+            first_byte: None,
+            response: defaults::RESPONSE_TIMEOUT,
+        }
+    }
+}
+
+/// Retries of a failed request, as a client that has them does. The row keeps the first outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Retry {
+    /// Maximum number of times that a request is sent again.
+    pub times: u32,
+    /// Time from a failure to the next attempt.
+    #[serde(default, with = "span")]
+    pub delay: Duration,
+}

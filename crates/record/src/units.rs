@@ -1,0 +1,204 @@
+//! Forms in which files and options have values: a duration with its unit, a version that YAML reads as a number.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+use serde::{Serialize, Serializer};
+
+/// Parses a duration in the form that options and scenarios use: a number with its unit, such as `250ms`, `30s` or
+/// `1m30s`. Returns `None` for any other text.
+pub fn duration(text: &str) -> Option<Duration> {
+    Duration::try_from(text.parse::<jiff::SignedDuration>().ok()?).ok()
+}
+
+/// Formats a duration in the form that options and scenarios use.
+pub fn in_units(duration: Duration) -> String {
+    if duration.is_zero() { "0s".to_owned() } else { format!("{duration:?}") }
+}
+
+/// A length of time with its unit, such as `250ms`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(pub Duration);
+
+impl Span {
+    /// Returns the length in seconds.
+    pub fn seconds(self) -> f64 {
+        self.0.as_secs_f64()
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&in_units(self.0))
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct SpanVisitor;
+
+        impl Visitor<'_> for SpanVisitor {
+            type Value = Span;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a duration with its unit, such as 250ms, 30s or 1m30s")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
+                let span = duration(text).map(Span);
+                span.ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+            }
+        }
+
+        deserializer.deserialize_any(SpanVisitor)
+    }
+}
+
+/// A field that is a duration, or may be one, in the form of a [`Span`].
+pub(crate) mod span {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::Span;
+
+    pub(crate) fn serialize<S: Serializer>(
+        duration: &(impl Copy + Into<Option<Duration>>),
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match (*duration).into() {
+            Some(duration) => serializer.collect_str(&Span(duration)),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: From<Duration>>(
+        deserializer: D,
+    ) -> Result<T, D::Error> {
+        Span::deserialize(deserializer).map(|Span(duration)| duration.into())
+    }
+}
+
+/// A field that is a duration above 0, or may be one.
+pub(crate) mod span_above_0 {
+    use std::time::Duration;
+
+    use serde::{Deserializer, de};
+
+    pub(crate) use super::span::serialize;
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: From<Duration>>(
+        deserializer: D,
+    ) -> Result<T, D::Error> {
+        match super::span::deserialize(deserializer)? {
+            Duration::ZERO => Err(de::Error::custom("must be longer than 0")),
+            duration => Ok(duration.into()),
+        }
+    }
+}
+
+/// Reads a number that must not be 0.
+pub(crate) fn at_least_1<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + PartialEq + From<u8>,
+{
+    match Option::<T>::deserialize(deserializer)? {
+        Some(number) if number == T::from(0) => Err(de::Error::custom("must be at least 1")),
+        number => Ok(number),
+    }
+}
+
+/// A number or a text.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scalar {
+    /// A number.
+    Number(f64),
+    /// A text.
+    Text(String),
+}
+
+impl Scalar {
+    /// Reads a number or a text.
+    ///
+    /// # Errors
+    /// Fails if it is something else than what is `expected`.
+    pub fn read<'de, D: Deserializer<'de>>(
+        deserializer: D,
+        expected: &'static str,
+    ) -> Result<Self, D::Error> {
+        struct ScalarVisitor(&'static str);
+
+        impl Visitor<'_> for ScalarVisitor {
+            type Value = Scalar;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.0)
+            }
+
+            fn visit_f64<E>(self, number: f64) -> Result<Scalar, E> {
+                Ok(Scalar::Number(number))
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<Scalar, E> {
+                Ok(Scalar::Number(number as f64))
+            }
+
+            fn visit_i64<E>(self, number: i64) -> Result<Scalar, E> {
+                Ok(Scalar::Number(number as f64))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Scalar, E> {
+                Ok(Scalar::Text(text.to_owned()))
+            }
+        }
+
+        deserializer.deserialize_any(ScalarVisitor(expected))
+    }
+}
+
+impl fmt::Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scalar::Number(number) => number.fmt(f),
+            Scalar::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+/// Reads a version such as `1.1` or `2`, which YAML takes for a number.
+///
+/// # Errors
+/// Fails if it is no version, or `known` does not know it; `allowed` lists those that it knows.
+pub fn version<'de, D: Deserializer<'de>, T>(
+    deserializer: D,
+    known: impl FnOnce(&str) -> Option<T>,
+    allowed: &str,
+) -> Result<T, D::Error> {
+    let text = Scalar::read(deserializer, "a version, such as 1.1 or 2")?.to_string();
+    known(&text).ok_or_else(|| de::Error::custom(format!("is {text}, must be {allowed}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_needs_its_unit() {
+        let span =
+            |text: &str| serde_json::from_value::<Span>(text.into()).map(|s| s.0).map_err(|e| e.to_string());
+        assert_eq!(span("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(span("1m30s"), Ok(Duration::from_secs(90)));
+        for wrong in ["5", "-1s", "soon", ""] {
+            assert!(span(wrong).unwrap_err().contains("with its unit"), "{wrong}");
+        }
+        assert!(serde_json::from_value::<Span>(5.into()).is_err());
+    }
+}
