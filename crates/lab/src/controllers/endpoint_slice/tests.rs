@@ -2,8 +2,8 @@ use futures::FutureExt;
 
 use super::super::tests::bench::Bench;
 use super::*;
-use crate::well_known::HEADLESS;
 use crate::registry::DeleteOptions;
+use crate::well_known::HEADLESS;
 
 fn pod() -> Value {
     json!({
