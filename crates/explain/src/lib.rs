@@ -28,11 +28,12 @@ use conclude::aim::aim;
 pub use conclude::recommend::MAX_COARSENESS_S;
 use conclude::starts::starts;
 use conclude::terminations::terminations;
-use conclude::validity::{self, Reason};
+use conclude::validity;
 use conclude::{charts, findings, recommend};
 use count::sums::Sums;
 use count::{requests, while_ending};
 use math::stats;
+use model::account::{Account, Incomplete, Invalid, Measured};
 pub use model::{Analysis, RunResult};
 use model::{LoadResult, RequestCounts, Verdict};
 use route::facts::Facts;
@@ -138,7 +139,7 @@ fn analyse<'a>(
     let alpha = window::alpha(timeline, &modes);
     let facts = Facts::of(timeline, requests, &alpha, observed)?;
     let Attribution { explanations, tails } = solve(&facts);
-    let windows = window::windows(timeline, &tails, &alpha);
+    let (windows, unbounded) = window::windows(timeline, &tails, &alpha);
     let disrupted = window::disrupted(timeline, &windows);
     let sums = Sums::of(&facts, requests, &disrupted, sums)?;
     let errors = while_ending::errors(timeline, &requests.others, &explanations);
@@ -152,10 +153,10 @@ fn analyse<'a>(
 
     let load = load_result(timeline, &requests, &sums);
     let latency_ms = sums.all.latencies(timeline.info.load.is_closed_loop());
-    let measured = validity::Measured::of(&terminations, &latency_ms.response);
+    let measured = Measured::of(&terminations, &latency_ms.response);
     let invalid = validity::invalid(timeline, &load, &requests.not_sent_by_reason, measured, &terminations);
-    let partial = validity::partial(timeline, &sums);
-    let verdict = verdict(&invalid, &partial);
+    let incomplete = validity::incomplete(timeline, &sums);
+    let verdict = verdict(&invalid, &incomplete);
     let ground = recommend::Ground {
         timeline,
         terminations: &terminations,
@@ -164,34 +165,35 @@ fn analyse<'a>(
         verdict: &verdict,
         service_s: latency_ms.service.p99 / 1e3,
     };
-    let recommendation = recommend::recommendations(ground);
+    let (recommendation, grounds) = recommend::recommendations(ground);
     let covering = recommendation.iter().filter_map(|r| r.covers_all_seen_seconds).max();
     let what_if = recommend::what_if(ground, covering);
     let sleeps = recommend::sleeps(ground);
+    let findings = findings::findings(findings::Known {
+        timeline,
+        sums: &sums,
+        invalid: &invalid,
+        incomplete: &incomplete,
+        unbounded: &unbounded,
+        requests: &requests,
+        judged: &judged,
+        latency_ms: &latency_ms,
+        terminations: &terminations,
+        groups: &groups,
+        recommendation: &recommendation,
+    });
+    let findings = not_working.into_iter().chain(findings).collect();
+    let account = Account { invalid, incomplete, unbounded, grounds, findings };
     let result = RunResult {
         schema_version: model::SCHEMA_VERSION,
         tool: timeline.info.tool.clone(),
         scenario: timeline.info.name.clone(),
         cluster: timeline.info.cluster.clone(),
-        complete: partial.is_empty(),
+        complete: account.incomplete.is_empty(),
         command: (timeline.commands.iter().find(|command| command.code != Some(0)))
             .or(timeline.commands.last())
             .map(command_result),
-        findings: not_working
-            .into_iter()
-            .chain(findings::findings(findings::Known {
-                timeline,
-                sums: &sums,
-                invalid: &invalid,
-                partial: &partial,
-                requests: &requests,
-                judged: &judged,
-                latency_ms: &latency_ms,
-                terminations: &terminations,
-                groups: &groups,
-                recommendation: &recommendation,
-            }))
-            .collect(),
+        findings: Vec::new(),
         verdict,
         load,
         requests,
@@ -210,15 +212,15 @@ fn analyse<'a>(
         looks: timeline.info.looks.clone(),
     };
     let charts = model::ChartData { sleeps, ..charts::charts(timeline, sums) };
-    Ok(Analysis { run: timeline.info.run.to_string(), result, lost: charts::lost(timeline, judged), charts })
+    let (run, lost) = (timeline.info.run.to_string(), charts::lost(timeline, judged));
+    Ok(Analysis { run, result, account, lost, charts })
 }
 
-/// Combines the reasons against the measurement into a verdict.
-fn verdict(invalid: &[Reason], partial: &[Reason]) -> Verdict {
-    let why = |reasons: &[Reason]| reasons.iter().map(|reason| reason.what.clone()).collect();
-    match (invalid, partial) {
-        ([_, ..], _) => Verdict::Invalid { why: why(invalid) },
-        ([], [_, ..]) => Verdict::Partial { why: why(partial) },
+/// Returns the verdict; `report` adds the reasons.
+fn verdict(invalid: &[Invalid], incomplete: &[Incomplete]) -> Verdict {
+    match (invalid, incomplete) {
+        ([_, ..], _) => Verdict::Invalid { why: Vec::new() },
+        ([], [_, ..]) => Verdict::Partial { why: Vec::new() },
         ([], []) => Verdict::Valid,
     }
 }
