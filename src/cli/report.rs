@@ -138,6 +138,7 @@ pub(super) fn analyse(run_dir: &RunDir, given: &Given<'_>) -> anyhow::Result<Ana
 /// Analyses what was read of a run.
 pub(super) fn analyse_recorded(log: RunLog, tables: Tables, expect: &Expect) -> anyhow::Result<Analysed> {
     let mut analysed = Analysed::of(log, tables).context(FAILED)?;
+    report::tell(&mut analysed.analysis);
     analysed.analysis.result.checks = rolldrop_judge::check(&analysed.analysis.result, expect);
     Ok(analysed)
 }

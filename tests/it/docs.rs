@@ -156,8 +156,11 @@ fn each_remedy_row_names_its_test() {
     for row in rows {
         let name = row.rsplit('`').nth(1).expect("a test");
         let (module, test) = name.split_once("::").unwrap_or_else(|| panic!("{name} is no test"));
-        let is_of_explain = matches!(module, "findings" | "remedies" | "sound");
-        let folder = if is_of_explain { "crates/explain/src/tests" } else { "tests/it" };
+        let folder = match module {
+            "remedies" | "told" => "crates/report/src/findings/tests",
+            "sound" => "crates/explain/src/tests",
+            _ => "tests/it",
+        };
         let source =
             fs::read_to_string(root().join(folder).join(module).with_extension("rs")).expect("a module");
         assert!(source.contains(&format!("#[test]\nfn {test}() {{")), "there is no test {name}");

@@ -4,7 +4,7 @@
 //!
 //! The apps are in `servers`; `scripts/venv` installs the programs they need.
 
-use rolldrop_explain::model::Finding;
+use rolldrop_explain::model::FindingText;
 use rolldrop_record::Cause;
 use serde_json::{Value, json};
 
@@ -78,7 +78,7 @@ fn restarted(web: &Web, load: &str) -> MeasuredRun {
 
 /// Returns all findings, as text.
 fn said(run: &MeasuredRun) -> String {
-    let line = |f: &Finding| format!("{}: {}: {}: {}\n", f.severity, f.what, f.why, f.remedy);
+    let line = |f: &FindingText| format!("{}: {}: {}: {}\n", f.severity, f.what, f.why, f.remedy);
     run.result.findings.iter().map(line).collect()
 }
 

@@ -1,6 +1,5 @@
 //! Sums over all requests: numbers, durations and shares.
 
-pub mod not_sent;
 pub(crate) mod outages;
 pub(crate) mod reached;
 pub(crate) mod requests;

@@ -31,14 +31,15 @@ use conclude::aim::aim;
 pub use conclude::recommend::MAX_COARSENESS_S;
 use conclude::starts::starts;
 use conclude::terminations::terminations;
-use conclude::validity::{self, Reason};
+use conclude::validity;
 use conclude::{charts, findings, recommend};
 use count::requests;
 use count::sums::Sums;
 use count::while_ending::{self, EndingError};
 use math::stats;
+use model::account::{Account, Incomplete, Invalid, Measured};
 pub use model::{Analysis, RunResult};
-use model::{LoadResult, Mode, RequestCounts, Termination, Verdict};
+use model::{LoadResult, Mode, RequestCounts, Termination, Unbounded, Verdict};
 use route::facts::Facts;
 use route::observed::Observed;
 use route::window;
@@ -171,6 +172,8 @@ impl<'a> Passed<'a> {
 /// The terminations of a run, or of a span, with what was lost.
 struct Explained<'a> {
     facts: Facts<'a>,
+    /// As in [`Account::unbounded`].
+    unbounded: Vec<Vec<Option<Unbounded>>>,
     disrupted: Periods,
     sums: Sums<'a>,
     errors: Vec<EndingError>,
@@ -189,13 +192,13 @@ impl<'a> Explained<'a> {
     ) -> Result<Self, PartError> {
         let facts = Facts::of(timeline, requests, alpha, observed)?;
         let Attribution { explanations, tails } = solve(&facts);
-        let windows = window::windows(timeline, &tails, alpha);
+        let (windows, unbounded) = window::windows(timeline, &tails, alpha);
         let disrupted = window::disrupted(timeline, &windows);
         let sums = Sums::of(&facts, requests, &disrupted, sums)?;
         let errors = while_ending::errors(timeline, &requests.others, &explanations);
         let judged = judged::judge(&facts, explanations, &tails, &windows, sums.load());
         let terminations = terminations(&facts, modes, &sums, (&judged, &errors), (windows, &tails));
-        Ok(Self { facts, disrupted, sums, errors, judged, terminations })
+        Ok(Self { facts, unbounded, disrupted, sums, errors, judged, terminations })
     }
 }
 
@@ -208,7 +211,7 @@ fn analyse<'a>(
     let passed = passed.map_or_else(|| Passed::of(timeline, requests), Ok)?;
     let modes = window::modes(&timeline.ends);
     let alpha = window::alphas(timeline, &modes);
-    let Explained { facts, disrupted, sums, errors, judged, terminations } =
+    let Explained { facts, unbounded, disrupted, sums, errors, judged, terminations } =
         Explained::of(timeline, requests, passed, (&modes, &alpha))?;
     let all: Vec<&Judged<'_>> = judged.iter().collect();
     let groups = shares::groups(timeline, &terminations, &all);
@@ -218,10 +221,10 @@ fn analyse<'a>(
 
     let load = load_result(timeline, &requests, &sums);
     let latency_ms = sums.all.latencies(timeline.info.load.is_closed_loop());
-    let measured = validity::Measured::of(&terminations, &latency_ms.response);
+    let measured = Measured::of(&terminations, &latency_ms.response);
     let invalid = validity::invalid(timeline, &load, &requests.not_sent_by_reason, measured, &terminations);
-    let partial = validity::partial(timeline, &sums);
-    let verdict = verdict(&invalid, &partial);
+    let incomplete = validity::incomplete(timeline, &sums);
+    let verdict = verdict(&invalid, &incomplete);
     let ground = recommend::Ground {
         timeline,
         terminations: &terminations,
@@ -230,34 +233,35 @@ fn analyse<'a>(
         verdict: &verdict,
         service_s: latency_ms.service.p99 / 1e3,
     };
-    let recommendation = recommend::recommendations(ground);
+    let (recommendation, grounds) = recommend::recommendations(ground);
     let covering = recommendation.iter().filter_map(|r| r.covers_all_seen_seconds).max();
     let what_if = recommend::what_if(ground, covering);
     let sleeps = recommend::sleeps(ground);
+    let findings = findings::findings(findings::Known {
+        timeline,
+        sums: &sums,
+        invalid: &invalid,
+        incomplete: &incomplete,
+        unbounded: &unbounded,
+        requests: &requests,
+        judged: &judged,
+        latency_ms: &latency_ms,
+        terminations: &terminations,
+        groups: &groups,
+        recommendation: &recommendation,
+    });
+    let findings = not_working.into_iter().chain(findings).collect();
+    let account = Account { invalid, incomplete, unbounded, grounds, findings };
     let result = RunResult {
         schema_version: model::SCHEMA_VERSION,
         tool: timeline.info.tool.clone(),
         scenario: timeline.info.name.clone(),
         cluster: timeline.info.cluster.clone(),
-        complete: partial.is_empty(),
+        complete: account.incomplete.is_empty(),
         command: (timeline.commands.iter().find(|command| command.code != Some(0)))
             .or(timeline.commands.last())
             .map(command_result),
-        findings: not_working
-            .into_iter()
-            .chain(findings::findings(findings::Known {
-                timeline,
-                sums: &sums,
-                invalid: &invalid,
-                partial: &partial,
-                requests: &requests,
-                judged: &judged,
-                latency_ms: &latency_ms,
-                terminations: &terminations,
-                groups: &groups,
-                recommendation: &recommendation,
-            }))
-            .collect(),
+        findings: Vec::new(),
         verdict,
         load,
         requests,
@@ -276,15 +280,15 @@ fn analyse<'a>(
         looks: timeline.info.looks.clone(),
     };
     let charts = model::ChartData { sleeps, ..charts::charts(timeline, sums) };
-    Ok(Analysis { run: timeline.info.run.to_string(), result, lost: charts::lost(timeline, judged), charts })
+    let (run, lost) = (timeline.info.run.to_string(), charts::lost(timeline, judged));
+    Ok(Analysis { run, result, account, lost, charts })
 }
 
-/// Combines the reasons against the measurement into a verdict.
-fn verdict(invalid: &[Reason], partial: &[Reason]) -> Verdict {
-    let why = |reasons: &[Reason]| reasons.iter().map(|reason| reason.what.clone()).collect();
-    match (invalid, partial) {
-        ([_, ..], _) => Verdict::Invalid { why: why(invalid) },
-        ([], [_, ..]) => Verdict::Partial { why: why(partial) },
+/// Returns the verdict; `report` adds the reasons.
+fn verdict(invalid: &[Invalid], incomplete: &[Incomplete]) -> Verdict {
+    match (invalid, incomplete) {
+        ([_, ..], _) => Verdict::Invalid { why: Vec::new() },
+        ([], [_, ..]) => Verdict::Partial { why: Vec::new() },
         ([], []) => Verdict::Valid,
     }
 }

@@ -1,5 +1,6 @@
 //! The result of the analysis: the contents of `result.json` (`schema_version` 1), and the series that the charts draw.
 
+pub mod account;
 mod aim;
 mod charts;
 pub mod figures;
@@ -18,14 +19,13 @@ pub use charts::{
     Act, ChartData, Deed, HeatMap, LateArrival, LatencyBucket, LatencyHistograms, PodSpan, PodTraffic,
     Second, SleepNeeded, Traffic,
 };
-pub use findings::finding;
-pub use findings::{Check, CheckVerdict, Figure, Finding, FindingKind, Severity, Unit};
+pub use findings::{Check, CheckVerdict, Figure, FindingKind, FindingText, Severity, Unit};
 pub use losses::{Bounded, Candidate, GroupWindow, LossGroup, Lost, TerminationRequests, Unclear, Why};
 pub use outside::OutsideCounts;
 pub use target::{TargetName, TargetResult};
-pub use window::{NoBound, Window, WindowBasis, apart};
+pub use window::{NoBound, Unbounded, Window, WindowBasis, apart};
 
-use crate::model::figures::{counted, len, manner};
+use account::Account;
 use rolldrop_record::load::Pacing;
 use rolldrop_record::run_info::{ClusterInfo, Tool};
 pub use rolldrop_record::stage::{Stage, StartStage};
@@ -40,8 +40,10 @@ pub const SCHEMA_VERSION: u32 = 1;
 pub struct Analysis {
     /// The run's part of its requests' ids.
     pub run: String,
-    /// The figures.
+    /// The figures, without words: these are the last to be filled in.
     pub result: RunResult,
+    /// The findings and reasons as facts.
+    pub account: Account,
     /// Every dropped request.
     pub lost: Vec<Lost>,
     /// The series behind the charts.
@@ -95,8 +97,8 @@ pub struct RunResult {
     /// Longest time in which each scheduled request failed, by intended send time: from the first of them to the next
     /// that succeeded, in seconds.
     pub longest_outage_s: f64,
-    /// Findings, most severe first.
-    pub findings: Vec<Finding>,
+    /// Findings in words, most severe first; filled in by `report`.
+    pub findings: Vec<FindingText>,
     /// The checks of the gate; filled in by `gate`, empty if there are none.
     pub checks: Vec<Check>,
     /// Looks of a run that continued while its gate was inconclusive; absent for a run of fixed length.
@@ -130,7 +132,7 @@ rolldrop_record::named! {
     }
 }
 
-/// Verdict on a measurement: can it be believed?
+/// Verdict on a measurement: can it be believed? Its reasons are in words; filled in by `report`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum Verdict {
@@ -433,7 +435,7 @@ pub struct Recommendation {
     pub units: usize,
     /// The consumers that were measured.
     pub consumers: Vec<String>,
-    /// Basis of the recommendation, in one sentence.
+    /// Basis of the recommendation, in one sentence; filled in by `report`, like the other words.
     pub basis: String,
     /// Reasons for recommending nothing, one sentence each; empty if something is recommended.
     pub refused_because: Vec<String>,
@@ -471,36 +473,6 @@ impl Recommendation {
         let longest = all.iter().max_by_key(|rec| rec.advised_seconds())?;
         let advised = longest.advised_seconds()? as f64;
         lasted_at_least_s(terminations, groups).is_none_or(|lower_s| lower_s <= advised).then_some(longest)
-    }
-
-    /// Describes its evidence, such as `6 terminations of 1 rollout`.
-    pub fn rests_on(&self) -> String {
-        let terminations = counted(len(self.terminations), "termination");
-        match self.rollouts {
-            Some(rollouts) => format!("{terminations} of {}", counted(len(rollouts), "rollout")),
-            None => terminations,
-        }
-    }
-
-    /// Describes the sleep, its mode and its evidence, such as `a preStop sleep of 2 s for pods that end in a rollout
-    /// (suggested by 6 terminations of 1 rollout, not proven)`; `None` if there is none.
-    pub fn sleep_in_words(&self) -> Option<String> {
-        let (of, how) = (manner(self.mode), self.rests_on());
-        if let Some(proven) = self.pre_stop_seconds {
-            return Some(format!(
-                "a preStop sleep of {proven} s for pods that end {of} (recommended, from {how})"
-            ));
-        }
-        let to = self.suggested_seconds?;
-        Some(match (self.suggested_from_seconds, &self.narrowed_by) {
-            (Some(from), narrowed) => format!(
-                "a preStop sleep between {from} and {to} s for pods that end {of} (suggested by {how}, not proven: {})",
-                narrowed.as_deref().unwrap_or_default()
-            ),
-            (None, _) => {
-                format!("a preStop sleep of {to} s for pods that end {of} (suggested by {how}, not proven)")
-            }
-        })
     }
 }
 

@@ -5,11 +5,9 @@ mod answers;
 mod bounds;
 mod clocks;
 mod corners;
-mod findings;
 mod once;
 mod pictures;
 mod recorded;
-mod remedies;
 mod rollouts;
 mod said;
 mod sound;
@@ -21,14 +19,13 @@ use proptest::prelude::*;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
+use super::model::account::*;
 use super::model::*;
 use super::*;
 use rolldrop_record::event::{Action, ActionName, Change};
 use rolldrop_record::load::Pacing;
 use rolldrop_record::run_info::{Balances, BalancesBecause, Target};
-use rolldrop_record::{
-    Event, EventKind, Outcome, Phase, Records, RequestId, RequestRow, ServedEnd, ServedRow, Stamp,
-};
+use rolldrop_record::{Event, EventKind, Outcome, Phase, Records, RequestRow, ServedEnd, ServedRow, Stamp};
 use rolldrop_simulation::*;
 
 /// Analyses the run at once, and also step by step, to compare.
@@ -65,7 +62,7 @@ fn relabelled() -> Records {
 
 #[test]
 fn refused_connections_extend_pod_window() {
-    let result = analysed(three_pods()).result;
+    let Analysis { result, account, .. } = analysed(three_pods());
     assert_eq!(result.verdict, Verdict::Valid);
     let r = &result.requests;
     assert_eq!((r.total, r.ok, r.dropped, r.in_window), (3000, 2993, 7, 7));
@@ -83,7 +80,7 @@ fn refused_connections_extend_pod_window() {
     let advice = &result.recommendation[0];
     assert_eq!((advice.pre_stop_seconds, advice.terminations_needed), (None, 28));
     assert_eq!(advice.covers_all_seen_seconds, Some(1));
-    assert_eq!(result.findings[0].cause, Some(Cause::RoutedToDeadPod));
+    assert_eq!(account.findings[0].cause(), Some(Cause::RoutedToDeadPod));
 }
 
 #[test]
@@ -142,21 +139,20 @@ fn early_load_end_leaves_window_open() {
     records.requests.retain(|r| r.scheduled < at(5110));
     let window = analysed(records).result.terminations[0].windows[0].clone();
     assert_eq!(window.upper_s, None);
-    assert!(window.censored.unwrap().starts_with("the load ended"));
+    assert_eq!(window.censored_reason, Some(NoBound::LoadEnded));
 }
 
 #[test]
 fn open_windows_share_one_finding() {
     let mut records = three_pods();
+    delete(&mut records, 5000, "c");
     records.requests.retain(|r| r.scheduled < at(5110));
-    let one = analysed(records).result.terminations.remove(0);
-    let other = Termination { pod: "c".into(), ..one.clone() };
-    let records = three_pods();
-    let (timeline, _) = Timeline::build(records.log(), records).unwrap();
-    let both = [one, other];
-    let told = crate::conclude::findings::bounds::findings(&timeline, &both).map(|finding| finding.what);
-    let told: Vec<String> = told.collect();
-    assert_eq!(told, ["the windows of 2 pods towards service web have no upper bound"]);
+    let findings = analysed(records).account.findings;
+    let pods = findings.iter().filter_map(|finding| match finding {
+        Finding::Unbounded { consumer, pods, .. } => Some((consumer.as_str(), pods.len())),
+        _ => None,
+    });
+    assert_eq!(pods.collect::<Vec<_>>(), [("service web", 2)], "{findings:?}");
 }
 
 #[test]
@@ -173,9 +169,8 @@ fn proxy_rows_separate_refused_from_killed() {
             row.outcome = Outcome::ResetBeforeResponse;
         }
     }
-    let result = analysed(records).result;
-    let told = result.findings.iter().map(|finding| finding.what.as_str());
-    assert_eq!(told.filter(|what| *what == "1 request was reset that the app would have refused").count(), 1);
+    let Analysis { result, account, .. } = analysed(records);
+    assert!(account.findings.contains(&Finding::Measurement(Measurement::ResetForRefused(1))));
     let by_cause = result.requests.by_cause;
     assert_eq!(by_cause[&Cause::KilledInFlight], 1);
     assert_eq!(by_cause[&Cause::AcceptQueueReset], 1);

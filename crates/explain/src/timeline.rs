@@ -53,6 +53,7 @@ pub use span::Span;
 use watches::ENDPOINT_SLICES;
 pub use watches::Gap;
 
+use crate::model::account::Contradiction;
 use rolldrop_record::event::{AnswerHeaders, Change, MachineSample, NameAnswer, WorkloadEvent};
 use rolldrop_record::parts::PartError;
 use rolldrop_record::run_info::{Rows, Target};
@@ -74,7 +75,7 @@ pub struct HandOver {
 
 impl HandOver {
     /// Returns true if rows are missing that the proxy is known to have recorded, or may have.
-    fn misses_rows(&self) -> bool {
+    pub(crate) fn misses_rows(&self) -> bool {
         self.rows.recorded.is_none_or(|recorded| recorded > self.rows.received)
     }
 }
@@ -286,12 +287,12 @@ impl Unread {
         };
         consumer::settle(&mut timeline.info.targets, requests, &timeline.notes.answers);
         timeline.integrity = requests.integrity((&timeline.info, &self.log.events), lasted)?;
-        timeline.integrity.contradictions.extend(self.log.altered);
-        timeline.integrity.contradictions.extend(self.load.impossible);
+        let contradictions = &mut timeline.integrity.contradictions;
+        contradictions.extend(self.log.altered.into_iter().map(Contradiction::Altered));
+        contradictions.extend(self.load.impossible.into_iter().map(Contradiction::Untimely));
         if requests.last_end.is_some_and(|end| end > timeline.origin + load::LONGEST) {
             let days = load::LONGEST.as_secs() / (24 * 60 * 60);
-            let why = format!("requests have ended later than {days} days after the load began");
-            timeline.integrity.contradictions.push(why);
+            contradictions.push(Contradiction::TooLate { days });
         }
         if let Some(tracked) = &mut timeline.tracked {
             tracked.agreement = requests.agreement;

@@ -9,10 +9,10 @@ use std::time::Duration;
 use crate::compare::episodes::episodes;
 use crate::gate;
 use rolldrop_explain::Analysed;
+use rolldrop_explain::model::account::Finding;
 use rolldrop_explain::model::{self, *};
-use rolldrop_record::event::{Action, ActionName, Change};
 use rolldrop_record::expect::{Amount, DroppedLimits, Span, WindowLimits};
-use rolldrop_record::{Bounds, Event, EventKind, Expect, Outcome, Records};
+use rolldrop_record::{Expect, Outcome, Records};
 use rolldrop_simulation::*;
 
 fn analysed_run(records: Records) -> Analysed {
@@ -57,57 +57,6 @@ fn result_survives_json_and_gate() {
     assert_eq!(verdicts(&result, &expect)[2], Fail);
     let invalid = RunResult { verdict: Verdict::Invalid { why: vec!["x".into()] }, ..result };
     assert_eq!(verdicts(&invalid, &expect), [Inconclusive; 3]);
-}
-
-#[test]
-fn container_kill_gets_own_explanation() {
-    let mut records = records();
-    let container = |ms: i64, state: &str, restarts: i32| {
-        let mut event = pod_event(ms, "b", Change::Applied);
-        if let EventKind::Pod(pod) = &mut event.kind {
-            pod.ready = state == "running";
-            let app = &mut pod.containers[0];
-            (app.state, app.restarts) = (Some(state.into()), restarts);
-            app.exit_code = (state == "terminated").then_some(137);
-        }
-        event
-    };
-    let (ended, back) = (container(5010, "terminated", 0), container(5200, "running", 1));
-    records.events.extend([container(4900, "running", 0), ended, back]);
-    for i in 0..3000i64 {
-        let ns = i * 10 * MS / 3;
-        let pod = ["a", "b", "c"][usize::try_from(i % 3).unwrap()];
-        match ns / MS {
-            4990..5000 if pod == "b" => request(&mut records, ns, Outcome::EofBeforeResponse, None),
-            5000..5200 if pod == "b" => request(&mut records, ns, Outcome::ConnectRefused, None),
-            _ => request(&mut records, ns, Outcome::Ok, Some(pod)),
-        }
-    }
-    let result = analysed(records).result;
-    assert_eq!(result.terminations, []);
-    let none = Expect { restarts: Some(Bounds { max: Some(0), ..Bounds::default() }), ..Expect::default() };
-    let restarts =
-        crate::check(&result, &none).into_iter().find(|check| check.name == "restarts.max").unwrap();
-    assert_eq!(restarts.verdict, model::CheckVerdict::Fail);
-    assert!(restarts.why.starts_with("container app of pod b ended (exit code 137)"), "{restarts:?}");
-    let causes = BTreeMap::from([(Cause::KilledInFlight, 1), (Cause::RoutedToDeadPod, 20)]);
-    assert_eq!(result.requests.by_cause, causes);
-    let told: Vec<&str> = result.findings.iter().map(|f| f.what.as_str()).collect();
-    assert!(
-        told.contains(&"routed_to_dead_pod: 20 requests, to a container that ended in a pod that stays"),
-        "{told:?}"
-    );
-    assert!(
-        told.iter().any(|what| what.starts_with("container app of pod b ended (exit code 137)")),
-        "{told:?}"
-    );
-    for finding in &result.findings {
-        // No setting of a termination would have saved them, and there is no need to measure one.
-        for of_terminations in ["a preStop sleep", "SIGTERM", "GracePeriod", "add a disruption"] {
-            let words = [&finding.why, &finding.remedy];
-            assert!(words.iter().all(|text| !text.contains(of_terminations)), "{finding:?}");
-        }
-    }
 }
 
 #[test]
@@ -157,63 +106,6 @@ fn group_window_fails_limit() {
 }
 
 #[test]
-fn skipped_action_fails_gate() {
-    let mut records = three_pods();
-    let skipped = Action {
-        is_undone: true,
-        disruption: 1,
-        action: ActionName::DeletePod,
-        mode: Some(Mode::Other),
-        pod: None,
-        uid: None,
-        answered: at(6000),
-        status: None,
-        error: Some("only 1 of 2 pods were ready and not chosen by another action".into()),
-    };
-    records.events.push(Event::new(at(6000), "coordinator", EventKind::Action(skipped)));
-    records.events.sort_by_key(|event| event.at);
-    let result = analysed(records).result;
-    let found: Vec<_> =
-        result.findings.iter().filter(|found| found.kind == Some(model::FindingKind::NotDone)).collect();
-    let [found] = found[..] else { panic!("{:?}", result.findings) };
-    assert_eq!(found.what, "deletePod was not done");
-    let failed = |min: Option<u64>| {
-        let terminations = Some(Bounds { min, ..Bounds::default() });
-        let checks = crate::check(&result, &Expect { terminations, ..Expect::default() });
-        checks.iter().any(|c| c.name == "terminations.planned" && c.verdict == model::CheckVerdict::Fail)
-    };
-    assert!(failed(Some(1)), "although as many pods ended as the scenario expects");
-    assert!(!failed(Some(0)), "terminations need not happen");
-    assert!(crate::check(&result, &Expect::default()).is_empty(), "nothing is expected");
-}
-
-#[test]
-fn unsettled_rollout_fails_gate() {
-    let mut records = three_pods();
-    let words = ["kubectl", "rollout", "restart", "deploy/web"].map(str::to_owned).to_vec();
-    let unsettled = Some("Deployment web: 1 of 3 pods updated, after 300s".to_owned());
-    for (ms, kind) in [
-        (3000, EventKind::CommandStarted { command: words, disruption: None }),
-        (3100, EventKind::CommandEnded { code: Some(0), signal: None, disruption: None }),
-        (9000, EventKind::CommandSettled { mode: Mode::Rollout, disruption: None, unsettled }),
-    ] {
-        records.events.push(Event::new(at(ms), "coordinator", kind));
-    }
-    records.events.sort_by_key(|event| event.at);
-    let result = analysed(records).result;
-    let planned = crate::check(&result, &Expect::default_gate())
-        .into_iter()
-        .find(|c| c.name == "terminations.planned")
-        .unwrap();
-    assert_eq!(planned.verdict, model::CheckVerdict::Fail);
-    assert_eq!(
-        planned.why,
-        "the changes of kubectl rollout restart deploy/web had not settled: Deployment web: 1 of 3 pods updated, \
-         after 300s"
-    );
-}
-
-#[test]
 fn simultaneous_ends_miss_short_limit() {
     for (naming, seed) in
         [(Naming::Header, 1), (Naming::Header, 2), (Naming::Nothing, 3), (Naming::Nothing, 4)]
@@ -227,17 +119,11 @@ fn simultaneous_ends_miss_short_limit() {
 
 #[test]
 fn ending_pod_500s_are_counted_apart() {
-    let analysis = analysed(refusing(500, true));
-    let result = &analysis.result;
+    let Analysis { result, account, .. } = &analysed(refusing(500, true));
     assert_eq!((result.requests.dropped, result.requests.app_errors_while_ending), (7, 60));
     assert_eq!(result.terminations[0].app_errors_after_t0, Some(60));
-    let said = result.findings.iter().find(|f| f.what.contains("5xx")).unwrap();
-    assert_eq!(said.severity, Severity::Error);
-    assert_eq!(
-        said.what,
-        "60 of 3,060 requests were answered with 5xx by pods that were ending: the app closed what it needs before its \
-         listener"
-    );
+    let errors = Finding::EndingErrors { answers: 60, requests: 3060, are_all_named: true };
+    assert!(account.findings.contains(&errors), "{:?}", account.findings);
     let failed = |expect: serde_json::Value, result: &RunResult| {
         let checks = crate::check(result, &serde_json::from_value(expect).unwrap());
         let failed = checks.iter().filter(|check| check.verdict == CheckVerdict::Fail);
@@ -267,9 +153,10 @@ fn ending_pod_500s_are_counted_apart() {
     records
         .requests
         .retain(|row| row.status != Some(500) || row.scheduled < at(5000) || row.scheduled > at(5560));
-    let steady = analysed(records).result;
+    let Analysis { result: steady, account, .. } = analysed(records);
     assert_eq!(steady.requests.app_errors_while_ending, 5);
-    assert!(steady.findings.iter().all(|f| !f.what.contains("5xx")), "{:?}", steady.findings);
+    let is_told = |finding: &Finding| matches!(finding, Finding::EndingErrors { .. });
+    assert!(!account.findings.iter().any(is_told), "{:?}", account.findings);
     let limits = serde_json::json!({"appErrors": {"whileEnding": {"max": 0}}});
     assert_eq!(failed(limits, &steady), [""; 0]);
 }

@@ -10,7 +10,9 @@ use maud::{DOCTYPE, Markup, PreEscaped, Render, html};
 use super::charts::{Chart, Reading};
 use super::format::{count, len, list, millis, or_none, percent, plain, seconds};
 use super::words::{self, Remedy};
-use rolldrop_explain::model::{Check, Finding, Mode, RunResult, StartStage, Verdict, WhatIf, WindowSummary};
+use rolldrop_explain::model::{
+    Check, FindingText, Mode, RunResult, StartStage, Verdict, WhatIf, WindowSummary,
+};
 use rolldrop_judge::standing::Standing;
 
 const STYLE: &str = include_str!("html/style.css");
@@ -197,7 +199,7 @@ fn checks(result: &RunResult) -> Markup {
 
 fn findings(result: &RunResult) -> Markup {
     // Findings with a cause are never grouped.
-    let is_alike = |a: &Finding, b: &Finding| {
+    let is_alike = |a: &FindingText, b: &FindingText| {
         a.cause.is_none() && b.cause.is_none() && (a.severity, &a.remedy) == (b.severity, &b.remedy)
     };
     html! {

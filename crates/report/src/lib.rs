@@ -7,6 +7,7 @@
 mod charts;
 mod comment;
 mod comparison;
+mod findings;
 mod format;
 mod github;
 mod html;
@@ -21,6 +22,7 @@ mod tune;
 mod words;
 
 pub use charts::{Chart, ChartError, Reading};
+pub use findings::{reason, tell};
 pub use github::Github;
 pub use text::TextOptions;
 

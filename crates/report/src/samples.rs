@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use rolldrop_explain::model::account::Account;
 use rolldrop_explain::model::{
-    Aim, Analysis, Candidate, ChartData, Check, CheckVerdict, Finding, HeatMap, LateArrival, Latencies,
+    Aim, Analysis, Candidate, ChartData, Check, CheckVerdict, FindingText, HeatMap, LateArrival, Latencies,
     LatencyBucket, LatencyHistograms, LoadResult, Lost, Mode, Percentiles, PodSpan, PodTraffic,
     Recommendation, RequestCounts, RetryHidden, RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage,
     Start, StartStage, T0Basis, Termination, TerminationRequests, Traffic, Verdict, WhatIf, Why, Window,
@@ -27,7 +28,7 @@ pub(super) fn naive_exit() -> Analysis {
     }
     let mut analysis = run.finish();
     analysis.result.findings = vec![
-        Finding {
+        FindingText {
             kind: None,
             severity: Severity::Error,
             cause: Some(Cause::RoutedToDeadPod),
@@ -36,7 +37,7 @@ pub(super) fn naive_exit() -> Analysis {
             remedy: "keep serving while endpoints propagate: lifecycle: {preStop: {sleep: {seconds: 1}}}"
                 .into(),
         },
-        Finding {
+        FindingText {
             kind: None,
             severity: Severity::Info,
             cause: None,
@@ -272,7 +273,8 @@ impl Sample {
             end_s: f64::from(seconds),
             ..ChartData::default()
         };
-        Self { analysis: Analysis { run: "9f3c".into(), result, lost: Vec::new(), charts }, seconds }
+        let (account, lost) = (Account::default(), Vec::new());
+        Self { analysis: Analysis { run: "9f3c".into(), result, account, lost, charts }, seconds }
     }
 
     fn terminate(&mut self, t0_s: f64, pod: &str, mode: Mode, shape: &Shape) {

@@ -11,10 +11,8 @@ pub(super) use losses::{
 };
 pub(super) use standing::{by_verdict, checks_with, dropped_share, standing, undecided};
 
-pub(super) use rolldrop_explain::model::figures::manner;
-
+use super::findings::{reasons_in_words, rests_on, sleep_in_words};
 use super::format::{self, count, counted, either, len, percent, seconds, seconds_unit};
-use rolldrop_explain::count::not_sent::reasons_in_words;
 use rolldrop_explain::model::{
     LoadResult, Mode, Recommendation, RequestCounts, RunResult, Termination, Verdict, Window, WindowBasis,
     WindowSummary,
@@ -131,6 +129,18 @@ pub(super) fn warning(result: &RunResult) -> Option<String> {
         sentences.push("They are partial, too: they cover only what was recorded.".to_owned());
     }
     Some(sentences.join(" "))
+}
+
+/// Returns the way in which pods end in a mode, to follow "pods that end".
+pub(super) const fn manner(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Isolated => "one at a time",
+        Mode::Rollout => "in a rollout",
+        Mode::ScaleDown => "by scaling down",
+        Mode::Drain => "as a node is drained",
+        Mode::NodeShutdown => "as a node shuts down",
+        Mode::Other => "in another way",
+    }
 }
 
 /// Describes an outcome in a fragment.
@@ -260,15 +270,17 @@ pub(super) fn bounds(lower_s: f64, upper_s: Option<f64>) -> String {
 /// Describes the evidence for the bounds of a window.
 pub(super) fn basis(w: &Window) -> String {
     match (w.lower_basis, w.upper_basis) {
-        (Some(lower), Some(upper)) if lower == upper => rests_on(lower).to_owned(),
-        (Some(lower), Some(upper)) => format!("{}; upper bound: {}", rests_on(lower), rests_on(upper)),
-        (Some(only), None) | (None, Some(only)) => rests_on(only).to_owned(),
+        (Some(lower), Some(upper)) if lower == upper => bound_rests_on(lower).to_owned(),
+        (Some(lower), Some(upper)) => {
+            format!("{}; upper bound: {}", bound_rests_on(lower), bound_rests_on(upper))
+        }
+        (Some(only), None) | (None, Some(only)) => bound_rests_on(only).to_owned(),
         (None, None) => String::new(),
     }
 }
 
 /// Describes one kind of evidence in a fragment.
-const fn rests_on(basis: WindowBasis) -> &'static str {
+const fn bound_rests_on(basis: WindowBasis) -> &'static str {
     match basis {
         WindowBasis::Named => "connections whose pod is named",
         WindowBasis::Conntrack => "the kernel's connection tracking",
@@ -342,14 +354,14 @@ pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
                  least {} of future terminations like these ({}).",
                 percent(rec.confidence),
                 percent(rec.coverage),
-                rec.rests_on()
+                rests_on(rec)
             ));
             out.push(sentence(&rec.basis));
         }
         None => {
             out.push("This run is not enough for a recommendation.".to_owned());
             out.extend(rec.refused_because.iter().map(|why| sentence(why)));
-            if let Some(sleep) = rec.sleep_in_words() {
+            if let Some(sleep) = sleep_in_words(rec) {
                 let outlasts = match rec.suggested_from_seconds {
                     Some(from) => format!("no window is known to have lasted longer than {from} s"),
                     None => "it outlasts every window seen".to_owned(),
@@ -384,8 +396,8 @@ pub(super) fn yaml(rec: &Recommendation, version: &str) -> Vec<String> {
 /// Names the mode that a sleep is for, and its evidence.
 fn ground(rec: &Recommendation) -> String {
     let how = match rec.pre_stop_seconds {
-        Some(_) => format!("recommended, from {}", rec.rests_on()),
-        None => format!("suggested by {}, not proven", rec.rests_on()),
+        Some(_) => format!("recommended, from {}", rests_on(rec)),
+        None => format!("suggested by {}, not proven", rests_on(rec)),
     };
     format!("for pods that end {}; {how}", manner(rec.mode))
 }

@@ -120,7 +120,7 @@ impl Report {
         let by_reason = tally.not_sent.iter().map(|(reason, n)| (reason.to_string(), *n)).collect();
         let invalid = not_as_planned(&sent, &by_reason);
         let verdict = match (invalid.is_empty(), summary.stopped_early) {
-            (false, _) => Verdict::Invalid { why: invalid },
+            (false, _) => Verdict::Invalid { why: invalid.iter().map(rolldrop_report::reason).collect() },
             (true, true) => {
                 let of =
                     if plan.duration_s > 0.0 { format!(" of {} s", plan.duration_s) } else { String::new() };

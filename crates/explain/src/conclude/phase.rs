@@ -6,6 +6,7 @@
 
 use std::f64::consts::TAU;
 
+use crate::model::account::Clock;
 use crate::timeline::{PodEnd, Timeline};
 use rolldrop_record::Stamp;
 use rolldrop_record::run_info::Target;
@@ -13,55 +14,32 @@ use rolldrop_record::run_info::Target;
 /// Chance of phases this close together, if they are random, below which they count as not random.
 const ALPHA: f64 = 0.01;
 
-/// A consumer with its own clock, and the phases at which the ends of pods met it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock<'a> {
-    consumer: &'a str,
-    /// Time for which it keeps its knowledge, in seconds.
-    period_s: f64,
-    /// Longest time from t0 until the endpoint was seen to be removed, in seconds.
-    news_s: f64,
+/// A consumer with its own clock, and how the ends of pods met it.
+#[derive(Clone, Debug)]
+pub(crate) struct Met {
+    pub(crate) clock: Clock,
     /// True if the pods' ends are consistent with uniformly random phases of the period.
-    is_met_at_random: bool,
+    pub(crate) is_at_random: bool,
 }
 
-impl Clock<'_> {
+impl Clock {
     /// Returns the longest window that it can have, in seconds.
     pub(crate) fn longest_s(&self) -> f64 {
         self.period_s + self.news_s
     }
-
-    /// Describes the effect of its period, as a part of a sentence.
-    pub(crate) fn in_words(&self) -> String {
-        let Self { consumer, period_s, news_s, .. } = self;
-        format!(
-            ", and {consumer} may keep a pod for its {period_s:.0} s and the {news_s:.3} s until the change arrived"
-        )
-    }
-
-    /// Reports that the pods ended at one phase of it, if they did.
-    pub(crate) fn in_step(&self) -> Option<String> {
-        let Self { consumer, period_s, .. } = self;
-        (!self.is_met_at_random).then(|| {
-            format!("the pods ended at about one phase of the {period_s:.0} s for which {consumer} keeps an answer of the DNS")
-        })
-    }
 }
 
 /// Returns the consumers with their own clock, and the phases at which these ends met it.
-pub(crate) fn clocks<'a>(
-    timeline: &'a Timeline,
-    ends: impl Iterator<Item = &'a PodEnd> + Clone,
-) -> Vec<Clock<'a>> {
+pub(crate) fn clocks<'a>(timeline: &'a Timeline, ends: impl Iterator<Item = &'a PodEnd> + Clone) -> Vec<Met> {
     let withdrawn =
         |end: &PodEnd| end.stages.endpoint_terminating.or(end.stages.endpoint_removed).or(end.gone());
     let news_s = |end: &PodEnd| withdrawn(end).map(|at| at.seconds_since(end.t0.earliest));
     let news_s = ends.clone().filter_map(news_s).fold(0.0, f64::max);
-    let clock = |target: &'a Target| {
+    let clock = |target: &Target| {
         // An answer that is kept for no time has no phase.
         let period_s = timeline.period_s(target).filter(|period_s| *period_s > 0.0)?;
-        let is_met_at_random = are_random(period_s, ends.clone().map(|end| end.t0.latest));
-        Some(Clock { consumer: &target.consumer, period_s, news_s, is_met_at_random })
+        let is_at_random = are_random(period_s, ends.clone().map(|end| end.t0.latest));
+        Some(Met { clock: Clock { consumer: target.consumer.clone(), period_s, news_s }, is_at_random })
     };
     timeline.info.targets.iter().filter_map(clock).collect()
 }

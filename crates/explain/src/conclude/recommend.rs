@@ -3,16 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::attribute::judged::Judged;
-use crate::conclude::phase::{self, Clock};
+use crate::conclude::phase::{self, Met};
 use crate::math::stats;
-use crate::model::figures::{counted, len};
+use crate::model::account::{Basis, Grounds, More, Narrowing, Probe, Refusal};
+use crate::model::figures::len;
 use crate::model::{
     Candidate, LossGroup, Mode, Recommendation, SleepNeeded, Termination, Verdict, WhatIf, Window,
-    WindowBasis, WindowSummary, apart,
+    WindowSummary, apart,
 };
 use crate::timeline::{PodEnd, Timeline};
 use rolldrop_record::event::Replacement;
-use rolldrop_record::{Cause, Policy, Stamp};
+use rolldrop_record::{Cause, Stamp};
 
 /// Limit of 3/λ, in seconds, where λ is a pod's rate of new connections: a rarer one shows its window too coarsely.
 pub const MAX_COARSENESS_S: f64 = 0.5;
@@ -45,7 +46,7 @@ pub(crate) fn summaries(terminations: &[Termination]) -> Vec<WindowSummary> {
                 p99: stats::nearest_rank(&upper, 0.99),
                 max: upper.last().copied(),
                 lower: lower().reduce(f64::min).zip(lower().reduce(f64::max)),
-                censored: windows.iter().filter(|w| w.censored.is_some()).count(),
+                censored: windows.iter().filter(|w| w.censored_reason.is_some()).count(),
             }
         })
         .collect()
@@ -63,13 +64,13 @@ pub(crate) struct Ground<'a> {
     pub service_s: f64,
 }
 
-/// Returns one recommendation or refusal per mode.
-pub(crate) fn recommendations(ground: Ground<'_>) -> Vec<Recommendation> {
+/// Returns one recommendation or refusal per mode, with its grounds.
+pub(crate) fn recommendations(ground: Ground<'_>) -> (Vec<Recommendation>, Vec<Grounds>) {
     let modes: BTreeSet<Mode> = ground.terminations.iter().map(|t| t.mode).collect();
-    modes.into_iter().map(|mode| recommendation(ground, mode)).collect()
+    modes.into_iter().map(|mode| recommendation(ground, mode)).unzip()
 }
 
-fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
+fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     let Ground { timeline, terminations, .. } = ground;
     let policy = &timeline.info.policy;
     let of_mode = || {
@@ -80,8 +81,8 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
     let n = of_mode().count();
     let units = units(timeline.info.targets.len(), of_mode().map(|(t, _)| t));
     let needed = stats::wilks_needed(policy.coverage, policy.confidence);
-    let mut refused_because = Vec::new();
-    refused_because.extend(not_believed(ground.verdict));
+    let mut refusals = Vec::new();
+    refusals.extend(not_believed(ground.verdict));
     let seen = windows().filter(|w| w.upper_s.is_some()).max_by(|a, b| {
         let [a, b] = [a, b].map(|w| w.upper_s.unwrap_or_default());
         a.total_cmp(&b)
@@ -89,31 +90,37 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
     let seen_s = seen.and_then(|w| w.upper_s);
     let lasted_at_least_s = lasted_at_least_s(ground, mode);
     let clocks = phase::clocks(timeline, of_mode().map(|(_, end)| end));
-    let largest = clocks.iter().map(Clock::longest_s).fold(seen_s.unwrap_or(0.0), f64::max);
+    let largest = clocks.iter().map(|met| met.clock.longest_s()).fold(seen_s.unwrap_or(0.0), f64::max);
     // The period for which a client keeps its knowledge governs by itself: no sleep below it is an answer.
     let is_open = clocks.is_empty() && largest - lasted_at_least_s.unwrap_or(0.0) > MAX_OPEN_S;
     let in_rollouts = of_mode().filter(|_| mode == Mode::Rollout);
-    refused_because.extend(all_at_once(in_rollouts.map(|(_, end)| end)));
+    refusals.extend(all_at_once(in_rollouts.map(|(_, end)| end)));
     let starts = starts_compete(timeline, terminations, ground.judged, mode);
-    refused_because
-        .extend(starts.filter(|_| is_open || seen.is_none()).map(|starting| probe_first(timeline, starting)));
-    let is_sound = refused_because.is_empty();
+    refusals.extend(
+        starts
+            .filter(|_| is_open || seen.is_none())
+            .map(|requests| Refusal::ProbeFirst { probe: probe(timeline), requests }),
+    );
+    let is_sound = refusals.is_empty();
+    let coverage = stats::wilks_coverage(units, policy.confidence);
     if units < needed {
-        refused_because.push(too_few(policy, n, units, needed));
+        let (asked, confidence) = (policy.coverage, policy.confidence);
+        refusals.push(Refusal::TooFew { windows: n, units, needed, covered: coverage, asked, confidence });
     }
-    let censored = windows().filter(|w| w.upper_s.is_none()).count();
-    if censored > 0 {
-        refused_because.push(format!("{censored} of {} windows have no upper bound", windows().count()));
+    let unbounded = windows().filter(|w| w.upper_s.is_none()).count();
+    if unbounded > 0 {
+        refusals.push(Refusal::Unbounded { unbounded, windows: windows().count() });
     }
-    refused_because.extend(too_coarse(windows()));
-    refused_because.extend(clocks.iter().filter_map(Clock::in_step));
+    refusals.extend(too_coarse(windows()));
+    let in_phase = clocks.iter().filter(|met| !met.is_at_random);
+    refusals.extend(in_phase.map(|met| Refusal::InPhase(met.clock.clone())));
     // No number is below a bound that the same report shows.
-    let covers_all = (n > 0 && censored == 0 && is_sound && windows().next().is_some())
+    let covers_all = (n > 0 && unbounded == 0 && is_sound && windows().next().is_some())
         .then(|| stats::ceil_seconds(largest.max(lasted_at_least_s.unwrap_or(0.0))));
     let set = Settings::of(of_mode().map(|(_, end)| end));
     // No advice lowers what is set.
     let pre_stop =
-        covers_all.filter(|_| refused_because.is_empty()).map(|s| (s + policy.margin_s).max(set.pre_stop_s));
+        covers_all.filter(|_| refusals.is_empty()).map(|s| (s + policy.margin_s).max(set.pre_stop_s));
     let stopping = of_mode().map(|(_, e)| stopping_s(e)).try_fold(0.0f64, |max, s| s.map(|s| max.max(s)));
     let grace =
         pre_stop.zip(stopping).map(|(p, s)| (p + stats::ceil_seconds(s) + policy.margin_s).max(set.grace_s));
@@ -123,41 +130,44 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
     let least = stats::ceil_seconds(lasted_at_least_s.unwrap_or(0.0)).max(set.pre_stop_s + 1);
     let suggested_from = suggested.filter(|to| is_open && least < *to).map(|_| least);
     let to_go = needed.saturating_sub(units);
-    Recommendation {
+    let basis = Basis {
+        longest_s: seen_s,
+        windows: windows().count(),
+        unbounded,
+        clocks: clocks.into_iter().map(|Met { clock, .. }| clock).collect(),
+        margin_s: policy.margin_s,
+        stopping_s: stopping,
+    };
+    let narrowing = suggested_from.map(|_| narrowing(seen, rollouts, units, to_go));
+    let recommendation = Recommendation {
         mode,
         pre_stop_seconds: pre_stop,
         termination_grace_period_seconds: grace,
         confidence: policy.confidence,
-        coverage: stats::wilks_coverage(units, policy.confidence),
+        coverage,
         coverage_asked: policy.coverage,
         terminations: n,
         units,
         consumers: consumers.into_iter().map(str::to_owned).collect(),
-        basis: format!(
-            "{}{}; a sleep is the longest time rounded up, with {} s of margin, and never below the current \
-             setting; {}",
-            longest_window(seen_s, windows().count(), censored),
-            clocks.iter().map(Clock::in_words).collect::<String>(),
-            policy.margin_s,
-            stopping_in_words(stopping)
-        ),
+        basis: String::new(),
         terminations_needed: to_go,
-        refused_because,
+        refused_because: Vec::new(),
         covers_all_seen_seconds: covers_all,
         suggested_seconds: suggested,
         suggested_from_seconds: suggested_from,
-        narrowed_by: suggested_from.map(|_| narrowed_by(seen, rollouts, units, to_go)),
+        narrowed_by: None,
         lasted_at_least_s,
         rollouts,
-    }
+    };
+    (recommendation, Grounds { basis, refusals, narrowing })
 }
 
-/// Returns the reasons why nothing may be concluded from the run.
-fn not_believed(verdict: &Verdict) -> Option<String> {
+/// Returns the reason why nothing may be concluded from the run.
+fn not_believed(verdict: &Verdict) -> Option<Refusal> {
     match verdict {
         Verdict::Valid => None,
-        Verdict::Partial { .. } => Some("the record is not whole".to_owned()),
-        Verdict::Invalid { .. } => Some("the measurement is not valid".to_owned()),
+        Verdict::Partial { .. } => Some(Refusal::NotWhole),
+        Verdict::Invalid { .. } => Some(Refusal::NotValid),
     }
 }
 
@@ -173,13 +183,10 @@ fn lasted_at_least_s(ground: Ground<'_>, mode: Mode) -> Option<f64> {
 }
 
 /// Returns the reason why no sleep can help, if the workload of these pods takes all of them away at once.
-fn all_at_once<'a>(ends: impl Iterator<Item = &'a PodEnd>) -> Option<String> {
+fn all_at_once<'a>(ends: impl Iterator<Item = &'a PodEnd>) -> Option<Refusal> {
     let mut workloads = ends.filter_map(|end| end.workload.as_ref());
     let workload = workloads.find(|workload| workload.strategy == Some(Replacement::Recreate))?;
-    Some(format!(
-        "{} has strategy Recreate: all its pods end before the first new one starts, and no sleep covers that",
-        workload.name
-    ))
+    Some(Refusal::Recreated(workload.name.clone()))
 }
 
 /// Counts requests to pods that did not listen yet while windows of this mode may have been open, if they are enough
@@ -206,34 +213,20 @@ pub(crate) fn starts_compete(
     (starts > 0 && starts as f64 >= COMPETING_SHARE * all as f64).then_some(starts)
 }
 
-/// Returns the remedy that keeps traffic from pods that do not serve yet: another one if all are probed already.
-pub(crate) fn starts(timeline: &Timeline) -> &'static str {
+/// Returns the probe that keeps traffic from pods that do not serve yet.
+pub(crate) fn probe(timeline: &Timeline) -> Probe {
     let mut began = timeline.pods.iter().filter(|pod| !pod.listed).map(|pod| pod.is_probed).peekable();
-    if began.peek().is_some() && began.all(|is_probed| is_probed == Some(true)) {
-        return "a readinessProbe that fails until the app serves what is requested: the one that is set succeeds before";
+    match began.peek().is_some() && began.all(|is_probed| is_probed == Some(true)) {
+        true => Probe::TooEarly,
+        false => Probe::Missing,
     }
-    "a readinessProbe that fails until the app serves"
 }
 
-/// Returns the sentence for this number of such requests.
-pub(crate) fn probe_first(timeline: &Timeline, starting: u64) -> String {
-    format!(
-        "first {}; then measure again: {} met pods that did not serve yet, which makes the windows look longer, too",
-        starts(timeline),
-        counted(starting, "request")
-    )
-}
-
-/// Explains that a pod gets too few connections to show its window.
-fn too_coarse<'a>(windows: impl Iterator<Item = &'a Window>) -> Option<String> {
+/// Returns the reason if a pod gets too few connections to show its window.
+fn too_coarse<'a>(windows: impl Iterator<Item = &'a Window>) -> Option<Refusal> {
     let slowest = windows.map(|w| w.rate_before).filter(|r| *r > 0.0).fold(f64::INFINITY, f64::min);
-    (slowest.is_finite() && 3.0 / slowest > MAX_COARSENESS_S).then(|| {
-        format!(
-            "a pod got only {slowest:.1} new connections/s, which shows its window to {:.2} s at best (limit \
-             {MAX_COARSENESS_S} s): raise the rate of new connections",
-            3.0 / slowest
-        )
-    })
+    let is_coarse = slowest.is_finite() && 3.0 / slowest > MAX_COARSENESS_S;
+    is_coarse.then_some(Refusal::TooCoarse { rate: slowest })
 }
 
 /// Counts the rollouts that these pods ended in; `None` for other modes, and if nothing tells the rollouts apart.
@@ -245,67 +238,13 @@ fn rollouts<'a>(mode: Mode, terminations: impl Iterator<Item = &'a Termination>)
     Some(each.collect::<Option<BTreeSet<_>>>()?.len())
 }
 
-/// Returns the remedy that narrows a range: more of the same, and the names of pods where bounds rest on balancing.
-fn narrowed_by(seen: Option<&Window>, rollouts: Option<usize>, units: usize, needed: usize) -> String {
+/// Returns the measurement that narrows a range: more of the same.
+fn narrowing(seen: Option<&Window>, rollouts: Option<usize>, units: usize, needed: usize) -> Narrowing {
     let more = match rollouts {
-        Some(rollouts) => {
-            let more = (needed * rollouts).div_ceil(units.max(1)).max(1);
-            format!(
-                "{} {}",
-                counted(len(more), "more rollout"),
-                crate::model::figures::either(len(more), "decides", "decide")
-            )
-        }
-        None => format!("{} that end apart decide", counted(len(needed.max(1)), "more termination")),
+        Some(rollouts) => More::Rollouts((needed * rollouts).div_ceil(units.max(1)).max(1)),
+        None => More::Terminations(needed.max(1)),
     };
-    let by_balance = |basis| matches!(basis, WindowBasis::Balance | WindowBasis::BalanceAssumed);
-    match seen.and_then(|w| w.upper_basis) {
-        Some(basis) if by_balance(basis) => {
-            format!(
-                "{more}, and the bounds are tighter where pods are named (podHeader, a sidecar, --evidence conntrack)"
-            )
-        }
-        _ => more,
-    }
-}
-
-/// Describes the time that pods took to stop, as far as it was seen.
-fn stopping_in_words(stopping_s: Option<f64>) -> String {
-    match stopping_s {
-        Some(s) => format!("the slowest pod took {s:.2} s from SIGTERM to its end"),
-        None => "the time from SIGTERM to the pod's end was not seen for every pod".to_owned(),
-    }
-}
-
-/// Describes the longest window, as far as it is known.
-fn longest_window(upper_s: Option<f64>, windows: usize, censored: usize) -> String {
-    match upper_s {
-        Some(upper_s) if censored == 0 => format!("the longest of the windows lasted at most {upper_s:.3} s"),
-        Some(upper_s) => format!(
-            "the longest of the {} windows that have an upper bound lasted at most {upper_s:.3} s",
-            windows - censored
-        ),
-        None if windows == 0 => "there are no windows".to_owned(),
-        None => "how long the longest window lasted is unknown, as none has an upper bound".to_owned(),
-    }
-}
-
-/// Explains why these windows are not enough.
-fn too_few(policy: &Policy, n: usize, units: usize, needed: usize) -> String {
-    let percent = |share: f64| format!("{:.0} %", share * 100.0);
-    let what = if units < n {
-        let steps = if units == 1 { "one step that counts" } else { &format!("{units} steps that count") };
-        format!("the longest window of {n} pods, which left the rules in {steps},")
-    } else {
-        format!("the longest window of {n}")
-    };
-    format!(
-        "{what} covers {} of future ones at {} confidence; {} more are needed to claim {} coverage",
-        percent(stats::wilks_coverage(units, policy.confidence)),
-        percent(policy.confidence),
-        needed - units,
-        percent(policy.coverage)
-    )
+    Narrowing { more, basis: seen.and_then(|w| w.upper_basis) }
 }
 
 /// Counts the independent ends that the windows show. Pods that one sync of a Service proxy removes from its rules

@@ -2,8 +2,8 @@
 
 use crate::attribute::judged::Judged;
 use crate::count::sums::Part;
-use crate::model::figures::count;
-use crate::model::{Cause, Finding, FindingKind, OutsideCounts, RequestCounts, Severity};
+use crate::model::account::Finding;
+use crate::model::{Cause, OutsideCounts, RequestCounts};
 use crate::timeline::Timeline;
 use crate::timeline::periods::Periods;
 use rolldrop_record::Outcome;
@@ -39,38 +39,9 @@ impl OutsideCounts {
 
     /// Returns the finding if the target does not work.
     pub(crate) fn finding(self, requests: &RequestCounts) -> Option<Finding> {
-        if self.is_working() {
-            return None;
-        }
-        let all = self.all();
-        let what = format!(
-            "the target does not work: {} of {} requests outside terminations succeeded ({:.1} %, at least {:.0} % \
-             are needed)",
-            count(self.ok),
-            count(all),
-            self.ok as f64 / all as f64 * 100.0,
-            Self::WORKING_SHARE * 100.0
-        );
         let failures = requests.by_outcome.iter().filter(|(outcome, _)| **outcome != Outcome::Ok);
-        let most = failures.max_by_key(|(_, n)| **n);
-        let why = most.map_or_else(String::new, |(outcome, n)| {
-            format!(
-                "requests that already fail cannot be lost to a termination; the most frequent failure is {} ({})",
-                outcome.as_str(),
-                count(*n)
-            )
-        });
-        Some(Finding {
-            severity: Severity::Error,
-            kind: Some(FindingKind::NotWorking),
-            cause: None,
-            what,
-            why,
-            remedy:
-                "see that URL, path, method and expected statuses (load.success) are right, and that the \
-                     target answers, before pods end"
-                    .to_owned(),
-        })
+        let most_frequent = failures.max_by_key(|(_, n)| **n).map(|(outcome, n)| (*outcome, *n));
+        (!self.is_working()).then(|| Finding::NotWorking { ok: self.ok, all: self.all(), most_frequent })
     }
 }
 
@@ -83,16 +54,10 @@ mod tests {
         let finding = |ok, app_errors, dropped| {
             OutsideCounts { ok, app_errors, dropped, ..OutsideCounts::default() }
                 .finding(&RequestCounts::default())
-                .map(|finding| finding.what)
         };
         assert_eq!(finding(0, 0, 0), None);
         assert_eq!(finding(90, 5, 5), None);
-        assert_eq!(
-            finding(1789, 200, 11).as_deref(),
-            Some(
-                "the target does not work: 1,789 of 2,000 requests outside terminations succeeded (89.5 %, at \
-                 least 90 % are needed)"
-            )
-        );
+        let not_working = Finding::NotWorking { ok: 1789, all: 2000, most_frequent: None };
+        assert_eq!(finding(1789, 200, 11), Some(not_working));
     }
 }

@@ -1,6 +1,4 @@
-//! Words for a figure, or a mode, in a sentence.
-
-use rolldrop_record::Mode;
+//! Forms of a figure in a sentence.
 
 /// Writes a count with separators: `9000` as `9,000`.
 pub fn count(n: u64) -> String {
@@ -42,18 +40,6 @@ pub fn percent(share: f64) -> String {
     let text = format!("{percent:.decimals$}");
     let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
     format!("{text} %")
-}
-
-/// Returns the way in which pods end in a mode, to follow "pods that end".
-pub const fn manner(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Isolated => "one at a time",
-        Mode::Rollout => "in a rollout",
-        Mode::ScaleDown => "by scaling down",
-        Mode::Drain => "as a node is drained",
-        Mode::NodeShutdown => "as a node shuts down",
-        Mode::Other => "in another way",
-    }
 }
 
 #[cfg(test)]

@@ -38,9 +38,9 @@ named! {
     }
 }
 
-/// A finding for the reader, with its reason and remedy.
+/// A finding in words, with its reason and remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Finding {
+pub struct FindingText {
     /// Severity of the finding.
     pub severity: Severity,
     /// Its kind, if programs may want to recognise it.
@@ -170,9 +170,4 @@ impl Check {
         let parts = [&self.why, &self.settle].map(String::as_str);
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
     }
-}
-
-/// Creates a finding without a kind that the gate or a tuning asks for.
-pub fn finding(severity: Severity, what: String, why: &str, remedy: &str) -> Finding {
-    Finding { severity, kind: None, cause: None, what, why: why.to_owned(), remedy: remedy.to_owned() }
 }

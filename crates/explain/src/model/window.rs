@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Termination;
 use rolldrop_record::named;
+use rolldrop_record::run_info::Balances;
 
 /// The endpoint-propagation window of one pod towards one consumer, in seconds since t0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -19,7 +20,7 @@ pub struct Window {
     pub lower_basis: Option<WindowBasis>,
     /// Basis of the upper bound.
     pub upper_basis: Option<WindowBasis>,
-    /// Reason why there is no upper bound, in words.
+    /// Reason why there is no upper bound, in words; filled in by `report`.
     pub censored: Option<String>,
     /// Kind of that reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,6 +61,54 @@ named! {
         Hole = "hole",
         /// The wait after the termination ended while requests were still lost.
         Unsettled = "unsettled",
+    }
+}
+
+/// Reason why a window has no upper bound, with its figures.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "the docs of the variants describe the figures")]
+pub enum Unbounded {
+    /// The pod was no usable endpoint at any time.
+    NeverRouted,
+    /// Requests are missing in the record between these times, in seconds since the counted part of the load began.
+    RequestsMissing { from_s: f64, to_s: f64 },
+    /// The EndpointSlices did not show when the pod was a usable endpoint.
+    EndpointUnknown,
+    /// The wait after the termination ended this long after t0 while requests were still lost, in seconds.
+    Unsettled { after_s: f64 },
+    /// Fewer than two arrivals are known to have reached the pod before t0.
+    TooFewArrivals(Balances),
+    /// Too few connections were answered after the pod's end.
+    TooFewAnswers,
+    /// The load ended this long after the last arrival, and more silence is needed, in seconds.
+    LoadEnded { arrivals: Balances, observed_s: f64, needed_s: f64 },
+    /// The pod exited this long after t0 while arrivals still came, in seconds.
+    PodExited { arrivals: Balances, after_s: f64 },
+    /// The client opened its last new connection this long after t0, in seconds; `None` if it opened none.
+    NoNewConnections { last_after_s: Option<f64> },
+    /// No request names its pod, and connections are not balanced at random, for this reason.
+    NotRandom(&'static str),
+    /// No request names its pod, and the mode of the Service proxy is not known.
+    ProxyUnknown,
+    /// No request names its pod, and it is not known what balances behind the URL.
+    UrlUnknown,
+}
+
+impl Unbounded {
+    /// Returns the kind.
+    pub const fn kind(&self) -> NoBound {
+        match self {
+            Self::NeverRouted => NoBound::NeverRouted,
+            Self::RequestsMissing { .. } | Self::EndpointUnknown => NoBound::Hole,
+            Self::Unsettled { .. } => NoBound::Unsettled,
+            Self::TooFewArrivals(_) | Self::TooFewAnswers => NoBound::TooFewConnections,
+            Self::LoadEnded { .. } => NoBound::LoadEnded,
+            Self::PodExited { .. } => NoBound::PodExited,
+            Self::NoNewConnections { .. } => NoBound::NoNewConnections,
+            Self::NotRandom(_) => NoBound::NotRandom,
+            Self::ProxyUnknown => NoBound::ProxyUnknown,
+            Self::UrlUnknown => NoBound::UrlUnknown,
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The endpoint-propagation window of one pod towards one consumer.
 
-use crate::model::{ALPHA, Mode, NoBound, Window, WindowBasis};
+use crate::model::{ALPHA, Mode, Unbounded, Window, WindowBasis};
 use crate::route::LAG_NS;
 use crate::route::arrivals::{Tail, silence_s, silent_until};
 use crate::timeline::endpoints::Scope;
@@ -10,20 +10,23 @@ use rolldrop_record::routing::{Balancing, Routing};
 use rolldrop_record::run_info::{Balances, Target};
 use rolldrop_record::{Looks, Stamp};
 
-/// Reason why there is no upper bound: its kind, and its words.
-type Missing = (NoBound, String);
-
 /// Time without new connections before the load ended from which a client counts as opening no more.
 const NO_LONGER_NS: i64 = 1_000_000_000;
 
-/// Computes the window: lower from t0 latest, upper from t0 earliest.
+/// Computes the window, lower from t0 latest, upper from t0 earliest, and the reason if it has no upper bound.
 ///
 /// An upper bound rests on all observations between t0 and itself, so there is none if the record has a gap there, or
 /// if the run continued with the next termination while requests were still lost.
 ///
 /// `alpha` is the chance that the upper bound is too small, already shared between all windows of one statement. If a
 /// pod's arrivals are named and also balanced at random, two upper bounds share it, and the smaller one counts.
-pub(crate) fn window(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &Tail, alpha: f64) -> Window {
+pub(crate) fn window(
+    timeline: &Timeline,
+    end: &PodEnd,
+    target: &Target,
+    tail: &Tail,
+    alpha: f64,
+) -> (Window, Option<Unbounded>) {
     let uncertainty_s = tail.uncertainty_ns as f64 / 1e9;
     let (lower_s, lower_basis) = match lower(end, target, tail) {
         Some((at, basis)) => (Some((at.seconds_since(end.t0.latest) - uncertainty_s).max(0.0)), Some(basis)),
@@ -41,29 +44,26 @@ pub(crate) fn window(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &
         let from_t0_s = at.seconds_since(end.t0.earliest) + uncertainty_s;
         (from_t0_s.max(lower_s.unwrap_or(0.0)), basis)
     });
-    let censored = match (&upper, by_silence, by_balance) {
+    let unbounded = match (&upper, by_silence, by_balance) {
         (Some(_), ..) => None,
-        _ if is_never_routed(timeline, end, target, tail) => Some((
-            NoBound::NeverRouted,
-            "the pod was no usable endpoint at any time, so nothing was routed to it".to_owned(),
-        )),
+        _ if is_never_routed(timeline, end, target, tail) => Some(Unbounded::NeverRouted),
         (None, Err(why), _) if tail.rate > 0.0 => Some(why),
         (None, _, Err(why)) => Some(why),
         (None, Err(why), _) => Some(why),
         (None, Ok(_), Ok(_)) => None,
     };
-    let (censored_reason, censored) = censored.unzip();
-    Window {
+    let window = Window {
         consumer: target.consumer.clone(),
         lower_s,
         upper_s: upper.map(|(s, _)| s),
         lower_basis,
         upper_basis: upper.map(|(_, basis)| basis),
-        censored,
-        censored_reason,
+        censored: None,
+        censored_reason: unbounded.as_ref().map(Unbounded::kind),
         rate_before: if tail.rate > 0.0 { tail.rate } else { tail.rate_expected },
         late_arrivals: tail.late,
-    }
+    };
+    (window, unbounded)
 }
 
 /// Returns true if the slices show that the pod was no usable endpoint at any time, and no request contradicts them.
@@ -81,21 +81,13 @@ fn is_never_routed(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &Ta
 }
 
 /// Returns the reason why the observations of a pod's end until `at` give no bound; `None` if they do.
-fn unseen(timeline: &Timeline, end: &PodEnd, at: Stamp) -> Option<Missing> {
+fn unseen(timeline: &Timeline, end: &PodEnd, at: Stamp) -> Option<Unbounded> {
     if let Some(hole) = timeline.hole_in(end.t0.earliest, at) {
-        let why = format!(
-            "requests are missing in the record from {:.3} s to {:.3} s",
-            timeline.seconds(hole.from),
-            timeline.seconds(hole.to)
-        );
-        return Some((NoBound::Hole, why));
+        let [from_s, to_s] = [hole.from, hole.to].map(|at| timeline.seconds(at));
+        return Some(Unbounded::RequestsMissing { from_s, to_s });
     }
     let unsettled = timeline.notes.unsettled.iter().find(|over| (end.t0.earliest..at).contains(over))?;
-    let why = format!(
-        "requests were still lost when the wait after this termination ended, {:.0} s after t0 (--settle-max)",
-        unsettled.seconds_since(end.t0.latest)
-    );
-    Some((NoBound::Unsettled, why))
+    Some(Unbounded::Unsettled { after_s: unsettled.seconds_since(end.t0.latest) })
 }
 
 /// Returns the source of the names of the pod's arrivals.
@@ -126,65 +118,36 @@ fn silence(
     target: &Target,
     tail: &Tail,
     alpha: f64,
-) -> Result<(Stamp, WindowBasis), Missing> {
+) -> Result<(Stamp, WindowBasis), Unbounded> {
     let last = tail.last_possible.map_or(end.t0.latest, |at| at.max(end.t0.latest));
-    let what = arrivals(target);
+    let arrivals = target.balances;
     if tail.rate <= 0.0 {
-        let why = format!(
-            "fewer than two {what} of this client are known to have reached the pod before t0, so their absence \
-             shows nothing"
-        );
-        return Err((NoBound::TooFewConnections, why));
+        return Err(Unbounded::TooFewArrivals(arrivals));
     }
-    let silence = silence_s(tail.rate, alpha);
+    let needed_s = silence_s(tail.rate, alpha);
     let observed_s = tail.observed_until.map_or(0.0, |at| at.seconds_since(last)).max(0.0);
-    if observed_s < silence {
-        return Err(ended_early(timeline, end, target, tail).unwrap_or_else(|| {
-            let why = format!(
-                "the load ended {observed_s:.3} s after the last of the pod's {what}; {silence:.3} s of silence are \
-                 needed to be sure that no more would have come"
-            );
-            (NoBound::LoadEnded, why)
-        }));
+    if observed_s < needed_s {
+        let ended = ended_early(timeline, end, target, tail);
+        return Err(ended.unwrap_or(Unbounded::LoadEnded { arrivals, observed_s, needed_s }));
     }
     let exit = end.stages.app_exited.or(end.stages.containers_terminated);
     let cut = exit.filter(|exit| {
-        target.balances == Balances::Requests && exit.seconds_since(last) < silence && *exit >= end.t0.latest
+        target.balances == Balances::Requests && exit.seconds_since(last) < needed_s && *exit >= end.t0.latest
     });
     if let Some(exit) = cut {
-        let why = format!(
-            "the pod exited {:.3} s after t0 while {what} still came, and a consumer that retries hides later ones",
-            exit.seconds_since(end.t0.latest)
-        );
-        return Err((NoBound::PodExited, why));
+        return Err(Unbounded::PodExited { arrivals, after_s: exit.seconds_since(end.t0.latest) });
     }
-    Ok((silent_until(last, silence), named(tail)))
-}
-
-/// Returns the unit that a consumer balances.
-const fn arrivals(target: &Target) -> &'static str {
-    match target.balances {
-        Balances::Connections => "new connections",
-        Balances::Requests => "requests",
-    }
+    Ok((silent_until(last, needed_s), named(tail)))
 }
 
 /// Returns a reason if the client opened no new connection any more, though the load was still running.
-fn ended_early(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &Tail) -> Option<Missing> {
+fn ended_early(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &Tail) -> Option<Unbounded> {
     let ran_on = |at: &Stamp| timeline.load_ended.ns_since(*at) > NO_LONGER_NS;
     let last = tail.observed_until;
     if target.balances != Balances::Connections || !last.as_ref().is_none_or(ran_on) {
         return None;
     }
-    let why = match last.map(|at| at.seconds_since(end.t0.latest)) {
-        Some(after_s) if after_s > 0.0 => {
-            format!("the client opened its last new connection {after_s:.3} s after t0")
-        }
-        Some(after_s) => format!("the client opened its last new connection {:.3} s before t0", -after_s),
-        None => "the client opened no new connection".to_owned(),
-    };
-    let why = format!("{why}: requests on kept connections do not show where the Service routes");
-    Some((NoBound::NoNewConnections, why))
+    Some(Unbounded::NoNewConnections { last_after_s: last.map(|at| at.seconds_since(end.t0.latest)) })
 }
 
 /// Returns the upper bound from the connections that other pods answered, or the reason why there is none.
@@ -193,33 +156,19 @@ fn balance(
     end: &PodEnd,
     target: &Target,
     tail: &Tail,
-) -> Result<(Stamp, WindowBasis), Missing> {
+) -> Result<(Stamp, WindowBasis), Unbounded> {
     let basis = match target.balancing(&timeline.info.cluster) {
         Balancing::Random { assumed: false } => WindowBasis::Balance,
         Balancing::Random { assumed: true } => WindowBasis::BalanceAssumed,
-        Balancing::No(why) => {
-            return Err((NoBound::NotRandom, format!("no request names its pod, and {why}")));
-        }
-        Balancing::Unknown if is_by_service_proxy(target) => {
-            let why = "no request names its pod, and the mode of the Service proxy is not known";
-            return Err((NoBound::ProxyUnknown, why.to_owned()));
-        }
-        Balancing::Unknown => {
-            let why = "no request names its pod, and it is not known what balances behind the URL";
-            return Err((NoBound::UrlUnknown, why.to_owned()));
-        }
+        Balancing::No(why) => return Err(Unbounded::NotRandom(why)),
+        Balancing::Unknown if is_by_service_proxy(target) => return Err(Unbounded::ProxyUnknown),
+        Balancing::Unknown => return Err(Unbounded::UrlUnknown),
     };
-    let Some(reach) = &tail.reach else {
-        let why = "the EndpointSlices did not show when the pod was a usable endpoint";
-        return Err((NoBound::Hole, why.to_owned()));
-    };
-    reach.upper.map(|at| (at, basis)).ok_or_else(|| {
-        ended_early(timeline, end, target, tail).unwrap_or_else(|| {
-            let why =
-                "too few connections were answered after the pod's end to show that it got none of them";
-            (NoBound::TooFewConnections, why.to_owned())
-        })
-    })
+    let Some(reach) = &tail.reach else { return Err(Unbounded::EndpointUnknown) };
+    reach
+        .upper
+        .map(|at| (at, basis))
+        .ok_or_else(|| ended_early(timeline, end, target, tail).unwrap_or(Unbounded::TooFewAnswers))
 }
 
 /// Returns true if a Service proxy routes its connections.
@@ -255,13 +204,17 @@ pub(crate) fn alphas(timeline: &Timeline, modes: &[Mode]) -> Vec<f64> {
     modes.iter().map(|mode| alpha(timeline, together(mode))).collect()
 }
 
-pub(crate) fn windows(timeline: &Timeline, tails: &[Vec<Tail>], alpha: &[f64]) -> Vec<Vec<Window>> {
+/// Returns the windows by termination and target, and the reasons for those without an upper bound.
+pub(crate) fn windows(
+    timeline: &Timeline,
+    tails: &[Vec<Tail>],
+    alpha: &[f64],
+) -> (Vec<Vec<Window>>, Vec<Vec<Option<Unbounded>>>) {
     let bound = |((end, tails), alpha): ((&PodEnd, &Vec<Tail>), &f64)| {
         let targets = timeline.info.targets.iter().zip(tails);
-        let window = |(target, tail): (&Target, _)| window(timeline, end, target, tail, *alpha);
-        targets.map(window).collect()
+        targets.map(|(target, tail)| window(timeline, end, target, tail, *alpha)).unzip()
     };
-    timeline.ends.iter().zip(tails).zip(alpha).map(bound).collect()
+    timeline.ends.iter().zip(tails).zip(alpha).map(bound).unzip()
 }
 
 /// Returns the latest end of a window: its bound, or the last arrival that was seen if it has none.

@@ -33,12 +33,9 @@ fn healthy_pod_503_stays_unattributed() {
     let unclear: Vec<_> =
         with_cause(&analysis, Cause::Unattributed).iter().map(|lost| lost.unclear.clone()).collect();
     assert_eq!(unclear, [Some(Unclear::PodWasWell), Some(Unclear::NothingNear)]);
-    let finding = analysis.result.findings.iter().find(|f| f.cause == Some(Cause::Unattributed)).unwrap();
-    assert_eq!(
-        finding.why,
-        "1 request: no pod was ending or starting that it could have reached; 1 request: the pod that it reached was \
-         not ending, and nothing else explains it"
-    );
+    let doubts = Loss::Unattributed(vec![(Doubt::PodWasWell, 1), (Doubt::NothingNear, 1)]);
+    let finding = Finding::Lost { requests: 2, by: doubts };
+    assert!(analysis.account.findings.contains(&finding), "{:?}", analysis.account.findings);
 }
 
 /// Returns [`three_pods`] without names; `b` also cuts off requests of kept connections that it had worked on for 300
@@ -101,18 +98,18 @@ fn probed_start_explains_no_timeout() {
         let analysis = analysed(records);
         let lost = &analysis.lost[0];
         assert!(analysis.lost.iter().all(|other| other.cause == lost.cause));
-        let finding = analysis.result.findings.iter().find(|finding| finding.cause == Some(lost.cause));
-        (lost.cause, lost.unclear.clone(), finding.unwrap().remedy.clone())
+        let probe = analysis.account.findings.iter().find_map(|finding| match finding {
+            Finding::Lost { by: Loss::NotReadyYet(probe), .. } => Some(*probe),
+            _ => None,
+        });
+        (lost.cause, lost.unclear.clone(), probe)
     };
     use Outcome::{ConnectRefused, ConnectTimeout};
     let silent = lost(true, ConnectTimeout, 1);
-    assert_eq!((silent.0, silent.1), (Cause::Unattributed, Some(Unclear::NothingNear)));
+    assert_eq!(silent, (Cause::Unattributed, Some(Unclear::NothingNear), None));
     for times in [1, 4] {
-        let (cause, unclear, remedy) = lost(true, ConnectRefused, times);
-        assert_eq!((cause, unclear), (Cause::NotReadyYet, None));
-        assert!(remedy.ends_with("the one that is set succeeds before"), "{remedy}");
+        let too_early = (Cause::NotReadyYet, None, Some(Probe::TooEarly));
+        assert_eq!(lost(true, ConnectRefused, times), too_early);
     }
-    let (cause, unclear, remedy) = lost(false, ConnectTimeout, 1);
-    assert_eq!((cause, unclear), (Cause::NotReadyYet, None));
-    assert_eq!(remedy, "a readinessProbe that fails until the app serves");
+    assert_eq!(lost(false, ConnectTimeout, 1), (Cause::NotReadyYet, None, Some(Probe::Missing)));
 }

@@ -24,11 +24,9 @@ fn record_hole_removes_upper_bound() {
         let window = only_window(&analysis);
         assert_eq!(window.upper_s.is_some(), is_bounded, "{from} to {to}: {window:?}");
         assert!(window.lower_s.is_some(), "what was seen was seen: {window:?}");
-        let missing = format!("from {:.3} s to {:.3} s", from as f64 / 1e3, to as f64 / 1e3);
-        assert!(
-            is_bounded || window.censored.as_ref().is_some_and(|why| why.contains(&missing)),
-            "{window:?}"
-        );
+        let (from_s, to_s) = (from as f64 / 1e3, to as f64 / 1e3);
+        let missing = Unbounded::RequestsMissing { from_s, to_s };
+        assert_eq!(analysis.account.unbounded[0][0], (!is_bounded).then_some(missing));
     }
 }
 
@@ -55,38 +53,38 @@ fn unsettled_wait_leaves_window_open() {
         let analysis = analysed(records);
         let window = only_window(&analysis);
         assert_eq!(window.upper_s.is_some(), is_bounded, "{over}: {window:?}");
-        let said = analysis.result.findings.iter().any(|found| found.what.contains("still lost"));
-        assert!(said, "{over}: {:?}", analysis.result.findings);
+        let found = &analysis.account.findings;
+        assert!(found.contains(&Finding::Unsettled { waits: 1 }), "{over}: {found:?}");
     }
 }
 
 /// Analyses 29 pods that end 2 s apart, met by a client that keeps an answer of the DNS for `period_s` seconds.
-fn with_a_period(period_s: f64) -> model::Recommendation {
+fn with_a_period(period_s: f64) -> (Recommendation, Grounds) {
     let mut records = many(29);
     let answer = NameAnswer { name: "web".into(), addresses: Vec::new(), ttl_s: Some(period_s), error: None };
     records.events.push(Event::new(at(0), "coordinator", EventKind::NameAnswer(answer)));
-    analysed(records).result.recommendation.remove(0)
+    let Analysis { mut result, mut account, .. } = analysed(records);
+    (result.recommendation.remove(0), account.grounds.remove(0))
 }
 
 #[test]
 fn sleep_covers_full_dns_period() {
     // Every window ends within 0.2 s, but it is the phase that made them so short; the news took 0.8 s.
-    let at_all_phases = with_a_period(5.0);
-    assert_eq!(at_all_phases.refused_because, Vec::<String>::new());
+    let (at_all_phases, grounds) = with_a_period(5.0);
+    assert_eq!(grounds.refusals, []);
     assert_eq!(at_all_phases.covers_all_seen_seconds, Some(6));
     assert_eq!(at_all_phases.pre_stop_seconds, Some(7));
-    assert!(
-        at_all_phases.basis.contains("service web may keep a pod for its 5 s"),
-        "{}",
-        at_all_phases.basis
-    );
+    let [clock] = &grounds.basis.clocks[..] else { panic!("{grounds:?}") };
+    assert_eq!((clock.consumer.as_str(), clock.period_s), ("service web", 5.0));
 
-    let at_one_phase = with_a_period(2.0);
+    let (at_one_phase, grounds) = with_a_period(2.0);
     assert_eq!(at_one_phase.pre_stop_seconds, None);
-    let [why] = &at_one_phase.refused_because[..] else { panic!("{at_one_phase:?}") };
-    assert!(why.contains("at about one phase of the 2 s"), "{why}");
+    assert!(
+        matches!(&grounds.refusals[..], [Refusal::InPhase(clock)] if clock.period_s == 2.0),
+        "{grounds:?}"
+    );
     // An answer that is asked for each time has no phase.
-    assert_eq!(with_a_period(0.0).refused_because, Vec::<String>::new());
+    assert_eq!(with_a_period(0.0).1.refusals, []);
 }
 
 /// Analyses a run of three pods; one ends and its successor of the same set has this name; then another one ends.

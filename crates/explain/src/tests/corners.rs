@@ -51,13 +51,15 @@ fn end_in_watch_gap_invalidates_run() {
     for pod in ["a", "c"] {
         records.events.push(pod_event(5601, pod, Change::Listed));
     }
-    let result = analysed(records).result;
+    let Analysis { result, account, .. } = analysed(records);
     let t = &result.terminations[0];
     assert_eq!(t.pod, "b");
     assert!((t.t0_uncertainty_s - 0.7).abs() < 1e-6, "{t:?}");
-    let Verdict::Invalid { why } = &result.verdict else { panic!("{:?}", result.verdict) };
-    assert!(why[0].contains("watch of pods saw nothing for 0.70 s while pod b ended"), "{why:?}");
-    assert!(result.recommendation[0].refused_because[0].contains("not valid"));
+    assert!(matches!(result.verdict, Verdict::Invalid { .. }), "{:?}", result.verdict);
+    let Invalid::WatchGap { resource, pod, length_s } = &account.invalid[0] else { panic!("{account:?}") };
+    assert_eq!((resource.as_str(), pod.as_str()), ("pods", "b"));
+    assert!((length_s - 0.7).abs() < 1e-6, "{length_s}");
+    assert_eq!(account.grounds[0].refusals[0], Refusal::NotValid);
     assert_eq!(result.recommendation[0].suggested_seconds, None);
 }
 
@@ -72,10 +74,13 @@ fn late_load_generator_invalidates_run() {
     for row in records.requests.iter_mut().skip(1).step_by(500) {
         row.outcome = Outcome::NotSent;
     }
-    let Verdict::Invalid { why } = analysed(records).result.verdict else { panic!("valid") };
-    assert_eq!(why.len(), 2, "{why:?}");
-    assert!(why[0].starts_with("6 of 3,000 requests were not sent (0.20 %"), "{why:?}");
-    assert!(why[1].contains("150 ms late"), "{why:?}");
+    let invalid = analysed(records).account.invalid;
+    let [Invalid::NotAllSent { not_sent: 6, scheduled: 3000, .. }, Invalid::FellBehind { lag_ms, .. }] =
+        invalid[..]
+    else {
+        panic!("{invalid:?}")
+    };
+    assert!((lag_ms - 150.0).abs() < 0.5, "{lag_ms}");
 }
 
 #[test]
@@ -83,16 +88,16 @@ fn aborted_empty_run_gives_reason() {
     let mut records = three_pods();
     records.requests.clear();
     records.info.aborted = Some("others changed spec.replicas of Deployment web in mid-run".into());
-    let Verdict::Invalid { why } = analysed(records).result.verdict else { panic!("valid") };
-    let aborted = "the run was aborted: others changed spec.replicas of Deployment web in mid-run";
-    assert_eq!(why[..2], [aborted, "no request was recorded"]);
+    let aborted = records.info.aborted.clone().unwrap();
+    let invalid = analysed(records).account.invalid;
+    assert_eq!(invalid[..2], [Invalid::Aborted(aborted), Invalid::NothingRecorded]);
 }
 
 #[test]
 fn enough_terminations_earn_a_recommendation() {
-    let result = analysed(many(29)).result;
+    let Analysis { result, account, .. } = analysed(many(29));
     let r = &result.recommendation[0];
-    assert!(r.refused_because.is_empty() && r.coverage >= 0.9, "{r:?}");
+    assert!(account.grounds[0].refusals.is_empty() && r.coverage >= 0.9, "{r:?}");
     // At most 0.095 + ln(29 / 0.05) / 100 s: rounded up to 1, with a margin of 1.
     assert_eq!((r.pre_stop_seconds, r.terminations_needed), (Some(2), 0));
     assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::RoutedToDeadPod, 290)]));
@@ -236,18 +241,14 @@ fn verdict_counts_missing_rows_by_source() {
     records.events.push(Event::new(at(10_000), "load-0", announced));
     let scheduled = EventKind::LoadScheduled { of: "load-0".into(), warmup: 0, main: 300 };
     records.events.push(Event::new(at(10_000), "load-0", scheduled));
-    let verdict = |records: &Records| analysed(records.clone()).result.verdict;
-    assert_eq!(verdict(&records), Verdict::Valid);
-    records.info.sources.push(source("load-1", rows(None, 25_000, 12, 203)));
-    records.info.sources.push(source("load-2", rows(Some(25_000), 25_000, 0, 250)));
-    let Verdict::Partial { why } = verdict(&records) else { panic!("{:?}", verdict(&records)) };
-    let expected = [
-        "of at least 25,000 requests of load-1 the rows of 203 arrived, above all of those that were not ok, which \
-         weigh too much in all shares; 12 were in flight at its last report",
-        "of 25,000 requests of load-2 the rows of 250 arrived, above all of those that were not ok, which weigh too \
-         much in all shares",
-    ];
-    assert_eq!(why, expected);
+    let incomplete = |records: &Records| analysed(records.clone()).account.incomplete;
+    assert_eq!(incomplete(&records), []);
+    let lossy = [("load-1", rows(None, 25_000, 12, 203)), ("load-2", rows(Some(25_000), 25_000, 0, 250))];
+    records.info.sources.extend(lossy.map(|(name, rows)| source(name, rows)));
+    let expected = lossy.map(|(name, rows)| {
+        Incomplete::Missing(Missing::HandedOver { source: name.into(), rows, by_count: None })
+    });
+    assert_eq!(incomplete(&records), expected);
 }
 
 #[test]
@@ -266,14 +267,10 @@ fn rowless_requests_enter_no_figure() {
     let outcomes = [(Outcome::Ok, 870), (Outcome::ConnectRefused, 30)].into();
     let counted = EventKind::LoadCounted { of: source.clone(), outcomes };
     records.events.push(Event::new(at(10_000), "coordinator", counted));
-    let result = analysed(records).result;
+    let Analysis { result, account, .. } = analysed(records);
     assert_eq!((result.requests.total, result.requests.ok, result.requests.dropped), (300, 270, 30));
-    let without = [(source.clone(), [(Outcome::Ok, 600)].into())].into();
-    assert_eq!(result.requests.without_rows, without);
-    let Verdict::Partial { why } = result.verdict else { panic!("{:?}", result.verdict) };
-    let expected = format!(
-        "of at least 900 requests of {source} the rows of 300 arrived, above all of those that were not ok, which \
-         weigh too much in all shares; known only as counts, in no figure: 600 ok"
-    );
-    assert_eq!(why, [expected]);
+    let without = BTreeMap::from([(Outcome::Ok, 600)]);
+    assert_eq!(result.requests.without_rows, [(source.clone(), without.clone())].into());
+    let missing = Missing::HandedOver { source, rows: rows.unwrap(), by_count: Some(without) };
+    assert_eq!(account.incomplete, [Incomplete::Missing(missing)]);
 }

@@ -2,52 +2,6 @@
 
 use super::*;
 use crate::model::Recommendation;
-use rolldrop_record::load::Http;
-
-#[test]
-fn advice_names_one_sufficient_sleep() {
-    let sleeps = |set_s: Option<i64>, records: Records| {
-        let mut records = records;
-        for event in &mut records.events {
-            if let EventKind::Pod(pod) = &mut event.kind {
-                pod.containers[0].pre_stop_sleep_s = set_s;
-                pod.grace_s = 90;
-            }
-        }
-        let result = analysed(records).result;
-        let advised = Recommendation::longest(&result.recommendation, &result.terminations, &result.groups)
-            .and_then(|r| r.advised_seconds());
-        let finding = result.findings.iter().find(|f| f.cause == Some(Cause::RoutedToDeadPod));
-        (advised, finding.map(|f| f.remedy.clone()), result)
-    };
-    let (advised, remedy, result) = sleeps(None, many(29));
-    assert_eq!(advised, Some(2));
-    assert!(remedy.unwrap().starts_with("a preStop sleep of 2 s for pods that end one at a time ("));
-    assert_eq!(result.terminations[0].pre_stop_seconds, Some(0));
-    assert_eq!(result.terminations[0].grace_period_seconds, 90);
-    let grace = result.recommendation[0].termination_grace_period_seconds;
-    assert!(grace.is_none_or(|grace| grace >= 90), "{grace:?}");
-
-    // Requests that a sleep did not save make no case for the same or a shorter one.
-    let (advised, remedy, result) = sleeps(Some(40), many(3));
-    assert_eq!(advised, None, "{:?}", result.recommendation);
-    assert!(remedy.is_none_or(|remedy| remedy.contains("longer than 40.000 s")));
-}
-
-#[test]
-fn open_window_lengthens_advised_sleep() {
-    let mut records = three_pods();
-    records.requests.retain(|r| r.scheduled < at(5110));
-    let result = analysed(records).result;
-    assert_eq!(Recommendation::longest(&result.recommendation, &result.terminations, &result.groups), None);
-    let basis = &result.recommendation[0].basis;
-    assert!(basis.starts_with("how long the longest window lasted is unknown"), "{basis}");
-    let remedy = &result.findings[0].remedy;
-    assert!(
-        remedy.starts_with("a preStop sleep that outlasts the windows, longer than 0.084 s, "),
-        "{remedy}"
-    );
-}
 
 #[test]
 fn recommendation_lowers_no_setting() {
@@ -100,25 +54,6 @@ fn advice_omits_outlasted_sleep() {
     assert_eq!(open.windows_s[0].censored, 1, "{:?}", open.windows_s);
     let advice = &open.recommendation[0];
     assert_eq!((advice.covers_all_seen_seconds, advice.suggested_seconds), (None, None), "{advice:?}");
-}
-
-#[test]
-fn pod_return_is_no_late_connection() {
-    let mut records = relabelled();
-    for ms in (0..10_000).step_by(10) {
-        let pod = if (5100..8020).contains(&ms) { "a" } else { "b" };
-        request(&mut records, ms * MS, Outcome::Ok, Some(pod));
-    }
-    let findings = analysed(records).result.findings;
-    let said = findings.iter().map(|found| found.what.as_str()).find(|what| what.contains("kept running"));
-    assert_eq!(
-        said,
-        Some(
-            "pod b left its Services and kept running: its endpoint was removed 0.09 s after the request, its last \
-             new \
-             connection came 0.08 s after the request"
-        )
-    );
 }
 
 #[test]
@@ -211,42 +146,4 @@ fn connect_time_separates_race_from_kill() {
     assert_eq!(cause(1, Outcome::ResetBeforeResponse), Cause::IdleCloseRace);
     assert_eq!(cause(30, Outcome::EofBeforeResponse), Cause::IdleCloseRace);
     assert_eq!(cause(1, Outcome::H2Goaway), Cause::H2Unprocessed);
-}
-
-/// No pod ends, so nothing drains: the server's own timeout is the shorter one.
-#[test]
-fn idle_close_remedy_extends_keep_alive() {
-    let mut records = records();
-    request(&mut records, 1000 * MS, Outcome::ResetBeforeResponse, None);
-    let row = records.requests.last_mut().unwrap();
-    (row.conn_reused, row.connect_start, row.connected) = (true, None, None);
-    let findings = analysed(records).result.findings;
-    let remedy = findings.into_iter().find(|f| f.cause == Some(Cause::IdleCloseRace)).unwrap().remedy;
-    assert!(remedy.starts_with("keep idle connections longer in the server"), "{remedy}");
-}
-
-#[test]
-fn close_remedy_follows_http_version() {
-    let remedy = |http: Option<Http>, url: &str| {
-        let mut records = three_pods();
-        request(&mut records, 5010 * MS, Outcome::ResetBeforeResponse, Some("b"));
-        let row = records.requests.last_mut().unwrap();
-        (row.conn_reused, row.connect_start, row.connected) = (true, None, None);
-        row.end = row.end.shifted_ns(49 * MS);
-        records.info.load.http = http;
-        records.info.targets[0].url = url.to_owned();
-        let findings = analysed(records).result.findings;
-        findings.into_iter().find(|f| f.cause == Some(Cause::IdleCloseRace)).unwrap().remedy
-    };
-    for http in [None, Some(Http::Http1), Some(Http::Auto)] {
-        assert!(remedy(http, "http://web").starts_with("answer with Connection: close while draining;"));
-    }
-    let both = remedy(Some(Http::Auto), "https://web");
-    assert!(
-        both.starts_with("answer with Connection: close (HTTP/2: send GOAWAY) while draining;"),
-        "{both}"
-    );
-    let goaway = remedy(Some(Http::Http2), "https://web");
-    assert!(goaway.starts_with("send GOAWAY one round trip before the connection is closed;"), "{goaway}");
-    assert!(!goaway.contains("Connection:"), "{goaway}");
 }

@@ -1,7 +1,7 @@
 //! Reasons why a run is invalid or partial, and the report of one that measured nothing.
 
 use super::*;
-use crate::conclude::validity::{Measured, SEND_LAG_FLOOR_MS};
+use crate::conclude::validity::SEND_LAG_FLOOR_MS;
 use crate::model::{FindingKind, LoadResult, SendLag};
 use crate::timeline::Integrity;
 use rolldrop_record::event::MachineSample;
@@ -33,12 +33,12 @@ fn failing_target_is_reported_first() {
         request(&mut records, i * 10 * MS / 3, Outcome::HttpError, Some("a"));
         records.requests.last_mut().unwrap().status = Some(404);
     }
-    let result = analysed(records).result;
+    let Analysis { result, account, .. } = analysed(records);
     assert_eq!((result.requests.dropped, result.requests.app_errors), (0, 3000));
-    let first = &result.findings[0];
-    assert_eq!((first.kind, first.severity), (Some(FindingKind::NotWorking), model::Severity::Error));
-    assert!(first.what.starts_with("the target does not work: 0 of 2,"), "{first:?}");
-    assert!(first.why.contains("http_error (3,000)"), "{first:?}");
+    let first = &account.findings[0];
+    assert_eq!((first.kind(), first.severity()), (Some(FindingKind::NotWorking), Severity::Error));
+    let Finding::NotWorking { ok: 0, all: 2000..3000, most_frequent } = first else { panic!("{first:?}") };
+    assert_eq!(*most_frequent, Some((Outcome::HttpError, 3000)));
 }
 
 #[test]
@@ -49,8 +49,8 @@ fn termination_losses_keep_target_working() {
         row.outcome = Outcome::ConnectRefused;
         row.pod = None;
     }
-    let findings = analysed(records).result.findings;
-    assert!(!findings.iter().any(|found| found.kind == Some(FindingKind::NotWorking)), "{findings:?}");
+    let findings = analysed(records).account.findings;
+    assert!(!findings.iter().any(|found| found.kind() == Some(FindingKind::NotWorking)), "{findings:?}");
 }
 
 fn busy(records: &mut Records, busy: f64) {
@@ -60,11 +60,8 @@ fn busy(records: &mut Records, busy: f64) {
     }
 }
 
-fn invalid(records: Records) -> Vec<String> {
-    match analysed(records).result.verdict {
-        Verdict::Invalid { why } => why,
-        Verdict::Valid | Verdict::Partial { .. } => Vec::new(),
-    }
+fn invalid(records: Records) -> Vec<Invalid> {
+    analysed(records).account.invalid
 }
 
 #[test]
@@ -75,8 +72,8 @@ fn saturated_machine_invalidates_run() {
         change(&mut records);
         invalid(records)
     };
-    let [full] = &of(1.0, |_| {})[..] else { panic!("one reason") };
-    assert!(full.starts_with("100 % of the processors' time was in use"), "{full}");
+    let [Invalid::Busy { share, .. }] = of(1.0, |_| {})[..] else { panic!("one reason") };
+    assert!((share - 1.0).abs() < 1e-9, "{share}");
     assert!(of(0.9, |_| {}).is_empty());
     assert!(of(1.0, |records| records.info.max_busy = Some(1.0)).is_empty());
     assert!(of(1.0, |records| records.info.load.pacing = Pacing::ClosedLoop).is_empty());
@@ -92,19 +89,17 @@ fn stalled_process_invalidates_run() {
         let mut records = three_pods();
         let sample = MachineSample { interval_s, steal: 0.0, busy: 0.2, run_queue_delay };
         records.events.push(Event::new(at(7000), "coordinator", EventKind::Machine(sample)));
-        analysed(records).result
+        analysed(records)
     };
     let stopped = of(4.0, 0.0);
-    let expected = "coordinator stood still for 4.0 s, from 3.0 to 7.0 s";
-    assert_eq!(stopped.verdict, Verdict::Invalid { why: vec![expected.to_owned()] });
-    let finding = stopped.findings.iter().find(|finding| finding.what == expected).expect("a finding");
-    assert!(finding.remedy.contains("do not stop or suspend"), "{finding:?}");
-    assert_eq!(of(1.4, 0.0).verdict, Verdict::Valid);
-    assert_eq!(of(4.0, 0.9).verdict, Verdict::Valid, "it waited for a processor");
+    let stood_still = Invalid::StoodStill { source: Some("coordinator".into()), from_s: 3.0, to_s: 7.0 };
+    assert_eq!(stopped.account.invalid, [stood_still.clone()]);
+    assert!(stopped.account.findings.contains(&Finding::Invalid(stood_still)));
+    assert_eq!(of(1.4, 0.0).result.verdict, Verdict::Valid);
+    assert_eq!(of(4.0, 0.9).result.verdict, Verdict::Valid, "it waited for a processor");
     let mut silent = three_pods();
     silent.events.push(Event::new(at(9000), "coordinator", EventKind::ApiSilence { from: at(3000) }));
-    let expected = "the embedded cluster stood still for 6.0 s, from 3.0 to 9.0 s";
-    assert_eq!(invalid(silent), [expected]);
+    assert_eq!(invalid(silent), [Invalid::StoodStill { source: None, from_s: 3.0, to_s: 9.0 }]);
 }
 
 #[test]
@@ -129,8 +124,10 @@ fn send_lag_above_half_window_invalidates() {
     for row in &mut records.requests {
         row.scheduled = row.scheduled.shifted_ns(-80 * MS);
     }
-    let [why] = &invalid(records)[..] else { panic!("one reason") };
-    assert!(why.contains("sent 80 ms late or later, and the median window is"), "{why}");
+    let [Invalid::Drowned { measured: Measured::Windows(_), lag_ms, .. }] = invalid(records)[..] else {
+        panic!("one reason")
+    };
+    assert!((lag_ms - 80.0).abs() < 0.5, "{lag_ms}");
 }
 
 #[test]
@@ -138,15 +135,16 @@ fn incomplete_record_recommends_nothing() {
     let advice = |change: fn(&mut Records)| {
         let mut records = many(29);
         change(&mut records);
-        analysed(records).result.recommendation.remove(0)
+        let Analysis { mut result, mut account, .. } = analysed(records);
+        (result.recommendation.remove(0), account.grounds.remove(0).refusals)
     };
-    assert_eq!(advice(|_| {}).pre_stop_seconds, Some(2));
+    assert_eq!(advice(|_| {}).0.pre_stop_seconds, Some(2));
     let unfinished: fn(&mut Records) = |records| records.info.complete = false;
     let torn: fn(&mut Records) = |records| records.torn.push("a part was never closed".into());
     let damaged: fn(&mut Records) = |records| records.corrupt.push("a part is damaged".into());
     for change in [unfinished, torn, damaged] {
-        let advice = advice(change);
-        assert_eq!(advice.refused_because, ["the record is not whole"]);
+        let (advice, refusals) = advice(change);
+        assert_eq!(refusals, [Refusal::NotWhole]);
         assert_eq!((advice.pre_stop_seconds, advice.advised_seconds()), (None, None), "{advice:?}");
     }
 }
@@ -168,11 +166,9 @@ fn absurd_timestamps_lengthen_no_chart() {
         let started = started(records);
         started.at = started.at.shifted_ns(-FAR_NS);
     });
-    let why = |analysis: &Analysis| match &analysis.result.verdict {
-        Verdict::Invalid { why } => why.join("; "),
-        verdict => panic!("{verdict:?}"),
-    };
-    assert!(why(&earlier).contains("load_started in events.jsonl is not in the time of the run"));
+    let contradicts =
+        |analysis: &Analysis, found| analysis.account.invalid.contains(&Invalid::Contradiction(found));
+    assert!(contradicts(&earlier, Contradiction::Untimely("load_started")));
     assert_eq!(earlier.charts.seconds.len(), whole.charts.seconds.len());
     let warm = with(|records| {
         started(records).kind = EventKind::LoadStarted { rate: 1.0, duration_s: 10.0, warmup_s: 1e300 };
@@ -182,7 +178,7 @@ fn absurd_timestamps_lengthen_no_chart() {
         let row = records.requests.last_mut().unwrap();
         row.end = row.end.shifted_ns(FAR_NS);
     });
-    assert!(why(&later).contains("requests have ended later than 12 days after the load began"));
+    assert!(contradicts(&later, Contradiction::TooLate { days: 12 }));
     let highest = with(|records| records.requests.last_mut().unwrap().seq = u64::MAX);
     assert_eq!(highest.result.requests.total, whole.result.requests.total);
 }
@@ -195,23 +191,28 @@ fn contradiction_invalidates_but_gap_is_partial() {
         let (mut timeline, requests) = Timeline::build(records.log(), records).unwrap();
         assert_eq!((&timeline.integrity.missing, &timeline.integrity.contradictions), (&vec![], &vec![]));
         change(&mut timeline.integrity, &mut timeline.corrupt);
-        analyse(&timeline, &requests, None).unwrap().result
+        analyse(&timeline, &requests, None).unwrap()
     };
-    let kinds =
-        |result: &RunResult| result.findings.iter().filter_map(|found| found.kind).collect::<Vec<_>>();
+    let kinds = |of: &Analysis| of.account.findings.iter().filter_map(Finding::kind).collect::<Vec<_>>();
     let whole = checked(|_, _| {});
-    assert_eq!(whole.verdict, Verdict::Valid);
-    let twice = checked(|found, _| found.contradictions.push("twice".into()));
-    assert_eq!(twice.verdict, Verdict::Invalid { why: vec!["twice".into()] });
+    assert_eq!(whole.result.verdict, Verdict::Valid);
+    let altered = Contradiction::Altered("altered".into());
+    let twice = checked(|found, _| found.contradictions.push(Contradiction::Altered("altered".into())));
+    assert_eq!(twice.account.invalid, [Invalid::Contradiction(altered)]);
     assert_eq!(kinds(&twice), [FindingKind::Corrupt]);
-    let gap = checked(|found, _| found.missing.push("gap".into()));
-    assert_eq!(gap.verdict, Verdict::Partial { why: vec!["gap".into()] });
+    let gap = checked(|found, _| found.missing.push(Missing::LoadEnded));
+    assert_eq!(gap.account.incomplete, [Incomplete::Missing(Missing::LoadEnded)]);
     assert_eq!(kinds(&gap), [FindingKind::Missing]);
     let damaged = checked(|_, corrupt| corrupt.push("damaged".into()));
-    assert_eq!(damaged.verdict, Verdict::Partial { why: vec!["damaged".into()] });
+    assert_eq!(damaged.account.incomplete, [Incomplete::Corrupt("damaged".into())]);
     assert_eq!(kinds(&damaged), [FindingKind::Corrupt]);
-    assert_eq!(damaged.findings[0].severity, model::Severity::Error);
+    assert_eq!(damaged.account.findings[0].severity(), Severity::Error);
+    assert!(matches!(twice.result.verdict, Verdict::Invalid { .. }), "{:?}", twice.result.verdict);
+    for partial in [&gap, &damaged] {
+        assert!(matches!(partial.result.verdict, Verdict::Partial { .. }), "{:?}", partial.result.verdict);
+    }
     for unsound in [twice, gap, damaged] {
-        assert!(unsound.recommendation.iter().all(|advice| advice.pre_stop_seconds.is_none()));
+        let advice = &unsound.result.recommendation;
+        assert!(advice.iter().all(|advice| advice.pre_stop_seconds.is_none()));
     }
 }

@@ -5,6 +5,8 @@
 //! larger one. Kubernetes guarantees that order within one resource only (KEP-5504), so it is used only if the run
 //! itself shows that it holds: see [`Collector::finish`].
 
+pub use crate::model::account::BeatsState;
+use crate::model::account::Objection;
 use rolldrop_record::event::{Change, PodEvent};
 use rolldrop_record::{EventKind, Stamp};
 
@@ -17,21 +19,6 @@ struct Call {
     sent: Stamp,
     answered: Stamp,
     version: u64,
-}
-
-/// Usability of a run's beats.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum BeatsState {
-    /// The run made none.
-    #[default]
-    Absent,
-    /// They can be used.
-    Usable,
-    /// They cannot be used.
-    Dropped {
-        /// Reason why not.
-        why: String,
-    },
 }
 
 /// Bounds of the time at which a write took effect, by the beats.
@@ -125,33 +112,30 @@ impl Collector {
     pub(super) fn finish(self) -> Beats {
         let state = match self.objection() {
             _ if self.calls.is_empty() && self.checks.is_empty() => BeatsState::Absent,
-            Some(why) => BeatsState::Dropped { why },
+            Some(why) => BeatsState::Dropped(why),
             None => BeatsState::Usable,
         };
         Beats { state, calls: self.calls }
     }
 
-    fn objection(&self) -> Option<String> {
+    fn objection(&self) -> Option<Objection> {
         if let Some(version) = &self.not_a_number {
-            return Some(format!("version {version:?} is not a number"));
+            return Some(Objection::NotANumber(version.clone()));
         }
         if self.calls.windows(2).any(|two| two[0].version >= two[1].version) {
-            return Some("the versions of the beats do not rise".to_owned());
+            return Some(Objection::NotRising);
         }
         if self.checks.len() < CHECKS_NEEDED {
-            let made = self.checks.len();
-            return Some(format!(
-                "they were compared with the pods' versions {made} times, and {CHECKS_NEEDED} are needed"
-            ));
+            return Some(Objection::TooFewChecks { made: self.checks.len(), needed: CHECKS_NEEDED });
         }
         if self.checks.iter().any(|check| !self.is_between(check)) {
-            return Some("the pods' versions do not lie between those of the beats around them".to_owned());
+            return Some(Objection::NotBetween);
         }
         let mut last = 0;
         for (at, version, is_in_order) in &self.pods {
             let is_early = bracket(&self.calls, *version).earliest.is_some_and(|earliest| earliest > *at);
             if is_early || (*is_in_order && *version < last) {
-                return Some("the pods' versions do not keep the order of the beats".to_owned());
+                return Some(Objection::Disordered);
             }
             if *is_in_order {
                 last = *version;
@@ -201,9 +185,9 @@ mod tests {
         EventKind::Pod(serde_json::from_value(pod).unwrap())
     }
 
-    fn dropped(collector: Collector) -> String {
+    fn dropped(collector: Collector) -> Objection {
         match collector.finish().state {
-            BeatsState::Dropped { why } => why,
+            BeatsState::Dropped(why) => why,
             other => panic!("{other:?}"),
         }
     }
@@ -224,19 +208,20 @@ mod tests {
     #[test]
     fn unreliable_beats_are_dropped() {
         assert_eq!(Collector::default().finish().state, BeatsState::Absent);
-        assert!(dropped(beats(19, |version| version + 1)).contains("19 times, and 20 are needed"));
+        let too_few = Objection::TooFewChecks { made: 19, needed: 20 };
+        assert_eq!(dropped(beats(19, |version| version + 1)), too_few);
         // The pods are in another store, ahead of this one, or behind it.
-        assert!(dropped(beats(30, |version| version + 900)).contains("do not lie between"));
-        assert!(dropped(beats(30, |version| version - 900)).contains("do not lie between"));
+        assert_eq!(dropped(beats(30, |version| version + 900)), Objection::NotBetween);
+        assert_eq!(dropped(beats(30, |version| version - 900)), Objection::NotBetween);
         let mut early = beats(30, |version| version + 3);
         early.observe(at(560), &pod("1065"));
-        assert!(dropped(early).contains("do not keep the order"), "shown before the beat was sent");
+        assert_eq!(dropped(early), Objection::Disordered, "shown before the beat was sent");
         let mut disordered = beats(30, |version| version + 3);
         disordered.observe(at(560), &pod("1045"));
         disordered.observe(at(570), &pod("1044"));
-        assert!(dropped(disordered).contains("do not keep the order"));
+        assert_eq!(dropped(disordered), Objection::Disordered);
         let mut named = beats(30, |version| version + 3);
         named.observe(at(560), &pod("x1"));
-        assert!(dropped(named).contains("\"x1\" is not a number"));
+        assert_eq!(dropped(named), Objection::NotANumber("x1".to_owned()));
     }
 }

@@ -2,6 +2,7 @@
 
 use super::actions::Call;
 use super::explain::{Histories, WATCH_LAG_NS};
+use crate::model::account::WorkloadChange;
 use rolldrop_record::Stamp;
 use rolldrop_record::event::{ActionName, Change, WorkloadEvent};
 
@@ -12,8 +13,8 @@ pub struct ChangeByOthers {
     pub at: Stamp,
     /// Kind and name of the workload, such as `Deployment web`.
     pub workload: String,
-    /// The changed fields in words.
-    pub what: String,
+    /// Its changes.
+    pub what: Vec<WorkloadChange>,
 }
 
 /// Returns the changes between two times that none of the run's calls explains. Each call explains one change. Empty
@@ -43,20 +44,19 @@ pub(super) fn by_others(
         let mut what = Vec::new();
         let rollouts = [ActionName::RollingRestart, ActionName::SetImage];
         if before.template != after.template && !take(&rollouts, at, is_late) {
-            what.push("another pod template".to_owned());
+            what.push(WorkloadChange::Template);
         }
         if before.replicas != after.replicas && !take(&[ActionName::Scale], at, is_late) {
             what.extend(replicas(before, after));
         }
         if !what.is_empty() && (from..=until).contains(&at) {
-            let (workload, what) = (after.workload.replace('/', " "), what.join(", "));
-            found.push(ChangeByOthers { at, workload, what });
+            found.push(ChangeByOthers { at, workload: after.workload.replace('/', " "), what });
         }
     }
     found
 }
 
-fn replicas(before: &WorkloadEvent, after: &WorkloadEvent) -> Option<String> {
-    let (before, after) = before.replicas.zip(after.replicas)?;
-    Some(format!("{after} replicas instead of {before}"))
+fn replicas(before: &WorkloadEvent, after: &WorkloadEvent) -> Option<WorkloadChange> {
+    let (from, to) = before.replicas.zip(after.replicas)?;
+    Some(WorkloadChange::Replicas { from, to })
 }

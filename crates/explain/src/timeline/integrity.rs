@@ -15,7 +15,7 @@ use foldhash::HashMap;
 use super::clocks::Clocks;
 use super::span::Span;
 use super::stretch::Stretch;
-use crate::model::figures::either;
+use crate::model::account::{Contradiction, Missing};
 use rolldrop_record::run_info::{Role, Source};
 use rolldrop_record::{ClockOffset, Event, EventKind, Outcome, Phase, RequestRow, RunInfo, ServedRow, Stamp};
 
@@ -37,23 +37,12 @@ const MOST_HOLES: usize = 1000;
 /// Results of the checks of the record.
 #[derive(Clone, Debug, Default)]
 pub struct Integrity {
-    /// Missing parts, as text.
-    pub missing: Vec<String>,
-    /// Contradictions, as text.
-    pub contradictions: Vec<String>,
+    /// Missing parts.
+    pub missing: Vec<Missing>,
+    /// Contradictions.
+    pub contradictions: Vec<Contradiction>,
     /// Periods in which requests are missing.
     pub holes: Vec<Hole>,
-}
-
-impl Integrity {
-    /// Compares the number of rows with the recorded number; fewer rows are missing, more contradict the record.
-    fn compare(&mut self, rows: u64, recorded: u64, what: impl FnOnce() -> String) {
-        match rows.cmp(&recorded) {
-            Ordering::Less => self.missing.push(what()),
-            Ordering::Equal => {}
-            Ordering::Greater => self.contradictions.push(what()),
-        }
-    }
 }
 
 /// A period with requests that were scheduled and have no row.
@@ -311,34 +300,35 @@ impl Rows {
             info.sources.iter().filter(|of| has_lost(of)).map(|of| &*of.name).collect();
         for (&source, &(warmup, main)) in scheduled.iter().filter(|(of, _)| !lossy.contains(*of)) {
             let of = self.sources.get(source);
-            for (phase, wanted, rows) in [
-                ("the warm-up", warmup, of.map_or(0, |of| of.warmup)),
-                ("the counted part", main, of.map_or(0, |of| of.main)),
+            for (phase, scheduled, rows) in [
+                (Phase::Warmup, warmup, of.map_or(0, |of| of.warmup)),
+                (Phase::Main, main, of.map_or(0, |of| of.main)),
             ] {
-                let what = || format!("{source} scheduled {wanted} requests in {phase}, {rows} have a row");
-                found.compare(rows, wanted, what);
+                let source = source.to_owned();
+                match rows.cmp(&scheduled) {
+                    Ordering::Less => {
+                        found.missing.push(Missing::Requests { source, phase, scheduled, rows });
+                    }
+                    Ordering::Equal => {}
+                    Ordering::Greater => {
+                        found.contradictions.push(Contradiction::Requests { source, phase, scheduled, rows });
+                    }
+                }
             }
         }
         let sources: BTreeMap<&Arc<str>, &OfSource> = self.sources.iter().collect();
         for (source, of) in sources {
-            if let Count { n, first: Some(first) } = of.twice {
-                found.contradictions.push(format!(
-                    "{n} requests of {source} have more than one row (the first is number {first}): is a part \
-                     of requests/ there twice?"
-                ));
+            if let Count { n: requests, first: Some(first) } = of.twice {
+                let source = Arc::clone(source);
+                found.contradictions.push(Contradiction::Twice { source, requests, first });
             }
-            if let Count { n, first: Some(first) } = of.disordered {
-                found.contradictions.push(format!(
-                    "{n} rows of {source} have stamps that are out of order (the first is number {first})"
-                ));
+            if let Count { n: rows, first: Some(first) } = of.disordered {
+                let source = Arc::clone(source);
+                found.contradictions.push(Contradiction::Disordered { source, rows, first });
             }
         }
         self.judge_proxies(info, &mut found);
-        found.contradictions.extend(
-            clocks
-                .contradictory()
-                .map(|of| format!("the samples of the clock of {of} contradict each other")),
-        );
+        found.contradictions.extend(clocks.contradictory().map(|of| Contradiction::Clock(of.to_owned())));
         found
     }
 
@@ -347,27 +337,29 @@ impl Rows {
         for Source { name, rows, .. } in info.sources.iter().filter(|source| source.role == Role::Proxy) {
             let of = self.served.get(name.as_str()).unwrap_or(&none);
             let Some(received) = rows.map(|rows| rows.received) else { continue };
-            found.compare(of.rows, received, || {
-                let (there, were) = (of.rows, either(received, "was", "were"));
-                format!("{received} rows of the proxy {name} {were} received, and served/ has {there}")
-            });
+            let (proxy, rows) = (name.clone(), of.rows);
+            match rows.cmp(&received) {
+                Ordering::Less => found.missing.push(Missing::Served { proxy, received, rows }),
+                Ordering::Equal => {}
+                Ordering::Greater => {
+                    found.contradictions.push(Contradiction::Served { proxy, received, rows });
+                }
+            }
         }
         let proxies: BTreeMap<&Arc<str>, &OfProxy> = self.served.iter().collect();
         for (proxy, of) in proxies {
+            let proxy = || Arc::clone(proxy);
             if of.disordered.n > 0 {
-                let n = of.disordered.n;
-                found
-                    .contradictions
-                    .push(format!("{n} rows of the proxy {proxy} have stamps that are out of order"));
+                let rows = of.disordered.n;
+                found.contradictions.push(Contradiction::DisorderedServed { proxy: proxy(), rows });
             }
             if of.impossible as f64 > DISAGREE * of.compared as f64 {
-                found.contradictions.push(format!(
-                    "by their stamps the proxy {proxy} read {} of {} requests before they were sent or after they \
-                     were answered, by up to {:.3} s: its clock or that of the load is not what it is said to be",
-                    of.impossible,
-                    of.compared,
-                    of.worst_ns as f64 / 1e9
-                ));
+                found.contradictions.push(Contradiction::Impossible {
+                    proxy: proxy(),
+                    impossible: of.impossible,
+                    compared: of.compared,
+                    worst_s: of.worst_ns as f64 / 1e9,
+                });
             }
         }
     }
@@ -379,14 +371,14 @@ fn has_lost(source: &Source) -> bool {
 }
 
 /// Returns the events that each run writes and that are missing. Without them, other missing parts do not show.
-fn missing_events(info: &RunInfo, events: &[Event], scheduled: &Scheduled<'_>) -> Vec<String> {
+fn missing_events(info: &RunInfo, events: &[Event], scheduled: &Scheduled<'_>) -> Vec<Missing> {
     let mut missing = Vec::new();
     let has = |is: fn(&EventKind) -> bool| events.iter().any(|event| is(&event.kind));
     if !has(|kind| matches!(kind, EventKind::LoadStarted { .. })) {
-        missing.push("events.jsonl does not say when the load began (load_started)".to_owned());
+        missing.push(Missing::LoadStarted);
     }
     if !has(|kind| matches!(kind, EventKind::LoadEnded { .. })) {
-        missing.push("events.jsonl does not say when the load ended (load_ended)".to_owned());
+        missing.push(Missing::LoadEnded);
     }
     let sampled: BTreeSet<&str> = events
         .iter()
@@ -398,13 +390,11 @@ fn missing_events(info: &RunInfo, events: &[Event], scheduled: &Scheduled<'_>) -
     for source in &info.sources {
         let name = source.name.as_str();
         if source.role == Role::Load && !has_lost(source) && !scheduled.contains_key(name) {
-            missing.push(format!(
-                "events.jsonl does not say how many requests {name} scheduled (load_scheduled)"
-            ));
+            missing.push(Missing::Scheduled(name.to_owned()));
         }
         // The clocks of one process need no comparison, and their offset has no uncertainty.
         if source.clock_uncertainty_ns.is_some_and(|ns| ns > 0) && !sampled.contains(name) {
-            missing.push(format!("events.jsonl has no comparison of the clock of {name} (clock_sample)"));
+            missing.push(Missing::ClockSample(name.to_owned()));
         }
     }
     missing

@@ -18,8 +18,8 @@ const SLACK: Duration = Duration::from_secs(60);
 pub(super) struct Collector {
     /// Time in which the load may have been under way.
     possible: RangeInclusive<Stamp>,
-    /// Events outside that time, as text.
-    pub(super) impossible: Vec<String>,
+    /// Names of events outside that time.
+    pub(super) impossible: Vec<&'static str>,
     /// Time at which the first source began.
     pub(super) started: Option<Stamp>,
     /// Time at which the first counted part began.
@@ -57,8 +57,7 @@ impl Collector {
             _ => "",
         };
         if !name.is_empty() && !self.possible.contains(&at) {
-            self.impossible
-                .push(format!("{name} in events.jsonl is not in the time of the run: it is left out"));
+            self.impossible.push(name);
             return;
         }
         match kind {

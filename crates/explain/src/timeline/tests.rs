@@ -114,7 +114,7 @@ fn beats_narrow_foreign_deletion_time() {
     assert_eq!(end.t0, T0 { earliest: at(10_000), latest: at(10_600), basis: T0Basis::Timestamp });
     let few = timeline(events(beats(10_000, 19)));
     assert_eq!(few.ends[0].t0.basis, T0Basis::Timestamp);
-    assert!(matches!(few.beats.state, BeatsState::Dropped { .. }));
+    assert!(matches!(few.beats.state, BeatsState::Dropped(_)));
 }
 
 #[test]

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use super::*;
 use CheckVerdict::{Fail, Inconclusive, Pass};
 use rolldrop_explain::model::{
-    Aim, Check, CheckVerdict, Finding, FindingKind, Latencies, LossGroup, OutsideCounts, Percentiles, Start,
-    StartStage, TerminationRequests, WatchGap,
+    Aim, Check, CheckVerdict, FindingKind, FindingText, Latencies, LossGroup, OutsideCounts, Percentiles,
+    Start, StartStage, TerminationRequests, WatchGap,
 };
 
 /// Returns a run of 10,000 requests whose terminations lost these numbers of requests, and whose windows lie between
@@ -359,10 +359,13 @@ fn own_keys_replace_default_limits() {
     assert_eq!(by_default(&errors, json!({})), [], "a short run without errors is enough");
 
     let mut restarted = run(&[0]);
-    restarted.findings.push(Finding {
+    restarted.findings.push(FindingText {
+        severity: Severity::Warning,
         kind: Some(FindingKind::Restarted),
+        cause: None,
         what: "container app of pod b ended".into(),
-        ..restarted.findings[0].clone()
+        why: String::new(),
+        remedy: String::new(),
     });
     assert_eq!(by_default(&restarted, json!({})), failed("restarts.max"));
     assert_eq!(by_default(&restarted, json!({"restarts": {"max": 1}})), []);

@@ -1,7 +1,6 @@
 use super::*;
 use crate::tests::analysed;
-use rolldrop_explain::model::finding;
-use rolldrop_explain::model::{Finding, Mode, Severity, T0Basis, Window};
+use rolldrop_explain::model::{FindingText, Mode, Severity, T0Basis, Window};
 use rolldrop_simulation::Service;
 
 const BEFORE: Settings = Settings {
@@ -151,7 +150,8 @@ fn avoidable_loss_drops_old_remedy() {
     result.findings = causes
         .map(|(cause, _)| {
             let remedy = format!("what helps against {}", cause.as_str());
-            Finding { cause: Some(cause), ..finding(Severity::Error, String::new(), "", &remedy) }
+            let (severity, what, why) = (Severity::Error, String::new(), String::new());
+            FindingText { severity, kind: None, cause: Some(cause), what, why, remedy }
         })
         .into();
     let lost = lost_to(&result).into_iter().map(|lost| (lost.cause, lost.requests, lost.remedy));

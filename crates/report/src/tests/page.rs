@@ -1,7 +1,7 @@
 //! Tests of `report.html`, and of the values that it gives for the pictures.
 
 use super::*;
-use rolldrop_explain::model::{Finding, PodSpan, Severity};
+use rolldrop_explain::model::{FindingText, PodSpan, Severity};
 
 #[test]
 fn html_needs_no_other_resource() {
@@ -95,7 +95,7 @@ fn termination_details_show_windows_and_stages() {
 #[test]
 fn findings_with_same_remedy_fold() {
     let mut analysis = samples::naive_exit();
-    let open = |i: usize| Finding {
+    let open = |i: usize| FindingText {
         cause: None,
         severity: Severity::Warning,
         what: format!("the window of pod web-{i} has no upper bound"),

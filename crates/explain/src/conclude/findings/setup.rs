@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{Judged, Known, len};
+use super::{Judged, Known};
+use crate::model::account::Hook;
 use crate::timeline::{EARLY_S, FailedHook, PodEnd, Timeline, Workload};
 use rolldrop_record::event::Replacement;
 use rolldrop_record::{Cause, Mode};
@@ -13,17 +14,6 @@ const CUT_OFF_S: f64 = 1.0;
 const LATE_NS: i64 = 5_000_000_000;
 /// An answer this short before the end of the grace period shows that the pod served until then, in seconds.
 const UNTIL_KILLED_S: f64 = 3.0;
-
-/// The preStop hooks of the pods that ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hook {
-    /// None.
-    Unset,
-    /// All sleep for this time, in seconds.
-    Sleep(i64),
-    /// Some have a hook of another kind, or not all have the same one.
-    Other,
-}
 
 /// Facts about the pods that ended.
 #[derive(Debug)]
@@ -102,9 +92,9 @@ impl<'a> Setup<'a> {
         }
     }
 
-    /// Returns the number of hooks that are known to have failed.
-    pub(super) fn failures(&self) -> u64 {
-        len(self.failed.iter().flatten().count())
+    /// Returns true if a hook is known to have failed.
+    pub(super) fn has_failures(&self) -> bool {
+        self.failed.iter().any(Option::is_some)
     }
 
     /// Returns the workload if a rollout takes all its pods away before the first new one starts.

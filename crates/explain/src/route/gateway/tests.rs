@@ -1,5 +1,7 @@
 #![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "a recorded run is read")]
 
+use crate::model::Analysis;
+use crate::model::account::Finding;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::Read as _;
@@ -89,15 +91,12 @@ fn ingress_failures_have_few_candidates() {
     let because = BalancesBecause::GatewayStatus { status: 502, answers: 126 };
     assert_eq!((target.balances, &target.balances_because), (Balances::Requests, &because));
 
-    let result = crate::analyse(&timeline, &requests, None).unwrap().result;
+    let Analysis { result, account, .. } = crate::analyse(&timeline, &requests, None).unwrap();
     assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::GatewayToDeadPod, 340)]));
     let slept = result.what_if.iter().find(|what_if| what_if.pre_stop_seconds == 10).unwrap();
     assert_eq!((slept.drops_avoided, slept.drops_left), (340, 0), "a sleep helps behind a gateway as well");
-    assert!(
-        result.findings.iter().any(|f| f.what.contains("is treated as a gateway")),
-        "{:?}",
-        result.findings
-    );
+    let taken = |finding: &Finding| matches!(finding, Finding::TakenForGateway { .. });
+    assert!(account.findings.iter().any(taken), "{:?}", account.findings);
 
     let deaths: Vec<Death> = timeline.ends.iter().map(|end| Death::of(&timeline, end)).collect();
     let begin = || Watching::new(&timeline, 0, &requests.others, &deaths);

@@ -4,8 +4,10 @@
 
 use std::path::{Path, PathBuf};
 
+use proptest::prelude::*;
+
 use super::*;
-use crate::model::{LossGroup, NoBound, Recommendation, lasted_at_least_s};
+use rolldrop_explain::model::{LossGroup, NoBound, Recommendation, lasted_at_least_s};
 use rolldrop_record::RunDir;
 use rolldrop_record::event::{NameAnswer, Replacement, WorkloadEvent};
 use rolldrop_record::routing::{Routing, ServiceRules, TrafficPolicy};
@@ -57,11 +59,9 @@ fn runs() -> PathBuf {
 
 fn recorded(name: &str) -> RunResult {
     let (log, tables) = RunDir::open(&runs().join(name).join("run")).unwrap().recorded().unwrap();
-    Analysed::of(log, tables).unwrap().analysis.result
-}
-
-pub(super) fn remedy(result: &RunResult, cause: Cause) -> &str {
-    &result.findings.iter().find(|finding| finding.cause == Some(cause)).expect("a finding").remedy
+    let mut analysis = Analysed::of(log, tables).unwrap().analysis;
+    tell(&mut analysis);
+    analysis.result
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn simulated((pods, ends, gaps_ms, held_ms, rate, in_rollout, seed): Drawn) -> R
             }
         }
     }
-    Analysed::of(service.records.log(), ended(service.records.clone())).unwrap().analysis.result
+    told(service.records)
 }
 
 proptest! {
@@ -160,13 +160,6 @@ fn never_routed_pod_blocks_no_advice() {
     assert!(remedy(&result, Cause::RoutedToDeadPod).starts_with("a preStop sleep of 3 s for pods that end"));
 }
 
-/// Returns the findings that contain these words.
-pub(super) fn saying<'a>(result: &'a RunResult, words: &str) -> Vec<&'a crate::model::Finding> {
-    let says =
-        |f: &&crate::model::Finding| [&f.what, &f.why, &f.remedy].iter().any(|text| text.contains(words));
-    result.findings.iter().filter(says).collect()
-}
-
 /// Ends `b` in a rollout of Deployment web, which replaces its pods with this strategy.
 pub(super) fn replaced(
     strategy: Option<Replacement>,
@@ -197,16 +190,16 @@ pub(super) fn replaced(
 
 #[test]
 fn recreate_remedy_changes_strategy() {
-    let result = analysed(replaced(Some(Replacement::Recreate), 3, None)).result;
+    let result = told(replaced(Some(Replacement::Recreate), 3, None));
     let rec = &result.recommendation[0];
     assert_eq!((rec.suggested_seconds, rec.covers_all_seen_seconds), (None, None), "{rec:?}");
     assert!(rec.refused_because[0].starts_with("Deployment web has strategy Recreate"), "{rec:?}");
-    let told = remedy(&result, Cause::RoutedToDeadPod);
-    assert!(told.starts_with("strategy RollingUpdate with maxSurge for Deployment web"), "{told}");
-    assert!(advised(told).is_empty(), "{told}");
+    let changed = remedy(&result, Cause::RoutedToDeadPod);
+    assert!(changed.starts_with("strategy RollingUpdate with maxSurge for Deployment web"), "{changed}");
+    assert!(advised(changed).is_empty(), "{changed}");
     // The same pods with another strategy, and of a record that does not say it.
     for strategy in [Some(Replacement::RollingUpdate), None] {
-        let result = analysed(replaced(strategy, 3, None)).result;
+        let result = told(replaced(strategy, 3, None));
         assert_eq!(result.recommendation[0].suggested_seconds, Some(1));
     }
 }
@@ -214,7 +207,7 @@ fn recreate_remedy_changes_strategy() {
 /// A node's only pod is replaced in place, and connections to that node find none until the next is ready.
 #[test]
 fn podless_node_has_no_ready_endpoint() {
-    let told = |policy| {
+    let of = |policy| {
         let mut records = replaced(Some(Replacement::RollingUpdate), 3, Some("1"));
         for event in &mut records.events {
             if let EventKind::Workload(workload) = &mut event.kind {
@@ -247,9 +240,9 @@ fn podless_node_has_no_ready_endpoint() {
             (row.outcome, row.pod) = (Outcome::ConnectTimeout, None);
             row.end = row.scheduled.shifted_ns(1000 * MS);
         }
-        analysed(records).result
+        told(records)
     };
-    let result = told(TrafficPolicy::Local);
+    let result = of(TrafficPolicy::Local);
     let causes: Vec<_> = result.requests.by_cause.keys().collect();
     assert_eq!(causes, [&Cause::NoReadyEndpoint], "{:?}", result.requests.by_cause);
     let finding = result.findings.iter().find(|f| f.cause == Some(Cause::NoReadyEndpoint)).unwrap();
@@ -262,13 +255,13 @@ fn podless_node_has_no_ready_endpoint() {
     );
     assert!(finding.remedy.contains("or externalTrafficPolicy: Cluster"), "{finding:?}");
     // With pods of other nodes behind it, it is the pod that the rules still held.
-    let causes = told(TrafficPolicy::Cluster).requests.by_cause;
+    let causes = of(TrafficPolicy::Cluster).requests.by_cause;
     assert!(!causes.contains_key(&Cause::NoReadyEndpoint), "{causes:?}");
 }
 
 #[test]
 fn endpoint_remedy_follows_workload_settings() {
-    let told = |replicas, max_unavailable| {
+    let of = |replicas, max_unavailable| {
         let mut records = replaced(Some(Replacement::RollingUpdate), replicas, max_unavailable);
         slice(&mut records, -900, "web", &["a", "b", "c"]);
         slice(&mut records, 5040, "web", &["a", "c"]);
@@ -278,10 +271,10 @@ fn endpoint_remedy_follows_workload_settings() {
         records.events.sort_by_key(|event| event.at);
         let rows = records.requests.iter_mut().filter(|r| r.scheduled > at(8500) && r.scheduled < at(9500));
         rows.for_each(|row| (row.outcome, row.pod) = (Outcome::ConnectRefused, None));
-        remedy(&analysed(records).result, Cause::NoReadyEndpoint).to_owned()
+        remedy(&told(records), Cause::NoReadyEndpoint).to_owned()
     };
-    assert!(told(1, None).starts_with("more than one replica of Deployment web, with maxUnavailable: 0"));
-    let several = told(3, Some("25%"));
+    assert!(of(1, None).starts_with("more than one replica of Deployment web, with maxUnavailable: 0"));
+    let several = of(3, Some("25%"));
     assert!(several.starts_with("maxUnavailable: 0 in its strategy (25% is set) for rollouts"), "{several}");
     assert!(several.contains("a PodDisruptionBudget limits evictions, not rollouts"), "{several}");
 }
@@ -314,7 +307,7 @@ fn failed_hook_remedy_suggests_sleep() {
     let mut records = with_a_hook(None);
     records.events.push(failed_hook(5040));
     records.events.sort_by_key(|event| event.at);
-    let result = analysed(records).result;
+    let result = told(records);
     let said = saying(&result, "FailedPreStopHook");
     assert_eq!(
         said[0].what,
@@ -335,7 +328,7 @@ fn failed_hook_remedy_suggests_sleep() {
 fn remedy_targets_lossy_workload() {
     let mut records = with_a_hook(None);
     records.events.push(failed_hook(5040));
-    super::delete(&mut records, 8000, "c");
+    delete(&mut records, 8000, "c");
     for event in &mut records.events {
         let EventKind::Pod(pod) = &mut event.kind else { continue };
         let app = &mut pod.containers[0];
@@ -360,7 +353,7 @@ fn remedy_targets_lossy_workload() {
     records.events.sort_by_key(|event| event.at);
     // No bound, so the remedy names what a sleep has to exceed.
     records.requests.iter_mut().filter(|row| row.scheduled >= at(5000)).for_each(|row| row.pod = None);
-    let result = analysed(records).result;
+    let result = told(records);
     let hooks = saying(&result, "FailedPreStopHook");
     let what = "the preStop hook of container app of StatefulSet web failed (1 of 1 pod, event";
     assert!(matches!(&hooks[..], [hook] if hook.what.starts_with(what)), "{hooks:?}");
@@ -377,7 +370,7 @@ fn configured_sleep_silences_finding() {
             pod.containers[0].pre_stop_sleep_s = Some(5);
         }
     }
-    let result = analysed(records).result;
+    let result = told(records);
     assert!(saying(&result, "nothing waits").is_empty(), "{:?}", result.findings);
 }
 
@@ -407,7 +400,7 @@ pub(super) fn kept_on(serves_s: i64) -> Records {
 
 #[test]
 fn long_kept_connections_need_closing() {
-    let result = analysed(kept_on(30)).result;
+    let result = told(kept_on(30));
     let said = saying(&result, "served on kept connections until the grace period of 30 s was over");
     assert_eq!(said.len(), 1, "{:?}", result.findings);
     assert!(
@@ -429,31 +422,31 @@ fn long_kept_connections_need_closing() {
 #[test]
 fn remedy_raises_only_exceeded_grace_period() {
     // Answers take a moment, and 30 s are set: the app does not end.
-    let result = analysed(kept_on(2)).result;
+    let result = told(kept_on(2));
     assert_eq!(saying(&result, "it does not end on SIGTERM").len(), 1, "{:?}", result.findings);
     assert!(saying(&result, "set terminationGracePeriodSeconds").is_empty());
     let mut records = kept_on(2);
     records.requests[0].end = records.requests[0].end.shifted_ns(40_000 * MS);
-    let result = analysed(records).result;
+    let result = told(records);
     assert_eq!(saying(&result, "set terminationGracePeriodSeconds above preStop (0 s)").len(), 1);
 }
 
 #[test]
 fn headless_remedy_includes_dns_ttl() {
-    let told = |ttl_s: Option<f64>| {
+    let of = |ttl_s: Option<f64>| {
         let mut records = three_pods();
         records.requests.retain(|r| r.scheduled < at(5110));
         records.info.targets[0].routing = Some(Routing::Dns);
         let answer = NameAnswer { name: "web".into(), addresses: Vec::new(), ttl_s, error: None };
         records.events.push(Event::new(at(0), "coordinator", EventKind::NameAnswer(answer)));
-        remedy(&analysed(records).result, Cause::RoutedToDeadPod).to_owned()
+        remedy(&told(records), Cause::RoutedToDeadPod).to_owned()
     };
-    let known = told(Some(30.0));
+    let known = of(Some(30.0));
     assert!(
         known.contains("longer than 30.000 s (clients keep an answer of the DNS for its TTL of 30 s)"),
         "{known}"
     );
-    let unknown = told(None);
+    let unknown = of(None);
     assert!(unknown.contains("and the TTL for which clients keep an answer of the DNS"), "{unknown}");
 }
 
@@ -462,7 +455,7 @@ fn missing_bound_remedy_follows_reason() {
     let of = |change: &dyn Fn(&mut Records)| {
         let mut records = three_pods();
         change(&mut records);
-        let result = analysed(records).result;
+        let result = told(records);
         let window = result.terminations[0].windows[0].clone();
         let said = saying(&result, "has no upper bound");
         (window.censored_reason.unwrap(), said[0].why.clone(), said[0].remedy.clone())

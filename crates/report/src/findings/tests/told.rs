@@ -1,9 +1,13 @@
 //! Findings name what happened to pods, workloads and the load.
 
-use super::remedies::{failed_hook, kept_on, remedy, replaced, saying, with_a_hook};
+use std::collections::BTreeMap;
+
+use super::remedies::{failed_hook, kept_on, replaced, with_a_hook};
 use super::*;
-use crate::model::NoBound;
+use rolldrop_explain::model::NoBound;
 use rolldrop_record::event::{Replacement, WorkloadEvent};
+use rolldrop_record::run_info::{Balances, BalancesBecause};
+use rolldrop_record::{RequestId, ServedEnd};
 
 #[test]
 fn finding_names_deleted_workload() {
@@ -17,12 +21,12 @@ fn finding_names_deleted_workload() {
         Event::new(at(ms), "coordinator", EventKind::Workload(workload))
     };
     let said = "Deployment web was deleted 4.0 s into the load";
-    assert!(saying(&analysed(records.clone()).result, "was deleted").is_empty());
+    assert!(saying(&told(records.clone()), "was deleted").is_empty());
     let mut after = records.clone();
     after.events.push(deleted(10_500));
-    assert!(saying(&analysed(after).result, "was deleted").is_empty(), "the run's own end");
+    assert!(saying(&told(after), "was deleted").is_empty(), "the run's own end");
     records.events.push(deleted(4000));
-    assert_eq!(saying(&analysed(records).result, said).len(), 1);
+    assert_eq!(saying(&told(records), said).len(), 1);
 }
 
 #[test]
@@ -53,7 +57,7 @@ fn foreign_workload_change_adds_finding() {
         let mut records = records.clone();
         records.events.extend(more);
         records.events.sort_by_key(|event| event.at);
-        let found = analysed(records).result;
+        let found = told(records);
         saying(&found, "others changed").iter().map(|finding| finding.what.clone()).collect::<Vec<_>>()
     };
     let both = said(vec![shown(4000, "b", 5), shown(5000, "c", 5)]);
@@ -73,7 +77,7 @@ fn foreign_workload_change_adds_finding() {
 
 #[test]
 fn gateway_reuse_counts_as_idle_race() {
-    let told = |is_first: bool, ended| {
+    let of = |is_first: bool, ended| {
         let mut records = records();
         let target = &mut records.info.targets[0];
         (target.balances, target.balances_because) = (Balances::Requests, BalancesBecause::Stated);
@@ -86,7 +90,7 @@ fn gateway_reuse_counts_as_idle_race() {
         (seen.conn_first_request, seen.request) =
             (is_first, Some(RequestId::new(&run(), &row.source, row.seq)));
         records.served.push(seen);
-        let result = analysed(records).result;
+        let result = told(records);
         let [(cause, 1)] = result.requests.by_cause.iter().map(|(c, n)| (*c, *n)).collect::<Vec<_>>()[..]
         else {
             panic!("{:?}", result.requests.by_cause)
@@ -94,12 +98,12 @@ fn gateway_reuse_counts_as_idle_race() {
         (cause, remedy(&result, cause).to_owned())
     };
     for ended in [ServedEnd::UpstreamReset, ServedEnd::UpstreamEof] {
-        let (cause, remedy) = told(false, ended);
+        let (cause, remedy) = of(false, ended);
         assert_eq!(cause, Cause::IdleCloseRace);
         assert!(remedy.starts_with("keep idle connections longer in the server"), "{remedy}");
-        assert_eq!(told(true, ended).0, Cause::GatewayError, "nothing was idle");
+        assert_eq!(of(true, ended).0, Cause::GatewayError, "nothing was idle");
     }
-    assert_eq!(told(false, ServedEnd::Complete).0, Cause::GatewayError);
+    assert_eq!(of(false, ServedEnd::Complete).0, Cause::GatewayError);
 }
 
 #[test]
@@ -115,7 +119,7 @@ fn unmodelled_behaviour_is_reported_once() {
         records.events.push(Event::new(at(5040), "coordinator", kind));
     }
     records.events.sort_by_key(|event| event.at);
-    let result = analysed(records).result;
+    let result = told(records);
     let said = saying(&result, "runs on elsewhere");
     let what: Vec<_> = said.iter().map(|finding| finding.what.as_str()).collect();
     assert_eq!(what, ["container app of 2 pods: its first process runs on elsewhere"]);
@@ -131,7 +135,7 @@ fn grace_period_cutoff_fails_no_hook() {
     }
     records.events.push(failed_hook(35_000));
     records.events.sort_by_key(|event| event.at);
-    let result = analysed(records).result;
+    let result = told(records);
     assert!(saying(&result, "FailedPreStopHook").is_empty());
     assert_eq!(saying(&result, "was still running when the grace period of 30 s was over").len(), 1);
 }
@@ -151,7 +155,7 @@ fn early_end_reveals_failed_hook() {
         let denied = EventKind::NotWatched { resource: "events".into(), why: "no such right".into() };
         records.events.push(Event::new(at(-800), "coordinator", denied));
         records.events.sort_by_key(|event| event.at);
-        analysed(records).result
+        told(records)
     };
     let early = with(Some(5));
     assert_eq!(saying(&early, "1 of 1 pod ended before the 5 s for which").len(), 1, "{:?}", early.findings);
@@ -177,13 +181,13 @@ fn accepting(notices_s: u32) -> Records {
 
 #[test]
 fn accepting_pod_reveals_missing_handler() {
-    let result = analysed(accepting(4)).result;
+    let result = told(accepting(4));
     assert_eq!(saying(&result, "1 pod accepted new connections until the grace period of 30 s").len(), 1);
     for untrue in ["served on kept connections", "was ended by SIGKILL", "stops accepting"] {
         assert!(saying(&result, untrue).is_empty(), "{untrue}: {:?}", result.findings);
     }
     // It would have noticed too late: only what was answered is known.
-    let result = analysed(accepting(31)).result;
+    let result = told(accepting(31));
     assert!(saying(&result, "accepted new connections").is_empty(), "{:?}", result.findings);
     assert_eq!(saying(&result, "served on kept connections").len(), 1);
     // It noticed.
@@ -195,14 +199,13 @@ fn accepting_pod_reveals_missing_handler() {
     }
     records.events.push(unready);
     records.events.sort_by_key(|event| event.at);
-    let result = analysed(records).result;
+    let result = told(records);
     assert!(saying(&result, "accepted new connections").is_empty(), "{:?}", result.findings);
 }
 
 #[test]
 fn accepting_pod_is_not_dead() {
-    let to_dead_pods =
-        |records| analysed(records).result.requests.by_cause.get(&Cause::RoutedToDeadPod).copied();
+    let to_dead_pods = |records| told(records).requests.by_cause.get(&Cause::RoutedToDeadPod).copied();
     assert_eq!(to_dead_pods(kept_on(30)), Some(7));
     assert_eq!(to_dead_pods(accepting(4)), None);
 }
@@ -220,7 +223,7 @@ fn oom_killed_pod_is_not_slow() {
         }
     }
     records.events.sort_by_key(|event| event.at);
-    let result = analysed(records).result;
+    let result = told(records);
     assert_eq!(saying(&result, "more memory than its limit").len(), 1, "{:?}", result.findings);
     for untrue in ["does not end on SIGTERM", "set terminationGracePeriodSeconds", "accepted new connections"]
     {
@@ -239,7 +242,7 @@ fn finding_names_missing_proxy_right() {
     records.info.cluster.dataplane = rolldrop_record::service_proxy::ServiceProxy::Unknown;
     let right = "get configmaps/kube-proxy in kube-system";
     records.info.cluster.dataplane_denied = vec![right.into()];
-    let result = analysed(records).result;
+    let result = told(records);
     let window = &result.terminations[0].windows[0];
     assert_eq!((window.upper_s, window.censored_reason), (None, Some(NoBound::ProxyUnknown)));
     let said = saying(&result, "the mode of kube-proxy could not be read");
@@ -259,7 +262,7 @@ fn unsent_requests_are_counted_by_reason() {
             (row.outcome, row.final_outcome, row.pod) = (Outcome::NotSent, Outcome::NotSent, None);
             (row.connect_start, row.connected, row.sent) = (None, None, None);
         }
-        analysed(records).result
+        told(records)
     };
     let few = with(2);
     assert_eq!(few.verdict, Verdict::Valid);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::figures::count;
+use super::super::format::count;
 
 /// Returns the meaning of a reason, and the remedy against it.
 fn explain(reason: &str) -> (&'static str, &'static str) {
@@ -32,13 +32,13 @@ fn explain(reason: &str) -> (&'static str, &'static str) {
 }
 
 /// Lists the reasons in words, each with its count, most frequent first.
-pub fn reasons_in_words(by_reason: &BTreeMap<String, u64>) -> String {
+pub(crate) fn reasons_in_words(by_reason: &BTreeMap<String, u64>) -> String {
     let each = |(reason, n): (&str, u64)| format!("{}: {} ({reason})", count(n), explain(reason).0);
     most_first(by_reason).into_iter().map(each).collect::<Vec<_>>().join("; ")
 }
 
 /// Returns the remedies, the most frequent reason first.
-pub(crate) fn remedy(by_reason: &BTreeMap<String, u64>) -> String {
+pub(super) fn remedy(by_reason: &BTreeMap<String, u64>) -> String {
     let each = most_first(by_reason).into_iter().map(|(reason, _)| explain(reason).1);
     each.collect::<Vec<_>>().join("; ")
 }

@@ -1,0 +1,134 @@
+//! Reasons why a measurement is invalid, or its record incomplete.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rolldrop_record::run_info::Rows;
+use rolldrop_record::{Outcome, Phase};
+
+use crate::model::FindingKind;
+
+/// Reason why a measurement is invalid, with its figures and limits.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Invalid {
+    /// The run was aborted before it sent anything.
+    Aborted(String),
+    /// Too many requests were not sent.
+    NotAllSent { not_sent: u64, scheduled: u64, limit: f64, by_reason: BTreeMap<String, u64> },
+    /// No request was recorded.
+    NothingRecorded,
+    /// The load generator fell behind: 99th percentile of the send lag.
+    FellBehind { lag_ms: f64, limit_ms: f64 },
+    /// The load generator's lag hides the measured quantity.
+    Drowned { measured: Measured, lag_ms: f64, limit_ms: f64 },
+    /// The record contradicts itself.
+    Contradiction(Contradiction),
+    /// The hypervisor took too much of the CPU time where this source ran.
+    Steal { source: String, share: f64, limit: f64 },
+    /// Threads of this source waited for a CPU.
+    Starved { source: String, waiting: f64, limit: f64 },
+    /// The machine that sent the load was too busy.
+    Busy { share: f64, limit: f64 },
+    /// A watch saw nothing while a pod ended.
+    WatchGap { resource: String, pod: String, length_s: f64 },
+    /// The watch of pods saw nothing at the end of the load.
+    BlindAtEnd { length_s: f64 },
+    /// A source, or the embedded cluster if it is `None`, did nothing for a while under load.
+    StoodStill { source: Option<String>, from_s: f64, to_s: f64 },
+}
+
+impl Invalid {
+    /// Returns the kind of the finding about it.
+    pub const fn kind(&self) -> FindingKind {
+        match self {
+            Self::Contradiction(_) => FindingKind::Corrupt,
+            _ => FindingKind::Invalid,
+        }
+    }
+}
+
+/// Reason why a record is incomplete.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Incomplete {
+    /// The run was interrupted.
+    Interrupted,
+    /// The run was aborted.
+    Aborted(String),
+    /// The run did not complete.
+    NotCompleted,
+    /// A part could not be read, as the record says.
+    Torn(String),
+    /// A part is damaged, as the record says.
+    Corrupt(String),
+    /// Something was not recorded, or is missing now.
+    Missing(Missing),
+}
+
+impl Incomplete {
+    /// Returns the kind of the finding about it.
+    pub const fn kind(&self) -> FindingKind {
+        match self {
+            Self::Corrupt(_) => FindingKind::Corrupt,
+            _ => FindingKind::Missing,
+        }
+    }
+}
+
+/// Missing part of a record.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Missing {
+    /// Beginning of the load.
+    LoadStarted,
+    /// End of the load.
+    LoadEnded,
+    /// Number of requests that a source scheduled.
+    Scheduled(String),
+    /// Comparison of a source's clock.
+    ClockSample(String),
+    /// Rows of a source's requests.
+    Requests { source: String, phase: Phase, scheduled: u64, rows: u64 },
+    /// Rows of a proxy that had been received.
+    Served { proxy: String, received: u64, rows: u64 },
+    /// Rows of some source.
+    Rows { scheduled: u64, recorded: u64 },
+    /// Rows that a load source recorded and did not hand over; those that are known only as counts.
+    HandedOver { source: String, rows: Rows, by_count: Option<BTreeMap<Outcome, u64>> },
+    /// Rows that a proxy recorded and did not hand over.
+    OfProxy { proxy: String, rows: Rows },
+    /// Rows of a pod's proxy about requests that the pod answered.
+    Answered { pod: String, requests: u64 },
+}
+
+/// Contradiction within a record.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Contradiction {
+    /// A file does not match its checksum, as the record says.
+    Altered(String),
+    /// This event of the load is not in the time of the run.
+    Untimely(&'static str),
+    /// Requests ended later than this many days after the load began.
+    TooLate { days: u64 },
+    /// A source has more rows than it scheduled requests.
+    Requests { source: String, phase: Phase, scheduled: u64, rows: u64 },
+    /// More rows of a proxy are there than were received.
+    Served { proxy: String, received: u64, rows: u64 },
+    /// Requests of a source have several rows.
+    Twice { source: Arc<str>, requests: u64, first: u64 },
+    /// Rows of a source have stamps that are out of order.
+    Disordered { source: Arc<str>, rows: u64, first: u64 },
+    /// Rows of a proxy have stamps that are out of order.
+    DisorderedServed { proxy: Arc<str>, rows: u64 },
+    /// A proxy read requests before they were sent or after they were answered.
+    Impossible { proxy: Arc<str>, impossible: u64, compared: u64, worst_s: f64 },
+    /// The samples of this clock contradict each other.
+    Clock(String),
+}
+
+/// Quantity that a run measures, in milliseconds: the send lag must be small compared with it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Measured {
+    /// Windows; the median of their bounds.
+    Windows(f64),
+    /// Only latencies; the 99th percentile of the response time.
+    Latency(f64),
+}

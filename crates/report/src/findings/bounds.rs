@@ -1,0 +1,150 @@
+//! Words for windows that have no upper bound: each reason has its own consequence and its own remedy.
+
+use super::super::format::{counted, len};
+use super::{Words, words};
+use rolldrop_explain::model::{NoBound, Unbounded};
+use rolldrop_record::run_info::Balances;
+
+/// Says why a window has no upper bound.
+pub(super) fn reason(reason: &Unbounded) -> String {
+    match reason {
+        Unbounded::NeverRouted => {
+            "the pod was no usable endpoint at any time, so nothing was routed to it".to_owned()
+        }
+        Unbounded::RequestsMissing { from_s, to_s } => {
+            format!("requests are missing in the record from {from_s:.3} s to {to_s:.3} s")
+        }
+        Unbounded::EndpointUnknown => {
+            "the EndpointSlices did not show when the pod was a usable endpoint".to_owned()
+        }
+        Unbounded::Unsettled { after_s } => format!(
+            "requests were still lost when the wait after this termination ended, {after_s:.0} s after t0 \
+             (--settle-max)"
+        ),
+        Unbounded::TooFewArrivals(balances) => format!(
+            "fewer than two {} of this client are known to have reached the pod before t0, so their absence shows \
+             nothing",
+            arrivals(*balances)
+        ),
+        Unbounded::TooFewAnswers => {
+            "too few connections were answered after the pod's end to show that it got none of them"
+                .to_owned()
+        }
+        Unbounded::LoadEnded { arrivals: balances, observed_s, needed_s } => format!(
+            "the load ended {observed_s:.3} s after the last of the pod's {}; {needed_s:.3} s of silence are needed to \
+             be sure that no more would have come",
+            arrivals(*balances)
+        ),
+        Unbounded::PodExited { arrivals: balances, after_s } => format!(
+            "the pod exited {after_s:.3} s after t0 while {} still came, and a consumer that retries hides later ones",
+            arrivals(*balances)
+        ),
+        Unbounded::NoNewConnections { last_after_s } => {
+            let why = match last_after_s {
+                Some(after_s) if *after_s > 0.0 => {
+                    format!("the client opened its last new connection {after_s:.3} s after t0")
+                }
+                Some(after_s) => {
+                    format!("the client opened its last new connection {:.3} s before t0", -after_s)
+                }
+                None => "the client opened no new connection".to_owned(),
+            };
+            format!("{why}: requests on kept connections do not show where the Service routes")
+        }
+        Unbounded::NotRandom(why) => format!("no request names its pod, and {why}"),
+        Unbounded::ProxyUnknown => {
+            "no request names its pod, and the mode of the Service proxy is not known".to_owned()
+        }
+        Unbounded::UrlUnknown => {
+            "no request names its pod, and it is not known what balances behind the URL".to_owned()
+        }
+    }
+}
+
+/// Names the unit that a consumer balances.
+const fn arrivals(balances: Balances) -> &'static str {
+    match balances {
+        Balances::Connections => "new connections",
+        Balances::Requests => "requests",
+    }
+}
+
+/// Says that pods were never routed to: a pod without a window takes nothing from the others.
+pub(super) fn never_routed(consumer: &str, pods: &[String]) -> Words {
+    let what = match pods {
+        [pod] => format!("pod {pod} has no window towards {consumer}"),
+        _ => format!("{} have no window towards {consumer}", counted(len(pods.len()), "pod")),
+    };
+    words(what, reason(&Unbounded::NeverRouted), "")
+}
+
+/// Says that windows have no upper bound. `denied` are the rights that the run lacked to learn the Service proxy.
+pub(super) fn unbounded(consumer: &str, pods: &[(String, Unbounded)], denied: &[String]) -> Words {
+    let what = match pods {
+        [(pod, _)] => format!("the window of pod {pod} towards {consumer} has no upper bound"),
+        _ => {
+            let pods = counted(len(pods.len()), "pod");
+            format!("the windows of {pods} towards {consumer} have no upper bound")
+        }
+    };
+    let Some((_, first)) = pods.first() else { return words(what, "", "") };
+    let first_why = reason(first);
+    let why = match pods.iter().all(|(_, why)| reason(why) == first_why) {
+        true => first_why,
+        false => format!("for example: {first_why}"),
+    };
+    words(what, why, remedy(first.kind(), denied))
+}
+
+/// Returns the remedy that gives such a window an upper bound.
+fn remedy(kind: NoBound, denied: &[String]) -> String {
+    let names = "let answers name their pod (podHeader, podBody, or the sidecar)";
+    match kind {
+        NoBound::NeverRouted => String::new(),
+        NoBound::NoNewConnections => {
+            "send a part of the requests on new connections (connections.mode: fresh or mixed)".to_owned()
+        }
+        NoBound::LoadEnded => "let the load go on for longer after the last termination, or raise its rate".to_owned(),
+        NoBound::TooFewConnections => {
+            "raise the rate of new connections, or let the load go on for longer after the termination".to_owned()
+        }
+        NoBound::PodExited => {
+            "set a preStop sleep longer than the window, so that the pod still answers when the gateway turns away \
+             (rolldrop tune does that)"
+                .to_owned()
+        }
+        NoBound::NotRandom => format!("{names}; through a Service, --evidence conntrack does it, too"),
+        NoBound::ProxyUnknown => proxy_unknown(denied),
+        NoBound::UrlUnknown => format!("{names}, or send the load to the Service (--target svc/NAME)"),
+        NoBound::Hole => "repeat the run: the record has to be whole between t0 and the bound".to_owned(),
+        NoBound::Unsettled => "wait longer after each termination: --settle-max".to_owned(),
+    }
+}
+
+/// Returns the remedy that lets a run learn what its Service proxy is.
+fn proxy_unknown(denied: &[String]) -> String {
+    let stated = "state it (--assume-service-proxy iptables or nftables), or let answers name their pod (podHeader, \
+                  podBody, or the sidecar)";
+    match denied {
+        [] => stated.to_owned(),
+        denied => format!("allow the run to {}; or {stated}", denied.join(", ")),
+    }
+}
+
+/// Says that a missing right hides the kind of Service proxy, with the consequence.
+pub(super) fn right_missing(denied: &[String], unbounded: usize, windows: u64) -> Words {
+    let cost = match unbounded {
+        0 => "no window of this run depends on it".to_owned(),
+        _ => format!(
+            "where no request names its pod, that shows whether connections are balanced at random: without it \
+             {unbounded} of {} have no upper bound, and no sleep is suggested",
+            counted(windows, "window")
+        ),
+    };
+    words(
+        "the mode of kube-proxy could not be read: a right is missing",
+        format!("the API server refused to let this run {}; {cost}", denied.join(", ")),
+        "allow these in a Role of kube-system (rbac.serviceProxy of the chart does), or state the mode: \
+         --assume-service-proxy iptables or nftables",
+    )
+}

@@ -1,0 +1,341 @@
+//! Words for each cause of lost requests, with its remedy.
+
+use super::super::format::counted;
+use super::{Words, advice, words};
+use rolldrop_explain::model::RunResult;
+use rolldrop_explain::model::account::{
+    CloseNotice, DnsTtl, Doubt, Endpoints, Finish, Hook, HookRepair, KeptAnswer, Loss, NotAccepting,
+    OnEachNode, Probe, SleepAdvice, TrafficPolicy,
+};
+
+/// Describes requests that were lost by one cause, with the reason and the remedy.
+pub(super) fn lost(requests: u64, by: &Loss, result: &RunResult) -> Words {
+    let what = format!("{}: {}", by.cause(), counted(requests, "request"));
+    let sleep = |advice: &SleepAdvice| sleep(advice, result);
+    match by {
+        Loss::RoutedToDeadPod { not_accepting: why, sleep: advice } => {
+            words(what, not_accepting(why), sleep(advice))
+        }
+        Loss::AcceptQueueReset { sleep: advice } => words(
+            what,
+            "the app closed its listener while connections waited in the accept queue",
+            sleep(advice),
+        ),
+        Loss::KilledInFlight(way) => words(
+            what,
+            "the app ended before it had answered the requests that it had accepted",
+            finish(*way),
+        ),
+        Loss::IdleCloseRace(notice) => words(
+            what,
+            "a server may close an idle connection at any time, also while a request is on its way",
+            idle(*notice),
+        ),
+        Loss::NoReadyEndpoint { is_of_node, endpoints: way } => {
+            words(what, none_ready(*is_of_node), endpoints(way))
+        }
+        Loss::NotReadyYet(missing) => {
+            words(what, "its endpoint was ready before its app served", probe(*missing))
+        }
+        Loss::GatewayToDeadPod { sleep: advice } => words(
+            what,
+            "a gateway sent requests to a pod that was ending, and answered with 502, 503, 504 or nothing",
+            format!("{}; and let the gateway retry requests that may be sent twice", sleep(advice)),
+        ),
+        Loss::GatewayNoServer { sleep: advice } => no_server(what, &sleep(advice)),
+        Loss::RefusedWhileEnding(notice) => refused(what, *notice),
+        Loss::Unattributed(doubts) => words(
+            what,
+            in_doubt(doubts),
+            "let responses name their pod (--pod-header, a sidecar) or use --evidence conntrack; lost.csv has each \
+             request with the causes that compete",
+        ),
+        Loss::H2Unprocessed => words(
+            what,
+            "the server closed an HTTP/2 connection while requests were on their way, and said that it had not processed \
+             them",
+            "clients that send them again, as HTTP/2 allows for any request; a server that announces the end of the \
+             connection one round trip before it",
+        ),
+        Loss::StaleFlow => stale_flow(what),
+        Loss::GatewayError => gateway_error(what),
+        Loss::RuleSwap => words(
+            what,
+            "a Service proxy replaced its rules, and the connection met one that was just going",
+            "no setting of the pod helps; clients that try again after a refused connection",
+        ),
+        Loss::Overload => words(
+            what,
+            "the app or the machine could not keep up, or packets were lost",
+            "lower the rate or add capacity; then measure again",
+        ),
+    }
+}
+
+/// Describes the generator's own stale flows.
+fn stale_flow(what: String) -> Words {
+    words(
+        what,
+        "the generator used a source port again: its earlier connection from there, of this run or of one before, got no \
+         answer, and for up to 120 s its connection-tracking entry sends the next one to the same pod, though the rules \
+         have changed; headline and limits do not count these requests",
+        "more source ports (net.ipv4.ip_local_port_range, load.sourcePorts) or a lower rate, so that 120 s use none twice",
+    )
+}
+
+/// Describes errors of a gateway that no pod's end explains.
+fn gateway_error(what: String) -> Words {
+    words(
+        what,
+        "a gateway status came back, and no pod was ending that explains it: a gateway, or the app itself, gave up on the \
+         request",
+        "see the gateway's own log; let it retry requests that may be sent twice. If it used idle connections again that \
+         the server was closing (HAProxy: SH, Envoy: UC, nginx: prematurely closed), set a keep-alive timeout of the \
+         server above the time for which the gateway keeps them",
+    )
+}
+
+/// Says why a pod that was ending no longer accepted connections.
+fn not_accepting(why: &NotAccepting) -> String {
+    let (kept, hook) = match why {
+        NotAccepting::Recreated(workload) => {
+            return format!(
+                "{workload} has strategy Recreate: its pods end at once, and no other takes their place until they are \
+                 gone"
+            );
+        }
+        NotAccepting::Killed => {
+            return "SIGKILL ended pods that still accepted connections, while the Service still routed to them"
+                .to_owned();
+        }
+        NotAccepting::EndedEarly => {
+            return "the app ended before its preStop sleep could be over, while the Service still routed to it"
+                .to_owned();
+        }
+        NotAccepting::Stopped { kept, hook } => (kept, hook),
+    };
+    let stops = match kept {
+        KeptAnswer::Unknown => "the app stops accepting connections on SIGTERM",
+        KeptAnswer::Answered => {
+            "the app closes its listener on SIGTERM, while it answers on kept connections"
+        }
+    };
+    match hook {
+        Hook::Failed => format!("{stops}, and the preStop hook that was to delay it failed"),
+        Hook::Unset => format!("{stops}, and nothing waits until the Service routes elsewhere"),
+        Hook::Sleep(s) => {
+            format!("{stops}, and its preStop sleep of {s} s did not last until the Service routed elsewhere")
+        }
+        Hook::Other => {
+            format!("{stops}, and its preStop hook did not last until the Service routed elsewhere")
+        }
+    }
+}
+
+/// Names the sleep that helps, as all forms of the report do.
+fn sleep(advice: &SleepAdvice, result: &RunResult) -> String {
+    let in_place = |hook: &HookRepair| match hook {
+        HookRepair::Unneeded => "",
+        HookRepair::Last => "first a hook that lasts (lifecycle.preStop.sleep); it has to be ",
+        HookRepair::Replace => "lifecycle.preStop.sleep in place of the hook that failed: ",
+    };
+    let serves_on = "or an app that keeps serving for that time after SIGTERM";
+    match advice {
+        SleepAdvice::Recreated(workload) => format!(
+            "strategy RollingUpdate with maxSurge for {workload}: under Recreate no sleep and no budget helps"
+        ),
+        SleepAdvice::Advised { hook, mode } => {
+            let advised = result.recommendation.iter().find(|recommendation| recommendation.mode == *mode);
+            let sleep = advised.and_then(advice::sleep_in_words).unwrap_or_default();
+            format!("{}{sleep}, {serves_on}", in_place(hook))
+        }
+        SleepAdvice::ProbeFirst { probe, requests } => probe_first(*probe, *requests),
+        SleepAdvice::AtLeast { hook, at_least_s, dns } => {
+            let longer = at_least_s.map_or_else(String::new, |s| format!(", longer than {s:.3} s"));
+            let dns = match dns {
+                Some(DnsTtl::Known(ttl_s)) => {
+                    format!(" (clients keep an answer of the DNS for its TTL of {ttl_s:.0} s)")
+                }
+                Some(DnsTtl::Unknown) => {
+                    " and the TTL for which clients keep an answer of the DNS".to_owned()
+                }
+                None => String::new(),
+            };
+            format!("{}a preStop sleep that outlasts the windows{longer}{dns}, {serves_on}", in_place(hook))
+        }
+    }
+}
+
+/// Names the probe that keeps traffic from pods that do not serve yet: another one if all are probed already.
+fn probe(probe: Probe) -> &'static str {
+    match probe {
+        Probe::Missing => "a readinessProbe that fails until the app serves",
+        Probe::TooEarly => {
+            "a readinessProbe that fails until the app serves what is requested: the one that is set succeeds before"
+        }
+    }
+}
+
+/// Says that this many requests met pods that did not serve yet.
+pub(super) fn probe_first(missing: Probe, requests: u64) -> String {
+    format!(
+        "first {}; then measure again: {} met pods that did not serve yet, which makes the windows look longer, too",
+        probe(missing),
+        counted(requests, "request")
+    )
+}
+
+/// Names the way to let a pod finish what it had accepted.
+fn finish(way: Finish) -> String {
+    let on_signal = "finish requests in flight on SIGTERM";
+    match way {
+        Finish::OnSignal => on_signal.to_owned(),
+        Finish::WithinGrace { longest_s } => format!(
+            "{on_signal}, within a terminationGracePeriodSeconds above preStop plus the longest request \
+             ({longest_s:.1} s)"
+        ),
+        Finish::Announced(notice) => format!("{on_signal}, and {} from then on", announces_close(notice)),
+    }
+}
+
+/// Says why no endpoint was ready.
+const fn none_ready(is_of_node: bool) -> &'static str {
+    match is_of_node {
+        true => {
+            "the node had no ready pod of its own then, and a node drops what comes if the Service's traffic policy is \
+             Local, whatever other nodes have"
+        }
+        false => "all pods of the Service were gone or not ready at the same time",
+    }
+}
+
+/// Names the way to keep an endpoint ready while pods end.
+fn endpoints(way: &Endpoints) -> String {
+    match way {
+        Endpoints::Deleted(workload) => format!(
+            "{workload} has to be there: it was deleted under load, and nothing that it sets keeps an endpoint then"
+        ),
+        Endpoints::Recreated(workload) => format!(
+            "strategy RollingUpdate with maxSurge for {workload}: Recreate ends all pods before the first new one starts"
+        ),
+        Endpoints::OnEachNode { policy, workload } => on_each_node(*policy, workload),
+        Endpoints::Unknown => {
+            "more replicas, and maxUnavailable: 0 for rollouts; a PodDisruptionBudget limits evictions"
+                .to_owned()
+        }
+        Endpoints::Rolling { workload, replicas, max_unavailable } => {
+            let rolling = match max_unavailable {
+                Some(set) if set != "0" => format!("maxUnavailable: 0 in its strategy ({set} is set)"),
+                _ => "maxUnavailable: 0 in its strategy".to_owned(),
+            };
+            match replicas {
+                Some(1) => format!(
+                    "more than one replica of {workload}, with {rolling}; a PodDisruptionBudget limits evictions, not \
+                     rollouts"
+                ),
+                _ => format!(
+                    "{rolling} for rollouts of {workload}; a PodDisruptionBudget limits evictions, not rollouts or \
+                     deletions"
+                ),
+            }
+        }
+    }
+}
+
+/// Names the way to keep a ready pod on each node while pods end.
+fn on_each_node(policy: TrafficPolicy, workload: &OnEachNode) -> String {
+    let in_place = match workload {
+        OnEachNode::DaemonSet(workload) => format!(
+            "maxSurge: 1 with maxUnavailable: 0 in the updateStrategy of {workload}, which starts a node's new pod before \
+             the old one ends (no pod may need a port of its node), and a preStop sleep until the rules have the new one"
+        ),
+        OnEachNode::Other(workload) => {
+            format!("two or more pods of {workload} on each node that gets connections")
+        }
+        OnEachNode::Unknown => "two or more pods on each node that gets connections".to_owned(),
+    };
+    let policy = match policy {
+        TrafficPolicy::External => "externalTrafficPolicy",
+        TrafficPolicy::Internal => "internalTrafficPolicy",
+    };
+    format!(
+        "{in_place}; or {policy}: Cluster. A preStop sleep alone only moves the gap; a load balancer that checks \
+         healthCheckNodePort leaves out nodes without a ready pod"
+    )
+}
+
+/// Returns the remedy against a server that closes idle connections: as it ends, at any other time, or both.
+fn idle(notice: Option<CloseNotice>) -> String {
+    let longer = "keep idle connections longer in the server than in what connects to it: a keep-alive timeout of the \
+                  server above its clients' idle timeout (load balancers often keep them for 60 s)";
+    match notice {
+        None => longer.to_owned(),
+        Some(notice) => format!("{}; {longer}", announces_close(notice)),
+    }
+}
+
+/// Names the way in which a server announces that it closes a connection.
+pub(super) const fn announces_close(notice: CloseNotice) -> &'static str {
+    match notice {
+        CloseNotice::Goaway => "send GOAWAY one round trip before the connection is closed",
+        CloseNotice::Either => "answer with Connection: close (HTTP/2: send GOAWAY) while draining",
+        CloseNotice::Header => "answer with Connection: close while draining",
+    }
+}
+
+/// Describes a gateway that had no server left.
+fn no_server(what: String, sleep: &str) -> Words {
+    words(
+        what,
+        "the gateway's health checks met pods that were ending and took out its last server: until one passed again it \
+         answered at once, though pods were ready; these requests are in no pod's window",
+        format!(
+            "let its checks fail more often before a server is down (fall) and pass fewer times before it is up (rise); \
+             more nodes or pods as its servers; externalTrafficPolicy: Local with a check of healthCheckNodePort, which \
+             knows the pods of each node; {sleep}, so that checks do not fail"
+        ),
+    )
+}
+
+/// Describes an app that refused requests itself.
+fn refused(what: String, notice: CloseNotice) -> Words {
+    words(
+        what,
+        "the app itself answered that it serves no more, after its pod's t0: on connections that it kept, or that it \
+         still accepted",
+        format!(
+            "serve what still arrives until the connections are closed, and {} (Fastify: return503OnClosing: false; \
+             Jetty, Undertow: no handler that refuses at shutdown)",
+            announces_close(notice)
+        ),
+    )
+}
+
+/// Lists the reasons why requests have no cause, with their numbers of requests, most frequent first.
+fn in_doubt(doubts: &[(Doubt, u64)]) -> String {
+    let mut doubts: Vec<(String, u64)> = doubts.iter().map(|(why, n)| (doubt(why), *n)).collect();
+    doubts.sort_by(|(a, of_a), (b, of_b)| of_b.cmp(of_a).then_with(|| a.cmp(b)));
+    match &doubts[..] {
+        [(only, _)] => only.clone(),
+        all => {
+            let each = all.iter().map(|(why, n)| format!("{}: {why}", counted(*n, "request")));
+            each.collect::<Vec<_>>().join("; ")
+        }
+    }
+}
+
+/// Says why no cause is given, as a fragment.
+fn doubt(doubt: &Doubt) -> String {
+    match doubt {
+        Doubt::Competing(causes) => {
+            let mut names: Vec<&str> = causes.iter().map(|cause| cause.as_str()).collect();
+            names.sort_unstable();
+            format!("{} compete, and none outweighs the others", names.join(" and "))
+        }
+        Doubt::PodWasWell => {
+            "the pod that it reached was not ending, and nothing else explains it".to_owned()
+        }
+        Doubt::NoFit => "a pod was ending, but its end does not explain such an outcome".to_owned(),
+        Doubt::NothingNear => "no pod was ending or starting that it could have reached".to_owned(),
+    }
+}
