@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::run::Ended;
 use rolldrop_explain::Class;
-use rolldrop_load::{Counts, ErrorStatuses};
+use rolldrop_load::{Counts, ErrorStatuses, Progress};
 use rolldrop_record::Outcome;
 
 /// Requests by [`Class`].
@@ -50,6 +51,12 @@ impl ByClass {
         others.chain(http).chain(grpc).collect()
     }
 
+    /// Counts the requests of a load, for one that ends when too many are dropped.
+    pub(super) fn ended_of(progress: &Progress) -> Ended {
+        let counted = Self::of(&progress.outcomes, &progress.error_statuses);
+        Ended { all: counted.ended(), dropped: counted.dropped }
+    }
+
     /// Returns the number of requests that ended as their user sees it: without those that were not sent or were cut
     /// off.
     pub(super) fn ended(&self) -> u64 {
@@ -64,5 +71,21 @@ impl ByClass {
             Class::NotSent => &mut self.not_sent,
             Class::Cancelled => &mut self.cancelled,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn app_errors_are_no_drops() {
+        let mut progress = Progress::default();
+        progress.outcomes.add(Outcome::Ok, 1600);
+        progress.outcomes.add(Outcome::ConnectRefused, 64);
+        progress.outcomes.add(Outcome::HttpError, 420);
+        progress.outcomes.add(Outcome::NotSent, 1000);
+        progress.error_statuses.http = BTreeMap::from([(500, 400), (503, 20)]);
+        assert_eq!(ByClass::ended_of(&progress), Ended { all: 2084, dropped: 84 });
     }
 }

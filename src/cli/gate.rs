@@ -7,10 +7,11 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::ValueEnum;
 
-use super::compare::{CompareArgs, sample};
+use super::analysis::{Given, analyse};
+use super::compare::CompareArgs;
 use super::exit::{Exit, Inconclusive};
 use super::formats::ResultFormat;
-use super::report::{Given, analyse};
+use super::samples::sample;
 use super::say::say;
 use rolldrop_explain::RunResult;
 use rolldrop_explain::model::{Check, CheckVerdict, Verdict};

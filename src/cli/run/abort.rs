@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, interval};
 
-use crate::cli::classes::ByClass;
+use super::job::Ended;
 use rolldrop_drive::coordinator::Losses;
 use rolldrop_load::{Control, Progress};
 use rolldrop_scenario::{Abort, Scenario};
@@ -14,12 +14,12 @@ use rolldrop_scenario::{Abort, Scenario};
 const PERIOD: Duration = Duration::from_millis(200);
 
 /// Watches a load until it loses too much, and returns how much that is. Never returns otherwise.
-pub(super) async fn too_much_dropped(limit: &Abort, control: &Control) -> String {
+pub(super) async fn too_much_dropped(limit: &Abort, lost: Lost<'_>) -> String {
     let mut drops = Drops { limit: *limit, seen: VecDeque::new() };
     let mut ticks = interval(PERIOD);
     loop {
         let now = ticks.tick().await;
-        if let Some(why) = drops.look(now, &control.progress()) {
+        if let Some(why) = drops.look(now, lost.ended()) {
             return why;
         }
     }
@@ -48,9 +48,7 @@ struct Drops {
 
 impl Drops {
     /// Returns the reason why the load must stop, if it must.
-    fn look(&mut self, now: Instant, progress: &Progress) -> Option<String> {
-        let counted = by_class(progress);
-        let (ended, dropped) = (counted.ended(), counted.dropped);
+    fn look(&mut self, now: Instant, Ended { all: ended, dropped }: Ended) -> Option<String> {
         // The period begins at the last look before it.
         while self.seen.get(1).is_some_and(|(at, ..)| now.duration_since(*at) >= self.limit.over) {
             self.seen.pop_front();
@@ -71,52 +69,41 @@ impl Drops {
 }
 
 /// Requests that a running load has lost.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Lost<'a> {
-    control: &'a Control,
+    pub(super) control: &'a Control,
+    pub(super) count: fn(&Progress) -> Ended,
 }
 
-impl<'a> Lost<'a> {
-    pub(super) fn of(control: &'a Control) -> Self {
-        Self { control }
+impl Lost<'_> {
+    fn ended(&self) -> Ended {
+        (self.count)(&self.control.progress())
     }
 }
 
 impl Losses for Lost<'_> {
     fn lost(&self) -> u64 {
-        by_class(&self.control.progress()).dropped
+        self.ended().dropped
     }
-}
-
-fn by_class(progress: &Progress) -> ByClass {
-    ByClass::of(&progress.outcomes, &progress.error_statuses)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rolldrop_record::Outcome;
 
     #[tokio::test(start_paused = true)]
     async fn recent_drop_share_aborts_load() {
         let limit = Abort { share: 0.05, over: Duration::from_secs(10), requests: 50 };
         let mut drops = Drops { limit, seen: VecDeque::new() };
         let begun = Instant::now();
-        let mut look = |s: u64, ok: u64, refused: u64, errors: &[(u16, u64)]| {
-            let mut progress = Progress::default();
-            progress.outcomes.add(Outcome::Ok, ok);
-            progress.outcomes.add(Outcome::ConnectRefused, refused);
-            progress.outcomes.add(Outcome::HttpError, errors.iter().map(|(_, count)| count).sum());
-            progress.outcomes.add(Outcome::NotSent, 1000);
-            progress.error_statuses.http = errors.iter().copied().collect();
-            drops.look(begun + Duration::from_secs(s), &progress)
-        };
-        assert_eq!(look(0, 0, 10, &[]), None, "too few to say");
-        assert_eq!(look(1, 1000, 40, &[]), None);
-        assert_eq!(look(5, 1500, 60, &[(500, 400)]), None, "the app's own errors are no drops");
+        let mut look =
+            |s: u64, all, dropped| drops.look(begun + Duration::from_secs(s), Ended { all, dropped });
+        assert_eq!(look(0, 10, 10), None, "too few to say");
+        assert_eq!(look(1, 1040, 40), None);
+        assert_eq!(look(5, 1960, 60), None);
         // Drops before the period do not count.
-        assert_eq!(look(16, 1600, 64, &[(500, 400)]), None);
-        let why = look(17, 1600, 64, &[(500, 400), (503, 20)]).unwrap();
+        assert_eq!(look(16, 2064, 64), None);
+        let why = look(17, 2084, 84).unwrap();
         assert_eq!(why, "24 of the last 124 requests were dropped (19.4 %, limit 5.0 % over 10 s)");
     }
 }

@@ -43,9 +43,20 @@ impl AdminSecret {
     }
 }
 
+/// Makes a token that nobody can guess.
+pub(super) fn random_token() -> AdminToken {
+    AdminToken::of_bytes(rand::random())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn admin_token_is_random() {
+        let (a, b) = (random_token(), random_token());
+        assert!(a != b && a.as_str().len() == 64);
+    }
 
     #[test]
     fn admin_secret_covers_referring_namespaces() {

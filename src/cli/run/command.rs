@@ -9,26 +9,27 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
 use tokio::process::Child;
 use tokio_util::sync::CancellationToken;
+
+use super::error::RunError;
 
 /// Time that an interrupted command may take to end before it is killed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A command whose program exists.
 #[derive(Debug)]
-pub(in crate::cli) struct UserCommand {
+pub(super) struct UserCommand {
     program: PathBuf,
     words: Vec<OsString>,
 }
 
 impl UserCommand {
     /// Finds the program; `None` where there are no words.
-    pub(super) fn find(words: Vec<OsString>) -> anyhow::Result<Option<Self>> {
+    pub(super) fn find(words: Vec<OsString>) -> Result<Option<Self>, RunError> {
         let Some(name) = words.first() else { return Ok(None) };
-        let program = find_program(name)
-            .with_context(|| format!("failed to find the command {}", name.to_string_lossy()))?;
+        let failed = || format!("failed to find the command {}", name.to_string_lossy());
+        let program = find_program(name).map_err(RunError::failed(failed()))?;
         Ok(Some(Self { program, words }))
     }
 
@@ -93,11 +94,11 @@ fn signal(child: &Child, which: Signal) {
 fn signal(_child: &Child, _which: Signal) {}
 
 /// Finds a program by its path, or by its name in PATH, as a shell does.
-fn find_program(name: &OsStr) -> anyhow::Result<PathBuf> {
+fn find_program(name: &OsStr) -> Result<PathBuf, &'static str> {
     let path = Path::new(name);
     if path.components().count() > 1 {
         if !is_program(path) {
-            bail!("it does not exist, or is not executable");
+            return Err("it does not exist, or is not executable");
         }
         return Ok(path.to_owned());
     }
@@ -105,7 +106,7 @@ fn find_program(name: &OsStr) -> anyhow::Result<PathBuf> {
     std::env::split_paths(&folders)
         .map(|folder| folder.join(name))
         .find(|path| is_program(path))
-        .context("it is in no folder of PATH; shell built-ins need a shell: -- sh -c '...'")
+        .ok_or("it is in no folder of PATH; shell built-ins need a shell: -- sh -c '...'")
 }
 
 #[cfg(unix)]
@@ -128,7 +129,7 @@ mod tests {
         let find = |name: &str| UserCommand::find(vec![name.into()]);
         assert!(find("sh").unwrap().unwrap().program.is_absolute());
         assert!(find("/bin/sh").unwrap().is_some());
-        let error = |name: &str| format!("{:#}", find(name).unwrap_err());
+        let error = |name: &str| find(name).unwrap_err().in_words();
         assert!(error("no-such-command").contains("in no folder of PATH"), "{}", error("no-such-command"));
         assert!(error("/etc/passwd").contains("not executable"));
         assert!(UserCommand::find(Vec::new()).unwrap().is_none());

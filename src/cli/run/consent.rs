@@ -1,17 +1,15 @@
 //! Consent to a run's changes of a cluster: rules for changes without asking, and the question.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 
-use anyhow::{Context, bail};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio_util::sync::CancellationToken;
 
-use super::Interrupted;
+use super::error::RunError;
 use super::intent::Intent;
-use crate::cli::progress::Progress;
-use crate::cli::signals::Interrupts;
+use rolldrop_drive::Operator;
 use rolldrop_drive::cluster::{Cluster, Origin};
 use rolldrop_drive::coordinator::Plan;
 use rolldrop_scenario::Scenario;
@@ -41,47 +39,47 @@ pub(in crate::cli) enum Naming {
 }
 
 /// Refuses namespaces of the system.
-pub(super) fn check_namespaces(namespace: &str, scenario: &Scenario) -> anyhow::Result<()> {
+pub(in crate::cli) fn check_namespaces(namespace: &str, scenario: &Scenario) -> Result<(), RunError> {
     let of_manifests =
         scenario.manifests.iter().filter_map(|object| object["metadata"]["namespace"].as_str());
     match of_manifests.chain([namespace]).find(|namespace| SYSTEM.contains(namespace)) {
-        Some(namespace) => {
-            bail!("namespace {namespace} is the cluster's own: nothing is disrupted there; name another (-n)")
-        }
+        Some(namespace) => Err(RunError::Refused(format!(
+            "namespace {namespace} is the cluster's own: nothing is disrupted there; name another (-n)"
+        ))),
         None => Ok(()),
     }
 }
 
 /// Shows what the run will do, and continues only with consent.
-pub(super) async fn ask(
+pub(in crate::cli) async fn ask(
     plan: &Plan,
     cluster: &Cluster,
     namespace: &str,
     intent: &Intent<'_>,
-    progress: &Progress,
-    interrupts: &Interrupts,
-) -> anyhow::Result<()> {
-    plan.own.iter().for_each(|own| progress.say(&format!("this run {own}")));
+    operator: &Operator,
+) -> Result<(), RunError> {
+    let viewer = &operator.viewer;
+    plan.own.iter().for_each(|own| viewer.say(&format!("this run {own}")));
     if plan.effects.is_empty() {
         return Ok(());
     }
     let Some(origin) = cluster.origin() else {
-        plan.effects.iter().for_each(|effect| progress.say(&format!("this run {effect}")));
+        plan.effects.iter().for_each(|effect| viewer.say(&format!("this run {effect}")));
         return Ok(());
     };
     let Consent::Asked(naming) = intent.consent else { return Ok(()) };
     if naming == Naming::Current {
         let (effects, flag) = (plan.effects.join("; "), flag_of(Some(&origin)));
-        bail!(
+        return Err(RunError::Refused(format!(
             "the run would change a cluster that is not named ({effects}): add {flag} if it is the right one"
-        );
+        )));
     }
-    progress.note(&format!("on {}, in namespace {namespace}:", cluster.title().unwrap_or_default()));
-    plan.effects.iter().for_each(|effect| progress.note(&format!("this run {effect}")));
-    if intent.yes {
+    viewer.note(&format!("on {}, in namespace {namespace}:", cluster.title().unwrap_or_default()));
+    plan.effects.iter().for_each(|effect| viewer.note(&format!("this run {effect}")));
+    if intent.options.yes {
         return Ok(());
     }
-    confirm(progress, interrupts).await
+    confirm(operator).await
 }
 
 /// Returns the option that names a cluster.
@@ -96,19 +94,22 @@ pub(in crate::cli) fn flag_of(origin: Option<&Origin>) -> String {
 ///
 /// # Errors
 /// Fails if the answer is no, or there is nobody to ask.
-pub(in crate::cli) async fn confirm(progress: &Progress, interrupts: &Interrupts) -> anyhow::Result<()> {
+pub(in crate::cli) async fn confirm(operator: &Operator) -> Result<(), RunError> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        bail!("there is no terminal to ask on: add --yes, or look at it first with --dry-run");
+        let why = "there is no terminal to ask on: add --yes, or look at it first with --dry-run";
+        return Err(RunError::Refused(why.to_owned()));
     }
-    progress.hidden(|| write!(io::stderr(), "rolldrop: go on? [y/N] ")).context("failed to ask")?;
-    match line(interrupts.stop.clone()).await?.ok_or(Interrupted)?.trim() {
+    operator.viewer.ask("go on? [y/N]").map_err(RunError::failed("failed to ask"))?;
+    let answer = line(operator.interrupts.stop.clone()).await;
+    let answer = answer.map_err(RunError::failed("failed to read the answer"))?;
+    match answer.ok_or(RunError::Interrupted)?.trim() {
         "y" | "Y" | "yes" => Ok(()),
-        _ => bail!("not confirmed: nothing was changed"),
+        _ => Err(RunError::Refused("not confirmed: nothing was changed".to_owned())),
     }
 }
 
 /// Reads a line from the terminal; `None` if the run is stopped first.
-async fn line(stop: CancellationToken) -> anyhow::Result<Option<String>> {
+async fn line(stop: CancellationToken) -> io::Result<Option<String>> {
     let reading = tokio::task::spawn_blocking(move || {
         let stdin = io::stdin();
         // A terminal has something to read once a line is complete.
@@ -125,5 +126,5 @@ async fn line(stop: CancellationToken) -> anyhow::Result<Option<String>> {
         }
         Ok(None)
     });
-    reading.await?.context("failed to read the answer")
+    reading.await?
 }

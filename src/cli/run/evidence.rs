@@ -2,13 +2,12 @@
 
 use std::process::Stdio;
 
-use anyhow::{Context, bail};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-use super::Interrupted;
+use super::error::RunError;
 use super::sending::load_workers;
-use crate::cli::signals::Interrupts;
+use rolldrop_drive::Interrupts;
 use rolldrop_drive::cluster::Cluster;
 use rolldrop_drive::coordinator::Caller;
 use rolldrop_scenario::Scenario;
@@ -22,7 +21,7 @@ pub(in crate::cli) async fn why_no_evidence(
     cluster: &Cluster,
     caller: &Caller,
     interrupts: &Interrupts,
-) -> anyhow::Result<Option<String>> {
+) -> Result<Option<String>, RunError> {
     if load_workers(scenario, cluster, caller).await?.is_some() {
         return Ok(Some("the load comes from pods, which would have to be privileged".to_owned()));
     }
@@ -31,39 +30,44 @@ pub(in crate::cli) async fn why_no_evidence(
 
 /// Asks a process that runs where the load will come from. Pods that send a load check by themselves before it begins,
 /// because nothing else runs where they will be.
-pub(super) async fn check(
+pub(in crate::cli) async fn check(
     scenario: &Scenario,
     cluster: &Cluster,
     load_workers: Option<usize>,
     interrupts: &Interrupts,
-) -> anyhow::Result<()> {
+) -> Result<(), RunError> {
     if load_workers.is_some() {
         return Ok(());
     }
     match missing(scenario, cluster, interrupts).await? {
         None => Ok(()),
-        Some(why) => bail!(why),
+        Some(why) => Err(RunError::Refused(why)),
     }
+}
+
+/// Returns the command of this program where the load comes from.
+pub(in crate::cli) fn own_command(cluster: &Cluster) -> Result<Command, RunError> {
+    let command = std::env::current_exe().and_then(|program| cluster.command(&program));
+    command.map_err(RunError::failed("failed to find this program"))
 }
 
 async fn missing(
     scenario: &Scenario,
     cluster: &Cluster,
     interrupts: &Interrupts,
-) -> anyhow::Result<Option<String>> {
+) -> Result<Option<String>, RunError> {
     let Some(evidence) = scenario.load.settings.evidence else { return Ok(None) };
-    let program = std::env::current_exe().context("failed to find this program")?;
-    let mut command = cluster.command(&program).context("failed to find this program")?;
+    let mut command = own_command(cluster)?;
     command.args(["load-worker", "--check-evidence", evidence.as_str()]);
     refusal(command, &[], interrupts).await
 }
 
 /// Runs a check in a process where the load will come from, and returns its objection; `None` if it has none.
-pub(super) async fn refusal(
+pub(in crate::cli) async fn refusal(
     mut command: Command,
     input: &[u8],
     interrupts: &Interrupts,
-) -> anyhow::Result<Option<String>> {
+) -> Result<Option<String>, RunError> {
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
     let checking = async {
         let mut child = command.spawn()?;
@@ -73,8 +77,10 @@ pub(super) async fn refusal(
         }
         child.wait_with_output().await
     };
-    let Some(output) = interrupts.stop.run_until_cancelled(checking).await else { bail!(Interrupted) };
-    let output = output.context("failed to check where the load comes from")?;
+    let Some(output) = interrupts.stop.run_until_cancelled(checking).await else {
+        return Err(RunError::Interrupted);
+    };
+    let output = output.map_err(RunError::failed("failed to check where the load comes from"))?;
     if output.status.success() {
         return Ok(None);
     }

@@ -7,29 +7,17 @@ use serde_json::Value;
 
 use super::admin_secret::AdminSecret;
 use super::consent::{self, Consent};
-use super::sending::Collecting;
-use super::{Extras, interruption, looks};
-use rolldrop_drive::coordinator::{Caller, GitOps, LiveChanges, Plan, Sidecar, Whose, Work};
-use rolldrop_record::service_proxy::ServiceProxy;
+use super::error::RunError;
+use super::job::{Extras, Options};
+use rolldrop_drive::coordinator::{Caller, LiveChanges, Plan, Sidecar, Whose, Work};
 use rolldrop_scenario::{Place, Scenario, Workload};
 
 /// Settings that the command line adds to the scenario.
 pub(super) struct Intent<'a> {
-    /// The image of a sidecar for live pods.
-    pub(super) image: &'a str,
-    pub(super) gitops: GitOps,
+    pub(super) options: &'a Options,
     /// The Secret with the token of the sidecars; present if any are added.
     pub(super) admin_secret: Option<&'a AdminSecret>,
     pub(super) consent: Consent,
-    /// `--yes`.
-    pub(super) yes: bool,
-    pub(super) collecting: &'a Collecting,
-    /// The share of its processors' time that this machine may have in use, if not the stated limit.
-    pub(super) max_busy: Option<f64>,
-    /// Implementation of Services, as stated by the user.
-    pub(super) service_proxy: Option<&'a ServiceProxy>,
-    /// True if the run writes to an object of its own while pods may end.
-    pub(super) beats: bool,
     /// Settings that only some commands add.
     pub(super) extras: &'a Extras<'a>,
 }
@@ -38,10 +26,16 @@ pub(super) struct Intent<'a> {
 const OPEN_END: Duration = Duration::from_secs(24 * 3600);
 
 impl Intent<'_> {
+    /// Returns the image of sidecars for live pods, and of pods that send the load.
+    pub(super) fn image(&self) -> &str {
+        self.options.image.as_deref().unwrap_or("rolldrop")
+    }
+
     /// Returns the maximum length of a load that ends with a command, or when the gate is decided; `None` if it has an
     /// end of its own.
     pub(super) fn open_end(&self, scenario: &Scenario) -> Option<Duration> {
-        let most = self.extras.looks.as_ref().map(|looks| u32::try_from(looks.most()).unwrap_or(u32::MAX));
+        let most =
+            self.extras.looks.as_ref().map(|looks| u32::try_from(looks.looks.most()).unwrap_or(u32::MAX));
         let rounds = most.map(|most| scenario.load.duration().saturating_mul(most).saturating_add(OPEN_END));
         let is_open = self.extras.command.is_some() || self.extras.covering.is_some();
         is_open.then_some(OPEN_END).or(rounds)
@@ -53,7 +47,7 @@ impl Intent<'_> {
         scenario: &Scenario,
         caller: &Caller,
         load_workers: Option<usize>,
-    ) -> anyhow::Result<Plan> {
+    ) -> Result<Plan, RunError> {
         consent::check_namespaces(&caller.namespace, scenario)?;
         let has_command = self.extras.command.is_some();
         let secrets = self.secrets(scenario, &caller.namespace);
@@ -64,12 +58,12 @@ impl Intent<'_> {
             live,
             has_command,
             has_rounds: self.extras.looks.is_some() || self.extras.covering.is_some(),
-            beats: self.beats,
+            beats: self.options.beats,
             load_workers,
             holder: self.extras.holder,
         };
-        let mut plan = caller.plan(&work).await.map_err(interruption)?;
-        plan.effects.extend(self.extras.looks.as_ref().map(looks::in_words));
+        let mut plan = caller.plan(&work).await.map_err(RunError::interruption)?;
+        plan.effects.extend(self.extras.looks.as_ref().map(|looks| looks.in_words.clone()));
         Ok(plan)
     }
 
@@ -99,7 +93,7 @@ impl Intent<'_> {
             return None;
         }
         let admin_token = self.admin_secret.map(|secret| &secret.key);
-        let sidecar = admin_token.map(|admin_token| Sidecar { image: self.image, admin_token });
+        let sidecar = admin_token.map(|admin_token| Sidecar { image: self.image(), admin_token });
         if sidecar.is_none() && self.extras.ending.is_none() {
             return None;
         }
@@ -108,6 +102,6 @@ impl Intent<'_> {
             Place::Service { .. } => None,
         });
         let whose = Whose { services, workloads, urls: urls.collect() };
-        Some(LiveChanges { whose, sidecar, ending: self.extras.ending, gitops: self.gitops })
+        Some(LiveChanges { whose, sidecar, ending: self.extras.ending, gitops: self.options.gitops })
     }
 }

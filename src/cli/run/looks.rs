@@ -1,15 +1,22 @@
 //! `--inconclusive extend`: whether a run can continue while its gate is inconclusive, and the number of looks at it.
 //!
-//! [`super::rounds`] carries out the rounds and looks.
+//! The run carries out the rounds; a look reads what is recorded so far.
 
 use anyhow::bail;
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
+use tokio::task::spawn_blocking;
 
+use super::error::RunError;
+use super::rounds::{Gate, Look, PlannedLooks, SoFar};
+use crate::cli::analysis;
 use crate::cli::exit::Inconclusive;
-use rolldrop_explain::model::ALPHA;
-use rolldrop_explain::model::figures::percent;
-use rolldrop_judge::spending;
-use rolldrop_record::Looks;
+use rolldrop_explain::RunResult;
+use rolldrop_explain::model::figures::{counted, len, percent};
+use rolldrop_explain::model::{ALPHA, CheckVerdict, Verdict};
+use rolldrop_judge::{gate, spending};
 use rolldrop_record::load::{Length, Pace};
+use rolldrop_record::{Expect, Looks, RunInfo};
 use rolldrop_scenario::{Scenario, ScenarioError};
 
 /// The most looks, if the user names no other number.
@@ -19,7 +26,7 @@ const MOST: u16 = 4;
 ///
 /// # Errors
 /// Fails if the run is to continue while its gate is inconclusive, and cannot.
-pub(super) fn planned(
+pub(in crate::cli) fn planned(
     inconclusive: Option<Inconclusive>,
     most: Option<u16>,
     scenario: &Scenario,
@@ -71,7 +78,7 @@ fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
 }
 
 /// Describes the planned looks.
-pub(super) fn in_words(looks: &Looks) -> String {
+pub(in crate::cli) fn in_words(looks: &Looks) -> String {
     let confidences: Vec<String> = looks.alphas.iter().map(|alpha| percent(1.0 - alpha)).collect();
     format!(
         "repeats its disruptions while its gate is inconclusive: up to {} rounds, with a look after each; the looks \
@@ -80,6 +87,58 @@ pub(super) fn in_words(looks: &Looks) -> String {
         percent(ALPHA),
         confidences.join(", ")
     )
+}
+
+/// Returns how a run looks at its gate.
+pub(in crate::cli) fn of_gate(looks: Looks) -> PlannedLooks<'static> {
+    let title = |looks: &Looks| {
+        format!("look {} of {}, at {} confidence", looks.at, looks.most(), percent(1.0 - looks.alpha()))
+    };
+    let in_words = in_words(&looks);
+    PlannedLooks { looks, in_words, title, look: &LookAtGate }
+}
+
+struct LookAtGate;
+
+impl Look<Gate> for LookAtGate {
+    fn look(&self, so_far: SoFar) -> LocalBoxFuture<'_, Result<Option<Gate>, RunError>> {
+        async { Ok(result_of(so_far).await?.map(|result| gate_of(&result))) }.boxed_local()
+    }
+}
+
+/// Analyses the record of a run so far; `None` if it lacks requests that it needs.
+///
+/// # Errors
+/// Fails if it cannot be read.
+pub(in crate::cli) async fn result_of(so_far: SoFar) -> Result<Option<RunResult>, RunError> {
+    spawn_blocking(|| analyse(so_far)).await.map_err(RunError::other)?
+}
+
+fn analyse(SoFar { run_dir, info, until, is_last }: SoFar) -> Result<Option<RunResult>, RunError> {
+    let recorded = run_dir.recorded();
+    let (mut log, tables) = recorded.map_err(RunError::failed("failed to read what is recorded so far"))?;
+    // Only the end of the run shows whether its record is complete.
+    let expect = Expect { validity: None, ..info.expect.clone() };
+    (log.info, log.torn) = (RunInfo { complete: true, ..info }, Vec::new());
+    let analysed = analysis::analyse_recorded(log, tables, &expect)?;
+    let timeline = &analysed.timeline;
+    let is_whole = timeline.load_ended >= until && timeline.hole_in(timeline.origin, until).is_none();
+    Ok((is_whole || is_last).then_some(analysed.analysis.result))
+}
+
+fn gate_of(result: &RunResult) -> Gate {
+    let after = counted(len(result.terminations.len()), "termination");
+    if let Verdict::Invalid { why } = &result.verdict {
+        return Gate::Settled(format!("the measurement is invalid after {after}: {}", why.join("; ")));
+    }
+    match gate::verdict(&result.checks) {
+        CheckVerdict::Pass => Gate::Settled(format!("the gate passed after {after}")),
+        CheckVerdict::Fail => Gate::Settled(format!("the gate failed after {after}")),
+        CheckVerdict::Inconclusive => {
+            let open = result.checks.iter().filter(|check| check.verdict == CheckVerdict::Inconclusive);
+            Gate::Inconclusive(open.map(|check| check.name.clone()).collect())
+        }
+    }
 }
 
 #[cfg(test)]

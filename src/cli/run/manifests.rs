@@ -3,11 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::Context;
 use serde_json::Value;
 
-use super::admin_secret::AdminSecret;
-use crate::cli::{admin_token, say::say};
+use super::admin_secret::{AdminSecret, random_token};
+use super::error::RunError;
 use rolldrop_drive::coordinator;
 use rolldrop_record::wire::AdminToken;
 use rolldrop_scenario::{Place, Scenario};
@@ -18,11 +17,12 @@ use rolldrop_sidecar::inject::{self, InjectError};
 pub(super) fn inject_sidecar(
     scenario: &mut Scenario,
     token: &mut Option<AdminToken>,
-) -> anyhow::Result<Option<AdminSecret>> {
+    note: impl Fn(&str),
+) -> Result<Option<AdminSecret>, RunError> {
     if !scenario.inject_sidecar {
         return Ok(None);
     }
-    let secret = AdminSecret::new(token.get_or_insert_with(admin_token::random).clone());
+    let secret = AdminSecret::new(token.get_or_insert_with(random_token).clone());
     // By number, as every version that has native sidecars takes it.
     let kubernetes = inject::KubernetesVersion::NATIVE_SIDECARS;
     let options = inject::Options::of_a_run("rolldrop".into(), kubernetes, secret.key.clone());
@@ -32,7 +32,10 @@ pub(super) fn inject_sidecar(
     match inject::inject_into(&mut objects, &options) {
         // Live pods get the sidecar in this case.
         Err(InjectError::NoWorkload { .. }) => {}
-        injected => injected.context("spec.sidecar.inject")?.left.iter().for_each(|note| say(note)),
+        injected => {
+            let injected = injected.map_err(RunError::failed("spec.sidecar.inject"))?;
+            injected.left.iter().for_each(|left| note(left));
+        }
     }
     for (place, object) in places.into_iter().zip(objects) {
         scenario.manifests[place] = object;
@@ -115,7 +118,7 @@ spec:
         );
         let parsed = rolldrop_scenario::parse::<serde_json::Value>(&yaml, "shop.yaml", ".".as_ref(), &[]);
         let mut scenario = parsed.expect("a scenario").scenario;
-        inject_sidecar(&mut scenario, &mut None).expect("the sidecar");
+        inject_sidecar(&mut scenario, &mut None, |_| {}).expect("the sidecar");
         let has_it = |object: &&Value| object["spec"]["template"]["spec"]["initContainers"].is_array();
         let name = |object: &Value| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         scenario.manifests.iter().filter(has_it).map(name).collect()

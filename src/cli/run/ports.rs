@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use anyhow::Context;
 use tokio::process::Command;
 
-use super::evidence::refusal;
-use super::interruption;
+use super::error::RunError;
+use super::evidence::{own_command, refusal};
 use super::settings::{expected_targets, load_settings};
-use crate::cli::signals::Interrupts;
+use rolldrop_drive::Interrupts;
 use rolldrop_drive::cluster::Cluster;
 use rolldrop_drive::coordinator::Caller;
 use rolldrop_load::process::protocol::Prepare;
@@ -22,16 +21,18 @@ use rolldrop_scenario::Scenario;
 ///
 /// # Errors
 /// Fails if there are too few ports, or the check was interrupted.
-pub(super) async fn check(
+pub(in crate::cli) async fn check(
     scenario: &Scenario,
     cluster: &Cluster,
     caller: &Caller,
     load_workers: Option<usize>,
     open_end: Option<Duration>,
     interrupts: &Interrupts,
-) -> anyhow::Result<()> {
+) -> Result<(), RunError> {
     // For a target that has no address yet, the load checks when it is prepared.
-    let Some(remotes) = caller.expected_remotes(scenario).await.map_err(interruption)? else { return Ok(()) };
+    let Some(remotes) = caller.expected_remotes(scenario).await.map_err(RunError::interruption)? else {
+        return Ok(());
+    };
     let mut targets = expected_targets(scenario);
     for (target, remote) in targets.iter_mut().zip(&remotes) {
         if let Some(remote) = remote {
@@ -42,14 +43,16 @@ pub(super) async fn check(
     if let Some(end) = open_end {
         settings.pace = settings.pace.held_until(end);
     }
-    let (order, program) = (order(settings, load_workers), std::env::current_exe());
-    let program = program.context("failed to find this program")?;
     let mut command = match load_workers {
-        None => cluster.command(&program).context("failed to find this program")?,
-        Some(_) => Command::new(program),
+        None => own_command(cluster)?,
+        Some(_) => {
+            let program = std::env::current_exe();
+            Command::new(program.map_err(RunError::failed("failed to find this program"))?)
+        }
     };
     command.args(["load-worker", "--check-ports"]);
-    let input = serde_json::to_vec(&order).context("failed to write the load")?;
+    let input = serde_json::to_vec(&order(settings, load_workers));
+    let input = input.map_err(RunError::failed("failed to write the load"))?;
     let Some(mut why) = refusal(command, &input, interrupts).await? else { return Ok(()) };
     for (target, remote) in scenario.targets.iter().zip(&remotes) {
         // A target that has no address yet has a stand-in.

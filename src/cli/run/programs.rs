@@ -9,6 +9,7 @@ use futures::future::LocalBoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use super::command::UserCommand;
+use super::error::RunError;
 use super::under_load::Measuring;
 use rolldrop_drive::coordinator::Programs;
 use rolldrop_scenario::{Action, Disruption, Scenario};
@@ -22,7 +23,7 @@ pub(super) struct UserPrograms<'a> {
 }
 
 impl<'a> UserPrograms<'a> {
-    pub(super) fn new(measuring: Measuring<'a>) -> anyhow::Result<Self> {
+    pub(super) fn new(measuring: Measuring<'a>) -> Result<Self, RunError> {
         let mut found = HashMap::new();
         for (_, words) in commands(&measuring.scenario.disruptions) {
             found.extend(find(words)?.map(|command| (words, command)));
@@ -44,17 +45,17 @@ impl Programs for UserPrograms<'_> {
 }
 
 /// Checks that the scenario's programs exist.
-pub(super) fn check(scenario: &Scenario) -> anyhow::Result<()> {
+pub(super) fn check(scenario: &Scenario) -> Result<(), RunError> {
     for (number, words) in commands(&scenario.disruptions) {
         if let Err(error) = find(words) {
             let key = format!("spec.disruptions[{number}].command");
-            return Err(scenario.invalid(&key, format!("{error:#}")).into());
+            return Err(scenario.invalid(&key, error.in_words()).into());
         }
     }
     Ok(())
 }
 
-fn find(words: &[String]) -> anyhow::Result<Option<UserCommand>> {
+fn find(words: &[String]) -> Result<Option<UserCommand>, RunError> {
     UserCommand::find(words.iter().map(OsString::from).collect())
 }
 

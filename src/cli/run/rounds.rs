@@ -2,27 +2,21 @@
 //! same disruptions under one load, and a look at the record after each.
 //!
 //! A look reads the run directory as far as it is written, while the load continues; rows that workers in the cluster
-//! hold are fetched for it. It decides only whether there is another round: the run is judged by its whole record, as
-//! every run is, with the confidence of its last look.
+//! hold are fetched for it. It decides only whether there is another round, and whoever judges runs looks: the run is
+//! judged by its whole record, as every run is, with the confidence of its last look.
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use tokio::task::spawn_blocking;
+use futures::future::LocalBoxFuture;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::error::RunError;
 use super::under_load::Measuring;
-use super::{Covering, interruption};
-use crate::cli::report;
-use rolldrop_drive::coordinator::Workloads;
-use rolldrop_explain::model::ALPHA;
-use rolldrop_explain::model::figures::{counted, len, percent};
-use rolldrop_explain::model::{CheckVerdict, RunResult, Verdict};
-use rolldrop_judge::gate;
+use rolldrop_drive::coordinator::{ALPHA, Workloads};
 use rolldrop_load as load;
 use rolldrop_load::remote::collect::early::{Arrived, EarlyRows};
 use rolldrop_record::parts::PART_AGE;
-use rolldrop_record::{Expect, Looks, Rounds, RoundsEnd, RunDir, RunInfo, Stamp};
+use rolldrop_record::{Looks, Rounds, RoundsEnd, RunDir, RunInfo, Stamp};
 use rolldrop_scenario::Until;
 
 /// Maximum time from the end of a request until its row is in a closed part.
@@ -34,25 +28,92 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Time, beyond that of a request, after which a look uses the rows that have arrived.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Looks at the gate of a run that continues while it is inconclusive.
+#[derive(Clone)]
+pub(in crate::cli) struct PlannedLooks<'a> {
+    /// The looks, whose errors are fixed before the start.
+    pub(in crate::cli) looks: Looks,
+    /// Description of them.
+    pub(in crate::cli) in_words: String,
+    /// Names the look that judges the run.
+    pub(in crate::cli) title: fn(&Looks) -> String,
+    pub(in crate::cli) look: &'a dyn Look<Gate>,
+}
+
+/// Result of a look at a gate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cli) enum Gate {
+    /// It is inconclusive, by these checks.
+    Inconclusive(Vec<String>),
+    /// Another round would not change it, as text.
+    Settled(String),
+}
+
+/// Settings of a run that continues until its windows cover enough.
+#[derive(Clone, Copy)]
+pub(in crate::cli) struct Covering<'a> {
+    pub(in crate::cli) most_rounds: usize,
+    pub(in crate::cli) look: &'a dyn Look<Coverage>,
+}
+
+/// Result of a look at the windows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cli) enum Coverage {
+    /// The measurement is invalid and will stay so, for this reason.
+    Invalid(String),
+    Counted {
+        /// Pods that have ended.
+        terminations: usize,
+        /// Units that count so far.
+        counted: usize,
+        /// Number of these that it takes.
+        needed: usize,
+        /// Progress, in words.
+        said: String,
+        /// Number of pods that the next round ends, or the reason why there is none.
+        next: Result<usize, (RoundsEnd, String)>,
+    },
+}
+
+/// Looks at the record of a run that lasts.
+pub(in crate::cli) trait Look<T> {
+    /// Judges what is recorded so far; `None` if rows are missing that may still come.
+    ///
+    /// # Errors
+    /// Fails if the record cannot be read.
+    fn look(&self, so_far: SoFar) -> LocalBoxFuture<'_, Result<Option<T>, RunError>>;
+}
+
+/// The record of a run that lasts.
+#[derive(Debug)]
+pub(in crate::cli) struct SoFar {
+    pub(in crate::cli) run_dir: RunDir,
+    pub(in crate::cli) info: RunInfo,
+    /// Time up to which the look needs all requests.
+    pub(in crate::cli) until: Stamp,
+    /// True if it must do with those that are here.
+    pub(in crate::cli) is_last: bool,
+}
+
 /// A load that is sent while a run makes its rounds.
 #[derive(Clone, Copy)]
-pub(super) struct Sent<'a> {
-    pub(super) control: &'a load::Control,
+pub(in crate::cli) struct Sent<'a> {
+    pub(in crate::cli) control: &'a load::Control,
     /// run.json as it is at the beginning of the run.
-    pub(super) info: &'a RunInfo,
+    pub(in crate::cli) info: &'a RunInfo,
     /// The rows that workers in the cluster have; `None` where the load comes from here.
-    pub(super) early: Option<&'a EarlyRows>,
+    pub(in crate::cli) early: Option<&'a EarlyRows>,
 }
 
 /// One of several rounds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Round {
+pub(in crate::cli) struct Round {
     /// Number of the round, counted from 0.
-    pub(super) index: usize,
+    pub(in crate::cli) index: usize,
     /// The chance of an error that the waits of this round share.
-    pub(super) alpha: f64,
+    pub(in crate::cli) alpha: f64,
     /// Condition that ends this round, if not the one that ends the first.
-    pub(super) until: Option<Until>,
+    pub(in crate::cli) until: Option<Until>,
 }
 
 impl Round {
@@ -64,24 +125,17 @@ impl Round {
     }
 }
 
-/// Result of a look.
-enum Seen {
-    /// The gate is inconclusive, by these checks.
-    Open(Vec<String>),
-    /// Another round would not change it, as text.
-    Settled(String),
-}
-
 impl Measuring<'_> {
     /// Repeats the disruptions in rounds until the gate has passed or failed, or no look is left. The load continues
     /// meanwhile, and ends then. Returns the looks, at the one that judges the run.
-    pub(super) async fn in_rounds(
+    pub(in crate::cli) async fn in_rounds(
         self,
         (mut zero, rate): (Stamp, f64),
         sent: Sent<'_>,
-        mut looks: Looks,
-    ) -> anyhow::Result<Looks> {
+        planned: &PlannedLooks<'_>,
+    ) -> Result<Looks, RunError> {
         let (Self { run, session, halt, .. }, Sent { control, info, .. }) = (self, sent);
+        let mut looks = planned.looks.clone();
         // Workloads that are not known to have been whole are waited for, too.
         let workloads = session.workloads().await.unwrap_or_default();
         loop {
@@ -90,27 +144,22 @@ impl Measuring<'_> {
                 break;
             }
             let so_far = RunInfo { looks: Some(looks.clone()), ..info.clone() };
-            let look = self.look(Sent { info: &so_far, ..sent }, &workloads);
+            let look = self.look(planned.look, Sent { info: &so_far, ..sent }, &workloads);
             let Some(seen) = halt.run_until_cancelled(look).await else { break };
-            let look = format!(
-                "look {} of {}, at {} confidence",
-                looks.at,
-                looks.most(),
-                percent(1.0 - looks.alpha())
-            );
-            match seen.map(|result| seen_of_gate(&result)) {
+            let look = (planned.title)(&looks);
+            match seen {
                 // That does not lose the record so far.
                 Err(error) => {
-                    run.warn(session, &format!("{look}: {error:#}"));
+                    run.warn(session, &format!("{look}: {}", error.in_words()));
                     break;
                 }
-                Ok(Seen::Settled(what)) => {
-                    run.progress.say(&format!("{look}: {what}"));
+                Ok(Gate::Settled(what)) => {
+                    run.viewer.say(&format!("{look}: {what}"));
                     break;
                 }
-                Ok(Seen::Open(checks)) => {
+                Ok(Gate::Inconclusive(checks)) => {
                     let checks = checks.join(", ");
-                    run.progress.say(&format!("{look}: the gate is inconclusive ({checks}): another round"));
+                    run.viewer.say(&format!("{look}: the gate is inconclusive ({checks}): another round"));
                 }
             }
             looks.at += 1;
@@ -123,12 +172,12 @@ impl Measuring<'_> {
 
     /// Repeats the disruptions in rounds until a look requires no more terminations. The load continues meanwhile, and
     /// ends then. Returns how far the rounds came, and the reason why there are no more.
-    pub(super) async fn until_covered(
+    pub(in crate::cli) async fn until_covered(
         self,
         (mut zero, rate): (Stamp, f64),
         sent: Sent<'_>,
-        Covering { most_rounds: most, goal }: Covering<'_>,
-    ) -> anyhow::Result<Rounds> {
+        Covering { most_rounds: most, look }: Covering<'_>,
+    ) -> Result<Rounds, RunError> {
         let (Self { run, session, halt, .. }, control) = (self, sent.control);
         let workloads = session.workloads().await.unwrap_or_default();
         let alpha = ALPHA / most as f64;
@@ -140,26 +189,27 @@ impl Measuring<'_> {
             if halt.is_cancelled() {
                 break interrupted();
             }
-            let Some(seen) = halt.run_until_cancelled(self.look(sent, &workloads)).await else {
+            let Some(seen) = halt.run_until_cancelled(self.look(look, sent, &workloads)).await else {
                 break interrupted();
             };
-            let result = match seen {
-                Ok(result) => result,
-                Err(error) => break (RoundsEnd::NotSeen, format!("a look at the record: {error:#}")),
+            let (said, next) = match seen {
+                Err(error) => {
+                    break (RoundsEnd::NotSeen, format!("a look at the record: {}", error.in_words()));
+                }
+                Ok(Coverage::Invalid(why)) => break (RoundsEnd::Invalid, why),
+                Ok(Coverage::Counted { terminations: ended, counted: units, needed: of, said, next }) => {
+                    (terminations, counted, needed) = (ended, units, of);
+                    (said, next)
+                }
             };
-            if let Verdict::Invalid { why } = &result.verdict {
-                break (RoundsEnd::Invalid, format!("the measurement is invalid: {}", why.join("; ")));
-            }
-            let look = goal(&result);
-            (terminations, counted, needed) = (result.terminations.len(), look.counted, look.needed);
-            let next = match look.next {
+            let next = match next {
                 Ok(next) => next,
                 Err(end) => break end,
             };
             if done == most {
-                break (RoundsEnd::MostRounds, format!("no round is left after {most}: {}", look.said));
+                break (RoundsEnd::MostRounds, format!("no round is left after {most}: {said}"));
             }
-            run.progress.say(&format!("{}: another round", look.said));
+            run.viewer.say(&format!("{said}: another round"));
             until = Some(Until::Terminations(next));
             zero = run.clock.now();
         };
@@ -167,7 +217,7 @@ impl Measuring<'_> {
         match ended {
             RoundsEnd::Covered | RoundsEnd::Halted => {}
             RoundsEnd::Outlasted | RoundsEnd::Refuted | RoundsEnd::Invalid => {
-                run.progress.say(&format!("no further round: {why}"))
+                run.viewer.say(&format!("no further round: {why}"))
             }
             RoundsEnd::NoneCounted | RoundsEnd::MostRounds | RoundsEnd::NotSeen => {
                 run.warn(session, &format!("no further round: {why}"));
@@ -176,10 +226,10 @@ impl Measuring<'_> {
         Ok(Rounds { done, most, terminations, counted, needed, ended, why })
     }
 
-    /// Analyses what is recorded up to now, once it is written and here.
-    async fn look(self, sent: Sent<'_>, workloads: &Workloads) -> anyhow::Result<RunResult> {
+    /// Looks at what is recorded up to now, once it is written and here.
+    async fn look<T>(self, look: &dyn Look<T>, sent: Sent<'_>, workloads: &Workloads) -> Result<T, RunError> {
         let (Self { run, session, .. }, Sent { info, early, .. }) = (self, sent);
-        session.await_recovery(workloads).await.map_err(interruption)?;
+        session.await_recovery(workloads).await.map_err(RunError::interruption)?;
         session.await_ends().await;
         let (until, began) = (run.clock.now(), Instant::now());
         let request_s = info.load.connect_timeout_s + info.load.response_timeout_s;
@@ -193,44 +243,17 @@ impl Measuring<'_> {
                 None => Arrived::All,
             };
             if let Arrived::Lost(worker) = arrived {
-                bail!("load worker {worker} is lost, so the record stays partial");
+                let why = format!("load worker {worker} is lost, so the record stays partial");
+                return Err(RunError::Refused(why));
             }
-            let is_late = began.elapsed() >= patience;
-            if arrived == Arrived::All || is_late {
-                let (run_dir, info) = (run.run_dir.clone(), info.clone());
-                let (result, is_whole) = spawn_blocking(move || judge(&run_dir, info, until)).await??;
-                if is_whole || is_late {
-                    return Ok(result);
+            let is_last = began.elapsed() >= patience;
+            if arrived == Arrived::All || is_last {
+                let so_far = SoFar { run_dir: run.run_dir.clone(), info: info.clone(), until, is_last };
+                if let Some(seen) = look.look(so_far).await? {
+                    return Ok(seen);
                 }
             }
             sleep(RETRY).await;
-        }
-    }
-}
-
-/// Judges the record so far, and returns true beside the result if the record has all requests up to `until`.
-fn judge(run_dir: &RunDir, info: RunInfo, until: Stamp) -> anyhow::Result<(RunResult, bool)> {
-    let (mut log, tables) = run_dir.recorded().context("failed to read what is recorded so far")?;
-    // Only the end of the run shows whether its record is complete.
-    let expect = Expect { validity: None, ..info.expect.clone() };
-    (log.info, log.torn) = (RunInfo { complete: true, ..info }, Vec::new());
-    let analysed = report::analyse_recorded(log, tables, &expect)?;
-    let timeline = &analysed.timeline;
-    let is_whole = timeline.load_ended >= until && timeline.hole_in(timeline.origin, until).is_none();
-    Ok((analysed.analysis.result, is_whole))
-}
-
-fn seen_of_gate(result: &RunResult) -> Seen {
-    let after = counted(len(result.terminations.len()), "termination");
-    if let Verdict::Invalid { why } = &result.verdict {
-        return Seen::Settled(format!("the measurement is invalid after {after}: {}", why.join("; ")));
-    }
-    match gate::verdict(&result.checks) {
-        CheckVerdict::Pass => Seen::Settled(format!("the gate passed after {after}")),
-        CheckVerdict::Fail => Seen::Settled(format!("the gate failed after {after}")),
-        CheckVerdict::Inconclusive => {
-            let open = result.checks.iter().filter(|check| check.verdict == CheckVerdict::Inconclusive);
-            Seen::Open(open.map(|check| check.name.clone()).collect())
         }
     }
 }

@@ -1,24 +1,21 @@
 //! Origin of the load: a process here, or pods of the cluster. The run treats both alike.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
 use futures::FutureExt;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::interruption;
-use crate::cli::admin_token;
-use crate::cli::measure::LOAD;
+use super::admin_secret::random_token;
+use super::error::RunError;
 use rolldrop_drive::cluster::Cluster;
 use rolldrop_drive::coordinator::{self, Caller, LOAD_PORT, LoadJob, LoadPod, Ready, Session, at_node};
 use rolldrop_load as load;
 use rolldrop_load::PortMemory;
 use rolldrop_load::process::protocol::Prepare;
-use rolldrop_load::process::{Note, Process, ProcessError};
+use rolldrop_load::process::{Note, Process};
 use rolldrop_load::remote::collect::early::EarlyRows;
 use rolldrop_load::remote::collect::{Collected, Collector, Limit};
 use rolldrop_load::remote::fleet::{Fleet, FleetError, Joined, Member, Wanted};
@@ -35,37 +32,12 @@ const DISMISSAL: Duration = Duration::from_secs(10);
 /// Time after the load at which the Job ends in any case.
 const LIFETIME: Duration = Duration::from_secs(3600);
 
-/// `--load-resources`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cli) struct Resources(BTreeMap<String, String>);
-
-impl FromStr for Resources {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let one = |pair: &str| {
-            let (name, amount) =
-                pair.split_once('=').filter(|(name, amount)| !name.is_empty() && !amount.is_empty())?;
-            Some((name.to_owned(), amount.to_owned()))
-        };
-        let all: Option<_> = text.split(',').map(one).collect();
-        all.map(Self).ok_or_else(|| "needs amounts such as cpu=1,memory=256Mi".to_owned())
-    }
-}
-
-impl Resources {
-    /// Formats it as an override of a scenario's value.
-    pub(in crate::cli) fn as_override(&self) -> String {
-        format!("load.job.resources={}", serde_json::json!(self.0))
-    }
-}
-
 /// Returns the number of pods that send the load; `None` if it comes from here.
-pub(super) async fn load_workers(
+pub(in crate::cli) async fn load_workers(
     scenario: &Scenario,
     cluster: &Cluster,
     caller: &Caller,
-) -> anyhow::Result<Option<usize>> {
+) -> Result<Option<usize>, RunError> {
     let load = &scenario.load;
     let from = load.from.unwrap_or_else(|| default_from(scenario, cluster.reaches_services()));
     if from == LoadFrom::Local {
@@ -75,7 +47,7 @@ pub(super) async fn load_workers(
     match load.job.workers {
         Some(workers) => Ok(Some(workers)),
         None => {
-            let nodes = caller.schedulable_nodes().await.map_err(interruption)?;
+            let nodes = caller.schedulable_nodes().await.map_err(RunError::interruption)?;
             // Pods in their nodes' network use the same port, so each needs a node of its own.
             let most = if load.settings.evidence.is_some() { nodes.max(1) } else { usize::MAX };
             Ok(Some(coordinator::default_workers(nodes, load.settings.pace.peak_rate()).min(most)))
@@ -106,39 +78,36 @@ fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
 }
 
 /// How rows come back from the cluster.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug)]
 pub(in crate::cli) struct Collecting {
-    /// Limit in bytes per second, such as 5MB, for fetching the pods' rows, over all pods; max or 0 for no limit.
-    #[arg(long, value_name = "RATE", default_value_t, help_heading = LOAD)]
-    collect_limit: Limit,
-    /// Let the pods that send the load connect to this address of this machine, if the API server cannot reach pods.
-    /// Port 0 is any.
-    #[arg(long, value_name = "HOST:PORT", help_heading = LOAD)]
-    collect_listen: Option<String>,
+    /// Limit for fetching the pods' rows, over all pods.
+    pub(in crate::cli) limit: Limit,
+    /// Address of this machine that the pods connect to, if the API server cannot reach pods.
+    pub(in crate::cli) listen: Option<String>,
 }
 
 impl Collecting {
     /// Opens a listener for workers, if `--collect-listen` asks for it.
-    async fn reception(&self, token: &AdminToken) -> anyhow::Result<Option<Reception>> {
-        let Some(address) = &self.collect_listen else { return Ok(None) };
-        let listener = TcpListener::bind(address).await;
-        let listener =
-            listener.with_context(|| format!("failed to listen on {address} (--collect-listen)"))?;
-        Ok(Some(Reception::open(listener, token.clone())?))
+    async fn reception(&self, token: &AdminToken) -> Result<Option<Reception>, RunError> {
+        let Some(address) = &self.listen else { return Ok(None) };
+        let failed = || format!("failed to listen on {address} (--collect-listen)");
+        let listener = TcpListener::bind(address).await.map_err(RunError::failed(failed()))?;
+        let reception = Reception::open(listener, token.clone());
+        Ok(Some(reception.map_err(RunError::failed(failed()))?))
     }
 }
 
 /// Makes the pods that will send the load, and waits until they take orders. Reports progress to `tell`; returns
 /// warnings about the result.
-pub(super) async fn in_cluster<N: Note>(
+pub(in crate::cli) async fn in_cluster<N: Note>(
     scenario: &Scenario,
     session: &Session,
     (workers, image, length): (usize, &str, Duration),
     collecting: &Collecting,
     (run_dir, clock): (&RunDir, Clock),
     (note, tell): (N, impl Fn(&str)),
-) -> anyhow::Result<(Sending<N>, Vec<String>)> {
-    let token = admin_token::random();
+) -> Result<(Sending<N>, Vec<String>), RunError> {
+    let token = random_token();
     let reception = collecting.reception(&token).await?;
     let collector = reception.as_ref().map(|reception| reception.address().to_string());
     let job = LoadJob {
@@ -150,9 +119,9 @@ pub(super) async fn in_cluster<N: Note>(
         lifetime: scenario.load.job.start_limit + length + LIFETIME,
         evidence: scenario.load.settings.evidence,
     };
-    session.make_load_job(&job).await.map_err(interruption)?;
+    session.make_load_job(&job).await.map_err(RunError::interruption)?;
     let limit = scenario.load.job.start_limit;
-    let pods = session.await_load_pods(workers, limit, &tell).await.map_err(interruption)?;
+    let pods = session.await_load_pods(workers, limit, &tell).await.map_err(RunError::interruption)?;
     tell(&places(&pods.ready));
     let mut warnings = pods.missing;
     warnings.iter_mut().for_each(|why| why.push_str("; the others send its part"));
@@ -172,7 +141,7 @@ pub(super) async fn in_cluster<N: Note>(
     let workers = InCluster {
         fleet,
         collector: None,
-        limit: collecting.collect_limit,
+        limit: collecting.limit,
         run_dir: run_dir.clone(),
         clock,
         reception,
@@ -196,7 +165,7 @@ fn places(pods: &[LoadPod]) -> String {
 }
 
 /// Sender of the load.
-pub(super) enum Sending<N> {
+pub(in crate::cli) enum Sending<N> {
     /// A process on this machine.
     Here(Box<Process<N>>),
     /// Pods of the cluster.
@@ -204,7 +173,7 @@ pub(super) enum Sending<N> {
 }
 
 /// Pods that send the load, and the collection of their rows.
-pub(super) struct InCluster<N> {
+pub(in crate::cli) struct InCluster<N> {
     fleet: Fleet<N>,
     /// From the start of the load until all rows are here.
     collector: Option<Collector>,
@@ -215,24 +184,15 @@ pub(super) struct InCluster<N> {
     reception: Option<Reception>,
 }
 
-/// The load could not be made ready.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum NotReady {
-    #[error(transparent)]
-    Here(#[from] ProcessError),
-    #[error(transparent)]
-    Cluster(#[from] FleetError),
-}
-
 impl<N: Note> Sending<N> {
     /// Makes it ready, as soon as the targets answer from there. Returns warnings.
-    pub(super) async fn prepare(
+    pub(in crate::cli) async fn prepare(
         &mut self,
         settings: load::Settings,
         run: RunId,
         first_answer_limit: Duration,
         ready: &Ready,
-    ) -> Result<Vec<String>, NotReady> {
+    ) -> Result<Vec<String>, RunError> {
         match self {
             Self::Here(process) => Ok(process
                 .prepare(Prepare { settings, run, first_answer_limit, share: None, before: None })
@@ -255,7 +215,7 @@ impl<N: Note> Sending<N> {
     }
 
     /// Returns the nodes that the load comes from, if it comes from the cluster.
-    pub(super) fn nodes(&self) -> Option<BTreeSet<String>> {
+    pub(in crate::cli) fn nodes(&self) -> Option<BTreeSet<String>> {
         match self {
             Self::Here(_) => None,
             Self::Cluster(workers) => {
@@ -264,7 +224,7 @@ impl<N: Note> Sending<N> {
         }
     }
 
-    pub(super) async fn start(&mut self) -> anyhow::Result<Stamp> {
+    pub(in crate::cli) async fn start(&mut self) -> Result<Stamp, RunError> {
         match self {
             Self::Here(process) => Ok(process.start().await?),
             Self::Cluster(workers) => {
@@ -281,7 +241,7 @@ impl<N: Note> Sending<N> {
         }
     }
 
-    pub(super) fn control(&self) -> &load::Control {
+    pub(in crate::cli) fn control(&self) -> &load::Control {
         match self {
             Self::Here(process) => process.control(),
             Self::Cluster(workers) => workers.fleet.control(),
@@ -289,14 +249,14 @@ impl<N: Note> Sending<N> {
     }
 
     /// Returns the rows that pods hold, once their load has started; `None` if the load comes from here.
-    pub(super) fn early_rows(&self) -> Option<EarlyRows> {
+    pub(in crate::cli) fn early_rows(&self) -> Option<EarlyRows> {
         match self {
             Self::Here(_) => None,
             Self::Cluster(workers) => workers.collector.as_ref().map(Collector::early_rows),
         }
     }
 
-    pub(super) async fn join(&mut self) -> anyhow::Result<Joined> {
+    pub(in crate::cli) async fn join(&mut self) -> Result<Joined, RunError> {
         match self {
             Self::Here(process) => {
                 let ended = process.join().await?;
@@ -312,11 +272,11 @@ impl<N: Note> Sending<N> {
     }
 
     /// Fetches the rows of pods after the load, unless `give_up` is cancelled. Reports progress to `tell`.
-    pub(super) async fn collect(
+    pub(in crate::cli) async fn collect(
         &mut self,
         give_up: &CancellationToken,
         tell: impl Fn(&str),
-    ) -> anyhow::Result<Collected> {
+    ) -> Result<Collected, RunError> {
         match self {
             Self::Cluster(workers) => match workers.collector.take() {
                 Some(collector) => Ok(collector.finish(give_up, tell).await?),
@@ -326,14 +286,14 @@ impl<N: Note> Sending<N> {
         }
     }
 
-    pub(super) fn recorders(&self) -> Vec<Source> {
+    pub(in crate::cli) fn recorders(&self) -> Vec<Source> {
         match self {
             Self::Here(process) => process.recorders(),
             Self::Cluster(workers) => workers.fleet.recorders(),
         }
     }
 
-    pub(super) async fn end(self) {
+    pub(in crate::cli) async fn end(self) {
         match self {
             Self::Here(process) => process.end().await,
             Self::Cluster(workers) => workers.fleet.dismiss(DISMISSAL).await,
@@ -352,7 +312,7 @@ fn seen_from(settings: &load::Settings, node: &str, ready: &Ready) -> load::Sett
 }
 
 /// Makes what run.json says of a target apply to that target from each node.
-pub(super) fn describe(plan: &mut LoadPlan, workers: usize, nodes: &BTreeSet<String>, ready: &Ready) {
+pub(in crate::cli) fn describe(plan: &mut LoadPlan, workers: usize, nodes: &BTreeSet<String>, ready: &Ready) {
     plan.load_workers = Some(workers);
     let Some(methods) = &mut plan.methods else { return };
     for name in ready.by_service_proxy() {
@@ -368,15 +328,6 @@ mod tests {
 
     use super::*;
     use rolldrop_scenario as scenario;
-
-    #[test]
-    fn resources_are_amounts_by_name() {
-        let resources: Resources = "cpu=1,memory=256Mi".parse().unwrap();
-        assert_eq!(resources.as_override(), r#"load.job.resources={"cpu":"1","memory":"256Mi"}"#);
-        for wrong in ["", "cpu", "cpu=", "=1", "cpu=1,"] {
-            assert!(wrong.parse::<Resources>().is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn unreachable_service_is_loaded_from_cluster() {

@@ -1,14 +1,14 @@
 //! A scenario's load as settings of the load generator, and as run.json may hold it.
 
-use anyhow::Context;
 use serde_json::Value;
 
+use super::error::RunError;
 use rolldrop_load as load;
 use rolldrop_record::run_info;
 use rolldrop_scenario::{self as scenario, Place, Scenario};
 
 /// Returns the resolved scenario without what may be secret: the values of headers and of Secrets, and bodies.
-pub(super) fn redacted(scenario: &Scenario) -> Value {
+pub(in crate::cli) fn redacted(scenario: &Scenario) -> Value {
     fn redact(request: &mut Value) {
         if let Some(Value::Object(headers)) = request.get_mut("headers") {
             headers.values_mut().for_each(|value| *value = "(redacted)".into());
@@ -46,7 +46,7 @@ pub(super) fn redacted(scenario: &Scenario) -> Value {
 }
 
 /// Returns the scenario's targets before the cluster has said where they are.
-pub(super) fn expected_targets(scenario: &Scenario) -> Vec<run_info::Target> {
+pub(in crate::cli) fn expected_targets(scenario: &Scenario) -> Vec<run_info::Target> {
     let url = |place: &Place| match place {
         Place::Url(url) => url.to_string(),
         Place::Service { path, .. } => format!("http://127.0.0.1{path}"),
@@ -65,15 +65,17 @@ pub(super) fn expected_targets(scenario: &Scenario) -> Vec<run_info::Target> {
 }
 
 /// Returns every request of the scenario to every target, found at these URLs.
-fn load_targets(scenario: &Scenario, found: &[run_info::Target]) -> anyhow::Result<Vec<load::Target>> {
+fn load_targets(scenario: &Scenario, found: &[run_info::Target]) -> Result<Vec<load::Target>, RunError> {
     let mut targets = Vec::new();
     for (target, found) in scenario.targets.iter().zip(found) {
         for request in &scenario.load.requests {
             let url = match &request.path {
                 None => found.url.clone(),
                 Some(path) => {
-                    let base = url::Url::parse(&found.url).context("failed to read the target's URL")?;
-                    base.join(path).with_context(|| format!("path {path:?} cannot be used"))?.to_string()
+                    let base = url::Url::parse(&found.url);
+                    let base = base.map_err(RunError::failed("failed to read the target's URL"))?;
+                    let url = base.join(path);
+                    url.map_err(RunError::failed(format!("path {path:?} cannot be used")))?.to_string()
                 }
             };
             targets.push(load::Target {
@@ -90,10 +92,10 @@ fn load_targets(scenario: &Scenario, found: &[run_info::Target]) -> anyhow::Resu
 }
 
 /// Returns the load of the scenario on its targets, found at these URLs.
-pub(super) fn load_settings(
+pub(in crate::cli) fn load_settings(
     scenario: &Scenario,
     found: &[run_info::Target],
-) -> anyhow::Result<load::Settings> {
+) -> Result<load::Settings, RunError> {
     let settings = &scenario.load.settings;
     if let Some(pattern) = &settings.pod_body {
         let wrong = |error: load::NotAPodBody| scenario.invalid("spec.load.podBody", error.to_string());
@@ -104,18 +106,14 @@ pub(super) fn load_settings(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
     use std::path::Path;
 
-    use clap::{CommandFactory, Parser};
-
-    use super::super::args::stage_overrides;
     use super::*;
-    use crate::cli::{Cli, Command};
 
     /// Returns the settings that a scenario makes, with these keys of its load.
-    fn settings_of(text: &str, dir: &Path) -> Result<load::Settings, String> {
-        let loaded = scenario::parse::<Value>(text, "x.yaml", dir, &[]).map_err(|e| e.to_string())?;
+    fn settings_of(text: &str) -> Result<load::Settings, String> {
+        let loaded =
+            scenario::parse::<Value>(text, "x.yaml", Path::new("."), &[]).map_err(|e| e.to_string())?;
         let found = expected_targets(&loaded.scenario);
         load_settings(&loaded.scenario, &found).map_err(|e| e.to_string())
     }
@@ -142,84 +140,9 @@ mod tests {
         assert!(error.starts_with(begin), "{error}");
     }
 
-    /// Returns the texts in backticks.
-    fn samples(cell: &str) -> Vec<&str> {
-        cell.split('`').skip(1).step_by(2).collect()
-    }
-
-    /// Returns the rows of the table in docs/load.md that begins with this head.
-    fn table(head: &str) -> Vec<[&'static str; 2]> {
-        let docs = include_str!("../../../docs/load.md");
-        let (_, after) = docs.split_once(head).expect(head);
-        let rows = after.lines().skip(2).take_while(|line| line.starts_with('|'));
-        let cells = |row: &'static str| {
-            let (option, key) = row.trim_matches('|').split_once('|').expect(row);
-            [option, key]
-        };
-        rows.map(cells).collect()
-    }
-
-    const KEYS: &str = "| option of `load` | key in a scenario |";
-    const ELSEWHERE: &str = "| option of `load` | in a run |";
-
-    #[test]
-    fn load_option_equals_scenario_key() {
-        let dir = tempfile::tempdir().unwrap();
-        let files = ["headers.txt", "item.json", "ca.pem", "me.pem", "me.key"];
-        for name in files {
-            std::fs::write(dir.path().join(name), "Name: value\n").unwrap();
-        }
-        let rows = table(KEYS);
-        assert!(rows.len() > 30, "{rows:?}");
-        for [option, key] in rows {
-            let (options, keys) = (samples(option), samples(key));
-            assert_eq!(options.len(), keys.len(), "{option} | {key}");
-            for (option, key) in options.into_iter().zip(keys) {
-                // A variable that is set everywhere.
-                let mut line = option.replace("TOKEN", "PATH");
-                for name in files {
-                    line = line.replace(name, &dir.path().join(name).display().to_string());
-                }
-                let seed = if line.contains("--seed") { "" } else { " --seed 0" };
-                let line = format!("rolldrop load http://web/ {line}{seed}");
-                let parsed = Cli::try_parse_from(line.split_whitespace()).expect(option);
-                let Command::Load(args) = parsed.command else { panic!("{line}") };
-                let scenario = with_load(&key.replace("TOKEN", "PATH"));
-                let (wanted, found) = (args.settings().expect(option), settings_of(&scenario, dir.path()));
-                assert_eq!(found.as_ref(), Ok(&wanted), "{option} is not {key}");
-                assert_ne!(wanted, load::Settings::new("http://web/"), "{option} says nothing");
-            }
-        }
-    }
-
-    #[test]
-    fn load_docs_cover_options_and_keys() {
-        let (keys, elsewhere) = (table(KEYS), table(ELSEWHERE));
-        let cells = |i: usize| keys.iter().chain(&elsewhere).map(|row| row[i]).collect::<Vec<_>>().join(" ");
-        let (options, named) = (cells(0), cells(1));
-        let options: BTreeSet<&str> =
-            samples(&options).into_iter().flat_map(|sample| sample.split(' ')).collect();
-        let command = Cli::command();
-        let load = command.find_subcommand("load").expect("the command");
-        for long in load.get_arguments().filter_map(clap::Arg::get_long).filter(|long| *long != "help") {
-            assert!(options.contains(format!("--{long}").as_str()), "--{long} is missing in docs/load.md");
-        }
-        // An unknown key is answered with the known ones.
-        for place in ["", "connections", "timeout", "tls", "dns", "retry", "grpc"] {
-            let keys = if place.is_empty() { "no: 1".to_owned() } else { format!("{place}: {{no: 1}}") };
-            let error = settings_of(&with_load(&keys), Path::new(".")).unwrap_err();
-            let known = samples(error.split_once("expected").expect(&error).1);
-            assert!(known.len() >= 2, "{error}");
-            for key in known {
-                let told = named.contains(&format!("{key}: ")) || named.contains(&format!("`{key}`"));
-                assert!(told, "{place}.{key} is missing in docs/load.md");
-            }
-        }
-    }
-
     #[test]
     fn load_errors_name_their_key() {
-        let error = |keys: &str| settings_of(&with_load(keys), Path::new(".")).unwrap_err();
+        let error = |keys: &str| settings_of(&with_load(keys)).unwrap_err();
         assert_eq!(
             error("connectTo: [web]"),
             "x.yaml:6: spec.load.connectTo[0]: \"web\" is not HOST1:PORT1:HOST2:PORT2, of which each may be \
@@ -260,15 +183,6 @@ mod tests {
         ] {
             assert!(error(keys).contains(why), "{}", error(keys));
         }
-    }
-
-    #[test]
-    fn stage_options_replace_scenario_stages() {
-        let stages = ["0-50:2s", "50:20s"].map(|text| text.parse().unwrap());
-        let loaded = scenario::load::<Value>(scenario::DEFAULT, &stage_overrides(&stages)).unwrap();
-        let found = expected_targets(&loaded.scenario);
-        let settings = load_settings(&loaded.scenario, &found).unwrap();
-        assert_eq!(settings.pace, load::Pace::Open(stages.to_vec()));
     }
 
     #[test]

@@ -5,24 +5,24 @@ use std::ffi::OsString;
 use std::future::pending;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use tokio::time::{sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::abort;
 use super::command::UserCommand;
+use super::error::RunError;
+use super::job::Run;
 use super::programs::UserPrograms;
 use super::rounds::{Round, Sent};
 use super::sending::{self, Sending};
 use super::settings::redacted;
-use super::{Interrupted, Run, interruption, reach};
-use crate::cli::progress::Planned;
-use crate::cli::stages;
+use super::{reach, stages};
 use rolldrop_drive::cluster::Cluster;
 use rolldrop_drive::coordinator::{
-    self, CoordinatorError, Ready, Session, Settle, Silence, UnderLoad, until_silent,
+    self, ALPHA, CoordinatorError, Ready, Session, Settle, Silence, UnderLoad, until_silent,
 };
-use rolldrop_explain::model::ALPHA;
+use rolldrop_drive::follow;
+use rolldrop_drive::viewer::Planned;
 use rolldrop_load as load;
 use rolldrop_load::process::Note;
 use rolldrop_load::remote::collect::Collected;
@@ -57,7 +57,7 @@ impl Measuring<'_> {
         ready: &Ready,
         settings: load::Settings,
         sending: &mut Sending<N>,
-    ) -> anyhow::Result<RunInfo> {
+    ) -> Result<RunInfo, RunError> {
         let plan = load::Plan::new(settings.clone())?;
         self.await_first_answer(ready, &plan, settings, sending).await?;
         let mut info = self.info(ready, &plan, sending);
@@ -74,21 +74,21 @@ impl Measuring<'_> {
         plan: &load::Plan,
         settings: load::Settings,
         sending: &mut Sending<N>,
-    ) -> anyhow::Result<()> {
+    ) -> Result<(), RunError> {
         let Self { run, scenario, cluster, .. } = self;
-        run.progress.step("waiting for the first answer");
+        run.viewer.step("waiting for the first answer");
         let prepared = sending.prepare(settings, plan.run().clone(), FIRST_ANSWER_LIMIT, ready);
         match run.interrupts.stop.run_until_cancelled(prepared).await {
             Some(Ok(warnings)) => {
-                warnings.iter().for_each(|warning| run.progress.warn(warning));
+                warnings.iter().for_each(|warning| run.viewer.warn(warning));
                 Ok(())
             }
-            Some(Err(error)) if cluster.is_entered() || sending.nodes().is_some() => Err(error.into()),
+            Some(Err(error)) if cluster.is_entered() || sending.nodes().is_some() => Err(error),
             Some(Err(error)) => {
                 let ways = reach::other_ways(&cluster.client(), &ready.cluster.namespace, scenario).await;
-                Err(anyhow::Error::from(error).context(ways))
+                Err(RunError::failed(ways)(error))
             }
-            None => Err(Interrupted.into()),
+            None => Err(RunError::Interrupted),
         }
     }
 
@@ -110,9 +110,9 @@ impl Measuring<'_> {
             ended: None,
             complete: false,
             interrupted: false,
-            max_busy: run.intent.max_busy,
+            max_busy: run.intent.options.max_busy,
             aborted: None,
-            looks: run.intent.extras.looks.clone(),
+            looks: run.intent.extras.looks.as_ref().map(|planned| planned.looks.clone()),
             rounds: None,
             policy: run.intent.extras.policy,
             events: None,
@@ -130,7 +130,7 @@ impl Measuring<'_> {
         plan: &load::Plan,
         info: &mut RunInfo,
         sending: &mut Sending<N>,
-    ) -> anyhow::Result<()> {
+    ) -> Result<(), RunError> {
         let Self { run, scenario, cluster, session, .. } = self;
         let has_command = run.intent.extras.command.is_some();
         if cluster.origin().is_some()
@@ -147,18 +147,19 @@ impl Measuring<'_> {
         let lasts_for_others = run.intent.open_end(scenario).is_some();
         let has_open_end = lasts_for_others || scenario.ends_with_its_disruptions();
         let told = run.intent.extras.told.map(|told| move || told(session.pods_ended()));
+        let part_of = told.as_ref().map(|told| told as &dyn Fn() -> String);
         let planned = match Planned::of(plan) {
             planned if lasts_for_others || told.is_some() => {
-                planned.part_of(told.as_ref().map(|told| told as &dyn Fn() -> String))
+                Planned { requests: None, length: None, ..planned }
             }
-            planned if has_open_end => planned.may_end_before(),
+            planned if has_open_end => Planned { requests: None, may_end_before: true, ..planned },
             planned => planned,
         };
-        run.progress.step(match (has_command, scenario.disruptions.as_slice()) {
+        run.viewer.step(match (has_command, scenario.disruptions.as_slice()) {
             (false, []) => "watching what others do",
             _ => "sending the load",
         });
-        let loading = run.progress.follow(sending.join(), &control, planned, run.interrupts);
+        let loading = follow(sending.join(), &control, &planned, part_of, run.operator);
         let stages = plan.stages();
         let stages = stages::announce(run.clock, zero, &stages, |at, kind| session.record_at(at, kind));
         let giving_up = async {
@@ -175,7 +176,7 @@ impl Measuring<'_> {
         let sent = Sent { control: &control, info: &begun, early: early.as_ref() };
         let ((looks, rounds), ended) = tokio::try_join!(self.disrupt((zero, rate), sent), async {
             tokio::select! {
-                ended = loading => anyhow::Ok(ended?),
+                ended = loading => ended,
                 never = stages => match never {},
                 never = giving_up => match never {},
                 never = beats => match never {},
@@ -198,7 +199,7 @@ impl Measuring<'_> {
     async fn given_up(self, control: &load::Control) -> String {
         let lost = async {
             match &self.scenario.load.abort {
-                Some(limit) => abort::too_much_dropped(limit, control).await,
+                Some(limit) => abort::too_much_dropped(limit, self.lost(control)).await,
                 None => pending().await,
             }
         };
@@ -214,7 +215,7 @@ impl Measuring<'_> {
                 format!("others {done} in mid-run (an autoscaler, or another rollout): keep them away")
             }
         };
-        self.run.progress.warn(&format!("aborting: {why}"));
+        self.run.viewer.warn(&format!("aborting: {why}"));
         self.session.record(EventKind::Warning { message: format!("aborted: {why}") });
         // The load first; requests in flight may end, as after an interruption.
         control.stop();
@@ -229,14 +230,14 @@ impl Measuring<'_> {
         self,
         (zero, rate): (Stamp, f64),
         sent: Sent<'_>,
-    ) -> anyhow::Result<(Option<Looks>, Option<Rounds>)> {
-        let Sent { control, info, .. } = sent;
-        if let Some(command) = self.run.intent.extras.command {
+    ) -> Result<(Option<Looks>, Option<Rounds>), RunError> {
+        let (control, extras) = (sent.control, self.run.intent.extras);
+        if let Some(command) = extras.command {
             self.disrupt_by(command, zero, control).await?;
             control.stop();
-        } else if let Some(looks) = info.looks.clone() {
-            return Ok((Some(self.in_rounds((zero, rate), sent, looks).await?), None));
-        } else if let Some(covering) = self.run.intent.extras.covering {
+        } else if let Some(planned) = &extras.looks {
+            return Ok((Some(self.in_rounds((zero, rate), sent, planned).await?), None));
+        } else if let Some(covering) = extras.covering {
             return Ok((None, Some(self.until_covered((zero, rate), sent, covering).await?)));
         } else if self.round((zero, rate), control, None).await? && self.scenario.ends_with_its_disruptions()
         {
@@ -252,9 +253,9 @@ impl Measuring<'_> {
         (zero, rate): (Stamp, f64),
         control: &load::Control,
         round: Option<Round>,
-    ) -> anyhow::Result<bool> {
+    ) -> Result<bool, RunError> {
         let Self { run, scenario, session, .. } = self;
-        let losses = &abort::Lost::of(control);
+        let losses = &self.lost(control);
         let end = zero + scenario.load.duration();
         let (settle, known_after) = (settle(scenario), known_after(scenario));
         let alpha = round.map_or(ALPHA, |round| round.alpha);
@@ -280,7 +281,7 @@ impl Measuring<'_> {
     /// Writes to an object of the run's own, from shortly before pods may end.
     async fn beat(self, zero: Stamp) -> Infallible {
         let Self { run, scenario, session, .. } = self;
-        if !run.intent.beats {
+        if !run.intent.options.beats {
             return pending().await;
         }
         let disruptions = scenario.disruptions.iter().map(|disruption| disruption.at);
@@ -310,20 +311,20 @@ impl Measuring<'_> {
         command: &UserCommand,
         zero: Stamp,
         control: &load::Control,
-    ) -> anyhow::Result<()> {
+    ) -> Result<(), RunError> {
         let Self { run, session, halt, .. } = self;
         if self.wait_until(zero + self.steady_part()).await.is_err() {
             return Ok(());
         }
-        let before = session.workloads().await.map_err(interruption)?;
-        run.progress.say(&format!("running {}", command.words().join(" ")));
+        let before = session.workloads().await.map_err(RunError::interruption)?;
+        run.viewer.say(&format!("running {}", command.words().join(" ")));
         session.record(EventKind::CommandStarted { command: command.words(), disruption: None });
         let kubeconfig = self.command_kubeconfig()?;
         let status = command.run(kubeconfig.as_deref(), halt, &run.interrupts.abort).await;
-        let status = status.context("failed to run the command")?;
+        let status = status.map_err(RunError::failed("failed to run the command"))?;
         let (code, signal) = coordinator::codes(status);
         session.record(EventKind::CommandEnded { code, signal, disruption: None });
-        run.progress.say(&format!("the command ended ({status}); waiting until its changes have settled"));
+        run.viewer.say(&format!("the command ended ({status}); waiting until its changes have settled"));
         match session.await_rollout(&before, None).await {
             // An interruption ends the load by itself.
             Err(CoordinatorError::Interrupted) => return Ok(()),
@@ -338,35 +339,39 @@ impl Measuring<'_> {
         let Self { run, scenario, session, halt, .. } = self;
         let Settle { silence, most } = settle(scenario);
         let silence = silence.unwrap_or(AFTERMATH + known_after(scenario));
-        let losses = abort::Lost::of(control);
-        run.progress.awaits_silence(Some(silence));
+        let losses = self.lost(control);
+        run.viewer.awaits_silence(Some(silence));
         let waited = halt.run_until_cancelled(until_silent(&losses, silence, most)).await;
-        run.progress.awaits_silence(None);
+        run.viewer.awaits_silence(None);
         if waited == Some(Silence::NeverCame) {
             let limit_s = most.as_secs_f64();
             session.record(EventKind::Unsettled { limit_s });
-            run.progress.warn(&format!(
+            run.viewer.warn(&format!(
                 "requests were still lost when the load ended, {limit_s:.0} s after the last termination (--settle-max)"
             ));
         }
     }
 
     /// Returns KUBECONFIG for programs that the run starts, if it is not the user's own.
-    pub(super) fn command_kubeconfig(self) -> anyhow::Result<Option<OsString>> {
+    pub(super) fn command_kubeconfig(self) -> Result<Option<OsString>, RunError> {
         let overlay = self.run.run_dir.path().join("command-kubeconfig");
         let kubeconfig = self.cluster.kubeconfig_for(self.session.namespace(), &overlay);
-        kubeconfig.context("failed to give the command its cluster")
+        kubeconfig.map_err(RunError::failed("failed to give the command its cluster"))
+    }
+
+    fn lost(self, control: &load::Control) -> abort::Lost<'_> {
+        abort::Lost { control, count: self.run.intent.options.count }
     }
 
     /// Waits for a point in time.
-    async fn wait_until(self, at: Stamp) -> Result<(), Interrupted> {
+    async fn wait_until(self, at: Stamp) -> Result<(), RunError> {
         let at = self.run.clock.instant(at).unwrap_or_else(Instant::now);
         let waited = self.halt.run_until_cancelled(sleep_until(at.into())).await;
-        waited.ok_or(Interrupted)
+        waited.ok_or(RunError::Interrupted)
     }
 
     /// Fetches the rows of a load from the cluster, while the last pods end.
-    async fn collect<N: Note>(self, info: &mut RunInfo, sending: &mut Sending<N>) -> anyhow::Result<()> {
+    async fn collect<N: Note>(self, info: &mut RunInfo, sending: &mut Sending<N>) -> Result<(), RunError> {
         let Self { run, session, .. } = self;
         let is_interrupted = run.interrupts.stop.is_cancelled();
         let settling = async {
@@ -384,13 +389,13 @@ impl Measuring<'_> {
                 _died = self.cluster.died() => {}
             }
         };
-        run.progress.step(match (sending.nodes(), is_interrupted) {
+        run.viewer.step(match (sending.nodes(), is_interrupted) {
             (None, false) => "waiting for the last pods to end",
             (None, true) => "fetching the last rows",
             (Some(_), false) => "fetching the load workers' rows, and waiting for the last pods to end",
             (Some(_), true) => "fetching the load workers' rows",
         });
-        let tell = |what: &str| run.progress.say(what);
+        let tell = |what: &str| run.viewer.say(what);
         let ((), collected) = tokio::join!(settling, sending.collect(&run.interrupts.abort, tell));
         let Collected { rows, lost, counted } = collected?;
         for source in &mut info.sources {

@@ -1,20 +1,19 @@
 //! Means of naming the pods of new connections whose answers do not name them.
 
-use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use super::steps::Steps;
-use crate::cli::run;
+use super::tuning::{NO_NAMES, Request};
+use crate::cli::run::{self, RunError};
 use rolldrop_drive::cluster::Cluster;
 use rolldrop_scenario::{Loaded, Place};
 
 /// The evidence that the user asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum EvidenceArg {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
     /// Any that there is, once the first run has shown no names.
-    Auto,
-    Sidecar,
-    Conntrack,
+    Any,
+    Means(Means),
 }
 
 /// Means of naming pods.
@@ -29,11 +28,10 @@ pub(super) enum Means {
 
 impl Means {
     /// Returns the means, if they are known before the first run.
-    pub(super) fn of(asked: Option<EvidenceArg>) -> Option<Self> {
-        match asked? {
-            EvidenceArg::Auto => None,
-            EvidenceArg::Sidecar => Some(Self::Sidecar),
-            EvidenceArg::Conntrack => Some(Self::Conntrack),
+    pub(super) const fn of(asked: Option<Asked>) -> Option<Self> {
+        match asked {
+            Some(Asked::Means(means)) => Some(means),
+            Some(Asked::Any) | None => None,
         }
     }
 
@@ -51,7 +49,7 @@ impl Steps<'_> {
     ///
     /// # Errors
     /// Fails without consent, or if the cluster cannot be reached.
-    pub(super) async fn means(&self) -> anyhow::Result<Means> {
+    pub(super) async fn means(&self) -> Result<Means, RunError> {
         let (means, what) = match self.why_no_conntrack().await? {
             None => (Means::Conntrack, "the kernel's connection tracking here names them".to_owned()),
             Some(why) => {
@@ -59,26 +57,26 @@ impl Steps<'_> {
                 (Means::Sidecar, format!("{what} (no connection tracking: {why})"))
             }
         };
-        self.progress.note(&format!("{}: from now on {what}", super::NO_NAMES));
-        if self.subject.elsewhere().is_some() && !self.args.measure.yes {
-            run::confirm(self.progress, self.interrupts).await?;
+        self.operator.viewer.note(&format!("{}: from now on {what}", NO_NAMES));
+        if self.subject.elsewhere().is_some() && !self.request.options.yes {
+            run::confirm(self.operator).await?;
         }
         Ok(means)
     }
 
     /// Returns the reason why connection tracking would not name the pods, or would need more than this machine gives;
     /// `None` if it would.
-    async fn why_no_conntrack(&self) -> anyhow::Result<Option<String>> {
-        let measure = &self.args.measure;
-        let name = self.args.scenario_name();
-        let Loaded { scenario, cluster } = self.args.loaded(vec![Means::Conntrack.as_override()])?;
+    async fn why_no_conntrack(&self) -> Result<Option<String>, RunError> {
+        let Request { source, options, .. } = self.request;
+        let Loaded { scenario, cluster } = source.load(vec![Means::Conntrack.as_override()])?;
         if scenario.targets.iter().any(|target| matches!(target.place, Place::Url(_))) {
             return Ok(Some("what answers at a URL balances by itself".to_owned()));
         }
-        let cluster = Cluster::connect(measure.choice(name, cluster, self.out)).await;
-        let cluster = cluster.context("failed to get a cluster")?;
-        let caller = run::caller(&cluster, measure.namespace.clone(), self.interrupts)?;
-        let refused = run::why_no_evidence(&scenario, &cluster, &caller, self.interrupts).await;
+        let cluster = Cluster::connect(source.choice(cluster, self.out)).await;
+        let cluster = cluster.map_err(RunError::failed("failed to get a cluster"))?;
+        let interrupts = &self.operator.interrupts;
+        let caller = run::caller(&cluster, options.namespace.as_deref(), interrupts)?;
+        let refused = run::why_no_evidence(&scenario, &cluster, &caller, interrupts).await;
         cluster.shut_down().await;
         refused
     }

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use anyhow::bail;
-
-use super::CONFIDENCE;
 use super::steps::{Disrupt, FIRST_LOOK, StepPlan, Steps};
 use super::subject::{Elsewhere, Subject};
-use crate::cli::run::{self, Naming};
+use super::tuning::CONFIDENCE;
+use crate::cli::run::{self, Naming, RunError};
 use rolldrop_explain::RunResult;
 use rolldrop_explain::model::figures::{counted, len};
 use rolldrop_explain::model::{Mode, Termination};
@@ -205,7 +203,7 @@ impl Steps<'_> {
         if names == Names::Unknown {
             return proof;
         }
-        let first = self.subject.sleeps(self.args.max_sleep)[0];
+        let first = self.subject.sleeps(self.request.max_sleep)[0];
         let windows = self.windows(self.subject.wide(first)).needed;
         Plan::of(pace.leg(Purpose::Windows, (first, windows), names), pace).then(proof)
     }
@@ -262,30 +260,30 @@ impl Plan {
 
 /// Describes the plan and its duration.
 pub(super) fn say(steps: &Steps<'_>, is_verifying: bool) -> Duration {
-    let (subject, progress, disrupt) = (steps.subject, steps.progress, steps.disrupt());
+    let (subject, viewer, disrupt) = (steps.subject, &steps.operator.viewer, steps.disrupt());
     let set = subject.settings();
-    progress.say(&format!(
+    viewer.say(&format!(
         "tuning {}, container {}: a preStop sleep of {} s and a grace period of {} s are set",
         subject.workload(),
         subject.containers().join(" and "),
         set.pre_stop_seconds,
         set.termination_grace_period_seconds,
     ));
-    subject.cautions().iter().for_each(|caution| progress.warn(caution));
+    subject.cautions().iter().for_each(|caution| viewer.warn(caution));
     let pace = Pace::assumed(subject, disrupt);
     let (named, unnamed) =
         (steps.plan_after(&pace, Names::Known, None), steps.plan_after(&pace, Names::Unknown, None));
     if is_verifying {
         let plan = steps.plan_of_proof(&pace, Names::Unknown, (ASSUMED_SLEEP_S, 1.0 - CONFIDENCE));
-        progress.say(&format!("{}; {}", plan.in_words(disrupt), plan.amount(subject.is_own())));
+        viewer.say(&format!("{}; {}", plan.in_words(disrupt), plan.amount(subject.is_own())));
         return plan.takes;
     }
     let first = steps.before();
     let before = pace.leg(Purpose::Before, (set.pre_stop_seconds, first.needed), Names::Unknown);
     if steps.has_names() {
-        progress.say(&format!("first as it is; then {}", named.in_words(disrupt)));
+        viewer.say(&format!("first as it is; then {}", named.in_words(disrupt)));
     } else {
-        progress.say(&format!(
+        viewer.say(&format!(
             "first as it is; if that shows which pods answer, then {}; otherwise {}",
             named.in_words(disrupt),
             unnamed.in_words(disrupt)
@@ -294,7 +292,7 @@ pub(super) fn say(steps: &Steps<'_>, is_verifying: bool) -> Duration {
     let too_short = steps.plan_if_too_short(&pace, Names::Unknown, ASSUMED_SLEEP_S);
     let longest = if steps.has_names() || named.takes >= too_short.takes { named } else { too_short };
     let plan = Plan::of(before, &pace).then(longest);
-    progress.say(&format!(
+    viewer.say(&format!(
         "up to {}; the first run measures how long it takes here. A sleep that loses requests is followed by a longer one, \
          and its proof. No run has more than {}",
         plan.amount(subject.is_own()),
@@ -311,23 +309,25 @@ pub(super) fn say_again(steps: &Steps<'_>, plan: &Plan, (pace, names): (&Pace, N
         let longer = steps.plan_if_too_short(pace, names, proof.sleep_s);
         said += &format!("; if a sleep of {} s is too short, {}", proof.sleep_s, longer.amount(is_own));
     }
-    steps.progress.say(&said);
+    steps.operator.viewer.say(&said);
 }
 
 /// Continues only with consent.
-pub(super) async fn ask(steps: &Steps<'_>, takes: Duration) -> anyhow::Result<()> {
-    let (subject, progress) = (steps.subject, steps.progress);
+pub(super) async fn ask(steps: &Steps<'_>, takes: Duration) -> Result<(), RunError> {
+    let (subject, viewer) = (steps.subject, &steps.operator.viewer);
     let elsewhere = subject.elsewhere();
     if let Some(Elsewhere { title, flag, naming }) = elsewhere {
         if *naming == Naming::Current {
-            bail!("this would change a cluster that is not named: add {flag} if it is the right one");
+            let why =
+                format!("this would change a cluster that is not named: add {flag} if it is the right one");
+            return Err(RunError::Refused(why));
         }
-        progress.note(&format!("on {title}: each run changes {} and changes it back", subject.workload()));
+        viewer.note(&format!("on {title}: each run changes {} and changes it back", subject.workload()));
     }
-    if steps.args.measure.yes || (elsewhere.is_none() && takes <= LONG) {
+    if steps.request.options.yes || (elsewhere.is_none() && takes <= LONG) {
         return Ok(());
     }
-    run::confirm(steps.progress, steps.interrupts).await
+    run::confirm(steps.operator).await
 }
 
 /// Progress of a run, as its looks have seen it.

@@ -4,23 +4,24 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context;
 use serde_json::{Value, json};
 
 use super::subject::{Subject, ending_of};
+use crate::cli::run::RunError;
 use rolldrop_judge::tune::{Choice, Tuning};
 use rolldrop_report::ReportFile;
 use rolldrop_sidecar::inject::ending::{Ending, set_ending_in};
 
 /// Writes a file into the tuning's directory.
-pub(super) fn write(out: &Path, file: &ReportFile) -> anyhow::Result<()> {
+pub(super) fn write(out: &Path, file: &ReportFile) -> Result<(), RunError> {
     let path = out.join(&file.path);
-    std::fs::write(&path, &file.bytes).with_context(|| format!("failed to write {}", path.display()))
+    let failed = || format!("failed to write {}", path.display());
+    std::fs::write(&path, &file.bytes).map_err(RunError::failed(failed()))
 }
 
 /// Writes `tune.json`, `tune.md` and the picture.
-pub(super) fn write_report(out: &Path, tuning: &Tuning) -> anyhow::Result<()> {
-    rolldrop_report::tuning(tuning)?.iter().try_for_each(|file| write(out, file))
+pub(super) fn write_report(out: &Path, tuning: &Tuning) -> Result<(), RunError> {
+    rolldrop_report::tuning(tuning).map_err(RunError::other)?.iter().try_for_each(|file| write(out, file))
 }
 
 /// Returns the chosen settings as patches: a strategic merge patch, and the same for kustomize. The first line of each
@@ -78,11 +79,13 @@ pub(super) fn to_a_repository(subject: &Subject, controller: &str, max_sleep: Du
 }
 
 /// Returns the lines of a manifest that the chosen settings change, with their numbers.
-pub(super) fn lines(path: &Path, subject: &Subject, choice: &Choice) -> anyhow::Result<String> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
+pub(super) fn lines(path: &Path, subject: &Subject, choice: &Choice) -> Result<String, RunError> {
+    let failed = || format!("failed to read {}", path.display());
+    let text = std::fs::read_to_string(path).map_err(RunError::failed(failed()))?;
     let changed =
-        set_ending_in(&path.display().to_string(), &text, subject.sleepers(), ending_of(choice.settings))
-            .with_context(|| format!("failed to set them in {}", path.display()))?;
+        set_ending_in(&path.display().to_string(), &text, subject.sleepers(), ending_of(choice.settings));
+    let failed = || format!("failed to set them in {}", path.display());
+    let changed = changed.map_err(RunError::failed(failed()))?;
     let mut out = String::new();
     for note in &changed.notes {
         let _ = writeln!(out, "{}: {note}", path.display());

@@ -5,12 +5,12 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::steps::StepPlan;
-use crate::cli::report;
+use crate::cli::analysis;
+use crate::cli::run::RunError;
 use rolldrop_explain::RunResult;
 use rolldrop_judge::tune::Step;
 use rolldrop_record::{RunDir, run_dir};
@@ -52,12 +52,18 @@ pub(super) struct Run {
 
 impl State {
     /// Returns the state of a tuning that begins.
-    pub(super) fn begin(cluster: Option<String>, object: Value) -> anyhow::Result<Self> {
-        let arguments = std::env::args_os().skip(2).map(OsString::into_string).collect::<Result<_, _>>();
+    pub(super) fn begin(
+        arguments: &[OsString],
+        cluster: Option<String>,
+        object: Value,
+    ) -> Result<Self, RunError> {
+        let arguments = arguments.iter().cloned().map(OsString::into_string).collect::<Result<_, _>>();
         let Ok(arguments) = arguments else {
-            bail!("an argument is not UTF-8, so it cannot be kept for --resume")
+            let why = "an argument is not UTF-8, so it cannot be kept for --resume";
+            return Err(RunError::Refused(why.to_owned()));
         };
-        let directory = std::env::current_dir().context("failed to find the current directory")?;
+        let directory = std::env::current_dir();
+        let directory = directory.map_err(RunError::failed("failed to find the current directory"))?;
         Ok(Self { version: VERSION, arguments, directory, cluster, object, runs: Vec::new() })
     }
 
@@ -65,22 +71,24 @@ impl State {
     ///
     /// # Errors
     /// Fails if there is none, or it is of another version.
-    pub(super) fn read(tuning: &Path) -> anyhow::Result<Self> {
+    pub(super) fn read(tuning: &Path) -> Result<Self, RunError> {
         let path = tuning.join(FILE);
-        let text = std::fs::read(&path).with_context(|| {
-            format!("failed to read {}: name a directory that rolldrop tune made", path.display())
-        })?;
-        let state: Self = serde_json::from_slice(&text)
-            .with_context(|| format!("failed to read {}: restore it, or begin anew", path.display()))?;
+        let failed = |remedy: &str| format!("failed to read {}: {remedy}", path.display());
+        let text = std::fs::read(&path);
+        let text = text.map_err(RunError::failed(failed("name a directory that rolldrop tune made")))?;
+        let state = serde_json::from_slice(&text);
+        let state: Self = state.map_err(RunError::failed(failed("restore it, or begin anew")))?;
         if state.version != VERSION {
-            bail!("{} is of version {}, and this program reads {VERSION}", path.display(), state.version);
+            let (path, version) = (path.display(), state.version);
+            let why = format!("{path} is of version {version}, and this program reads {VERSION}");
+            return Err(RunError::Refused(why));
         }
         Ok(state)
     }
 
     /// Writes it to the disk, whole or not at all.
-    pub(super) fn write(&self, tuning: &Path) -> anyhow::Result<()> {
-        let text = serde_json::to_vec_pretty(self).context("failed to write the state")?;
+    pub(super) fn write(&self, tuning: &Path) -> Result<(), RunError> {
+        let text = serde_json::to_vec_pretty(self).map_err(RunError::failed("failed to write the state"))?;
         let sync = |file: &mut std::io::BufWriter<File>| {
             std::io::Write::write_all(file, &text)?;
             std::io::Write::flush(file)?;
@@ -88,7 +96,8 @@ impl State {
         };
         run_dir::write_file_with(tuning, FILE, sync)?;
         // Also syncs the directory, which has the new name.
-        File::open(tuning).and_then(|dir| dir.sync_all()).context("failed to sync the tuning's directory")
+        let synced = File::open(tuning).and_then(|dir| dir.sync_all());
+        synced.map_err(RunError::failed("failed to sync the tuning's directory"))
     }
 }
 
@@ -102,14 +111,14 @@ impl Run {
     ///
     /// # Errors
     /// Fails if the run was whole, and is no longer readable.
-    pub(super) fn shown(&self, tuning: &Path) -> anyhow::Result<Option<(RunResult, Step)>> {
+    pub(super) fn shown(&self, tuning: &Path) -> Result<Option<(RunResult, Step)>, RunError> {
         let dir = tuning.join(&self.name);
         if let (Some(step), Ok(text)) = (&self.step, std::fs::read(dir.join("result.json"))) {
-            let result = serde_json::from_slice(&text)
-                .with_context(|| format!("failed to read the result in {}", dir.display()))?;
+            let failed = || format!("failed to read the result in {}", dir.display());
+            let result = serde_json::from_slice(&text).map_err(RunError::failed(failed()))?;
             return Ok(Some((result, step.clone())));
         }
-        match RunDir::open(&dir).map_err(anyhow::Error::from).and_then(|dir| report::make_quietly(&dir)) {
+        match RunDir::open(&dir).map_err(RunError::from).and_then(|dir| analysis::report(&dir)) {
             Ok(analysis) => {
                 let step = Step::of(
                     self.plan.purpose,
@@ -133,7 +142,8 @@ mod tests {
     #[test]
     fn state_survives_write_and_read() {
         let dir = tempfile::tempdir().unwrap();
-        let state = State::begin(Some("staging, namespace shop".into()), Value::Null).unwrap();
+        let state =
+            State::begin(&["web".into()], Some("staging, namespace shop".into()), Value::Null).unwrap();
         state.write(dir.path()).unwrap();
         let read = State::read(dir.path()).unwrap();
         assert_eq!((read.arguments, read.directory), (state.arguments.clone(), state.directory.clone()));

@@ -4,22 +4,22 @@ use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
 use serde::{Deserialize, Serialize};
 
 use super::evidence::Means;
 use super::forecast::{Pace, Plan, Position};
 use super::subject::{Subject, ending_of, whose};
-use super::{CONFIDENCE, TuneArgs};
-use crate::cli::progress::Progress;
-use crate::cli::report;
-use crate::cli::run::{self, Consent, Covering, Extras, Job, Look};
-use crate::cli::signals::Interrupts;
+use super::tuning::{CONFIDENCE, Request};
+use crate::cli::analysis;
+use crate::cli::run::{self, Consent, Coverage, Covering, Extras, Job, Look, RunError, SoFar};
+use rolldrop_drive::Operator;
 use rolldrop_drive::cluster::Cluster;
-use rolldrop_drive::coordinator::{GitOps, LiveChanges};
+use rolldrop_drive::coordinator::{LiveChanges, Plan as Calls};
 use rolldrop_drive::embedded::lab;
-use rolldrop_explain::model::Analysis;
 use rolldrop_explain::model::figures::{counted, len};
+use rolldrop_explain::model::{Analysis, Verdict};
 use rolldrop_explain::{RunResult, windows_needed};
 use rolldrop_judge::tune::{Names, Purpose, Settings, Unit, Units, is_outlasted, refuted};
 use rolldrop_record::{Clock, Policy, RoundsEnd, RunDir};
@@ -40,8 +40,7 @@ const DELETED_BEFORE: usize = 3;
 const SPARE: usize = 2;
 
 /// The way in which pods are ended while they are measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
-#[value(rename_all = "camelCase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Disrupt {
     /// The workload replaces its pods, again and again.
@@ -74,11 +73,10 @@ impl StepPlan {
 
 /// Context that all runs of a tuning share.
 pub(super) struct Steps<'a> {
-    pub(super) args: &'a TuneArgs,
+    pub(super) request: &'a Request<'a>,
     pub(super) subject: &'a Subject,
     pub(super) out: &'a Path,
-    pub(super) interrupts: &'a Interrupts,
-    pub(super) progress: &'a Progress,
+    pub(super) operator: &'a Operator,
     pub(super) clock: Clock,
     /// The name under which the tuning uses the workload, once it does.
     pub(super) holder: Option<String>,
@@ -115,12 +113,12 @@ impl Outlook {
 
 impl Steps<'_> {
     pub(super) fn disrupt(&self) -> Disrupt {
-        self.args.disrupt.unwrap_or_default()
+        self.request.disrupt.unwrap_or_default()
     }
 
     /// Returns true if the user says that something names the pods.
     pub(super) fn has_names(&self) -> bool {
-        self.args.evidence.is_some()
+        self.request.evidence.is_some()
     }
 
     /// Plans the run that shows what the present settings lose.
@@ -146,8 +144,8 @@ impl Steps<'_> {
             purpose,
             settings,
             disrupt: self.disrupt(),
-            means: Means::of(self.args.evidence),
-            needed: windows_needed(self.args.coverage.share(), confidence),
+            means: Means::of(self.request.evidence),
+            needed: windows_needed(self.request.coverage, confidence),
             confidence,
         }
     }
@@ -196,76 +194,76 @@ impl Steps<'_> {
         plan: StepPlan,
         (first, length): (usize, Duration),
         watched: Watched<'a>,
-    ) -> anyhow::Result<(Job<'a>, Option<ClusterChoice<lab::Config>>)> {
-        let Self { args, subject, .. } = self;
+    ) -> Result<(Job<'a>, Option<ClusterChoice<lab::Config>>), RunError> {
+        let Self { request, subject, operator, .. } = self;
         let StepPlan { purpose, settings, .. } = plan;
         let disruptions = format!("disruptions=[{}]", self.disruption(plan, first));
         let length = format!("load.duration={}s", length.as_secs());
         let mut further = vec![disruptions, length, "expect={}".to_owned()];
         further.extend(plan.means.map(Means::as_override));
-        let Loaded { mut scenario, cluster } = args.loaded(further)?;
+        let Loaded { mut scenario, cluster } = request.source.load(further)?;
         if subject.is_own() {
             set_ending(&mut scenario.manifests, subject.sleepers(), ending_of(settings))?;
         }
-        let covering = watched.goal.filter(|_| purpose != Purpose::Before);
+        let covering = watched.look.filter(|_| purpose != Purpose::Before);
         let extras = Extras {
-            policy: Policy { coverage: args.coverage.share(), confidence: plan.confidence, margin_s: 0 },
-            covering: covering.map(|goal| Covering { most_rounds: MOST_ROUNDS, goal }),
+            policy: Policy { coverage: request.coverage, confidence: plan.confidence, margin_s: 0 },
+            covering: covering.map(|look| Covering { most_rounds: MOST_ROUNDS, look }),
             told: watched.told,
             holder: self.holder.as_deref(),
             ending: (!subject.is_own()).then(|| (subject.sleepers(), ending_of(settings))),
             ..Extras::default()
         };
         // The user has consented to the whole tuning.
-        Ok((Job::new(scenario, &args.measure, Consent::Given, extras)?, cluster))
+        let job = Job::new(scenario, &request.options, Consent::Given, extras, &*operator.viewer)?;
+        Ok((job, cluster))
     }
 
-    /// Prints each call of the API server that the run that shows the windows would make. The others make the same.
-    pub(super) async fn dry_run(&self) -> anyhow::Result<()> {
-        let Self { args, subject, interrupts, progress, .. } = self;
-        let first = subject.sleeps(args.max_sleep)[0];
+    /// Plans each call of the API server that the run that shows the windows would make. The others make the same.
+    pub(super) async fn dry_run(&self) -> Result<Calls, RunError> {
+        let Self { request, subject, operator, .. } = self;
+        let first = subject.sleeps(request.max_sleep)[0];
         let plan = self.windows(subject.wide(first));
         let (job, cluster) = self.job(plan, (FIRST_LOOK, LEAST_BOUND), Watched::default())?;
-        let choice = |logs: &Path| args.measure.choice(args.scenario_name(), cluster, logs);
-        job.dry_run(choice, interrupts, progress).await
+        job.dry_run(|logs| request.source.choice(cluster, logs), operator).await
     }
 
     /// Makes a run in a directory of this name.
-    pub(super) async fn run(&self, plan: StepPlan, name: &str, outlook: Outlook) -> anyhow::Result<Ended> {
-        let Self { args, progress, .. } = self;
-        if let Some(what) = self.subject.changed_since(args, self.interrupts).await? {
-            bail!(
+    pub(super) async fn run(&self, plan: StepPlan, name: &str, outlook: Outlook) -> Result<Ended, RunError> {
+        let Self { request, operator, .. } = self;
+        if let Some(what) = self.subject.changed_since(request, &operator.interrupts).await? {
+            return Err(RunError::Refused(format!(
                 "others changed {what} of {} since the tuning began (an autoscaler, or another rollout): keep them away, \
                  and continue with rolldrop tune --resume {}",
                 self.subject.workload(),
                 self.out.display()
-            );
+            )));
         }
         let began = Instant::now();
         let sleep_s = plan.settings.pre_stop_seconds;
         let needed = plan.needed.saturating_sub(outlook.counted()).max(1);
         let leg = outlook.pace.leg(plan.purpose, (sleep_s, needed), outlook.names);
         let seen = outlook.before.map(|before| format!(", after {} already", before.in_words()));
-        progress.say(&format!(
+        operator.viewer.say(&format!(
             "{name}: a preStop sleep of {sleep_s} s, about {}{}",
             counted(len(leg.ended.max(needed)), "termination"),
             seen.unwrap_or_default()
         ));
         let out = self.out.join(name);
-        let run_dir = RunDir::create(&out).context("failed to make the run directory")?;
+        let run_dir = RunDir::create(&out).map_err(RunError::failed("failed to make the run directory"))?;
         let bound = Self::bound(plan, &outlook);
         let watch = Watch::new(plan, name, outlook, bound);
-        let (told, goal) = (|ended| watch.in_words(ended), |result: &RunResult| watch.look(result));
-        let watched = Watched { told: Some(&told), goal: Some(&goal) };
+        let told = |ended| watch.in_words(ended);
+        let watched = Watched { told: Some(&told), look: Some(&watch) };
         let first = if plan.purpose == Purpose::Before { plan.needed } else { leg.ended.min(FIRST_LOOK) };
         let first = first.min(watch.most_ended(0, 0)).max(1);
         let (job, cluster) = self.job(plan, (first, bound), watched)?;
-        let choice = args.measure.choice(args.scenario_name(), cluster, &out);
-        let measured = job.carry_out(choice, &run_dir, self.clock, self.interrupts, progress).await;
+        let choice = request.source.choice(cluster, &out);
+        let measured = job.carry_out(choice, &run_dir, self.clock, operator).await;
         let is_interrupted = measured.inspect_err(|_| run_dir.discard_if_empty())?;
-        let analysis = report::make_quietly(&run_dir)?;
+        let analysis = analysis::report(&run_dir)?;
         let (result, took) = (&analysis.result, began.elapsed());
-        progress.say(&format!(
+        operator.viewer.say(&format!(
             "{name}: {} of {} requests lost in {} ({}), {:.0} s",
             result.requests.lost(),
             result.requests.total,
@@ -287,17 +285,16 @@ impl Steps<'_> {
     }
 
     /// Sets the chosen settings in the cluster, and leaves them there.
-    pub(super) async fn apply(&self, settings: Settings) -> anyhow::Result<()> {
-        let Self { args, subject, progress, .. } = self;
-        let name = args.scenario_name();
-        let Loaded { scenario, cluster } = args.loaded(Vec::new())?;
-        let cluster = Cluster::connect(args.measure.choice(name, cluster, self.out)).await?;
-        let caller = run::caller(&cluster, args.measure.namespace.clone(), self.interrupts)?;
-        let gitops = if args.measure.change_gitops { GitOps::Change } else { GitOps::Refuse };
+    pub(super) async fn apply(&self, settings: Settings) -> Result<(), RunError> {
+        let Self { request, subject, operator, .. } = self;
+        let Request { source, options, .. } = request;
+        let Loaded { scenario, cluster } = source.load(Vec::new())?;
+        let cluster = Cluster::connect(source.choice(cluster, self.out)).await?;
+        let caller = run::caller(&cluster, options.namespace.as_deref(), &operator.interrupts)?;
         let ending = Some((subject.sleepers(), ending_of(settings)));
-        let changes = LiveChanges { whose: whose(&scenario), sidecar: None, ending, gitops };
+        let changes = LiveChanges { whose: whose(&scenario), sidecar: None, ending, gitops: options.gitops };
         let changed = caller.leave(&changes).await?;
-        changed.iter().for_each(|title| progress.say(&format!("{title} has the chosen settings now")));
+        changed.iter().for_each(|title| operator.viewer.say(&format!("{title} has the chosen settings now")));
         cluster.shut_down().await;
         Ok(())
     }
@@ -308,8 +305,8 @@ impl Steps<'_> {
 struct Watched<'a> {
     /// Describes the progress of the run, given the number of pods that have ended.
     told: Option<&'a dyn Fn(usize) -> String>,
-    /// Judges a look.
-    goal: Option<&'a dyn Fn(&RunResult) -> Look>,
+    /// Judges the record so far.
+    look: Option<&'a dyn Look<Coverage>>,
 }
 
 /// Watches one run: how far it is, and when it ends.
@@ -326,6 +323,12 @@ struct Watch<'a> {
     /// The last look: pods that had ended, and units.
     seen: RefCell<Option<(usize, Units)>>,
     gave_up: Cell<Option<String>>,
+}
+
+impl Look<Coverage> for Watch<'_> {
+    fn look(&self, so_far: SoFar) -> LocalBoxFuture<'_, Result<Option<Coverage>, RunError>> {
+        async { Ok(run::result_of(so_far).await?.map(|result| self.coverage(&result))) }.boxed_local()
+    }
 }
 
 impl<'a> Watch<'a> {
@@ -389,8 +392,11 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Decides by a look whether more pods are to end.
-    fn look(&self, result: &RunResult) -> Look {
+    /// Decides by a result so far whether more pods are to end.
+    fn coverage(&self, result: &RunResult) -> Coverage {
+        if let Verdict::Invalid { why } = &result.verdict {
+            return Coverage::Invalid(format!("the measurement is invalid: {}", why.join("; ")));
+        }
         let plan = self.plan;
         let (own, ended) = (Units::of(result), result.terminations.len());
         *self.seen.borrow_mut() = Some((ended, own));
@@ -406,7 +412,7 @@ impl<'a> Watch<'a> {
             }
             None => Ok(own.ends_for(missing, ended).min(self.most_ended(own.rollouts, ended))),
         };
-        Look { counted: units.number, needed: plan.needed, said, next }
+        Coverage::Counted { terminations: ended, counted: units.number, needed: plan.needed, said, next }
     }
 
     /// Returns these units, and those of the parts of the run that were interrupted.

@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::Value;
 
-use super::TuneArgs;
 use super::limits::Limits;
-use crate::cli::run::{self, Naming};
-use crate::cli::signals::Interrupts;
+use super::tuning::Request;
+use crate::cli::run::{self, Naming, RunError};
+use rolldrop_drive::Interrupts;
 use rolldrop_drive::cluster::{Choice, Cluster, Origin};
 use rolldrop_drive::coordinator::{
     Caller, Round, Tenure, Whose, changed_by_others, controller_of, number_of, services_behind_in,
@@ -69,11 +68,11 @@ pub(super) fn ending_of(settings: Settings) -> Ending {
 
 impl Subject {
     /// Finds it, and changes nothing.
-    pub(super) async fn find(args: &TuneArgs, interrupts: &Interrupts) -> anyhow::Result<Self> {
-        let name = args.scenario_name();
-        let Loaded { scenario, cluster } = args.loaded(Vec::new())?;
-        let naming = args.measure.naming(name, cluster.as_ref());
-        let choice = args.measure.choice(name, cluster, Path::new("."));
+    pub(super) async fn find(request: &Request<'_>, interrupts: &Interrupts) -> Result<Self, RunError> {
+        let Request { source, options, .. } = request;
+        let Loaded { scenario, cluster } = source.load(Vec::new())?;
+        let naming = source.naming(cluster.as_ref());
+        let choice = source.choice(cluster, Path::new("."));
         let embedded_nodes = match &choice {
             Choice::Embedded { config, .. } => Some(config.nodes),
             Choice::Kubeconfig { .. } | Choice::InCluster => None,
@@ -84,11 +83,14 @@ impl Subject {
         let (objects, kubernetes) = match (is_own, embedded_nodes.is_some()) {
             (true, true) => (scenario.manifests.clone(), KubernetesVersion::NAMED_SIDECAR_PORTS),
             (false, true) => {
-                bail!("the embedded cluster has only what a scenario deploys: name a scenario, or a cluster")
+                let why =
+                    "the embedded cluster has only what a scenario deploys: name a scenario, or a cluster";
+                return Err(RunError::Refused(why.to_owned()));
             }
             (_, false) => {
-                let cluster = Cluster::connect(choice).await.context("failed to get a cluster")?;
-                let caller = run::caller(&cluster, args.measure.namespace.clone(), interrupts)?;
+                let cluster = Cluster::connect(choice).await;
+                let cluster = cluster.map_err(RunError::failed("failed to get a cluster"))?;
+                let caller = run::caller(&cluster, options.namespace.as_deref(), interrupts)?;
                 let kubernetes = caller.kubernetes().await?;
                 nodes = caller.node_labels().await?;
                 let title =
@@ -102,8 +104,8 @@ impl Subject {
                     objects.extend(caller.ingresses_to(&objects).await?);
                     let meant = workload(&objects, &scenario)?;
                     let reference = format!("{}/{}", text(&meant["kind"]), text(&meant["metadata"]["name"]));
-                    cautions =
-                        caller.check_holds(&[reference.parse().map_err(anyhow::Error::msg)?], None).await?;
+                    let held = reference.parse().map_err(RunError::Refused)?;
+                    cautions = caller.check_holds(&[held], None).await?;
                     cautions.extend(caller.rivals(meant).await?);
                     objects
                 };
@@ -114,28 +116,28 @@ impl Subject {
         let object = workload(&objects, &scenario)?.clone();
         let kind = object["kind"].as_str().unwrap_or_default().to_lowercase();
         let title = format!("{kind}/{}", object["metadata"]["name"].as_str().unwrap_or_default());
-        let containers = match args.containers.is_empty() {
+        let containers = match request.containers.is_empty() {
             true => ending::on_the_path(&objects, &title)?,
-            false => args.containers.clone(),
+            false => request.containers.clone(),
         };
-        let sleepers = Sleepers { workload: title, containers, may_prefix: args.prefix_hook, kubernetes };
+        let sleepers = Sleepers { workload: title, containers, may_prefix: request.prefix_hook, kubernetes };
         let ending = ending::ending(&objects, &sleepers)?;
         let each_node = embedded_nodes.map_or_else(|| nodes_for(&object, &nodes), u64::from);
         let rollout = rollout(&object, &kind, each_node)?;
         cautions.extend(ends_all(&object, rollout));
-        let limits = Limits::find(&nodes, &objects, args.shutdown_budget);
+        let limits = Limits::find(&nodes, &objects, request.shutdown_budget);
         Ok(Self { sleepers, ending, rollout, limits, object, is_own, elsewhere, cautions })
     }
 
     /// Connects to its cluster again.
     async fn connect(
-        args: &TuneArgs,
+        request: &Request<'_>,
         interrupts: &Interrupts,
-    ) -> anyhow::Result<(Scenario, Caller, Option<Origin>)> {
-        let name = args.scenario_name();
-        let Loaded { scenario, cluster } = args.loaded(Vec::new())?;
-        let cluster = Cluster::connect(args.measure.choice(name, cluster, Path::new("."))).await?;
-        let caller = run::caller(&cluster, args.measure.namespace.clone(), interrupts)?;
+    ) -> Result<(Scenario, Caller, Option<Origin>), RunError> {
+        let Request { source, options, .. } = request;
+        let Loaded { scenario, cluster } = source.load(Vec::new())?;
+        let cluster = Cluster::connect(source.choice(cluster, Path::new("."))).await?;
+        let caller = run::caller(&cluster, options.namespace.as_deref(), interrupts)?;
         let origin = cluster.origin();
         cluster.shut_down().await;
         Ok((scenario, caller, origin))
@@ -147,16 +149,16 @@ impl Subject {
     /// Fails if another run or tuning uses it.
     pub(super) async fn hold(
         &self,
-        args: &TuneArgs,
+        request: &Request<'_>,
         interrupts: &Interrupts,
         (out, clock): (&Path, Clock),
-    ) -> anyhow::Result<Option<Tenure>> {
+    ) -> Result<Option<Tenure>, RunError> {
         if self.is_own {
             return Ok(None);
         }
-        let (_, caller, origin) = Self::connect(args, interrupts).await?;
+        let (_, caller, origin) = Self::connect(request, interrupts).await?;
         let run = run::run_name(&format!("tune-{}", self.name()), clock.now());
-        let workload = self.workload().parse().map_err(anyhow::Error::msg)?;
+        let workload = self.workload().parse().map_err(RunError::Refused)?;
         Ok(Some(Tenure::begin(caller, (out, clock), (&run, origin), &workload).await?))
     }
 
@@ -176,13 +178,13 @@ impl Subject {
     /// Fails if its cluster cannot be read.
     pub(super) async fn changed_since(
         &self,
-        args: &TuneArgs,
+        request: &Request<'_>,
         interrupts: &Interrupts,
-    ) -> anyhow::Result<Option<String>> {
+    ) -> Result<Option<String>, RunError> {
         if self.is_own {
             return Ok(None);
         }
-        let (scenario, caller, _) = Self::connect(args, interrupts).await?;
+        let (scenario, caller, _) = Self::connect(request, interrupts).await?;
         let objects = caller.behind(&whose(&scenario)).await?;
         Ok(changed_by_others(&self.object, workload(&objects, &scenario)?))
     }
@@ -299,12 +301,12 @@ fn text(value: &Value) -> &str {
 }
 
 /// Finds the workload that is named, or the only one behind the targets.
-pub(super) fn workload<'a>(objects: &'a [Value], scenario: &Scenario) -> anyhow::Result<&'a Value> {
+pub(super) fn workload<'a>(objects: &'a [Value], scenario: &Scenario) -> Result<&'a Value, RunError> {
     if let [named] = &scenario.sidecar_workloads[..] {
         return objects
             .iter()
             .find(|object| named.is(object))
-            .with_context(|| format!("there is no {named}: correct --workload"));
+            .ok_or_else(|| RunError::Refused(format!("there is no {named}: correct --workload")));
     }
     let mut services: Vec<String> = Vec::new();
     for target in &scenario.targets {
@@ -323,11 +325,16 @@ pub(super) fn workload<'a>(objects: &'a [Value], scenario: &Scenario) -> anyhow:
     let behind: Vec<&Value> = objects.iter().filter(is_behind).collect();
     match behind.as_slice() {
         [only] => Ok(only),
-        [] => bail!("no Deployment, StatefulSet or DaemonSet makes the pods of the target's Service"),
+        [] => {
+            let why = "no Deployment, StatefulSet or DaemonSet makes the pods of the target's Service";
+            Err(RunError::Refused(why.to_owned()))
+        }
         several => {
             let names: Vec<&str> =
                 several.iter().filter_map(|object| object["metadata"]["name"].as_str()).collect();
-            bail!("several workloads are behind the target ({}): name one by --workload", names.join(", "))
+            let names = names.join(", ");
+            let why = format!("several workloads are behind the target ({names}): name one by --workload");
+            Err(RunError::Refused(why))
         }
     }
 }
@@ -385,14 +392,17 @@ fn nodes_for(object: &Value, nodes: &[BTreeMap<String, String>]) -> u64 {
 
 /// Describes the rollouts of a workload. `each_node` is the number of pods of a DaemonSet that does not say how many it
 /// has.
-fn rollout(object: &Value, kind: &str, each_node: u64) -> anyhow::Result<Rollout> {
+fn rollout(object: &Value, kind: &str, each_node: u64) -> Result<Rollout, RunError> {
+    let refused = |why: String| Err(RunError::Refused(why));
     let (spec, name) = (&object["spec"], object["metadata"]["name"].as_str().unwrap_or_default());
     if let Some(why) = why_no_rollout(object) {
-        bail!("{kind} {name} would not replace its pods: {why}");
+        return refused(format!("{kind} {name} would not replace its pods: {why}"));
     }
     let partition = spec["updateStrategy"]["rollingUpdate"]["partition"].as_u64().unwrap_or(0);
     if partition > 0 {
-        bail!("{kind} {name} would not replace its pods below number {partition}: set its partition to 0");
+        return refused(format!(
+            "{kind} {name} would not replace its pods below number {partition}: set its partition to 0"
+        ));
     }
     let pods = match kind {
         "daemonset" => object["status"]["desiredNumberScheduled"].as_u64().unwrap_or(each_node),
@@ -422,19 +432,21 @@ fn rollout(object: &Value, kind: &str, each_node: u64) -> anyhow::Result<Rollout
                 at_once => Strategy::Rolling { at_once },
             }
         }
-        kind => bail!("a {kind} has no rollout: name a Deployment, StatefulSet or DaemonSet"),
+        kind => {
+            return refused(format!("a {kind} has no rollout: name a Deployment, StatefulSet or DaemonSet"));
+        }
     };
     if pods == 0 && kind == "daemonset" {
-        bail!(
+        return refused(format!(
             "{kind} {name} has 0 pods: no node that can be seen fits it; correct its nodeSelector, or allow to list nodes"
-        );
+        ));
     }
     let is_alone = matches!(strategy, Strategy::Rolling { .. }) && pods < 2;
     if is_alone || pods == 0 {
         let pods = counted(pods, "pod");
-        bail!(
+        return refused(format!(
             "{kind} {name} has {pods}: what the end of one loses shows only beside another; scale it to 2 or more"
-        );
+        ));
     }
     Ok(Rollout { pods, strategy })
 }

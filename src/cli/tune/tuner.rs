@@ -2,14 +2,13 @@
 //!
 //! A resumed tuning takes the same steps again, and reads finished runs from their directories.
 
-use anyhow::anyhow;
-
-use super::evidence::{EvidenceArg, Means};
+use super::evidence::{Asked, Means};
 use super::forecast::{self, Pace, Plan};
+use super::handover;
 use super::state::{Run, State};
 use super::steps::{Ended, Outlook, StepPlan, Steps};
-use super::{CONFIDENCE, NO_NAMES, handover};
-use crate::cli::run;
+use super::tuning::{CONFIDENCE, NO_NAMES};
+use crate::cli::run::RunError;
 use rolldrop_explain::model::figures::counted;
 use rolldrop_explain::{RunResult, model::Verdict};
 use rolldrop_judge::tune::{
@@ -47,12 +46,12 @@ enum Halt {
     Interrupted,
     /// Nothing can be shown, for these reasons.
     NotShown(Vec<String>),
-    Failed(anyhow::Error),
+    Failed(RunError),
 }
 
-impl From<anyhow::Error> for Halt {
-    fn from(error: anyhow::Error) -> Self {
-        if error.is::<run::Interrupted>() { Self::Interrupted } else { Self::Failed(error) }
+impl From<RunError> for Halt {
+    fn from(error: RunError) -> Self {
+        if matches!(error, RunError::Interrupted) { Self::Interrupted } else { Self::Failed(error) }
     }
 }
 
@@ -62,7 +61,7 @@ impl<'a> Tuner<'a> {
             steps,
             state,
             replayed: 0,
-            means: Means::of(steps.args.evidence),
+            means: Means::of(steps.request.evidence),
             done: Vec::new(),
             seen: Seen::default(),
             first: None,
@@ -74,20 +73,20 @@ impl<'a> Tuner<'a> {
     }
 
     /// Finds a sleep, and proves it.
-    pub(super) async fn tune(mut self) -> anyhow::Result<Tuning> {
+    pub(super) async fn tune(mut self) -> Result<Tuning, RunError> {
         let ended = self.find().await;
         self.concluded(ended)
     }
 
     /// Proves settings that an earlier tuning has chosen.
-    pub(super) async fn verify(mut self, chosen: Choice) -> anyhow::Result<Tuning> {
+    pub(super) async fn verify(mut self, chosen: Choice) -> Result<Tuning, RunError> {
         let plan = self.steps.proof(chosen.settings, 1.0 - CONFIDENCE);
         self.choice = Some(chosen);
         let ended = self.verified(plan).await;
         self.concluded(ended)
     }
 
-    fn concluded(self, ended: Result<Outcome, Halt>) -> anyhow::Result<Tuning> {
+    fn concluded(self, ended: Result<Outcome, Halt>) -> Result<Tuning, RunError> {
         let outcome = match ended {
             Ok(outcome) => outcome,
             Err(Halt::NotShown(why)) => Outcome::NotShown { why },
@@ -97,19 +96,19 @@ impl<'a> Tuner<'a> {
             }
             Err(Halt::Failed(error)) => {
                 // The measurements so far are kept.
-                self.write(Outcome::Partial { why: vec![format!("{error:#}")] })?;
+                self.write(Outcome::Partial { why: vec![error.in_words()] })?;
                 return Err(error);
             }
         };
         let why = match &outcome {
-            Outcome::NotShown { why } => anyhow!(why.join("; ")),
-            _ => run::Interrupted.into(),
+            Outcome::NotShown { why } => RunError::Refused(why.join("; ")),
+            _ => RunError::Interrupted,
         };
         self.so_far(outcome).ok_or(why)
     }
 
     async fn find(&mut self) -> Result<Outcome, Halt> {
-        let Steps { subject, args, .. } = self.steps;
+        let Steps { subject, request, .. } = self.steps;
         let before = self.step(self.steps.before()).await?;
         // The settings for pods that start are chosen with the sleep.
         let set = with_starts(&before, subject.settings(), subject.rollout());
@@ -123,7 +122,7 @@ impl<'a> Tuner<'a> {
             return Err(Halt::NotShown(vec![why]));
         }
         self.names = match names(&before) {
-            Names::Unknown if args.evidence == Some(EvidenceArg::Auto) => {
+            Names::Unknown if request.evidence == Some(Asked::Any) => {
                 self.means = Some(self.steps.means().await?);
                 Names::Known
             }
@@ -133,16 +132,16 @@ impl<'a> Tuner<'a> {
         let mut first = without_names(&before, sleep_s);
         let plan = self.steps.plan_after(&self.pace, self.names, first);
         self.say_plan(plan);
-        let mut wish = Wish { before: set, may_shorten: args.shorten, least_s: 0 };
+        let mut wish = Wish { before: set, may_shorten: request.shorten, least_s: 0 };
         if self.names == Names::Known {
             if let Some(choice) = self.choose_by_windows(&mut wish).await? {
-                let search = Search::from_windows(choice.settings.pre_stop_seconds, args.tight);
+                let search = Search::from_windows(choice.settings.pre_stop_seconds, request.tight);
                 self.choice = Some(choice);
                 return self.proven(search, wish).await;
             }
             first = first.max(self.seen.covers_s());
         } else {
-            self.steps.progress.note(&format!(
+            self.steps.operator.viewer.note(&format!(
                 "{NO_NAMES}: proofs find the sleep, and begin at {}",
                 first.map_or_else(
                     || "1 s".to_owned(),
@@ -152,15 +151,15 @@ impl<'a> Tuner<'a> {
         }
         self.choice =
             Some(Choice { settings: set, consumers: Vec::new(), stopping_seconds: stopping(&before) });
-        let most = args.max_sleep.as_secs();
-        self.proven(Search::by_losses((sleep_s, has_lost), first, (args.tight, most)), wish).await
+        let most = request.max_sleep.as_secs();
+        self.proven(Search::by_losses((sleep_s, has_lost), first, (request.tight, most)), wish).await
     }
 
     /// Measures the windows, with longer sleeps if one outlasts them, and chooses; what starts lose meanwhile is added
     /// to the wish. Returns nothing if the windows have too few bounds.
     async fn choose_by_windows(&mut self, wish: &mut Wish) -> Result<Option<Choice>, Halt> {
-        let Steps { subject, args, progress, .. } = self.steps;
-        for sleep_s in subject.sleeps(args.max_sleep) {
+        let Steps { subject, request, operator, .. } = self.steps;
+        for sleep_s in subject.sleeps(request.max_sleep) {
             let windows = self.step(self.steps.windows(subject.wide(sleep_s))).await?;
             trusted(&windows)?;
             wish.before = with_starts(&windows, wish.before, subject.rollout());
@@ -170,11 +169,13 @@ impl<'a> Tuner<'a> {
                 Err(Unknown::EndedEarly(why)) => return Err(Halt::NotShown(vec![why])),
                 Err(Unknown::Because(why)) => {
                     let why = why.join("; ");
-                    progress.note(&format!("the windows alone support no sleep ({why}): proofs find it"));
+                    operator
+                        .viewer
+                        .note(&format!("the windows alone support no sleep ({why}): proofs find it"));
                     return Ok(None);
                 }
                 Err(Unknown::Outlasted) => {
-                    progress.say(&format!("a window outlasted the sleep of {sleep_s} s"));
+                    operator.viewer.say(&format!("a window outlasted the sleep of {sleep_s} s"));
                 }
             }
         }
@@ -200,7 +201,7 @@ impl<'a> Tuner<'a> {
                     continue;
                 }
                 Next::TooLong => {
-                    let most = self.steps.args.max_sleep.as_secs();
+                    let most = self.steps.request.max_sleep.as_secs();
                     let why = format!("a sleep of {most} s still loses requests: use a longer --max-sleep");
                     return Err(Halt::NotShown(vec![why]));
                 }
@@ -220,7 +221,7 @@ impl<'a> Tuner<'a> {
                 Proof::Unknown { why } => return Err(Halt::NotShown(self.with_bound(why.clone()))),
                 Proof::TooShort { lost, at_least } => {
                     let why = too_short(sleep_s, *lost, *at_least);
-                    self.steps.progress.say(&format!("{why}: a longer one is proven"));
+                    self.steps.operator.viewer.say(&format!("{why}: a longer one is proven"));
                 }
                 Proof::Holds => {}
             }
@@ -302,7 +303,7 @@ impl<'a> Tuner<'a> {
             match &result.verdict {
                 Verdict::Invalid { why } if repeats < MOST_REPEATS => {
                     repeats += 1;
-                    self.steps.progress.note(&format!(
+                    self.steps.operator.viewer.note(&format!(
                         "that run is not valid ({}): it is made again ({repeats} of {MOST_REPEATS})",
                         why.join("; ")
                     ));
@@ -317,7 +318,8 @@ impl<'a> Tuner<'a> {
         while let Some(run) = self.state.runs.get(self.replayed).cloned() {
             if !run.plan.is_like(&plan) {
                 let why = "its runs are not those that this program makes with these arguments: begin anew";
-                return Err(Halt::Failed(anyhow!("failed to continue {}: {why}", self.steps.out.display())));
+                let out = self.steps.out.display();
+                return Err(Halt::Failed(RunError::Refused(format!("failed to continue {out}: {why}"))));
             }
             self.replayed += 1;
             let Some((result, step)) = run.shown(self.steps.out)? else { continue };
@@ -331,7 +333,7 @@ impl<'a> Tuner<'a> {
                     && refuted(&result, plan.settings.pre_stop_seconds).is_some()
             };
             if run.is_whole || is_refuted() {
-                self.steps.progress.say(&format!("{}: done already", run.name));
+                self.steps.operator.viewer.say(&format!("{}: done already", run.name));
                 return Ok(Some(result));
             }
         }
@@ -383,7 +385,7 @@ impl<'a> Tuner<'a> {
 
     /// Returns the number of rollouts that a run may make for its windows; `None` if no flag says.
     fn rollouts_left(&self, plan: StepPlan) -> Result<Option<usize>, Halt> {
-        let Some(most) = self.steps.args.max_rollouts else { return Ok(None) };
+        let Some(most) = self.steps.request.max_rollouts else { return Ok(None) };
         let of = |run: &Run| {
             self.steps.rollouts_of_changes(&run.plan) + run.step.as_ref().map_or(0, |step| step.rollouts)
         };
@@ -409,7 +411,7 @@ impl<'a> Tuner<'a> {
 
     /// Returns what is known, with this outcome; `None` before the first run.
     fn so_far(&self, outcome: Outcome) -> Option<Tuning> {
-        let Steps { subject, args, .. } = self.steps;
+        let Steps { subject, request, .. } = self.steps;
         let first = self.first.as_ref()?;
         let set = subject.settings();
         let settings = self.choice.as_ref().map(|choice| choice.settings);
@@ -421,7 +423,7 @@ impl<'a> Tuner<'a> {
             workload: subject.workload().to_owned(),
             containers: subject.containers().to_vec(),
             cluster: first.cluster.clone(),
-            coverage_asked: args.coverage.share(),
+            coverage_asked: request.coverage,
             confidence: CONFIDENCE,
             before: set,
             steps: self.done.clone(),
@@ -435,7 +437,7 @@ impl<'a> Tuner<'a> {
     }
 
     /// Writes what is known.
-    fn write(&self, outcome: Outcome) -> anyhow::Result<()> {
+    fn write(&self, outcome: Outcome) -> Result<(), RunError> {
         self.so_far(outcome).map_or(Ok(()), |tuning| handover::write_report(self.steps.out, &tuning))
     }
 }
