@@ -23,6 +23,7 @@ mod progress;
 mod proxy;
 mod proxy_pre_stop;
 mod report;
+mod resources;
 mod run;
 mod runtime;
 mod samples;
@@ -141,7 +142,7 @@ pub fn main() -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         say::say(&in_words(&error));
-        let interrupted = matches!(error.downcast_ref(), Some(run::RunError::Interrupted));
+        let interrupted = matches!(error.downcast_ref(), Some(rolldrop_drive::run::RunError::Interrupted));
         if interrupted { Exit::Interrupted } else { Exit::Error }.into()
     })
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::run::RunError;
+use rolldrop_drive::run::RunError;
 use rolldrop_explain::{Analysed, Analysis};
 use rolldrop_record::service_proxy::ServiceProxy;
 use rolldrop_record::{Expect, RunDir, RunLog, Tables, run_dir};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::run::Ended;
+use rolldrop_drive::run::Ended;
 use rolldrop_explain::Class;
 use rolldrop_load::{Counts, ErrorStatuses, Progress};
 use rolldrop_record::Outcome;

@@ -19,10 +19,10 @@ use clap::error::{ContextKind, ContextValue};
 use super::exit::Exit;
 use super::formats::Format;
 use super::progress::Progress;
-use super::run::announce;
 use super::say::{print, say, text_options};
 use super::signals::Listener;
 pub(super) use args::LoadArgs;
+use rolldrop_drive::run::announce_stages;
 use rolldrop_drive::viewer::Planned;
 use rolldrop_drive::{Operator, follow};
 use rolldrop_explain::model::Verdict;
@@ -105,7 +105,7 @@ impl LoadArgs {
                 viewer.warn(&format!("{error:#}"));
             }
         };
-        let announced = announce(clock, zero, &stages, note);
+        let announced = announce_stages(clock, zero, &stages, note);
         let noted = async {
             while let Some(event) = events.recv().await {
                 note(event.at, event.kind);

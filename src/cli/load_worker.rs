@@ -11,8 +11,8 @@ use anyhow::Context;
 use tokio::io::BufReader;
 use tokio::net::TcpListener;
 
-use super::run::check_here;
 use super::signals::Listener;
+use rolldrop_drive::run::check_here;
 use rolldrop_load as load;
 use rolldrop_load::process::worker;
 use rolldrop_load::remote::server::{self, Visit};

@@ -7,13 +7,15 @@ use super::admin_token::TokenArgs;
 use super::classes::ByClass;
 use super::compare::Percent;
 use super::dataplane::DataplaneArg;
-use super::run::{Collecting, Options, Resources, Source, TargetArg, as_override};
+use super::resources::Resources;
 use super::service_proxy::AssumeArgs;
 use rolldrop_drive::coordinator::GitOps;
 use rolldrop_drive::embedded::lab::config::DataplaneChoice;
+use rolldrop_drive::run::{Collecting, Options, Source};
 use rolldrop_load as load;
 use rolldrop_load::remote::collect::Limit;
 use rolldrop_record::load::{LoadFrom, Rate};
+use rolldrop_scenario::target_argument::{TargetArg, as_override};
 
 /// The groups of options in `--help`, besides those that are used most.
 pub(super) const CLUSTER: &str = "Cluster";

@@ -2,29 +2,8 @@
 //!
 //! Measures, and then makes the report from the run directory, exactly as `rolldrop report` does.
 
-mod abort;
-mod admin_secret;
 mod args;
-mod command;
-mod consent;
-mod dry;
-mod error;
-mod evidence;
-mod intent;
-mod job;
-mod looks;
-mod manifests;
-mod ports;
-mod programs;
-mod reach;
-mod resources;
-mod rounds;
-mod sending;
-mod settings;
-mod source;
-mod stages;
-mod target;
-mod under_load;
+pub(super) mod looks;
 
 use std::process::ExitCode;
 
@@ -37,25 +16,11 @@ use super::runtime;
 use super::say::{print, say};
 use super::signals::Listener;
 pub(super) use args::RunArgs;
-use command::UserCommand;
-pub(super) use consent::{Consent, Naming, confirm, flag_of};
-pub(super) use error::RunError;
-pub(super) use evidence::why_no_evidence;
-pub(super) use job::{Ended, Extras, Job, Options, caller, default_out, run_name};
-pub(super) use looks::result_of;
-pub(super) use ports::check_here;
-pub(super) use resources::Resources;
 use rolldrop_drive::Operator;
 use rolldrop_drive::coordinator::Plan;
+use rolldrop_drive::run::{Consent, Extras, Job, UserCommand, default_out};
 use rolldrop_record::{Clock, RunDir};
 use rolldrop_scenario::Loaded;
-pub(super) use rounds::{Coverage, Covering, Look, SoFar};
-pub(super) use sending::Collecting;
-#[cfg(test)]
-pub(super) use settings::{expected_targets, load_settings};
-pub(super) use source::Source;
-pub(super) use stages::announce;
-pub(super) use target::{TargetArg, as_override};
 
 impl RunArgs {
     /// Runs the command.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::analysis::{Given, analyse};
-use super::run::RunError;
+use rolldrop_drive::run::RunError;
 use rolldrop_explain::Analysed;
 use rolldrop_explain::model::Check;
 use rolldrop_judge::compare::history::{FEWEST_RUNS, History, TOLERANCE};

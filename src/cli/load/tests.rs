@@ -6,8 +6,8 @@ use std::path::Path;
 use clap::{CommandFactory, Parser};
 use serde_json::Value;
 
-use crate::cli::run::{expected_targets, load_settings};
 use crate::cli::{Cli, Command};
+use rolldrop_drive::run::{expected_targets, load_settings};
 use rolldrop_load as load;
 use rolldrop_scenario as scenario;
 

@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Source;
 use crate::cli::exit::Inconclusive;
 use crate::cli::formats::ResultFormat;
 use crate::cli::measure::{GATE, LOAD, MeasureArgs, NAMES};
 use rolldrop_drive::embedded::lab;
+use rolldrop_drive::run::Source;
 use rolldrop_load as load;
 use rolldrop_record::Evidence;
 use rolldrop_scenario::{ExpectFile, Loaded};
@@ -119,7 +119,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::cli::run::settings::{expected_targets, load_settings};
+    use rolldrop_drive::run::{expected_targets, load_settings};
     use rolldrop_scenario as scenario;
 
     #[test]

@@ -7,10 +7,9 @@ use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use tokio::task::spawn_blocking;
 
-use super::error::RunError;
-use super::rounds::{Gate, Look, PlannedLooks, SoFar};
 use crate::cli::analysis;
 use crate::cli::exit::Inconclusive;
+use rolldrop_drive::run::{Gate, Look, PlannedLooks, RunError, SoFar};
 use rolldrop_explain::RunResult;
 use rolldrop_explain::model::figures::{counted, len, percent};
 use rolldrop_explain::model::{ALPHA, CheckVerdict, Verdict};

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::steps::Steps;
 use super::tuning::{NO_NAMES, Request};
-use crate::cli::run::{self, RunError};
 use rolldrop_drive::cluster::Cluster;
+use rolldrop_drive::run::{self, RunError};
 use rolldrop_scenario::{Loaded, Place};
 
 /// The evidence that the user asks for.

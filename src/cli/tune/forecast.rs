@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::steps::{Disrupt, FIRST_LOOK, StepPlan, Steps};
 use super::subject::{Elsewhere, Subject};
 use super::tuning::CONFIDENCE;
-use crate::cli::run::{self, Naming, RunError};
+use rolldrop_drive::run::{self, Naming, RunError};
 use rolldrop_explain::RunResult;
 use rolldrop_explain::model::figures::{counted, len};
 use rolldrop_explain::model::{Mode, Termination};

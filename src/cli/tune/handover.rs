@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::subject::{Subject, ending_of};
-use crate::cli::run::RunError;
+use rolldrop_drive::run::RunError;
 use rolldrop_judge::tune::{Choice, Tuning};
 use rolldrop_report::ReportFile;
 use rolldrop_sidecar::inject::ending::{Ending, set_ending_in};

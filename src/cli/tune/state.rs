@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::steps::StepPlan;
 use crate::cli::analysis;
-use crate::cli::run::RunError;
+use rolldrop_drive::run::RunError;
 use rolldrop_explain::RunResult;
 use rolldrop_judge::tune::Step;
 use rolldrop_record::{RunDir, run_dir};

@@ -13,11 +13,12 @@ use super::forecast::{Pace, Plan, Position};
 use super::subject::{Subject, ending_of, whose};
 use super::tuning::{CONFIDENCE, Request};
 use crate::cli::analysis;
-use crate::cli::run::{self, Consent, Coverage, Covering, Extras, Job, Look, RunError, SoFar};
+use crate::cli::run::looks;
 use rolldrop_drive::Operator;
 use rolldrop_drive::cluster::Cluster;
 use rolldrop_drive::coordinator::{LiveChanges, Plan as Calls};
 use rolldrop_drive::embedded::lab;
+use rolldrop_drive::run::{self, Consent, Coverage, Covering, Extras, Job, Look, RunError, SoFar};
 use rolldrop_explain::model::figures::{counted, len};
 use rolldrop_explain::model::{Analysis, Verdict};
 use rolldrop_explain::{RunResult, windows_needed};
@@ -327,7 +328,7 @@ struct Watch<'a> {
 
 impl Look<Coverage> for Watch<'_> {
     fn look(&self, so_far: SoFar) -> LocalBoxFuture<'_, Result<Option<Coverage>, RunError>> {
-        async { Ok(run::result_of(so_far).await?.map(|result| self.coverage(&result))) }.boxed_local()
+        async { Ok(looks::result_of(so_far).await?.map(|result| self.coverage(&result))) }.boxed_local()
     }
 }
 

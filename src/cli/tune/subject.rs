@@ -9,13 +9,13 @@ use serde_json::Value;
 
 use super::limits::Limits;
 use super::tuning::Request;
-use crate::cli::run::{self, Naming, RunError};
 use rolldrop_drive::Interrupts;
 use rolldrop_drive::cluster::{Choice, Cluster, Origin};
 use rolldrop_drive::coordinator::{
     Caller, Round, Tenure, Whose, changed_by_others, controller_of, number_of, services_behind_in,
     why_no_rollout,
 };
+use rolldrop_drive::run::{self, Naming, RunError};
 use rolldrop_explain::model::figures::{counted, len};
 use rolldrop_explain::{MAX_COARSENESS_S, RunResult};
 use rolldrop_judge::tune::{Rollout, Settings, Strategy};

@@ -8,7 +8,7 @@ use super::handover;
 use super::state::{Run, State};
 use super::steps::{Ended, Outlook, StepPlan, Steps};
 use super::tuning::{CONFIDENCE, NO_NAMES};
-use crate::cli::run::RunError;
+use rolldrop_drive::run::RunError;
 use rolldrop_explain::model::figures::counted;
 use rolldrop_explain::{RunResult, model::Verdict};
 use rolldrop_judge::tune::{

@@ -2,31 +2,33 @@
 
 use std::path::{Path, PathBuf};
 
-use rolldrop_drive::cluster::Choice;
-use rolldrop_drive::embedded::lab::{self, config::DataplaneChoice};
+use crate::cluster::Choice;
+use crate::embedded::lab::{self, config::DataplaneChoice};
 use rolldrop_scenario::{self as scenario, ClusterChoice, Loaded, ScenarioError, Workload};
 
 use super::consent::Naming;
 
 /// The scenario and the cluster that the user names. Each run of a tuning reads them anew.
 #[derive(Clone, Debug)]
-pub(in crate::cli) struct Source {
+pub struct Source {
     /// File, or name of a built-in scenario; `None` for one that has only the target.
-    pub(in crate::cli) name: Option<String>,
+    pub name: Option<String>,
     /// Text of a scenario that has only the target, if one is named.
-    pub(in crate::cli) target: Option<String>,
+    pub target: Option<String>,
     /// Replacements of the scenario's values.
-    pub(in crate::cli) overrides: Vec<String>,
+    pub overrides: Vec<String>,
     /// The only workload that is changed, if one is named.
-    pub(in crate::cli) workload: Option<Workload>,
-    /// File and context of a kubeconfig.
-    pub(in crate::cli) kubeconfig: Option<PathBuf>,
-    pub(in crate::cli) context: Option<String>,
+    pub workload: Option<Workload>,
+    /// The kubeconfig, if one is named.
+    pub kubeconfig: Option<PathBuf>,
+    /// The context in a kubeconfig, if one is named.
+    pub context: Option<String>,
     /// True for the embedded cluster, whatever the scenario names.
-    pub(in crate::cli) embedded: bool,
+    pub embedded: bool,
     /// True for the cluster of this pod.
-    pub(in crate::cli) in_cluster: bool,
-    pub(in crate::cli) dataplane: Option<DataplaneChoice>,
+    pub in_cluster: bool,
+    /// Way in which the pods of the embedded cluster are reached, if it is named.
+    pub dataplane: Option<DataplaneChoice>,
 }
 
 impl Source {
@@ -34,7 +36,7 @@ impl Source {
     ///
     /// # Errors
     /// Fails if it cannot be used.
-    pub(in crate::cli) fn load(&self, further: Vec<String>) -> Result<Loaded<lab::Config>, ScenarioError> {
+    pub fn load(&self, further: Vec<String>) -> Result<Loaded<lab::Config>, ScenarioError> {
         let overrides = [self.overrides.clone(), further].concat();
         let mut loaded = match (&self.name, &self.target) {
             (Some(name), _) => scenario::load(name, &overrides)?,
@@ -53,7 +55,7 @@ impl Source {
     }
 
     /// Returns whether the user named the cluster, on the command line or in the scenario (`asked`).
-    pub(in crate::cli) fn naming(&self, asked: Option<&ClusterChoice<lab::Config>>) -> Naming {
+    pub fn naming(&self, asked: Option<&ClusterChoice<lab::Config>>) -> Naming {
         let on_command_line =
             self.context.is_some() || self.kubeconfig.is_some() || self.embedded || self.in_cluster;
         let is_current = self.is_target_alone() && asked.is_none();
@@ -61,7 +63,7 @@ impl Source {
     }
 
     /// Returns the choice of the cluster; an embedded one keeps its logs in this directory.
-    pub(in crate::cli) fn choice(&self, asked: Option<ClusterChoice<lab::Config>>, out: &Path) -> Choice {
+    pub fn choice(&self, asked: Option<ClusterChoice<lab::Config>>, out: &Path) -> Choice {
         if self.context.is_some() || self.kubeconfig.is_some() {
             return Choice::Kubeconfig { path: self.kubeconfig.clone(), context: self.context.clone() };
         }

@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::admin_secret::AdminSecret;
 use super::consent::{self, Consent};
 use super::error::RunError;
-use super::job::{Extras, Options};
-use rolldrop_drive::coordinator::{Caller, LiveChanges, Plan, Sidecar, Whose, Work};
+use super::{Extras, Options};
+use crate::coordinator::{Caller, LiveChanges, Plan, Sidecar, Whose, Work};
 use rolldrop_scenario::{Place, Scenario, Workload};
 
 /// Settings that the command line adds to the scenario.

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::command::UserCommand;
 use super::error::RunError;
 use super::under_load::Measuring;
-use rolldrop_drive::coordinator::Programs;
+use crate::coordinator::Programs;
 use rolldrop_scenario::{Action, Disruption, Scenario};
 
 /// The programs of a scenario, looked up before the run.

@@ -2,6 +2,25 @@
 //!
 //! [`under_load`] has the part from the first answer to the last row.
 
+mod abort;
+mod admin_secret;
+mod command;
+mod consent;
+mod dry;
+mod error;
+mod evidence;
+mod intent;
+mod manifests;
+mod ports;
+mod programs;
+mod reach;
+mod rounds;
+mod sending;
+mod settings;
+mod source;
+mod stages;
+mod under_load;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,86 +28,93 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::admin_secret::AdminSecret;
-use super::command::UserCommand;
-use super::consent::{self, Consent};
-use super::error::RunError;
-use super::intent::Intent;
-use super::rounds::{Covering, PlannedLooks};
-use super::sending::{self, Collecting, Sending};
-use super::settings::{expected_targets, load_settings};
-use super::under_load::Measuring;
-use super::{dry, evidence, manifests, ports, programs};
-use rolldrop_drive::cluster::{Choice, Cluster};
-use rolldrop_drive::coordinator::{
+use crate::cluster::{Choice, Cluster};
+use crate::coordinator::{
     Caller, Closed, CoordinatorError, GitOps, Limits, Plan, Ready, Session, Settings, Undone,
 };
-use rolldrop_drive::viewer::Viewer;
-use rolldrop_drive::{Interrupts, Operator};
+use crate::viewer::Viewer;
+use crate::{Interrupts, Operator};
+use admin_secret::AdminSecret;
+pub use command::UserCommand;
+pub use consent::{Consent, Naming, confirm, flag_of};
+pub use error::RunError;
+pub use evidence::why_no_evidence;
+use intent::Intent;
+pub use ports::check_here;
 use rolldrop_kubernetes::guard::names::is_dns_label;
 use rolldrop_load as load;
 use rolldrop_load::process::Process;
-use rolldrop_record::run_info::{RunInfo, Source};
+use rolldrop_record::run_info::{self, RunInfo};
 use rolldrop_record::service_proxy::ServiceProxy;
 use rolldrop_record::wire::AdminToken;
 use rolldrop_record::{Clock, EventKind, Policy, RunDir, Stamp};
 use rolldrop_scenario::Scenario;
 use rolldrop_sidecar::inject::ending::{Ending, Sleepers};
+pub use rounds::{Coverage, Covering, Gate, Look, PlannedLooks, SoFar};
+pub use sending::Collecting;
+use sending::Sending;
+pub use settings::{expected_targets, load_settings};
+pub use source::Source;
+pub use stages::announce_stages;
+use under_load::Measuring;
 
 /// Settings that only some commands add to a run.
 #[derive(Default)]
-pub(in crate::cli) struct Extras<'a> {
+pub struct Extras<'a> {
     /// Ends pods, in place of the scenario's disruptions.
-    pub(in crate::cli) command: Option<&'a UserCommand>,
+    pub command: Option<&'a UserCommand>,
     /// Looks at its gate, if the run continues while the gate is inconclusive.
-    pub(in crate::cli) looks: Option<PlannedLooks<'a>>,
+    pub looks: Option<PlannedLooks<'a>>,
     /// Policy on how sure its recommendation must be.
-    pub(in crate::cli) policy: Policy,
+    pub policy: Policy,
     /// Settings of its rounds, if it has several.
-    pub(in crate::cli) covering: Option<Covering<'a>>,
+    pub covering: Option<Covering<'a>>,
     /// Text about what the run is part of, given the number of terminations so far.
-    pub(in crate::cli) told: Option<&'a dyn Fn(usize) -> String>,
+    pub told: Option<&'a dyn Fn(usize) -> String>,
     /// Name of the tuning that the run is part of, under which workloads are marked as in use.
-    pub(in crate::cli) holder: Option<&'a str>,
+    pub holder: Option<&'a str>,
     /// Settings for how the pods of a workload that is not the run's own end during the run.
-    pub(in crate::cli) ending: Option<(&'a Sleepers, Ending)>,
+    pub ending: Option<(&'a Sleepers, Ending)>,
 }
 
 /// Settings of a run beside its scenario.
 #[derive(Clone, Debug)]
-pub(in crate::cli) struct Options {
+pub struct Options {
     /// Namespace of the run; `None` for the cluster's default.
-    pub(in crate::cli) namespace: Option<String>,
+    pub namespace: Option<String>,
     /// Image to use for `rolldrop`.
-    pub(in crate::cli) image: Option<String>,
-    pub(in crate::cli) gitops: GitOps,
+    pub image: Option<String>,
+    /// Policy for objects that a GitOps controller manages.
+    pub gitops: GitOps,
     /// True if nothing is asked.
-    pub(in crate::cli) yes: bool,
-    pub(in crate::cli) collecting: Collecting,
+    pub yes: bool,
+    /// How rows come back from pods that send the load.
+    pub collecting: Collecting,
     /// Share of its processors' time that this machine may have in use, if not the stated limit.
-    pub(in crate::cli) max_busy: Option<f64>,
+    pub max_busy: Option<f64>,
     /// Implementation of Services, as stated by the user.
-    pub(in crate::cli) service_proxy: Option<ServiceProxy>,
+    pub service_proxy: Option<ServiceProxy>,
     /// True if the run writes to an object of its own while pods may end.
-    pub(in crate::cli) beats: bool,
+    pub beats: bool,
     /// Token of the proxies' admin ports, if the user gives one.
-    pub(in crate::cli) admin_token: Option<AdminToken>,
+    pub admin_token: Option<AdminToken>,
     /// Counts a load's requests by the drop policy.
-    pub(in crate::cli) count: fn(&load::Progress) -> Ended,
+    pub count: fn(&load::Progress) -> Ended,
 }
 
 /// Requests that have ended, as their user sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli) struct Ended {
+pub struct Ended {
     /// All of them.
-    pub(in crate::cli) all: u64,
+    pub all: u64,
     /// Those that were dropped.
-    pub(in crate::cli) dropped: u64,
+    pub dropped: u64,
 }
 
 /// A run to be made.
-pub(in crate::cli) struct Job<'a> {
-    pub(in crate::cli) scenario: Scenario,
+pub struct Job<'a> {
+    /// The scenario, with what the run adds to its manifests.
+    pub scenario: Scenario,
     options: &'a Options,
     consent: Consent,
     admin_token: Option<AdminToken>,
@@ -101,7 +127,7 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     /// Fails if its settings cannot work.
-    pub(in crate::cli) fn new(
+    pub fn new(
         mut scenario: Scenario,
         options: &'a Options,
         consent: Consent,
@@ -128,7 +154,7 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     /// Fails if the run could not be made.
-    pub(in crate::cli) async fn dry_run(
+    pub async fn dry_run(
         &self,
         choice: impl FnOnce(&Path) -> Choice,
         operator: &Operator,
@@ -140,7 +166,7 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     /// Fails if nothing could be measured.
-    pub(in crate::cli) async fn carry_out(
+    pub async fn carry_out(
         &self,
         choice: Choice,
         run_dir: &RunDir,
@@ -159,7 +185,7 @@ impl<'a> Job<'a> {
 /// Time limit for a run to close its records after its cluster has ended. It usually takes a second.
 const AFTER_THE_CLUSTER: Duration = Duration::from_secs(20);
 
-pub(in crate::cli) async fn connect(choice: Choice, operator: &Operator) -> Result<Cluster, RunError> {
+async fn connect(choice: Choice, operator: &Operator) -> Result<Cluster, RunError> {
     let Operator { interrupts, viewer } = operator;
     if matches!(choice, Choice::Embedded { .. }) {
         viewer.step("starting the cluster");
@@ -178,7 +204,7 @@ pub(in crate::cli) async fn connect(choice: Choice, operator: &Operator) -> Resu
 ///
 /// # Errors
 /// Fails if the namespace cannot be one.
-pub(in crate::cli) fn caller(
+pub fn caller(
     cluster: &Cluster,
     namespace: Option<&str>,
     interrupts: &Interrupts,
@@ -201,15 +227,15 @@ pub(in crate::cli) fn caller(
 }
 
 /// Context of a run.
-pub(in crate::cli) struct Run<'a> {
-    pub(in crate::cli) clock: Clock,
-    pub(in crate::cli) run_dir: &'a RunDir,
-    pub(in crate::cli) interrupts: &'a Interrupts,
-    pub(in crate::cli) viewer: &'a Arc<dyn Viewer>,
-    pub(in crate::cli) operator: &'a Operator,
+struct Run<'a> {
+    clock: Clock,
+    run_dir: &'a RunDir,
+    interrupts: &'a Interrupts,
+    viewer: &'a Arc<dyn Viewer>,
+    operator: &'a Operator,
     /// The token of the proxies' admin ports.
     admin_token: Option<AdminToken>,
-    pub(in crate::cli) intent: Intent<'a>,
+    intent: Intent<'a>,
 }
 
 impl Run<'_> {
@@ -302,7 +328,7 @@ impl Run<'_> {
     fn write(
         &self,
         mut info: RunInfo,
-        sources: Vec<Source>,
+        sources: Vec<run_info::Source>,
         give_up: &CancellationToken,
     ) -> Result<bool, RunError> {
         info.sources.extend(sources);
@@ -408,7 +434,7 @@ impl Run<'_> {
     }
 
     /// Shows and records a warning about the result.
-    pub(in crate::cli) fn warn(&self, session: &Session, message: &str) {
+    fn warn(&self, session: &Session, message: &str) {
         self.viewer.warn(message);
         session.record(EventKind::Warning { message: message.to_owned() });
     }
@@ -431,14 +457,14 @@ fn closed<T: Default>(
 }
 
 /// Returns a unique name, valid as the value of a label.
-pub(in crate::cli) fn run_name(scenario: &str, now: Stamp) -> String {
+pub fn run_name(scenario: &str, now: Stamp) -> String {
     let time = jiff::Timestamp::from_nanosecond(now.unix_ns().into()).unwrap_or_default();
     let scenario: String = scenario.chars().take(40).collect();
     format!("{scenario}-{}", time.strftime("%Y%m%dT%H%M%S.%3fZ"))
 }
 
 /// Returns a new directory `FOLDER/NAME-TIME`, followed by a number if that exists.
-pub(in crate::cli) fn default_out(folder: &str, name: &str, now: Stamp) -> PathBuf {
+pub fn default_out(folder: &str, name: &str, now: Stamp) -> PathBuf {
     let time = jiff::Timestamp::from_nanosecond(now.unix_ns().into()).unwrap_or_default();
     let base = PathBuf::from(folder).join(format!("{name}-{}", time.strftime("%Y%m%dT%H%M%SZ")));
     if !base.exists() {

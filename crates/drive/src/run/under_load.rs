@@ -8,21 +8,21 @@ use std::time::{Duration, Instant};
 use tokio::time::{sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::Run;
 use super::abort;
 use super::command::UserCommand;
 use super::error::RunError;
-use super::job::Run;
 use super::programs::UserPrograms;
 use super::rounds::{Round, Sent};
 use super::sending::{self, Sending};
 use super::settings::redacted;
 use super::{reach, stages};
-use rolldrop_drive::cluster::Cluster;
-use rolldrop_drive::coordinator::{
+use crate::cluster::Cluster;
+use crate::coordinator::{
     self, ALPHA, CoordinatorError, Ready, Session, Settle, Silence, UnderLoad, until_silent,
 };
-use rolldrop_drive::follow;
-use rolldrop_drive::viewer::Planned;
+use crate::follow;
+use crate::viewer::Planned;
 use rolldrop_load as load;
 use rolldrop_load::process::Note;
 use rolldrop_load::remote::collect::Collected;
@@ -161,7 +161,8 @@ impl Measuring<'_> {
         });
         let loading = follow(sending.join(), &control, &planned, part_of, run.operator);
         let stages = plan.stages();
-        let stages = stages::announce(run.clock, zero, &stages, |at, kind| session.record_at(at, kind));
+        let stages =
+            stages::announce_stages(run.clock, zero, &stages, |at, kind| session.record_at(at, kind));
         let giving_up = async {
             info.aborted = Some(self.given_up(&control).await);
             pending::<Infallible>().await

@@ -7,9 +7,9 @@ use tokio::process::Command;
 use super::error::RunError;
 use super::evidence::{own_command, refusal};
 use super::settings::{expected_targets, load_settings};
-use rolldrop_drive::Interrupts;
-use rolldrop_drive::cluster::Cluster;
-use rolldrop_drive::coordinator::Caller;
+use crate::Interrupts;
+use crate::cluster::Cluster;
+use crate::coordinator::Caller;
 use rolldrop_load::process::protocol::Prepare;
 use rolldrop_load::{LoadError, Plan, PlanError, PortRange, Prepared, Settings, Share};
 use rolldrop_record::RunId;
@@ -21,7 +21,7 @@ use rolldrop_scenario::Scenario;
 ///
 /// # Errors
 /// Fails if there are too few ports, or the check was interrupted.
-pub(in crate::cli) async fn check(
+pub(super) async fn check(
     scenario: &Scenario,
     cluster: &Cluster,
     caller: &Caller,
@@ -76,7 +76,7 @@ fn order(mut settings: Settings, load_workers: Option<usize>) -> Prepare {
 ///
 /// # Errors
 /// Fails if it does not, or the load cannot be carried out.
-pub(in crate::cli) async fn check_here(order: Prepare) -> Result<(), PlanError> {
+pub async fn check_here(order: Prepare) -> Result<(), PlanError> {
     let plan = Plan::new(order.settings)?;
     let plan = match order.share {
         Some(share) => plan.part(share)?,

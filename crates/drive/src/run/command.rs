@@ -19,14 +19,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A command whose program exists.
 #[derive(Debug)]
-pub(super) struct UserCommand {
+pub struct UserCommand {
     program: PathBuf,
     words: Vec<OsString>,
 }
 
 impl UserCommand {
     /// Finds the program; `None` where there are no words.
-    pub(super) fn find(words: Vec<OsString>) -> Result<Option<Self>, RunError> {
+    pub fn find(words: Vec<OsString>) -> Result<Option<Self>, RunError> {
         let Some(name) = words.first() else { return Ok(None) };
         let failed = || format!("failed to find the command {}", name.to_string_lossy());
         let program = find_program(name).map_err(RunError::failed(failed()))?;

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::admin_secret::{AdminSecret, random_token};
 use super::error::RunError;
-use rolldrop_drive::coordinator;
+use crate::coordinator;
 use rolldrop_record::wire::AdminToken;
 use rolldrop_scenario::{Place, Scenario};
 use rolldrop_sidecar::inject::{self, InjectError};

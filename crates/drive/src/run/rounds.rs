@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::error::RunError;
 use super::under_load::Measuring;
-use rolldrop_drive::coordinator::{ALPHA, Workloads};
+use crate::coordinator::{ALPHA, Workloads};
 use rolldrop_load as load;
 use rolldrop_load::remote::collect::early::{Arrived, EarlyRows};
 use rolldrop_record::parts::PART_AGE;
@@ -30,19 +30,20 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Looks at the gate of a run that continues while it is inconclusive.
 #[derive(Clone)]
-pub(in crate::cli) struct PlannedLooks<'a> {
+pub struct PlannedLooks<'a> {
     /// The looks, whose errors are fixed before the start.
-    pub(in crate::cli) looks: Looks,
+    pub looks: Looks,
     /// Description of them.
-    pub(in crate::cli) in_words: String,
+    pub in_words: String,
     /// Names the look that judges the run.
-    pub(in crate::cli) title: fn(&Looks) -> String,
-    pub(in crate::cli) look: &'a dyn Look<Gate>,
+    pub title: fn(&Looks) -> String,
+    /// Looks at the gate.
+    pub look: &'a dyn Look<Gate>,
 }
 
 /// Result of a look at a gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cli) enum Gate {
+pub enum Gate {
     /// It is inconclusive, by these checks.
     Inconclusive(Vec<String>),
     /// Another round would not change it, as text.
@@ -51,16 +52,19 @@ pub(in crate::cli) enum Gate {
 
 /// Settings of a run that continues until its windows cover enough.
 #[derive(Clone, Copy)]
-pub(in crate::cli) struct Covering<'a> {
-    pub(in crate::cli) most_rounds: usize,
-    pub(in crate::cli) look: &'a dyn Look<Coverage>,
+pub struct Covering<'a> {
+    /// The most rounds that the run makes.
+    pub most_rounds: usize,
+    /// Looks at the windows.
+    pub look: &'a dyn Look<Coverage>,
 }
 
 /// Result of a look at the windows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cli) enum Coverage {
+pub enum Coverage {
     /// The measurement is invalid and will stay so, for this reason.
     Invalid(String),
+    /// Another round may follow.
     Counted {
         /// Pods that have ended.
         terminations: usize,
@@ -76,7 +80,7 @@ pub(in crate::cli) enum Coverage {
 }
 
 /// Looks at the record of a run that lasts.
-pub(in crate::cli) trait Look<T> {
+pub trait Look<T> {
     /// Judges what is recorded so far; `None` if rows are missing that may still come.
     ///
     /// # Errors
@@ -86,34 +90,36 @@ pub(in crate::cli) trait Look<T> {
 
 /// The record of a run that lasts.
 #[derive(Debug)]
-pub(in crate::cli) struct SoFar {
-    pub(in crate::cli) run_dir: RunDir,
-    pub(in crate::cli) info: RunInfo,
+pub struct SoFar {
+    /// The run directory, to which the run still writes.
+    pub run_dir: RunDir,
+    /// run.json as a result needs it at this look.
+    pub info: RunInfo,
     /// Time up to which the look needs all requests.
-    pub(in crate::cli) until: Stamp,
+    pub until: Stamp,
     /// True if it must do with those that are here.
-    pub(in crate::cli) is_last: bool,
+    pub is_last: bool,
 }
 
 /// A load that is sent while a run makes its rounds.
 #[derive(Clone, Copy)]
-pub(in crate::cli) struct Sent<'a> {
-    pub(in crate::cli) control: &'a load::Control,
+pub(super) struct Sent<'a> {
+    pub(super) control: &'a load::Control,
     /// run.json as it is at the beginning of the run.
-    pub(in crate::cli) info: &'a RunInfo,
+    pub(super) info: &'a RunInfo,
     /// The rows that workers in the cluster have; `None` where the load comes from here.
-    pub(in crate::cli) early: Option<&'a EarlyRows>,
+    pub(super) early: Option<&'a EarlyRows>,
 }
 
 /// One of several rounds.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cli) struct Round {
+pub(super) struct Round {
     /// Number of the round, counted from 0.
-    pub(in crate::cli) index: usize,
+    pub(super) index: usize,
     /// The chance of an error that the waits of this round share.
-    pub(in crate::cli) alpha: f64,
+    pub(super) alpha: f64,
     /// Condition that ends this round, if not the one that ends the first.
-    pub(in crate::cli) until: Option<Until>,
+    pub(super) until: Option<Until>,
 }
 
 impl Round {
@@ -128,7 +134,7 @@ impl Round {
 impl Measuring<'_> {
     /// Repeats the disruptions in rounds until the gate has passed or failed, or no look is left. The load continues
     /// meanwhile, and ends then. Returns the looks, at the one that judges the run.
-    pub(in crate::cli) async fn in_rounds(
+    pub(super) async fn in_rounds(
         self,
         (mut zero, rate): (Stamp, f64),
         sent: Sent<'_>,
@@ -172,7 +178,7 @@ impl Measuring<'_> {
 
     /// Repeats the disruptions in rounds until a look requires no more terminations. The load continues meanwhile, and
     /// ends then. Returns how far the rounds came, and the reason why there are no more.
-    pub(in crate::cli) async fn until_covered(
+    pub(super) async fn until_covered(
         self,
         (mut zero, rate): (Stamp, f64),
         sent: Sent<'_>,

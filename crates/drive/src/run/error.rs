@@ -2,9 +2,9 @@
 
 use std::error::Error;
 
-use rolldrop_drive::cluster::ClusterError;
-use rolldrop_drive::coordinator::CoordinatorError;
-use rolldrop_drive::embedded::child::Died;
+use crate::cluster::ClusterError;
+use crate::coordinator::CoordinatorError;
+use crate::embedded::child::Died;
 use rolldrop_load::PlanError;
 use rolldrop_load::process::ProcessError;
 use rolldrop_load::remote::collect::CollectError;
@@ -16,7 +16,7 @@ use rolldrop_sidecar::inject::ending::EndingError;
 
 /// Error that ends a run.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::cli) enum RunError {
+pub enum RunError {
     /// The user stopped the run before anything was measured.
     #[error("interrupted before anything was measured")]
     Interrupted,
@@ -71,20 +71,18 @@ pub(in crate::cli) enum RunError {
 
 impl RunError {
     /// Returns a function that adds what has failed to a cause.
-    pub(in crate::cli) fn failed<E: Into<Box<dyn Error + Send + Sync>>>(
-        what: impl Into<String>,
-    ) -> impl FnOnce(E) -> Self {
+    pub fn failed<E: Into<Box<dyn Error + Send + Sync>>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
         let what = what.into();
         |cause| Self::Failed { what, source: cause.into() }
     }
 
     /// Makes an error of any other.
-    pub(in crate::cli) fn other(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+    pub fn other(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Other(error.into())
     }
 
     /// Tells an interruption from other errors of the coordinator.
-    pub(in crate::cli) fn interruption(error: CoordinatorError) -> Self {
+    pub(super) fn interruption(error: CoordinatorError) -> Self {
         match error {
             CoordinatorError::Interrupted => Self::Interrupted,
             other => other.into(),
@@ -92,7 +90,7 @@ impl RunError {
     }
 
     /// Describes the error with its causes.
-    pub(in crate::cli) fn in_words(&self) -> String {
+    pub fn in_words(&self) -> String {
         let (mut words, mut cause) = (self.to_string(), self.source());
         while let Some(error) = cause {
             words = format!("{words}: {error}");

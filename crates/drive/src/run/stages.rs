@@ -7,7 +7,7 @@ use rolldrop_load::Stage;
 use rolldrop_record::{Clock, EventKind, Stamp};
 
 /// Records each stage when it begins; `zero` is when the first does. It never ends by itself.
-pub(in crate::cli) async fn announce(
+pub async fn announce_stages(
     clock: Clock,
     zero: Stamp,
     stages: &[Stage],

@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::admin_secret::random_token;
 use super::error::RunError;
-use rolldrop_drive::cluster::Cluster;
-use rolldrop_drive::coordinator::{self, Caller, LOAD_PORT, LoadJob, LoadPod, Ready, Session, at_node};
+use crate::cluster::Cluster;
+use crate::coordinator::{self, Caller, LOAD_PORT, LoadJob, LoadPod, Ready, Session, at_node};
 use rolldrop_load as load;
 use rolldrop_load::PortMemory;
 use rolldrop_load::process::protocol::Prepare;
@@ -33,7 +33,7 @@ const DISMISSAL: Duration = Duration::from_secs(10);
 const LIFETIME: Duration = Duration::from_secs(3600);
 
 /// Returns the number of pods that send the load; `None` if it comes from here.
-pub(in crate::cli) async fn load_workers(
+pub(super) async fn load_workers(
     scenario: &Scenario,
     cluster: &Cluster,
     caller: &Caller,
@@ -79,11 +79,11 @@ fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
 
 /// How rows come back from the cluster.
 #[derive(Clone, Debug)]
-pub(in crate::cli) struct Collecting {
+pub struct Collecting {
     /// Limit for fetching the pods' rows, over all pods.
-    pub(in crate::cli) limit: Limit,
+    pub limit: Limit,
     /// Address of this machine that the pods connect to, if the API server cannot reach pods.
-    pub(in crate::cli) listen: Option<String>,
+    pub listen: Option<String>,
 }
 
 impl Collecting {
@@ -99,7 +99,7 @@ impl Collecting {
 
 /// Makes the pods that will send the load, and waits until they take orders. Reports progress to `tell`; returns
 /// warnings about the result.
-pub(in crate::cli) async fn in_cluster<N: Note>(
+pub(super) async fn in_cluster<N: Note>(
     scenario: &Scenario,
     session: &Session,
     (workers, image, length): (usize, &str, Duration),
@@ -165,7 +165,7 @@ fn places(pods: &[LoadPod]) -> String {
 }
 
 /// Sender of the load.
-pub(in crate::cli) enum Sending<N> {
+pub(super) enum Sending<N> {
     /// A process on this machine.
     Here(Box<Process<N>>),
     /// Pods of the cluster.
@@ -173,7 +173,7 @@ pub(in crate::cli) enum Sending<N> {
 }
 
 /// Pods that send the load, and the collection of their rows.
-pub(in crate::cli) struct InCluster<N> {
+pub(super) struct InCluster<N> {
     fleet: Fleet<N>,
     /// From the start of the load until all rows are here.
     collector: Option<Collector>,
@@ -186,7 +186,7 @@ pub(in crate::cli) struct InCluster<N> {
 
 impl<N: Note> Sending<N> {
     /// Makes it ready, as soon as the targets answer from there. Returns warnings.
-    pub(in crate::cli) async fn prepare(
+    pub(super) async fn prepare(
         &mut self,
         settings: load::Settings,
         run: RunId,
@@ -215,7 +215,7 @@ impl<N: Note> Sending<N> {
     }
 
     /// Returns the nodes that the load comes from, if it comes from the cluster.
-    pub(in crate::cli) fn nodes(&self) -> Option<BTreeSet<String>> {
+    pub(super) fn nodes(&self) -> Option<BTreeSet<String>> {
         match self {
             Self::Here(_) => None,
             Self::Cluster(workers) => {
@@ -224,7 +224,7 @@ impl<N: Note> Sending<N> {
         }
     }
 
-    pub(in crate::cli) async fn start(&mut self) -> Result<Stamp, RunError> {
+    pub(super) async fn start(&mut self) -> Result<Stamp, RunError> {
         match self {
             Self::Here(process) => Ok(process.start().await?),
             Self::Cluster(workers) => {
@@ -241,7 +241,7 @@ impl<N: Note> Sending<N> {
         }
     }
 
-    pub(in crate::cli) fn control(&self) -> &load::Control {
+    pub(super) fn control(&self) -> &load::Control {
         match self {
             Self::Here(process) => process.control(),
             Self::Cluster(workers) => workers.fleet.control(),
@@ -249,14 +249,14 @@ impl<N: Note> Sending<N> {
     }
 
     /// Returns the rows that pods hold, once their load has started; `None` if the load comes from here.
-    pub(in crate::cli) fn early_rows(&self) -> Option<EarlyRows> {
+    pub(super) fn early_rows(&self) -> Option<EarlyRows> {
         match self {
             Self::Here(_) => None,
             Self::Cluster(workers) => workers.collector.as_ref().map(Collector::early_rows),
         }
     }
 
-    pub(in crate::cli) async fn join(&mut self) -> Result<Joined, RunError> {
+    pub(super) async fn join(&mut self) -> Result<Joined, RunError> {
         match self {
             Self::Here(process) => {
                 let ended = process.join().await?;
@@ -272,7 +272,7 @@ impl<N: Note> Sending<N> {
     }
 
     /// Fetches the rows of pods after the load, unless `give_up` is cancelled. Reports progress to `tell`.
-    pub(in crate::cli) async fn collect(
+    pub(super) async fn collect(
         &mut self,
         give_up: &CancellationToken,
         tell: impl Fn(&str),
@@ -286,14 +286,14 @@ impl<N: Note> Sending<N> {
         }
     }
 
-    pub(in crate::cli) fn recorders(&self) -> Vec<Source> {
+    pub(super) fn recorders(&self) -> Vec<Source> {
         match self {
             Self::Here(process) => process.recorders(),
             Self::Cluster(workers) => workers.fleet.recorders(),
         }
     }
 
-    pub(in crate::cli) async fn end(self) {
+    pub(super) async fn end(self) {
         match self {
             Self::Here(process) => process.end().await,
             Self::Cluster(workers) => workers.fleet.dismiss(DISMISSAL).await,
@@ -312,7 +312,7 @@ fn seen_from(settings: &load::Settings, node: &str, ready: &Ready) -> load::Sett
 }
 
 /// Makes what run.json says of a target apply to that target from each node.
-pub(in crate::cli) fn describe(plan: &mut LoadPlan, workers: usize, nodes: &BTreeSet<String>, ready: &Ready) {
+pub(super) fn describe(plan: &mut LoadPlan, workers: usize, nodes: &BTreeSet<String>, ready: &Ready) {
     plan.load_workers = Some(workers);
     let Some(methods) = &mut plan.methods else { return };
     for name in ready.by_service_proxy() {

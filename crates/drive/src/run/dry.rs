@@ -4,11 +4,11 @@ use std::path::Path;
 
 use super::error::RunError;
 use super::intent::Intent;
-use super::job::{caller, connect};
+use super::{caller, connect};
 use super::{ports, sending};
-use rolldrop_drive::cluster::{Choice, Cluster};
-use rolldrop_drive::coordinator::{Caller, Plan};
-use rolldrop_drive::{Operator, private_dir};
+use crate::cluster::{Choice, Cluster};
+use crate::coordinator::{Caller, Plan};
+use crate::{Operator, private_dir};
 use rolldrop_scenario::Scenario;
 
 /// Plans the calls of a run. Shows the cluster and warnings.

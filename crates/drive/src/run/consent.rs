@@ -9,9 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::RunError;
 use super::intent::Intent;
-use rolldrop_drive::Operator;
-use rolldrop_drive::cluster::{Cluster, Origin};
-use rolldrop_drive::coordinator::Plan;
+use crate::Operator;
+use crate::cluster::{Cluster, Origin};
+use crate::coordinator::Plan;
 use rolldrop_scenario::Scenario;
 
 /// The namespaces of the cluster itself.
@@ -22,7 +22,7 @@ const LOOK_AGAIN_MS: u8 = 100;
 
 /// Consent of the user to a run's changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli) enum Consent {
+pub enum Consent {
     /// To be asked for.
     Asked(Naming),
     /// Given, for this run and others.
@@ -31,7 +31,7 @@ pub(in crate::cli) enum Consent {
 
 /// Source of the choice of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli) enum Naming {
+pub enum Naming {
     /// The command line or the scenario names it, or it is the run's own.
     Named,
     /// It is the current context of the kubeconfig.
@@ -39,7 +39,7 @@ pub(in crate::cli) enum Naming {
 }
 
 /// Refuses namespaces of the system.
-pub(in crate::cli) fn check_namespaces(namespace: &str, scenario: &Scenario) -> Result<(), RunError> {
+pub(super) fn check_namespaces(namespace: &str, scenario: &Scenario) -> Result<(), RunError> {
     let of_manifests =
         scenario.manifests.iter().filter_map(|object| object["metadata"]["namespace"].as_str());
     match of_manifests.chain([namespace]).find(|namespace| SYSTEM.contains(namespace)) {
@@ -51,7 +51,7 @@ pub(in crate::cli) fn check_namespaces(namespace: &str, scenario: &Scenario) -> 
 }
 
 /// Shows what the run will do, and continues only with consent.
-pub(in crate::cli) async fn ask(
+pub(super) async fn ask(
     plan: &Plan,
     cluster: &Cluster,
     namespace: &str,
@@ -83,7 +83,7 @@ pub(in crate::cli) async fn ask(
 }
 
 /// Returns the option that names a cluster.
-pub(in crate::cli) fn flag_of(origin: Option<&Origin>) -> String {
+pub fn flag_of(origin: Option<&Origin>) -> String {
     match origin.and_then(|origin| origin.context.as_ref()) {
         Some(context) => format!("--context {context}"),
         None => "--in-cluster".to_owned(),
@@ -94,7 +94,7 @@ pub(in crate::cli) fn flag_of(origin: Option<&Origin>) -> String {
 ///
 /// # Errors
 /// Fails if the answer is no, or there is nobody to ask.
-pub(in crate::cli) async fn confirm(operator: &Operator) -> Result<(), RunError> {
+pub async fn confirm(operator: &Operator) -> Result<(), RunError> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         let why = "there is no terminal to ask on: add --yes, or look at it first with --dry-run";
         return Err(RunError::Refused(why.to_owned()));

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, interval};
 
-use super::job::Ended;
-use rolldrop_drive::coordinator::Losses;
+use super::Ended;
+use crate::coordinator::Losses;
 use rolldrop_load::{Control, Progress};
 use rolldrop_scenario::{Abort, Scenario};
 

@@ -13,9 +13,23 @@ const WARMUP: &str = "2s";
 
 /// Value of `--target`.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::cli) enum TargetArg {
-    Service { name: String, port: Option<String>, node: Option<String> },
-    Url { url: String, balances: Option<Balances> },
+pub enum TargetArg {
+    /// A port of a Service, or the NodePort of a node.
+    Service {
+        /// The Service's name.
+        name: String,
+        /// The port's name or number.
+        port: Option<String>,
+        /// The node.
+        node: Option<String>,
+    },
+    /// A URL.
+    Url {
+        /// The URL.
+        url: String,
+        /// Unit that a proxy there balances, if one is named.
+        balances: Option<Balances>,
+    },
 }
 
 impl FromStr for TargetArg {
@@ -74,7 +88,7 @@ impl TargetArg {
     }
 
     /// Makes a scenario that sets only the target and the warm-up. It is named after the target.
-    pub(in crate::cli) fn as_scenario(&self) -> String {
+    pub fn as_scenario(&self) -> String {
         let name = match self {
             Self::Service { name, .. } => name.clone(),
             Self::Url { url, .. } => {
@@ -103,7 +117,7 @@ impl TargetArg {
 }
 
 /// Targets as the value of a scenario's key.
-pub(in crate::cli) fn as_override(targets: &[TargetArg]) -> Option<String> {
+pub fn as_override(targets: &[TargetArg]) -> Option<String> {
     let value = match targets {
         [] => return None,
         [only] => only.as_value(),
@@ -117,15 +131,14 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use rolldrop_scenario::{self as scenario, Place};
+    use crate::{Place, parse};
 
     #[test]
     fn target_argument_becomes_a_scenario() {
         let load = |text: &str| {
             let target: TargetArg = text.parse().unwrap();
             let overrides: Vec<String> = as_override(std::slice::from_ref(&target)).into_iter().collect();
-            let loaded =
-                scenario::parse::<Value>(&target.as_scenario(), "--target", Path::new("."), &overrides);
+            let loaded = parse::<Value>(&target.as_scenario(), "--target", Path::new("."), &overrides);
             let scenario = loaded.unwrap().scenario;
             assert_eq!(scenario.load.settings.warmup.as_secs(), 2);
             (scenario.name.clone(), scenario.targets[0].place.clone())
@@ -145,8 +158,7 @@ mod tests {
         let all = ["svc/web:http@node-1", "l7:http://gateway.example/", "svc/web"];
         let all: Vec<TargetArg> = all.iter().map(|text| text.parse().unwrap()).collect();
         let overrides: Vec<String> = as_override(&all).into_iter().collect();
-        let loaded =
-            scenario::parse::<Value>(&all[0].as_scenario(), "--target", Path::new("."), &overrides).unwrap();
+        let loaded = parse::<Value>(&all[0].as_scenario(), "--target", Path::new("."), &overrides).unwrap();
         let targets = loaded.scenario.targets.iter().map(|target| (target.name.as_str(), target.balances));
         assert_eq!(
             targets.collect::<Vec<_>>(),

@@ -7,16 +7,16 @@ use tokio::process::Command;
 
 use super::error::RunError;
 use super::sending::load_workers;
-use rolldrop_drive::Interrupts;
-use rolldrop_drive::cluster::Cluster;
-use rolldrop_drive::coordinator::Caller;
+use crate::Interrupts;
+use crate::cluster::Cluster;
+use crate::coordinator::Caller;
 use rolldrop_scenario::Scenario;
 
 /// Returns the reason why the evidence that a scenario asks for is not available to a load from here; `None` if it is.
 ///
 /// # Errors
 /// Fails if that cannot be determined.
-pub(in crate::cli) async fn why_no_evidence(
+pub async fn why_no_evidence(
     scenario: &Scenario,
     cluster: &Cluster,
     caller: &Caller,
@@ -30,7 +30,7 @@ pub(in crate::cli) async fn why_no_evidence(
 
 /// Asks a process that runs where the load will come from. Pods that send a load check by themselves before it begins,
 /// because nothing else runs where they will be.
-pub(in crate::cli) async fn check(
+pub(super) async fn check(
     scenario: &Scenario,
     cluster: &Cluster,
     load_workers: Option<usize>,
@@ -46,7 +46,7 @@ pub(in crate::cli) async fn check(
 }
 
 /// Returns the command of this program where the load comes from.
-pub(in crate::cli) fn own_command(cluster: &Cluster) -> Result<Command, RunError> {
+pub(super) fn own_command(cluster: &Cluster) -> Result<Command, RunError> {
     let command = std::env::current_exe().and_then(|program| cluster.command(&program));
     command.map_err(RunError::failed("failed to find this program"))
 }
@@ -63,7 +63,7 @@ async fn missing(
 }
 
 /// Runs a check in a process where the load will come from, and returns its objection; `None` if it has none.
-pub(in crate::cli) async fn refusal(
+pub(super) async fn refusal(
     mut command: Command,
     input: &[u8],
     interrupts: &Interrupts,

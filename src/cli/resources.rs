@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// Amounts of the resources of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cli) struct Resources(BTreeMap<String, String>);
+pub(super) struct Resources(BTreeMap<String, String>);
 
 impl FromStr for Resources {
     type Err = String;
@@ -23,7 +23,7 @@ impl FromStr for Resources {
 
 impl Resources {
     /// Formats it as an override of a scenario's value.
-    pub(in crate::cli) fn as_override(&self) -> String {
+    pub(super) fn as_override(&self) -> String {
         format!("load.job.resources={}", serde_json::json!(self.0))
     }
 }

@@ -8,7 +8,7 @@ use rolldrop_record::run_info;
 use rolldrop_scenario::{self as scenario, Place, Scenario};
 
 /// Returns the resolved scenario without what may be secret: the values of headers and of Secrets, and bodies.
-pub(in crate::cli) fn redacted(scenario: &Scenario) -> Value {
+pub(super) fn redacted(scenario: &Scenario) -> Value {
     fn redact(request: &mut Value) {
         if let Some(Value::Object(headers)) = request.get_mut("headers") {
             headers.values_mut().for_each(|value| *value = "(redacted)".into());
@@ -46,7 +46,7 @@ pub(in crate::cli) fn redacted(scenario: &Scenario) -> Value {
 }
 
 /// Returns the scenario's targets before the cluster has said where they are.
-pub(in crate::cli) fn expected_targets(scenario: &Scenario) -> Vec<run_info::Target> {
+pub fn expected_targets(scenario: &Scenario) -> Vec<run_info::Target> {
     let url = |place: &Place| match place {
         Place::Url(url) => url.to_string(),
         Place::Service { path, .. } => format!("http://127.0.0.1{path}"),
@@ -92,10 +92,7 @@ fn load_targets(scenario: &Scenario, found: &[run_info::Target]) -> Result<Vec<l
 }
 
 /// Returns the load of the scenario on its targets, found at these URLs.
-pub(in crate::cli) fn load_settings(
-    scenario: &Scenario,
-    found: &[run_info::Target],
-) -> Result<load::Settings, RunError> {
+pub fn load_settings(scenario: &Scenario, found: &[run_info::Target]) -> Result<load::Settings, RunError> {
     let settings = &scenario.load.settings;
     if let Some(pattern) = &settings.pod_body {
         let wrong = |error: load::NotAPodBody| scenario.invalid("spec.load.podBody", error.to_string());
