@@ -7,9 +7,9 @@ pub(super) mod looks;
 
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
-use super::exit::Exit;
+use super::exit::{Exit, Inconclusive};
 use super::progress::Progress;
 use super::report;
 use super::runtime;
@@ -19,8 +19,8 @@ pub(super) use args::RunArgs;
 use rolldrop_drive::Operator;
 use rolldrop_drive::coordinator::Plan;
 use rolldrop_drive::run::{Consent, Extras, Job, UserCommand, default_out};
-use rolldrop_record::{Clock, RunDir};
-use rolldrop_scenario::Loaded;
+use rolldrop_record::{Clock, Looks, RunDir};
+use rolldrop_scenario::{Loaded, Scenario};
 
 impl RunArgs {
     /// Runs the command.
@@ -29,8 +29,7 @@ impl RunArgs {
         let source = self.source();
         let Loaded { scenario, cluster } = self.scenario(&source)?;
         let consent = Consent::Asked(source.naming(cluster.as_ref()));
-        let looks = looks::planned(self.inconclusive, self.max_looks, &scenario, command.is_some())?;
-        let looks = looks.map(looks::of_gate);
+        let looks = self.looks(&scenario, command.is_some())?.map(looks::of_gate);
         let extras = Extras { command: command.as_ref(), looks, ..Extras::default() };
         let (options, clock) = (self.measure.options()?, Clock::start());
         let progress = Progress::new(self.measure.quiet, clock);
@@ -67,9 +66,41 @@ impl RunArgs {
         }
         Ok(exit.settled(self.inconclusive).into())
     }
+
+    /// Plans the looks of a run that continues while its gate is inconclusive; `None` if its length is fixed.
+    fn looks(&self, scenario: &Scenario, has_command: bool) -> anyhow::Result<Option<Looks>> {
+        match (self.inconclusive, self.max_looks) {
+            (Some(Inconclusive::Extend), most) => Ok(Some(looks::planned(most, scenario, has_command)?)),
+            (_, Some(_)) => {
+                bail!("--max-looks is for runs that go on: add --inconclusive extend, or remove it")
+            }
+            (_, None) => Ok(None),
+        }
+    }
 }
 
 /// Prints the calls of the API server that a run would make.
 pub(super) fn print_calls(plan: &Plan) -> anyhow::Result<()> {
     (1..).zip(&plan.calls).try_for_each(|(number, call)| print(&format!("{number:>4}  {call}\n")))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use serde_json::Value;
+
+    use crate::cli::{Cli, Command};
+    use rolldrop_scenario as scenario;
+
+    #[test]
+    fn looks_need_inconclusive_extend() {
+        let scenario = scenario::load::<Value>(scenario::DEFAULT, &[]).unwrap().scenario;
+        let looks = |more: &[&str]| {
+            let line = [&["rolldrop", "run", "--inconclusive", "fail"], more].concat();
+            let Command::Run(args) = Cli::try_parse_from(line).unwrap().command else { panic!("{more:?}") };
+            args.looks(&scenario, false).map_err(|error| error.to_string())
+        };
+        assert_eq!(looks(&[]), Ok(None));
+        assert!(looks(&["--max-looks", "3"]).unwrap_err().contains("add --inconclusive extend"));
+    }
 }

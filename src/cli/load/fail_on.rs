@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use super::output::Report;
 use rolldrop_record::Outcome;
+use rolldrop_record::load::duration;
 
 /// One limit.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,7 +91,7 @@ impl FromStr for FailOn {
                 _ => None,
             };
             if let Some(percentile) = percentile {
-                let limit = super::super::parse_duration(limit).ok()?.as_secs_f64() * 1e3;
+                let limit = duration(limit)?.as_secs_f64() * 1e3;
                 return Some(Self { text: text.to_owned(), metric: Metric::LatencyMs(percentile), limit });
             }
             let requests = match metric {

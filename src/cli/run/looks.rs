@@ -2,13 +2,11 @@
 //!
 //! The run carries out the rounds; a look reads what is recorded so far.
 
-use anyhow::bail;
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use tokio::task::spawn_blocking;
 
 use crate::cli::analysis;
-use crate::cli::exit::Inconclusive;
 use rolldrop_drive::run::{Gate, Look, PlannedLooks, RunError, SoFar};
 use rolldrop_explain::RunResult;
 use rolldrop_explain::model::figures::{counted, len, percent};
@@ -21,32 +19,28 @@ use rolldrop_scenario::{Scenario, ScenarioError};
 /// The most looks, if the user names no other number.
 const MOST: u16 = 4;
 
-/// Plans the looks of a run; `None` if its length is fixed.
+/// Plans the looks of a run that is to continue while its gate is inconclusive: at most this many.
 ///
 /// # Errors
-/// Fails if the run is to continue while its gate is inconclusive, and cannot.
+/// Fails if it cannot continue.
 pub(in crate::cli) fn planned(
-    inconclusive: Option<Inconclusive>,
     most: Option<u16>,
     scenario: &Scenario,
     has_command: bool,
-) -> anyhow::Result<Option<Looks>> {
-    match (inconclusive, most) {
-        (Some(Inconclusive::Extend), _) => {}
-        (_, Some(_)) => bail!("--max-looks is for runs that go on: add --inconclusive extend, or remove it"),
-        (_, None) => return Ok(None),
-    }
+) -> Result<Looks, RunError> {
     if has_command {
-        bail!(
+        return Err(RunError::Refused(
             "--inconclusive extend repeats the disruptions of a scenario, and a COMMAND may do something else the \
              second time: end the pods by an action of the scenario, such as rollingRestart, or use fail or pass"
-        );
+                .to_owned(),
+        ));
     }
     if scenario.expect.is_empty() {
-        bail!("--inconclusive extend needs a gate: add `expect` to the scenario, or --expect FILE");
+        let why = "--inconclusive extend needs a gate: add `expect` to the scenario, or --expect FILE";
+        return Err(RunError::Refused(why.to_owned()));
     }
     check(scenario)?;
-    Ok(Some(spending::looks(usize::from(most.unwrap_or(MOST)))))
+    Ok(spending::looks(usize::from(most.unwrap_or(MOST))))
 }
 
 /// Checks that each round can be like the first.
@@ -150,13 +144,13 @@ mod tests {
     use rolldrop_scenario as scenario;
 
     /// Plans the looks of a scenario with these keys.
-    fn asked(keys: &str, most: Option<u16>, has_command: bool) -> Result<Option<Looks>, String> {
+    fn asked(keys: &str, most: Option<u16>, has_command: bool) -> Result<Looks, String> {
         let text = format!(
             "apiVersion: rolldrop.dev/v1\nkind: Scenario\nmetadata: {{name: x}}\nspec:\n  \
              target: {{service: web}}\n{keys}"
         );
         let loaded = scenario::parse::<Value>(&text, "x.yaml", Path::new("."), &[]).unwrap();
-        planned(Some(Inconclusive::Extend), most, &loaded.scenario, has_command).map_err(|e| e.to_string())
+        planned(most, &loaded.scenario, has_command).map_err(|e| e.to_string())
     }
 
     fn acting(action: &str) -> String {
@@ -168,8 +162,7 @@ mod tests {
 
     #[test]
     fn look_schedule_is_fixed_beforehand() {
-        let looks =
-            |most| asked(&acting("action: deletePod, selector: app=web"), most, false).unwrap().unwrap();
+        let looks = |most| asked(&acting("action: deletePod, selector: app=web"), most, false).unwrap();
         assert_eq!((looks(None).most(), looks(None).at, looks(Some(7)).most()), (4, 1, 7));
         assert_eq!(
             in_words(&looks(Some(2))),
@@ -177,11 +170,6 @@ mod tests {
              share an error of 5 % (Lan and DeMets 1983, Pocock-type spending), and their bounds are at 96.9 %, 98.1 % \
              confidence"
         );
-        let scenario = scenario::load::<Value>(scenario::DEFAULT, &[]).unwrap().scenario;
-        let other =
-            |most| planned(Some(Inconclusive::Fail), most, &scenario, false).map_err(|e| e.to_string());
-        assert_eq!(other(None), Ok(None));
-        assert!(other(Some(3)).unwrap_err().contains("add --inconclusive extend"));
     }
 
     #[test]
