@@ -3,8 +3,6 @@
 #[cfg(any(test, not(all(feature = "embedded", target_os = "linux"))))]
 mod absent;
 mod admin_token;
-mod analysis;
-mod classes;
 mod cleanup;
 #[cfg(all(feature = "embedded", target_os = "linux"))]
 mod cluster;
@@ -14,6 +12,7 @@ mod exit;
 mod explain;
 mod formats;
 mod gate;
+mod headings;
 mod inject;
 mod load;
 mod load_worker;
@@ -26,7 +25,6 @@ mod report;
 mod resources;
 mod run;
 mod runtime;
-mod samples;
 mod say;
 mod scenarios;
 mod service_proxy;

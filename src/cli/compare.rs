@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::samples::{self, Against, Earlier, comparable};
+use rolldrop_campaign::baseline::{self, Against, Earlier, comparable};
 use rolldrop_judge::compare::history::LAST;
 use rolldrop_judge::compare::model::Comparison;
 use rolldrop_judge::compare::{Options, Sample};
@@ -75,7 +75,7 @@ impl CompareArgs {
 
     /// Writes a baseline: the runs that the candidate was compared with, and the candidate.
     pub(super) fn save(&self, path: &Path, runs: Vec<Sample>, candidate: Sample) -> anyhow::Result<()> {
-        Ok(samples::save(path, runs, candidate, self.last)?)
+        Ok(baseline::save(path, runs, candidate, self.last)?)
     }
 
     fn options(&self) -> Options {

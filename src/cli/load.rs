@@ -1,9 +1,6 @@
 //! `rolldrop load`.
 
 mod args;
-mod fail_on;
-mod hgrm;
-mod output;
 mod tls;
 
 use std::cell::{Cell, RefCell};
@@ -22,6 +19,7 @@ use super::progress::Progress;
 use super::say::{print, say, text_options};
 use super::signals::Listener;
 pub(super) use args::LoadArgs;
+use rolldrop_campaign::{hgrm, load_result};
 use rolldrop_drive::run::announce_stages;
 use rolldrop_drive::viewer::Planned;
 use rolldrop_drive::{Operator, follow};
@@ -162,14 +160,14 @@ impl LoadArgs {
         table: Option<(&Path, File)>,
     ) -> anyhow::Result<ExitCode> {
         let Ended { summary, stopped, interrupted } = ended;
-        let report = output::Report::new(plan, summary, *stopped);
+        let report = load_result::Report::new(plan, summary, *stopped);
         let text = match self.format {
-            Format::Text => output::text(title, plan, &report, summary, text_options(None).color),
+            Format::Text => load_result::text(title, plan, &report, summary, text_options(None).color),
             Format::Json => serde_json::to_string_pretty(&report)? + "\n",
         };
         print(&text)?;
         if let Some((path, mut file)) = table {
-            let table = hgrm::table(output::latency(plan, summary));
+            let table = hgrm::table(load_result::latency(plan, summary));
             file.write_all(table.as_bytes()).with_context(|| unwritten(path))?;
         }
         let failed: Vec<_> = self.fail_on.iter().filter_map(|limit| limit.exceeded(&report)).collect();

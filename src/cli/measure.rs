@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::admin_token::TokenArgs;
-use super::classes::ByClass;
 use super::compare::Percent;
 use super::dataplane::DataplaneArg;
+use super::headings::{CLUSTER, ENDS, LOAD, NAMES};
 use super::resources::Resources;
 use super::service_proxy::AssumeArgs;
+use rolldrop_campaign::ByClass;
 use rolldrop_drive::coordinator::GitOps;
 use rolldrop_drive::embedded::lab::config::DataplaneChoice;
 use rolldrop_drive::run::{Collecting, Options, Source};
@@ -16,13 +17,6 @@ use rolldrop_load as load;
 use rolldrop_load::remote::collect::Limit;
 use rolldrop_record::load::{LoadFrom, Rate};
 use rolldrop_scenario::target_argument::{TargetArg, as_override};
-
-/// The groups of options in `--help`, besides those that are used most.
-pub(super) const CLUSTER: &str = "Cluster";
-pub(super) const LOAD: &str = "Load";
-pub(super) const NAMES: &str = "Which pod answered";
-pub(super) const GATE: &str = "Gate";
-const ENDS: &str = "Ends of pods";
 
 /// Arguments of commands that measure on a cluster.
 #[derive(Debug, clap::Args)]

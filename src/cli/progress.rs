@@ -18,10 +18,10 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::{Instant, interval};
 
-use super::classes::ByClass;
 use echo::NoControlEcho;
 use live::LiveState;
 use load::{Figures, Rate};
+use rolldrop_campaign::ByClass;
 use rolldrop_drive::viewer::{Loading, Standing, Viewer};
 use rolldrop_explain::model::figures::count;
 use rolldrop_record::{Clock, Event, shown};

@@ -6,13 +6,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
-use super::analysis::{self, Given, analyse};
 use super::compare::CompareArgs;
 use super::exit::Exit;
 use super::formats::ResultFormat;
-use super::samples::sample;
 use super::say::{print, text_options};
 use super::service_proxy::AssumeArgs;
+use rolldrop_campaign::analysis::{self, Given, analyse};
+use rolldrop_campaign::baseline::sample;
 use rolldrop_explain::{Analysed, Analysis, RunResult};
 use rolldrop_record::{RunDir, run_dir};
 use rolldrop_report as report;

@@ -3,7 +3,6 @@
 //! Measures, and then makes the report from the run directory, exactly as `rolldrop report` does.
 
 mod args;
-pub(super) mod looks;
 
 use std::process::ExitCode;
 
@@ -16,6 +15,7 @@ use super::runtime;
 use super::say::{print, say};
 use super::signals::Listener;
 pub(super) use args::RunArgs;
+use rolldrop_campaign::gate_looks;
 use rolldrop_drive::Operator;
 use rolldrop_drive::coordinator::Plan;
 use rolldrop_drive::run::{Consent, Extras, Job, UserCommand, default_out};
@@ -29,7 +29,7 @@ impl RunArgs {
         let source = self.source();
         let Loaded { scenario, cluster } = self.scenario(&source)?;
         let consent = Consent::Asked(source.naming(cluster.as_ref()));
-        let looks = self.looks(&scenario, command.is_some())?.map(looks::of_gate);
+        let looks = self.looks(&scenario, command.is_some())?.map(gate_looks::of_gate);
         let extras = Extras { command: command.as_ref(), looks, ..Extras::default() };
         let (options, clock) = (self.measure.options()?, Clock::start());
         let progress = Progress::new(self.measure.quiet, clock);
@@ -70,7 +70,7 @@ impl RunArgs {
     /// Plans the looks of a run that continues while its gate is inconclusive; `None` if its length is fixed.
     fn looks(&self, scenario: &Scenario, has_command: bool) -> anyhow::Result<Option<Looks>> {
         match (self.inconclusive, self.max_looks) {
-            (Some(Inconclusive::Extend), most) => Ok(Some(looks::planned(most, scenario, has_command)?)),
+            (Some(Inconclusive::Extend), most) => Ok(Some(gate_looks::planned(most, scenario, has_command)?)),
             (_, Some(_)) => {
                 bail!("--max-looks is for runs that go on: add --inconclusive extend, or remove it")
             }

@@ -1,16 +1,5 @@
 //! `rolldrop tune`: the least preStop sleep that loses nothing, proven.
 
-mod evidence;
-mod forecast;
-mod handover;
-mod limits;
-mod resume;
-mod state;
-mod steps;
-mod subject;
-mod tuner;
-mod tuning;
-
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -26,16 +15,12 @@ use super::run::print_calls;
 use super::runtime;
 use super::say::{text_options, write_out};
 use super::signals::Listener;
-use evidence::{Asked, Means};
-use resume::Verified;
+use rolldrop_campaign::tune::{self, Asked, Disrupt, End, Means, Request, State, Verified};
 use rolldrop_drive::Operator;
 use rolldrop_drive::run::Source;
 use rolldrop_judge::tune::Outcome;
 use rolldrop_record::Clock;
 use rolldrop_scenario::{self as scenario, Workload};
-use state::State;
-use steps::Disrupt;
-use tuning::{End, Request};
 
 /// `--disrupt`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -175,7 +160,7 @@ impl TuneArgs {
     /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let (mut args, resumed) = self.resumed()?;
-        let verified = args.verify.as_deref().map(resume::verified).transpose()?;
+        let verified = args.verify.as_deref().map(tune::verified).transpose()?;
         if let Some(verified) = &verified {
             args = args.verifying(verified)?;
         }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::cli::exit::Inconclusive;
 use crate::cli::formats::ResultFormat;
-use crate::cli::measure::{GATE, LOAD, MeasureArgs, NAMES};
+use crate::cli::headings::{GATE, LOAD, NAMES};
+use crate::cli::measure::MeasureArgs;
 use rolldrop_drive::embedded::lab;
 use rolldrop_drive::run::Source;
 use rolldrop_load as load;

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::evidence::Means;
 use super::forecast::{Pace, Plan, Position};
 use super::subject::{Subject, ending_of, whose};
-use super::tuning::{CONFIDENCE, Request};
-use crate::cli::analysis;
-use crate::cli::run::looks;
+use super::{CONFIDENCE, Request};
+use crate::analysis;
+use crate::gate_looks;
 use rolldrop_drive::Operator;
 use rolldrop_drive::cluster::Cluster;
 use rolldrop_drive::coordinator::{LiveChanges, Plan as Calls};
@@ -43,7 +43,7 @@ const SPARE: usize = 2;
 /// The way in which pods are ended while they are measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Disrupt {
+pub enum Disrupt {
     /// The workload replaces its pods, again and again.
     #[default]
     RollingRestart,
@@ -328,7 +328,7 @@ struct Watch<'a> {
 
 impl Look<Coverage> for Watch<'_> {
     fn look(&self, so_far: SoFar) -> LocalBoxFuture<'_, Result<Option<Coverage>, RunError>> {
-        async { Ok(looks::result_of(so_far).await?.map(|result| self.coverage(&result))) }.boxed_local()
+        async { Ok(gate_looks::result_of(so_far).await?.map(|result| self.coverage(&result))) }.boxed_local()
     }
 }
 

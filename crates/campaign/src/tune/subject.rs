@@ -7,8 +7,8 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::Value;
 
+use super::Request;
 use super::limits::Limits;
-use super::tuning::Request;
 use rolldrop_drive::Interrupts;
 use rolldrop_drive::cluster::{Choice, Cluster, Origin};
 use rolldrop_drive::coordinator::{

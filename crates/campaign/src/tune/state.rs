@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::steps::StepPlan;
-use crate::cli::analysis;
+use crate::analysis;
 use rolldrop_drive::run::RunError;
 use rolldrop_explain::RunResult;
 use rolldrop_judge::tune::Step;
@@ -21,12 +21,12 @@ const VERSION: u32 = 1;
 
 /// The contents of `state.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct State {
+pub struct State {
     version: u32,
     /// The arguments after `rolldrop tune`.
-    pub(super) arguments: Vec<String>,
+    pub arguments: Vec<String>,
     /// The directory in which it began: paths of arguments are relative to it.
-    pub(super) directory: PathBuf,
+    pub directory: PathBuf,
     /// The cluster and its namespace; `None` if the cluster ends with each run.
     pub(super) cluster: Option<String>,
     /// The workload as it was found.
@@ -71,7 +71,7 @@ impl State {
     ///
     /// # Errors
     /// Fails if there is none, or it is of another version.
-    pub(super) fn read(tuning: &Path) -> Result<Self, RunError> {
+    pub fn read(tuning: &Path) -> Result<Self, RunError> {
         let path = tuning.join(FILE);
         let failed = |remedy: &str| format!("failed to read {}: {remedy}", path.display());
         let text = std::fs::read(&path);

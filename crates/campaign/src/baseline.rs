@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::analysis::{Given, analyse};
+use crate::analysis::{Given, analyse};
 use rolldrop_drive::run::RunError;
 use rolldrop_explain::Analysed;
 use rolldrop_explain::model::Check;
@@ -14,8 +14,9 @@ use rolldrop_record::{RunDir, Stamp};
 
 /// The runs that a run is compared with.
 #[derive(Debug, Default)]
-pub(super) struct Earlier {
-    pub(super) runs: Vec<Sample>,
+pub struct Earlier {
+    /// What each of them contributes.
+    pub runs: Vec<Sample>,
     /// True if a folder was named: fewer runs than a history needs are then inconclusive.
     is_folder: bool,
     /// Runs of a folder that could not be read.
@@ -24,9 +25,11 @@ pub(super) struct Earlier {
 
 /// The baseline's checks of a run, and the runs that they rest on.
 #[derive(Debug)]
-pub(super) struct Against {
-    pub(super) checks: Vec<Check>,
-    pub(super) runs: Vec<Sample>,
+pub struct Against {
+    /// The checks.
+    pub checks: Vec<Check>,
+    /// The runs.
+    pub runs: Vec<Sample>,
 }
 
 impl Earlier {
@@ -34,7 +37,7 @@ impl Earlier {
     ///
     /// # Errors
     /// Fails if one cannot be read, or none is found although no time is given.
-    pub(super) fn read(paths: &[PathBuf], last: usize, before: Option<Stamp>) -> Result<Self, RunError> {
+    pub fn read(paths: &[PathBuf], last: usize, before: Option<Stamp>) -> Result<Self, RunError> {
         let mut earlier = Self::default();
         for path in paths {
             if path.is_dir() && RunDir::open(path).is_err() {
@@ -57,7 +60,7 @@ impl Earlier {
     ///
     /// # Errors
     /// Fails if they cannot be compared.
-    pub(super) fn judge(
+    pub fn judge(
         self,
         candidate: &Sample,
         options: &Options,
@@ -81,12 +84,7 @@ impl Earlier {
 ///
 /// # Errors
 /// Fails if it cannot be written.
-pub(super) fn save(
-    path: &Path,
-    mut runs: Vec<Sample>,
-    candidate: Sample,
-    last: usize,
-) -> Result<(), RunError> {
+pub fn save(path: &Path, mut runs: Vec<Sample>, candidate: Sample, last: usize) -> Result<(), RunError> {
     runs.retain(|run| run.started != candidate.started);
     runs.push(candidate);
     runs.sort_by_key(|run| run.started);
@@ -107,7 +105,7 @@ pub(super) fn save(
 ///
 /// # Errors
 /// Fails if they differ in more than their results.
-pub(super) fn comparable(
+pub fn comparable(
     baseline: &[Sample],
     candidate: &[Sample],
     options: &Options,
@@ -124,7 +122,7 @@ pub(super) fn comparable(
 ///
 /// # Errors
 /// Fails if its rows cannot be read.
-pub(super) fn sample(run_dir: &RunDir, analysed: &Analysed) -> Result<Sample, RunError> {
+pub fn sample(run_dir: &RunDir, analysed: &Analysed) -> Result<Sample, RunError> {
     let name = run_dir.path().display().to_string();
     let Analysed { timeline, requests, analysis } = analysed;
     Sample::of(name, timeline, requests, analysis).map_err(RunError::failed("failed to read the run"))

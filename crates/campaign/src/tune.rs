@@ -2,76 +2,90 @@
 //!
 //! Runs follow each other, each in a directory of its own, and each leaves the cluster as it found it: one with the
 //! present settings; one in which pods sleep long enough to see every window to its end, if something names the pods;
-//! and one with the chosen settings ([`super::tuner`]). [`rolldrop_judge::tune`] decides what follows from them.
+//! and one with the chosen settings ([`tuner`]). [`rolldrop_judge::tune`] decides what follows from them.
+
+mod evidence;
+mod forecast;
+mod handover;
+mod limits;
+mod resume;
+mod state;
+mod steps;
+mod subject;
+mod tuner;
 
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::evidence::Asked;
-use super::state::State;
-use super::steps::{Disrupt, Steps};
-use super::subject::{Elsewhere, Subject};
-use super::tuner::Tuner;
-use super::{forecast, handover, resume};
+pub use evidence::{Asked, Means};
+pub use resume::{Verified, verified};
 use rolldrop_drive::Operator;
 use rolldrop_drive::coordinator::{GitOps, Plan};
 use rolldrop_drive::run::{self, Options, RunError, Source};
 use rolldrop_judge::tune::{Choice, Outcome, Tuning};
 use rolldrop_record::Clock;
 use rolldrop_report::TextOptions;
+pub use state::State;
+pub use steps::Disrupt;
+use steps::Steps;
+use subject::{Elsewhere, Subject};
+use tuner::Tuner;
 
 /// The confidence of what a tuning says.
-pub(super) const CONFIDENCE: f64 = 0.95;
-pub(super) const NO_NAMES: &str = "nothing names the pods that new connections went to";
+const CONFIDENCE: f64 = 0.95;
+const NO_NAMES: &str = "nothing names the pods that new connections went to";
 
 /// A tuning, as the user asks for it.
-pub(super) struct Request<'a> {
-    pub(super) source: Source,
-    pub(super) options: Options,
+pub struct Request<'a> {
+    /// The scenario and the cluster.
+    pub source: Source,
+    /// Settings of its runs.
+    pub options: Options,
     /// Share of future rollouts, or ends of pods, that the sleep must cover.
-    pub(super) coverage: f64,
+    pub coverage: f64,
     /// Longest sleep to try.
-    pub(super) max_sleep: Duration,
+    pub max_sleep: Duration,
     /// Action that ends pods, if the user names one.
-    pub(super) disrupt: Option<Disrupt>,
+    pub disrupt: Option<Disrupt>,
     /// Means of naming pods, if answers do not.
-    pub(super) evidence: Option<Asked>,
+    pub evidence: Option<Asked>,
     /// True to prove also that one second less would lose requests.
-    pub(super) tight: bool,
+    pub tight: bool,
     /// The most rollouts to make.
-    pub(super) max_rollouts: Option<usize>,
+    pub max_rollouts: Option<usize>,
     /// Time that pods get when their node shuts down.
-    pub(super) shutdown_budget: Option<Duration>,
+    pub shutdown_budget: Option<Duration>,
     /// Containers that get the sleep; none for those that serve.
-    pub(super) containers: Vec<String>,
+    pub containers: Vec<String>,
     /// True if the sleep may be put in front of a hook.
-    pub(super) prefix_hook: bool,
+    pub prefix_hook: bool,
     /// True if the grace period may become shorter.
-    pub(super) shorten: bool,
+    pub shorten: bool,
     /// True if the chosen settings stay in the cluster.
-    pub(super) apply: bool,
+    pub apply: bool,
     /// Manifest of the workload, whose lines to change are printed.
-    pub(super) file: Option<PathBuf>,
+    pub file: Option<PathBuf>,
     /// True to change nothing, and only plan.
-    pub(super) dry_run: bool,
+    pub dry_run: bool,
     /// Directory of the tuning, if the user names one.
-    pub(super) out: Option<PathBuf>,
+    pub out: Option<PathBuf>,
     /// Arguments of the command, which a resumed tuning uses again.
-    pub(super) arguments: Vec<OsString>,
+    pub arguments: Vec<OsString>,
     /// Prints a text for the user.
-    pub(super) print: &'a dyn Fn(&str) -> io::Result<()>,
+    pub print: &'a dyn Fn(&str) -> io::Result<()>,
     /// Form of the result in that text.
-    pub(super) text: TextOptions,
+    pub text: TextOptions,
 }
 
 /// End of a tuning.
-pub(super) enum End {
+pub enum End {
     /// No sleep helps the workload.
     Futile,
     /// Calls of one of its runs, which a dry run only plans.
     Planned(Plan),
+    /// What the tuning has shown.
     Tuned(Outcome),
 }
 
@@ -84,7 +98,7 @@ impl Request<'_> {
     ///
     /// # Errors
     /// Fails if nothing could be measured.
-    pub(super) async fn tune(
+    pub async fn tune(
         &self,
         clock: Clock,
         operator: &Operator,

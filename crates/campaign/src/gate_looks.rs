@@ -6,7 +6,7 @@ use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use tokio::task::spawn_blocking;
 
-use crate::cli::analysis;
+use crate::analysis;
 use rolldrop_drive::run::{Gate, Look, PlannedLooks, RunError, SoFar};
 use rolldrop_explain::RunResult;
 use rolldrop_explain::model::figures::{counted, len, percent};
@@ -23,11 +23,7 @@ const MOST: u16 = 4;
 ///
 /// # Errors
 /// Fails if it cannot continue.
-pub(in crate::cli) fn planned(
-    most: Option<u16>,
-    scenario: &Scenario,
-    has_command: bool,
-) -> Result<Looks, RunError> {
+pub fn planned(most: Option<u16>, scenario: &Scenario, has_command: bool) -> Result<Looks, RunError> {
     if has_command {
         return Err(RunError::Refused(
             "--inconclusive extend repeats the disruptions of a scenario, and a COMMAND may do something else the \
@@ -71,7 +67,7 @@ fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
 }
 
 /// Describes the planned looks.
-pub(in crate::cli) fn in_words(looks: &Looks) -> String {
+pub fn in_words(looks: &Looks) -> String {
     let confidences: Vec<String> = looks.alphas.iter().map(|alpha| percent(1.0 - alpha)).collect();
     format!(
         "repeats its disruptions while its gate is inconclusive: up to {} rounds, with a look after each; the looks \
@@ -83,7 +79,7 @@ pub(in crate::cli) fn in_words(looks: &Looks) -> String {
 }
 
 /// Returns how a run looks at its gate.
-pub(in crate::cli) fn of_gate(looks: Looks) -> PlannedLooks<'static> {
+pub fn of_gate(looks: Looks) -> PlannedLooks<'static> {
     let title = |looks: &Looks| {
         format!("look {} of {}, at {} confidence", looks.at, looks.most(), percent(1.0 - looks.alpha()))
     };
@@ -103,7 +99,7 @@ impl Look<Gate> for LookAtGate {
 ///
 /// # Errors
 /// Fails if it cannot be read.
-pub(in crate::cli) async fn result_of(so_far: SoFar) -> Result<Option<RunResult>, RunError> {
+pub async fn result_of(so_far: SoFar) -> Result<Option<RunResult>, RunError> {
     spawn_blocking(|| analyse(so_far)).await.map_err(RunError::other)?
 }
 

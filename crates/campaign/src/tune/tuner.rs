@@ -7,7 +7,7 @@ use super::forecast::{self, Pace, Plan};
 use super::handover;
 use super::state::{Run, State};
 use super::steps::{Ended, Outlook, StepPlan, Steps};
-use super::tuning::{CONFIDENCE, NO_NAMES};
+use super::{CONFIDENCE, NO_NAMES};
 use rolldrop_drive::run::RunError;
 use rolldrop_explain::model::figures::counted;
 use rolldrop_explain::{RunResult, model::Verdict};

@@ -10,11 +10,11 @@ use rolldrop_report as report;
 
 /// Additions of the user to a run's records.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Given<'a> {
+pub struct Given<'a> {
     /// Replaces the expectations of the run.
-    pub(super) expect: Option<&'a Expect>,
+    pub expect: Option<&'a Expect>,
     /// Implementation of Services, as stated by the user.
-    pub(super) service_proxy: Option<&'a ServiceProxy>,
+    pub service_proxy: Option<&'a ServiceProxy>,
 }
 
 const UNREAD: &str = "failed to read the run";
@@ -23,7 +23,7 @@ const UNREAD: &str = "failed to read the run";
 ///
 /// # Errors
 /// Fails if it cannot be read, or contradicts the user.
-pub(super) fn analyse(run_dir: &RunDir, given: &Given<'_>) -> Result<Analysed, RunError> {
+pub fn analyse(run_dir: &RunDir, given: &Given<'_>) -> Result<Analysed, RunError> {
     let (mut log, tables) = run_dir.recorded().map_err(RunError::failed(UNREAD))?;
     if let Some(stated) = given.service_proxy {
         log.info.cluster.assume(stated)?;
@@ -33,7 +33,7 @@ pub(super) fn analyse(run_dir: &RunDir, given: &Given<'_>) -> Result<Analysed, R
 }
 
 /// Analyses what was read of a run.
-pub(super) fn analyse_recorded(log: RunLog, tables: Tables, expect: &Expect) -> Result<Analysed, RunError> {
+pub fn analyse_recorded(log: RunLog, tables: Tables, expect: &Expect) -> Result<Analysed, RunError> {
     let mut analysed = Analysed::of(log, tables).map_err(RunError::failed(UNREAD))?;
     analysed.analysis.result.checks = rolldrop_judge::check(&analysed.analysis.result, expect);
     Ok(analysed)
@@ -43,7 +43,7 @@ pub(super) fn analyse_recorded(log: RunLog, tables: Tables, expect: &Expect) -> 
 ///
 /// # Errors
 /// Fails if the run cannot be read, or the report cannot be written.
-pub(super) fn report(run_dir: &RunDir) -> Result<Analysis, RunError> {
+pub fn report(run_dir: &RunDir) -> Result<Analysis, RunError> {
     let Analysed { analysis, .. } = analyse(run_dir, &Given::default())?;
     write(run_dir.path(), &analysis)?;
     Ok(analysis)
@@ -53,7 +53,7 @@ pub(super) fn report(run_dir: &RunDir) -> Result<Analysis, RunError> {
 ///
 /// # Errors
 /// Fails if one cannot be made or written.
-pub(super) fn write(folder: &Path, analysis: &Analysis) -> Result<(), RunError> {
+pub fn write(folder: &Path, analysis: &Analysis) -> Result<(), RunError> {
     const FAILED: &str = "failed to write the report";
     for file in report::all(analysis).map_err(RunError::other)? {
         run_dir::write_file(folder, &file.path, &file.bytes).map_err(RunError::failed(FAILED))?;

@@ -2,13 +2,13 @@
 
 use std::str::FromStr;
 
-use super::output::Report;
+use crate::load_result::Report;
 use rolldrop_record::Outcome;
 use rolldrop_record::load::duration;
 
 /// One limit.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct FailOn {
+pub struct FailOn {
     text: String,
     metric: Metric,
     limit: f64,
@@ -42,7 +42,7 @@ enum Percentile {
 
 impl FailOn {
     /// Describes the violation if the result exceeds the limit; `None` if it does not.
-    pub(super) fn exceeded(&self, report: &Report) -> Option<String> {
+    pub fn exceeded(&self, report: &Report) -> Option<String> {
         let requests = &report.requests;
         let count = |which| match which {
             Requests::Dropped => requests.by_class.dropped,

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use super::Request;
 use super::state::State;
 use super::subject::{Subject, whose, workload};
-use super::tuning::Request;
 use rolldrop_drive::Operator;
 use rolldrop_drive::cluster::Cluster;
 use rolldrop_drive::coordinator::{Caller, LeftOvers, Since, changed_by_others};
@@ -15,17 +15,20 @@ use rolldrop_scenario::{Loaded, Scenario};
 use rolldrop_sidecar::inject::pod_labels;
 
 /// An earlier tuning, whose choice is to be proven again.
-pub(super) struct Verified {
-    pub(super) arguments: Vec<String>,
-    pub(super) directory: PathBuf,
-    pub(super) chosen: Choice,
+pub struct Verified {
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// The directory in which it began.
+    pub directory: PathBuf,
+    /// The choice.
+    pub chosen: Choice,
 }
 
 /// Reads what a tuning has chosen.
 ///
 /// # Errors
 /// Fails if the tuning has proven nothing.
-pub(super) fn verified(tuning: &Path) -> Result<Verified, RunError> {
+pub fn verified(tuning: &Path) -> Result<Verified, RunError> {
     let state = State::read(tuning)?;
     let path = tuning.join("tune.json");
     let failed = || format!("failed to read {}", path.display());

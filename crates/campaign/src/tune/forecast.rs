@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::CONFIDENCE;
 use super::steps::{Disrupt, FIRST_LOOK, StepPlan, Steps};
 use super::subject::{Elsewhere, Subject};
-use super::tuning::CONFIDENCE;
 use rolldrop_drive::run::{self, Naming, RunError};
 use rolldrop_explain::RunResult;
 use rolldrop_explain::model::figures::{counted, len};
@@ -392,7 +392,7 @@ mod tests {
 
     #[test]
     fn open_windows_predict_no_units() {
-        let run = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference/runs/gw-tr-1/run");
+        let run = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/reference/runs/gw-tr-1/run");
         let (log, rows) = RunDir::open(Path::new(run)).unwrap().recorded().unwrap();
         let before = Analysed::of(log, rows).unwrap().analysis.result;
         assert!(before.terminations.iter().all(|t| t.windows[0].upper_s.is_none()), "{before:?}");

@@ -9,7 +9,7 @@ const ROWS_PER_HALVING: u32 = 5;
 const NS_PER_MS: f64 = 1e6;
 
 /// Returns the table of a histogram of nanoseconds.
-pub(super) fn table(ns: &Histogram<u64>) -> String {
+pub fn table(ns: &Histogram<u64>) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
     let _ = write_table(&mut out, ns);

@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::cli::classes::ByClass;
+use crate::classes::ByClass;
 use rolldrop_explain::model::Percentiles;
 use rolldrop_load::{OfTarget, Recent, Second, Tally};
 use rolldrop_record::Outcome;
 
 /// The distribution of a time, in milliseconds.
 #[derive(Debug, Serialize)]
-pub(in crate::cli::load) struct Distribution {
+pub(crate) struct Distribution {
     pub(super) min: f64,
     pub(super) p75: f64,
     #[serde(flatten)]
-    pub(in crate::cli::load) percentiles: Percentiles,
+    pub(crate) percentiles: Percentiles,
 }
 
 impl Distribution {
@@ -34,11 +34,11 @@ impl Distribution {
 
 /// Times of requests.
 #[derive(Debug, Serialize)]
-pub(in crate::cli::load) struct Latencies {
+pub(crate) struct Latencies {
     /// Time from the intended send time; `None` in a closed loop, which has no such time.
-    pub(in crate::cli::load) response: Option<Distribution>,
+    pub(crate) response: Option<Distribution>,
     /// Time from the actual send time, as in result.json.
-    pub(in crate::cli::load) service: Distribution,
+    pub(crate) service: Distribution,
     /// Time until a new connection was established; `None` if there was none.
     pub(super) connect: Option<Distribution>,
     /// Time of the TLS handshake after that.

@@ -9,17 +9,22 @@ use rolldrop_record::Outcome;
 
 /// Requests by [`Class`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub(super) struct ByClass {
-    pub(super) ok: u64,
-    pub(super) dropped: u64,
-    pub(super) app_errors: u64,
-    pub(super) not_sent: u64,
-    pub(super) cancelled: u64,
+pub struct ByClass {
+    /// Answered as expected.
+    pub ok: u64,
+    /// Lost.
+    pub dropped: u64,
+    /// Answered with an error of the app.
+    pub app_errors: u64,
+    /// Due, and not sent.
+    pub not_sent: u64,
+    /// Cut off at the end of the load.
+    pub cancelled: u64,
 }
 
 impl ByClass {
     /// Adds up the counts by class. The status of an answer decides the class of an `http_error`.
-    pub(super) fn of(outcomes: &Counts, errors: &ErrorStatuses) -> Self {
+    pub fn of(outcomes: &Counts, errors: &ErrorStatuses) -> Self {
         let of_error = |status, grpc| Class::of_answer(Outcome::HttpError, status, grpc);
         let with_status: u64 = errors.http.values().chain(errors.grpc.values()).sum();
         let without = |outcome, count: u64| match outcome {
@@ -38,7 +43,7 @@ impl ByClass {
     }
 
     /// Returns the number of dropped requests by outcome; failed answers count by their HTTP or gRPC status.
-    pub(super) fn dropped(outcomes: &Counts, errors: &ErrorStatuses) -> BTreeMap<String, u64> {
+    pub fn dropped(outcomes: &Counts, errors: &ErrorStatuses) -> BTreeMap<String, u64> {
         let is_dropped = |of, status, grpc| Class::of_answer(of, status, grpc) == Class::Dropped;
         let others = outcomes.iter().filter(|(of, _)| is_dropped(*of, None, None));
         let others = others.map(|(of, count)| (of.to_string(), count));
@@ -52,14 +57,14 @@ impl ByClass {
     }
 
     /// Counts the requests of a load, for one that ends when too many are dropped.
-    pub(super) fn ended_of(progress: &Progress) -> Ended {
+    pub fn ended_of(progress: &Progress) -> Ended {
         let counted = Self::of(&progress.outcomes, &progress.error_statuses);
         Ended { all: counted.ended(), dropped: counted.dropped }
     }
 
     /// Returns the number of requests that ended as their user sees it: without those that were not sent or were cut
     /// off.
-    pub(super) fn ended(&self) -> u64 {
+    pub fn ended(&self) -> u64 {
         self.ok + self.dropped + self.app_errors
     }
 

@@ -3,23 +3,24 @@
 use serde::{Deserialize, Serialize};
 
 use super::steps::Steps;
-use super::tuning::{NO_NAMES, Request};
+use super::{NO_NAMES, Request};
 use rolldrop_drive::cluster::Cluster;
 use rolldrop_drive::run::{self, RunError};
 use rolldrop_scenario::{Loaded, Place};
 
 /// The evidence that the user asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub enum Asked {
     /// Any that there is, once the first run has shown no names.
     Any,
+    /// This one.
     Means(Means),
 }
 
 /// Means of naming pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Means {
+pub enum Means {
     /// The recording proxy, beside each pod.
     Sidecar,
     /// The kernel of the node from which the load comes.

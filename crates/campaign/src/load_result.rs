@@ -11,7 +11,7 @@ use std::sync::Arc;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::cli::classes::ByClass;
+use crate::classes::ByClass;
 use figures::{Bytes, Distribution, Latencies, SecondFigures, TargetFigures};
 use rolldrop_explain::conclude::validity::not_as_planned;
 use rolldrop_explain::model::figures::count;
@@ -27,16 +27,16 @@ const SCHEMA_VERSION: u32 = 1;
 
 /// Content of `--format json`, with the names of result.json.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub struct Report {
     schema_version: u32,
     tool: Tool,
     /// Time its schedule began, in UTC.
     start: String,
     /// Verdict on whether this was the requested load.
-    pub(super) verdict: Verdict,
+    pub verdict: Verdict,
     load: Load,
-    pub(super) requests: Requests,
-    pub(super) latency_ms: Latencies,
+    pub(crate) requests: Requests,
+    pub(crate) latency_ms: Latencies,
     bytes: Bytes,
     targets: Vec<TargetFigures>,
     seconds: Vec<SecondFigures>,
@@ -69,12 +69,12 @@ struct Rates {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Requests {
+pub(crate) struct Requests {
     warmup: u64,
-    pub(super) total: u64,
+    pub(crate) total: u64,
     #[serde(flatten)]
-    pub(super) by_class: ByClass,
-    pub(super) by_outcome: BTreeMap<Outcome, u64>,
+    pub(crate) by_class: ByClass,
+    pub(crate) by_outcome: BTreeMap<Outcome, u64>,
     /// HTTP statuses of complete answers.
     statuses: BTreeMap<u16, u64>,
     /// Failures that Go's net/http would have hidden by sending the request again.
@@ -95,7 +95,7 @@ struct WithRetries {
 impl Report {
     /// Makes the result of a load with this plan. `stopped` is the time its schedule was stopped, possibly before its
     /// last request had ended.
-    pub(super) fn new(plan: &LoadPlan, summary: &Summary, stopped: Option<Stamp>) -> Self {
+    pub fn new(plan: &LoadPlan, summary: &Summary, stopped: Option<Stamp>) -> Self {
         let tally = &summary.tally;
         let total = tally.outcomes.total();
         let is_closed_loop = plan.is_closed_loop();
@@ -183,12 +183,12 @@ impl Requests {
 }
 
 /// Returns the times of the percentile table: response times, or service times in a closed loop.
-pub(super) fn latency<'a>(plan: &LoadPlan, summary: &'a Summary) -> &'a Histogram<u64> {
+pub fn latency<'a>(plan: &LoadPlan, summary: &'a Summary) -> &'a Histogram<u64> {
     if plan.is_closed_loop() { &summary.tally.service_ns } else { &summary.tally.response_ns }
 }
 
 /// Formats the result for people: the answer in the first line, unless the result cannot be trusted.
-pub(super) fn text(url: &str, plan: &LoadPlan, report: &Report, summary: &Summary, color: bool) -> String {
+pub fn text(url: &str, plan: &LoadPlan, report: &Report, summary: &Summary, color: bool) -> String {
     let mut out = String::new();
     if let Some(alarm) = report.alarm() {
         let (on, off) = if color { ("\u{1b}[1;31m", "\u{1b}[0m") } else { ("", "") };
