@@ -3,7 +3,6 @@
 #[cfg(any(test, not(all(feature = "embedded", target_os = "linux"))))]
 mod absent;
 mod admin_token;
-mod classes;
 mod cleanup;
 #[cfg(all(feature = "embedded", target_os = "linux"))]
 mod cluster;
@@ -13,6 +12,7 @@ mod exit;
 mod explain;
 mod formats;
 mod gate;
+mod headings;
 mod inject;
 mod load;
 mod load_worker;
@@ -22,13 +22,13 @@ mod progress;
 mod proxy;
 mod proxy_pre_stop;
 mod report;
+mod resources;
 mod run;
 mod runtime;
 mod say;
 mod scenarios;
 mod service_proxy;
 mod signals;
-mod stages;
 mod tune;
 #[cfg(feature = "embedded")]
 mod workload;
@@ -140,18 +140,9 @@ pub fn main() -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         say::say(&in_words(&error));
-        let interrupted = error.is::<run::Interrupted>();
+        let interrupted = matches!(error.downcast_ref(), Some(rolldrop_drive::run::RunError::Interrupted));
         if interrupted { Exit::Interrupted } else { Exit::Error }.into()
     })
-}
-
-/// Makes a temporary directory that nobody else can enter, with a name that nobody can guess.
-fn private_dir(prefix: &str) -> std::io::Result<tempfile::TempDir> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(prefix);
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
-    builder.tempdir()
 }
 
 /// Describes an error with its causes, each only once: the text of some already ends with their cause.
@@ -297,20 +288,6 @@ mod tests {
         assert!(checked > 60, "{checked} commands");
         let quoted = words("rolldrop run a --set 'b={c: \"d e\"}' --out \"f g\" > h  # i");
         assert_eq!(quoted, ["rolldrop", "run", "a", "--set", "b={c: \"d e\"}", "--out", "f g"]);
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn private_dir_is_owner_only_and_unpredictable() {
-        use std::os::unix::fs::PermissionsExt;
-        let [one, other] = [(); 2].map(|()| private_dir("rolldrop-test-").unwrap());
-        assert_ne!(one.path(), other.path());
-        for dir in [one, other] {
-            assert_eq!(std::fs::metadata(dir.path()).unwrap().permissions().mode() & 0o777, 0o700);
-            let name = dir.path().file_name().unwrap().to_str().unwrap();
-            let drawn = name.strip_prefix("rolldrop-test-").unwrap();
-            assert!(drawn.len() >= 6 && drawn != std::process::id().to_string(), "{name}");
-        }
     }
 
     #[test]

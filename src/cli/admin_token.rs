@@ -1,4 +1,4 @@
-//! The token of the proxies' admin ports, for the proxy and for its reader, and a token for a single run.
+//! The token of the proxies' admin ports, for the proxy and for its reader.
 
 use std::env::{self, VarError};
 use std::path::PathBuf;
@@ -37,21 +37,5 @@ impl TokenArgs {
                     .with_context(|| format!("failed to read a token from the variable {VARIABLE}"))
             }
         }
-    }
-}
-
-/// Makes a token that nobody can guess.
-pub(super) fn random() -> AdminToken {
-    AdminToken::of_bytes(rand::random())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn admin_token_is_random() {
-        let (a, b) = (random(), random());
-        assert!(a != b && a.as_str().len() == 64);
     }
 }

@@ -7,8 +7,7 @@ use anyhow::Context;
 use tokio_util::sync::CancellationToken;
 
 use super::exit::Exit;
-use super::report::print;
-use super::say::say;
+use super::say::{print, say};
 use rolldrop_drive::cluster::{Choice, Cluster};
 use rolldrop_drive::coordinator::{Caller, LeftOvers, Limits};
 

@@ -18,9 +18,10 @@ use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::dataplane::DataplaneArg;
+use super::runtime;
 use super::say::say;
-use super::{private_dir, runtime};
 use rolldrop_drive::embedded::child::Ready;
+use rolldrop_drive::private_dir;
 use rolldrop_lab::check;
 use rolldrop_lab::config::DataplaneChoice;
 use rolldrop_lab::descendants::KillDescendants;

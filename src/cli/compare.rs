@@ -3,17 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::{Context, bail};
-
-use super::report::{Given, analyse};
-use rolldrop_explain::Analysed;
-use rolldrop_explain::model::Check;
-use rolldrop_judge::compare::history::{self, FEWEST_RUNS, History, LAST};
+use rolldrop_campaign::baseline::{self, Against, Earlier, comparable};
+use rolldrop_judge::compare::history::LAST;
 use rolldrop_judge::compare::model::Comparison;
-use rolldrop_judge::compare::sample::{Baseline, SAMPLE_FORMAT};
-use rolldrop_judge::compare::{self, Incomparable, Options, Sample};
+use rolldrop_judge::compare::{Options, Sample};
+use rolldrop_record::Stamp;
 use rolldrop_record::expect::Worse;
-use rolldrop_record::{RunDir, Stamp};
 
 /// The baseline of a comparison, and how to compare.
 #[derive(Debug, clap::Args)]
@@ -32,23 +27,6 @@ pub(super) struct CompareArgs {
     /// Compare runs also if they differ in more than their results (rate, target, cluster), or are invalid
     #[arg(long, requires = "baseline")]
     anyway: bool,
-}
-
-/// The runs that a run is compared with.
-#[derive(Debug, Default)]
-pub(super) struct Earlier {
-    pub(super) runs: Vec<Sample>,
-    /// True if a folder was named: fewer runs than a history needs are then inconclusive.
-    is_folder: bool,
-    /// Runs of a folder that could not be read.
-    unreadable: usize,
-}
-
-/// The baseline's checks of a run, and the runs that they rest on.
-#[derive(Debug)]
-pub(super) struct Against {
-    pub(super) checks: Vec<Check>,
-    pub(super) runs: Vec<Sample>,
 }
 
 /// A share that is written in percent.
@@ -76,30 +54,15 @@ impl CompareArgs {
     /// Reads the baseline's runs; of folders, the last ones that began before the given time. Empty without
     /// `--baseline`.
     pub(super) fn earlier(&self, before: Option<Stamp>) -> anyhow::Result<Earlier> {
-        let mut earlier = Earlier::default();
-        for path in &self.baseline {
-            if path.is_dir() && RunDir::open(path).is_err() {
-                earlier.is_folder = true;
-                let (runs, unreadable) = last_of(path, self.last, before)?;
-                earlier.runs.extend(runs);
-                earlier.unreadable += unreadable;
-            } else {
-                earlier.runs.extend(read(path)?);
-            }
-        }
-        if before.is_none() && !self.baseline.is_empty() && earlier.runs.is_empty() {
-            bail!("the baseline has no run that can be read");
-        }
-        Ok(earlier)
+        Ok(Earlier::read(&self.baseline, self.last, before)?)
     }
 
     /// Compares runs with the baseline.
     pub(super) fn compare(&self, baseline: &[Sample], candidate: &[Sample]) -> anyhow::Result<Comparison> {
-        comparable(baseline, candidate, &self.options())
+        Ok(comparable(baseline, candidate, &self.options())?)
     }
 
-    /// Returns the gate's checks of a run against the baseline: limits from the spread of enough runs, else a
-    /// comparison.
+    /// Returns the gate's checks of a run against the baseline.
     pub(super) fn judge(
         &self,
         earlier: Earlier,
@@ -107,34 +70,12 @@ impl CompareArgs {
         worse: Vec<Worse>,
     ) -> anyhow::Result<Against> {
         let options = Options { worse, ..self.options() };
-        if !earlier.is_folder && earlier.runs.len() < FEWEST_RUNS {
-            let comparison = comparable(&earlier.runs, std::slice::from_ref(candidate), &options)?;
-            return Ok(Against { checks: compare::checks(&comparison), runs: earlier.runs });
-        }
-        let tolerance = self.tolerance.map_or(history::TOLERANCE, |tolerance| tolerance.0);
-        let options = Options { tolerance, ..options };
-        let mut history = History::of(earlier.runs, candidate, self.last, &options);
-        if earlier.unreadable > 0 {
-            history.left_out.insert("unreadable".to_owned(), earlier.unreadable);
-        }
-        Ok(Against { checks: history.checks(candidate, &options), runs: history.used })
+        Ok(earlier.judge(candidate, &options, self.tolerance.map(Percent::share), self.last)?)
     }
 
     /// Writes a baseline: the runs that the candidate was compared with, and the candidate.
-    pub(super) fn save(&self, path: &Path, mut runs: Vec<Sample>, candidate: Sample) -> anyhow::Result<()> {
-        runs.retain(|run| run.started != candidate.started);
-        runs.push(candidate);
-        runs.sort_by_key(|run| run.started);
-        let first = runs.len().saturating_sub(self.last);
-        let named = |run: &Sample| {
-            let name = Path::new(&run.name).file_name().unwrap_or(run.name.as_ref());
-            Sample { name: name.to_string_lossy().into_owned(), ..run.figures() }
-        };
-        let runs = runs[first..].iter().map(named).collect();
-        let failed = || format!("failed to write the baseline {}", path.display());
-        let mut json = serde_json::to_vec_pretty(&Baseline { format: SAMPLE_FORMAT, runs })?;
-        json.push(b'\n');
-        std::fs::write(path, json).with_context(failed)
+    pub(super) fn save(&self, path: &Path, runs: Vec<Sample>, candidate: Sample) -> anyhow::Result<()> {
+        Ok(baseline::save(path, runs, candidate, self.last)?)
     }
 
     fn options(&self) -> Options {
@@ -142,69 +83,4 @@ impl CompareArgs {
         let tolerance = self.tolerance.map_or(default.tolerance, |tolerance| tolerance.0);
         Options { tolerance, anyway: self.anyway, ..default }
     }
-}
-
-fn comparable(baseline: &[Sample], candidate: &[Sample], options: &Options) -> anyhow::Result<Comparison> {
-    compare::compare(baseline, candidate, options).map_err(|error| match error {
-        Incomparable::Differs(_) => {
-            anyhow::anyhow!("{error}; --anyway compares them nevertheless, and says so")
-        }
-        Incomparable::Nothing => error.into(),
-    })
-}
-
-/// Returns a run's contribution to a comparison.
-pub(super) fn sample(run_dir: &RunDir, analysed: &Analysed) -> anyhow::Result<Sample> {
-    let name = run_dir.path().display().to_string();
-    let Analysed { timeline, requests, analysis } = analysed;
-    Sample::of(name, timeline, requests, analysis).context("failed to read the run")
-}
-
-/// Returns the last runs of a folder, and the number of those that could not be read.
-fn last_of(folder: &Path, last: usize, before: Option<Stamp>) -> anyhow::Result<(Vec<Sample>, usize)> {
-    let failed = || format!("failed to read the folder {}", folder.display());
-    let mut found: Vec<(Stamp, RunDir)> = Vec::new();
-    for entry in std::fs::read_dir(folder).with_context(failed)? {
-        let Ok(run_dir) = RunDir::open(&entry.with_context(failed)?.path()) else { continue };
-        // A directory without a readable beginning is not a run of this version.
-        if let Ok(info) = run_dir.info() {
-            found.push((info.started, run_dir));
-        }
-    }
-    found.retain(|(started, _)| before.is_none_or(|before| *started < before));
-    found.sort_by_key(|(started, _)| *started);
-    let first = found.len().saturating_sub(last);
-    let (mut runs, mut unreadable) = (Vec::new(), 0);
-    for (_, run_dir) in &found[first..] {
-        match analyse(run_dir, &Given::default()).and_then(|analysed| sample(run_dir, &analysed)) {
-            Ok(run) => runs.push(run),
-            Err(_) => unreadable += 1,
-        }
-    }
-    Ok((runs, unreadable))
-}
-
-fn read(path: &Path) -> anyhow::Result<Vec<Sample>> {
-    if path.is_dir() {
-        let run_dir = RunDir::open(path)?;
-        return Ok(vec![sample(&run_dir, &analyse(&run_dir, &Given::default())?)?]);
-    }
-    let failed = || format!("failed to read the baseline {}", path.display());
-    let text = std::fs::read_to_string(path).with_context(failed)?;
-    let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-    let is_baseline = value.get("runs").is_some() || value.get("blocks").is_some();
-    match value.get("format").and_then(serde_json::Value::as_u64).filter(|_| is_baseline) {
-        Some(format) if format != u64::from(SAMPLE_FORMAT) => {
-            bail!("{} is a baseline of format {format}, not {SAMPLE_FORMAT}: save it again", path.display());
-        }
-        _ => {}
-    }
-    let Ok(Baseline { runs, .. }) = serde_json::from_value(value) else {
-        bail!(
-            "{} is not a baseline: name a run directory (of rolldrop run, or of rolldrop load with --out), \
-             a folder of them, or a file that rolldrop gate --save-baseline wrote",
-            path.display()
-        );
-    };
-    Ok(runs)
 }

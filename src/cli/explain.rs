@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 
-use super::report::{print, text_options};
+use super::say::{print, text_options};
 use docs::{Entry, Kind};
 use rolldrop_scenario::nearest::alike;
 

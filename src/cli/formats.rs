@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use super::report::print;
+use super::say::print;
 use rolldrop_explain::Analysis;
 use rolldrop_report as report;
 

@@ -7,11 +7,12 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::ValueEnum;
 
-use super::compare::{CompareArgs, sample};
+use super::compare::CompareArgs;
 use super::exit::{Exit, Inconclusive};
 use super::formats::ResultFormat;
-use super::report::{Given, analyse};
 use super::say::say;
+use rolldrop_campaign::analysis::{Given, analyse};
+use rolldrop_campaign::baseline::sample;
 use rolldrop_explain::RunResult;
 use rolldrop_explain::model::{Check, CheckVerdict, Verdict};
 use rolldrop_judge::gate;

@@ -1,9 +1,6 @@
 //! `rolldrop load`.
 
 mod args;
-mod fail_on;
-mod hgrm;
-mod output;
 mod tls;
 
 use std::cell::{Cell, RefCell};
@@ -18,12 +15,14 @@ use clap::error::{ContextKind, ContextValue};
 
 use super::exit::Exit;
 use super::formats::Format;
-use super::progress::{Planned, Progress};
-use super::report::{print, text_options};
-use super::say::say;
-use super::signals::Interrupts;
-use super::stages;
+use super::progress::Progress;
+use super::say::{print, say, text_options};
+use super::signals::Listener;
 pub(super) use args::LoadArgs;
+use rolldrop_campaign::{hgrm, load_result};
+use rolldrop_drive::run::announce_stages;
+use rolldrop_drive::viewer::Planned;
+use rolldrop_drive::{Operator, follow};
 use rolldrop_explain::model::Verdict;
 use rolldrop_load::{Plan, PlanError, Prepared, Summary, check_conntrack};
 use rolldrop_record::run_dir::EventLog;
@@ -66,7 +65,9 @@ impl LoadArgs {
         let clock = Clock::start();
         let (load_plan, targets) = (plan.load_plan(), plan.targets());
         let title = title(&targets);
-        let (interrupts, progress) = (Interrupts::listen()?, Progress::new(self.quiet, clock));
+        let (signals, progress) = (Listener::begin()?, Progress::new(self.quiet, clock));
+        let operator = Operator { interrupts: signals.interrupts.clone(), viewer: progress.viewer() };
+        let (interrupts, viewer) = (&operator.interrupts, &operator.viewer);
         let (planned, stages, warmup) = (Planned::of(&plan), plan.stages(), plan.warmup());
         if self.evidence.is_some() {
             check_conntrack()?;
@@ -84,13 +85,13 @@ impl LoadArgs {
             Some(path) => Some((path.as_path(), File::create(path).with_context(|| unwritten(path))?)),
             None => None,
         };
-        prepared.choose_families(clock).await.iter().for_each(|warning| progress.warn(warning));
-        prepared.warnings().iter().for_each(|warning| progress.warn(warning));
+        prepared.choose_families(clock).await.iter().for_each(|warning| viewer.warn(warning));
+        prepared.warnings().iter().for_each(|warning| viewer.warn(warning));
         let mut running = prepared.start(clock, run.as_ref().map(|run| &run.dir))?;
         if let Some(run) = &mut run {
             run.started(running.started())?;
         }
-        progress.say("Ctrl-C ends the load and keeps the results");
+        viewer.say("Ctrl-C ends the load and keeps the results");
         let control = running.control().clone();
         let zero = running.started() + warmup;
         let mut events = running.take_events();
@@ -99,10 +100,10 @@ impl LoadArgs {
             if let Some(run) = &mut *run.borrow_mut()
                 && let Err(error) = run.event(at, kind)
             {
-                progress.warn(&format!("{error:#}"));
+                viewer.warn(&format!("{error:#}"));
             }
         };
-        let announced = stages::announce(clock, zero, &stages, note);
+        let announced = announce_stages(clock, zero, &stages, note);
         let noted = async {
             while let Some(event) = events.recv().await {
                 note(event.at, event.kind);
@@ -115,15 +116,16 @@ impl LoadArgs {
             stopped.set(Some(clock.now()));
             std::future::pending::<Infallible>().await
         };
+        viewer.begins();
+        let following = follow(running.join(), &control, &planned, None, &operator);
         let summary = tokio::select! {
             biased;
             never = stopping => match never {},
-            summary = progress.show(progress.follow(running.join(), &control, planned, &interrupts)) => {
-                summary.with_context(|| self.cut_off())?
-            }
+            summary = progress.show(following) => summary.with_context(|| self.cut_off())?,
             never = announced => match never {},
             never = noted => match never {},
         };
+        viewer.ends();
         while let Ok(event) = events.try_recv() {
             note(event.at, event.kind);
         }
@@ -158,14 +160,14 @@ impl LoadArgs {
         table: Option<(&Path, File)>,
     ) -> anyhow::Result<ExitCode> {
         let Ended { summary, stopped, interrupted } = ended;
-        let report = output::Report::new(plan, summary, *stopped);
+        let report = load_result::Report::new(plan, summary, *stopped);
         let text = match self.format {
-            Format::Text => output::text(title, plan, &report, summary, text_options(None).color),
+            Format::Text => load_result::text(title, plan, &report, summary, text_options(None).color),
             Format::Json => serde_json::to_string_pretty(&report)? + "\n",
         };
         print(&text)?;
         if let Some((path, mut file)) = table {
-            let table = hgrm::table(output::latency(plan, summary));
+            let table = hgrm::table(load_result::latency(plan, summary));
             file.write_all(table.as_bytes()).with_context(|| unwritten(path))?;
         }
         let failed: Vec<_> = self.fail_on.iter().filter_map(|limit| limit.exceeded(&report)).collect();
@@ -261,3 +263,6 @@ fn title(targets: &[Target]) -> String {
         [] => String::new(),
     }
 }
+
+#[cfg(test)]
+mod tests;

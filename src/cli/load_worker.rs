@@ -11,8 +11,8 @@ use anyhow::Context;
 use tokio::io::BufReader;
 use tokio::net::TcpListener;
 
-use super::run::check_here;
-use super::signals::Interrupts;
+use super::signals::Listener;
+use rolldrop_drive::run::check_here;
 use rolldrop_load as load;
 use rolldrop_load::process::worker;
 use rolldrop_load::remote::server::{self, Visit};
@@ -98,11 +98,11 @@ impl LoadWorkerArgs {
         let visit = self.visit.zip(self.name).map(|(address, name)| Visit { address, name });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let interrupts = Interrupts::listen()?;
+            let signals = Listener::begin()?;
             let listener = TcpListener::bind(address).await;
             let listener = listener.with_context(|| format!("failed to listen on {address}"))?;
             let settings = server::PodWorker { run_dir, token, visit };
-            server::serve(listener, settings, interrupts.stop.clone()).await;
+            server::serve(listener, settings, signals.interrupts.stop.clone()).await;
             anyhow::Ok(())
         })
     }

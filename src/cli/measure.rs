@@ -1,25 +1,22 @@
 //! The arguments that all commands share that measure on a cluster: where, and with which load.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::admin_token::TokenArgs;
 use super::compare::Percent;
 use super::dataplane::DataplaneArg;
-use super::run::{Collecting, Naming, Resources, TargetArg, as_override};
+use super::headings::{CLUSTER, ENDS, LOAD, NAMES};
+use super::resources::Resources;
 use super::service_proxy::AssumeArgs;
-use rolldrop_drive::cluster::Choice;
-use rolldrop_drive::embedded::lab::{self, config::DataplaneChoice};
+use rolldrop_campaign::ByClass;
+use rolldrop_drive::coordinator::GitOps;
+use rolldrop_drive::embedded::lab::config::DataplaneChoice;
+use rolldrop_drive::run::{Collecting, Options, Source};
 use rolldrop_load as load;
+use rolldrop_load::remote::collect::Limit;
 use rolldrop_record::load::{LoadFrom, Rate};
-use rolldrop_scenario::{self as scenario, ClusterChoice, Loaded};
-
-/// The groups of options in `--help`, besides those that are used most.
-pub(super) const CLUSTER: &str = "Cluster";
-pub(super) const LOAD: &str = "Load";
-pub(super) const NAMES: &str = "Which pod answered";
-pub(super) const GATE: &str = "Gate";
-const ENDS: &str = "Ends of pods";
+use rolldrop_scenario::target_argument::{TargetArg, as_override};
 
 /// Arguments of commands that measure on a cluster.
 #[derive(Debug, clap::Args)]
@@ -67,8 +64,13 @@ pub(super) struct MeasureArgs {
     /// The resource requests of each of these pods; memory is its limit as well [default: cpu=500m,memory=256Mi].
     #[arg(long, value_name = "NAME=AMOUNT,...", help_heading = LOAD)]
     pub(super) load_resources: Option<Resources>,
-    #[command(flatten)]
-    pub(super) collecting: Collecting,
+    /// Limit in bytes per second, such as 5MB, for fetching the pods' rows, over all pods; max or 0 for no limit.
+    #[arg(long, value_name = "RATE", default_value_t, help_heading = LOAD)]
+    collect_limit: Limit,
+    /// Let the pods that send the load connect to this address of this machine, if the API server cannot reach pods.
+    /// Port 0 is any.
+    #[arg(long, value_name = "HOST:PORT", help_heading = LOAD)]
+    collect_listen: Option<String>,
     /// Add the sidecar also to objects that Argo CD or Flux manages.
     ///
     /// These remove it in mid-run, unless they are paused.
@@ -127,20 +129,37 @@ pub(super) struct MeasureArgs {
 }
 
 impl MeasureArgs {
-    /// Loads the scenario of this name, or makes one that has only the target. `further` are overrides of its values.
-    pub(super) fn scenario(
-        &self,
-        name: Option<&str>,
-        further: Vec<String>,
-    ) -> anyhow::Result<Loaded<lab::Config>> {
-        let mut overrides = self.overrides();
-        overrides.extend(further);
-        Ok(match (name, self.targets.first()) {
-            (Some(name), _) => scenario::load(name, &overrides)?,
-            (None, None) => scenario::load(scenario::DEFAULT, &overrides)?,
-            (None, Some(first)) => {
-                scenario::parse(&first.as_scenario(), "--target", Path::new("."), &overrides)?
-            }
+    /// Returns the scenario and the cluster that the user names; without a name, a scenario that has only the target.
+    pub(super) fn source(&self, name: Option<String>) -> Source {
+        Source {
+            name,
+            target: self.targets.first().map(TargetArg::as_scenario),
+            overrides: self.overrides(),
+            workload: None,
+            kubeconfig: self.kubeconfig.clone(),
+            context: self.context.clone(),
+            embedded: self.embedded,
+            in_cluster: self.in_cluster,
+            dataplane: self.dataplane.map(DataplaneChoice::from),
+        }
+    }
+
+    /// Returns the settings of a run beside its scenario.
+    ///
+    /// # Errors
+    /// Fails if the token of the admin ports cannot be read.
+    pub(super) fn options(&self) -> anyhow::Result<Options> {
+        Ok(Options {
+            namespace: self.namespace.clone(),
+            image: self.image.clone(),
+            gitops: if self.change_gitops { GitOps::Change } else { GitOps::Refuse },
+            yes: self.yes,
+            collecting: Collecting { limit: self.collect_limit, listen: self.collect_listen.clone() },
+            max_busy: self.max_busy.map(Percent::share),
+            service_proxy: self.assume.service_proxy().cloned(),
+            beats: !self.no_beats,
+            admin_token: self.admin_token.token()?,
+            count: ByClass::ended_of,
         })
     }
 
@@ -162,46 +181,6 @@ impl MeasureArgs {
         overrides.extend(self.load_workers.map(|workers| format!("load.job.workers={workers}")));
         overrides.extend(self.load_resources.as_ref().map(Resources::as_override));
         overrides
-    }
-
-    /// Returns true if the user named only a target, which is then on an existing cluster.
-    fn is_target_alone(&self, name: Option<&str>) -> bool {
-        name.is_none() && !self.targets.is_empty()
-    }
-
-    /// Returns whether the user named the cluster, on the command line or in the scenario of this name (`asked`).
-    pub(super) fn naming(&self, name: Option<&str>, asked: Option<&ClusterChoice<lab::Config>>) -> Naming {
-        let on_command_line =
-            self.context.is_some() || self.kubeconfig.is_some() || self.embedded || self.in_cluster;
-        let is_current = self.is_target_alone(name) && asked.is_none();
-        if is_current && !on_command_line { Naming::Current } else { Naming::Named }
-    }
-
-    /// Returns the choice of the cluster; an embedded one keeps its logs in this directory.
-    pub(super) fn choice(
-        &self,
-        name: Option<&str>,
-        asked: Option<ClusterChoice<lab::Config>>,
-        out: &Path,
-    ) -> Choice {
-        if self.context.is_some() || self.kubeconfig.is_some() {
-            return Choice::Kubeconfig { path: self.kubeconfig.clone(), context: self.context.clone() };
-        }
-        if self.in_cluster {
-            return Choice::InCluster;
-        }
-        let mut config = match asked {
-            Some(ClusterChoice::Context(context)) if !self.embedded => {
-                return Choice::Kubeconfig { path: None, context: Some(context) };
-            }
-            Some(ClusterChoice::Embedded(config)) => config,
-            None if self.is_target_alone(name) && !self.embedded => {
-                return Choice::Kubeconfig { path: None, context: None };
-            }
-            _ => lab::Config::default(),
-        };
-        config.dataplane = self.dataplane.map_or(config.dataplane, DataplaneChoice::from);
-        Choice::Embedded { config: Box::new(config), log_dir: out.join("cluster") }
     }
 }
 

@@ -11,28 +11,24 @@ mod screen;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::{Instant, interval};
-use tokio_util::sync::CancellationToken;
 
-use super::classes::ByClass;
-use super::signals::Interrupts;
 use echo::NoControlEcho;
 use live::LiveState;
-pub(super) use load::Planned;
-use load::{End, Figures, Rate};
-use rolldrop_drive::coordinator::{Standing, Viewer};
+use load::{Figures, Rate};
+use rolldrop_campaign::ByClass;
+use rolldrop_drive::viewer::{Loading, Standing, Viewer};
 use rolldrop_explain::model::figures::count;
-use rolldrop_load::Control;
 use rolldrop_record::{Clock, Event, shown};
 use rolldrop_scenario::Disruption;
 use screen::Screen;
 
-/// Interval at which the block is redrawn and the load is sampled.
+/// Interval at which the block is redrawn.
 const REDRAWN: Duration = Duration::from_millis(200);
 /// Period of news that is told together in lines.
 const FOLDED: Duration = Duration::from_secs(1);
@@ -44,16 +40,24 @@ const PREFIX: &str = "rolldrop: ";
 /// Progress of a command, as it is shown. The block is removed with it, also when the command fails.
 #[derive(Debug)]
 pub(super) struct Progress {
+    display: Arc<Display>,
+    /// With a block only.
+    _terminal: Option<NoControlEcho>,
+}
+
+/// View of a command's progress, which the tasks of a run keep up to date.
+#[derive(Debug)]
+struct Display {
     form: Form,
     clock: Clock,
-    live: Arc<Live>,
+    live: Mutex<LiveState>,
     said: Mutex<Said>,
 }
 
 #[derive(Debug)]
 enum Form {
     /// A block that is redrawn.
-    Block { bar: ProgressBar, _terminal: NoControlEcho },
+    Block(ProgressBar),
     /// A line when something happens, and one now and then.
     Lines,
     /// Nothing.
@@ -65,6 +69,8 @@ enum Form {
 struct Said {
     step: String,
     load: Option<Figures>,
+    /// Rate of the load, from its first sample to its end.
+    rate: Option<Rate>,
     /// True while something else uses the terminal, until the next step.
     is_hidden: bool,
     /// Earliest time of the next line about the state.
@@ -90,56 +96,106 @@ impl Said {
     }
 }
 
-/// The state of the run, which its tasks keep up to date.
-#[derive(Debug, Default)]
-struct Live(Mutex<LiveState>);
-
-impl Live {
-    fn state(&self) -> MutexGuard<'_, LiveState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Viewer for Live {
-    fn recorded(&self, event: &Event) {
-        self.state().apply(event);
-    }
-
-    fn stands(&self, index: u32, disruption: &Disruption, standing: Standing) {
-        self.state().stands(index, disruption, standing);
-    }
-
-    fn unsettled(&self, what: Option<&str>) {
-        self.state().unsettled(what);
-    }
-
-    fn unready(&self, why: &str) {
-        self.state().unready(why);
-    }
-}
-
 impl Progress {
     /// Chooses the form that fits stderr.
     pub(super) fn new(quiet: bool, clock: Clock) -> Self {
         let form = if quiet {
             Form::Quiet
-        } else if std::io::stderr().is_terminal() {
+        } else if io::stderr().is_terminal() {
             let bar = ProgressBar::no_length().with_style(ProgressStyle::default_spinner());
             bar.enable_steady_tick(REDRAWN);
-            Form::Block { bar, _terminal: NoControlEcho::begin() }
+            Form::Block(bar)
         } else {
             Form::Lines
         };
-        Self { form, clock, live: Arc::default(), said: Mutex::default() }
+        let _terminal = matches!(form, Form::Block(_)).then(NoControlEcho::begin);
+        let display = Display { form, clock, live: Mutex::default(), said: Mutex::default() };
+        Self { display: Arc::new(display), _terminal }
     }
 
-    /// Returns the viewer of the run whose progress this is.
+    /// Returns the viewer of the runs whose progress this is.
     pub(super) fn viewer(&self) -> Arc<dyn Viewer> {
-        Arc::clone(&self.live) as Arc<dyn Viewer>
+        Arc::clone(&self.display) as Arc<dyn Viewer>
     }
 
-    /// Begins a step.
-    pub(super) fn step(&self, what: &str) {
+    /// Shows the progress of a command until it ends.
+    pub(super) async fn show<T>(&self, command: impl Future<Output = T>) -> T {
+        tokio::select! {
+            biased;
+            ended = command => ended,
+            never = self.display.keep_showing() => match never {},
+        }
+    }
+
+    /// Ends the display. Warnings that came more than once are shown with their counts.
+    pub(super) fn done(&self) {
+        let repeated = self.display.said().take_repeated();
+        repeated.iter().for_each(|text| self.display.note(text));
+        if let Form::Block(bar) = &self.display.form {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.done();
+    }
+}
+
+impl Viewer for Display {
+    fn recorded(&self, event: &Event) {
+        self.live().apply(event);
+    }
+
+    fn stands(&self, index: u32, disruption: &Disruption, standing: Standing) {
+        self.live().stands(index, disruption, standing);
+    }
+
+    fn unsettled(&self, what: Option<&str>) {
+        self.live().unsettled(what);
+    }
+
+    fn unready(&self, why: &str) {
+        self.live().unready(why);
+    }
+
+    fn awaits_silence(&self, silence: Option<Duration>) {
+        self.live().awaits_silence(silence);
+    }
+
+    fn loads(&self, load: Option<&Loading<'_>>) {
+        let Some(load) = load else {
+            self.live().tell_loss();
+            let mut said = self.said();
+            (said.load, said.rate) = (None, None);
+            return;
+        };
+        let progress = &load.progress;
+        let dropped = ByClass::dropped(&progress.outcomes, &progress.error_statuses);
+        self.live().dropped(self.clock.now(), dropped, load::is_warmup(load));
+        let mut said = self.said();
+        if let (Form::Block(bar), None) = (&self.form, &said.rate) {
+            bar.set_style(template("{msg}"));
+        }
+        let rate = said.rate.get_or_insert_with(Rate::begin);
+        rate.follow(Instant::now(), progress);
+        let rate = *rate;
+        said.load = Some(Figures { position: load::position(load), progress: progress.clone(), rate });
+    }
+
+    fn begins(&self) {
+        *self.live() = LiveState::default();
+        self.said().told_next = Some(Instant::now() + TOLD);
+    }
+
+    fn ends(&self) {
+        self.tell_news();
+        *self.live() = LiveState::default();
+        self.said().told_next = None;
+    }
+
+    fn step(&self, what: &str) {
         let what = shown::one_line(what);
         self.tell_news();
         let mut said = self.said();
@@ -147,7 +203,7 @@ impl Progress {
         said.is_hidden = false;
         drop(said);
         match &self.form {
-            Form::Block { bar, .. } => {
+            Form::Block(bar) => {
                 bar.set_style(ProgressStyle::default_spinner());
                 bar.enable_steady_tick(REDRAWN);
                 self.draw(bar);
@@ -157,131 +213,59 @@ impl Progress {
         }
     }
 
-    /// Shows a notice, which stays on the screen and is shown even when quiet.
-    pub(super) fn note(&self, what: &str) {
+    fn say(&self, message: &str) {
         self.tell_news();
-        let line = format!("{PREFIX}{}", shown::message(what));
+        let message = shown::message(message);
         match &self.form {
-            Form::Block { bar, .. } => bar.suspend(|| eprintln!("{line}")),
+            Form::Block(bar) => bar.println(&*message),
+            Form::Lines => eprintln!("{PREFIX}{message}"),
+            Form::Quiet => {}
+        }
+    }
+
+    /// Shows a message, which stays on the screen, even when quiet.
+    fn note(&self, message: &str) {
+        self.tell_news();
+        let line = format!("{PREFIX}{}", shown::message(message));
+        match &self.form {
+            Form::Block(bar) => bar.suspend(|| eprintln!("{line}")),
             Form::Lines | Form::Quiet => eprintln!("{line}"),
         }
     }
 
-    /// Runs `act`, which uses the terminal: nothing is drawn there until the next step.
-    pub(super) fn hidden<T>(&self, act: impl FnOnce() -> T) -> T {
-        self.said().is_hidden = true;
-        match &self.form {
-            Form::Block { bar, .. } => {
-                // Its steady tick would draw over a question.
-                bar.disable_steady_tick();
-                bar.suspend(act)
-            }
-            Form::Lines | Form::Quiet => act(),
-        }
-    }
-
-    /// Shows the progress of a run until it ends.
-    pub(super) async fn show<T>(&self, run: impl Future<Output = T>) -> T {
-        *self.live.state() = LiveState::default();
-        self.said().told_next = Some(Instant::now() + TOLD);
-        let ended = tokio::select! {
-            biased;
-            ended = run => ended,
-            never = self.keep_showing() => match never {},
-        };
-        self.tell_news();
-        *self.live.state() = LiveState::default();
-        ended
-    }
-
-    /// Follows a load until `running` ends, and passes interruptions on to it: the first ends the schedule, the second
-    /// cuts off what is in flight.
-    pub(super) async fn follow<T>(
-        &self,
-        running: impl Future<Output = T>,
-        control: &Control,
-        planned: Planned<'_>,
-        interrupts: &Interrupts,
-    ) -> T {
-        let mut ticks = interval(REDRAWN);
-        let (began, mut rate, mut end) = (Instant::now(), Rate::begin(), End::Planned);
-        let never = CancellationToken::new();
-        let (mut stop, mut abort) = (&interrupts.stop, &interrupts.abort);
-        let mut running = std::pin::pin!(running);
-        if let Form::Block { bar, .. } = &self.form {
-            bar.set_style(template("{msg}"));
-        }
-        let ended = loop {
-            tokio::select! {
-                ended = &mut running => break ended,
-                _ = ticks.tick() => {
-                    let progress = control.progress();
-                    rate.follow(Instant::now(), &progress);
-                    let dropped = ByClass::dropped(&progress.outcomes, &progress.error_statuses);
-                    self.live.state().dropped(self.clock.now(), dropped, planned.is_warmup(began.elapsed()));
-                    let position =
-                        planned.position(progress.scheduled, progress.warmup.total(), began.elapsed(), end);
-                    self.said().load = Some(Figures { position, progress, rate });
-                }
-                () = stop.cancelled() => {
-                    control.stop();
-                    stop = &never;
-                    end = End::Stopped;
-                    self.say("stopping: waiting for requests in flight; Ctrl-C again cuts them off");
-                }
-                () = abort.cancelled() => {
-                    control.abort();
-                    abort = &never;
-                }
-            }
-        };
-        self.live.state().tell_loss();
-        self.said().load = None;
-        ended
-    }
-
-    /// Sets the time without losses that the run waits for; `None` if it no longer waits.
-    pub(super) fn awaits_silence(&self, silence: Option<Duration>) {
-        self.live.state().awaits_silence(silence);
-    }
-
-    /// Shows a warning, even when quiet: once, with the number of times that it came at the end.
-    pub(super) fn warn(&self, message: &str) {
+    /// Shows a warning once, and at the end the number of times that it came.
+    fn warn(&self, message: &str) {
         let is_new = self.said().is_new_warning(message);
         if is_new {
             self.note(&format!("warning: {message}"));
         }
     }
 
-    /// Prints a line that stays.
-    pub(super) fn say(&self, message: &str) {
-        self.tell_news();
-        let message = shown::message(message);
+    /// Nothing is drawn from here to the next step: the answer appears beside the question.
+    fn ask(&self, question: &str) -> io::Result<()> {
+        self.said().is_hidden = true;
+        let ask = || write!(io::stderr(), "{PREFIX}{question} ");
         match &self.form {
-            Form::Block { bar, .. } => bar.println(&*message),
-            Form::Lines => eprintln!("{PREFIX}{message}"),
-            Form::Quiet => {}
+            Form::Block(bar) => {
+                // Its steady tick would draw over a question.
+                bar.disable_steady_tick();
+                bar.suspend(ask)
+            }
+            Form::Lines | Form::Quiet => ask(),
         }
     }
+}
 
-    /// Ends the display. Warnings that came more than once are shown with their counts.
-    pub(super) fn done(&self) {
-        let repeated = self.said().take_repeated();
-        repeated.iter().for_each(|text| self.note(text));
-        if let Form::Block { bar, .. } = &self.form {
-            bar.finish_and_clear();
-        }
-    }
-
+impl Display {
     async fn keep_showing(&self) -> Infallible {
-        let mut ticks = interval(if matches!(self.form, Form::Block { .. }) { REDRAWN } else { FOLDED });
+        let mut ticks = interval(if matches!(self.form, Form::Block(_)) { REDRAWN } else { FOLDED });
         loop {
             let now = ticks.tick().await;
             if self.said().is_hidden {
                 continue;
             }
             match &self.form {
-                Form::Block { bar, .. } => self.draw(bar),
+                Form::Block(bar) => self.draw(bar),
                 Form::Lines => {
                     self.tell_news();
                     self.tell_state(now);
@@ -294,7 +278,7 @@ impl Progress {
 
     /// Prints the news since the last call, if progress is shown as lines.
     fn tell_news(&self) {
-        let news = self.live.state().take_news();
+        let news = self.live().take_news();
         if matches!(self.form, Form::Lines) {
             for line in news::lines(&news, news::COLUMNS - PREFIX.len()) {
                 eprintln!("{PREFIX}{}", shown::one_line(&line));
@@ -309,7 +293,7 @@ impl Progress {
                 return;
             }
             said.told_next = Some(now + TOLD);
-            self.screen(&said, &self.live.state()).line(news::COLUMNS - PREFIX.len())
+            self.screen(&said, &self.live()).line(news::COLUMNS - PREFIX.len())
         };
         eprintln!("{PREFIX}{line}");
     }
@@ -317,7 +301,7 @@ impl Progress {
     fn draw(&self, bar: &ProgressBar) {
         let (rows, columns) = console::Term::stderr().size();
         let block = {
-            let (said, mut state) = (self.said(), self.live.state());
+            let (said, mut state) = (self.said(), self.live());
             // The block shows it.
             state.take_news();
             // A spinner precedes the first line of a step.
@@ -332,14 +316,12 @@ impl Progress {
         Screen { step: &said.step, load: said.load.as_ref(), state, now: self.clock.now() }
     }
 
+    fn live(&self) -> MutexGuard<'_, LiveState> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn said(&self) -> MutexGuard<'_, Said> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.done();
     }
 }
 

@@ -9,7 +9,8 @@ use anyhow::{Context, bail};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::admin_token::TokenArgs;
-use super::signals::Interrupts;
+use super::signals::Listener;
+use rolldrop_drive::Interrupts;
 use rolldrop_record::Clock;
 use rolldrop_sidecar::{Access, Budget, Config, Counts, Mode, PodHeader, Proxy, Report, WatchPod};
 
@@ -92,8 +93,8 @@ impl ProxyArgs {
         };
         let runtime = runtime.enable_all().build().context("failed to start the runtime")?;
         runtime.block_on(async {
-            let interrupts = Interrupts::listen().context("failed to listen for signals")?;
-            let Interrupts { stop, abort, .. } = &interrupts;
+            let signals = Listener::begin().context("failed to listen for signals")?;
+            let Interrupts { stop, abort } = &signals.interrupts;
             let config = self.config()?;
             if matches!(config.admin_access, Access::Nobody) {
                 eprintln!(

@@ -1,20 +1,21 @@
 //! `rolldrop report`: from run directories to report and charts.
 
 use std::collections::BTreeSet;
-use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
-use super::compare::{self, CompareArgs};
+use super::compare::CompareArgs;
 use super::exit::Exit;
 use super::formats::ResultFormat;
+use super::say::{print, text_options};
 use super::service_proxy::AssumeArgs;
+use rolldrop_campaign::analysis::{self, Given, analyse};
+use rolldrop_campaign::baseline::sample;
 use rolldrop_explain::{Analysed, Analysis, RunResult};
-use rolldrop_record::service_proxy::ServiceProxy;
-use rolldrop_record::{Expect, RunDir, RunLog, Tables, run_dir, shown};
-use rolldrop_report::{self as report, TextOptions};
+use rolldrop_record::{RunDir, run_dir};
+use rolldrop_report as report;
 
 /// Arguments of `rolldrop report`.
 #[derive(Debug, clap::Args)]
@@ -61,13 +62,13 @@ impl ReportArgs {
             let given = Given { service_proxy: self.assume.service_proxy(), ..Given::default() };
             let analysed = analyse(&run_dir, &given)?;
             if !baseline.is_empty() {
-                samples.push(compare::sample(&run_dir, &analysed)?);
+                samples.push(sample(&run_dir, &analysed)?);
             }
             let Analysed { analysis, requests, .. } = analysed;
             // Frees memory for the files.
             drop(requests);
             let folder = self.folder(path);
-            write(&folder, &analysis)?;
+            analysis::write(&folder, &analysis)?;
             if baseline.is_empty() {
                 show(&folder, &analysis, self.format)?;
             }
@@ -114,83 +115,13 @@ impl ReportArgs {
     }
 }
 
-/// Additions of the user to a run's records.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Given<'a> {
-    /// Replaces the expectations of the run.
-    pub(super) expect: Option<&'a Expect>,
-    /// Implementation of Services, as stated by the user.
-    pub(super) service_proxy: Option<&'a ServiceProxy>,
-}
-
-const FAILED: &str = "failed to read the run";
-
-/// Reads a run and analyses it.
-pub(super) fn analyse(run_dir: &RunDir, given: &Given<'_>) -> anyhow::Result<Analysed> {
-    let (mut log, tables) = run_dir.recorded().context(FAILED)?;
-    if let Some(stated) = given.service_proxy {
-        log.info.cluster.assume(stated)?;
-    }
-    let expect = given.expect.unwrap_or(&log.info.expect).clone();
-    analyse_recorded(log, tables, &expect)
-}
-
-/// Analyses what was read of a run.
-pub(super) fn analyse_recorded(log: RunLog, tables: Tables, expect: &Expect) -> anyhow::Result<Analysed> {
-    let mut analysed = Analysed::of(log, tables).context(FAILED)?;
-    report::tell(&mut analysed.analysis);
-    analysed.analysis.result.checks = rolldrop_judge::check(&analysed.analysis.result, expect);
-    Ok(analysed)
-}
-
 /// Makes a run's report in its directory, and prints it.
 pub(super) fn make(run_dir: &RunDir, format: ResultFormat) -> anyhow::Result<RunResult> {
-    let Analysed { analysis, .. } = analyse(run_dir, &Given::default())?;
-    write(run_dir.path(), &analysis)?;
+    let analysis = analysis::report(run_dir)?;
     show(run_dir.path(), &analysis, format)?;
     Ok(analysis.result)
 }
 
-/// Makes a run's report in its directory.
-pub(super) fn make_quietly(run_dir: &RunDir) -> anyhow::Result<Analysis> {
-    let Analysed { analysis, .. } = analyse(run_dir, &Given::default())?;
-    write(run_dir.path(), &analysis)?;
-    Ok(analysis)
-}
-
-fn write(folder: &Path, analysis: &Analysis) -> anyhow::Result<()> {
-    const FAILED: &str = "failed to write the report";
-    for file in report::all(analysis)? {
-        run_dir::write_file(folder, &file.path, &file.bytes).context(FAILED)?;
-    }
-    run_dir::write_file_with(folder, "lost.csv", |file| report::write_lost(analysis, file)).context(FAILED)
-}
-
 fn show(folder: &Path, analysis: &Analysis, format: ResultFormat) -> anyhow::Result<()> {
     format.show(analysis, || report::text(analysis, &text_options(Some(folder))))
-}
-
-fn is_coloured() -> bool {
-    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
-}
-
-/// Returns the text options that fit stdout.
-pub(super) fn text_options(folder: Option<&Path>) -> TextOptions {
-    let most = TextOptions::default().width;
-    // `None` if stdout is not a terminal.
-    let columns = console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
-    TextOptions {
-        color: is_coloured(),
-        width: columns.map_or(most, |columns| columns.min(most)),
-        files: folder.map(|folder| folder.display().to_string()),
-    }
-}
-
-/// Writes to stdout, with colours only if stdout shows them; a reader that is gone is not an error.
-pub(super) fn print(text: &str) -> anyhow::Result<()> {
-    let text = if is_coloured() { shown::coloured_lines(text) } else { shown::lines(text) };
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.context("failed to write to stdout"),
-    }
 }

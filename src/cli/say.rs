@@ -1,10 +1,14 @@
-//! Standard error. Messages may repeat text of a cluster or an app, so control characters in them are made visible.
+//! Standard output and standard error. Both may repeat text of a cluster or an app, so control characters in it are made
+//! visible.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 
+use anyhow::Context;
 use tracing_subscriber::fmt::MakeWriter;
 
 use rolldrop_record::shown;
+use rolldrop_report::TextOptions;
 
 /// Writes a message to standard error.
 pub(super) fn say(text: &str) {
@@ -32,5 +36,35 @@ impl Write for Log {
 
     fn flush(&mut self) -> io::Result<()> {
         io::stderr().flush()
+    }
+}
+
+fn is_coloured() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+}
+
+/// Returns the text options that fit stdout.
+pub(super) fn text_options(folder: Option<&Path>) -> TextOptions {
+    let most = TextOptions::default().width;
+    // `None` if stdout is not a terminal.
+    let columns = console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
+    TextOptions {
+        color: is_coloured(),
+        width: columns.map_or(most, |columns| columns.min(most)),
+        files: folder.map(|folder| folder.display().to_string()),
+    }
+}
+
+/// Prints to stdout.
+pub(super) fn print(text: &str) -> anyhow::Result<()> {
+    write_out(text).context("failed to write to stdout")
+}
+
+/// Writes to stdout, with colours only if stdout shows them; a reader that is gone is not an error.
+pub(super) fn write_out(text: &str) -> io::Result<()> {
+    let text = if is_coloured() { shown::coloured_lines(text) } else { shown::lines(text) };
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::report::print;
+use super::say::print;
 use rolldrop_scenario::{self as scenario, BUILTIN, DEFAULT};
 
 /// The widest line of the list.

@@ -2,7 +2,7 @@
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use super::measure::CLUSTER;
+use super::headings::CLUSTER;
 use rolldrop_record::service_proxy::ServiceProxy;
 
 /// The user's statements about the cluster.

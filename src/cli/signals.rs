@@ -1,31 +1,29 @@
 //! Ctrl-C and SIGTERM: the first ends the run in good order, the second at once.
 
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+
+use rolldrop_drive::Interrupts;
 
 /// Listens for signals while it lives.
 #[derive(Debug)]
-pub(super) struct Interrupts {
-    /// Cancelled by the first signal.
-    pub(super) stop: CancellationToken,
-    /// Cancelled by the second.
-    pub(super) abort: CancellationToken,
-    _listener: AbortOnDropHandle<()>,
+pub(super) struct Listener {
+    pub(super) interrupts: Interrupts,
+    _listening: AbortOnDropHandle<()>,
 }
 
-impl Interrupts {
+impl Listener {
     /// Begins to listen. Needs a tokio runtime.
-    pub(super) fn listen() -> std::io::Result<Self> {
-        let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
+    pub(super) fn begin() -> std::io::Result<Self> {
+        let interrupts = Interrupts::default();
         let mut signals = Signals::new()?;
-        let tokens = [stop.clone(), abort.clone()];
-        let listener = tokio::spawn(async move {
+        let tokens = [interrupts.stop.clone(), interrupts.abort.clone()];
+        let listening = tokio::spawn(async move {
             for token in tokens {
                 signals.next().await;
                 token.cancel();
             }
         });
-        Ok(Self { stop, abort, _listener: AbortOnDropHandle::new(listener) })
+        Ok(Self { interrupts, _listening: AbortOnDropHandle::new(listening) })
     }
 }
 

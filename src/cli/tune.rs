@@ -1,46 +1,64 @@
 //! `rolldrop tune`: the least preStop sleep that loses nothing, proven.
-//!
-//! Runs follow each other, each in a directory of its own, and each leaves the cluster as it found it: one with the
-//! present settings; one in which pods sleep long enough to see every window to its end, if something names the pods;
-//! and one with the chosen settings ([`tuner`]). [`rolldrop_judge::tune`] decides what follows from them.
 
-mod evidence;
-mod forecast;
-mod handover;
-mod limits;
-mod resume;
-mod state;
-mod steps;
-mod subject;
-mod tuner;
-
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use clap::{Args, FromArgMatches};
 
 use super::compare::Percent;
 use super::exit::Exit;
 use super::measure::MeasureArgs;
 use super::progress::Progress;
-use super::report::print;
-use super::run;
+use super::run::print_calls;
 use super::runtime;
-use super::signals::Interrupts;
-use evidence::EvidenceArg;
-use rolldrop_drive::embedded::lab;
-use rolldrop_judge::tune::{Choice, Outcome, Tuning};
+use super::say::{text_options, write_out};
+use super::signals::Listener;
+use rolldrop_campaign::tune::{self, Asked, Disrupt, End, Means, Request, State, Verified};
+use rolldrop_drive::Operator;
+use rolldrop_drive::run::Source;
+use rolldrop_judge::tune::Outcome;
 use rolldrop_record::Clock;
-use rolldrop_scenario::{self as scenario, Loaded, Workload};
-use state::State;
-use steps::{Disrupt, Steps};
-use subject::{Elsewhere, Subject};
-use tuner::Tuner;
+use rolldrop_scenario::{self as scenario, Workload};
 
-/// The confidence of what a tuning says.
-const CONFIDENCE: f64 = 0.95;
-const NO_NAMES: &str = "nothing names the pods that new connections went to";
+/// `--disrupt`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "camelCase")]
+enum DisruptArg {
+    /// The workload replaces its pods, again and again.
+    RollingRestart,
+    /// Pods are deleted, one at a time. That shows nothing for rollouts.
+    DeletePod,
+}
+
+impl From<DisruptArg> for Disrupt {
+    fn from(arg: DisruptArg) -> Self {
+        match arg {
+            DisruptArg::RollingRestart => Self::RollingRestart,
+            DisruptArg::DeletePod => Self::DeletePod,
+        }
+    }
+}
+
+/// `--evidence`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum EvidenceArg {
+    /// Any that there is, once the first run has shown no names.
+    Auto,
+    Sidecar,
+    Conntrack,
+}
+
+impl From<EvidenceArg> for Asked {
+    fn from(arg: EvidenceArg) -> Self {
+        match arg {
+            EvidenceArg::Auto => Self::Any,
+            EvidenceArg::Sidecar => Self::Means(Means::Sidecar),
+            EvidenceArg::Conntrack => Self::Means(Means::Conntrack),
+        }
+    }
+}
 
 /// Arguments of `rolldrop tune`.
 #[derive(Debug, clap::Args)]
@@ -81,7 +99,7 @@ pub(super) struct TuneArgs {
     ///
     /// Deletions one at a time show nothing for rollouts.
     #[arg(long, value_enum, value_name = "ACTION", help_heading = "Search and proof")]
-    disrupt: Option<Disrupt>,
+    disrupt: Option<DisruptArg>,
     /// Source of the pod behind a connection when answers do not name it [default: none; the proof needs no names].
     ///
     /// It is a sidecar that each run adds to the pods, the kernel's connection tracking, or auto: one of these if the
@@ -142,7 +160,7 @@ impl TuneArgs {
     /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let (mut args, resumed) = self.resumed()?;
-        let verified = args.verify.as_deref().map(resume::verified).transpose()?;
+        let verified = args.verify.as_deref().map(tune::verified).transpose()?;
         if let Some(verified) = &verified {
             args = args.verifying(verified)?;
         }
@@ -153,132 +171,104 @@ impl TuneArgs {
             bail!("--coverage is {:.1} %, must be from 50 % to 99.9 %", 100.0 * args.coverage.share());
         }
         let runtime = runtime::with_threads(2)?;
-        let exit = runtime.block_on(async {
-            let interrupts = Interrupts::listen()?;
-            let clock = Clock::start();
+        let (clock, chosen) = (Clock::start(), verified.map(|verified| verified.chosen));
+        let request = args.request()?;
+        let end = runtime.block_on(async {
+            let signals = Listener::begin()?;
             let progress = Progress::new(args.measure.quiet, clock);
-            let chosen = verified.map(|verified| verified.chosen);
-            let tuned = args.tune(clock, (&interrupts, &progress), resumed, chosen).await;
+            let operator = Operator { interrupts: signals.interrupts.clone(), viewer: progress.viewer() };
+            let tuned = progress.show(request.tune(clock, &operator, resumed, chosen)).await;
             progress.done();
-            tuned
+            anyhow::Ok(tuned?)
         })?;
-        Ok(exit.into())
+        Ok(exit(&end)?.into())
     }
 
-    /// Returns the name of the scenario; `None` if only a target is named.
-    fn scenario_name(&self) -> Option<&str> {
-        let demo = self.measure.targets.is_empty().then_some(scenario::ROLLOUT);
-        self.scenario.as_deref().or(demo)
+    /// Returns the scenario and the cluster that the user names.
+    fn source(&self) -> Source {
+        let demo = || self.measure.targets.is_empty().then(|| scenario::ROLLOUT.to_owned());
+        let source = self.measure.source(self.scenario.clone().or_else(demo));
+        Source { workload: self.workload.clone(), ..source }
     }
 
-    /// Loads the scenario with these further values, and the workload that `--workload` names.
-    fn loaded(&self, further: Vec<String>) -> anyhow::Result<Loaded<lab::Config>> {
-        let mut loaded = self.measure.scenario(self.scenario_name(), further)?;
-        if let Some(workload) = &self.workload {
-            loaded.scenario.sidecar_workloads = vec![workload.clone()];
-        }
-        Ok(loaded)
+    fn request(&self) -> anyhow::Result<Request<'static>> {
+        Ok(Request {
+            source: self.source(),
+            options: self.measure.options()?,
+            coverage: self.coverage.share(),
+            max_sleep: self.max_sleep,
+            disrupt: self.disrupt.map(Disrupt::from),
+            evidence: self.evidence.map(Asked::from),
+            tight: self.tight,
+            max_rollouts: self.max_rollouts,
+            shutdown_budget: self.shutdown_budget,
+            containers: self.containers.clone(),
+            prefix_hook: self.prefix_hook,
+            shorten: self.shorten,
+            apply: self.apply,
+            file: self.file.clone(),
+            dry_run: self.dry_run,
+            out: self.out.clone(),
+            arguments: std::env::args_os().skip(2).collect(),
+            print: &write_out,
+            text: text_options(None),
+        })
     }
 
-    async fn tune(
-        &self,
-        clock: Clock,
-        (interrupts, progress): (&Interrupts, &Progress),
-        resumed: Option<State>,
-        verified: Option<Choice>,
-    ) -> anyhow::Result<Exit> {
-        if let (Some(state), Some(dir)) = (&resumed, &self.out) {
-            resume::put_back(self, state, dir, (interrupts, progress)).await?;
-        }
-        let subject = Subject::find(self, interrupts).await?;
-        if let Some(controller) = subject.managed_by().filter(|_| !self.measure.change_gitops) {
-            bail!(handover::to_a_repository(&subject, controller, self.max_sleep));
-        }
-        if let Some(why) = subject.why_no_sleep_helps() {
-            print(&format!("{why}\n"))?;
-            return Ok(Exit::GateFailed);
-        }
-        if self.apply && subject.is_own() {
-            bail!(
-                "--apply needs an existing workload; this scenario deletes its own. Use the printed patch."
-            );
-        }
-        if let Some(state) = &resumed {
-            resume::check(state, &subject)?;
-        }
-        let out = self
-            .out
-            .clone()
-            .unwrap_or_else(|| run::default_out("rolldrop-tune", &subject.name(), clock.now()));
-        let mut steps =
-            Steps { args: self, subject: &subject, out: &out, interrupts, progress, clock, holder: None };
-        let takes = forecast::say(&steps, verified.is_some());
-        if self.dry_run {
-            return steps.dry_run().await.map(|()| Exit::Ok);
-        }
-        forecast::ask(&steps, takes).await?;
-        std::fs::create_dir_all(&out).with_context(|| format!("failed to make {}", out.display()))?;
-        let cluster = subject.elsewhere().map(|Elsewhere { title, .. }| title.clone());
-        let state = match resumed {
-            Some(state) => state,
-            None => State::begin(cluster, subject.object().clone())?,
-        };
-        let tenure = subject.hold(self, interrupts, (&out, clock)).await?;
-        steps.holder = tenure.as_ref().map(|tenure| tenure.run().to_owned());
-        let tuned = self.carry_out(&steps, state, verified).await;
-        if let Some(tenure) = tenure {
-            let released = tenure.end(interrupts.abort.clone()).await?;
-            released
-                .iter()
-                .filter(|undone| undone.is_left())
-                .for_each(|undone| progress.warn(&undone.to_string()));
-        }
-        tuned
+    /// Returns the arguments of the tuning to resume, and its state; without `--resume`, these arguments.
+    fn resumed(self) -> anyhow::Result<(Self, Option<State>)> {
+        let Some(dir) = &self.resume else { return Ok((self, None)) };
+        let dir = absolute(dir)?;
+        let state = State::read(&dir)?;
+        std::env::set_current_dir(&state.directory).with_context(|| {
+            format!("failed to go to {}, where the tuning began", state.directory.display())
+        })?;
+        let mut args = parse(&state.arguments)?;
+        args.measure.yes |= self.measure.yes;
+        args.measure.quiet |= self.measure.quiet;
+        args.max_rollouts = self.max_rollouts.or(args.max_rollouts);
+        args.out = Some(dir);
+        Ok((args, Some(state)))
     }
 
-    /// Makes the runs, and says what follows from them.
-    async fn carry_out(
-        &self,
-        steps: &Steps<'_>,
-        state: State,
-        verified: Option<Choice>,
-    ) -> anyhow::Result<Exit> {
-        let tuner = Tuner::new(steps, state);
-        let tuning = match verified {
-            Some(chosen) => tuner.verify(chosen).await?,
-            None => tuner.tune().await?,
-        };
-        self.hand_over(steps, &tuning).await?;
-        Ok(exit(&tuning.outcome))
-    }
-
-    /// Writes and says what is found, and applies it if that is asked for.
-    async fn hand_over(&self, steps: &Steps<'_>, tuning: &Tuning) -> anyhow::Result<()> {
-        let Steps { subject, out, progress, .. } = steps;
-        handover::write_report(out, tuning)?;
-        let chosen = tuning.chosen.as_ref().filter(|_| tuning.outcome.is_shown());
-        let basis = rolldrop_report::tuning_headline(tuning);
-        for file in chosen.map(|choice| handover::patches(subject, choice, &basis)).unwrap_or_default() {
-            handover::write(out, &file)?;
+    /// Returns the arguments of an earlier tuning, for proving its choice again.
+    fn verifying(self, earlier: &Verified) -> anyhow::Result<Self> {
+        let mut args = parse(&earlier.arguments)?;
+        args.measure.yes |= self.measure.yes;
+        args.measure.quiet |= self.measure.quiet;
+        args.max_rollouts = self.max_rollouts;
+        // The default action is what users run.
+        args.disrupt = None;
+        args.out = self.out.map(std::path::absolute).transpose().context("failed to find --out")?;
+        (args.apply, args.dry_run, args.verify) = (self.apply, self.dry_run, self.verify);
+        // Paths of its arguments are relative to where it began, if that is still there.
+        if earlier.directory.is_dir() {
+            std::env::set_current_dir(&earlier.directory)
+                .context("failed to go to where the tuning began")?;
         }
-        print(&rolldrop_report::tuning_text(tuning, &super::report::text_options(None)))?;
-        if let (Some(path), Some(choice)) = (&self.file, chosen) {
-            print(&handover::lines(path, subject, choice)?)?;
-        }
-        if let (true, Some(choice)) = (self.apply, chosen) {
-            steps.apply(choice.settings).await?;
-        }
-        let patches = if chosen.is_some() { ", tune.md and the patches" } else { " and tune.md" };
-        progress.say(&format!("the runs{patches} are in {}", out.display()));
-        Ok(())
+        Ok(args)
     }
 }
 
-const fn exit(outcome: &Outcome) -> Exit {
-    match outcome {
-        Outcome::Proven | Outcome::AlreadyRight => Exit::Ok,
-        Outcome::NotForASleep | Outcome::NoLonger { .. } => Exit::GateFailed,
-        Outcome::NotShown { .. } => Exit::Inconclusive,
-        Outcome::Partial { .. } => Exit::Interrupted,
-    }
+fn absolute(dir: &Path) -> anyhow::Result<PathBuf> {
+    std::fs::canonicalize(dir).with_context(|| format!("failed to find {}", dir.display()))
+}
+
+fn parse(arguments: &[String]) -> anyhow::Result<TuneArgs> {
+    let command = TuneArgs::augment_args(clap::Command::new("tune").no_binary_name(true));
+    let matches = command.try_get_matches_from(arguments).context("failed to read the tuning's arguments")?;
+    TuneArgs::from_arg_matches(&matches).context("failed to read the tuning's arguments")
+}
+
+fn exit(end: &End) -> anyhow::Result<Exit> {
+    Ok(match end {
+        End::Planned(plan) => {
+            print_calls(plan)?;
+            Exit::Ok
+        }
+        End::Tuned(Outcome::Proven | Outcome::AlreadyRight) => Exit::Ok,
+        End::Futile | End::Tuned(Outcome::NotForASleep | Outcome::NoLonger { .. }) => Exit::GateFailed,
+        End::Tuned(Outcome::NotShown { .. }) => Exit::Inconclusive,
+        End::Tuned(Outcome::Partial { .. }) => Exit::Interrupted,
+    })
 }

@@ -12,6 +12,7 @@ pub mod fuzzing;
 mod load;
 pub mod nearest;
 mod raw;
+pub mod target_argument;
 pub mod text;
 mod validate;
 mod yaml;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::super::formats::Format;
-use super::fail_on::FailOn;
 use super::tls::TlsArgs;
+use rolldrop_campaign::fail_on::FailOn;
 use rolldrop_load::{PodBody, Record, targets};
 use rolldrop_record::load::{
     Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Load, LoadTarget, Pace,

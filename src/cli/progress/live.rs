@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::news::{News, PodNews};
 pub(super) use action::Action;
-use rolldrop_drive::coordinator::{Standing, Wait};
+use rolldrop_drive::viewer::{Standing, Wait};
 use rolldrop_record::event::{self, Change, PodEvent, ProxyPhase};
 use rolldrop_record::{Event, EventKind, Stamp};
 use rolldrop_scenario::Disruption;

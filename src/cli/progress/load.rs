@@ -4,87 +4,44 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use rolldrop_drive::viewer::{Loading, Planned};
 use rolldrop_load as load;
 use rolldrop_record::Outcome;
 
-/// Facts about a load that are known before it starts.
-#[derive(Clone, Copy, Default)]
-pub(in crate::cli) struct Planned<'a> {
-    /// Number of requests that will be counted.
-    requests: Option<u64>,
-    /// Number of requests that the warm-up sends before them.
-    warmup_requests: Option<u64>,
-    /// Length of the warm-up.
-    warmup: Duration,
-    /// Time it takes to send all requests.
-    length: Option<Duration>,
-    /// True if something else may end the load earlier.
-    may_end_before: bool,
-    /// Description of what the load is part of, shown in place of these.
-    part_of: Option<&'a dyn Fn() -> String>,
+/// Returns true while a load sends its warm-up.
+pub(super) fn is_warmup(load: &Loading<'_>) -> bool {
+    load.elapsed < load.planned.warmup
 }
 
-impl<'a> Planned<'a> {
-    /// Reads the facts from a plan.
-    pub(in crate::cli) fn of(plan: &load::Plan) -> Self {
-        let warmup_requests = plan.warmup_requests();
-        let requests = plan.requests().zip(warmup_requests).map(|(all, warmup)| all.saturating_sub(warmup));
-        Self { requests, warmup_requests, warmup: plan.warmup(), length: plan.length(), ..Self::default() }
+/// Computes how far a load has come, in counted requests and in words.
+pub(super) fn position(load: &Loading<'_>) -> Position {
+    let Loading { planned, part_of, progress, elapsed, is_stopped } = load;
+    if let Some(what) = part_of {
+        return Position { text: what.clone(), of: None };
     }
-
-    /// Marks the load as one that something else may end within its length.
-    pub(in crate::cli) fn may_end_before(self) -> Self {
-        Self { requests: None, may_end_before: true, ..self }
+    let left_s = |left: Duration| left.as_secs() + u64::from(left.subsec_nanos() > 0);
+    if is_warmup(load) && !is_stopped {
+        return Position { text: format!("warm-up, {} s left", left_s(planned.warmup - *elapsed)), of: None };
     }
-
-    /// Marks the load as one without a known end; `what` describes what it is part of.
-    pub(in crate::cli) fn part_of(self, what: Option<&'a dyn Fn() -> String>) -> Self {
-        Self { requests: None, length: None, part_of: what, ..self }
-    }
-
-    pub(super) fn is_warmup(self, elapsed: Duration) -> bool {
-        elapsed < self.warmup
-    }
-
-    /// Computes how far the load has come, in counted requests and in words.
-    pub(super) fn position(self, scheduled: u64, warmup_ended: u64, elapsed: Duration, end: End) -> Position {
-        if let Some(what) = self.part_of {
-            return Position { text: what(), of: None };
-        }
-        let left_s = |left: Duration| left.as_secs() + u64::from(left.subsec_nanos() > 0);
-        if self.is_warmup(elapsed) && end == End::Planned {
-            return Position { text: format!("warm-up, {} s left", left_s(self.warmup - elapsed)), of: None };
-        }
-        let counted = scheduled.saturating_sub(self.warmup_requests.unwrap_or(warmup_ended));
-        let of = self.requests.map(|requests| (counted.min(requests), requests));
-        let left = match end {
-            End::Stopped => Some(Duration::ZERO),
-            End::Planned => self.left(counted, elapsed),
-        };
-        let left = match left {
-            Some(left) if left.is_zero() => ", waiting for the last answers".to_owned(),
-            Some(left) if self.may_end_before => format!(", at most {} s left", left_s(left)),
-            Some(left) => format!(", {} s left", left_s(left)),
-            None => String::new(),
-        };
-        let planned = self.requests.map(|requests| format!("/{requests}")).unwrap_or_default();
-        Position { text: format!("{counted}{planned} requests{left}"), of }
-    }
-
-    /// Returns the remaining time. Requests are counted a moment late: while some are missing, time remains, too.
-    fn left(self, counted: u64, elapsed: Duration) -> Option<Duration> {
-        let left = self.length?.saturating_sub(elapsed);
-        let is_complete = self.requests.is_none_or(|all| counted >= all);
-        Some(if is_complete { left } else { left.max(Duration::from_nanos(1)) })
-    }
+    let counted =
+        progress.scheduled.saturating_sub(planned.warmup_requests.unwrap_or(progress.warmup.total()));
+    let of = planned.requests.map(|requests| (counted.min(requests), requests));
+    let left = if *is_stopped { Some(Duration::ZERO) } else { left(planned, counted, *elapsed) };
+    let left = match left {
+        Some(left) if left.is_zero() => ", waiting for the last answers".to_owned(),
+        Some(left) if planned.may_end_before => format!(", at most {} s left", left_s(left)),
+        Some(left) => format!(", {} s left", left_s(left)),
+        None => String::new(),
+    };
+    let requests = planned.requests.map(|requests| format!("/{requests}")).unwrap_or_default();
+    Position { text: format!("{counted}{requests} requests{left}"), of }
 }
 
-/// End of a load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    Planned,
-    /// It was stopped, and waits for what is in flight.
-    Stopped,
+/// Returns the remaining time. Requests are counted a moment late: while some are missing, time remains, too.
+fn left(planned: &Planned, counted: u64, elapsed: Duration) -> Option<Duration> {
+    let left = planned.length?.saturating_sub(elapsed);
+    let is_complete = planned.requests.is_none_or(|all| counted >= all);
+    Some(if is_complete { left } else { left.max(Duration::from_nanos(1)) })
 }
 
 /// Progress of a load.
@@ -186,11 +143,11 @@ pub(super) mod tests {
             Some(load::Recent { p50: Duration::from_micros(1500), p99: Duration::from_millis(20) });
         let mut rate = Rate::begin();
         rate.follow(rate.since + Duration::from_secs(2), &progress);
-        let position = planned().position(440, 40, Duration::from_secs(3), End::Planned);
+        let position = position(&loading(&planned(), (440, 40), Duration::from_secs(3)));
         Figures { position, progress, rate }
     }
 
-    fn planned() -> Planned<'static> {
+    fn planned() -> Planned {
         Planned {
             requests: Some(600),
             warmup_requests: Some(40),
@@ -198,6 +155,12 @@ pub(super) mod tests {
             length: Some(Duration::from_secs(4)),
             ..Planned::default()
         }
+    }
+
+    fn loading(planned: &Planned, (scheduled, warmup_ended): (u64, u64), elapsed: Duration) -> Loading<'_> {
+        let mut progress = load::Progress { scheduled, ..load::Progress::default() };
+        progress.warmup.add(Outcome::Ok, warmup_ended);
+        Loading { planned, part_of: None, progress, elapsed, is_stopped: false }
     }
 
     #[test]
@@ -218,19 +181,22 @@ pub(super) mod tests {
 
     #[test]
     fn position_covers_measured_requests_only() {
-        let at = |scheduled, ms| planned().position(scheduled, 12, Duration::from_millis(ms), End::Planned);
+        let planned = planned();
+        let at = |scheduled, ms| position(&loading(&planned, (scheduled, 12), Duration::from_millis(ms)));
         assert_eq!(at(20, 400), Position { text: "warm-up, 1 s left".into(), of: None });
         assert_eq!(at(40, 1_000).text, "0/600 requests, 3 s left");
         assert_eq!(at(630, 4_000).text, "590/600 requests, 1 s left", "as long as some are missing");
         assert_eq!(at(640, 4_000).text, "600/600 requests, waiting for the last answers");
-        let stopped = planned().position(240, 40, Duration::from_secs(2), End::Stopped);
+        let of = |planned, counts| loading(planned, counts, Duration::from_secs(2));
+        let stopped = position(&Loading { is_stopped: true, ..of(&planned, (240, 40)) });
         assert_eq!(stopped.text, "200/600 requests, waiting for the last answers");
-        let ended = planned().may_end_before().position(240, 40, Duration::from_secs(2), End::Planned);
+        let open = Planned { requests: None, may_end_before: true, ..planned };
+        let ended = position(&of(&open, (240, 40)));
         assert_eq!(ended, Position { text: "200 requests, at most 2 s left".into(), of: None });
-        let closed = Planned { requests: None, warmup_requests: None, length: None, ..planned() };
-        assert_eq!(closed.position(500, 60, Duration::from_secs(2), End::Planned).text, "440 requests");
-        let part = closed.part_of(Some(&|| "3 of 12".to_owned()));
-        assert_eq!(part.position(500, 60, Duration::ZERO, End::Planned).text, "3 of 12");
+        let closed = Planned { requests: None, warmup_requests: None, length: None, ..planned };
+        assert_eq!(position(&of(&closed, (500, 60))).text, "440 requests");
+        let part = Loading { part_of: Some("3 of 12".to_owned()), ..of(&closed, (500, 60)) };
+        assert_eq!(position(&part).text, "3 of 12");
     }
 
     #[test]

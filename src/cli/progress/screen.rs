@@ -117,7 +117,7 @@ mod tests {
     use super::super::live::tests::{Run, at, disruption};
     use super::super::load::tests::busy;
     use super::*;
-    use rolldrop_drive::coordinator::{Standing, Wait};
+    use rolldrop_drive::viewer::{Standing, Wait};
     use rolldrop_record::EventKind;
     use rolldrop_record::event::ProxyPhase;
 

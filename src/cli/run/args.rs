@@ -1,18 +1,18 @@
 //! The arguments of `rolldrop run`, and the scenario and the cluster that they name.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use super::consent::Naming;
 use crate::cli::exit::Inconclusive;
 use crate::cli::formats::ResultFormat;
-use crate::cli::measure::{GATE, LOAD, MeasureArgs, NAMES};
-use rolldrop_drive::cluster::Choice;
+use crate::cli::headings::{GATE, LOAD, NAMES};
+use crate::cli::measure::MeasureArgs;
 use rolldrop_drive::embedded::lab;
+use rolldrop_drive::run::Source;
 use rolldrop_load as load;
 use rolldrop_record::Evidence;
-use rolldrop_scenario::{ClusterChoice, ExpectFile, Loaded};
+use rolldrop_scenario::{ExpectFile, Loaded};
 
 /// Arguments of `rolldrop run`.
 #[derive(Debug, clap::Args)]
@@ -80,27 +80,22 @@ pub(in crate::cli) struct RunArgs {
 }
 
 impl RunArgs {
+    /// Returns the scenario and the cluster that the user names.
+    pub(super) fn source(&self) -> Source {
+        self.measure.source(self.scenario.clone())
+    }
+
     /// Loads the scenario, or makes one that has only the target.
-    pub(super) fn scenario(&self) -> anyhow::Result<Loaded<lab::Config>> {
+    pub(super) fn scenario(&self, source: &Source) -> anyhow::Result<Loaded<lab::Config>> {
         let mut own: Vec<String> =
             self.duration.map(|d| format!("load.duration={}ms", d.as_millis())).into_iter().collect();
         own.extend(stage_overrides(&self.stages));
         own.extend(self.evidence.map(|evidence| format!("load.evidence={evidence}")));
-        let mut loaded = self.measure.scenario(self.scenario.as_deref(), own)?;
+        let mut loaded = source.load(own)?;
         if let Some(path) = &self.expect {
             loaded.scenario.expect_also(&ExpectFile::read(path)?, &self.measure.set)?;
         }
         Ok(loaded)
-    }
-
-    /// Returns whether the user named the cluster.
-    pub(super) fn naming(&self, asked: Option<&ClusterChoice<lab::Config>>) -> Naming {
-        self.measure.naming(self.scenario.as_deref(), asked)
-    }
-
-    /// Returns the choice of the cluster; an embedded one keeps its logs in the run directory.
-    pub(super) fn choice(&self, asked: Option<ClusterChoice<lab::Config>>, out: &Path) -> Choice {
-        self.measure.choice(self.scenario.as_deref(), asked, out)
     }
 }
 
@@ -118,4 +113,22 @@ pub(super) fn stage_overrides(stages: &[load::Stage]) -> Vec<String> {
     // Stages have rates and durations of their own.
     let set = |name: &str| format!("load.{name}=null");
     vec![set("rate"), set("duration"), format!("load.stages=[{}]", stages.join(", "))]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use rolldrop_drive::run::{expected_targets, load_settings};
+    use rolldrop_scenario as scenario;
+
+    #[test]
+    fn stage_options_replace_scenario_stages() {
+        let stages = ["0-50:2s", "50:20s"].map(|text| text.parse().unwrap());
+        let loaded = scenario::load::<Value>(scenario::DEFAULT, &stage_overrides(&stages)).unwrap();
+        let found = expected_targets(&loaded.scenario);
+        let settings = load_settings(&loaded.scenario, &found).unwrap();
+        assert_eq!(settings.pace, load::Pace::Open(stages.to_vec()));
+    }
 }

@@ -19,9 +19,9 @@ use tokio::time::{sleep, sleep_until};
 
 use super::error::Result;
 use super::session::Session;
-use super::viewer::Standing;
+use crate::viewer::Standing;
 pub(super) use acting::Disrupted;
-pub use acting::UnderLoad;
+pub use acting::{ALPHA, UnderLoad};
 use acting::{Acting, Refusal};
 pub(super) use programs::NoPrograms;
 pub use programs::{Programs, codes};

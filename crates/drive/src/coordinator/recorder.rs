@@ -11,7 +11,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
 use super::error::{CoordinatorError, Result};
-use super::viewer::Viewer;
+use crate::viewer::Viewer;
 use rolldrop_record::parts::PartWriter;
 use rolldrop_record::run_dir::EventLog;
 use rolldrop_record::run_info::EventsWritten;
@@ -160,7 +160,7 @@ mod tests {
 
     use super::*;
     use crate::coordinator::tests::served;
-    use crate::coordinator::viewer::Nobody;
+    use crate::viewer::Nobody;
 
     #[test]
     fn busy_recorder_flushes_ended_source() {

@@ -41,7 +41,7 @@ mod tests {
 
     use super::*;
     use crate::coordinator::recorder::Recorder;
-    use crate::coordinator::viewer::Nobody;
+    use crate::viewer::Nobody;
 
     #[tokio::test(start_paused = true)]
     async fn only_long_standstill_is_recorded() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rolldrop_drive::coordinator::{Standing, Wait};
+use rolldrop_drive::viewer::{Standing, Wait};
 use rolldrop_record::event::ActionName;
 use rolldrop_record::{Stamp, event};
 use rolldrop_scenario::{self as scenario, Disruption, Repeat};

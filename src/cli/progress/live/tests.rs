@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::*;
 use crate::cli::progress::news;
-use rolldrop_drive::coordinator::Wait;
+use rolldrop_drive::viewer::Wait;
 use rolldrop_record::event::ActionName;
 use rolldrop_scenario as scenario;
 

@@ -13,13 +13,13 @@ use super::silence::{Losses, NoLosses, Settle};
 use crate::coordinator::caller::{Pauses, is_passing, may_have_been_done, retry_after};
 use crate::coordinator::error::{CoordinatorError, Result};
 use crate::coordinator::session::Session;
-use crate::coordinator::viewer::{Standing, Wait};
+use crate::viewer::{Standing, Wait};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::{EventKind, Mode, Stamp, event};
 use rolldrop_scenario::{Action, Disruption, Restore};
 
 /// Default of [`UnderLoad::alpha`].
-const ALPHA: f64 = 0.05;
+pub const ALPHA: f64 = 0.05;
 
 /// Counts of what the disruptions did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use super::acting::{Acting, Disrupted, Refusal};
 use super::programs::codes;
 use crate::coordinator::error::CoordinatorError;
-use crate::coordinator::viewer::Wait;
+use crate::viewer::Wait;
 use rolldrop_record::EventKind;
 use rolldrop_scenario::{Repeat, Until};
 

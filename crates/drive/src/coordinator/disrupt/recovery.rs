@@ -14,7 +14,7 @@ use super::acting::{Acting, UnderLoad};
 use super::silence::{Silence, until_silent};
 use crate::coordinator::rollout::Workloads;
 use crate::coordinator::view::View;
-use crate::coordinator::viewer::Wait;
+use crate::viewer::Wait;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::EventKind;
 use rolldrop_record::event::EndpointState;

@@ -1,0 +1,181 @@
+//! The runs that a run is compared with: a run, a baseline that was saved, or the last runs of a folder.
+
+use std::path::{Path, PathBuf};
+
+use crate::analysis::{Given, analyse};
+use rolldrop_drive::run::RunError;
+use rolldrop_explain::Analysed;
+use rolldrop_explain::model::Check;
+use rolldrop_judge::compare::history::{FEWEST_RUNS, History, TOLERANCE};
+use rolldrop_judge::compare::model::Comparison;
+use rolldrop_judge::compare::sample::{Baseline, SAMPLE_FORMAT};
+use rolldrop_judge::compare::{self, Incomparable, Options, Sample};
+use rolldrop_record::{RunDir, Stamp};
+
+/// The runs that a run is compared with.
+#[derive(Debug, Default)]
+pub struct Earlier {
+    /// What each of them contributes.
+    pub runs: Vec<Sample>,
+    /// True if a folder was named: fewer runs than a history needs are then inconclusive.
+    is_folder: bool,
+    /// Runs of a folder that could not be read.
+    unreadable: usize,
+}
+
+/// The baseline's checks of a run, and the runs that they rest on.
+#[derive(Debug)]
+pub struct Against {
+    /// The checks.
+    pub checks: Vec<Check>,
+    /// The runs.
+    pub runs: Vec<Sample>,
+}
+
+impl Earlier {
+    /// Reads runs, baselines and, of folders, the last runs that began before the given time.
+    ///
+    /// # Errors
+    /// Fails if one cannot be read, or none is found although no time is given.
+    pub fn read(paths: &[PathBuf], last: usize, before: Option<Stamp>) -> Result<Self, RunError> {
+        let mut earlier = Self::default();
+        for path in paths {
+            if path.is_dir() && RunDir::open(path).is_err() {
+                earlier.is_folder = true;
+                let (runs, unreadable) = last_of(path, last, before)?;
+                earlier.runs.extend(runs);
+                earlier.unreadable += unreadable;
+            } else {
+                earlier.runs.extend(read(path)?);
+            }
+        }
+        if before.is_none() && !paths.is_empty() && earlier.runs.is_empty() {
+            return Err(RunError::Refused("the baseline has no run that can be read".to_owned()));
+        }
+        Ok(earlier)
+    }
+
+    /// Returns the gate's checks of a run against these: limits from the spread of enough runs, else a comparison.
+    /// `tolerance` is the user's, and `last` the number of runs that are looked at.
+    ///
+    /// # Errors
+    /// Fails if they cannot be compared.
+    pub fn judge(
+        self,
+        candidate: &Sample,
+        options: &Options,
+        tolerance: Option<f64>,
+        last: usize,
+    ) -> Result<Against, RunError> {
+        if !self.is_folder && self.runs.len() < FEWEST_RUNS {
+            let comparison = comparable(&self.runs, std::slice::from_ref(candidate), options)?;
+            return Ok(Against { checks: compare::checks(&comparison), runs: self.runs });
+        }
+        let options = Options { tolerance: tolerance.unwrap_or(TOLERANCE), ..options.clone() };
+        let mut history = History::of(self.runs, candidate, last, &options);
+        if self.unreadable > 0 {
+            history.left_out.insert("unreadable".to_owned(), self.unreadable);
+        }
+        Ok(Against { checks: history.checks(candidate, &options), runs: history.used })
+    }
+}
+
+/// Writes a baseline: the last of the runs that the candidate was compared with, and the candidate.
+///
+/// # Errors
+/// Fails if it cannot be written.
+pub fn save(path: &Path, mut runs: Vec<Sample>, candidate: Sample, last: usize) -> Result<(), RunError> {
+    runs.retain(|run| run.started != candidate.started);
+    runs.push(candidate);
+    runs.sort_by_key(|run| run.started);
+    let first = runs.len().saturating_sub(last);
+    let named = |run: &Sample| {
+        let name = Path::new(&run.name).file_name().unwrap_or(run.name.as_ref());
+        Sample { name: name.to_string_lossy().into_owned(), ..run.figures() }
+    };
+    let runs = runs[first..].iter().map(named).collect();
+    let failed = || format!("failed to write the baseline {}", path.display());
+    let mut json =
+        serde_json::to_vec_pretty(&Baseline { format: SAMPLE_FORMAT, runs }).map_err(RunError::other)?;
+    json.push(b'\n');
+    std::fs::write(path, json).map_err(RunError::failed(failed()))
+}
+
+/// Compares runs with a baseline.
+///
+/// # Errors
+/// Fails if they differ in more than their results.
+pub fn comparable(
+    baseline: &[Sample],
+    candidate: &[Sample],
+    options: &Options,
+) -> Result<Comparison, RunError> {
+    compare::compare(baseline, candidate, options).map_err(|error| match error {
+        Incomparable::Differs(_) => {
+            RunError::Refused(format!("{error}; --anyway compares them nevertheless, and says so"))
+        }
+        Incomparable::Nothing => RunError::other(error),
+    })
+}
+
+/// Returns a run's contribution to a comparison.
+///
+/// # Errors
+/// Fails if its rows cannot be read.
+pub fn sample(run_dir: &RunDir, analysed: &Analysed) -> Result<Sample, RunError> {
+    let name = run_dir.path().display().to_string();
+    let Analysed { timeline, requests, analysis } = analysed;
+    Sample::of(name, timeline, requests, analysis).map_err(RunError::failed("failed to read the run"))
+}
+
+/// Returns the last runs of a folder, and the number of those that could not be read.
+fn last_of(folder: &Path, last: usize, before: Option<Stamp>) -> Result<(Vec<Sample>, usize), RunError> {
+    let failed = || format!("failed to read the folder {}", folder.display());
+    let mut found: Vec<(Stamp, RunDir)> = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(RunError::failed(failed()))? {
+        let entry = entry.map_err(RunError::failed(failed()))?;
+        let Ok(run_dir) = RunDir::open(&entry.path()) else { continue };
+        // A directory without a readable beginning is not a run of this version.
+        if let Ok(info) = run_dir.info() {
+            found.push((info.started, run_dir));
+        }
+    }
+    found.retain(|(started, _)| before.is_none_or(|before| *started < before));
+    found.sort_by_key(|(started, _)| *started);
+    let first = found.len().saturating_sub(last);
+    let (mut runs, mut unreadable) = (Vec::new(), 0);
+    for (_, run_dir) in &found[first..] {
+        match analyse(run_dir, &Given::default()).and_then(|analysed| sample(run_dir, &analysed)) {
+            Ok(run) => runs.push(run),
+            Err(_) => unreadable += 1,
+        }
+    }
+    Ok((runs, unreadable))
+}
+
+fn read(path: &Path) -> Result<Vec<Sample>, RunError> {
+    if path.is_dir() {
+        let run_dir = RunDir::open(path)?;
+        return Ok(vec![sample(&run_dir, &analyse(&run_dir, &Given::default())?)?]);
+    }
+    let failed = || format!("failed to read the baseline {}", path.display());
+    let text = std::fs::read_to_string(path).map_err(RunError::failed(failed()))?;
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    let is_baseline = value.get("runs").is_some() || value.get("blocks").is_some();
+    match value.get("format").and_then(serde_json::Value::as_u64).filter(|_| is_baseline) {
+        Some(format) if format != u64::from(SAMPLE_FORMAT) => {
+            let path = path.display();
+            let why = format!("{path} is a baseline of format {format}, not {SAMPLE_FORMAT}: save it again");
+            return Err(RunError::Refused(why));
+        }
+        _ => {}
+    }
+    let Ok(Baseline { runs, .. }) = serde_json::from_value(value) else {
+        return Err(RunError::Refused(format!(
+            "{} is not a baseline: name a run directory (of rolldrop run, or of rolldrop load with --out), \
+             a folder of them, or a file that rolldrop gate --save-baseline wrote",
+            path.display()
+        )));
+    };
+    Ok(runs)
+}

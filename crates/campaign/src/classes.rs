@@ -1,0 +1,96 @@
+//! Requests of a load by class, from the load generator's counters, before any analysis.
+
+use std::collections::BTreeMap;
+
+use rolldrop_drive::run::Ended;
+use rolldrop_explain::Class;
+use rolldrop_load::{Counts, ErrorStatuses, Progress};
+use rolldrop_record::Outcome;
+
+/// Requests by [`Class`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct ByClass {
+    /// Answered as expected.
+    pub ok: u64,
+    /// Lost.
+    pub dropped: u64,
+    /// Answered with an error of the app.
+    pub app_errors: u64,
+    /// Due, and not sent.
+    pub not_sent: u64,
+    /// Cut off at the end of the load.
+    pub cancelled: u64,
+}
+
+impl ByClass {
+    /// Adds up the counts by class. The status of an answer decides the class of an `http_error`.
+    pub fn of(outcomes: &Counts, errors: &ErrorStatuses) -> Self {
+        let of_error = |status, grpc| Class::of_answer(Outcome::HttpError, status, grpc);
+        let with_status: u64 = errors.http.values().chain(errors.grpc.values()).sum();
+        let without = |outcome, count: u64| match outcome {
+            Outcome::HttpError => count.saturating_sub(with_status),
+            _ => count,
+        };
+        let others = outcomes.iter();
+        let others = others.map(|(of, count)| (Class::of_answer(of, None, None), without(of, count)));
+        let http = errors.http.iter().map(|(status, count)| (of_error(Some(*status), None), *count));
+        let grpc = errors.grpc.iter().map(|(status, count)| (of_error(None, Some(*status)), *count));
+        let mut all = Self::default();
+        for (class, count) in others.chain(http).chain(grpc) {
+            *all.counter(class) += count;
+        }
+        all
+    }
+
+    /// Returns the number of dropped requests by outcome; failed answers count by their HTTP or gRPC status.
+    pub fn dropped(outcomes: &Counts, errors: &ErrorStatuses) -> BTreeMap<String, u64> {
+        let is_dropped = |of, status, grpc| Class::of_answer(of, status, grpc) == Class::Dropped;
+        let others = outcomes.iter().filter(|(of, _)| is_dropped(*of, None, None));
+        let others = others.map(|(of, count)| (of.to_string(), count));
+        let http =
+            errors.http.iter().filter(|(status, _)| is_dropped(Outcome::HttpError, Some(**status), None));
+        let http = http.map(|(status, count)| (format!("status {status}"), *count));
+        let grpc =
+            errors.grpc.iter().filter(|(status, _)| is_dropped(Outcome::HttpError, None, Some(**status)));
+        let grpc = grpc.map(|(status, count)| (format!("gRPC status {status}"), *count));
+        others.chain(http).chain(grpc).collect()
+    }
+
+    /// Counts the requests of a load, for one that ends when too many are dropped.
+    pub fn ended_of(progress: &Progress) -> Ended {
+        let counted = Self::of(&progress.outcomes, &progress.error_statuses);
+        Ended { all: counted.ended(), dropped: counted.dropped }
+    }
+
+    /// Returns the number of requests that ended as their user sees it: without those that were not sent or were cut
+    /// off.
+    pub fn ended(&self) -> u64 {
+        self.ok + self.dropped + self.app_errors
+    }
+
+    fn counter(&mut self, class: Class) -> &mut u64 {
+        match class {
+            Class::Ok => &mut self.ok,
+            Class::Dropped => &mut self.dropped,
+            Class::AppError => &mut self.app_errors,
+            Class::NotSent => &mut self.not_sent,
+            Class::Cancelled => &mut self.cancelled,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn app_errors_are_no_drops() {
+        let mut progress = Progress::default();
+        progress.outcomes.add(Outcome::Ok, 1600);
+        progress.outcomes.add(Outcome::ConnectRefused, 64);
+        progress.outcomes.add(Outcome::HttpError, 420);
+        progress.outcomes.add(Outcome::NotSent, 1000);
+        progress.error_statuses.http = BTreeMap::from([(500, 400), (503, 20)]);
+        assert_eq!(ByClass::ended_of(&progress), Ended { all: 2084, dropped: 84 });
+    }
+}

@@ -1,0 +1,143 @@
+//! Limits of `--fail-on`, such as `dropped>0.1%` or `p99>200ms`.
+
+use std::str::FromStr;
+
+use crate::load_result::Report;
+use rolldrop_record::Outcome;
+use rolldrop_record::load::duration;
+
+/// One limit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FailOn {
+    text: String,
+    metric: Metric,
+    limit: f64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Metric {
+    /// A number of requests.
+    Count(Requests),
+    /// The same in percent of all that were scheduled.
+    Percent(Requests),
+    /// A percentile of the response time, in milliseconds; in a closed loop of the service time.
+    LatencyMs(Percentile),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Requests {
+    Dropped,
+    AppErrors,
+    Of(Outcome),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Percentile {
+    P50,
+    P90,
+    P99,
+    P999,
+    Max,
+}
+
+impl FailOn {
+    /// Describes the violation if the result exceeds the limit; `None` if it does not.
+    pub fn exceeded(&self, report: &Report) -> Option<String> {
+        let requests = &report.requests;
+        let count = |which| match which {
+            Requests::Dropped => requests.by_class.dropped,
+            Requests::AppErrors => requests.by_class.app_errors,
+            Requests::Of(outcome) => requests.by_outcome.get(&outcome).copied().unwrap_or(0),
+        };
+        let (observed, unit) = match self.metric {
+            Metric::Count(which) => (count(which) as f64, " requests"),
+            Metric::Percent(which) => (100.0 * count(which) as f64 / requests.total.max(1) as f64, " %"),
+            Metric::LatencyMs(percentile) => {
+                let p = report.latency_ms.response.as_ref().unwrap_or(&report.latency_ms.service);
+                let p = &p.percentiles;
+                let value = match percentile {
+                    Percentile::P50 => p.p50,
+                    Percentile::P90 => p.p90,
+                    Percentile::P99 => p.p99,
+                    Percentile::P999 => p.p99_9,
+                    Percentile::Max => p.max,
+                };
+                (value, " ms")
+            }
+        };
+        // Without any answer the latency is not within the limit.
+        let is_unknown =
+            matches!(self.metric, Metric::LatencyMs(_)) && report.latency_ms.service.percentiles.n == 0;
+        if is_unknown {
+            return Some(format!("--fail-on {}: nothing was answered", self.text));
+        }
+        (observed > self.limit).then(|| format!("--fail-on {}: {observed:.3}{unit}", self.text))
+    }
+}
+
+impl FromStr for FailOn {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parse = || {
+            let (metric, limit) = text.split_once('>')?;
+            let (metric, limit) = (metric.trim(), limit.trim());
+            let percentile = match metric {
+                "p50" => Some(Percentile::P50),
+                "p90" => Some(Percentile::P90),
+                "p99" => Some(Percentile::P99),
+                "p99.9" => Some(Percentile::P999),
+                "max" => Some(Percentile::Max),
+                _ => None,
+            };
+            if let Some(percentile) = percentile {
+                let limit = duration(limit)?.as_secs_f64() * 1e3;
+                return Some(Self { text: text.to_owned(), metric: Metric::LatencyMs(percentile), limit });
+            }
+            let requests = match metric {
+                "dropped" => Requests::Dropped,
+                "app_errors" => Requests::AppErrors,
+                outcome => Requests::Of(outcome.parse().ok()?),
+            };
+            let (metric, limit) = match limit.strip_suffix('%') {
+                Some(percent) => (Metric::Percent(requests), percent.trim()),
+                None => (Metric::Count(requests), limit),
+            };
+            // A limit that cannot be exceeded is refused.
+            let most = if matches!(metric, Metric::Percent(_)) { 100.0 } else { f64::INFINITY };
+            let limit: f64 = limit.parse().ok().filter(|limit| (0.0..most).contains(limit))?;
+            Some(Self { text: text.to_owned(), metric, limit })
+        };
+        parse().ok_or_else(|| {
+            "takes METRIC>LIMIT: dropped, app_errors or an outcome with a number or a percentage, or \
+             p50, p90, p99, p99.9 or max with a duration, such as dropped>0.1% or p99>200ms"
+                .to_owned()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limit_parses_counts_percentages_and_durations() {
+        let parsed = |text: &str| text.parse::<FailOn>().map(|limit| (limit.metric, limit.limit));
+        assert_eq!(parsed("dropped>0.1%"), Ok((Metric::Percent(Requests::Dropped), 0.1)));
+        let refused = Requests::Of(Outcome::ConnectRefused);
+        assert_eq!(parsed("connect_refused > 3"), Ok((Metric::Count(refused), 3.0)));
+        assert_eq!(parsed("p99.9>1s"), Ok((Metric::LatencyMs(Percentile::P999), 1000.0)));
+        for wrong in [
+            "dropped",
+            "dropped>many",
+            "dropped>-1",
+            "dropped>inf",
+            "dropped>100%",
+            "p99>200",
+            "p95>1s",
+            "lost>1",
+        ] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! `--inconclusive extend`: whether a run can continue while its gate is inconclusive, and the number of looks at it.
+//!
+//! The run carries out the rounds; a look reads what is recorded so far.
+
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
+use tokio::task::spawn_blocking;
+
+use crate::analysis;
+use rolldrop_drive::run::{Gate, Look, PlannedLooks, RunError, SoFar};
+use rolldrop_explain::RunResult;
+use rolldrop_explain::model::figures::{counted, len, percent};
+use rolldrop_explain::model::{ALPHA, CheckVerdict, Verdict};
+use rolldrop_judge::{gate, spending};
+use rolldrop_record::load::{Length, Pace};
+use rolldrop_record::{Expect, Looks, RunInfo};
+use rolldrop_scenario::{Scenario, ScenarioError};
+
+/// The most looks, if the user names no other number.
+const MOST: u16 = 4;
+
+/// Plans the looks of a run that is to continue while its gate is inconclusive: at most this many.
+///
+/// # Errors
+/// Fails if it cannot continue.
+pub fn planned(most: Option<u16>, scenario: &Scenario, has_command: bool) -> Result<Looks, RunError> {
+    if has_command {
+        return Err(RunError::Refused(
+            "--inconclusive extend repeats the disruptions of a scenario, and a COMMAND may do something else the \
+             second time: end the pods by an action of the scenario, such as rollingRestart, or use fail or pass"
+                .to_owned(),
+        ));
+    }
+    if scenario.expect.is_empty() {
+        let why = "--inconclusive extend needs a gate: add `expect` to the scenario, or --expect FILE";
+        return Err(RunError::Refused(why.to_owned()));
+    }
+    check(scenario)?;
+    Ok(spending::looks(usize::from(most.unwrap_or(MOST))))
+}
+
+/// Checks that each round can be like the first.
+fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
+    let wrong = |key: &str, why: &str| Err(scenario.invalid(key, format!("--inconclusive extend: {why}")));
+    for (number, disruption) in scenario.disruptions.iter().enumerate() {
+        if let Some(why) = disruption.why_once() {
+            return wrong(&format!("spec.disruptions[{number}]"), &why);
+        }
+    }
+    if !scenario.disruptions.iter().any(|disruption| disruption.action.ends_pods()) {
+        let why = "nothing that can be repeated ends pods: add an action such as deletePod or rollingRestart";
+        return wrong("spec.disruptions", why);
+    }
+    match &scenario.load.settings.pace {
+        Pace::Open(stages) if stages.windows(2).any(|two| two[0].to != two[1].from) => {
+            wrong("spec.load.stages", "the load of a further round would differ: give it one rate")
+        }
+        Pace::Open(stages) if stages.iter().any(|stage| stage.from != stage.to) => wrong(
+            "spec.load.stages",
+            "the load of a further round would differ: give it one rate, without a ramp",
+        ),
+        Pace::Closed(Length::Requests(_)) => {
+            wrong("spec.load", "the load ends after a number of requests: give it a duration")
+        }
+        Pace::Open(_) | Pace::Closed(Length::Time(_)) => Ok(()),
+    }
+}
+
+/// Describes the planned looks.
+pub fn in_words(looks: &Looks) -> String {
+    let confidences: Vec<String> = looks.alphas.iter().map(|alpha| percent(1.0 - alpha)).collect();
+    format!(
+        "repeats its disruptions while its gate is inconclusive: up to {} rounds, with a look after each; the looks \
+         share an error of {} (Lan and DeMets 1983, Pocock-type spending), and their bounds are at {} confidence",
+        looks.most(),
+        percent(ALPHA),
+        confidences.join(", ")
+    )
+}
+
+/// Returns how a run looks at its gate.
+pub fn of_gate(looks: Looks) -> PlannedLooks<'static> {
+    let title = |looks: &Looks| {
+        format!("look {} of {}, at {} confidence", looks.at, looks.most(), percent(1.0 - looks.alpha()))
+    };
+    let in_words = in_words(&looks);
+    PlannedLooks { looks, in_words, title, look: &LookAtGate }
+}
+
+struct LookAtGate;
+
+impl Look<Gate> for LookAtGate {
+    fn look(&self, so_far: SoFar) -> LocalBoxFuture<'_, Result<Option<Gate>, RunError>> {
+        async { Ok(result_of(so_far).await?.map(|result| gate_of(&result))) }.boxed_local()
+    }
+}
+
+/// Analyses the record of a run so far; `None` if it lacks requests that it needs.
+///
+/// # Errors
+/// Fails if it cannot be read.
+pub async fn result_of(so_far: SoFar) -> Result<Option<RunResult>, RunError> {
+    spawn_blocking(|| analyse(so_far)).await.map_err(RunError::other)?
+}
+
+fn analyse(SoFar { run_dir, info, until, is_last }: SoFar) -> Result<Option<RunResult>, RunError> {
+    let recorded = run_dir.recorded();
+    let (mut log, tables) = recorded.map_err(RunError::failed("failed to read what is recorded so far"))?;
+    // Only the end of the run shows whether its record is complete.
+    let expect = Expect { validity: None, ..info.expect.clone() };
+    (log.info, log.torn) = (RunInfo { complete: true, ..info }, Vec::new());
+    let analysed = analysis::analyse_recorded(log, tables, &expect)?;
+    let timeline = &analysed.timeline;
+    let is_whole = timeline.load_ended >= until && timeline.hole_in(timeline.origin, until).is_none();
+    Ok((is_whole || is_last).then_some(analysed.analysis.result))
+}
+
+fn gate_of(result: &RunResult) -> Gate {
+    let after = counted(len(result.terminations.len()), "termination");
+    if let Verdict::Invalid { why } = &result.verdict {
+        return Gate::Settled(format!("the measurement is invalid after {after}: {}", why.join("; ")));
+    }
+    match gate::verdict(&result.checks) {
+        CheckVerdict::Pass => Gate::Settled(format!("the gate passed after {after}")),
+        CheckVerdict::Fail => Gate::Settled(format!("the gate failed after {after}")),
+        CheckVerdict::Inconclusive => {
+            let open = result.checks.iter().filter(|check| check.verdict == CheckVerdict::Inconclusive);
+            Gate::Inconclusive(open.map(|check| check.name.clone()).collect())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::Value;
+
+    use super::*;
+    use rolldrop_scenario as scenario;
+
+    /// Plans the looks of a scenario with these keys.
+    fn asked(keys: &str, most: Option<u16>, has_command: bool) -> Result<Looks, String> {
+        let text = format!(
+            "apiVersion: rolldrop.dev/v1\nkind: Scenario\nmetadata: {{name: x}}\nspec:\n  \
+             target: {{service: web}}\n{keys}"
+        );
+        let loaded = scenario::parse::<Value>(&text, "x.yaml", Path::new("."), &[]).unwrap();
+        planned(most, &loaded.scenario, has_command).map_err(|e| e.to_string())
+    }
+
+    fn acting(action: &str) -> String {
+        format!(
+            "  load: {{duration: 30s}}\n  expect: {{dropped: {{max: 1%}}}}\n  \
+             disruptions:\n    - {{at: 1s, {action}}}\n"
+        )
+    }
+
+    #[test]
+    fn look_schedule_is_fixed_beforehand() {
+        let looks = |most| asked(&acting("action: deletePod, selector: app=web"), most, false).unwrap();
+        assert_eq!((looks(None).most(), looks(None).at, looks(Some(7)).most()), (4, 1, 7));
+        assert_eq!(
+            in_words(&looks(Some(2))),
+            "repeats its disruptions while its gate is inconclusive: up to 2 rounds, with a look after each; the looks \
+             share an error of 5 % (Lan and DeMets 1983, Pocock-type spending), and their bounds are at 96.9 %, 98.1 % \
+             confidence"
+        );
+    }
+
+    #[test]
+    fn extend_refuses_unrepeatable_disruptions() {
+        let set_image = "action: setImage, workload: deployment/web, container: app, image: x";
+        for (keys, why) in [
+            (
+                acting("action: observe"),
+                "x.yaml:9: spec.disruptions[0]: --inconclusive extend: others end the pods",
+            ),
+            (acting("action: exec, command: [x]"), "a program may do something else the second time"),
+            (acting(set_image), "a second setImage would find what the first has left: add for: 10s"),
+            (
+                acting("action: scale, workload: deployment/web, replicas: 1, keep: true"),
+                "a second scale would",
+            ),
+            (acting("action: drain, node: n1"), "a second drain would find"),
+            (acting("action: nodeShutdown, node: n1"), "a second nodeShutdown would find"),
+            (acting("action: relabel, selector: app=web"), "a second relabel would find"),
+            (acting("action: crash, selector: app=web"), "nothing that can be repeated ends pods"),
+            ("  load: {duration: 30s}\n  expect: {dropped: {max: 1}}\n".to_owned(), "spec.disruptions: "),
+            (
+                acting("action: deletePod, selector: app=web")
+                    .replace("duration: 30s", "stages: [{rate: 5, duration: 20s}, {rate: 9, duration: 10s}]"),
+                "would differ: give it one rate",
+            ),
+            (
+                acting("action: deletePod, selector: app=web")
+                    .replace("duration: 30s", "stages: [{from: 5, rate: 9, ramp: linear, duration: 20s}]"),
+                "without a ramp",
+            ),
+        ] {
+            let error = asked(&keys, None, false).unwrap_err();
+            assert!(error.contains(why) && error.contains("x.yaml:"), "{why}: {error}");
+        }
+        for fine in [
+            acting(&format!("{set_image}, for: 5s")),
+            acting("action: drain, node: n1, for: 5s"),
+            acting("action: rollingRestart, workload: deployment/web"),
+            acting("action: deletePod, selector: app=web, until: {terminations: 5}"),
+        ] {
+            assert!(asked(&fine, None, false).is_ok(), "{fine}");
+        }
+    }
+
+    #[test]
+    fn extend_needs_gate_and_no_command() {
+        let fine = acting("action: deletePod, selector: app=web");
+        let error = |keys: &str, has_command| asked(keys, None, has_command).unwrap_err();
+        assert!(error(&fine, true).contains("a COMMAND may do something else"));
+        assert!(
+            error(&fine.replace("expect: {dropped: {max: 1%}}", "expect: {}"), false)
+                .contains("needs a gate")
+        );
+    }
+}

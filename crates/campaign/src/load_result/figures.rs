@@ -1,0 +1,163 @@
+//! The figures of the requests beyond their counts: latencies, bytes, statuses, each target, each second.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use crate::classes::ByClass;
+use rolldrop_explain::model::Percentiles;
+use rolldrop_load::{OfTarget, Recent, Second, Tally};
+use rolldrop_record::Outcome;
+
+/// The distribution of a time, in milliseconds.
+#[derive(Debug, Serialize)]
+pub(crate) struct Distribution {
+    pub(super) min: f64,
+    pub(super) p75: f64,
+    #[serde(flatten)]
+    pub(crate) percentiles: Percentiles,
+}
+
+impl Distribution {
+    /// Returns the distribution of values in nanoseconds.
+    pub(super) fn of_ns(ns: &Histogram<u64>) -> Self {
+        let min = if ns.is_empty() { 0.0 } else { ns.min() as f64 / 1e6 };
+        Self { min, p75: ns.value_at_quantile(0.75) as f64 / 1e6, percentiles: Percentiles::of_ns(ns) }
+    }
+
+    /// Returns the distribution of the values, if there are any.
+    fn of_some(ns: &Histogram<u64>) -> Option<Self> {
+        (!ns.is_empty()).then(|| Self::of_ns(ns))
+    }
+}
+
+/// Times of requests.
+#[derive(Debug, Serialize)]
+pub(crate) struct Latencies {
+    /// Time from the intended send time; `None` in a closed loop, which has no such time.
+    pub(crate) response: Option<Distribution>,
+    /// Time from the actual send time, as in result.json.
+    pub(crate) service: Distribution,
+    /// Time until a new connection was established; `None` if there was none.
+    pub(super) connect: Option<Distribution>,
+    /// Time of the TLS handshake after that.
+    pub(super) tls: Option<Distribution>,
+    /// Time from sending until the complete head of the answer had arrived.
+    pub(super) head: Option<Distribution>,
+}
+
+impl Latencies {
+    pub(super) fn new(tally: &Tally, is_closed_loop: bool) -> Self {
+        Self {
+            response: (!is_closed_loop).then(|| Distribution::of_ns(&tally.response_ns)),
+            service: Distribution::of_ns(&tally.service_ns),
+            connect: Distribution::of_some(&tally.parts.connect_ns),
+            tls: Distribution::of_some(&tally.parts.tls_ns),
+            head: Distribution::of_some(&tally.parts.head_ns),
+        }
+    }
+
+    /// Returns the distributions that have values, with their names.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (&'static str, &Distribution)> {
+        let Self { response, service, connect, tls, head } = self;
+        let service = (service.percentiles.n > 0).then_some(service);
+        let response = response.as_ref().filter(|response| response.percentiles.n > 0);
+        let parts = [("connect", connect.as_ref()), ("tls", tls.as_ref()), ("head", head.as_ref())];
+        let all = [("response", response), ("service", service)].into_iter().chain(parts);
+        all.filter_map(|(name, of)| Some((name, of?)))
+    }
+}
+
+/// Bytes of heads and bodies, inside TLS.
+#[derive(Debug, Serialize)]
+pub(super) struct Bytes {
+    pub(super) sent: u64,
+    pub(super) received: u64,
+    pub(super) sent_per_s: f64,
+    pub(super) received_per_s: f64,
+}
+
+impl Bytes {
+    pub(super) fn sum<'a>(of: impl Iterator<Item = &'a Self>) -> Self {
+        of.fold(Self { sent: 0, received: 0, sent_per_s: 0.0, received_per_s: 0.0 }, |all, one| Self {
+            sent: all.sent + one.sent,
+            received: all.received + one.received,
+            sent_per_s: all.sent_per_s + one.sent_per_s,
+            received_per_s: all.received_per_s + one.received_per_s,
+        })
+    }
+}
+
+/// The requests to one target.
+#[derive(Debug, Serialize)]
+pub(super) struct TargetFigures {
+    pub(super) name: String,
+    pub(super) total: u64,
+    #[serde(flatten)]
+    pub(super) by_class: ByClass,
+    by_outcome: BTreeMap<Outcome, u64>,
+    pub(super) statuses: BTreeMap<u16, u64>,
+    pub(super) bytes: Bytes,
+    pub(super) response_ms: Option<Distribution>,
+    pub(super) service_ms: Distribution,
+}
+
+impl TargetFigures {
+    pub(super) fn new(name: &str, of: &OfTarget, is_closed_loop: bool, duration_s: f64) -> Self {
+        let per_s = |n: u64| if duration_s > 0.0 { n as f64 / duration_s } else { 0.0 };
+        Self {
+            name: name.to_owned(),
+            total: of.outcomes.total(),
+            by_class: ByClass::of(&of.outcomes, &of.error_statuses),
+            by_outcome: of.outcomes.iter().collect(),
+            statuses: of.statuses.clone(),
+            bytes: Bytes {
+                sent: of.bytes_sent,
+                received: of.bytes_received,
+                sent_per_s: per_s(of.bytes_sent),
+                received_per_s: per_s(of.bytes_received),
+            },
+            response_ms: (!is_closed_loop).then(|| Distribution::of_ns(&of.response_ns)),
+            service_ms: Distribution::of_ns(&of.service_ns),
+        }
+    }
+}
+
+/// Requests that ended in one second of the counted part.
+#[derive(Debug, Serialize)]
+pub(super) struct SecondFigures {
+    /// Its number since `start`.
+    second: i64,
+    total: u64,
+    #[serde(flatten)]
+    by_class: ByClass,
+    bytes_received: u64,
+    response_ms: Option<Quantiles>,
+    service_ms: Option<Quantiles>,
+}
+
+#[derive(Debug, Serialize)]
+struct Quantiles {
+    p50: f64,
+    p99: f64,
+}
+
+impl Quantiles {
+    fn of(recent: Recent) -> Self {
+        Self { p50: recent.p50.as_secs_f64() * 1e3, p99: recent.p99.as_secs_f64() * 1e3 }
+    }
+}
+
+impl SecondFigures {
+    pub(super) fn new(second: &Second, is_closed_loop: bool) -> Self {
+        Self {
+            second: second.number,
+            total: second.outcomes.total(),
+            by_class: ByClass::of(&second.outcomes, &second.error_statuses),
+            bytes_received: second.bytes_received,
+            response_ms: second.response.filter(|_| !is_closed_loop).map(Quantiles::of),
+            service_ms: second.service.map(Quantiles::of),
+        }
+    }
+}

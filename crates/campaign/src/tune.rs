@@ -1,0 +1,194 @@
+//! The least preStop sleep that loses nothing, proven.
+//!
+//! Runs follow each other, each in a directory of its own, and each leaves the cluster as it found it: one with the
+//! present settings; one in which pods sleep long enough to see every window to its end, if something names the pods;
+//! and one with the chosen settings ([`tuner`]). [`rolldrop_judge::tune`] decides what follows from them.
+
+mod evidence;
+mod forecast;
+mod handover;
+mod limits;
+mod resume;
+mod state;
+mod steps;
+mod subject;
+mod tuner;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use evidence::{Asked, Means};
+pub use resume::{Verified, verified};
+use rolldrop_drive::Operator;
+use rolldrop_drive::coordinator::{GitOps, Plan};
+use rolldrop_drive::run::{self, Options, RunError, Source};
+use rolldrop_judge::tune::{Choice, Outcome, Tuning};
+use rolldrop_record::Clock;
+use rolldrop_report::TextOptions;
+pub use state::State;
+pub use steps::Disrupt;
+use steps::Steps;
+use subject::{Elsewhere, Subject};
+use tuner::Tuner;
+
+/// The confidence of what a tuning says.
+const CONFIDENCE: f64 = 0.95;
+const NO_NAMES: &str = "nothing names the pods that new connections went to";
+
+/// A tuning, as the user asks for it.
+pub struct Request<'a> {
+    /// The scenario and the cluster.
+    pub source: Source,
+    /// Settings of its runs.
+    pub options: Options,
+    /// Share of future rollouts, or ends of pods, that the sleep must cover.
+    pub coverage: f64,
+    /// Longest sleep to try.
+    pub max_sleep: Duration,
+    /// Action that ends pods, if the user names one.
+    pub disrupt: Option<Disrupt>,
+    /// Means of naming pods, if answers do not.
+    pub evidence: Option<Asked>,
+    /// True to prove also that one second less would lose requests.
+    pub tight: bool,
+    /// The most rollouts to make.
+    pub max_rollouts: Option<usize>,
+    /// Time that pods get when their node shuts down.
+    pub shutdown_budget: Option<Duration>,
+    /// Containers that get the sleep; none for those that serve.
+    pub containers: Vec<String>,
+    /// True if the sleep may be put in front of a hook.
+    pub prefix_hook: bool,
+    /// True if the grace period may become shorter.
+    pub shorten: bool,
+    /// True if the chosen settings stay in the cluster.
+    pub apply: bool,
+    /// Manifest of the workload, whose lines to change are printed.
+    pub file: Option<PathBuf>,
+    /// True to change nothing, and only plan.
+    pub dry_run: bool,
+    /// Directory of the tuning, if the user names one.
+    pub out: Option<PathBuf>,
+    /// Arguments of the command, which a resumed tuning uses again.
+    pub arguments: Vec<OsString>,
+    /// Prints a text for the user.
+    pub print: &'a dyn Fn(&str) -> io::Result<()>,
+    /// Form of the result in that text.
+    pub text: TextOptions,
+}
+
+/// End of a tuning.
+pub enum End {
+    /// No sleep helps the workload.
+    Futile,
+    /// Calls of one of its runs, which a dry run only plans.
+    Planned(Plan),
+    /// What the tuning has shown.
+    Tuned(Outcome),
+}
+
+impl Request<'_> {
+    fn print(&self, text: &str) -> Result<(), RunError> {
+        (self.print)(text).map_err(RunError::failed("failed to write to stdout"))
+    }
+
+    /// Tunes: anew, from the state of an earlier tuning, or only to prove again what one has chosen.
+    ///
+    /// # Errors
+    /// Fails if nothing could be measured.
+    pub async fn tune(
+        &self,
+        clock: Clock,
+        operator: &Operator,
+        resumed: Option<State>,
+        verified: Option<Choice>,
+    ) -> Result<End, RunError> {
+        if let (Some(state), Some(dir)) = (&resumed, &self.out) {
+            resume::put_back(self, state, dir, operator).await?;
+        }
+        let subject = Subject::find(self, &operator.interrupts).await?;
+        if let Some(controller) = subject.managed_by().filter(|_| self.options.gitops == GitOps::Refuse) {
+            return Err(RunError::Refused(handover::to_a_repository(&subject, controller, self.max_sleep)));
+        }
+        if let Some(why) = subject.why_no_sleep_helps() {
+            self.print(&format!("{why}\n"))?;
+            return Ok(End::Futile);
+        }
+        if self.apply && subject.is_own() {
+            let why =
+                "--apply needs an existing workload; this scenario deletes its own. Use the printed patch.";
+            return Err(RunError::Refused(why.to_owned()));
+        }
+        if let Some(state) = &resumed {
+            resume::check(state, &subject)?;
+        }
+        let out = self
+            .out
+            .clone()
+            .unwrap_or_else(|| run::default_out("rolldrop-tune", &subject.name(), clock.now()));
+        let mut steps = Steps { request: self, subject: &subject, out: &out, operator, clock, holder: None };
+        let takes = forecast::say(&steps, verified.is_some());
+        if self.dry_run {
+            return steps.dry_run().await.map(End::Planned);
+        }
+        forecast::ask(&steps, takes).await?;
+        let failed = || format!("failed to make {}", out.display());
+        std::fs::create_dir_all(&out).map_err(RunError::failed(failed()))?;
+        let cluster = subject.elsewhere().map(|Elsewhere { title, .. }| title.clone());
+        let state = match resumed {
+            Some(state) => state,
+            None => State::begin(&self.arguments, cluster, subject.object().clone())?,
+        };
+        let tenure = subject.hold(self, &operator.interrupts, (&out, clock)).await?;
+        steps.holder = tenure.as_ref().map(|tenure| tenure.run().to_owned());
+        let tuned = self.carry_out(&steps, state, verified).await;
+        if let Some(tenure) = tenure {
+            let released = tenure.end(operator.interrupts.abort.clone()).await;
+            let released = released.map_err(RunError::other)?;
+            released
+                .iter()
+                .filter(|undone| undone.is_left())
+                .for_each(|undone| operator.viewer.warn(&undone.to_string()));
+        }
+        tuned.map(End::Tuned)
+    }
+
+    /// Makes the runs, and says what follows from them.
+    async fn carry_out(
+        &self,
+        steps: &Steps<'_>,
+        state: State,
+        verified: Option<Choice>,
+    ) -> Result<Outcome, RunError> {
+        let tuner = Tuner::new(steps, state);
+        let tuning = match verified {
+            Some(chosen) => tuner.verify(chosen).await?,
+            None => tuner.tune().await?,
+        };
+        self.hand_over(steps, &tuning).await?;
+        Ok(tuning.outcome)
+    }
+
+    /// Writes and says what is found, and applies it if that is asked for.
+    async fn hand_over(&self, steps: &Steps<'_>, tuning: &Tuning) -> Result<(), RunError> {
+        let Steps { subject, out, operator, .. } = steps;
+        handover::write_report(out, tuning)?;
+        let chosen = tuning.chosen.as_ref().filter(|_| tuning.outcome.is_shown());
+        let basis = rolldrop_report::tuning_headline(tuning);
+        for file in chosen.map(|choice| handover::patches(subject, choice, &basis)).unwrap_or_default() {
+            handover::write(out, &file)?;
+        }
+        self.print(&rolldrop_report::tuning_text(tuning, &self.text))?;
+        if let (Some(path), Some(choice)) = (&self.file, chosen) {
+            self.print(&handover::lines(path, subject, choice)?)?;
+        }
+        if let (true, Some(choice)) = (self.apply, chosen) {
+            steps.apply(choice.settings).await?;
+        }
+        let patches = if chosen.is_some() { ", tune.md and the patches" } else { " and tune.md" };
+        operator.viewer.say(&format!("the runs{patches} are in {}", out.display()));
+        Ok(())
+    }
+}

@@ -1,0 +1,84 @@
+//! Means of naming the pods of new connections whose answers do not name them.
+
+use serde::{Deserialize, Serialize};
+
+use super::steps::Steps;
+use super::{NO_NAMES, Request};
+use rolldrop_drive::cluster::Cluster;
+use rolldrop_drive::run::{self, RunError};
+use rolldrop_scenario::{Loaded, Place};
+
+/// The evidence that the user asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Any that there is, once the first run has shown no names.
+    Any,
+    /// This one.
+    Means(Means),
+}
+
+/// Means of naming pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Means {
+    /// The recording proxy, beside each pod.
+    Sidecar,
+    /// The kernel of the node from which the load comes.
+    Conntrack,
+}
+
+impl Means {
+    /// Returns the means, if they are known before the first run.
+    pub(super) const fn of(asked: Option<Asked>) -> Option<Self> {
+        match asked {
+            Some(Asked::Means(means)) => Some(means),
+            Some(Asked::Any) | None => None,
+        }
+    }
+
+    /// Formats it as an override of a scenario's value.
+    pub(super) fn as_override(self) -> String {
+        match self {
+            Self::Sidecar => "sidecar.inject=true".to_owned(),
+            Self::Conntrack => "load.evidence=conntrack".to_owned(),
+        }
+    }
+}
+
+impl Steps<'_> {
+    /// Chooses the means of naming pods, says so, and continues only with consent.
+    ///
+    /// # Errors
+    /// Fails without consent, or if the cluster cannot be reached.
+    pub(super) async fn means(&self) -> Result<Means, RunError> {
+        let (means, what) = match self.why_no_conntrack().await? {
+            None => (Means::Conntrack, "the kernel's connection tracking here names them".to_owned()),
+            Some(why) => {
+                let what = "the sidecar names them: each run adds it to the pods, in the rollouts that it makes anyway";
+                (Means::Sidecar, format!("{what} (no connection tracking: {why})"))
+            }
+        };
+        self.operator.viewer.note(&format!("{}: from now on {what}", NO_NAMES));
+        if self.subject.elsewhere().is_some() && !self.request.options.yes {
+            run::confirm(self.operator).await?;
+        }
+        Ok(means)
+    }
+
+    /// Returns the reason why connection tracking would not name the pods, or would need more than this machine gives;
+    /// `None` if it would.
+    async fn why_no_conntrack(&self) -> Result<Option<String>, RunError> {
+        let Request { source, options, .. } = self.request;
+        let Loaded { scenario, cluster } = source.load(vec![Means::Conntrack.as_override()])?;
+        if scenario.targets.iter().any(|target| matches!(target.place, Place::Url(_))) {
+            return Ok(Some("what answers at a URL balances by itself".to_owned()));
+        }
+        let cluster = Cluster::connect(source.choice(cluster, self.out)).await;
+        let cluster = cluster.map_err(RunError::failed("failed to get a cluster"))?;
+        let interrupts = &self.operator.interrupts;
+        let caller = run::caller(&cluster, options.namespace.as_deref(), interrupts)?;
+        let refused = run::why_no_evidence(&scenario, &cluster, &caller, interrupts).await;
+        cluster.shut_down().await;
+        refused
+    }
+}

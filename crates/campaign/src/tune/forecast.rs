@@ -1,0 +1,418 @@
+//! Plan of a tuning and its duration: assumed before its first run, and measured by it.
+
+use std::time::Duration;
+
+use super::CONFIDENCE;
+use super::steps::{Disrupt, FIRST_LOOK, StepPlan, Steps};
+use super::subject::{Elsewhere, Subject};
+use rolldrop_drive::run::{self, Naming, RunError};
+use rolldrop_explain::RunResult;
+use rolldrop_explain::model::figures::{counted, len};
+use rolldrop_explain::model::{Mode, Termination};
+use rolldrop_judge::tune::{Names, Purpose, Strategy, Units};
+
+/// A tuning that takes longer asks first, also on the embedded cluster.
+const LONG: Duration = Duration::from_secs(30 * 60);
+/// Approximate time from one pod of a rollout to the next: on a real cluster, and on the embedded one.
+const EACH_POD: [Duration; 2] = [Duration::from_secs(4), Duration::from_millis(1500)];
+/// Approximate time from the end of a rollout's last pod, or of a deleted pod, to the next.
+const BETWEEN: Duration = Duration::from_secs(3);
+/// Approximate time of a run besides its terminations.
+const AROUND: Duration = Duration::from_secs(20);
+/// Approximate time of a look at the record: rows must be written first.
+const LOOK: Duration = Duration::from_secs(8);
+/// Time from the start of the load to the first rollout, in seconds.
+const BEFORE_FIRST_S: f64 = 3.0;
+/// The sleep that is assumed to be chosen, in seconds.
+const ASSUMED_SLEEP_S: u64 = 2;
+/// A pod is known to have left the rules this long after its end where nothing names it, about, in seconds.
+const KNOWN_AFTER_S: f64 = 0.4;
+
+/// Duration of rollouts (or deletions), and the units that they show.
+#[derive(Clone, Debug)]
+pub(super) struct Pace {
+    disrupt: Disrupt,
+    /// Time from one rollout to the next, with the sleep that is set.
+    each: Duration,
+    around: Duration,
+    set_s: u64,
+    /// Pods of a rollout.
+    pub(super) pods: usize,
+    /// Number of times that a rollout waits for pods to end.
+    waits: u32,
+    /// Times at which pods of a rollout begin to end, in seconds, sorted.
+    ends_s: Vec<f64>,
+    /// Units of a rollout whose pods have names, if that was seen.
+    named: Option<usize>,
+    /// True if each run changes the template and changes it back.
+    is_changed: bool,
+}
+
+/// A run of the plan.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leg {
+    pub(super) purpose: Purpose,
+    sleep_s: u64,
+    /// Rollouts, or deletions, that end pods for their windows.
+    pub(super) times: usize,
+    /// Pods that end in them.
+    pub(super) ended: usize,
+    pub(super) takes: Duration,
+}
+
+impl Pace {
+    /// Returns the pace that is assumed before anything is measured.
+    pub(super) fn assumed(subject: &Subject, disrupt: Disrupt) -> Self {
+        let [real, embedded] = EACH_POD;
+        let each_pod = if subject.elsewhere().is_some() { real } else { embedded };
+        let pods = usize::try_from(subject.rollout().pods).unwrap_or(usize::MAX).max(1);
+        let (at_once, waits_for_each) = match subject.rollout().strategy {
+            Strategy::Rolling { at_once } => (at_once, false),
+            Strategy::Recreate => (subject.rollout().pods, false),
+            Strategy::InPlace { at_once } => (at_once, true),
+        };
+        let steps = pods.div_ceil(usize::try_from(at_once).unwrap_or(usize::MAX).max(1));
+        let times = u32::try_from(steps).unwrap_or(u32::MAX);
+        let (each, waits) = match disrupt {
+            Disrupt::RollingRestart => (each_pod * times + BETWEEN, if waits_for_each { times } else { 1 }),
+            Disrupt::DeletePod => (each_pod + BETWEEN, 1),
+        };
+        Self {
+            disrupt,
+            each,
+            around: AROUND,
+            set_s: subject.settings().pre_stop_seconds,
+            pods,
+            waits,
+            ends_s: (0..steps).map(|step| step as f64 * each_pod.as_secs_f64()).collect(),
+            named: None,
+            is_changed: !subject.is_own(),
+        }
+    }
+
+    /// Returns the pace as shown by the first run, which took this long.
+    pub(super) fn measured(self, before: &RunResult, took: Duration) -> Self {
+        let in_mode = |t: &&Termination| t.mode == Mode::Rollout;
+        let mut ends_s: Vec<f64> = before.terminations.iter().filter(in_mode).map(|t| t.t0_s).collect();
+        ends_s.sort_by(f64::total_cmp);
+        let units = Units::of(before);
+        let times = match self.disrupt {
+            Disrupt::RollingRestart => units.rollouts,
+            Disrupt::DeletePod => before.terminations.len(),
+        };
+        if times == 0 {
+            return self;
+        }
+        // Rollouts last until the last pod was gone; the wait after that comes once per run.
+        let gone = |t: &Termination| t.t0_s + t.timeline.values().copied().fold(0.0, f64::max);
+        let lasted =
+            before.terminations.iter().map(gone).fold(BEFORE_FIRST_S + 1.0, f64::max) - BEFORE_FIRST_S;
+        let each = Duration::from_secs_f64(lasted / times as f64) + BETWEEN;
+        let around = took.saturating_sub(Duration::from_secs_f64(lasted));
+        let is_rollout = self.disrupt == Disrupt::RollingRestart;
+        // Behind a gateway the windows of an app that ends at once have no upper bound, so none of them ended apart. With
+        // a sleep they have one.
+        let is_bounded = |t: &Termination| t.windows.iter().all(|window| window.upper_s.is_some());
+        let shows_units = is_rollout && before.terminations.iter().filter(in_mode).all(is_bounded);
+        Self {
+            each,
+            around,
+            ends_s: if is_rollout { ends_s } else { self.ends_s },
+            named: shows_units.then_some((units.number / times).max(1)),
+            ..self
+        }
+    }
+
+    /// Returns the number of units that a rollout, or a deletion, shows if its pods sleep for that long. Without names,
+    /// pods count as separate if they begin to end after the one before is known to have left the rules: once it has
+    /// ended.
+    pub(super) fn units_of_each(&self, sleep_s: u64, names: Names) -> usize {
+        match (self.disrupt, names, self.named) {
+            (Disrupt::DeletePod, ..) => 1,
+            (_, Names::Known, Some(named)) => named,
+            (_, Names::Known, None) => self.ends_s.len().max(1),
+            (_, Names::Unknown, _) => {
+                let (mut number, mut known_s) = (0, f64::NEG_INFINITY);
+                for at in &self.ends_s {
+                    if *at > known_s {
+                        number += 1;
+                        known_s = at + sleep_s as f64 + KNOWN_AFTER_S;
+                    }
+                }
+                number.max(1)
+            }
+        }
+    }
+
+    /// Returns the time from one rollout with that sleep to the next.
+    fn each_with(&self, sleep_s: u64) -> Duration {
+        let longer = Duration::from_secs(sleep_s.saturating_sub(self.set_s)) * self.waits;
+        let shorter = Duration::from_secs(self.set_s.saturating_sub(sleep_s)) * self.waits;
+        (self.each + longer).saturating_sub(shorter)
+    }
+
+    /// Plans a run that is to have this many units.
+    pub(super) fn leg(&self, purpose: Purpose, (sleep_s, needed): (u64, usize), names: Names) -> Leg {
+        let times = needed.div_ceil(self.units_of_each(sleep_s, names));
+        let each_ends = if self.disrupt == Disrupt::DeletePod { 1 } else { self.pods };
+        let ended = times.saturating_mul(each_ends);
+        let measured = self.each_with(sleep_s).saturating_mul(u32::try_from(times).unwrap_or(u32::MAX));
+        let takes = measured + self.besides(purpose, sleep_s) + LOOK * looks(ended);
+        Leg { purpose, sleep_s, times, ended, takes }
+    }
+
+    /// Returns true if a run changes the template and changes it back.
+    fn changes(&self, purpose: Purpose) -> bool {
+        self.is_changed && purpose != Purpose::Before
+    }
+
+    /// Returns the time of a run besides its rollouts and its looks.
+    fn besides(&self, purpose: Purpose, sleep_s: u64) -> Duration {
+        let changes = match self.changes(purpose) {
+            true => self.each_with(sleep_s) + self.each_with(self.set_s),
+            false => Duration::ZERO,
+        };
+        self.around + changes
+    }
+
+    /// Counts the rollouts that a run makes in all.
+    fn rollouts_of(&self, leg: &Leg) -> usize {
+        let measured = if self.disrupt == Disrupt::DeletePod { 0 } else { leg.times };
+        measured + if self.changes(leg.purpose) { 2 } else { 0 }
+    }
+}
+
+/// Estimates the number of looks at a run before this many pods have ended: each round doubles their number.
+fn looks(ended: usize) -> u32 {
+    ended.div_ceil(FIRST_LOOK).next_power_of_two().ilog2() + 1
+}
+
+/// The runs that follow one another, if the first proof holds.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) legs: Vec<Leg>,
+    rollouts: usize,
+    pub(super) takes: Duration,
+}
+
+impl Steps<'_> {
+    /// Plans what follows the first run. `names` and the sleep to prove are those known by then.
+    pub(super) fn plan_after(&self, pace: &Pace, names: Names, sleep_s: Option<u64>) -> Plan {
+        let sleep_s = sleep_s.unwrap_or(ASSUMED_SLEEP_S.max(self.subject.settings().pre_stop_seconds));
+        let proof = self.plan_of_proof(pace, names, (sleep_s, (1.0 - CONFIDENCE) / 2.0));
+        if names == Names::Unknown {
+            return proof;
+        }
+        let first = self.subject.sleeps(self.request.max_sleep)[0];
+        let windows = self.windows(self.subject.wide(first)).needed;
+        Plan::of(pace.leg(Purpose::Windows, (first, windows), names), pace).then(proof)
+    }
+
+    /// Plans a proof of this sleep with this probability of error.
+    pub(super) fn plan_of_proof(&self, pace: &Pace, names: Names, (sleep_s, error): (u64, f64)) -> Plan {
+        let needed = self.proof(self.subject.settings(), error).needed;
+        Plan::of(pace.leg(Purpose::Proof, (sleep_s, needed), names), pace)
+    }
+
+    /// Plans a proof of this sleep whose first look shows that it is too short, and a proof of the next longer sleep.
+    fn plan_if_too_short(&self, pace: &Pace, names: Names, sleep_s: u64) -> Plan {
+        let seen = (FIRST_LOOK * pace.units_of_each(sleep_s, names)).div_ceil(pace.pods);
+        let too_short = Plan::of(pace.leg(Purpose::Proof, (sleep_s, seen), names), pace);
+        too_short.then(self.plan_of_proof(pace, names, ((2 * sleep_s).max(1), (1.0 - CONFIDENCE) / 4.0)))
+    }
+}
+
+impl Plan {
+    /// Makes the plan of one run.
+    fn of(leg: Leg, pace: &Pace) -> Self {
+        Self { rollouts: pace.rollouts_of(&leg), takes: leg.takes, legs: vec![leg] }
+    }
+
+    /// Appends the other plan to this one.
+    fn then(mut self, other: Self) -> Self {
+        self.legs.extend(other.legs);
+        Self { rollouts: self.rollouts + other.rollouts, takes: self.takes + other.takes, ..self }
+    }
+
+    /// Describes the runs.
+    fn in_words(&self, disrupt: Disrupt) -> String {
+        let acts = |times: usize| match disrupt {
+            Disrupt::RollingRestart => counted(len(times), "rollout"),
+            Disrupt::DeletePod => counted(len(times), "deletion"),
+        };
+        let words = self.legs.iter().map(|leg| match leg.purpose {
+            Purpose::Windows => {
+                format!("{} with a sleep of {} s, which show whole windows", acts(leg.times), leg.sleep_s)
+            }
+            _ => format!("{} with the chosen sleep, which prove it", acts(leg.times)),
+        });
+        words.collect::<Vec<_>>().join("; then ")
+    }
+
+    /// Returns its amount, in words.
+    fn amount(&self, is_own: bool) -> String {
+        let changes =
+            if is_own { "" } else { ", with those that change the pods' template and change it back" };
+        let minutes = counted(self.takes.as_secs().div_ceil(60).max(1), "minute");
+        format!("about {} and {minutes}{changes}", counted(len(self.rollouts), "rollout"))
+    }
+}
+
+/// Describes the plan and its duration.
+pub(super) fn say(steps: &Steps<'_>, is_verifying: bool) -> Duration {
+    let (subject, viewer, disrupt) = (steps.subject, &steps.operator.viewer, steps.disrupt());
+    let set = subject.settings();
+    viewer.say(&format!(
+        "tuning {}, container {}: a preStop sleep of {} s and a grace period of {} s are set",
+        subject.workload(),
+        subject.containers().join(" and "),
+        set.pre_stop_seconds,
+        set.termination_grace_period_seconds,
+    ));
+    subject.cautions().iter().for_each(|caution| viewer.warn(caution));
+    let pace = Pace::assumed(subject, disrupt);
+    let (named, unnamed) =
+        (steps.plan_after(&pace, Names::Known, None), steps.plan_after(&pace, Names::Unknown, None));
+    if is_verifying {
+        let plan = steps.plan_of_proof(&pace, Names::Unknown, (ASSUMED_SLEEP_S, 1.0 - CONFIDENCE));
+        viewer.say(&format!("{}; {}", plan.in_words(disrupt), plan.amount(subject.is_own())));
+        return plan.takes;
+    }
+    let first = steps.before();
+    let before = pace.leg(Purpose::Before, (set.pre_stop_seconds, first.needed), Names::Unknown);
+    if steps.has_names() {
+        viewer.say(&format!("first as it is; then {}", named.in_words(disrupt)));
+    } else {
+        viewer.say(&format!(
+            "first as it is; if that shows which pods answer, then {}; otherwise {}",
+            named.in_words(disrupt),
+            unnamed.in_words(disrupt)
+        ));
+    }
+    let too_short = steps.plan_if_too_short(&pace, Names::Unknown, ASSUMED_SLEEP_S);
+    let longest = if steps.has_names() || named.takes >= too_short.takes { named } else { too_short };
+    let plan = Plan::of(before, &pace).then(longest);
+    viewer.say(&format!(
+        "up to {}; the first run measures how long it takes here. A sleep that loses requests is followed by a longer one, \
+         and its proof. No run has more than {}",
+        plan.amount(subject.is_own()),
+        steps.most_in_words(&steps.proof(set, (1.0 - CONFIDENCE) / 2.0)),
+    ));
+    plan.takes
+}
+
+/// Describes what follows, as measured: if the first sleep that is proven holds, and if it does not.
+pub(super) fn say_again(steps: &Steps<'_>, plan: &Plan, (pace, names): (&Pace, Names)) {
+    let is_own = steps.subject.is_own();
+    let mut said = format!("as measured: {}; {}", plan.in_words(steps.disrupt()), plan.amount(is_own));
+    if let ([proof], Names::Unknown) = (&plan.legs[..], names) {
+        let longer = steps.plan_if_too_short(pace, names, proof.sleep_s);
+        said += &format!("; if a sleep of {} s is too short, {}", proof.sleep_s, longer.amount(is_own));
+    }
+    steps.operator.viewer.say(&said);
+}
+
+/// Continues only with consent.
+pub(super) async fn ask(steps: &Steps<'_>, takes: Duration) -> Result<(), RunError> {
+    let (subject, viewer) = (steps.subject, &steps.operator.viewer);
+    let elsewhere = subject.elsewhere();
+    if let Some(Elsewhere { title, flag, naming }) = elsewhere {
+        if *naming == Naming::Current {
+            let why =
+                format!("this would change a cluster that is not named: add {flag} if it is the right one");
+            return Err(RunError::Refused(why));
+        }
+        viewer.note(&format!("on {title}: each run changes {} and changes it back", subject.workload()));
+    }
+    if steps.request.options.yes || (elsewhere.is_none() && takes <= LONG) {
+        return Ok(());
+    }
+    run::confirm(steps.operator).await
+}
+
+/// Progress of a run, as its looks have seen it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Position {
+    /// Time since its load began.
+    pub(super) elapsed: Duration,
+    /// Approximate number of units that count so far, with those of interrupted parts.
+    pub(super) units: usize,
+    /// Units of these that it has shown itself.
+    pub(super) own: usize,
+}
+
+impl Pace {
+    /// Returns the remaining time of a run.
+    pub(super) fn left(&self, plan: StepPlan, names: Names, position: Position) -> Duration {
+        let sleep_s = plan.settings.pre_stop_seconds;
+        let missing = plan.needed.saturating_sub(position.units);
+        let leg = self.leg(plan.purpose, (sleep_s, plan.needed), names);
+        let rollouts = leg.takes.saturating_sub(self.besides(plan.purpose, sleep_s));
+        let expected = rollouts.mul_f64(missing as f64 / plan.needed.max(1) as f64);
+        // The further this run is, the more its own pace counts.
+        let seen = position.elapsed.div_f64(position.own.max(1) as f64).mul_f64(missing as f64);
+        let done = position.own.min(plan.needed) as f64 / plan.needed.max(1) as f64;
+        let after = self.besides(plan.purpose, sleep_s) / 2;
+        expected.mul_f64(1.0 - done) + seen.mul_f64(done) + after
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use rolldrop_explain::Analysed;
+    use rolldrop_record::RunDir;
+
+    fn pace(ends_s: &[f64]) -> Pace {
+        Pace {
+            disrupt: Disrupt::RollingRestart,
+            each: Duration::from_secs(10),
+            around: Duration::from_secs(20),
+            set_s: 0,
+            pods: ends_s.len(),
+            waits: 1,
+            ends_s: ends_s.to_vec(),
+            named: None,
+            is_changed: true,
+        }
+    }
+
+    #[test]
+    fn rollout_counts_staggered_ends_separately() {
+        let apart = pace(&[0.0, 3.0, 6.0]);
+        let units = |sleep_s| apart.units_of_each(sleep_s, Names::Unknown);
+        assert_eq!([units(2), units(4), units(9)], [3, 2, 1]);
+        assert_eq!(apart.units_of_each(9, Names::Known), 3, "names show when each left the rules");
+        assert_eq!(pace(&[0.0, 0.1, 0.2]).units_of_each(0, Names::Unknown), 1);
+        let deleted = Pace { disrupt: Disrupt::DeletePod, ..apart.clone() };
+        assert_eq!(deleted.units_of_each(0, Names::Known), 1);
+    }
+
+    #[test]
+    fn open_windows_predict_no_units() {
+        let run = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/reference/runs/gw-tr-1/run");
+        let (log, rows) = RunDir::open(Path::new(run)).unwrap().recorded().unwrap();
+        let before = Analysed::of(log, rows).unwrap().analysis.result;
+        assert!(before.terminations.iter().all(|t| t.windows[0].upper_s.is_none()), "{before:?}");
+        let measured = pace(&[0.0; 3]).measured(&before, Duration::from_secs(60));
+        assert_eq!(measured.units_of_each(10, Names::Known), before.terminations.len());
+    }
+
+    #[test]
+    fn leg_derives_rollouts_from_units() {
+        let apart = pace(&[0.0, 3.0, 6.0]);
+        let leg = apart.leg(Purpose::Proof, (2, 36), Names::Unknown);
+        assert_eq!((leg.times, leg.ended, apart.rollouts_of(&leg)), (12, 36, 14));
+        // 12 of 12 s, two of 12 and 10 s for the template, 20 s around it, three looks.
+        assert_eq!(leg.takes, Duration::from_secs(12 * 12 + 22 + 20 + 3 * 8));
+        let together = pace(&[0.0, 0.1, 0.2]).leg(Purpose::Proof, (2, 36), Names::Unknown);
+        assert_eq!(together.times, 36);
+    }
+
+    #[test]
+    fn looks_double_what_has_ended() {
+        assert_eq!([1, 10, 11, 36, 100].map(looks), [1, 1, 2, 3, 5]);
+    }
+}

@@ -1,0 +1,130 @@
+//! Results that a tuning hands over: patches, and the lines to change in the user's own manifest.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::subject::{Subject, ending_of};
+use rolldrop_drive::run::RunError;
+use rolldrop_judge::tune::{Choice, Tuning};
+use rolldrop_report::ReportFile;
+use rolldrop_sidecar::inject::ending::{Ending, set_ending_in};
+
+/// Writes a file into the tuning's directory.
+pub(super) fn write(out: &Path, file: &ReportFile) -> Result<(), RunError> {
+    let path = out.join(&file.path);
+    let failed = || format!("failed to write {}", path.display());
+    std::fs::write(&path, &file.bytes).map_err(RunError::failed(failed()))
+}
+
+/// Writes `tune.json`, `tune.md` and the picture.
+pub(super) fn write_report(out: &Path, tuning: &Tuning) -> Result<(), RunError> {
+    rolldrop_report::tuning(tuning).map_err(RunError::other)?.iter().try_for_each(|file| write(out, file))
+}
+
+/// Returns the chosen settings as patches: a strategic merge patch, and the same for kustomize. The first line of each
+/// states their basis.
+pub(super) fn patches(subject: &Subject, choice: &Choice, basis: &str) -> Vec<ReportFile> {
+    let patch = format!("# {basis}\n{}", strategic_merge(subject, ending_of(choice.settings)));
+    let file = |path: &str, text: String| ReportFile { path: path.to_owned(), bytes: text.into_bytes() };
+    let kustomization = format!(
+        "# In kustomization.yaml, beside patch.yaml. {basis}\npatches:\n  - path: patch.yaml\n    target: {{kind: {}, name: {}}}\n",
+        subject.object()["kind"].as_str().unwrap_or_default(),
+        subject.name(),
+    );
+    vec![file("patch.yaml", patch), file("kustomization.yaml", kustomization)]
+}
+
+fn strategic_merge(subject: &Subject, ending: Ending) -> String {
+    let object = subject.object();
+    let sleepers = subject.sleepers();
+    let container = |name: &String| {
+        let mut container =
+            json!({"name": name, "lifecycle": {"preStop": sleepers.hook_of(object, name, ending)}});
+        if let Some(delay) = sleepers.delay_of(object, name, ending) {
+            container["readinessProbe"] = json!({"initialDelaySeconds": delay});
+        }
+        container
+    };
+    let containers: Vec<Value> = sleepers.containers.iter().map(container).collect();
+    let mut spec = json!({"template": {"spec": {
+        "terminationGracePeriodSeconds": ending.grace_s,
+        "containers": containers,
+    }}});
+    if ending.min_ready_s > 0 {
+        spec["minReadySeconds"] = ending.min_ready_s.into();
+    }
+    let patch = json!({
+        "apiVersion": object["apiVersion"],
+        "kind": object["kind"],
+        "metadata": {"name": object["metadata"]["name"]},
+        "spec": spec,
+    });
+    serde_saphyr::to_string(&patch).unwrap_or_else(|_| patch.to_string())
+}
+
+/// Explains why a workload that a GitOps controller manages is not touched, and how to measure it all the same.
+pub(super) fn to_a_repository(subject: &Subject, controller: &str, max_sleep: Duration) -> String {
+    let (workload, name) = (subject.workload(), subject.name());
+    let patch = strategic_merge(subject, ending_of(subject.wide(max_sleep.as_secs())));
+    format!(
+        "{workload} is managed by {controller}, which would undo a change in mid-run, so nothing is touched. Commit this patch \
+         to its repository, so that pods sleep longer than any window lasts:\n\n{patch}\nThen measure rollouts that \
+         {controller} or you begin, with what begins one as COMMAND:\n\n  rolldrop run --target ... -- kubectl rollout \
+         restart {workload}\n\nIts recommendation is the sleep to commit, and the same run shows then whether {name} loses \
+         nothing. Or pause {controller}, and use --change-gitops."
+    )
+}
+
+/// Returns the lines of a manifest that the chosen settings change, with their numbers.
+pub(super) fn lines(path: &Path, subject: &Subject, choice: &Choice) -> Result<String, RunError> {
+    let failed = || format!("failed to read {}", path.display());
+    let text = std::fs::read_to_string(path).map_err(RunError::failed(failed()))?;
+    let changed =
+        set_ending_in(&path.display().to_string(), &text, subject.sleepers(), ending_of(choice.settings));
+    let failed = || format!("failed to set them in {}", path.display());
+    let changed = changed.map_err(RunError::failed(failed()))?;
+    let mut out = String::new();
+    for note in &changed.notes {
+        let _ = writeln!(out, "{}: {note}", path.display());
+    }
+    for (number, line) in new_lines(&text, &changed.text) {
+        let _ = writeln!(out, "{}:{number}: {line}", path.display());
+    }
+    Ok(out)
+}
+
+/// Returns the lines of a text that an earlier version does not have, with their numbers in the new one.
+fn new_lines<'a>(before: &str, after: &'a str) -> Vec<(usize, &'a str)> {
+    let mut old = before.lines().peekable();
+    let mut new = Vec::new();
+    for (number, line) in (1..).zip(after.lines()) {
+        let mut ahead = old.clone();
+        match ahead.position(|old| old == line) {
+            // Lines of the earlier version before it are gone.
+            Some(skipped) if skipped <= MOST_GONE => {
+                old.nth(skipped);
+            }
+            _ => new.push((number, line)),
+        }
+    }
+    new
+}
+
+/// Maximum number of lines in a row that an edit replaces.
+const MOST_GONE: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_lines_carry_line_numbers() {
+        let before = "a\nb\nseconds: 3\nc\n";
+        let after = "a\nb\nnew: 1\nseconds: 5\nc\n";
+        assert_eq!(new_lines(before, after), [(3, "new: 1"), (4, "seconds: 5")]);
+        assert!(new_lines(before, before).is_empty());
+    }
+}

@@ -1,0 +1,121 @@
+//! Resuming a tuning, and proving its choice again.
+
+use std::path::{Path, PathBuf};
+
+use super::Request;
+use super::state::State;
+use super::subject::{Subject, whose, workload};
+use rolldrop_drive::Operator;
+use rolldrop_drive::cluster::Cluster;
+use rolldrop_drive::coordinator::{Caller, LeftOvers, Since, changed_by_others};
+use rolldrop_drive::run::{self, RunError};
+use rolldrop_drive::viewer::Viewer;
+use rolldrop_judge::tune::{Choice, Tuning};
+use rolldrop_scenario::{Loaded, Scenario};
+use rolldrop_sidecar::inject::pod_labels;
+
+/// An earlier tuning, whose choice is to be proven again.
+pub struct Verified {
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// The directory in which it began.
+    pub directory: PathBuf,
+    /// The choice.
+    pub chosen: Choice,
+}
+
+/// Reads what a tuning has chosen.
+///
+/// # Errors
+/// Fails if the tuning has proven nothing.
+pub fn verified(tuning: &Path) -> Result<Verified, RunError> {
+    let state = State::read(tuning)?;
+    let path = tuning.join("tune.json");
+    let failed = || format!("failed to read {}", path.display());
+    let text = std::fs::read(&path).map_err(RunError::failed(failed()))?;
+    let found = serde_json::from_slice(&text);
+    let found: Tuning = found.map_err(RunError::failed(failed() + ": restore it, or tune anew"))?;
+    match found.chosen.filter(|_| found.outcome.is_shown()) {
+        Some(chosen) => Ok(Verified { arguments: state.arguments, directory: state.directory, chosen }),
+        None => Err(RunError::Refused(format!(
+            "the tuning in {} has proven nothing: continue with --resume, or tune anew",
+            tuning.display()
+        ))),
+    }
+}
+
+/// Puts back what a killed run of the tuning had changed.
+///
+/// # Errors
+/// Fails if the workload is neither as the tuning found it nor as it set it: then nothing is changed.
+pub(super) async fn put_back(
+    request: &Request<'_>,
+    state: &State,
+    out: &Path,
+    operator: &Operator,
+) -> Result<(), RunError> {
+    let left = LeftOvers::in_dir(out).map_err(RunError::other)?;
+    if left.cluster().is_none() {
+        return Ok(());
+    }
+    let Loaded { scenario, cluster } = request.source.load(Vec::new())?;
+    let cluster = Cluster::connect(request.source.choice(cluster, out)).await;
+    let cluster = cluster.map_err(RunError::failed("failed to get a cluster"))?;
+    let caller = run::caller(&cluster, request.options.namespace.as_deref(), &operator.interrupts)?;
+    let put = put_back_by(&caller, (state, &scenario), left, (out, &*operator.viewer)).await;
+    cluster.shut_down().await;
+    put
+}
+
+async fn put_back_by(
+    caller: &Caller,
+    (state, scenario): (&State, &Scenario),
+    left: LeftOvers,
+    (out, viewer): (&Path, &dyn Viewer),
+) -> Result<(), RunError> {
+    let is_own = scenario.manifests.iter().any(|object| pod_labels(object).is_some());
+    if !is_own {
+        let objects = caller.behind(&whose(scenario)).await?;
+        if let Since::Changed { what } = left.since(&state.object, workload(&objects, scenario)?) {
+            return Err(differs(state, &what.join("; ")));
+        }
+    }
+    viewer.say("putting back what the killed run had changed");
+    let all = left.undo(caller).await.map_err(RunError::other)?;
+    all.iter().for_each(|undone| viewer.say(&undone.to_string()));
+    if let Err(not_yet) = caller.await_effect(&all, |what: &str| viewer.say(what)).await {
+        return Err(RunError::Refused(format!("{not_yet}: resume later")));
+    }
+    if let Some(left) = all.iter().find(|undone| undone.is_left()) {
+        let out = out.display();
+        let why = format!("not everything could be put back ({left}): use rolldrop cleanup {out}");
+        return Err(RunError::Refused(why));
+    }
+    Ok(())
+}
+
+fn differs(state: &State, what: &str) -> RunError {
+    RunError::Refused(format!(
+        "{} {} is neither as the tuning found it nor as it set it: somebody has changed it since ({what}). Nothing is \
+         changed. Begin a new tuning",
+        state.object["kind"].as_str().unwrap_or("the workload").to_lowercase(),
+        state.object["metadata"]["name"].as_str().unwrap_or_default(),
+    ))
+}
+
+/// Checks that the workload is as the tuning found it.
+pub(super) fn check(state: &State, subject: &Subject) -> Result<(), RunError> {
+    let found = subject.elsewhere().map(|elsewhere| elsewhere.title.as_str());
+    if found != state.cluster.as_deref() {
+        return Err(RunError::Refused(format!(
+            "the tuning was on {}, and this is {}: name its cluster",
+            state.cluster.as_deref().unwrap_or("the embedded cluster"),
+            found.unwrap_or("the embedded cluster")
+        )));
+    }
+    let changed = || changed_by_others(&state.object, subject.object());
+    match (!subject.is_own()).then(changed).flatten() {
+        Some(what) => Err(differs(state, &what)),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,156 @@
+//! `state.json` of a tuning: what `--resume` needs, written and synced before and after each run.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::steps::StepPlan;
+use crate::analysis;
+use rolldrop_drive::run::RunError;
+use rolldrop_explain::RunResult;
+use rolldrop_judge::tune::Step;
+use rolldrop_record::{RunDir, run_dir};
+
+const FILE: &str = "state.json";
+/// The version of its format.
+const VERSION: u32 = 1;
+
+/// The contents of `state.json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct State {
+    version: u32,
+    /// The arguments after `rolldrop tune`.
+    pub arguments: Vec<String>,
+    /// The directory in which it began: paths of arguments are relative to it.
+    pub directory: PathBuf,
+    /// The cluster and its namespace; `None` if the cluster ends with each run.
+    pub(super) cluster: Option<String>,
+    /// The workload as it was found.
+    pub(super) object: Value,
+    /// The runs, in order.
+    pub(super) runs: Vec<Run>,
+}
+
+/// One run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Run {
+    /// Name of its directory below the tuning's.
+    pub(super) name: String,
+    pub(super) plan: StepPlan,
+    /// Figures that it has shown; `None` while it lasts, and if it has shown nothing.
+    pub(super) step: Option<Step>,
+    /// True if it came to its end.
+    pub(super) is_whole: bool,
+    pub(super) took: Duration,
+    /// Reason why it ended before it had what it needs.
+    pub(super) gave_up: Option<String>,
+}
+
+impl State {
+    /// Returns the state of a tuning that begins.
+    pub(super) fn begin(
+        arguments: &[OsString],
+        cluster: Option<String>,
+        object: Value,
+    ) -> Result<Self, RunError> {
+        let arguments = arguments.iter().cloned().map(OsString::into_string).collect::<Result<_, _>>();
+        let Ok(arguments) = arguments else {
+            let why = "an argument is not UTF-8, so it cannot be kept for --resume";
+            return Err(RunError::Refused(why.to_owned()));
+        };
+        let directory = std::env::current_dir();
+        let directory = directory.map_err(RunError::failed("failed to find the current directory"))?;
+        Ok(Self { version: VERSION, arguments, directory, cluster, object, runs: Vec::new() })
+    }
+
+    /// Reads the state of a tuning.
+    ///
+    /// # Errors
+    /// Fails if there is none, or it is of another version.
+    pub fn read(tuning: &Path) -> Result<Self, RunError> {
+        let path = tuning.join(FILE);
+        let failed = |remedy: &str| format!("failed to read {}: {remedy}", path.display());
+        let text = std::fs::read(&path);
+        let text = text.map_err(RunError::failed(failed("name a directory that rolldrop tune made")))?;
+        let state = serde_json::from_slice(&text);
+        let state: Self = state.map_err(RunError::failed(failed("restore it, or begin anew")))?;
+        if state.version != VERSION {
+            let (path, version) = (path.display(), state.version);
+            let why = format!("{path} is of version {version}, and this program reads {VERSION}");
+            return Err(RunError::Refused(why));
+        }
+        Ok(state)
+    }
+
+    /// Writes it to the disk, whole or not at all.
+    pub(super) fn write(&self, tuning: &Path) -> Result<(), RunError> {
+        let text = serde_json::to_vec_pretty(self).map_err(RunError::failed("failed to write the state"))?;
+        let sync = |file: &mut std::io::BufWriter<File>| {
+            std::io::Write::write_all(file, &text)?;
+            std::io::Write::flush(file)?;
+            file.get_ref().sync_all()
+        };
+        run_dir::write_file_with(tuning, FILE, sync)?;
+        // Also syncs the directory, which has the new name.
+        let synced = File::open(tuning).and_then(|dir| dir.sync_all());
+        synced.map_err(RunError::failed("failed to sync the tuning's directory"))
+    }
+}
+
+impl Run {
+    /// Returns the record of a run that begins.
+    pub(super) fn begin(name: String, plan: StepPlan) -> Self {
+        Self { name, plan, step: None, is_whole: false, took: Duration::ZERO, gave_up: None }
+    }
+
+    /// Returns the result and the figures of a run that is over; `None` if nothing was measured.
+    ///
+    /// # Errors
+    /// Fails if the run was whole, and is no longer readable.
+    pub(super) fn shown(&self, tuning: &Path) -> Result<Option<(RunResult, Step)>, RunError> {
+        let dir = tuning.join(&self.name);
+        if let (Some(step), Ok(text)) = (&self.step, std::fs::read(dir.join("result.json"))) {
+            let failed = || format!("failed to read the result in {}", dir.display());
+            let result = serde_json::from_slice(&text).map_err(RunError::failed(failed()))?;
+            return Ok(Some((result, step.clone())));
+        }
+        match RunDir::open(&dir).map_err(RunError::from).and_then(|dir| analysis::report(&dir)) {
+            Ok(analysis) => {
+                let step = Step::of(
+                    self.plan.purpose,
+                    &self.name,
+                    self.plan.settings,
+                    (&analysis.result, &analysis.lost),
+                );
+                Ok(Some((analysis.result, step)))
+            }
+            Err(error) if self.is_whole => Err(error),
+            // It was killed before its load began.
+            Err(_) => Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_survives_write_and_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let state =
+            State::begin(&["web".into()], Some("staging, namespace shop".into()), Value::Null).unwrap();
+        state.write(dir.path()).unwrap();
+        let read = State::read(dir.path()).unwrap();
+        assert_eq!((read.arguments, read.directory), (state.arguments.clone(), state.directory.clone()));
+        let other = State { version: 9, ..state };
+        other.write(dir.path()).unwrap();
+        assert!(State::read(dir.path()).unwrap_err().to_string().contains("is of version 9"));
+        let none = State::read(&dir.path().join("x")).unwrap_err().to_string();
+        assert!(none.contains("name a directory that rolldrop tune made"), "{none}");
+    }
+}

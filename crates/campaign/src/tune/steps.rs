@@ -1,0 +1,458 @@
+//! The runs of a tuning.
+
+use std::cell::{Cell, RefCell};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
+use serde::{Deserialize, Serialize};
+
+use super::evidence::Means;
+use super::forecast::{Pace, Plan, Position};
+use super::subject::{Subject, ending_of, whose};
+use super::{CONFIDENCE, Request};
+use crate::analysis;
+use crate::gate_looks;
+use rolldrop_drive::Operator;
+use rolldrop_drive::cluster::Cluster;
+use rolldrop_drive::coordinator::{LiveChanges, Plan as Calls};
+use rolldrop_drive::embedded::lab;
+use rolldrop_drive::run::{self, Consent, Coverage, Covering, Extras, Job, Look, RunError, SoFar};
+use rolldrop_explain::model::figures::{counted, len};
+use rolldrop_explain::model::{Analysis, Verdict};
+use rolldrop_explain::{RunResult, windows_needed};
+use rolldrop_judge::tune::{Names, Purpose, Settings, Unit, Units, is_outlasted, refuted};
+use rolldrop_record::{Clock, Policy, RoundsEnd, RunDir};
+use rolldrop_scenario::{ClusterChoice, Loaded};
+use rolldrop_sidecar::inject::ending::set_ending;
+
+/// The most rounds of a run.
+const MOST_ROUNDS: usize = 12;
+/// The longest that a run may take, however long it is expected to.
+const LONGEST: Duration = Duration::from_secs(3 * 3600);
+/// The least of these bounds.
+const LEAST_BOUND: Duration = Duration::from_secs(15 * 60);
+/// Pods that end before the first look at a run.
+pub(super) const FIRST_LOOK: usize = 10;
+/// Number of pods to delete, one at a time, to see what the present settings lose.
+const DELETED_BEFORE: usize = 3;
+/// Rollouts of a run beyond those that it needs if each shows one unit: one in which no pod is seen to end shows none.
+const SPARE: usize = 2;
+
+/// The way in which pods are ended while they are measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Disrupt {
+    /// The workload replaces its pods, again and again.
+    #[default]
+    RollingRestart,
+    /// Pods are deleted, one at a time. That shows nothing for rollouts.
+    DeletePod,
+}
+
+/// One run.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct StepPlan {
+    pub(super) purpose: Purpose,
+    pub(super) settings: Settings,
+    disrupt: Disrupt,
+    /// Means of naming the pods, if answers do not name them.
+    pub(super) means: Option<Means>,
+    /// Number of units it must have.
+    pub(super) needed: usize,
+    confidence: f64,
+}
+
+impl StepPlan {
+    /// Returns true if both are the same run.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let key = |plan: &Self| (plan.purpose, plan.settings, plan.disrupt, plan.means, plan.needed);
+        key(self) == key(other)
+    }
+}
+
+/// Context that all runs of a tuning share.
+pub(super) struct Steps<'a> {
+    pub(super) request: &'a Request<'a>,
+    pub(super) subject: &'a Subject,
+    pub(super) out: &'a Path,
+    pub(super) operator: &'a Operator,
+    pub(super) clock: Clock,
+    /// The name under which the tuning uses the workload, once it does.
+    pub(super) holder: Option<String>,
+}
+
+/// A run that is over.
+pub(super) struct Ended {
+    pub(super) analysis: Analysis,
+    pub(super) is_interrupted: bool,
+    pub(super) took: Duration,
+    /// Reason why it ended before it had what it needs, if its bound ended it.
+    pub(super) gave_up: Option<String>,
+}
+
+/// Facts about the remaining way while a run lasts.
+#[derive(Clone, Debug)]
+pub(super) struct Outlook {
+    pub(super) pace: Pace,
+    pub(super) names: Names,
+    /// Runs that follow if it shows what it is to show.
+    pub(super) later: Duration,
+    /// The most rollouts that the run may make.
+    pub(super) most_rollouts: Option<usize>,
+    /// Units of the parts of this run that were interrupted.
+    pub(super) before: Option<Units>,
+}
+
+impl Outlook {
+    /// Returns the number of units that interrupted parts have shown.
+    fn counted(&self) -> usize {
+        self.before.map_or(0, |before| before.number)
+    }
+}
+
+impl Steps<'_> {
+    pub(super) fn disrupt(&self) -> Disrupt {
+        self.request.disrupt.unwrap_or_default()
+    }
+
+    /// Returns true if the user says that something names the pods.
+    pub(super) fn has_names(&self) -> bool {
+        self.request.evidence.is_some()
+    }
+
+    /// Plans the run that shows what the present settings lose.
+    pub(super) fn before(&self) -> StepPlan {
+        let needed = if self.disrupt() == Disrupt::DeletePod { DELETED_BEFORE } else { 1 };
+        let plan = self.plan(Purpose::Before, self.subject.settings(), 1.0 - CONFIDENCE);
+        StepPlan { needed, ..plan }
+    }
+
+    /// Plans the run that shows the whole windows.
+    pub(super) fn windows(&self, settings: Settings) -> StepPlan {
+        self.plan(Purpose::Windows, settings, 1.0 - CONFIDENCE)
+    }
+
+    /// Plans a run that shows, with at most this error, whether settings hold.
+    pub(super) fn proof(&self, settings: Settings, error: f64) -> StepPlan {
+        self.plan(Purpose::Proof, settings, error)
+    }
+
+    fn plan(&self, purpose: Purpose, settings: Settings, error: f64) -> StepPlan {
+        let confidence = 1.0 - error;
+        StepPlan {
+            purpose,
+            settings,
+            disrupt: self.disrupt(),
+            means: Means::of(self.request.evidence),
+            needed: windows_needed(self.request.coverage, confidence),
+            confidence,
+        }
+    }
+
+    /// Describes the maximum number of rollouts, or deletions, of a run: as many as it needs if each shows one unit.
+    pub(super) fn most_in_words(&self, plan: &StepPlan) -> String {
+        let most = len(plan.needed + SPARE);
+        match plan.disrupt {
+            Disrupt::RollingRestart => counted(most, "rollout"),
+            Disrupt::DeletePod => counted(most, "deletion"),
+        }
+    }
+
+    /// Counts the rollouts that a run makes to change the template and to change it back.
+    pub(super) fn rollouts_of_changes(&self, plan: &StepPlan) -> usize {
+        let is_as_set = plan.settings == self.subject.settings() && plan.means != Some(Means::Sidecar);
+        if self.subject.is_own() || is_as_set { 0 } else { 2 }
+    }
+
+    /// Returns the longest time that a run may take.
+    fn bound(plan: StepPlan, outlook: &Outlook) -> Duration {
+        let leg =
+            outlook.pace.leg(plan.purpose, (plan.settings.pre_stop_seconds, plan.needed), outlook.names);
+        (leg.takes * 3).clamp(LEAST_BOUND, LONGEST)
+    }
+
+    /// Returns the disruption that ends the pods, in the scenario's form, until this many have ended.
+    fn disruption(&self, plan: StepPlan, ended: usize) -> String {
+        let until = format!("until: {{terminations: {ended}}}");
+        match plan.disrupt {
+            Disrupt::RollingRestart => {
+                format!("{{at: 3s, action: rollingRestart, workload: {}, {until}}}", self.subject.workload())
+            }
+            Disrupt::DeletePod => {
+                let selector = self.subject.selector();
+                format!(
+                    "{{at: 3s, action: deletePod, selector: {selector:?}, count: 1, order: random, {until}}}"
+                )
+            }
+        }
+    }
+
+    /// Makes the job of a run, and returns the cluster that the scenario names.
+    fn job<'a>(
+        &'a self,
+        plan: StepPlan,
+        (first, length): (usize, Duration),
+        watched: Watched<'a>,
+    ) -> Result<(Job<'a>, Option<ClusterChoice<lab::Config>>), RunError> {
+        let Self { request, subject, operator, .. } = self;
+        let StepPlan { purpose, settings, .. } = plan;
+        let disruptions = format!("disruptions=[{}]", self.disruption(plan, first));
+        let length = format!("load.duration={}s", length.as_secs());
+        let mut further = vec![disruptions, length, "expect={}".to_owned()];
+        further.extend(plan.means.map(Means::as_override));
+        let Loaded { mut scenario, cluster } = request.source.load(further)?;
+        if subject.is_own() {
+            set_ending(&mut scenario.manifests, subject.sleepers(), ending_of(settings))?;
+        }
+        let covering = watched.look.filter(|_| purpose != Purpose::Before);
+        let extras = Extras {
+            policy: Policy { coverage: request.coverage, confidence: plan.confidence, margin_s: 0 },
+            covering: covering.map(|look| Covering { most_rounds: MOST_ROUNDS, look }),
+            told: watched.told,
+            holder: self.holder.as_deref(),
+            ending: (!subject.is_own()).then(|| (subject.sleepers(), ending_of(settings))),
+            ..Extras::default()
+        };
+        // The user has consented to the whole tuning.
+        let job = Job::new(scenario, &request.options, Consent::Given, extras, &*operator.viewer)?;
+        Ok((job, cluster))
+    }
+
+    /// Plans each call of the API server that the run that shows the windows would make. The others make the same.
+    pub(super) async fn dry_run(&self) -> Result<Calls, RunError> {
+        let Self { request, subject, operator, .. } = self;
+        let first = subject.sleeps(request.max_sleep)[0];
+        let plan = self.windows(subject.wide(first));
+        let (job, cluster) = self.job(plan, (FIRST_LOOK, LEAST_BOUND), Watched::default())?;
+        job.dry_run(|logs| request.source.choice(cluster, logs), operator).await
+    }
+
+    /// Makes a run in a directory of this name.
+    pub(super) async fn run(&self, plan: StepPlan, name: &str, outlook: Outlook) -> Result<Ended, RunError> {
+        let Self { request, operator, .. } = self;
+        if let Some(what) = self.subject.changed_since(request, &operator.interrupts).await? {
+            return Err(RunError::Refused(format!(
+                "others changed {what} of {} since the tuning began (an autoscaler, or another rollout): keep them away, \
+                 and continue with rolldrop tune --resume {}",
+                self.subject.workload(),
+                self.out.display()
+            )));
+        }
+        let began = Instant::now();
+        let sleep_s = plan.settings.pre_stop_seconds;
+        let needed = plan.needed.saturating_sub(outlook.counted()).max(1);
+        let leg = outlook.pace.leg(plan.purpose, (sleep_s, needed), outlook.names);
+        let seen = outlook.before.map(|before| format!(", after {} already", before.in_words()));
+        operator.viewer.say(&format!(
+            "{name}: a preStop sleep of {sleep_s} s, about {}{}",
+            counted(len(leg.ended.max(needed)), "termination"),
+            seen.unwrap_or_default()
+        ));
+        let out = self.out.join(name);
+        let run_dir = RunDir::create(&out).map_err(RunError::failed("failed to make the run directory"))?;
+        let bound = Self::bound(plan, &outlook);
+        let watch = Watch::new(plan, name, outlook, bound);
+        let told = |ended| watch.in_words(ended);
+        let watched = Watched { told: Some(&told), look: Some(&watch) };
+        let first = if plan.purpose == Purpose::Before { plan.needed } else { leg.ended.min(FIRST_LOOK) };
+        let first = first.min(watch.most_ended(0, 0)).max(1);
+        let (job, cluster) = self.job(plan, (first, bound), watched)?;
+        let choice = request.source.choice(cluster, &out);
+        let measured = job.carry_out(choice, &run_dir, self.clock, operator).await;
+        let is_interrupted = measured.inspect_err(|_| run_dir.discard_if_empty())?;
+        let analysis = analysis::report(&run_dir)?;
+        let (result, took) = (&analysis.result, began.elapsed());
+        operator.viewer.say(&format!(
+            "{name}: {} of {} requests lost in {} ({}), {:.0} s",
+            result.requests.lost(),
+            result.requests.total,
+            counted(len(result.terminations.len()), "termination"),
+            Units::of(result).in_words(),
+            took.as_secs_f64()
+        ));
+        Ok(Ended { is_interrupted, took, gave_up: watch.gave_up.take(), analysis })
+    }
+
+    /// Returns the time that follows a run of this purpose, if it shows what it is to show.
+    pub(super) fn later(&self, purpose: Purpose, plan: &Plan) -> Duration {
+        let follows = |leg: &&super::forecast::Leg| match purpose {
+            Purpose::Before => true,
+            Purpose::Windows => leg.purpose == Purpose::Proof,
+            Purpose::Proof => false,
+        };
+        plan.legs.iter().filter(follows).map(|leg| leg.takes).sum()
+    }
+
+    /// Sets the chosen settings in the cluster, and leaves them there.
+    pub(super) async fn apply(&self, settings: Settings) -> Result<(), RunError> {
+        let Self { request, subject, operator, .. } = self;
+        let Request { source, options, .. } = request;
+        let Loaded { scenario, cluster } = source.load(Vec::new())?;
+        let cluster = Cluster::connect(source.choice(cluster, self.out)).await?;
+        let caller = run::caller(&cluster, options.namespace.as_deref(), &operator.interrupts)?;
+        let ending = Some((subject.sleepers(), ending_of(settings)));
+        let changes = LiveChanges { whose: whose(&scenario), sidecar: None, ending, gitops: options.gitops };
+        let changed = caller.leave(&changes).await?;
+        changed.iter().for_each(|title| operator.viewer.say(&format!("{title} has the chosen settings now")));
+        cluster.shut_down().await;
+        Ok(())
+    }
+}
+
+/// Observer of a run while it lasts.
+#[derive(Clone, Copy, Default)]
+struct Watched<'a> {
+    /// Describes the progress of the run, given the number of pods that have ended.
+    told: Option<&'a dyn Fn(usize) -> String>,
+    /// Judges the record so far.
+    look: Option<&'a dyn Look<Coverage>>,
+}
+
+/// Watches one run: how far it is, and when it ends.
+struct Watch<'a> {
+    plan: StepPlan,
+    name: &'a str,
+    outlook: Outlook,
+    /// Longest time that it may take.
+    longest: Duration,
+    /// Time its load began.
+    began: Cell<Option<Instant>>,
+    /// Pods that had ended by then: those of the change of the template.
+    ended_before: Cell<Option<usize>>,
+    /// The last look: pods that had ended, and units.
+    seen: RefCell<Option<(usize, Units)>>,
+    gave_up: Cell<Option<String>>,
+}
+
+impl Look<Coverage> for Watch<'_> {
+    fn look(&self, so_far: SoFar) -> LocalBoxFuture<'_, Result<Option<Coverage>, RunError>> {
+        async { Ok(gate_looks::result_of(so_far).await?.map(|result| self.coverage(&result))) }.boxed_local()
+    }
+}
+
+impl<'a> Watch<'a> {
+    fn new(plan: StepPlan, name: &'a str, outlook: Outlook, longest: Duration) -> Self {
+        let (began, ended_before) = (Cell::default(), Cell::default());
+        let (seen, gave_up) = (RefCell::default(), Cell::default());
+        Self { plan, name, outlook, longest, began, ended_before, seen, gave_up }
+    }
+
+    /// Returns the time since the load began.
+    fn elapsed(&self) -> Duration {
+        let began = self.began.get().unwrap_or_else(Instant::now);
+        self.began.set(Some(began));
+        began.elapsed()
+    }
+
+    /// Estimates the units of this many ended pods, by the share that the last look saw.
+    fn units_of(&self, ended: usize) -> usize {
+        let Outlook { pace, names, .. } = &self.outlook;
+        let (seen_ended, seen) = match *self.seen.borrow() {
+            Some((seen_ended @ 1.., units)) if units.number > 0 => (seen_ended, units.number),
+            _ => {
+                let each = pace.units_of_each(self.plan.settings.pre_stop_seconds, *names);
+                let ends = if self.plan.disrupt == Disrupt::DeletePod { 1 } else { pace.pods };
+                return ended * each / ends;
+            }
+        };
+        seen + ended.saturating_sub(seen_ended) * seen / seen_ended
+    }
+
+    /// Returns the progress of the run, and the time at which the tuning ends if its next proof holds.
+    fn in_words(&self, ended_in_all: usize) -> String {
+        let before = self.ended_before.get().unwrap_or(ended_in_all);
+        self.ended_before.set(Some(before));
+        let ended = ended_in_all.saturating_sub(before);
+        let Self { plan, name, outlook, .. } = self;
+        let own = self.units_of(ended);
+        let units = (own + outlook.counted()).min(plan.needed);
+        let position = Position { elapsed: self.elapsed(), units, own };
+        let left = outlook.pace.left(*plan, outlook.names, position) + outlook.later;
+        let minutes = (left.as_secs_f64() / 60.0).ceil().max(1.0);
+        let done = match (plan.purpose, *self.seen.borrow()) {
+            (Purpose::Before, _) => counted(len(ended), "termination"),
+            (_, None) => format!("about {units} of {} units", plan.needed),
+            (_, Some((_, seen))) => {
+                format!("about {units} of {}", self.with_before(seen).unit.counted(plan.needed))
+            }
+        };
+        format!("{name}: {done}, about {minutes:.0} min left")
+    }
+
+    /// Returns the number of further pods that may end by the bound of rollouts.
+    fn most_ended(&self, rollouts: usize, ended: usize) -> usize {
+        let needed = self.plan.needed + SPARE;
+        match self.plan.disrupt {
+            Disrupt::DeletePod => needed.saturating_sub(ended),
+            Disrupt::RollingRestart => {
+                let most = self.outlook.most_rollouts.map_or(needed, |most| most.min(needed));
+                most.saturating_sub(rollouts).saturating_mul(self.outlook.pace.pods)
+            }
+        }
+    }
+
+    /// Decides by a result so far whether more pods are to end.
+    fn coverage(&self, result: &RunResult) -> Coverage {
+        if let Verdict::Invalid { why } = &result.verdict {
+            return Coverage::Invalid(format!("the measurement is invalid: {}", why.join("; ")));
+        }
+        let plan = self.plan;
+        let (own, ended) = (Units::of(result), result.terminations.len());
+        *self.seen.borrow_mut() = Some((ended, own));
+        let units = self.with_before(own);
+        let missing = plan.needed.saturating_sub(units.number);
+        let said = format!("{}, {} to go", units.in_words(), units.unit.counted(missing));
+        let next = match self.why_over(result, own) {
+            Some((how, why)) => {
+                if how == RoundsEnd::MostRounds {
+                    self.gave_up.set(Some(why.clone()));
+                }
+                Err((how, why))
+            }
+            None => Ok(own.ends_for(missing, ended).min(self.most_ended(own.rollouts, ended))),
+        };
+        Coverage::Counted { terminations: ended, counted: units.number, needed: plan.needed, said, next }
+    }
+
+    /// Returns these units, and those of the parts of the run that were interrupted.
+    fn with_before(&self, own: Units) -> Units {
+        self.outlook.before.map_or(own, |before| before.and(own))
+    }
+
+    /// Returns the reason why no more pods are to end; `None` if more are.
+    fn why_over(&self, result: &RunResult, own: Units) -> Option<(RoundsEnd, String)> {
+        let Self { plan, outlook, .. } = self;
+        let units = self.with_before(own);
+        let (sleep_s, ended) = (plan.settings.pre_stop_seconds, result.terminations.len());
+        if plan.purpose == Purpose::Windows && is_outlasted(result, sleep_s) {
+            let why = format!("a window lasted as long as one can be seen, {sleep_s} s");
+            return Some((RoundsEnd::Outlasted, why));
+        }
+        if plan.purpose == Purpose::Proof && refuted(result, sleep_s).is_some() {
+            return Some((RoundsEnd::Refuted, format!("a sleep of {sleep_s} s is too short")));
+        }
+        if units.number >= plan.needed {
+            return Some((RoundsEnd::Covered, units.in_words()));
+        }
+        if ended == 0 {
+            return Some((RoundsEnd::NoneCounted, "no pod ended under load".to_owned()));
+        }
+        // More rollouts would not give windows an upper bound; a proof needs none.
+        if plan.purpose == Purpose::Windows && own.unit == Unit::Rollouts && own.rollouts > 1 {
+            let why = "too few windows have an upper bound: proofs find the sleep".to_owned();
+            return Some((RoundsEnd::NoneCounted, why));
+        }
+        let after = if self.most_ended(own.rollouts, ended) == 0 {
+            units.in_words()
+        } else if self.elapsed() >= self.longest {
+            format!("{:.0} minutes, and {}", self.elapsed().as_secs_f64() / 60.0, units.in_words())
+        } else {
+            return None;
+        };
+        let is_by_flag = outlook.most_rollouts.is_some_and(|most| most < plan.needed);
+        let helps = if is_by_flag { "more --max-rollouts" } else { "a lower --coverage, which needs fewer" };
+        Some((RoundsEnd::MostRounds, format!("the run's bound ended it after {after}: use {helps}")))
+    }
+}

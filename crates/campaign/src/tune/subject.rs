@@ -1,0 +1,559 @@
+//! Subject of a tuning: a workload, its serving containers, and how its pods end now.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde_json::Value;
+
+use super::Request;
+use super::limits::Limits;
+use rolldrop_drive::Interrupts;
+use rolldrop_drive::cluster::{Choice, Cluster, Origin};
+use rolldrop_drive::coordinator::{
+    Caller, Round, Tenure, Whose, changed_by_others, controller_of, number_of, services_behind_in,
+    why_no_rollout,
+};
+use rolldrop_drive::run::{self, Naming, RunError};
+use rolldrop_explain::model::figures::{counted, len};
+use rolldrop_explain::{MAX_COARSENESS_S, RunResult};
+use rolldrop_judge::tune::{Rollout, Settings, Strategy};
+use rolldrop_record::Clock;
+use rolldrop_scenario::{Loaded, Place, Scenario};
+use rolldrop_sidecar::inject::ending::{self, Ending, Sleepers};
+use rolldrop_sidecar::inject::{KubernetesVersion, pod_labels, selects};
+
+/// First sleep of pods while their windows are measured, in seconds: on a real cluster, and on the embedded one.
+const FIRST_SLEEP_S: [u64; 2] = [10, 5];
+/// Factor by which that sleep grows if a window outlasts it.
+const GROWTH: u64 = 3;
+
+/// The workload that is tuned.
+#[derive(Debug)]
+pub(super) struct Subject {
+    sleepers: Sleepers,
+    ending: Ending,
+    rollout: Rollout,
+    limits: Limits,
+    /// Its object.
+    object: Value,
+    /// True if the scenario creates it.
+    is_own: bool,
+    /// Its cluster; `None` if the cluster ends with each run.
+    elsewhere: Option<Elsewhere>,
+    /// Cautions before the first run, a sentence each.
+    cautions: Vec<String>,
+}
+
+/// A cluster that is not the tuning's own.
+#[derive(Debug)]
+pub(super) struct Elsewhere {
+    /// Title of the cluster.
+    pub(super) title: String,
+    /// Option by which the user names the cluster.
+    pub(super) flag: String,
+    pub(super) naming: Naming,
+}
+
+/// Returns what settings of a tuning mean for the manifests.
+pub(super) fn ending_of(settings: Settings) -> Ending {
+    Ending {
+        sleep_s: settings.pre_stop_seconds,
+        grace_s: settings.termination_grace_period_seconds,
+        min_ready_s: settings.min_ready_seconds,
+        readiness_delay_s: settings.readiness_delay_seconds,
+    }
+}
+
+impl Subject {
+    /// Finds it, and changes nothing.
+    pub(super) async fn find(request: &Request<'_>, interrupts: &Interrupts) -> Result<Self, RunError> {
+        let Request { source, options, .. } = request;
+        let Loaded { scenario, cluster } = source.load(Vec::new())?;
+        let naming = source.naming(cluster.as_ref());
+        let choice = source.choice(cluster, Path::new("."));
+        let embedded_nodes = match &choice {
+            Choice::Embedded { config, .. } => Some(config.nodes),
+            Choice::Kubeconfig { .. } | Choice::InCluster => None,
+        };
+        let mut elsewhere = None;
+        let is_own = scenario.manifests.iter().any(|object| pod_labels(object).is_some());
+        let (mut nodes, mut cautions) = (Vec::new(), Vec::new());
+        let (objects, kubernetes) = match (is_own, embedded_nodes.is_some()) {
+            (true, true) => (scenario.manifests.clone(), KubernetesVersion::NAMED_SIDECAR_PORTS),
+            (false, true) => {
+                let why =
+                    "the embedded cluster has only what a scenario deploys: name a scenario, or a cluster";
+                return Err(RunError::Refused(why.to_owned()));
+            }
+            (_, false) => {
+                let cluster = Cluster::connect(choice).await;
+                let cluster = cluster.map_err(RunError::failed("failed to get a cluster"))?;
+                let caller = run::caller(&cluster, options.namespace.as_deref(), interrupts)?;
+                let kubernetes = caller.kubernetes().await?;
+                nodes = caller.node_labels().await?;
+                let title =
+                    format!("{}, namespace {}", cluster.title().unwrap_or_default(), caller.namespace);
+                let flag = run::flag_of(cluster.origin().as_ref());
+                elsewhere = Some(Elsewhere { title, flag, naming });
+                let objects = if is_own {
+                    scenario.manifests.clone()
+                } else {
+                    let mut objects = caller.behind(&whose(&scenario)).await?;
+                    objects.extend(caller.ingresses_to(&objects).await?);
+                    let meant = workload(&objects, &scenario)?;
+                    let reference = format!("{}/{}", text(&meant["kind"]), text(&meant["metadata"]["name"]));
+                    let held = reference.parse().map_err(RunError::Refused)?;
+                    cautions = caller.check_holds(&[held], None).await?;
+                    cautions.extend(caller.rivals(meant).await?);
+                    objects
+                };
+                cluster.shut_down().await;
+                (objects, kubernetes)
+            }
+        };
+        let object = workload(&objects, &scenario)?.clone();
+        let kind = object["kind"].as_str().unwrap_or_default().to_lowercase();
+        let title = format!("{kind}/{}", object["metadata"]["name"].as_str().unwrap_or_default());
+        let containers = match request.containers.is_empty() {
+            true => ending::on_the_path(&objects, &title)?,
+            false => request.containers.clone(),
+        };
+        let sleepers = Sleepers { workload: title, containers, may_prefix: request.prefix_hook, kubernetes };
+        let ending = ending::ending(&objects, &sleepers)?;
+        let each_node = embedded_nodes.map_or_else(|| nodes_for(&object, &nodes), u64::from);
+        let rollout = rollout(&object, &kind, each_node)?;
+        cautions.extend(ends_all(&object, rollout));
+        let limits = Limits::find(&nodes, &objects, request.shutdown_budget);
+        Ok(Self { sleepers, ending, rollout, limits, object, is_own, elsewhere, cautions })
+    }
+
+    /// Connects to its cluster again.
+    async fn connect(
+        request: &Request<'_>,
+        interrupts: &Interrupts,
+    ) -> Result<(Scenario, Caller, Option<Origin>), RunError> {
+        let Request { source, options, .. } = request;
+        let Loaded { scenario, cluster } = source.load(Vec::new())?;
+        let cluster = Cluster::connect(source.choice(cluster, Path::new("."))).await?;
+        let caller = run::caller(&cluster, options.namespace.as_deref(), interrupts)?;
+        let origin = cluster.origin();
+        cluster.shut_down().await;
+        Ok((scenario, caller, origin))
+    }
+
+    /// Marks it as in use for the tuning in a directory; `None` if each run makes a workload of its own.
+    ///
+    /// # Errors
+    /// Fails if another run or tuning uses it.
+    pub(super) async fn hold(
+        &self,
+        request: &Request<'_>,
+        interrupts: &Interrupts,
+        (out, clock): (&Path, Clock),
+    ) -> Result<Option<Tenure>, RunError> {
+        if self.is_own {
+            return Ok(None);
+        }
+        let (_, caller, origin) = Self::connect(request, interrupts).await?;
+        let run = run::run_name(&format!("tune-{}", self.name()), clock.now());
+        let workload = self.workload().parse().map_err(RunError::Refused)?;
+        Ok(Some(Tenure::begin(caller, (out, clock), (&run, origin), &workload).await?))
+    }
+
+    /// Sentences about what may disturb the tuning, to be told before it begins.
+    pub(super) fn cautions(&self) -> &[String] {
+        &self.cautions
+    }
+
+    /// Returns the reason why requests are lost whatever the sleep, with the remedy; `None` if a sleep may help.
+    pub(super) fn why_no_sleep_helps(&self) -> Option<String> {
+        why_no_sleep_helps(&self.object, self.workload(), self.rollout)
+    }
+
+    /// Describes what others have changed in the workload since the tuning found it; `None` if nothing.
+    ///
+    /// # Errors
+    /// Fails if its cluster cannot be read.
+    pub(super) async fn changed_since(
+        &self,
+        request: &Request<'_>,
+        interrupts: &Interrupts,
+    ) -> Result<Option<String>, RunError> {
+        if self.is_own {
+            return Ok(None);
+        }
+        let (scenario, caller, _) = Self::connect(request, interrupts).await?;
+        let objects = caller.behind(&whose(&scenario)).await?;
+        Ok(changed_by_others(&self.object, workload(&objects, &scenario)?))
+    }
+
+    /// Returns the GitOps controller that would undo changes to it.
+    pub(super) fn managed_by(&self) -> Option<&'static str> {
+        controller_of(&self.object).filter(|_| !self.is_own)
+    }
+
+    pub(super) fn workload(&self) -> &str {
+        &self.sleepers.workload
+    }
+
+    pub(super) fn name(&self) -> String {
+        self.object["metadata"]["name"].as_str().unwrap_or("workload").to_owned()
+    }
+
+    pub(super) fn containers(&self) -> &[String] {
+        &self.sleepers.containers
+    }
+
+    /// Returns the labels by which it selects its pods, as a selector.
+    pub(super) fn selector(&self) -> String {
+        let labels = self.object["spec"]["selector"]["matchLabels"].as_object();
+        let pairs = labels.into_iter().flatten();
+        let pair = |(key, value): (&String, &Value)| format!("{key}={}", value.as_str().unwrap_or_default());
+        pairs.map(pair).collect::<Vec<_>>().join(",")
+    }
+
+    /// Returns the reason why connections are too few to show the windows of its pods, as seen in a run; `None` if they
+    /// are enough.
+    pub(super) fn too_few_connections(&self, before: &RunResult) -> Option<String> {
+        let windows = before.terminations.iter().flat_map(|t| &t.windows).map(|window| window.rate_before);
+        let named = windows.filter(|rate| *rate > 0.0).fold(f64::INFINITY, f64::min);
+        let each = named.min(before.load.rate / self.rollout.pods.max(1) as f64);
+        let least = 3.0 / MAX_COARSENESS_S;
+        (each < least).then(|| {
+            let rate = (before.load.rate * least / each.max(0.1)).ceil();
+            format!(
+                "a pod got only {each:.1} new connections/s, and {least:.0} or more show its window well enough: use \
+                 --rate {rate:.0} or more"
+            )
+        })
+    }
+
+    pub(super) const fn sleepers(&self) -> &Sleepers {
+        &self.sleepers
+    }
+
+    pub(super) const fn object(&self) -> &Value {
+        &self.object
+    }
+
+    /// Its cluster, if that is not the tuning's own.
+    pub(super) const fn elsewhere(&self) -> Option<&Elsewhere> {
+        self.elsewhere.as_ref()
+    }
+
+    pub(super) const fn is_own(&self) -> bool {
+        self.is_own
+    }
+
+    pub(super) const fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub(super) const fn rollout(&self) -> Rollout {
+        self.rollout
+    }
+
+    /// Returns the settings that its pods end with now.
+    pub(super) const fn settings(&self) -> Settings {
+        Settings {
+            pre_stop_seconds: self.ending.sleep_s,
+            termination_grace_period_seconds: self.ending.grace_s,
+            min_ready_seconds: self.ending.min_ready_s,
+            readiness_delay_seconds: self.ending.readiness_delay_s,
+        }
+    }
+
+    /// Returns the sleeps with which its windows are measured, one after the other, in seconds.
+    pub(super) fn sleeps(&self, most: Duration) -> Vec<u64> {
+        let [real, embedded] = FIRST_SLEEP_S;
+        let first = if self.elsewhere.is_some() { real } else { embedded };
+        let (set, most) = (self.ending.sleep_s, most.as_secs());
+        let growing = std::iter::successors(Some(first), |sleep_s| sleep_s.checked_mul(GROWTH));
+        let mut sleeps: Vec<u64> = growing.take_while(|sleep_s| *sleep_s < most).chain([most]).collect();
+        sleeps.retain(|sleep_s| *sleep_s > set);
+        if sleeps.is_empty() { vec![set] } else { sleeps }
+    }
+
+    /// Returns the settings for measuring windows with this sleep. The time that the app has after its sleep stays.
+    pub(super) const fn wide(&self, sleep_s: u64) -> Settings {
+        let set = self.settings();
+        let of_app = set.termination_grace_period_seconds.saturating_sub(set.pre_stop_seconds);
+        Settings { pre_stop_seconds: sleep_s, termination_grace_period_seconds: sleep_s + of_app, ..set }
+    }
+}
+
+/// Returns the pods of the targets.
+pub(super) fn whose(scenario: &Scenario) -> Whose<'_> {
+    let mut whose = Whose { workloads: scenario.sidecar_workloads.iter().collect(), ..Whose::default() };
+    for target in &scenario.targets {
+        match &target.place {
+            Place::Service { name, .. } => whose.services.push(name),
+            Place::Url(url) => whose.urls.push(url),
+        }
+    }
+    whose
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// Finds the workload that is named, or the only one behind the targets.
+pub(super) fn workload<'a>(objects: &'a [Value], scenario: &Scenario) -> Result<&'a Value, RunError> {
+    if let [named] = &scenario.sidecar_workloads[..] {
+        return objects
+            .iter()
+            .find(|object| named.is(object))
+            .ok_or_else(|| RunError::Refused(format!("there is no {named}: correct --workload")));
+    }
+    let mut services: Vec<String> = Vec::new();
+    for target in &scenario.targets {
+        match &target.place {
+            Place::Service { name, .. } => services.push(name.clone()),
+            Place::Url(url) => services.extend(services_behind_in(url, objects)),
+        }
+    }
+    let is_meant = |service: &&Value| {
+        let name = service["metadata"]["name"].as_str().unwrap_or_default();
+        service["kind"] == "Service" && (services.is_empty() || services.iter().any(|meant| meant == name))
+    };
+    let routing: Vec<&Value> = objects.iter().filter(is_meant).collect();
+    let is_behind =
+        |object: &&Value| pod_labels(object).is_some_and(|labels| routing.iter().any(|s| selects(s, labels)));
+    let behind: Vec<&Value> = objects.iter().filter(is_behind).collect();
+    match behind.as_slice() {
+        [only] => Ok(only),
+        [] => {
+            let why = "no Deployment, StatefulSet or DaemonSet makes the pods of the target's Service";
+            Err(RunError::Refused(why.to_owned()))
+        }
+        several => {
+            let names: Vec<&str> =
+                several.iter().filter_map(|object| object["metadata"]["name"].as_str()).collect();
+            let names = names.join(", ");
+            let why = format!("several workloads are behind the target ({names}): name one by --workload");
+            Err(RunError::Refused(why))
+        }
+    }
+}
+
+/// Returns the reason why a rollout loses requests whatever the sleep, with the remedy; `None` if a sleep may help.
+fn why_no_sleep_helps(object: &Value, workload: &str, rollout: Rollout) -> Option<String> {
+    let pods = counted(rollout.pods, "pod");
+    let (why, remedy) = match rollout.strategy {
+        Strategy::Recreate => (
+            format!("its strategy is Recreate, which ends its {pods} before it starts new ones"),
+            "set strategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}",
+        ),
+        Strategy::InPlace { at_once } if at_once >= rollout.pods => (
+            format!("it ends its {pods} before it starts new ones"),
+            match object["kind"] == "DaemonSet" {
+                true => {
+                    "set updateStrategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}"
+                }
+                false => "use two replicas or more, and replace fewer at once (maxUnavailable)",
+            },
+        ),
+        Strategy::InPlace { .. } | Strategy::Rolling { .. } => return None,
+    };
+    Some(format!(
+        "no sleep saves what a rollout of {workload} loses: {why}, and nothing answers in between. Nothing was changed. To \
+         lose nothing, {remedy}"
+    ))
+}
+
+/// Returns the caution about a Deployment whose rollouts may end all pods before new ones are ready.
+fn ends_all(object: &Value, rollout: Rollout) -> Option<String> {
+    let Rollout { pods, strategy: Strategy::Rolling { .. } } = rollout else { return None };
+    let most = &object["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"];
+    let may_be_missing = serde_json::from_value(most.clone()).ok();
+    let all = usize::try_from(pods).unwrap_or(usize::MAX);
+    let is_all = may_be_missing.is_some_and(|most| number_of(&most, all, Round::Down) >= all);
+    is_all.then(|| {
+        format!(
+            "a rollout may end all {pods} pods at once (maxUnavailable: {most}): until new ones are ready, only pods that are \
+             ending answer, and clients that a gateway serves get nothing. To keep serving, set maxUnavailable: 0 and \
+             maxSurge: 1"
+        )
+    })
+}
+
+/// Counts the nodes that a workload's pods may run on, by the node selector in its template.
+fn nodes_for(object: &Value, nodes: &[BTreeMap<String, String>]) -> u64 {
+    let selector = object["spec"]["template"]["spec"]["nodeSelector"].as_object();
+    let is_selected = |labels: &&BTreeMap<String, String>| {
+        let mut wanted = selector.into_iter().flatten();
+        wanted.all(|(name, value)| labels.get(name).is_some_and(|label| *value == label.as_str()))
+    };
+    len(nodes.iter().filter(is_selected).count())
+}
+
+/// Describes the rollouts of a workload. `each_node` is the number of pods of a DaemonSet that does not say how many it
+/// has.
+fn rollout(object: &Value, kind: &str, each_node: u64) -> Result<Rollout, RunError> {
+    let refused = |why: String| Err(RunError::Refused(why));
+    let (spec, name) = (&object["spec"], object["metadata"]["name"].as_str().unwrap_or_default());
+    if let Some(why) = why_no_rollout(object) {
+        return refused(format!("{kind} {name} would not replace its pods: {why}"));
+    }
+    let partition = spec["updateStrategy"]["rollingUpdate"]["partition"].as_u64().unwrap_or(0);
+    if partition > 0 {
+        return refused(format!(
+            "{kind} {name} would not replace its pods below number {partition}: set its partition to 0"
+        ));
+    }
+    let pods = match kind {
+        "daemonset" => object["status"]["desiredNumberScheduled"].as_u64().unwrap_or(each_node),
+        _ => spec["replicas"].as_u64().unwrap_or(1),
+    };
+    // A share is rounded as in a rollout.
+    let of = |value: &Value, default: &str, round| {
+        let value = serde_json::from_value(value.clone()).ok();
+        let value: IntOrString = value.unwrap_or_else(|| IntOrString::String(default.to_owned()));
+        len(number_of(&value, usize::try_from(pods).unwrap_or(usize::MAX), round))
+    };
+    let strategy = match kind {
+        "deployment" if spec["strategy"]["type"] == "Recreate" => Strategy::Recreate,
+        "deployment" => {
+            let rolling = &spec["strategy"]["rollingUpdate"];
+            let surge = of(&rolling["maxSurge"], "25%", Round::Up);
+            Strategy::Rolling { at_once: surge + of(&rolling["maxUnavailable"], "25%", Round::Down) }
+        }
+        "statefulset" | "daemonset" => {
+            let rolling = &spec["updateStrategy"]["rollingUpdate"];
+            match of(&rolling["maxSurge"], "0", Round::Up) {
+                0 => {
+                    // A StatefulSet rounds a share down, a DaemonSet up.
+                    let round = if kind == "statefulset" { Round::Down } else { Round::Up };
+                    Strategy::InPlace { at_once: of(&rolling["maxUnavailable"], "", round).max(1) }
+                }
+                at_once => Strategy::Rolling { at_once },
+            }
+        }
+        kind => {
+            return refused(format!("a {kind} has no rollout: name a Deployment, StatefulSet or DaemonSet"));
+        }
+    };
+    if pods == 0 && kind == "daemonset" {
+        return refused(format!(
+            "{kind} {name} has 0 pods: no node that can be seen fits it; correct its nodeSelector, or allow to list nodes"
+        ));
+    }
+    let is_alone = matches!(strategy, Strategy::Rolling { .. }) && pods < 2;
+    if is_alone || pods == 0 {
+        let pods = counted(pods, "pod");
+        return refused(format!(
+            "{kind} {name} has {pods}: what the end of one loses shows only beside another; scale it to 2 or more"
+        ));
+    }
+    Ok(Rollout { pods, strategy })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn rollout_explains_why_sleep_is_futile() {
+        let deployment = |strategy: Value| {
+            let spec = json!({"replicas": 3, "strategy": strategy});
+            (json!({"kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}), "deployment")
+        };
+        let in_place = |kind: &'static str, replicas: u64, rolling: Value| {
+            let spec = json!({"replicas": replicas, "updateStrategy": {"rollingUpdate": rolling}});
+            (json!({"kind": kind, "metadata": {"name": "web"}, "spec": spec}), kind)
+        };
+        let why = |(object, kind): (Value, &str)| {
+            let rollout = rollout(&object, &kind.to_lowercase(), 3).unwrap();
+            why_no_sleep_helps(&object, "deployment/web", rollout)
+        };
+        let recreate = why(deployment(json!({"type": "Recreate"}))).unwrap();
+        assert!(
+            recreate.contains("Recreate, which ends its 3 pods") && recreate.contains("maxSurge: 1"),
+            "{recreate}"
+        );
+        let alone = why(in_place("StatefulSet", 1, Value::Null)).unwrap();
+        assert!(alone.contains("ends its 1 pod before") && alone.contains("two replicas or more"), "{alone}");
+        let all = why(in_place("DaemonSet", 3, json!({"maxUnavailable": "100%"}))).unwrap();
+        assert!(all.contains("ends its 3 pods before") && all.contains("maxSurge: 1"), "{all}");
+        for helped in [
+            deployment(Value::Null),
+            in_place("StatefulSet", 3, Value::Null),
+            in_place("DaemonSet", 3, json!({"maxUnavailable": 0, "maxSurge": 3})),
+        ] {
+            assert_eq!(why(helped), None);
+        }
+        let (all_at_once, _) =
+            deployment(json!({"rollingUpdate": {"maxUnavailable": "100%", "maxSurge": 0}}));
+        let rolling = rollout(&all_at_once, "deployment", 0).unwrap();
+        let caution = ends_all(&all_at_once, rolling).unwrap();
+        assert!(
+            caution.starts_with("a rollout may end all 3 pods at once (maxUnavailable: \"100%\")"),
+            "{caution}"
+        );
+    }
+
+    #[test]
+    fn blocked_rollouts_are_refused() {
+        let why = |kind: &str, spec: Value| {
+            let object = json!({"metadata": {"name": "web"}, "spec": spec});
+            rollout(&object, kind, 0).unwrap_err().to_string()
+        };
+        assert!(
+            why("deployment", json!({"replicas": 3, "paused": true})).contains("is paused: resume it first")
+        );
+        let on_delete = json!({"replicas": 3, "updateStrategy": {"type": "OnDelete"}});
+        assert!(why("statefulset", on_delete).contains("OnDelete"));
+        let held_back = json!({"replicas": 3, "updateStrategy": {"rollingUpdate": {"partition": 2}}});
+        assert!(why("statefulset", held_back).contains("below number 2: set its partition to 0"));
+        assert!(why("deployment", json!({"replicas": 0})).starts_with("deployment web has 0 pods"));
+    }
+
+    #[test]
+    fn daemon_set_counts_selected_nodes() {
+        let labels = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        let nodes = [labels(&[("tier", "edge"), ("os", "linux")]), labels(&[("os", "linux")])];
+        let set = |selector: Value| {
+            json!({"kind": "DaemonSet", "metadata": {"name": "web"},
+                "spec": {"template": {"spec": {"nodeSelector": selector}}}})
+        };
+        assert_eq!(nodes_for(&set(Value::Null), &nodes), 2);
+        assert_eq!(nodes_for(&set(json!({"os": "linux", "tier": "edge"})), &nodes), 1);
+        let of = |set: Value, each_node| rollout(&set, "daemonset", each_node).map(|rollout| rollout.pods);
+        assert_eq!(of(set(Value::Null), 2).unwrap(), 2, "a scenario's has no status");
+        let mut running = set(Value::Null);
+        running["status"] = json!({"desiredNumberScheduled": 3});
+        assert_eq!(of(running, 2).unwrap(), 3);
+        let error = of(set(Value::Null), 0).unwrap_err().to_string();
+        assert!(error.starts_with("daemonset web has 0 pods: no node that can be seen"), "{error}");
+    }
+
+    #[test]
+    fn batch_size_follows_surge_and_unavailability() {
+        let of = |rolling: Value| {
+            let spec = json!({"replicas": 10, "strategy": {"rollingUpdate": rolling}});
+            rollout(&json!({"spec": spec}), "deployment", 0).unwrap().strategy
+        };
+        // 25 % of 10: 3 more, and 2 less.
+        assert_eq!(of(Value::Null), Strategy::Rolling { at_once: 5 });
+        assert_eq!(of(json!({"maxSurge": 1, "maxUnavailable": 0})), Strategy::Rolling { at_once: 1 });
+        let in_place = |kind: &str, most: Value| {
+            let strategy = json!({"rollingUpdate": {"maxUnavailable": most}});
+            let object = json!({"spec": {"replicas": 10, "updateStrategy": strategy}});
+            rollout(&object, kind, 10).unwrap().strategy
+        };
+        // 25 % of 10, rounded as their controllers do.
+        assert_eq!(in_place("statefulset", json!("25%")), Strategy::InPlace { at_once: 2 });
+        assert_eq!(in_place("statefulset", json!("5%")), Strategy::InPlace { at_once: 1 });
+        assert_eq!(in_place("daemonset", json!("25%")), Strategy::InPlace { at_once: 3 });
+        let alone = json!({"metadata": {"name": "web"}, "spec": {"replicas": 1}});
+        let error = rollout(&alone, "deployment", 0).unwrap_err().to_string();
+        assert!(error.starts_with("deployment web has 1 pod:"), "{error}");
+    }
+}

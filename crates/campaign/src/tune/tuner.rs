@@ -1,0 +1,472 @@
+//! The runs of a tuning, one after the other: what each shows decides the next.
+//!
+//! A resumed tuning takes the same steps again, and reads finished runs from their directories.
+
+use super::evidence::{Asked, Means};
+use super::forecast::{self, Pace, Plan};
+use super::handover;
+use super::state::{Run, State};
+use super::steps::{Ended, Outlook, StepPlan, Steps};
+use super::{CONFIDENCE, NO_NAMES};
+use rolldrop_drive::run::RunError;
+use rolldrop_explain::model::figures::counted;
+use rolldrop_explain::{RunResult, model::Verdict};
+use rolldrop_judge::tune::{
+    Choice, MOST_PROOFS, Names, Next, Outcome, Price, Proof, Purpose, SCHEMA_VERSION, Search, Seen, Settings,
+    Step, Tuning, Units, Unknown, Wish, choose, for_a_sleep, lost_at_starts, lost_to, names, parts, proof,
+    refuted, stopping, with_starts, without_names,
+};
+use rolldrop_record::Cause;
+use rolldrop_record::run_info::Tool;
+
+/// Number of times that a run that is not valid is made again.
+const MOST_REPEATS: usize = 3;
+
+/// The runs that are done so far, and what they have shown.
+pub(super) struct Tuner<'a> {
+    steps: &'a Steps<'a>,
+    state: State,
+    /// Number of the state's runs that have been read again.
+    replayed: usize,
+    /// Evidence that names the pods, if answers do not.
+    means: Option<Means>,
+    done: Vec<Step>,
+    seen: Seen,
+    /// The first run, with which the others are compared.
+    first: Option<RunResult>,
+    choice: Option<Choice>,
+    pace: Pace,
+    names: Names,
+    plan: Option<Plan>,
+}
+
+/// Reason why a tuning ends before it has shown anything.
+enum Halt {
+    /// Interrupted by a signal.
+    Interrupted,
+    /// Nothing can be shown, for these reasons.
+    NotShown(Vec<String>),
+    Failed(RunError),
+}
+
+impl From<RunError> for Halt {
+    fn from(error: RunError) -> Self {
+        if matches!(error, RunError::Interrupted) { Self::Interrupted } else { Self::Failed(error) }
+    }
+}
+
+impl<'a> Tuner<'a> {
+    pub(super) fn new(steps: &'a Steps<'a>, state: State) -> Self {
+        Self {
+            steps,
+            state,
+            replayed: 0,
+            means: Means::of(steps.request.evidence),
+            done: Vec::new(),
+            seen: Seen::default(),
+            first: None,
+            choice: None,
+            pace: Pace::assumed(steps.subject, steps.disrupt()),
+            names: if steps.has_names() { Names::Known } else { Names::Unknown },
+            plan: None,
+        }
+    }
+
+    /// Finds a sleep, and proves it.
+    pub(super) async fn tune(mut self) -> Result<Tuning, RunError> {
+        let ended = self.find().await;
+        self.concluded(ended)
+    }
+
+    /// Proves settings that an earlier tuning has chosen.
+    pub(super) async fn verify(mut self, chosen: Choice) -> Result<Tuning, RunError> {
+        let plan = self.steps.proof(chosen.settings, 1.0 - CONFIDENCE);
+        self.choice = Some(chosen);
+        let ended = self.verified(plan).await;
+        self.concluded(ended)
+    }
+
+    fn concluded(self, ended: Result<Outcome, Halt>) -> Result<Tuning, RunError> {
+        let outcome = match ended {
+            Ok(outcome) => outcome,
+            Err(Halt::NotShown(why)) => Outcome::NotShown { why },
+            Err(Halt::Interrupted) => {
+                let resume = format!("continue with rolldrop tune --resume {}", self.steps.out.display());
+                Outcome::Partial { why: vec![format!("it was interrupted: {resume}")] }
+            }
+            Err(Halt::Failed(error)) => {
+                // The measurements so far are kept.
+                self.write(Outcome::Partial { why: vec![error.in_words()] })?;
+                return Err(error);
+            }
+        };
+        let why = match &outcome {
+            Outcome::NotShown { why } => RunError::Refused(why.join("; ")),
+            _ => RunError::Interrupted,
+        };
+        self.so_far(outcome).ok_or(why)
+    }
+
+    async fn find(&mut self) -> Result<Outcome, Halt> {
+        let Steps { subject, request, .. } = self.steps;
+        let before = self.step(self.steps.before()).await?;
+        // The settings for pods that start are chosen with the sleep.
+        let set = with_starts(&before, subject.settings(), subject.rollout());
+        let has_starts = set != subject.settings();
+        trusted(&before)?;
+        let lost = lost_to(&before);
+        if !lost.is_empty() && !has_starts && lost.iter().all(|lost| !may_help(&before, lost.cause)) {
+            return Ok(Outcome::NotForASleep);
+        }
+        if let Some(why) = subject.too_few_connections(&before) {
+            return Err(Halt::NotShown(vec![why]));
+        }
+        self.names = match names(&before) {
+            Names::Unknown if request.evidence == Some(Asked::Any) => {
+                self.means = Some(self.steps.means().await?);
+                Names::Known
+            }
+            names => names,
+        };
+        let (sleep_s, has_lost) = (set.pre_stop_seconds, for_a_sleep(&before) > 0);
+        let mut first = without_names(&before, sleep_s);
+        let plan = self.steps.plan_after(&self.pace, self.names, first);
+        self.say_plan(plan);
+        let mut wish = Wish { before: set, may_shorten: request.shorten, least_s: 0 };
+        if self.names == Names::Known {
+            if let Some(choice) = self.choose_by_windows(&mut wish).await? {
+                let search = Search::from_windows(choice.settings.pre_stop_seconds, request.tight);
+                self.choice = Some(choice);
+                return self.proven(search, wish).await;
+            }
+            first = first.max(self.seen.covers_s());
+        } else {
+            self.steps.operator.viewer.note(&format!(
+                "{NO_NAMES}: proofs find the sleep, and begin at {}",
+                first.map_or_else(
+                    || "1 s".to_owned(),
+                    |first| format!("{first} s, as the first run's windows suggest")
+                )
+            ));
+        }
+        self.choice =
+            Some(Choice { settings: set, consumers: Vec::new(), stopping_seconds: stopping(&before) });
+        let most = request.max_sleep.as_secs();
+        self.proven(Search::by_losses((sleep_s, has_lost), first, (request.tight, most)), wish).await
+    }
+
+    /// Measures the windows, with longer sleeps if one outlasts them, and chooses; what starts lose meanwhile is added
+    /// to the wish. Returns nothing if the windows have too few bounds.
+    async fn choose_by_windows(&mut self, wish: &mut Wish) -> Result<Option<Choice>, Halt> {
+        let Steps { subject, request, operator, .. } = self.steps;
+        for sleep_s in subject.sleeps(request.max_sleep) {
+            let windows = self.step(self.steps.windows(subject.wide(sleep_s))).await?;
+            trusted(&windows)?;
+            wish.before = with_starts(&windows, wish.before, subject.rollout());
+            wish.least_s = self.seen.least_s();
+            match choose(&windows, sleep_s, *wish) {
+                Ok(choice) => return Ok(Some(choice)),
+                Err(Unknown::EndedEarly(why)) => return Err(Halt::NotShown(vec![why])),
+                Err(Unknown::Because(why)) => {
+                    let why = why.join("; ");
+                    operator
+                        .viewer
+                        .note(&format!("the windows alone support no sleep ({why}): proofs find it"));
+                    return Ok(None);
+                }
+                Err(Unknown::Outlasted) => {
+                    operator.viewer.say(&format!("a window outlasted the sleep of {sleep_s} s"));
+                }
+            }
+        }
+        let why =
+            "a window lasted as long as the longest sleep, and may last longer: use a longer --max-sleep";
+        Err(Halt::NotShown(vec![why.to_owned()]))
+    }
+
+    /// Proves sleeps until the search ends.
+    async fn proven(&mut self, mut search: Search, wish: Wish) -> Result<Outcome, Halt> {
+        let subject = self.steps.subject;
+        loop {
+            let sleep_s = match search.next() {
+                Next::Prove(sleep_s) => sleep_s,
+                Next::Found(sleep_s) if self.seen.least_s() <= sleep_s => {
+                    let settings = self.settings(wish, sleep_s);
+                    let is_set = settings == subject.settings();
+                    return Ok(if is_set { Outcome::AlreadyRight } else { Outcome::Proven });
+                }
+                // A window of another run lasted longer: this sleep is too short.
+                Next::Found(sleep_s) => {
+                    search.learn(sleep_s, &Proof::TooShort { lost: 0, at_least: Some(self.seen.least_s()) });
+                    continue;
+                }
+                Next::TooLong => {
+                    let most = self.steps.request.max_sleep.as_secs();
+                    let why = format!("a sleep of {most} s still loses requests: use a longer --max-sleep");
+                    return Err(Halt::NotShown(vec![why]));
+                }
+                Next::TooMany => {
+                    let why = format!("{MOST_PROOFS} sleeps were tried, and requests were still lost");
+                    return Err(Halt::NotShown(vec![why]));
+                }
+            };
+            let settings = self.settings(wish, sleep_s);
+            let plan = self.steps.proof(settings, search.error(1.0 - CONFIDENCE));
+            let result = self.step(plan).await?;
+            let proof = self.judged(&result, plan);
+            if let Some(why) = lost_at_starts(&result, subject.settings(), settings) {
+                return Err(Halt::NotShown(vec![why]));
+            }
+            match &proof {
+                Proof::Unknown { why } => return Err(Halt::NotShown(self.with_bound(why.clone()))),
+                Proof::TooShort { lost, at_least } => {
+                    let why = too_short(sleep_s, *lost, *at_least);
+                    self.steps.operator.viewer.say(&format!("{why}: a longer one is proven"));
+                }
+                Proof::Holds => {}
+            }
+            search.learn(sleep_s, &proof);
+            if let (Next::Prove(next_s), Proof::TooShort { .. }) = (search.next(), &proof) {
+                let next = (next_s, search.error(1.0 - CONFIDENCE));
+                self.say_plan(self.steps.plan_of_proof(&self.pace, self.names, next));
+            }
+        }
+    }
+
+    /// Says what follows, as measured so far.
+    fn say_plan(&mut self, plan: Plan) {
+        forecast::say_again(self.steps, &plan, (&self.pace, self.names));
+        self.plan = Some(plan);
+    }
+
+    async fn verified(&mut self, plan: StepPlan) -> Result<Outcome, Halt> {
+        let result = self.step(plan).await?;
+        let sleep_s = plan.settings.pre_stop_seconds;
+        match self.judged(&result, plan) {
+            Proof::Holds if plan.settings == self.steps.subject.settings() => Ok(Outcome::AlreadyRight),
+            Proof::Holds => Ok(Outcome::Proven),
+            Proof::TooShort { lost, at_least } => {
+                Ok(Outcome::NoLonger { why: vec![too_short(sleep_s, lost, at_least)] })
+            }
+            Proof::Unknown { why } => Err(Halt::NotShown(self.with_bound(why))),
+        }
+    }
+
+    /// Judges the last run, a proof. What was lost by no known cause after the sleep may be for a longer one to save.
+    fn judged(&self, result: &RunResult, plan: StepPlan) -> Proof {
+        let unclear = self.done.last().map_or(0, Step::unclear);
+        let before = self.units_before(plan);
+        match proof(result, plan.settings.pre_stop_seconds, plan.needed, before) {
+            Proof::Holds if unclear > 0 => Proof::TooShort { lost: unclear, at_least: None },
+            proof => proof,
+        }
+    }
+
+    /// Units of the interrupted parts of this proof.
+    fn units_before(&self, plan: StepPlan) -> Option<Units> {
+        (plan.purpose == Purpose::Proof).then(|| Units::of_parts(parts(&self.done, plan.settings))).flatten()
+    }
+
+    /// Returns the settings with this sleep, which is the chosen one from now on.
+    fn settings(&mut self, wish: Wish, sleep_s: u64) -> Settings {
+        let stopping_s = self.choice.as_ref().and_then(|choice| choice.stopping_seconds);
+        let settings = match sleep_s == wish.before.pre_stop_seconds && !wish.may_shorten {
+            true => wish.before,
+            false => wish.settings(sleep_s, stopping_s),
+        };
+        if let Some(choice) = &mut self.choice {
+            choice.settings = settings;
+        }
+        settings
+    }
+
+    /// Appends the reason why the last run ended before it had what it needs, if it did.
+    fn with_bound(&self, mut why: Vec<String>) -> Vec<String> {
+        why.extend(self.state.runs[..self.replayed].last().and_then(|run| run.gave_up.clone()));
+        why
+    }
+
+    /// Makes a run, again if it is not valid.
+    async fn step(&mut self, mut plan: StepPlan) -> Result<RunResult, Halt> {
+        plan.means = self.means;
+        let mut repeats = 0;
+        loop {
+            let result = match self.replay(plan)? {
+                Some(result) => result,
+                None => self.make(plan).await?,
+            };
+            if plan.purpose == Purpose::Before || self.first.is_none() {
+                let took = self.state.runs[self.replayed - 1].took;
+                self.pace = self.pace.clone().measured(&result, took);
+                self.first = Some(result.clone());
+            }
+            match &result.verdict {
+                Verdict::Invalid { why } if repeats < MOST_REPEATS => {
+                    repeats += 1;
+                    self.steps.operator.viewer.note(&format!(
+                        "that run is not valid ({}): it is made again ({repeats} of {MOST_REPEATS})",
+                        why.join("; ")
+                    ));
+                }
+                _ => return Ok(result),
+            }
+        }
+    }
+
+    /// Reads the run from its directory, if it is done already, or was interrupted when it had shown what it can.
+    fn replay(&mut self, plan: StepPlan) -> Result<Option<RunResult>, Halt> {
+        while let Some(run) = self.state.runs.get(self.replayed).cloned() {
+            if !run.plan.is_like(&plan) {
+                let why = "its runs are not those that this program makes with these arguments: begin anew";
+                let out = self.steps.out.display();
+                return Err(Halt::Failed(RunError::Refused(format!("failed to continue {out}: {why}"))));
+            }
+            self.replayed += 1;
+            let Some((result, step)) = run.shown(self.steps.out)? else { continue };
+            if step.requests > 0 {
+                self.state.runs[self.replayed - 1].step = Some(step.clone());
+                self.learn(step, &result);
+            }
+            let is_refuted = || {
+                plan.purpose == Purpose::Proof
+                    && matches!(result.verdict, Verdict::Partial { .. })
+                    && refuted(&result, plan.settings.pre_stop_seconds).is_some()
+            };
+            if run.is_whole || is_refuted() {
+                self.steps.operator.viewer.say(&format!("{}: done already", run.name));
+                return Ok(Some(result));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes the run.
+    async fn make(&mut self, plan: StepPlan) -> Result<RunResult, Halt> {
+        let most_rollouts = self.rollouts_left(plan)?;
+        let name = format!("{}-{}", self.state.runs.len() + 1, plan.purpose.name());
+        self.state.runs.push(Run::begin(name.clone(), plan));
+        self.replayed = self.state.runs.len();
+        self.state.write(self.steps.out)?;
+        let later = self.plan.clone().unwrap_or_else(|| self.steps.plan_after(&self.pace, self.names, None));
+        let outlook = Outlook {
+            pace: self.pace.clone(),
+            names: self.names,
+            later: self.steps.later(plan.purpose, &later),
+            most_rollouts,
+            before: self.units_before(plan),
+        };
+        let ended = self.steps.run(plan, &name, outlook).await?;
+        let Ended { analysis, is_interrupted, took, gave_up } = ended;
+        let step = Step::of(plan.purpose, &name, plan.settings, (&analysis.result, &analysis.lost));
+        // A run that was interrupted before its load shows nothing.
+        let step = Some(step).filter(|step| !is_interrupted || step.requests > 0);
+        let run = Run { name, plan, step: step.clone(), is_whole: !is_interrupted, took, gave_up };
+        if let Some(last) = self.state.runs.last_mut() {
+            *last = run;
+        }
+        self.state.write(self.steps.out)?;
+        if let Some(step) = step {
+            self.learn(step, &analysis.result);
+        }
+        self.first.get_or_insert_with(|| analysis.result.clone());
+        self.write(Outcome::Partial { why: vec!["it has not ended".to_owned()] })?;
+        if is_interrupted {
+            return Err(Halt::Interrupted);
+        }
+        Ok(analysis.result)
+    }
+
+    fn learn(&mut self, step: Step, result: &RunResult) {
+        if !matches!(result.verdict, Verdict::Invalid { .. }) {
+            self.seen = self.seen.and(Seen::of(result));
+        }
+        self.done.push(step);
+    }
+
+    /// Returns the number of rollouts that a run may make for its windows; `None` if no flag says.
+    fn rollouts_left(&self, plan: StepPlan) -> Result<Option<usize>, Halt> {
+        let Some(most) = self.steps.request.max_rollouts else { return Ok(None) };
+        let of = |run: &Run| {
+            self.steps.rollouts_of_changes(&run.plan) + run.step.as_ref().map_or(0, |step| step.rollouts)
+        };
+        let used: usize = self.state.runs.iter().map(of).sum();
+        let changes = self.steps.rollouts_of_changes(&plan);
+        match most.saturating_sub(used + changes) {
+            0 => {
+                let sleep_s = plan.settings.pre_stop_seconds;
+                let leg = self.pace.leg(plan.purpose, (sleep_s, plan.needed), self.names);
+                Err(Halt::NotShown(vec![format!(
+                    "{} made, and --max-rollouts allows {most}: continue with rolldrop tune --resume {} --max-rollouts {}",
+                    match used {
+                        1 => "1 rollout is".to_owned(),
+                        _ => format!("{used} rollouts are"),
+                    },
+                    self.steps.out.display(),
+                    used + changes + leg.times
+                )]))
+            }
+            left => Ok(Some(left)),
+        }
+    }
+
+    /// Returns what is known, with this outcome; `None` before the first run.
+    fn so_far(&self, outcome: Outcome) -> Option<Tuning> {
+        let Steps { subject, request, .. } = self.steps;
+        let first = self.first.as_ref()?;
+        let set = subject.settings();
+        let settings = self.choice.as_ref().map(|choice| choice.settings);
+        let price: Option<Price> = settings.map(|settings| subject.rollout().price(set, settings));
+        let limits = settings.map(|settings| subject.limits().of(settings)).unwrap_or_default();
+        Some(Tuning {
+            schema_version: SCHEMA_VERSION,
+            tool: Tool::this(),
+            workload: subject.workload().to_owned(),
+            containers: subject.containers().to_vec(),
+            cluster: first.cluster.clone(),
+            coverage_asked: request.coverage,
+            confidence: CONFIDENCE,
+            before: set,
+            steps: self.done.clone(),
+            seen: self.seen,
+            lost_before: lost_to(first),
+            chosen: self.choice.clone(),
+            price,
+            limits,
+            outcome,
+        })
+    }
+
+    /// Writes what is known.
+    fn write(&self, outcome: Outcome) -> Result<(), RunError> {
+        self.so_far(outcome).map_or(Ok(()), |tuning| handover::write_report(self.steps.out, &tuning))
+    }
+}
+
+/// Returns the reason why a sleep is too short.
+fn too_short(sleep_s: u64, lost: u64, at_least: Option<u64>) -> String {
+    let lost_words = format!("lost {} that a longer one may save", counted(lost, "request"));
+    match (lost, at_least) {
+        (0, Some(at_least)) => {
+            format!(
+                "a sleep of {sleep_s} s is shorter than a window that was seen, which asks for {at_least} s"
+            )
+        }
+        (_, Some(at_least)) => format!("a sleep of {sleep_s} s {lost_words}: windows ask for {at_least} s"),
+        (_, None) => format!("a sleep of {sleep_s} s {lost_words}"),
+    }
+}
+
+/// Returns true if a sleep may save what is lost by this cause: requests in flight at SIGTERM too, as none arrive after
+/// a sleep that outlasts the window.
+fn may_help(result: &RunResult, cause: Cause) -> bool {
+    let avoidable = result.what_if.iter().map(|what_if| what_if.drops_avoided).max().unwrap_or(0);
+    cause.is_helped_by_sleep() || (cause == Cause::KilledInFlight && avoidable > 0)
+}
+
+/// Ends the tuning if a run shows nothing.
+fn trusted(result: &RunResult) -> Result<(), Halt> {
+    match &result.verdict {
+        Verdict::Valid => Ok(()),
+        Verdict::Invalid { why } | Verdict::Partial { why } => Err(Halt::NotShown(why.clone())),
+    }
+}

@@ -1,0 +1,25 @@
+//! The user who runs a command: what interrupts it, and what shows its progress.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::viewer::Viewer;
+
+/// Interruptions by the user.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupts {
+    /// Cancelled by the first, which ends the command in good order.
+    pub stop: CancellationToken,
+    /// Cancelled by the second, which ends it at once.
+    pub abort: CancellationToken,
+}
+
+/// The user at the terminal.
+#[derive(Clone, Debug)]
+pub struct Operator {
+    /// Interruptions by the user.
+    pub interrupts: Interrupts,
+    /// View of the progress.
+    pub viewer: Arc<dyn Viewer>,
+}

@@ -1,0 +1,492 @@
+//! One run: deploys a scenario's manifests, sends the load, disrupts, collects, and undoes.
+//!
+//! [`under_load`] has the part from the first answer to the last row.
+
+mod abort;
+mod admin_secret;
+mod command;
+mod consent;
+mod dry;
+mod error;
+mod evidence;
+mod intent;
+mod manifests;
+mod ports;
+mod programs;
+mod reach;
+mod rounds;
+mod sending;
+mod settings;
+mod source;
+mod stages;
+mod under_load;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::{Choice, Cluster};
+use crate::coordinator::{
+    Caller, Closed, CoordinatorError, GitOps, Limits, Plan, Ready, Session, SessionStart, Undone,
+};
+use crate::viewer::Viewer;
+use crate::{Interrupts, Operator};
+use admin_secret::AdminSecret;
+pub use command::UserCommand;
+pub use consent::{Consent, Naming, confirm, flag_of};
+pub use error::RunError;
+pub use evidence::why_no_evidence;
+use intent::Intent;
+pub use ports::check_here;
+use rolldrop_kubernetes::guard::names::is_dns_label;
+use rolldrop_load as load;
+use rolldrop_load::process::Process;
+use rolldrop_record::run_info::{self, RunInfo};
+use rolldrop_record::service_proxy::ServiceProxy;
+use rolldrop_record::wire::AdminToken;
+use rolldrop_record::{Clock, EventKind, Policy, RunDir, Stamp};
+use rolldrop_scenario::Scenario;
+use rolldrop_sidecar::inject::ending::{Ending, Sleepers};
+pub use rounds::{Coverage, Covering, Gate, Look, PlannedLooks, SoFar};
+pub use sending::Collecting;
+use sending::Sending;
+pub use settings::{expected_targets, load_settings};
+pub use source::Source;
+pub use stages::announce_stages;
+use under_load::Measuring;
+
+/// Settings that only some commands add to a run.
+#[derive(Default)]
+pub struct Extras<'a> {
+    /// Ends pods, in place of the scenario's disruptions.
+    pub command: Option<&'a UserCommand>,
+    /// Looks at its gate, if the run continues while the gate is inconclusive.
+    pub looks: Option<PlannedLooks<'a>>,
+    /// Policy on how sure its recommendation must be.
+    pub policy: Policy,
+    /// Settings of its rounds, if it has several.
+    pub covering: Option<Covering<'a>>,
+    /// Text about what the run is part of, given the number of terminations so far.
+    pub told: Option<&'a dyn Fn(usize) -> String>,
+    /// Name of the tuning that the run is part of, under which workloads are marked as in use.
+    pub holder: Option<&'a str>,
+    /// Settings for how the pods of a workload that is not the run's own end during the run.
+    pub ending: Option<(&'a Sleepers, Ending)>,
+}
+
+/// Settings of a run beside its scenario.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Namespace of the run; `None` for the cluster's default.
+    pub namespace: Option<String>,
+    /// Image to use for `rolldrop`.
+    pub image: Option<String>,
+    /// Policy for objects that a GitOps controller manages.
+    pub gitops: GitOps,
+    /// True if nothing is asked.
+    pub yes: bool,
+    /// How rows come back from pods that send the load.
+    pub collecting: Collecting,
+    /// Share of its processors' time that this machine may have in use, if not the stated limit.
+    pub max_busy: Option<f64>,
+    /// Implementation of Services, as stated by the user.
+    pub service_proxy: Option<ServiceProxy>,
+    /// True if the run writes to an object of its own while pods may end.
+    pub beats: bool,
+    /// Token of the proxies' admin ports, if the user gives one.
+    pub admin_token: Option<AdminToken>,
+    /// Counts a load's requests by the drop policy.
+    pub count: fn(&load::Progress) -> Ended,
+}
+
+/// Requests that have ended, as their user sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// All of them.
+    pub all: u64,
+    /// Those that were dropped.
+    pub dropped: u64,
+}
+
+/// A run to be made.
+pub struct Job<'a> {
+    /// The scenario, with what the run adds to its manifests.
+    pub scenario: Scenario,
+    options: &'a Options,
+    consent: Consent,
+    admin_token: Option<AdminToken>,
+    admin_secret: Option<AdminSecret>,
+    extras: Extras<'a>,
+}
+
+impl<'a> Job<'a> {
+    /// Checks what can be checked before a cluster is started.
+    ///
+    /// # Errors
+    /// Fails if its settings cannot work.
+    pub fn new(
+        mut scenario: Scenario,
+        options: &'a Options,
+        consent: Consent,
+        extras: Extras<'a>,
+        viewer: &dyn Viewer,
+    ) -> Result<Self, RunError> {
+        let mut admin_token = options.admin_token.clone();
+        let admin_secret =
+            manifests::inject_sidecar(&mut scenario, &mut admin_token, |note| viewer.note(note))?;
+        if let Some(image) = &options.image {
+            scenario.manifests.iter_mut().for_each(|manifest| manifests::replace_image(manifest, image));
+        }
+        programs::check(&scenario)?;
+        load::Plan::new(load_settings(&scenario, &expected_targets(&scenario))?)?;
+        Ok(Self { scenario, options, consent, admin_token, admin_secret, extras })
+    }
+
+    fn intent(&self) -> Intent<'_> {
+        let Self { options, consent, admin_secret, extras, .. } = self;
+        Intent { options, admin_secret: admin_secret.as_ref(), consent: *consent, extras }
+    }
+
+    /// Plans each call of the API server that it would make, and changes nothing.
+    ///
+    /// # Errors
+    /// Fails if the run could not be made.
+    pub async fn dry_run(
+        &self,
+        choice: impl FnOnce(&Path) -> Choice,
+        operator: &Operator,
+    ) -> Result<Plan, RunError> {
+        dry::plan(&self.scenario, choice, &self.intent(), operator).await
+    }
+
+    /// Measures, and returns whether it was interrupted.
+    ///
+    /// # Errors
+    /// Fails if nothing could be measured.
+    pub async fn carry_out(
+        &self,
+        choice: Choice,
+        run_dir: &RunDir,
+        clock: Clock,
+        operator: &Operator,
+    ) -> Result<bool, RunError> {
+        let (Operator { interrupts, viewer }, admin_token) = (operator, self.admin_token.clone());
+        let run = Run { clock, run_dir, interrupts, viewer, operator, admin_token, intent: self.intent() };
+        viewer.begins();
+        let measured = run.carry_out(&self.scenario, choice).await;
+        viewer.ends();
+        measured
+    }
+}
+
+/// Time limit for a run to close its records after its cluster has ended. It usually takes a second.
+const AFTER_THE_CLUSTER: Duration = Duration::from_secs(20);
+
+async fn connect(choice: Choice, operator: &Operator) -> Result<Cluster, RunError> {
+    let Operator { interrupts, viewer } = operator;
+    if matches!(choice, Choice::Embedded { .. }) {
+        viewer.step("starting the cluster");
+    }
+    let cluster = match interrupts.stop.run_until_cancelled(Cluster::connect(choice)).await {
+        Some(cluster) => cluster.map_err(RunError::failed("failed to get a cluster"))?,
+        None => return Err(RunError::Interrupted),
+    };
+    if let Some(title) = cluster.title() {
+        viewer.step(&format!("connecting to {title}"));
+    }
+    Ok(cluster)
+}
+
+/// Returns the caller of a cluster's API server.
+///
+/// # Errors
+/// Fails if the namespace cannot be one.
+pub fn caller(
+    cluster: &Cluster,
+    namespace: Option<&str>,
+    interrupts: &Interrupts,
+) -> Result<Caller, RunError> {
+    let namespace = namespace.unwrap_or_else(|| cluster.default_namespace()).to_owned();
+    if !is_dns_label(&namespace) {
+        return Err(RunError::Refused(format!(
+            "{namespace:?} is not a valid namespace name, which has lowercase letters, digits and dashes: give \
+             another with -n (or in the context of the kubeconfig)"
+        )));
+    }
+    Ok(Caller {
+        client: cluster.client(),
+        warnings: cluster.warnings(),
+        namespace,
+        limits: Limits::default(),
+        // A run can also stop without an interruption.
+        stop: interrupts.stop.child_token(),
+    })
+}
+
+/// Context of a run.
+struct Run<'a> {
+    clock: Clock,
+    run_dir: &'a RunDir,
+    interrupts: &'a Interrupts,
+    viewer: &'a Arc<dyn Viewer>,
+    operator: &'a Operator,
+    /// The token of the proxies' admin ports.
+    admin_token: Option<AdminToken>,
+    intent: Intent<'a>,
+}
+
+impl Run<'_> {
+    /// Measures, and returns whether it was interrupted. When nothing could be measured, that is an error.
+    async fn carry_out(&self, scenario: &Scenario, choice: Choice) -> Result<bool, RunError> {
+        let cluster = connect(choice, self.operator).await?;
+        if let Some(notice) = cluster.notice() {
+            self.viewer.note(notice);
+        }
+        let measured = match caller(&cluster, self.intent.options.namespace.as_deref(), self.interrupts) {
+            Ok(caller) => self.measure_on(scenario, &cluster, caller).await,
+            Err(error) => Err(error),
+        };
+        self.viewer.step("shutting down");
+        cluster.shut_down().await;
+        measured
+    }
+
+    /// Measures. The end of the cluster ends the run.
+    async fn measure_on(
+        &self,
+        scenario: &Scenario,
+        cluster: &Cluster,
+        caller: Caller,
+    ) -> Result<bool, RunError> {
+        let (halt, give_up) = (caller.stop.clone(), self.interrupts.abort.child_token());
+        let mut measuring = std::pin::pin!(self.measure(scenario, cluster, caller, &give_up));
+        let died = tokio::select! {
+            measured = &mut measuring => return measured,
+            died = cluster.died() => died,
+        };
+        halt.cancel();
+        give_up.cancel();
+        // Keeps what was recorded, as far as that does not need the cluster.
+        let _ = timeout(AFTER_THE_CLUSTER, measuring).await;
+        Err(died.into())
+    }
+
+    async fn measure(
+        &self,
+        scenario: &Scenario,
+        cluster: &Cluster,
+        caller: Caller,
+        give_up: &CancellationToken,
+    ) -> Result<bool, RunError> {
+        let first = caller.at_first_contact();
+        let load_workers = sending::load_workers(scenario, cluster, &first).await?;
+        let plan = self.intent.plan(scenario, &first, load_workers).await?;
+        plan.warnings.iter().for_each(|warning| self.viewer.warn(warning));
+        first.check_rights(&plan).await.map_err(RunError::interruption)?;
+        let open_end = self.intent.open_end(scenario);
+        ports::check(scenario, cluster, &first, load_workers, open_end, self.interrupts).await?;
+        evidence::check(scenario, cluster, load_workers, self.interrupts).await?;
+        consent::ask(&plan, cluster, &caller.namespace, &self.intent, self.operator).await?;
+        let run = run_name(&scenario.name, self.clock.now());
+        let halt = caller.stop.clone();
+        let mut session = Session::begin(SessionStart {
+            caller: caller.clone(),
+            run: &run,
+            cluster: cluster.origin(),
+            run_dir: self.run_dir,
+            clock: self.clock,
+            admin_token: self.admin_token.clone(),
+            gitops: self.intent.options.gitops,
+            viewer: Arc::clone(self.viewer),
+        })
+        .await
+        .map_err(RunError::interruption)?;
+        plan.findings.iter().for_each(|finding| self.warn(&session, finding));
+        let held = session.hold(&plan.holds, self.intent.extras.holder.unwrap_or(&run)).await;
+        let loaded = match held {
+            Ok(()) => self.load_and_disrupt(scenario, cluster, &session, &halt, load_workers).await,
+            Err(error) => Err(RunError::interruption(error)),
+        };
+        // Also after an error, so that what the session created is removed.
+        let last = if session.has_changes() { "undoing what was changed" } else { "closing the record" };
+        self.viewer.step(last);
+        let finished = session.finish(give_up.clone()).await;
+        let closed = closed(finished, loaded.is_err(), |error| self.viewer.warn(error))?;
+        let Closed { sources, undone, events } = closed;
+        let written = loaded.and_then(|info| self.write(RunInfo { events, ..info }, sources, give_up));
+        // A cluster that ends with the run takes its objects with it.
+        if cluster.origin().is_some() {
+            self.leave(&undone, caller, give_up).await;
+        }
+        written
+    }
+
+    /// Writes down what the run was, and returns whether it was interrupted.
+    fn write(
+        &self,
+        mut info: RunInfo,
+        sources: Vec<run_info::Source>,
+        give_up: &CancellationToken,
+    ) -> Result<bool, RunError> {
+        info.sources.extend(sources);
+        info.ended = Some(self.clock.now());
+        info.interrupted = self.interrupts.stop.is_cancelled();
+        info.complete = !info.interrupted && info.aborted.is_none() && !give_up.is_cancelled();
+        self.run_dir.write_info(&info)?;
+        Ok(info.interrupted)
+    }
+
+    /// Says what could not be undone, and waits until the rest has taken effect. The record is whole by now: an
+    /// interruption ends only the wait.
+    async fn leave(&self, undone: &[Undone], caller: Caller, give_up: &CancellationToken) {
+        let mut left = undone.iter().filter(|undone| undone.is_left()).peekable();
+        let is_left = left.peek().is_some();
+        left.for_each(|undone| self.viewer.warn(&undone.to_string()));
+        if is_left {
+            let run = self.run_dir.path().display();
+            self.viewer.warn(&format!("`rolldrop cleanup {run}` undoes what could not be undone"));
+        }
+        let stop = match self.interrupts.stop.is_cancelled() {
+            true => give_up.clone(),
+            false => self.interrupts.stop.clone(),
+        };
+        let tell = |what: &str| self.viewer.step(&format!("waiting until all is as before the run: {what}"));
+        if let Err(not_yet) = (Caller { stop, ..caller }).await_effect(undone, tell).await {
+            self.viewer.warn(&not_yet.to_string());
+        }
+    }
+
+    async fn load_and_disrupt(
+        &self,
+        scenario: &Scenario,
+        cluster: &Cluster,
+        session: &Session,
+        halt: &CancellationToken,
+        load_workers: Option<usize>,
+    ) -> Result<RunInfo, RunError> {
+        let ready = self.deploy(scenario, session).await?;
+        let mut settings = load_settings(scenario, &ready.seen_from_here())?;
+        if let Some(end) = self.intent.open_end(scenario) {
+            settings.pace = settings.pace.held_until(end);
+        }
+
+        let note = |source: Option<&str>, at, kind| match source {
+            Some(source) => session.record_of(source, at, kind),
+            None => {
+                if let EventKind::Warning { message } = &kind {
+                    self.viewer.warn(message);
+                }
+                session.record_at(at, kind);
+            }
+        };
+        // The load comes from a place that can reach the cluster's Services, which may not be here.
+        let mut sending = match load_workers {
+            None => {
+                let mut command = evidence::own_command(cluster)?;
+                command.args(["load-worker", "--out"]).arg(self.run_dir.path());
+                Sending::Here(Box::new(Process::spawn(command, self.clock, note)?))
+            }
+            Some(workers) => {
+                self.viewer.step("waiting for the load workers to be ready");
+                let length = load::Plan::new(settings.clone())?.length().unwrap_or_default();
+                let (job, here) = ((workers, self.intent.image(), length), (self.run_dir, self.clock));
+                let (collecting, tell) =
+                    (&self.intent.options.collecting, |what: &str| self.viewer.say(what));
+                let (sending, missing) =
+                    sending::in_cluster(scenario, session, job, collecting, here, (note, tell)).await?;
+                missing.iter().for_each(|why| self.warn(session, why));
+                sending
+            }
+        };
+        let measuring = Measuring { run: self, scenario, cluster, session, halt };
+        let measured = measuring.measure(&ready, settings, &mut sending).await;
+        sending.end().await;
+        measured
+    }
+
+    /// Deploys the target, and waits until it is ready.
+    async fn deploy(&self, scenario: &Scenario, session: &Session) -> Result<Ready, RunError> {
+        // Secrets first, so that they are removed last: pods may still need them while they end.
+        let secrets = self.intent.secrets(scenario, session.namespace());
+        let deploys = !scenario.manifests.is_empty();
+        if deploys || !secrets.is_empty() {
+            self.viewer.step("deploying");
+        }
+        session.deploy(&secrets).await.map_err(RunError::interruption)?;
+        session.deploy(&scenario.manifests).await.map_err(RunError::interruption)?;
+        if let Some(changes) = self.intent.live(scenario) {
+            self.viewer.step("changing the workload, and waiting for the rollout");
+            let notes = session.change_workloads(&changes).await.map_err(RunError::interruption)?;
+            notes.iter().for_each(|note| self.viewer.say(note));
+        }
+        let last = if deploys { "waiting for the pods to be ready" } else { "looking at the target" };
+        self.viewer.step(last);
+        let disruptions = if self.intent.extras.command.is_some() { &[][..] } else { &scenario.disruptions };
+        let ready = session.await_ready(scenario, disruptions).await;
+        let mut ready = ready.map_err(RunError::interruption)?;
+        if let Some(stated) = &self.intent.options.service_proxy {
+            ready.cluster.assume(stated)?;
+        }
+        Ok(ready)
+    }
+
+    /// Shows and records a warning about the result.
+    fn warn(&self, session: &Session, message: &str) {
+        self.viewer.warn(message);
+        session.record(EventKind::Warning { message: message.to_owned() });
+    }
+}
+
+/// Returns the result of closing a run. If the run had failed before, its own error is the one to report, as it may be
+/// the cause of this one; this one is then only a warning.
+fn closed<T: Default>(
+    finished: Result<T, CoordinatorError>,
+    has_failed: bool,
+    warn: impl FnOnce(&str),
+) -> Result<T, CoordinatorError> {
+    finished.or_else(|error| {
+        if !has_failed {
+            return Err(error);
+        }
+        warn(&format!("the run could not be closed either: {error}"));
+        Ok(T::default())
+    })
+}
+
+/// Returns a unique name, valid as the value of a label.
+pub fn run_name(scenario: &str, now: Stamp) -> String {
+    let time = jiff::Timestamp::from_nanosecond(now.unix_ns().into()).unwrap_or_default();
+    let scenario: String = scenario.chars().take(40).collect();
+    format!("{scenario}-{}", time.strftime("%Y%m%dT%H%M%S.%3fZ"))
+}
+
+/// Returns a new directory `FOLDER/NAME-TIME`, followed by a number if that exists.
+pub fn default_out(folder: &str, name: &str, now: Stamp) -> PathBuf {
+    let time = jiff::Timestamp::from_nanosecond(now.unix_ns().into()).unwrap_or_default();
+    let base = PathBuf::from(folder).join(format!("{name}-{}", time.strftime("%Y%m%dT%H%M%SZ")));
+    if !base.exists() {
+        return base;
+    }
+    (2..).map(|n| base.with_added_extension(n.to_string())).find(|path| !path.exists()).unwrap_or(base)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_close_keeps_original_error() {
+        let unclosed =
+            || CoordinatorError::Timeout { what: "close".to_owned(), limit: Duration::from_secs(1) };
+        let mut warnings = Vec::new();
+        let mut warn = |text: &str| warnings.push(text.to_owned());
+        let after_a_failure = closed::<Vec<u8>>(Err(unclosed()), true, &mut warn);
+        assert!(matches!(after_a_failure, Ok(nothing) if nothing.is_empty()));
+        assert!(closed::<Vec<u8>>(Err(unclosed()), false, &mut warn).is_err());
+        assert!(matches!(closed(Ok(vec![1]), true, &mut warn), Ok(sources) if sources == [1]));
+        assert_eq!(warnings, [format!("the run could not be closed either: {}", unclosed())]);
+    }
+}

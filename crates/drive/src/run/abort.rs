@@ -1,0 +1,109 @@
+//! `load.abort`: stops a load that loses too many requests, for targets that people depend on.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::{Instant, interval};
+
+use super::Ended;
+use crate::coordinator::Losses;
+use rolldrop_load::{Control, Progress};
+use rolldrop_scenario::{Abort, Scenario};
+
+/// Interval between looks at the counters.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// Watches a load until it loses too much, and returns how much that is. Never returns otherwise.
+pub(super) async fn too_much_dropped(limit: &Abort, lost: Lost<'_>) -> String {
+    let mut drops = Drops { limit: *limit, seen: VecDeque::new() };
+    let mut ticks = interval(PERIOD);
+    loop {
+        let now = ticks.tick().await;
+        if let Some(why) = drops.look(now, lost.ended()) {
+            return why;
+        }
+    }
+}
+
+/// Returns the warning for a scenario that disrupts while its load still rises.
+pub(super) fn disrupts_a_ramp(scenario: &Scenario) -> Option<String> {
+    let steady_from = scenario.load.steady_from();
+    let at = scenario.disruptions.iter().map(|disruption| disruption.at).min()?;
+    (at < steady_from).then(|| {
+        format!(
+            "the first disruption begins {:.1} s into a load that rises until {:.1} s: the effects of the ramp and \
+             of the disruption cannot be told apart",
+            at.as_secs_f64(),
+            steady_from.as_secs_f64()
+        )
+    })
+}
+
+/// The drops of the last period.
+struct Drops {
+    limit: Abort,
+    /// Times of looks, each with the number of requests that had ended and been dropped by then.
+    seen: VecDeque<(Instant, u64, u64)>,
+}
+
+impl Drops {
+    /// Returns the reason why the load must stop, if it must.
+    fn look(&mut self, now: Instant, Ended { all: ended, dropped }: Ended) -> Option<String> {
+        // The period begins at the last look before it.
+        while self.seen.get(1).is_some_and(|(at, ..)| now.duration_since(*at) >= self.limit.over) {
+            self.seen.pop_front();
+        }
+        let (_, ended_before, dropped_before) = self.seen.front().copied().unwrap_or((now, 0, 0));
+        self.seen.push_back((now, ended, dropped));
+        let (requests, lost) = (ended.saturating_sub(ended_before), dropped.saturating_sub(dropped_before));
+        let share = lost as f64 / requests.max(1) as f64;
+        (requests >= self.limit.requests && share > self.limit.share).then(|| {
+            format!(
+                "{lost} of the last {requests} requests were dropped ({:.1} %, limit {:.1} % over {:.0} s)",
+                share * 100.0,
+                self.limit.share * 100.0,
+                self.limit.over.as_secs_f64()
+            )
+        })
+    }
+}
+
+/// Requests that a running load has lost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lost<'a> {
+    pub(super) control: &'a Control,
+    pub(super) count: fn(&Progress) -> Ended,
+}
+
+impl Lost<'_> {
+    fn ended(&self) -> Ended {
+        (self.count)(&self.control.progress())
+    }
+}
+
+impl Losses for Lost<'_> {
+    fn lost(&self) -> u64 {
+        self.ended().dropped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn recent_drop_share_aborts_load() {
+        let limit = Abort { share: 0.05, over: Duration::from_secs(10), requests: 50 };
+        let mut drops = Drops { limit, seen: VecDeque::new() };
+        let begun = Instant::now();
+        let mut look =
+            |s: u64, all, dropped| drops.look(begun + Duration::from_secs(s), Ended { all, dropped });
+        assert_eq!(look(0, 10, 10), None, "too few to say");
+        assert_eq!(look(1, 1040, 40), None);
+        assert_eq!(look(5, 1960, 60), None);
+        // Drops before the period do not count.
+        assert_eq!(look(16, 2064, 64), None);
+        let why = look(17, 2084, 84).unwrap();
+        assert_eq!(why, "24 of the last 124 requests were dropped (19.4 %, limit 5.0 % over 10 s)");
+    }
+}

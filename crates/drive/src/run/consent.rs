@@ -1,0 +1,130 @@
+//! Consent to a run's changes of a cluster: rules for changes without asking, and the question.
+
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio_util::sync::CancellationToken;
+
+use super::error::RunError;
+use super::intent::Intent;
+use crate::Operator;
+use crate::cluster::{Cluster, Origin};
+use crate::coordinator::Plan;
+use rolldrop_scenario::Scenario;
+
+/// The namespaces of the cluster itself.
+const SYSTEM: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
+
+/// Interval between checks for an interruption while waiting for the answer.
+const LOOK_AGAIN_MS: u8 = 100;
+
+/// Consent of the user to a run's changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Consent {
+    /// To be asked for.
+    Asked(Naming),
+    /// Given, for this run and others.
+    Given,
+}
+
+/// Source of the choice of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// The command line or the scenario names it, or it is the run's own.
+    Named,
+    /// It is the current context of the kubeconfig.
+    Current,
+}
+
+/// Refuses namespaces of the system.
+pub(super) fn check_namespaces(namespace: &str, scenario: &Scenario) -> Result<(), RunError> {
+    let of_manifests =
+        scenario.manifests.iter().filter_map(|object| object["metadata"]["namespace"].as_str());
+    match of_manifests.chain([namespace]).find(|namespace| SYSTEM.contains(namespace)) {
+        Some(namespace) => Err(RunError::Refused(format!(
+            "namespace {namespace} is the cluster's own: nothing is disrupted there; name another (-n)"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Shows what the run will do, and continues only with consent.
+pub(super) async fn ask(
+    plan: &Plan,
+    cluster: &Cluster,
+    namespace: &str,
+    intent: &Intent<'_>,
+    operator: &Operator,
+) -> Result<(), RunError> {
+    let viewer = &operator.viewer;
+    plan.own.iter().for_each(|own| viewer.say(&format!("this run {own}")));
+    if plan.effects.is_empty() {
+        return Ok(());
+    }
+    let Some(origin) = cluster.origin() else {
+        plan.effects.iter().for_each(|effect| viewer.say(&format!("this run {effect}")));
+        return Ok(());
+    };
+    let Consent::Asked(naming) = intent.consent else { return Ok(()) };
+    if naming == Naming::Current {
+        let (effects, flag) = (plan.effects.join("; "), flag_of(Some(&origin)));
+        return Err(RunError::Refused(format!(
+            "the run would change a cluster that is not named ({effects}): add {flag} if it is the right one"
+        )));
+    }
+    viewer.note(&format!("on {}, in namespace {namespace}:", cluster.title().unwrap_or_default()));
+    plan.effects.iter().for_each(|effect| viewer.note(&format!("this run {effect}")));
+    if intent.options.yes {
+        return Ok(());
+    }
+    confirm(operator).await
+}
+
+/// Returns the option that names a cluster.
+pub fn flag_of(origin: Option<&Origin>) -> String {
+    match origin.and_then(|origin| origin.context.as_ref()) {
+        Some(context) => format!("--context {context}"),
+        None => "--in-cluster".to_owned(),
+    }
+}
+
+/// Asks the user whether to continue.
+///
+/// # Errors
+/// Fails if the answer is no, or there is nobody to ask.
+pub async fn confirm(operator: &Operator) -> Result<(), RunError> {
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        let why = "there is no terminal to ask on: add --yes, or look at it first with --dry-run";
+        return Err(RunError::Refused(why.to_owned()));
+    }
+    operator.viewer.ask("go on? [y/N]").map_err(RunError::failed("failed to ask"))?;
+    let answer = line(operator.interrupts.stop.clone()).await;
+    let answer = answer.map_err(RunError::failed("failed to read the answer"))?;
+    match answer.ok_or(RunError::Interrupted)?.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(RunError::Refused("not confirmed: nothing was changed".to_owned())),
+    }
+}
+
+/// Reads a line from the terminal; `None` if the run is stopped first.
+async fn line(stop: CancellationToken) -> io::Result<Option<String>> {
+    let reading = tokio::task::spawn_blocking(move || {
+        let stdin = io::stdin();
+        // A terminal has something to read once a line is complete.
+        while !stop.is_cancelled() {
+            let mut waiting = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut waiting, PollTimeout::from(LOOK_AGAIN_MS)) {
+                Ok(0) | Err(Errno::EINTR) => {}
+                Ok(_) => {
+                    let mut line = String::new();
+                    return stdin.read_line(&mut line).map(|_| Some(line));
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(None)
+    });
+    reading.await?
+}

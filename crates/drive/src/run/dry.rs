@@ -1,0 +1,74 @@
+//! `--dry-run`: what a run would ask of the API server.
+
+use std::path::Path;
+
+use super::error::RunError;
+use super::intent::Intent;
+use super::{caller, connect};
+use super::{ports, sending};
+use crate::cluster::{Choice, Cluster};
+use crate::coordinator::{Caller, Plan};
+use crate::{Operator, private_dir};
+use rolldrop_scenario::Scenario;
+
+/// Plans the calls of a run. Shows the cluster and warnings.
+pub(super) async fn plan(
+    scenario: &Scenario,
+    choice: impl FnOnce(&Path) -> Choice,
+    intent: &Intent<'_>,
+    operator: &Operator,
+) -> Result<Plan, RunError> {
+    // It holds the kubeconfig of an embedded cluster. It is removed after the dry run.
+    let scratch =
+        private_dir("rolldrop-dry-run-").map_err(RunError::failed("failed to make a temporary directory"))?;
+    let planned = plan_on(scenario, choice(scratch.path()), intent, operator).await;
+    scratch.close().map_err(RunError::failed("failed to remove the temporary directory"))?;
+    planned
+}
+
+async fn plan_on(
+    scenario: &Scenario,
+    choice: Choice,
+    intent: &Intent<'_>,
+    operator: &Operator,
+) -> Result<Plan, RunError> {
+    let Operator { interrupts, viewer } = operator;
+    let cluster = connect(choice, operator).await?;
+    let caller = match caller(&cluster, intent.options.namespace.as_deref(), interrupts) {
+        Ok(caller) => caller.at_first_contact(),
+        Err(error) => {
+            cluster.shut_down().await;
+            return Err(error);
+        }
+    };
+    let plan = calls(scenario, &cluster, &caller, intent, operator).await;
+    if let Ok(plan) = &plan {
+        plan.warnings.iter().chain(&plan.findings).for_each(|warning| viewer.warn(warning));
+        if let Some(looks) = &intent.extras.looks {
+            viewer.note(&format!("the run {}", looks.in_words));
+        }
+        if let Some(title) = cluster.title() {
+            viewer.note(&format!(
+                "on {title}, in namespace {}, a run would make these calls:",
+                caller.namespace
+            ));
+        }
+    }
+    drop(caller);
+    cluster.shut_down().await;
+    plan
+}
+
+async fn calls(
+    scenario: &Scenario,
+    cluster: &Cluster,
+    caller: &Caller,
+    intent: &Intent<'_>,
+    operator: &Operator,
+) -> Result<Plan, RunError> {
+    let load_workers = sending::load_workers(scenario, cluster, caller).await?;
+    let plan = intent.plan(scenario, caller, load_workers).await?;
+    let open_end = intent.open_end(scenario);
+    ports::check(scenario, cluster, caller, load_workers, open_end, &operator.interrupts).await?;
+    Ok(plan)
+}

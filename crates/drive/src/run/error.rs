@@ -1,0 +1,101 @@
+//! Errors that end a run, or what consists of runs.
+
+use std::error::Error;
+
+use crate::cluster::ClusterError;
+use crate::coordinator::CoordinatorError;
+use crate::embedded::child::Died;
+use rolldrop_load::PlanError;
+use rolldrop_load::process::ProcessError;
+use rolldrop_load::remote::collect::CollectError;
+use rolldrop_load::remote::fleet::FleetError;
+use rolldrop_record::RunDirError;
+use rolldrop_record::run_info::Contradiction;
+use rolldrop_scenario::ScenarioError;
+use rolldrop_sidecar::inject::ending::EndingError;
+
+/// Error that ends a run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The user stopped the run before anything was measured.
+    #[error("interrupted before anything was measured")]
+    Interrupted,
+    /// The run is refused, for this reason and with this remedy.
+    #[error("{0}")]
+    Refused(String),
+    /// Something that the run needs has failed.
+    #[error("{what}")]
+    Failed {
+        /// Description of what has failed.
+        what: String,
+        /// Its cause.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// There is no cluster.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// The cluster ended during the run.
+    #[error(transparent)]
+    Died(#[from] Died),
+    /// The coordinator failed.
+    #[error(transparent)]
+    Coordinator(#[from] CoordinatorError),
+    /// The scenario cannot be used.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// The way in which pods end cannot be set.
+    #[error(transparent)]
+    Ending(#[from] EndingError),
+    /// The user states something else than the cluster shows.
+    #[error(transparent)]
+    Contradiction(#[from] Contradiction),
+    /// The load cannot be sent.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The process that sends the load failed.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// The pods that send the load failed.
+    #[error(transparent)]
+    Fleet(#[from] FleetError),
+    /// The pods' rows could not be written.
+    #[error(transparent)]
+    Collect(#[from] CollectError),
+    /// The run directory could not be written.
+    #[error(transparent)]
+    RunDir(#[from] RunDirError),
+    /// Something else has failed.
+    #[error(transparent)]
+    Other(Box<dyn Error + Send + Sync>),
+}
+
+impl RunError {
+    /// Returns a function that adds what has failed to a cause.
+    pub fn failed<E: Into<Box<dyn Error + Send + Sync>>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
+        let what = what.into();
+        |cause| Self::Failed { what, source: cause.into() }
+    }
+
+    /// Makes an error of any other.
+    pub fn other(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Other(error.into())
+    }
+
+    /// Tells an interruption from other errors of the coordinator.
+    pub(super) fn interruption(error: CoordinatorError) -> Self {
+        match error {
+            CoordinatorError::Interrupted => Self::Interrupted,
+            other => other.into(),
+        }
+    }
+
+    /// Describes the error with its causes.
+    pub fn in_words(&self) -> String {
+        let (mut words, mut cause) = (self.to_string(), self.source());
+        while let Some(error) = cause {
+            words = format!("{words}: {error}");
+            cause = error.source();
+        }
+        words
+    }
+}

@@ -1,0 +1,95 @@
+//! Checks, before anything is touched, whether the evidence that a run asks for is available.
+
+use std::process::Stdio;
+
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use super::error::RunError;
+use super::sending::load_workers;
+use crate::Interrupts;
+use crate::cluster::Cluster;
+use crate::coordinator::Caller;
+use rolldrop_scenario::Scenario;
+
+/// Returns the reason why the evidence that a scenario asks for is not available to a load from here; `None` if it is.
+///
+/// # Errors
+/// Fails if that cannot be determined.
+pub async fn why_no_evidence(
+    scenario: &Scenario,
+    cluster: &Cluster,
+    caller: &Caller,
+    interrupts: &Interrupts,
+) -> Result<Option<String>, RunError> {
+    if load_workers(scenario, cluster, caller).await?.is_some() {
+        return Ok(Some("the load comes from pods, which would have to be privileged".to_owned()));
+    }
+    missing(scenario, cluster, interrupts).await
+}
+
+/// Asks a process that runs where the load will come from. Pods that send a load check by themselves before it begins,
+/// because nothing else runs where they will be.
+pub(super) async fn check(
+    scenario: &Scenario,
+    cluster: &Cluster,
+    load_workers: Option<usize>,
+    interrupts: &Interrupts,
+) -> Result<(), RunError> {
+    if load_workers.is_some() {
+        return Ok(());
+    }
+    match missing(scenario, cluster, interrupts).await? {
+        None => Ok(()),
+        Some(why) => Err(RunError::Refused(why)),
+    }
+}
+
+/// Returns the command of this program where the load comes from.
+pub(super) fn own_command(cluster: &Cluster) -> Result<Command, RunError> {
+    let command = std::env::current_exe().and_then(|program| cluster.command(&program));
+    command.map_err(RunError::failed("failed to find this program"))
+}
+
+async fn missing(
+    scenario: &Scenario,
+    cluster: &Cluster,
+    interrupts: &Interrupts,
+) -> Result<Option<String>, RunError> {
+    let Some(evidence) = scenario.load.settings.evidence else { return Ok(None) };
+    let mut command = own_command(cluster)?;
+    command.args(["load-worker", "--check-evidence", evidence.as_str()]);
+    refusal(command, &[], interrupts).await
+}
+
+/// Runs a check in a process where the load will come from, and returns its objection; `None` if it has none.
+pub(super) async fn refusal(
+    mut command: Command,
+    input: &[u8],
+    interrupts: &Interrupts,
+) -> Result<Option<String>, RunError> {
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    let checking = async {
+        let mut child = command.spawn()?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // A process that has ended early states the reason on stderr.
+            let _ = stdin.write_all(input).await;
+        }
+        child.wait_with_output().await
+    };
+    let Some(output) = interrupts.stop.run_until_cancelled(checking).await else {
+        return Err(RunError::Interrupted);
+    };
+    let output = output.map_err(RunError::failed("failed to check where the load comes from"))?;
+    if output.status.success() {
+        return Ok(None);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let why = said
+        .lines()
+        .last()
+        .unwrap_or("it ended without a message")
+        .trim_start_matches("rolldrop: ")
+        .to_owned();
+    Ok(Some(why))
+}

@@ -1,0 +1,86 @@
+//! Sources of a run: the scenario and the cluster, as the user names them.
+
+use std::path::{Path, PathBuf};
+
+use crate::cluster::Choice;
+use crate::embedded::lab::{self, config::DataplaneChoice};
+use rolldrop_scenario::{self as scenario, ClusterChoice, Loaded, ScenarioError, Workload};
+
+use super::consent::Naming;
+
+/// The scenario and the cluster that the user names. Each run of a tuning reads them anew.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// File, or name of a built-in scenario; `None` for one that has only the target.
+    pub name: Option<String>,
+    /// Text of a scenario that has only the target, if one is named.
+    pub target: Option<String>,
+    /// Replacements of the scenario's values.
+    pub overrides: Vec<String>,
+    /// The only workload that is changed, if one is named.
+    pub workload: Option<Workload>,
+    /// The kubeconfig, if one is named.
+    pub kubeconfig: Option<PathBuf>,
+    /// The context in a kubeconfig, if one is named.
+    pub context: Option<String>,
+    /// True for the embedded cluster, whatever the scenario names.
+    pub embedded: bool,
+    /// True for the cluster of this pod.
+    pub in_cluster: bool,
+    /// Way in which the pods of the embedded cluster are reached, if it is named.
+    pub dataplane: Option<DataplaneChoice>,
+}
+
+impl Source {
+    /// Loads the scenario, with these further values.
+    ///
+    /// # Errors
+    /// Fails if it cannot be used.
+    pub fn load(&self, further: Vec<String>) -> Result<Loaded<lab::Config>, ScenarioError> {
+        let overrides = [self.overrides.clone(), further].concat();
+        let mut loaded = match (&self.name, &self.target) {
+            (Some(name), _) => scenario::load(name, &overrides)?,
+            (None, None) => scenario::load(scenario::DEFAULT, &overrides)?,
+            (None, Some(target)) => scenario::parse(target, "--target", Path::new("."), &overrides)?,
+        };
+        if let Some(workload) = &self.workload {
+            loaded.scenario.sidecar_workloads = vec![workload.clone()];
+        }
+        Ok(loaded)
+    }
+
+    /// Returns true if the user named only a target, which is then on an existing cluster.
+    fn is_target_alone(&self) -> bool {
+        self.name.is_none() && self.target.is_some()
+    }
+
+    /// Returns whether the user named the cluster, on the command line or in the scenario (`asked`).
+    pub fn naming(&self, asked: Option<&ClusterChoice<lab::Config>>) -> Naming {
+        let on_command_line =
+            self.context.is_some() || self.kubeconfig.is_some() || self.embedded || self.in_cluster;
+        let is_current = self.is_target_alone() && asked.is_none();
+        if is_current && !on_command_line { Naming::Current } else { Naming::Named }
+    }
+
+    /// Returns the choice of the cluster; an embedded one keeps its logs in this directory.
+    pub fn choice(&self, asked: Option<ClusterChoice<lab::Config>>, out: &Path) -> Choice {
+        if self.context.is_some() || self.kubeconfig.is_some() {
+            return Choice::Kubeconfig { path: self.kubeconfig.clone(), context: self.context.clone() };
+        }
+        if self.in_cluster {
+            return Choice::InCluster;
+        }
+        let mut config = match asked {
+            Some(ClusterChoice::Context(context)) if !self.embedded => {
+                return Choice::Kubeconfig { path: None, context: Some(context) };
+            }
+            Some(ClusterChoice::Embedded(config)) => config,
+            None if self.is_target_alone() && !self.embedded => {
+                return Choice::Kubeconfig { path: None, context: None };
+            }
+            _ => lab::Config::default(),
+        };
+        config.dataplane = self.dataplane.unwrap_or(config.dataplane);
+        Choice::Embedded { config: Box::new(config), log_dir: out.join("cluster") }
+    }
+}

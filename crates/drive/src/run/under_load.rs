@@ -1,0 +1,425 @@
+//! The measured part of a run: sends the load, ends pods, and collects the records of both.
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::future::pending;
+use std::time::{Duration, Instant};
+
+use tokio::time::{sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::Run;
+use super::abort;
+use super::command::UserCommand;
+use super::error::RunError;
+use super::programs::UserPrograms;
+use super::rounds::{Round, Sent};
+use super::sending::{self, Sending};
+use super::settings::redacted;
+use super::{reach, stages};
+use crate::cluster::Cluster;
+use crate::coordinator::{
+    self, ALPHA, CoordinatorError, Ready, Session, Settle, Silence, UnderLoad, until_silent,
+};
+use crate::follow;
+use crate::viewer::Planned;
+use rolldrop_load as load;
+use rolldrop_load::process::Note;
+use rolldrop_load::remote::collect::Collected;
+use rolldrop_record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Tool};
+use rolldrop_record::{EventKind, Looks, Rounds, Stamp};
+use rolldrop_scenario::{Disruption, Place, Scenario};
+
+/// Time limit for the target's first answer, once its pods are ready.
+const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(45);
+/// The load before a command is run, where no disruption of the scenario says when.
+const STEADY_PART: Duration = Duration::from_secs(3);
+/// Time before the first disruption at which the beats begin.
+const BEATS_BEFORE: Duration = Duration::from_secs(1);
+/// Time that the load continues after the effects of a command have settled: a Service proxy may lag by about a second.
+const AFTERMATH: Duration = Duration::from_secs(3);
+
+/// A run whose pods are ready.
+#[derive(Clone, Copy)]
+pub(super) struct Measuring<'a> {
+    pub(super) run: &'a Run<'a>,
+    pub(super) scenario: &'a Scenario,
+    pub(super) cluster: &'a Cluster,
+    pub(super) session: &'a Session,
+    /// Cancelled when the run is interrupted or given up.
+    pub(super) halt: &'a CancellationToken,
+}
+
+impl Measuring<'_> {
+    /// Measures from the first answer to the last row.
+    pub(super) async fn measure<N: Note>(
+        self,
+        ready: &Ready,
+        settings: load::Load,
+        sending: &mut Sending<N>,
+    ) -> Result<RunInfo, RunError> {
+        let plan = load::Plan::new(settings.clone())?;
+        self.await_first_answer(ready, &plan, settings, sending).await?;
+        let mut info = self.info(ready, &plan, sending);
+        // From here on the directory shows that a run was killed.
+        self.run.run_dir.write_info(&info)?;
+        self.load(&plan, &mut info, sending).await?;
+        self.collect(&mut info, sending).await?;
+        Ok(info)
+    }
+
+    async fn await_first_answer<N: Note>(
+        self,
+        ready: &Ready,
+        plan: &load::Plan,
+        settings: load::Load,
+        sending: &mut Sending<N>,
+    ) -> Result<(), RunError> {
+        let Self { run, scenario, cluster, .. } = self;
+        run.viewer.step("waiting for the first answer");
+        let prepared = sending.prepare(settings, plan.run().clone(), FIRST_ANSWER_LIMIT, ready);
+        match run.interrupts.stop.run_until_cancelled(prepared).await {
+            Some(Ok(warnings)) => {
+                warnings.iter().for_each(|warning| run.viewer.warn(warning));
+                Ok(())
+            }
+            Some(Err(error)) if cluster.is_entered() || sending.nodes().is_some() => Err(error),
+            Some(Err(error)) => {
+                let ways = reach::other_ways(&cluster.client(), &ready.cluster.namespace, scenario).await;
+                Err(RunError::failed(ways)(error))
+            }
+            None => Err(RunError::Interrupted),
+        }
+    }
+
+    /// Describes the run as it is known before its load starts.
+    fn info<N: Note>(self, ready: &Ready, plan: &load::Plan, sending: &Sending<N>) -> RunInfo {
+        let Self { run, scenario, .. } = self;
+        let mut info = RunInfo {
+            format: FORMAT_VERSION,
+            tool: Tool::this(),
+            run: plan.run().clone(),
+            name: scenario.name.clone(),
+            scenario: redacted(scenario),
+            expect: scenario.expect.clone(),
+            cluster: ready.cluster.clone(),
+            targets: ready.seen_from_here(),
+            load: plan.load_plan(),
+            sources: sending.recorders(),
+            started: run.clock.now(),
+            ended: None,
+            complete: false,
+            interrupted: false,
+            max_busy: run.intent.options.max_busy,
+            aborted: None,
+            looks: run.intent.extras.looks.as_ref().map(|planned| planned.looks.clone()),
+            rounds: None,
+            policy: run.intent.extras.policy,
+            events: None,
+        };
+        if let Some(nodes) = sending.nodes() {
+            info.targets = ready.seen_from(&nodes);
+            sending::describe(&mut info.load, info.sources.len(), &nodes, ready);
+        }
+        info
+    }
+
+    /// Sends the load to its end, while pods end.
+    async fn load<N: Note>(
+        self,
+        plan: &load::Plan,
+        info: &mut RunInfo,
+        sending: &mut Sending<N>,
+    ) -> Result<(), RunError> {
+        let Self { run, scenario, cluster, session, .. } = self;
+        let has_command = run.intent.extras.command.is_some();
+        if cluster.origin().is_some()
+            && !has_command
+            && let Some(too_early) = abort::disrupts_a_ramp(scenario)
+        {
+            run.warn(session, &too_early);
+        }
+        let LoadPlan { rate, duration_s, warmup_s, .. } = info.load;
+        let started = sending.start().await?;
+        let zero = started + scenario.load.settings.warmup;
+        session.record_at(started, EventKind::LoadStarted { rate, duration_s, warmup_s });
+        let (control, early, begun) = (sending.control().clone(), sending.early_rows(), info.clone());
+        let lasts_for_others = run.intent.open_end(scenario).is_some();
+        let has_open_end = lasts_for_others || scenario.ends_with_its_disruptions();
+        let told = run.intent.extras.told.map(|told| move || told(session.pods_ended()));
+        let part_of = told.as_ref().map(|told| told as &dyn Fn() -> String);
+        let planned = match Planned::of(plan) {
+            planned if lasts_for_others || told.is_some() => {
+                Planned { requests: None, length: None, ..planned }
+            }
+            planned if has_open_end => Planned { requests: None, may_end_before: true, ..planned },
+            planned => planned,
+        };
+        run.viewer.step(match (has_command, scenario.disruptions.as_slice()) {
+            (false, []) => "watching what others do",
+            _ => "sending the load",
+        });
+        let loading = follow(sending.join(), &control, &planned, part_of, run.operator);
+        let stages = plan.stages();
+        let stages =
+            stages::announce_stages(run.clock, zero, &stages, |at, kind| session.record_at(at, kind));
+        let giving_up = async {
+            info.aborted = Some(self.given_up(&control).await);
+            pending::<Infallible>().await
+        };
+        let beats = self.beat(zero);
+        // An interruption or the end of the cluster ends the load.
+        let halted = async {
+            self.halt.cancelled().await;
+            control.stop();
+            pending::<Infallible>().await
+        };
+        let sent = Sent { control: &control, info: &begun, early: early.as_ref() };
+        let ((looks, rounds), ended) = tokio::try_join!(self.disrupt((zero, rate), sent), async {
+            tokio::select! {
+                ended = loading => ended,
+                never = stages => match never {},
+                never = giving_up => match never {},
+                never = beats => match never {},
+                never = halted => match never {},
+            }
+        })?;
+        (info.sources, info.looks, info.rounds) = (sending.recorders(), looks, rounds);
+        if has_open_end {
+            info.load.duration_s = match rate {
+                // A closed loop, or one that lost a worker: only its end is known.
+                rate if rate == 0.0 || !ended.lost.is_empty() => ended.at.ns_since(zero) as f64 / 1e9,
+                rate => ended.scheduled as f64 / rate - warmup_s,
+            };
+        }
+        Ok(())
+    }
+
+    /// Ends the run if too much of the load is dropped, or others change the workload whose end it has set, and returns
+    /// the reason.
+    async fn given_up(self, control: &load::Control) -> String {
+        let lost = async {
+            match &self.scenario.load.abort {
+                Some(limit) => abort::too_much_dropped(limit, self.lost(control)).await,
+                None => pending().await,
+            }
+        };
+        let changed = async {
+            match self.run.intent.extras.ending.and_then(|(whose, _)| whose.workload.parse().ok()) {
+                Some(workload) => self.session.until_others_change(&workload).await,
+                None => pending().await,
+            }
+        };
+        let why = tokio::select! {
+            lost = lost => lost,
+            done = changed => {
+                format!("others {done} in mid-run (an autoscaler, or another rollout): keep them away")
+            }
+        };
+        self.run.viewer.warn(&format!("aborting: {why}"));
+        self.session.record(EventKind::Warning { message: format!("aborted: {why}") });
+        // The load first; requests in flight may end, as after an interruption.
+        control.stop();
+        self.halt.cancel();
+        why
+    }
+
+    /// Ends pods, by the user's command or the scenario's disruptions. Returns the looks, at the last one, of a run
+    /// that continues while its gate is inconclusive, and the rounds of one that continues until its windows cover
+    /// enough.
+    async fn disrupt(
+        self,
+        (zero, rate): (Stamp, f64),
+        sent: Sent<'_>,
+    ) -> Result<(Option<Looks>, Option<Rounds>), RunError> {
+        let (control, extras) = (sent.control, self.run.intent.extras);
+        if let Some(command) = extras.command {
+            self.disrupt_by(command, zero, control).await?;
+            control.stop();
+        } else if let Some(planned) = &extras.looks {
+            return Ok((Some(self.in_rounds((zero, rate), sent, planned).await?), None));
+        } else if let Some(covering) = extras.covering {
+            return Ok((None, Some(self.until_covered((zero, rate), sent, covering).await?)));
+        } else if self.round((zero, rate), control, None).await? && self.scenario.ends_with_its_disruptions()
+        {
+            control.stop();
+        }
+        Ok((None, None))
+    }
+
+    /// Does the scenario's disruptions once. One of several rounds lasts as long as the load that the scenario has,
+    /// unless that ends with its disruptions. Returns whether its effects have settled before the end of that load.
+    pub(super) async fn round(
+        self,
+        (zero, rate): (Stamp, f64),
+        control: &load::Control,
+        round: Option<Round>,
+    ) -> Result<bool, RunError> {
+        let Self { run, scenario, session, .. } = self;
+        let losses = &self.lost(control);
+        let end = zero + scenario.load.duration();
+        let (settle, known_after) = (settle(scenario), known_after(scenario));
+        let alpha = round.map_or(ALPHA, |round| round.alpha);
+        let load = UnderLoad { zero, end, rate, settle, alpha, known_after, losses };
+        let programs = UserPrograms::new(self)?;
+        let index = round.map_or(0, |round| round.index);
+        let until = round.and_then(|round| round.until);
+        let disruptions: Vec<Disruption> =
+            scenario.disruptions.iter().map(|disruption| disruption.in_round(index, until)).collect();
+        let disrupted = session.disrupt(&disruptions, load, &programs).await;
+        tracing::debug!(?disrupted, index, "disruptions carried out");
+        if scenario.ends_with_its_disruptions() {
+            let left = Duration::try_from_secs_f64(end.seconds_since(run.clock.now())).unwrap_or_default();
+            return Ok(timeout(left, self.aftermath(control)).await.is_ok());
+        }
+        if round.is_some() {
+            // An interruption ends the run by itself.
+            let _ = self.wait_until(end).await;
+        }
+        Ok(true)
+    }
+
+    /// Writes to an object of the run's own, from shortly before pods may end.
+    async fn beat(self, zero: Stamp) -> Infallible {
+        let Self { run, scenario, session, .. } = self;
+        if !run.intent.options.beats {
+            return pending().await;
+        }
+        let disruptions = scenario.disruptions.iter().map(|disruption| disruption.at);
+        let first = match run.intent.extras.command {
+            Some(_) => self.steady_part(),
+            // A run that disrupts nothing watches what others do, whenever they do it.
+            None => disruptions.min().unwrap_or_default(),
+        };
+        if self.wait_until(zero + first - BEATS_BEFORE).await.is_err() {
+            return pending().await;
+        }
+        session.beat().await
+    }
+
+    /// Returns the time that the load lasts before the user's command is run.
+    fn steady_part(self) -> Duration {
+        let scenario = self.scenario;
+        let first = scenario.disruptions.iter().map(|disruption| disruption.at).min();
+        // Disrupts nothing while the load rises, nor before `load.abort` has a whole period to look back on.
+        let looks_back = scenario.load.abort.map_or(Duration::ZERO, |abort| abort.over);
+        first.unwrap_or(STEADY_PART.max(scenario.load.steady_from() + looks_back))
+    }
+
+    /// Runs the user's command after a steady part, and waits until its effects have settled.
+    async fn disrupt_by(
+        self,
+        command: &UserCommand,
+        zero: Stamp,
+        control: &load::Control,
+    ) -> Result<(), RunError> {
+        let Self { run, session, halt, .. } = self;
+        if self.wait_until(zero + self.steady_part()).await.is_err() {
+            return Ok(());
+        }
+        let before = session.workloads().await.map_err(RunError::interruption)?;
+        run.viewer.say(&format!("running {}", command.words().join(" ")));
+        session.record(EventKind::CommandStarted { command: command.words(), disruption: None });
+        let kubeconfig = self.command_kubeconfig()?;
+        let status = command.run(kubeconfig.as_deref(), halt, &run.interrupts.abort).await;
+        let status = status.map_err(RunError::failed("failed to run the command"))?;
+        let (code, signal) = coordinator::codes(status);
+        session.record(EventKind::CommandEnded { code, signal, disruption: None });
+        run.viewer.say(&format!("the command ended ({status}); waiting until its changes have settled"));
+        match session.await_rollout(&before, None).await {
+            // An interruption ends the load by itself.
+            Err(CoordinatorError::Interrupted) => return Ok(()),
+            settled => settled?,
+        }
+        self.aftermath(control).await;
+        Ok(())
+    }
+
+    /// Waits, under load, until the disruption loses no more requests.
+    async fn aftermath(self, control: &load::Control) {
+        let Self { run, scenario, session, halt, .. } = self;
+        let Settle { silence, most } = settle(scenario);
+        let silence = silence.unwrap_or(AFTERMATH + known_after(scenario));
+        let losses = self.lost(control);
+        run.viewer.awaits_silence(Some(silence));
+        let waited = halt.run_until_cancelled(until_silent(&losses, silence, most)).await;
+        run.viewer.awaits_silence(None);
+        if waited == Some(Silence::NeverCame) {
+            let limit_s = most.as_secs_f64();
+            session.record(EventKind::Unsettled { limit_s });
+            run.viewer.warn(&format!(
+                "requests were still lost when the load ended, {limit_s:.0} s after the last termination (--settle-max)"
+            ));
+        }
+    }
+
+    /// Returns KUBECONFIG for programs that the run starts, if it is not the user's own.
+    pub(super) fn command_kubeconfig(self) -> Result<Option<OsString>, RunError> {
+        let overlay = self.run.run_dir.path().join("command-kubeconfig");
+        let kubeconfig = self.cluster.kubeconfig_for(self.session.namespace(), &overlay);
+        kubeconfig.map_err(RunError::failed("failed to give the command its cluster"))
+    }
+
+    fn lost(self, control: &load::Control) -> abort::Lost<'_> {
+        abort::Lost { control, count: self.run.intent.options.count }
+    }
+
+    /// Waits for a point in time.
+    async fn wait_until(self, at: Stamp) -> Result<(), RunError> {
+        let at = self.run.clock.instant(at).unwrap_or_else(Instant::now);
+        let waited = self.halt.run_until_cancelled(sleep_until(at.into())).await;
+        waited.ok_or(RunError::Interrupted)
+    }
+
+    /// Fetches the rows of a load from the cluster, while the last pods end.
+    async fn collect<N: Note>(self, info: &mut RunInfo, sending: &mut Sending<N>) -> Result<(), RunError> {
+        let Self { run, session, .. } = self;
+        let is_interrupted = run.interrupts.stop.is_cancelled();
+        let settling = async {
+            match is_interrupted {
+                false => session.settle().await,
+                true => {
+                    let _aborted = run.interrupts.abort.run_until_cancelled(session.hand_over()).await;
+                }
+            }
+        };
+        // A cluster that has ended does not answer.
+        let settling = async {
+            tokio::select! {
+                () = settling => {}
+                _died = self.cluster.died() => {}
+            }
+        };
+        run.viewer.step(match (sending.nodes(), is_interrupted) {
+            (None, false) => "waiting for the last pods to end",
+            (None, true) => "fetching the last rows",
+            (Some(_), false) => "fetching the load workers' rows, and waiting for the last pods to end",
+            (Some(_), true) => "fetching the load workers' rows",
+        });
+        let tell = |what: &str| run.viewer.say(what);
+        let ((), collected) = tokio::join!(settling, sending.collect(&run.interrupts.abort, tell));
+        let Collected { rows, lost, counted } = collected?;
+        for source in &mut info.sources {
+            source.rows = rows.get(&source.name).copied();
+        }
+        for (of, outcomes) in counted {
+            session.record(EventKind::LoadCounted { of, outcomes: outcomes.into() });
+        }
+        for (worker, why) in lost {
+            run.warn(session, &format!("not all rows of load worker {worker} have arrived: {why}"));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the wait after a termination.
+fn settle(scenario: &Scenario) -> Settle {
+    Settle { silence: scenario.settle, most: scenario.settle_max }
+}
+
+/// Returns the time until a lost request is known to be lost. Behind a gateway, only a missing answer shows that a pod
+/// is gone.
+fn known_after(scenario: &Scenario) -> Duration {
+    let is_url = scenario.targets.iter().any(|target| matches!(target.place, Place::Url(_)));
+    if is_url { scenario.load.settings.timeout.response } else { Duration::ZERO }
+}
