@@ -19,7 +19,7 @@ use super::super::logs::{LogEntry, container_log, next_log, pod_log_dir, previou
 use super::super::object::{is_terminal, uid};
 use super::super::resource::Resource;
 use super::super::shared::Shared;
-use super::super::status::Status;
+use super::super::status::{FieldError, Status};
 use super::super::value::{self, list, number};
 use super::query::Query;
 use super::respond::{self, Answer, BodyError};
@@ -116,6 +116,11 @@ impl Options {
             })?),
         };
         let since_seconds = number("sinceSeconds")?;
+        if since_seconds.is_some() && since_time.is_some() {
+            let why = "at most one of `sinceTime` or `sinceSeconds` may be specified";
+            let error = FieldError::forbidden("", why);
+            return Err(Status::invalid_options("PodLogOptions", &[error]));
+        }
         let before = |seconds: u32| {
             Timestamp::from_nanosecond(i128::from(now_unix_ns) - i128::from(seconds) * 1_000_000_000).ok()
         };
