@@ -16,7 +16,6 @@ use crate::model::account::{Finding, Incident, Incomplete, Invalid, Measurement}
 use crate::model::figures::len;
 use crate::model::{Latencies, LossGroup, Recommendation, RequestCounts, T0Basis, Termination, Unbounded};
 use crate::timeline::{ChangeByOthers, Command, Refused, Restart, Timeline, Withdrawal};
-use rolldrop_record::event::ActionName;
 use rolldrop_record::run_info::{BalancesBecause, Target};
 use rolldrop_record::{Looks, Stamp};
 use setup::Setup;
@@ -173,18 +172,17 @@ fn incidents(timeline: &Timeline) -> Vec<Incident> {
 
 /// Returns the findings about actions that were asked for and refused, one for each reason.
 fn refusals(timeline: &Timeline) -> Vec<Incident> {
-    let mut by_reason: BTreeMap<(&str, Option<u16>, &str), (ActionName, Vec<Option<&String>>)> =
-        BTreeMap::new();
-    for Refused { action, pod, status, why } in &timeline.refused {
-        let key = (action.as_str(), *status, why.as_str());
-        by_reason.entry(key).or_insert((*action, Vec::new())).1.push(pod.as_ref());
+    let mut by_reason: BTreeMap<(&str, Option<u16>, &str), Vec<&Refused>> = BTreeMap::new();
+    for refused in &timeline.refused {
+        let key = (refused.action.as_str(), refused.status, refused.why.as_str());
+        by_reason.entry(key).or_default().push(refused);
     }
-    let refusal =
-        |((_, status, why), (action, pods)): ((&str, Option<u16>, &str), (_, Vec<Option<&String>>))| {
-            let (times, pod) = (len(pods.len()), pods.first().copied().flatten().filter(|_| pods.len() == 1));
-            Incident::Refused { action, status, why: why.to_owned(), pod: pod.cloned(), times }
-        };
-    by_reason.into_iter().map(refusal).collect()
+    let refusal = |refused: Vec<&Refused>| {
+        let Refused { action, pod, status, why } = refused[0].clone();
+        let (times, pod) = (len(refused.len()), pod.filter(|_| refused.len() == 1));
+        Incident::Refused { action, status, why, pod, times }
+    };
+    by_reason.into_values().map(refusal).collect()
 }
 
 /// Returns the finding about a program whose changes had not settled when the run stopped waiting, such as a stuck

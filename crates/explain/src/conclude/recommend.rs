@@ -81,8 +81,6 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     let n = of_mode().count();
     let units = units(timeline.info.targets.len(), of_mode().map(|(t, _)| t));
     let needed = stats::wilks_needed(policy.coverage, policy.confidence);
-    let mut refusals = Vec::new();
-    refusals.extend(not_believed(ground.verdict));
     let seen = windows().filter(|w| w.upper_s.is_some()).max_by(|a, b| {
         let [a, b] = [a, b].map(|w| w.upper_s.unwrap_or_default());
         a.total_cmp(&b)
@@ -94,13 +92,8 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     // The period for which a client keeps its knowledge governs by itself: no sleep below it is an answer.
     let is_open = clocks.is_empty() && largest - lasted_at_least_s.unwrap_or(0.0) > MAX_OPEN_S;
     let in_rollouts = of_mode().filter(|_| mode == Mode::Rollout);
-    refusals.extend(all_at_once(in_rollouts.map(|(_, end)| end)));
-    let starts = starts_compete(timeline, terminations, ground.judged, mode);
-    refusals.extend(
-        starts
-            .filter(|_| is_open || seen.is_none())
-            .map(|requests| Refusal::ProbeFirst { probe: probe(timeline), requests }),
-    );
+    let in_rollouts = in_rollouts.map(|(_, end)| end);
+    let mut refusals = unsound(ground, mode, in_rollouts, is_open || seen.is_none());
     let is_sound = refusals.is_empty();
     let coverage = stats::wilks_coverage(units, policy.confidence);
     if units < needed {
@@ -160,6 +153,20 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
         rollouts,
     };
     (recommendation, Grounds { basis, refusals, narrowing })
+}
+
+/// Returns the reasons why the windows of this mode are no measure of a sleep. If they are loosely bounded, requests to
+/// starting pods are one.
+fn unsound<'a>(
+    ground: Ground<'_>,
+    mode: Mode,
+    in_rollouts: impl Iterator<Item = &'a PodEnd>,
+    are_loose: bool,
+) -> Vec<Refusal> {
+    let Ground { timeline, terminations, judged, verdict, .. } = ground;
+    let starts = starts_compete(timeline, terminations, judged, mode).filter(|_| are_loose);
+    let starts = starts.map(|requests| Refusal::ProbeFirst { probe: probe(timeline), requests });
+    not_believed(verdict).into_iter().chain(all_at_once(in_rollouts)).chain(starts).collect()
 }
 
 /// Returns the reason why nothing may be concluded from the run.

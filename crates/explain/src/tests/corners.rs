@@ -259,10 +259,10 @@ fn rowless_requests_enter_no_figure() {
         request(&mut records, n * 10 * MS, outcome, Some("a"));
     }
     let source = records.requests[0].source.to_string();
-    let rows = Some(Rows { recorded: None, known: 900, in_flight: 0, received: 300 });
+    let rows = Rows { recorded: None, known: 900, in_flight: 0, received: 300 };
     let (role, name) = (Role::Load, source.clone());
     records.info.sources =
-        vec![Source { name, role, clock_offset_ns: 0, clock_uncertainty_ns: Some(0), rows }];
+        vec![Source { name, role, clock_offset_ns: 0, clock_uncertainty_ns: Some(0), rows: Some(rows) }];
     // All that were refused have a row.
     let outcomes = [(Outcome::Ok, 870), (Outcome::ConnectRefused, 30)].into();
     let counted = EventKind::LoadCounted { of: source.clone(), outcomes };
@@ -271,6 +271,6 @@ fn rowless_requests_enter_no_figure() {
     assert_eq!((result.requests.total, result.requests.ok, result.requests.dropped), (300, 270, 30));
     let without = BTreeMap::from([(Outcome::Ok, 600)]);
     assert_eq!(result.requests.without_rows, [(source.clone(), without.clone())].into());
-    let missing = Missing::HandedOver { source, rows: rows.unwrap(), by_count: Some(without) };
+    let missing = Missing::HandedOver { source, rows, by_count: Some(without) };
     assert_eq!(account.incomplete, [Incomplete::Missing(missing)]);
 }

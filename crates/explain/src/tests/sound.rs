@@ -93,8 +93,8 @@ fn stalled_process_invalidates_run() {
     };
     let stopped = of(4.0, 0.0);
     let stood_still = Invalid::StoodStill { source: Some("coordinator".into()), from_s: 3.0, to_s: 7.0 };
-    assert_eq!(stopped.account.invalid, [stood_still.clone()]);
-    assert!(stopped.account.findings.contains(&Finding::Invalid(stood_still)));
+    assert!(stopped.account.findings.contains(&Finding::Invalid(stood_still.clone())));
+    assert_eq!(stopped.account.invalid, [stood_still]);
     assert_eq!(of(1.4, 0.0).result.verdict, Verdict::Valid);
     assert_eq!(of(4.0, 0.9).result.verdict, Verdict::Valid, "it waited for a processor");
     let mut silent = three_pods();
