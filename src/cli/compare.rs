@@ -9,9 +9,9 @@ use super::report::{Given, analyse};
 use rolldrop_explain::Analysed;
 use rolldrop_explain::model::Check;
 use rolldrop_judge::compare::history::{self, FEWEST_RUNS, History, LAST};
-use rolldrop_judge::compare::model::Comparison;
 use rolldrop_judge::compare::sample::{Baseline, SAMPLE_FORMAT};
 use rolldrop_judge::compare::{self, Incomparable, Options, Sample};
+use rolldrop_judge::model::comparison::Comparison;
 use rolldrop_record::expect::Worse;
 use rolldrop_record::{RunDir, Stamp};
 

@@ -10,15 +10,14 @@ pub(crate) mod episodes;
 pub mod history;
 mod latency;
 mod losses;
-pub mod model;
 pub mod sample;
 pub(crate) mod worse;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::model::comparison::{Comparison, Difference, Judgement, Row, Side, SideChart};
 use blocks::Blocks;
 use latency::{FEWEST_BEYOND, ONE_RUN, QUANTILES, beyond};
-use model::{Comparison, Difference, Judgement, Row, Side, SideChart};
 pub use sample::Sample;
 
 use crate::gate;

@@ -7,6 +7,7 @@
 pub mod compare;
 pub mod gate;
 mod math;
+pub mod model;
 pub mod spending;
 pub mod standing;
 pub mod tune;

@@ -5,7 +5,7 @@ use super::html::{self, Cell};
 use super::markdown::{escape, section, table};
 use super::text::{Page, Paint, columns};
 use super::{Chart, ReportFile, TextOptions};
-use rolldrop_judge::compare::model::{Change, ChangeKind, Comparison, Judgement, Row, Side, Unit};
+use rolldrop_judge::model::comparison::{Change, ChangeKind, Comparison, Judgement, Row, Side, Unit};
 
 const COLUMNS: [&str; 6] = ["figure", "baseline", "now", "change", "verdict", "how"];
 

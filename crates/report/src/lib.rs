@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{ChartData, Deed, Lost, RunResult};
-use rolldrop_judge::compare::model::{Comparison, SideChart};
+use rolldrop_judge::model::comparison::{Comparison, SideChart};
 use rolldrop_judge::tune::Tuning;
 use rolldrop_record::shown;
 

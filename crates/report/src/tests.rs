@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::*;
 use rolldrop_explain::model::{Mode, Stage, WindowBasis};
-use rolldrop_judge::compare::model::{Change, ChangeKind, Judgement, Row, Side, Unit};
+use rolldrop_judge::model::comparison::{Change, ChangeKind, Judgement, Row, Side, Unit};
 use rolldrop_record::{Cause, Outcome};
 use rolldrop_testing::schema::meets;
 

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::model::{Change, ChangeKind, Judgement, Row, Unit};
 use super::{Options, Sample, less_is_better};
 use crate::math::exact::{self, Of, Weighed};
 use crate::math::power;
+use crate::model::comparison::{Change, ChangeKind, Judgement, Row, Unit};
 use rolldrop_explain::model::Mode;
 
 /// Power at which a number of terminations counts as enough.

@@ -4,8 +4,8 @@
 //! whose answers do not overlap at all.
 
 use super::blocks::{self, Blocks, Effort, FEW, FEWEST, Ratio, TooCorrelated};
-use super::model::{Change, ChangeKind, Judgement, Row, Unit};
 use super::{Options, Sample};
+use crate::model::comparison::{Change, ChangeKind, Judgement, Row, Unit};
 use rolldrop_explain::math::stats;
 
 /// Fewest values beyond a quantile that it needs.

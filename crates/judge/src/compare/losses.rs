@@ -5,9 +5,9 @@
 //! distribution whose rate is exponentially distributed). If no pod ended, blocks of time are compared.
 
 use super::blocks::{FEWEST, block_length};
-use super::model::{Judgement, Row, Unit};
 use super::{Options, Sample, less_is_better};
 use crate::math::exact::{self, Of, Weighed};
+use crate::model::comparison::{Judgement, Row, Unit};
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::figures::count;
 

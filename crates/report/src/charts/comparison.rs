@@ -11,7 +11,7 @@ use super::timeline::{self, Column};
 use super::{Chart, ChartError, palette};
 use crate::format::{count, counted, len, list, millis, plain, seconds_unit};
 use rolldrop_explain::model::LatencyHistograms;
-use rolldrop_judge::compare::model::{Comparison, SideChart};
+use rolldrop_judge::model::comparison::{Comparison, SideChart};
 use rolldrop_record::Outcome;
 
 /// Heights of the plot of latencies with its labels, of the windows of one consumer, and of the dropped requests.

@@ -5,7 +5,7 @@ use std::f64::consts::PI;
 
 use crate::compare::Sample;
 use crate::compare::latency::FEWEST_BEYOND;
-use crate::compare::model::Unit;
+use crate::model::comparison::Unit;
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::Mode;
 use rolldrop_explain::model::figures::count;

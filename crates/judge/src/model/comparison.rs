@@ -28,7 +28,7 @@ pub struct Comparison {
     pub caveats: Vec<String>,
     /// Rows, one for each figure.
     pub rows: Vec<Row>,
-    /// The checks of the limits that were asked for ([`Options::worse`](super::Options::worse)).
+    /// The checks of the limits that were asked for ([`Options::worse`](crate::compare::Options::worse)).
     #[serde(skip)]
     pub limits: Vec<Check>,
 }
@@ -100,7 +100,7 @@ pub enum Unit {
 
 impl Row {
     /// Creates a row without values, which is inconclusive.
-    pub(super) fn unknown(metric: impl Into<String>, label: impl Into<String>, unit: Unit) -> Self {
+    pub(crate) fn unknown(metric: impl Into<String>, label: impl Into<String>, unit: Unit) -> Self {
         Self {
             metric: metric.into(),
             label: label.into(),

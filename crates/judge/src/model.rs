@@ -1,0 +1,3 @@
+//! Results of judgements, as types.
+
+pub mod comparison;
