@@ -3,17 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 
-use super::report::{Given, analyse};
+use super::report::{Given, Judged, analyse};
 use rolldrop_explain::Analysed;
-use rolldrop_explain::model::Check;
-use rolldrop_judge::compare::history::{self, FEWEST_RUNS, History, LAST};
+use rolldrop_judge::compare::history::{self, History, LAST};
 use rolldrop_judge::compare::sample::{Baseline, SAMPLE_FORMAT};
 use rolldrop_judge::compare::{self, Incomparable, Options, Sample};
-use rolldrop_judge::model::comparison::Comparison;
+use rolldrop_judge::model::check::{Check, Unfit};
+use rolldrop_judge::model::comparison::{Comparison, FEWEST_RUNS};
 use rolldrop_record::expect::Worse;
 use rolldrop_record::{RunDir, Stamp};
+use rolldrop_report as report;
 
 /// The baseline of a comparison, and how to compare.
 #[derive(Debug, clap::Args)]
@@ -95,7 +96,7 @@ impl CompareArgs {
 
     /// Compares runs with the baseline.
     pub(super) fn compare(&self, baseline: &[Sample], candidate: &[Sample]) -> anyhow::Result<Comparison> {
-        comparable(baseline, candidate, &self.options())
+        compare::compare(baseline, candidate, &self.options()).map_err(refused)
     }
 
     /// Returns the gate's checks of a run against the baseline: limits from the spread of enough runs, else a
@@ -108,14 +109,14 @@ impl CompareArgs {
     ) -> anyhow::Result<Against> {
         let options = Options { worse, ..self.options() };
         if !earlier.is_folder && earlier.runs.len() < FEWEST_RUNS {
-            let comparison = comparable(&earlier.runs, std::slice::from_ref(candidate), &options)?;
-            return Ok(Against { checks: compare::checks(&comparison), runs: earlier.runs });
+            let checks = compare::checks(&earlier.runs, candidate, &options).map_err(refused)?;
+            return Ok(Against { checks, runs: earlier.runs });
         }
         let tolerance = self.tolerance.map_or(history::TOLERANCE, |tolerance| tolerance.0);
         let options = Options { tolerance, ..options };
         let mut history = History::of(earlier.runs, candidate, self.last, &options);
         if earlier.unreadable > 0 {
-            history.left_out.insert("unreadable".to_owned(), earlier.unreadable);
+            history.left_out.insert(Unfit::Unreadable, earlier.unreadable);
         }
         Ok(Against { checks: history.checks(candidate, &options), runs: history.used })
     }
@@ -144,20 +145,19 @@ impl CompareArgs {
     }
 }
 
-fn comparable(baseline: &[Sample], candidate: &[Sample], options: &Options) -> anyhow::Result<Comparison> {
-    compare::compare(baseline, candidate, options).map_err(|error| match error {
-        Incomparable::Differs(_) => {
-            anyhow::anyhow!("{error}; --anyway compares them nevertheless, and says so")
-        }
-        Incomparable::Nothing => error.into(),
-    })
+fn refused(why: Incomparable) -> anyhow::Error {
+    let error = report::incomparable(&why);
+    match why {
+        Incomparable::Differs(_) => anyhow!("{error}; --anyway compares them nevertheless, and says so"),
+        Incomparable::Nothing => anyhow!(error),
+    }
 }
 
 /// Returns a run's contribution to a comparison.
-pub(super) fn sample(run_dir: &RunDir, analysed: &Analysed) -> anyhow::Result<Sample> {
+pub(super) fn sample(run_dir: &RunDir, judged: &Judged) -> anyhow::Result<Sample> {
     let name = run_dir.path().display().to_string();
-    let Analysed { timeline, requests, analysis } = analysed;
-    Sample::of(name, timeline, requests, analysis).context("failed to read the run")
+    let Analysed { timeline, requests, analysis } = &judged.analysed;
+    Sample::of(name, timeline, requests, analysis, judged.checks()).context("failed to read the run")
 }
 
 /// Returns the last runs of a folder, and the number of those that could not be read.
@@ -176,7 +176,7 @@ fn last_of(folder: &Path, last: usize, before: Option<Stamp>) -> anyhow::Result<
     let first = found.len().saturating_sub(last);
     let (mut runs, mut unreadable) = (Vec::new(), 0);
     for (_, run_dir) in &found[first..] {
-        match analyse(run_dir, &Given::default()).and_then(|analysed| sample(run_dir, &analysed)) {
+        match analyse(run_dir, &Given::default()).and_then(|judged| sample(run_dir, &judged)) {
             Ok(run) => runs.push(run),
             Err(_) => unreadable += 1,
         }

@@ -12,6 +12,7 @@ use super::exit::Exit;
 use super::formats::ResultFormat;
 use super::service_proxy::AssumeArgs;
 use rolldrop_explain::{Analysed, Analysis, RunResult};
+use rolldrop_judge::model::check::Check;
 use rolldrop_record::service_proxy::ServiceProxy;
 use rolldrop_record::{Expect, RunDir, RunLog, Tables, run_dir, shown};
 use rolldrop_report::{self as report, TextOptions};
@@ -59,11 +60,11 @@ impl ReportArgs {
         for path in &self.runs {
             let run_dir = RunDir::open(path)?;
             let given = Given { service_proxy: self.assume.service_proxy(), ..Given::default() };
-            let analysed = analyse(&run_dir, &given)?;
+            let judged = analyse(&run_dir, &given)?;
             if !baseline.is_empty() {
-                samples.push(compare::sample(&run_dir, &analysed)?);
+                samples.push(compare::sample(&run_dir, &judged)?);
             }
-            let Analysed { analysis, requests, .. } = analysed;
+            let Analysed { analysis, requests, .. } = judged.analysed;
             // Frees memory for the files.
             drop(requests);
             let folder = self.folder(path);
@@ -123,10 +124,28 @@ pub(super) struct Given<'a> {
     pub(super) service_proxy: Option<&'a ServiceProxy>,
 }
 
+/// An analysed run with its checks.
+pub(super) struct Judged {
+    pub(super) analysed: Analysed,
+    /// The checks, which the result has in words.
+    checks: Vec<Check>,
+}
+
+impl Judged {
+    pub(super) fn new(mut analysed: Analysed, checks: Vec<Check>) -> Self {
+        analysed.analysis.result.checks = report::written(&checks);
+        Self { analysed, checks }
+    }
+
+    pub(super) fn checks(&self) -> &[Check] {
+        &self.checks
+    }
+}
+
 const FAILED: &str = "failed to read the run";
 
-/// Reads a run and analyses it.
-pub(super) fn analyse(run_dir: &RunDir, given: &Given<'_>) -> anyhow::Result<Analysed> {
+/// Reads a run, analyses and judges it.
+pub(super) fn analyse(run_dir: &RunDir, given: &Given<'_>) -> anyhow::Result<Judged> {
     let (mut log, tables) = run_dir.recorded().context(FAILED)?;
     if let Some(stated) = given.service_proxy {
         log.info.cluster.assume(stated)?;
@@ -135,16 +154,16 @@ pub(super) fn analyse(run_dir: &RunDir, given: &Given<'_>) -> anyhow::Result<Ana
     analyse_recorded(log, tables, &expect)
 }
 
-/// Analyses what was read of a run.
-pub(super) fn analyse_recorded(log: RunLog, tables: Tables, expect: &Expect) -> anyhow::Result<Analysed> {
-    let mut analysed = Analysed::of(log, tables).context(FAILED)?;
-    analysed.analysis.result.checks = rolldrop_judge::check(&analysed.analysis.result, expect);
-    Ok(analysed)
+/// Analyses and judges what was read of a run.
+pub(super) fn analyse_recorded(log: RunLog, tables: Tables, expect: &Expect) -> anyhow::Result<Judged> {
+    let analysed = Analysed::of(log, tables).context(FAILED)?;
+    let checks = rolldrop_judge::check(&analysed.analysis.result, expect);
+    Ok(Judged::new(analysed, checks))
 }
 
 /// Makes a run's report in its directory, and prints it.
 pub(super) fn make(run_dir: &RunDir, format: ResultFormat) -> anyhow::Result<RunResult> {
-    let Analysed { analysis, .. } = analyse(run_dir, &Given::default())?;
+    let Analysed { analysis, .. } = analyse(run_dir, &Given::default())?.analysed;
     write(run_dir.path(), &analysis)?;
     show(run_dir.path(), &analysis, format)?;
     Ok(analysis.result)
@@ -152,7 +171,7 @@ pub(super) fn make(run_dir: &RunDir, format: ResultFormat) -> anyhow::Result<Run
 
 /// Makes a run's report in its directory.
 pub(super) fn make_quietly(run_dir: &RunDir) -> anyhow::Result<Analysis> {
-    let Analysed { analysis, .. } = analyse(run_dir, &Given::default())?;
+    let Analysed { analysis, .. } = analyse(run_dir, &Given::default())?.analysed;
     write(run_dir.path(), &analysis)?;
     Ok(analysis)
 }

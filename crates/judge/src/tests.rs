@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use crate::compare::episodes::episodes;
 use crate::gate;
+use crate::model::basis::{Basis, LongestWindow, Measured, Whose};
+use crate::model::check::{Check, Evidence};
 use rolldrop_explain::Analysed;
 use rolldrop_explain::model::{self, *};
 use rolldrop_record::event::{Action, ActionName, Change};
@@ -22,6 +24,17 @@ fn analysed_run(records: Records) -> Analysed {
 
 pub(crate) fn analysed(records: Records) -> Analysis {
     analysed_run(records).analysis
+}
+
+/// Returns the figure that a check judges.
+fn measured(check: &Check) -> &Measured {
+    let Evidence::Limit { measured, .. } = &check.evidence else { panic!("{check:?}") };
+    measured
+}
+
+/// Returns the verdict of a gate.
+fn verdict_of(checks: &[Check]) -> CheckVerdict {
+    gate::verdict(checks.iter().map(|check| check.verdict))
 }
 
 /// Limits the longest window to this.
@@ -50,7 +63,7 @@ fn result_survives_json_and_gate() {
         |r: &RunResult, e: &Expect| crate::check(r, e).iter().map(|c| c.verdict).collect::<Vec<_>>();
     use model::CheckVerdict::{Fail, Inconclusive, Pass};
     assert_eq!(verdicts(&result, &expect), [Pass, Fail, Pass]);
-    assert_eq!(gate::verdict(&crate::check(&result, &expect)), Fail);
+    assert_eq!(verdict_of(&crate::check(&result, &expect)), Fail);
     expect.windows = Some(longest(100));
     assert_eq!(verdicts(&result, &expect)[2], Inconclusive);
     expect.windows = Some(longest(50));
@@ -86,10 +99,13 @@ fn container_kill_gets_own_explanation() {
     let result = analysed(records).result;
     assert_eq!(result.terminations, []);
     let none = Expect { restarts: Some(Bounds { max: Some(0), ..Bounds::default() }), ..Expect::default() };
-    let restarts =
-        crate::check(&result, &none).into_iter().find(|check| check.name == "restarts.max").unwrap();
+    let restarts = crate::check(&result, &none)
+        .into_iter()
+        .find(|check| check.name.to_string() == "restarts.max")
+        .unwrap();
     assert_eq!(restarts.verdict, model::CheckVerdict::Fail);
-    assert!(restarts.why.starts_with("container app of pod b ended (exit code 137)"), "{restarts:?}");
+    let Basis::Restarted(found) = &measured(&restarts).basis else { panic!("{restarts:?}") };
+    assert!(found[0].what.starts_with("container app of pod b ended (exit code 137)"), "{restarts:?}");
     let causes = BTreeMap::from([(Cause::KilledInFlight, 1), (Cause::RoutedToDeadPod, 20)]);
     assert_eq!(result.requests.by_cause, causes);
     let told: Vec<&str> = result.findings.iter().map(|f| f.what.as_str()).collect();
@@ -123,7 +139,10 @@ fn own_stale_flows_are_counted_apart() {
     let eight = DroppedLimits { max: Some(Amount::Count(8)), ..DroppedLimits::default() };
     let expect = Expect { dropped: Some(eight), ..Expect::default() };
     let checks = crate::check(&result, &expect);
-    assert_eq!((checks[0].verdict, checks[0].observed.as_str()), (model::CheckVerdict::Pass, "8"));
+    assert_eq!(
+        (checks[0].verdict, measured(&checks[0]).figure.value),
+        (model::CheckVerdict::Pass, Some(8.0))
+    );
 }
 
 #[test]
@@ -148,11 +167,12 @@ fn group_window_fails_limit() {
     let verdict = |ms| {
         let expect = Expect { windows: Some(longest(ms)), ..Expect::default() };
         let checks = crate::check(&result, &expect);
-        (checks[0].verdict, checks[0].why.clone())
+        (checks[0].verdict, measured(&checks[0]).basis.clone())
     };
-    let (judged, why) = verdict(600);
-    assert_eq!(judged, model::CheckVerdict::Fail, "{why}");
-    assert_eq!(why, "a pod still got new connections 0.700 s after its deletion");
+    let (judged, basis) = verdict(600);
+    assert_eq!(judged, model::CheckVerdict::Fail, "{basis:?}");
+    let Basis::LongestWindow(LongestWindow { lasted, .. }) = basis else { panic!("{basis:?}") };
+    assert_eq!(lasted, Some((0.7, Whose::OneOf(1))));
     assert_eq!(verdict(800).0, model::CheckVerdict::Inconclusive);
 }
 
@@ -180,7 +200,9 @@ fn skipped_action_fails_gate() {
     let failed = |min: Option<u64>| {
         let terminations = Some(Bounds { min, ..Bounds::default() });
         let checks = crate::check(&result, &Expect { terminations, ..Expect::default() });
-        checks.iter().any(|c| c.name == "terminations.planned" && c.verdict == model::CheckVerdict::Fail)
+        checks
+            .iter()
+            .any(|c| c.name.to_string() == "terminations.planned" && c.verdict == model::CheckVerdict::Fail)
     };
     assert!(failed(Some(1)), "although as many pods ended as the scenario expects");
     assert!(!failed(Some(0)), "terminations need not happen");
@@ -203,11 +225,12 @@ fn unsettled_rollout_fails_gate() {
     let result = analysed(records).result;
     let planned = crate::check(&result, &Expect::default_gate())
         .into_iter()
-        .find(|c| c.name == "terminations.planned")
+        .find(|c| c.name.to_string() == "terminations.planned")
         .unwrap();
     assert_eq!(planned.verdict, model::CheckVerdict::Fail);
+    let Evidence::NotDone(found) = planned.evidence else { panic!("{planned:?}") };
     assert_eq!(
-        planned.why,
+        found[0].what,
         "the changes of kubectl rollout restart deploy/web had not settled: Deployment web: 1 of 3 pods updated, \
          after 300s"
     );
@@ -241,7 +264,7 @@ fn ending_pod_500s_are_counted_apart() {
     let failed = |expect: serde_json::Value, result: &RunResult| {
         let checks = crate::check(result, &serde_json::from_value(expect).unwrap());
         let failed = checks.iter().filter(|check| check.verdict == CheckVerdict::Fail);
-        failed.map(|check| check.name.clone()).collect::<Vec<_>>()
+        failed.map(|check| check.name.to_string()).collect::<Vec<_>>()
     };
     let by_default =
         serde_json::json!({"limits": "default", "dropped": {"max": 7}, "appErrors": {"max": "5%"}});

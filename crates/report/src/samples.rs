@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use rolldrop_explain::model::{
-    Aim, Analysis, Candidate, ChartData, Check, CheckVerdict, Finding, HeatMap, LateArrival, Latencies,
+    Aim, Analysis, Candidate, ChartData, CheckVerdict, Finding, HeatMap, LateArrival, Latencies,
     LatencyBucket, LatencyHistograms, LoadResult, Lost, Mode, Percentiles, PodSpan, PodTraffic,
     Recommendation, RequestCounts, RetryHidden, RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage,
     Start, StartStage, T0Basis, Termination, TerminationRequests, Traffic, Verdict, WhatIf, Why, Window,
-    WindowBasis, WindowSummary,
+    WindowBasis, WindowSummary, WrittenCheck,
 };
 use rolldrop_record::load::Pacing;
 use rolldrop_record::run_info::{ClusterInfo, Tool};
@@ -46,8 +46,20 @@ pub(super) fn naive_exit() -> Analysis {
         },
     ];
     let why = "the positive control shows the fault";
-    analysis.result.checks = vec![Check::plain("dropped.min", CheckVerdict::Pass, "at least 1", "24", why)];
+    analysis.result.checks = vec![check("dropped.min", CheckVerdict::Pass, "at least 1", "24", why)];
     analysis
+}
+
+/// Returns a check in words, without a figure.
+pub(super) fn check(
+    name: &str,
+    verdict: CheckVerdict,
+    limit: &str,
+    observed: &str,
+    why: &str,
+) -> WrittenCheck {
+    let [name, limit, observed, why] = [name, limit, observed, why].map(str::to_owned);
+    WrittenCheck { name, verdict, limit, observed, why, settle: String::new(), figure: None }
 }
 
 /// Returns the same run with a preStop sleep of 3 s: nothing is lost, and late arrivals show the window.
@@ -61,10 +73,10 @@ pub(super) fn prestop_sleep() -> Analysis {
     }
     let mut analysis = run.finish();
     analysis.result.checks = vec![
-        Check::plain("dropped.max", CheckVerdict::Pass, "at most 0", "0", ""),
-        Check {
+        check("dropped.max", CheckVerdict::Pass, "at most 0", "0", ""),
+        WrittenCheck {
             settle: "a higher rate of new connections".into(),
-            ..Check::plain(
+            ..check(
                 "windows.max",
                 CheckVerdict::Inconclusive,
                 "at most 0.15 s",

@@ -214,7 +214,7 @@ fn judge(run_dir: &RunDir, info: RunInfo, until: Stamp) -> anyhow::Result<(RunRe
     // Only the end of the run shows whether its record is complete.
     let expect = Expect { validity: None, ..info.expect.clone() };
     (log.info, log.torn) = (RunInfo { complete: true, ..info }, Vec::new());
-    let analysed = report::analyse_recorded(log, tables, &expect)?;
+    let analysed = report::analyse_recorded(log, tables, &expect)?.analysed;
     let timeline = &analysed.timeline;
     let is_whole = timeline.load_ended >= until && timeline.hole_in(timeline.origin, until).is_none();
     Ok((analysed.analysis.result, is_whole))
@@ -225,7 +225,7 @@ fn seen_of_gate(result: &RunResult) -> Seen {
     if let Verdict::Invalid { why } = &result.verdict {
         return Seen::Settled(format!("the measurement is invalid after {after}: {}", why.join("; ")));
     }
-    match gate::verdict(&result.checks) {
+    match gate::verdict(result.checks.iter().map(|check| check.verdict)) {
         CheckVerdict::Pass => Seen::Settled(format!("the gate passed after {after}")),
         CheckVerdict::Fail => Seen::Settled(format!("the gate failed after {after}")),
         CheckVerdict::Inconclusive => {

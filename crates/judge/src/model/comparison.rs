@@ -1,17 +1,24 @@
-//! The result of a comparison: the contents of `comparison.json` (`schema_version` 1), and the data of its chart.
+//! The result of a comparison, and the data of its chart.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use rolldrop_explain::model::{Check, LatencyBucket};
-use rolldrop_record::{Outcome, named};
+pub use crate::math::exact::Of;
+use rolldrop_explain::model::LatencyBucket;
+use rolldrop_record::{Mode, Outcome, named};
+
+/// With fewer requests, a share of 1 % that fails would not show in one of twenty runs (Wilks 1941).
+pub const FEWEST_REQUESTS: u64 = 299;
+/// Fewest runs that show how much runs differ.
+pub const FEWEST_RUNS: usize = 5;
+/// Fewest values beyond a quantile that it needs.
+pub const FEWEST_BEYOND: f64 = 10.0;
 
 /// Two sides, row by row.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
-    /// Version of the form: 1.
-    pub schema_version: u32,
     /// The overall verdict: worse if any row is, else better if any is.
     pub verdict: Judgement,
     /// The confidence of the intervals and, over all rows together, of the verdicts.
@@ -25,12 +32,9 @@ pub struct Comparison {
     /// Differences between the sides beyond the results, if they are compared nevertheless.
     pub differences: Vec<Difference>,
     /// Caveats for the reader.
-    pub caveats: Vec<String>,
+    pub caveats: Vec<Caveat>,
     /// Rows, one for each figure.
     pub rows: Vec<Row>,
-    /// The checks of the limits that were asked for ([`Options::worse`](crate::compare::Options::worse)).
-    #[serde(skip)]
-    pub limits: Vec<Check>,
 }
 
 /// One side: a run, or several taken together.
@@ -49,23 +53,54 @@ pub struct Side {
 }
 
 /// A difference beyond the results.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Difference {
-    /// Name of the setting or fact that differs.
-    pub what: String,
-    /// Value of the baseline.
-    pub baseline: String,
-    /// Value of the candidate.
-    pub candidate: String,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Difference {
+    /// A setting or a fact that must be the same.
+    Setting {
+        /// Its name.
+        name: String,
+        /// Values of the baseline's runs; `None` if a run has none.
+        baseline: BTreeSet<Option<String>>,
+        /// Values of the candidate's runs.
+        candidate: BTreeSet<Option<String>>,
+    },
+    /// A side is invalid.
+    Validity {
+        /// Reasons why the baseline is invalid, if it is.
+        baseline: Option<Vec<String>>,
+        /// Reasons why the candidate is invalid, if it is.
+        candidate: Option<Vec<String>>,
+    },
+}
+
+/// A limitation of a comparison.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Caveat {
+    /// A run is partial.
+    Partial {
+        /// The run.
+        run: String,
+        /// Reasons why it is partial.
+        why: Vec<String>,
+    },
+    /// A count that scales by itself differs.
+    Scale {
+        /// Name of the counted things.
+        of: String,
+        /// Counts of the baseline's runs.
+        baseline: BTreeSet<u64>,
+        /// Counts of the candidate's runs.
+        candidate: BTreeSet<u64>,
+    },
+    /// One side is one run, which does not show how much runs differ.
+    OneRun,
 }
 
 /// One figure of both sides.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Key of the figure, such as `latency_ms.p99`.
-    pub metric: String,
-    /// Name for people.
-    pub label: String,
+    /// The figure.
+    pub metric: Metric,
     /// The unit of its values.
     pub unit: Unit,
     /// Value of the baseline.
@@ -74,12 +109,194 @@ pub struct Row {
     pub candidate: Option<f64>,
     /// Candidate against baseline, if it has bounds.
     pub change: Option<Change>,
-    /// Chance of such a difference between two equal sides, by the test named in `why`.
+    /// Chance of such a difference between two equal sides, by the test of `method`.
     pub p: Option<f64>,
     /// The row's verdict; `None` if the figure alone has none.
     pub verdict: Option<Judgement>,
     /// Method of the judgement, or the reason why it is inconclusive.
-    pub why: String,
+    pub method: Method,
+    /// Number of figures tested, if this one differs alone but not among them.
+    pub by_chance: Option<usize>,
+}
+
+/// A figure that is compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Metric {
+    /// Dropped requests.
+    Dropped,
+    /// Requests that the app answered with an error.
+    AppErrors,
+    /// Share of the terminations of this mode, or of their episodes, that dropped requests.
+    WithDrops(Mode),
+    /// Dropped requests per termination of this mode, or per episode.
+    DropsEach(Mode),
+    /// Mean upper bound of the windows towards one consumer.
+    MeanWindow {
+        /// Mode of the terminations.
+        mode: Mode,
+        /// The consumer.
+        consumer: String,
+        /// True if no other consumer has such windows.
+        is_only: bool,
+    },
+    /// Median upper bound of the windows towards one consumer.
+    MedianWindow {
+        /// Mode of the terminations.
+        mode: Mode,
+        /// The consumer.
+        consumer: String,
+    },
+    /// A quantile of the latency.
+    Latency(LatencyKind, Quantile),
+    /// Requests sent per second.
+    Rate,
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dropped => f.write_str("dropped"),
+            Self::AppErrors => f.write_str("app_errors"),
+            Self::WithDrops(mode) => write!(f, "terminations.{mode}.with_drops"),
+            Self::DropsEach(mode) => write!(f, "terminations.{mode}.dropped"),
+            Self::MeanWindow { mode, .. } => write!(f, "windows_s.{mode}"),
+            Self::MedianWindow { mode, consumer } => write!(f, "windows_s.{mode}.{consumer}"),
+            Self::Latency(kind, quantile) => write!(f, "latency_ms.{kind}.{}", quantile.key()),
+            Self::Rate => f.write_str("rate"),
+        }
+    }
+}
+
+named! {
+    /// Time from which a latency counts.
+    pub enum LatencyKind {
+        /// The intended send time.
+        Response = "response",
+        /// The actual send time: in a closed loop there is no other.
+        Service = "service",
+    }
+}
+
+named! {
+    /// A quantile of the latency.
+    pub enum Quantile {
+        /// The median.
+        P50 = "p50",
+        /// The 90th percentile.
+        P90 = "p90",
+        /// The 99th percentile.
+        P99 = "p99",
+        /// The 99.9th percentile.
+        P99_9 = "p99.9",
+    }
+}
+
+impl Quantile {
+    /// Returns the share of the answers that took at most this long.
+    pub(crate) const fn share(self) -> f64 {
+        match self {
+            Self::P50 => 0.5,
+            Self::P90 => 0.9,
+            Self::P99 => 0.99,
+            Self::P99_9 => 0.999,
+        }
+    }
+
+    /// Returns its name in keys.
+    pub(crate) fn key(self) -> String {
+        self.as_str().replace('.', "_")
+    }
+}
+
+/// Method of a row's judgement, or the reason why it is inconclusive.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Method {
+    /// The test of totals: requests of each side that were lost, of all.
+    Totals([Of; 2]),
+    /// The requests are judged by termination.
+    ByTermination([Of; 2]),
+    /// Neither side lost any.
+    NoneLost {
+        /// Blocks of time of each side.
+        blocks: [usize; 2],
+        /// Length of a block, in seconds.
+        block_s: f64,
+        /// Share of the blocks whose losses may have been missed.
+        missed: f64,
+    },
+    /// Requests were lost together for so long that the runs show too few independent blocks.
+    LostTogether {
+        /// Length of a block, in seconds.
+        block_s: f64,
+        /// Length that a side needs, in seconds.
+        needed_s: f64,
+    },
+    /// A permutation test over blocks of time.
+    BlockPermutation {
+        /// Blocks of time of each side.
+        blocks: [usize; 2],
+        /// Length of a block, in seconds.
+        block_s: f64,
+    },
+    /// One side has no termination.
+    OneSideNone([Of; 2]),
+    /// Fisher's exact test.
+    Fisher {
+        /// Terminations or episodes of each side that dropped requests, of all.
+        hits: [Of; 2],
+        /// Number a side that shows such a difference in four of five cases.
+        needed: Option<u64>,
+    },
+    /// A permutation test over terminations of this mode, or over their episodes.
+    EpisodePermutation {
+        /// Their number on each side.
+        episodes: [u64; 2],
+        /// Mode of the terminations.
+        mode: Mode,
+    },
+    /// A permutation test over windows.
+    WindowPermutation {
+        /// Their number on each side.
+        windows: [usize; 2],
+    },
+    /// Some windows have no upper bound, or one side has none.
+    Unbounded {
+        /// Windows without an upper bound.
+        unbounded: usize,
+        /// All windows.
+        windows: usize,
+    },
+    /// Too few answers of a side lie beyond the quantile: about this many.
+    FewBeyond(f64),
+    /// The answers of the two sides do not overlap.
+    Apart(Apart),
+    /// One run a side does not show how much runs differ.
+    OneRun,
+    /// The rate was chosen.
+    Schedule,
+    /// Requests are correlated for so long that the runs show too few independent blocks.
+    Correlated {
+        /// Length of a block, in seconds.
+        block_s: f64,
+        /// Length that a side needs, in seconds.
+        needed_s: f64,
+    },
+    /// A block bootstrap over time.
+    Bootstrap {
+        /// Number of blocks, if they are so few that the interval is rough.
+        few: Option<f64>,
+        /// True if the runs differ, but one run a side does not show how much runs differ.
+        is_withheld: bool,
+    },
+}
+
+/// Sides of which all answers of one took longer than those of the other, except 1 % of each.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Apart {
+    /// 99 % of the faster side's answers took at most this, in milliseconds.
+    pub faster_ms: f64,
+    /// 99 % of the slower side's answers took at least this, in milliseconds.
+    pub slower_ms: f64,
 }
 
 /// The unit of a row's values.
@@ -100,17 +317,17 @@ pub enum Unit {
 
 impl Row {
     /// Creates a row without values, which is inconclusive.
-    pub(crate) fn unknown(metric: impl Into<String>, label: impl Into<String>, unit: Unit) -> Self {
+    pub(crate) fn unknown(metric: Metric, unit: Unit, method: Method) -> Self {
         Self {
-            metric: metric.into(),
-            label: label.into(),
+            metric,
             unit,
             baseline: None,
             candidate: None,
             change: None,
             p: None,
             verdict: Some(Judgement::CannotTell),
-            why: String::new(),
+            method,
+            by_chance: None,
         }
     }
 
@@ -132,19 +349,6 @@ impl Row {
             }
             (Unit::PerSecond, Some(baseline), Some(candidate)) => candidate * (1.0 + tolerance) < baseline,
             _ => self.looks_worse(),
-        }
-    }
-}
-
-impl Unit {
-    /// Writes a value with its unit.
-    pub fn write(self, value: f64) -> String {
-        match self {
-            Unit::Share => format!("{:.2} %", value * 100.0),
-            Unit::Count => format!("{value:.2}"),
-            Unit::Seconds => format!("{value:.3} s"),
-            Unit::Milliseconds => format!("{value:.2} ms"),
-            Unit::PerSecond => format!("{value:.1}/s"),
         }
     }
 }
