@@ -19,7 +19,7 @@ pub use charts::{
     Second, SleepNeeded, Traffic,
 };
 pub use findings::finding;
-pub use findings::{CheckVerdict, Figure, Finding, FindingKind, Severity, Unit, WrittenCheck};
+pub use findings::{CheckText, CheckVerdict, Figure, Finding, FindingKind, Severity, Unit};
 pub use losses::{Bounded, Candidate, GroupWindow, LossGroup, Lost, TerminationRequests, Unclear, Why};
 pub use outside::OutsideCounts;
 pub use target::{TargetName, TargetResult};
@@ -98,7 +98,7 @@ pub struct RunResult {
     /// Findings, most severe first.
     pub findings: Vec<Finding>,
     /// The checks of the gate; filled in by `gate`, empty if there are none.
-    pub checks: Vec<WrittenCheck>,
+    pub checks: Vec<CheckText>,
     /// Looks of a run that continued while its gate was inconclusive; absent for a run of fixed length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looks: Option<Looks>,

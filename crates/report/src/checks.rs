@@ -4,7 +4,7 @@ mod baseline;
 mod limits;
 
 use super::format::counted;
-use rolldrop_explain::model::{CheckVerdict, CommandResult, Figure, Verdict, WrittenCheck};
+use rolldrop_explain::model::{CheckText, CheckVerdict, CommandResult, Figure, Verdict};
 use rolldrop_judge::model::check::{Check, Evidence};
 use rolldrop_record::expect::{Accounting, Part, Validity};
 
@@ -31,22 +31,14 @@ impl Told {
 }
 
 /// Writes a check.
-pub(super) fn written(check: &Check) -> WrittenCheck {
+pub(super) fn written(check: &Check) -> CheckText {
     let Told { limit, observed, why, settle, figure } = told(check);
     let (why, settle) = match (&check.invalid, check.verdict) {
         (Some(why), _) => (format!("the measurement is invalid: {}", why.join("; ")), String::new()),
         (None, CheckVerdict::Inconclusive) => (why, settle),
         (None, _) => (why, String::new()),
     };
-    WrittenCheck {
-        name: check.name.to_string(),
-        verdict: check.verdict,
-        limit,
-        observed,
-        why,
-        settle,
-        figure,
-    }
+    CheckText { name: check.name.to_string(), verdict: check.verdict, limit, observed, why, settle, figure }
 }
 
 fn told(check: &Check) -> Told {
@@ -115,21 +107,21 @@ fn unknown(part: &Part, known: &[String]) -> Told {
 }
 
 /// Describes the observation, the limit, and the reason, if that adds something.
-pub(super) fn in_words(check: &WrittenCheck) -> String {
+pub(super) fn in_words(check: &CheckText) -> String {
     let why = reason(check);
     let why = if why.is_empty() { why } else { format!(": {why}") };
     format!("{} (limit {}){why}", check.observed, check.limit)
 }
 
 /// Returns the reason for the verdict, with the way to settle it; empty if there is neither.
-pub(super) fn reason(check: &WrittenCheck) -> String {
+pub(super) fn reason(check: &CheckText) -> String {
     let parts = [&check.why, &check.settle].map(String::as_str);
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
 /// Returns a line for each check.
-pub(super) fn text(checks: &[WrittenCheck]) -> String {
-    let line = |check: &WrittenCheck| {
+pub(super) fn text(checks: &[CheckText]) -> String {
+    let line = |check: &CheckText| {
         let verdict = match check.verdict {
             CheckVerdict::Pass => "pass",
             CheckVerdict::Fail => "FAIL",

@@ -7,7 +7,7 @@ use super::checks;
 use super::format::{count, counted, len, millis, percent, seconds_unit};
 use super::markdown::{self, escape, section, table};
 use super::words;
-use rolldrop_explain::model::{CheckVerdict, RunResult, WrittenCheck};
+use rolldrop_explain::model::{CheckText, CheckVerdict, RunResult};
 
 /// Maximum size of the summary in bytes. GitHub accepts 65,536 characters; the rest of a comment is far below the
 /// difference.
@@ -59,7 +59,7 @@ fn checks(out: &mut String, result: &RunResult) {
     if result.checks.is_empty() {
         return;
     }
-    let row = |check: &&WrittenCheck| {
+    let row = |check: &&CheckText| {
         vec![
             match check.verdict {
                 CheckVerdict::Pass => check.verdict.as_str().to_owned(),

@@ -132,9 +132,9 @@ fn outputs(result: &RunResult) -> String {
 mod tests {
     use super::super::samples;
     use super::*;
-    use rolldrop_explain::model::WrittenCheck;
+    use rolldrop_explain::model::CheckText;
 
-    fn checks(n: usize, verdict: CheckVerdict) -> Vec<WrittenCheck> {
+    fn checks(n: usize, verdict: CheckVerdict) -> Vec<CheckText> {
         let check = |i: usize| {
             samples::check(&format!("check{i}"), verdict, "at most 5 %", &i.to_string(), "100 %, see: a,b")
         };

@@ -12,7 +12,7 @@ use super::checks;
 use super::format::{count, len, list, millis, or_none, percent, plain, seconds};
 use super::words::{self, Remedy};
 use rolldrop_explain::model::{
-    Finding, Mode, RunResult, StartStage, Verdict, WhatIf, WindowSummary, WrittenCheck,
+    CheckText, Finding, Mode, RunResult, StartStage, Verdict, WhatIf, WindowSummary,
 };
 use rolldrop_judge::standing::Standing;
 
@@ -188,7 +188,7 @@ fn answer(result: &RunResult) -> Markup {
 }
 
 fn checks(result: &RunResult) -> Markup {
-    let columns: [Column<&WrittenCheck>; 5] = [
+    let columns: [Column<&CheckText>; 5] = [
         ("check", |c| Cell::head(&c.name)),
         ("verdict", |c| Cell::word(c.verdict.as_str())),
         ("observed", |c| Cell::text(&c.observed)),

@@ -54,9 +54,9 @@ fn measurement(result: &RunResult) -> TestCaseStatus {
 mod tests {
     use super::super::samples;
     use super::*;
-    use rolldrop_explain::model::WrittenCheck;
+    use rolldrop_explain::model::CheckText;
 
-    fn check(name: &str, verdict: CheckVerdict) -> WrittenCheck {
+    fn check(name: &str, verdict: CheckVerdict) -> CheckText {
         samples::check(name, verdict, "0", "24", "24 \"lost\" & <more>\u{1}")
     }
 

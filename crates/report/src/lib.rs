@@ -24,14 +24,15 @@ mod words;
 pub use charts::{Chart, ChartError, Reading};
 pub use github::Github;
 pub use text::TextOptions;
+pub use tune::reasons;
 
 use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
 
-use comparison::WrittenComparison;
+use comparison::ComparisonText;
 use rolldrop_explain::Analysis;
-use rolldrop_explain::model::{ChartData, Deed, Lost, RunResult, WrittenCheck};
+use rolldrop_explain::model::{ChartData, CheckText, Deed, Lost, RunResult};
 use rolldrop_judge::compare::Incomparable;
 use rolldrop_judge::model::check::Check;
 use rolldrop_judge::model::comparison::{Comparison, SideChart};
@@ -198,7 +199,7 @@ pub fn all(analysis: &Analysis) -> Result<Vec<ReportFile>, ChartError> {
 }
 
 /// Writes the checks of a gate, as `result.json` has them.
-pub fn written(checks: &[Check]) -> Vec<WrittenCheck> {
+pub fn written(checks: &[Check]) -> Vec<CheckText> {
     checks.iter().map(checks::written).collect()
 }
 
@@ -214,7 +215,7 @@ pub fn incomparable(why: &Incomparable) -> String {
 
 /// Renders a comparison for a terminal: the answer first, then each figure.
 pub fn comparison_text(comparison: &Comparison, options: &TextOptions) -> String {
-    comparison::text(&shown::values(&WrittenComparison::of(comparison)), options)
+    comparison::text(&shown::values(&ComparisonText::of(comparison)), options)
 }
 
 /// Renders `comparison.json`, as `docs/comparison.schema.json` describes it.
@@ -223,7 +224,7 @@ pub fn comparison_text(comparison: &Comparison, options: &TextOptions) -> String
 ///
 /// Never: the comparison contains only what JSON can represent.
 pub fn comparison_json(comparison: &Comparison) -> Vec<u8> {
-    comparison::json(&shown::values(&WrittenComparison::of(comparison)))
+    comparison::json(&shown::values(&ComparisonText::of(comparison)))
 }
 
 /// Renders every file of a comparison: `comparison.json`, `.md` and `.html`, and `charts/comparison.png` and `.svg`.
@@ -236,7 +237,7 @@ pub fn comparison(
     baseline: &SideChart,
     candidate: &SideChart,
 ) -> Result<Vec<ReportFile>, ChartError> {
-    let written = WrittenComparison::of(comparison);
+    let written = ComparisonText::of(comparison);
     let comparison = shown::values(&written);
     let title = comparison::headline(&comparison);
     let chart = charts::comparison::draw(&comparison, title, baseline, candidate)?;

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use rolldrop_explain::model::{
-    Aim, Analysis, Candidate, ChartData, CheckVerdict, Finding, HeatMap, LateArrival, Latencies,
+    Aim, Analysis, Candidate, ChartData, CheckText, CheckVerdict, Finding, HeatMap, LateArrival, Latencies,
     LatencyBucket, LatencyHistograms, LoadResult, Lost, Mode, Percentiles, PodSpan, PodTraffic,
     Recommendation, RequestCounts, RetryHidden, RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage,
     Start, StartStage, T0Basis, Termination, TerminationRequests, Traffic, Verdict, WhatIf, Why, Window,
-    WindowBasis, WindowSummary, WrittenCheck,
+    WindowBasis, WindowSummary,
 };
 use rolldrop_record::load::Pacing;
 use rolldrop_record::run_info::{ClusterInfo, Tool};
@@ -51,15 +51,9 @@ pub(super) fn naive_exit() -> Analysis {
 }
 
 /// Returns a check in words, without a figure.
-pub(super) fn check(
-    name: &str,
-    verdict: CheckVerdict,
-    limit: &str,
-    observed: &str,
-    why: &str,
-) -> WrittenCheck {
+pub(super) fn check(name: &str, verdict: CheckVerdict, limit: &str, observed: &str, why: &str) -> CheckText {
     let [name, limit, observed, why] = [name, limit, observed, why].map(str::to_owned);
-    WrittenCheck { name, verdict, limit, observed, why, settle: String::new(), figure: None }
+    CheckText { name, verdict, limit, observed, why, settle: String::new(), figure: None }
 }
 
 /// Returns the same run with a preStop sleep of 3 s: nothing is lost, and late arrivals show the window.
@@ -74,7 +68,7 @@ pub(super) fn prestop_sleep() -> Analysis {
     let mut analysis = run.finish();
     analysis.result.checks = vec![
         check("dropped.max", CheckVerdict::Pass, "at most 0", "0", ""),
-        WrittenCheck {
+        CheckText {
             settle: "a higher rate of new connections".into(),
             ..check(
                 "windows.max",

@@ -6,7 +6,7 @@ use super::format::{
 };
 use super::words::{self, Remedy};
 use rolldrop_explain::model::{
-    CheckVerdict, Recommendation, RunResult, Severity, Termination, Verdict, WrittenCheck,
+    CheckText, CheckVerdict, Recommendation, RunResult, Severity, Termination, Verdict,
 };
 
 /// Number of terminations listed one by one; one line summarizes the rest.
@@ -272,7 +272,7 @@ fn checks(page: &mut Page, result: &RunResult) {
     }
     page.heading("CHECKS", "");
     // Passed checks need no explanation, so one paragraph lists all of them.
-    let passed = |c: &&WrittenCheck| c.verdict == CheckVerdict::Pass;
+    let passed = |c: &&CheckText| c.verdict == CheckVerdict::Pass;
     let met: Vec<String> = result
         .checks
         .iter()

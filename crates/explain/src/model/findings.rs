@@ -70,7 +70,7 @@ named! {
 
 /// One check of the gate, in words.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct WrittenCheck {
+pub struct CheckText {
     /// The key of `expect`, such as `dropped.max`.
     pub name: String,
     /// Verdict of the check.

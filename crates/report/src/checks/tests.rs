@@ -9,13 +9,13 @@ use rolldrop_judge::model::check::{
 use rolldrop_judge::model::comparison::{self, Method, Metric, Of, Row};
 use rolldrop_record::expect::{LatencyFigure, Margin, Share};
 
-fn check(verdict: CheckVerdict, evidence: Evidence) -> WrittenCheck {
+fn check(verdict: CheckVerdict, evidence: Evidence) -> CheckText {
     let name = CheckName::Limit("key.max".to_owned());
     written(&Check { name, verdict, evidence, invalid: None })
 }
 
 /// Returns an open check of the longest time, which has this basis.
-fn open(basis: Basis) -> WrittenCheck {
+fn open(basis: Basis) -> CheckText {
     let figure = Figure { unit: Unit::Seconds, low: Some(0.1), value: None, high: None };
     let measured = Measured { figure, basis };
     let evidence = Evidence::Limit { measured, limit: 1.0, side: Side::Max, by_default: false };

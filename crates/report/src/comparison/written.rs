@@ -13,21 +13,21 @@ const SCHEMA_VERSION: u32 = 1;
 
 /// A comparison in words, row by row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct WrittenComparison {
+pub(crate) struct ComparisonText {
     schema_version: u32,
     pub(super) verdict: Judgement,
     pub(super) confidence: f64,
     pub(super) tolerance: f64,
     pub(crate) baseline: Side,
     pub(crate) candidate: Side,
-    pub(super) differences: Vec<WrittenDifference>,
+    pub(super) differences: Vec<DifferenceText>,
     pub(super) caveats: Vec<String>,
-    pub(super) rows: Vec<WrittenRow>,
+    pub(super) rows: Vec<RowText>,
 }
 
 /// A difference beyond the results, in words.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct WrittenDifference {
+pub(super) struct DifferenceText {
     pub(super) what: String,
     pub(super) baseline: String,
     pub(super) candidate: String,
@@ -35,7 +35,7 @@ pub(super) struct WrittenDifference {
 
 /// One figure of both sides, in words.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct WrittenRow {
+pub(super) struct RowText {
     metric: String,
     /// Name for people.
     pub(super) label: String,
@@ -49,7 +49,7 @@ pub(super) struct WrittenRow {
     pub(super) why: String,
 }
 
-impl WrittenComparison {
+impl ComparisonText {
     /// Writes a comparison.
     pub(crate) fn of(comparison: &Comparison) -> Self {
         let Comparison { verdict, confidence, tolerance, baseline, candidate, .. } = comparison;
@@ -67,8 +67,8 @@ impl WrittenComparison {
     }
 }
 
-fn row(row: &Row) -> WrittenRow {
-    WrittenRow {
+fn row(row: &Row) -> RowText {
+    RowText {
         metric: row.metric.to_string(),
         label: methods::label(&row.metric),
         unit: row.unit,
@@ -81,7 +81,7 @@ fn row(row: &Row) -> WrittenRow {
     }
 }
 
-fn difference(difference: &Difference) -> WrittenDifference {
+fn difference(difference: &Difference) -> DifferenceText {
     let values = |all: &BTreeSet<Option<String>>| {
         let mut values: Vec<&str> = all.iter().map(|value| value.as_deref().unwrap_or("not given")).collect();
         values.sort_unstable();
@@ -93,9 +93,9 @@ fn difference(difference: &Difference) -> WrittenDifference {
     };
     match difference {
         Difference::Setting { name, baseline, candidate } => {
-            WrittenDifference { what: name.clone(), baseline: values(baseline), candidate: values(candidate) }
+            DifferenceText { what: name.clone(), baseline: values(baseline), candidate: values(candidate) }
         }
-        Difference::Validity { baseline, candidate } => WrittenDifference {
+        Difference::Validity { baseline, candidate } => DifferenceText {
             what: "the measurement".to_owned(),
             baseline: validity(baseline),
             candidate: validity(candidate),
@@ -119,7 +119,7 @@ pub(crate) fn incomparable(why: &Incomparable) -> String {
     match why {
         Incomparable::Nothing => "there is no run to compare".to_owned(),
         Incomparable::Differs(differences) => {
-            let words = |d: WrittenDifference| {
+            let words = |d: DifferenceText| {
                 format!("{} is {} here and {} in the baseline", d.what, d.candidate, d.baseline)
             };
             let differences: Vec<String> = differences.iter().map(difference).map(words).collect();

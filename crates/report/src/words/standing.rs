@@ -2,7 +2,7 @@
 
 use super::warning;
 use crate::format::{counted, len, list};
-use rolldrop_explain::model::{CheckVerdict, FindingKind, RunResult, WrittenCheck};
+use rolldrop_explain::model::{CheckText, CheckVerdict, FindingKind, RunResult};
 use rolldrop_judge::standing::Standing;
 
 /// Returns the result as a sentence whose subject is the run: `failed: dropped.max`.
@@ -48,7 +48,7 @@ pub(in super::super) fn dropped_share(result: &RunResult) -> f64 {
 }
 
 /// Returns the checks in the order of interest to a reader: failed first, passed last.
-pub(in super::super) fn by_verdict(result: &RunResult) -> Vec<&WrittenCheck> {
+pub(in super::super) fn by_verdict(result: &RunResult) -> Vec<&CheckText> {
     let rank = |verdict| match verdict {
         CheckVerdict::Fail => 0,
         CheckVerdict::Inconclusive => 1,
