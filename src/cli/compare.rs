@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use rolldrop_campaign::baseline::{self, Against, Earlier, comparable};
 use rolldrop_judge::compare::history::LAST;
-use rolldrop_judge::compare::model::Comparison;
 use rolldrop_judge::compare::{Options, Sample};
+use rolldrop_judge::model::comparison::Comparison;
 use rolldrop_record::Stamp;
 use rolldrop_record::expect::Worse;
 

@@ -11,10 +11,9 @@ use super::compare::CompareArgs;
 use super::exit::{Exit, Inconclusive};
 use super::formats::ResultFormat;
 use super::say::say;
-use rolldrop_campaign::analysis::{Given, analyse};
+use rolldrop_campaign::analysis::{Given, Judged, analyse};
 use rolldrop_campaign::baseline::sample;
-use rolldrop_explain::RunResult;
-use rolldrop_explain::model::{Check, CheckVerdict, Verdict};
+use rolldrop_explain::model::{CheckVerdict, Verdict};
 use rolldrop_judge::gate;
 use rolldrop_record::load::in_units;
 use rolldrop_record::{Expect, RunDir};
@@ -77,21 +76,24 @@ impl GateArgs {
             say("nothing is expected of this run, so the default gate judges it (expect.limits: default)");
             expect = Expect::default_gate();
         }
-        let mut analysed = analyse(&run_dir, &Given { expect: Some(&expect), ..Given::default() })?;
-        let candidate = sample(&run_dir, &analysed)?;
+        let mut judged = analyse(&run_dir, &Given { expect: Some(&expect), ..Given::default() })?;
+        let candidate = sample(&run_dir, &judged)?;
         let mut compared_with = Vec::new();
         if has_baseline {
-            analysed.analysis.result.checks = gate::with_defaults(&analysed.analysis.result, &expect);
+            let mut checks = gate::with_defaults(&judged.analysed.analysis.result, &expect);
             let against = self.compare.judge(earlier, &candidate, expect.worse())?;
-            analysed.analysis.result.checks.extend(against.checks);
+            checks.extend(against.checks);
             compared_with = against.runs;
+            judged = Judged::new(judged.analysed, checks);
         }
-        let result = &analysed.analysis.result;
+        let analysis = &judged.analysed.analysis;
+        let result = &analysis.result;
         if let Some(path) = &self.save_baseline {
             if let Verdict::Invalid { why } = &result.verdict {
                 anyhow::bail!("failed to save a baseline: the run is invalid ({})", why.join("; "));
             }
-            if has_baseline && gate::verdict(&result.checks) == CheckVerdict::Fail {
+            let verdict = gate::verdict(result.checks.iter().map(|check| check.verdict));
+            if has_baseline && verdict == CheckVerdict::Fail {
                 say(&format!("the run failed, so {} was not written", path.display()));
             } else {
                 self.compare.save(path, compared_with, candidate)?;
@@ -101,7 +103,7 @@ impl GateArgs {
             let failed = || format!("failed to write {}", path.display());
             std::fs::write(path, report::junit(result)).with_context(failed)?;
         }
-        self.format.show(&analysed.analysis, || in_lines(result))?;
+        self.format.show(analysis, || report::checks_text(result))?;
         Ok(Exit::of(result, false).settled(self.inconclusive).into())
     }
 
@@ -128,17 +130,4 @@ fn without_extension(text: &str) -> Result<Inconclusive, String> {
         Ok(inconclusive) => Ok(inconclusive),
         Err(_) => Err("needs fail or pass".to_owned()),
     }
-}
-
-/// Returns a line for each check.
-fn in_lines(result: &RunResult) -> String {
-    let line = |check: &Check| {
-        let verdict = match check.verdict {
-            CheckVerdict::Pass => "pass",
-            CheckVerdict::Fail => "FAIL",
-            CheckVerdict::Inconclusive => "inconclusive",
-        };
-        format!("{verdict:<12} {}: {}\n", check.name, check.in_words())
-    };
-    result.checks.iter().map(line).collect()
 }

@@ -60,11 +60,11 @@ impl ReportArgs {
         for path in &self.runs {
             let run_dir = RunDir::open(path)?;
             let given = Given { service_proxy: self.assume.service_proxy(), ..Given::default() };
-            let analysed = analyse(&run_dir, &given)?;
+            let judged = analyse(&run_dir, &given)?;
             if !baseline.is_empty() {
-                samples.push(sample(&run_dir, &analysed)?);
+                samples.push(sample(&run_dir, &judged)?);
             }
-            let Analysed { analysis, requests, .. } = analysed;
+            let Analysed { analysis, requests, .. } = judged.analysed;
             // Frees memory for the files.
             drop(requests);
             let folder = self.folder(path);

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use rolldrop_drive::run::RunError;
 use rolldrop_explain::{Analysed, Analysis};
+use rolldrop_judge::model::check::Check;
 use rolldrop_record::service_proxy::ServiceProxy;
 use rolldrop_record::{Expect, RunDir, RunLog, Tables, run_dir};
 use rolldrop_report as report;
@@ -17,13 +18,34 @@ pub struct Given<'a> {
     pub service_proxy: Option<&'a ServiceProxy>,
 }
 
+/// An analysed run with its checks.
+#[derive(Debug)]
+pub struct Judged {
+    /// The run, with all of its result in words.
+    pub analysed: Analysed,
+    checks: Vec<Check>,
+}
+
+impl Judged {
+    /// Puts the checks of a run into words, too.
+    pub fn new(mut analysed: Analysed, checks: Vec<Check>) -> Self {
+        analysed.analysis.result.checks = report::written(&checks);
+        Self { analysed, checks }
+    }
+
+    /// Returns the checks, as facts.
+    pub fn checks(&self) -> &[Check] {
+        &self.checks
+    }
+}
+
 const UNREAD: &str = "failed to read the run";
 
-/// Reads a run and analyses it.
+/// Reads a run, analyses and judges it.
 ///
 /// # Errors
 /// Fails if it cannot be read, or contradicts the user.
-pub fn analyse(run_dir: &RunDir, given: &Given<'_>) -> Result<Analysed, RunError> {
+pub fn analyse(run_dir: &RunDir, given: &Given<'_>) -> Result<Judged, RunError> {
     let (mut log, tables) = run_dir.recorded().map_err(RunError::failed(UNREAD))?;
     if let Some(stated) = given.service_proxy {
         log.info.cluster.assume(stated)?;
@@ -32,12 +54,12 @@ pub fn analyse(run_dir: &RunDir, given: &Given<'_>) -> Result<Analysed, RunError
     analyse_recorded(log, tables, &expect)
 }
 
-/// Analyses what was read of a run.
-pub fn analyse_recorded(log: RunLog, tables: Tables, expect: &Expect) -> Result<Analysed, RunError> {
+/// Analyses and judges what was read of a run.
+pub fn analyse_recorded(log: RunLog, tables: Tables, expect: &Expect) -> Result<Judged, RunError> {
     let mut analysed = Analysed::of(log, tables).map_err(RunError::failed(UNREAD))?;
     report::tell(&mut analysed.analysis);
-    analysed.analysis.result.checks = rolldrop_judge::check(&analysed.analysis.result, expect);
-    Ok(analysed)
+    let checks = rolldrop_judge::check(&analysed.analysis.result, expect);
+    Ok(Judged::new(analysed, checks))
 }
 
 /// Makes a run's report in its directory.
@@ -45,7 +67,7 @@ pub fn analyse_recorded(log: RunLog, tables: Tables, expect: &Expect) -> Result<
 /// # Errors
 /// Fails if the run cannot be read, or the report cannot be written.
 pub fn report(run_dir: &RunDir) -> Result<Analysis, RunError> {
-    let Analysed { analysis, .. } = analyse(run_dir, &Given::default())?;
+    let Analysed { analysis, .. } = analyse(run_dir, &Given::default())?.analysed;
     write(run_dir.path(), &analysis)?;
     Ok(analysis)
 }

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::analysis::{Given, analyse};
+use crate::analysis::{Given, Judged, analyse};
 use rolldrop_drive::run::RunError;
 use rolldrop_explain::Analysed;
-use rolldrop_explain::model::Check;
-use rolldrop_judge::compare::history::{FEWEST_RUNS, History, TOLERANCE};
-use rolldrop_judge::compare::model::Comparison;
+use rolldrop_judge::compare::history::{History, TOLERANCE};
 use rolldrop_judge::compare::sample::{Baseline, SAMPLE_FORMAT};
 use rolldrop_judge::compare::{self, Incomparable, Options, Sample};
+use rolldrop_judge::model::check::{Check, Unfit};
+use rolldrop_judge::model::comparison::{Comparison, FEWEST_RUNS};
 use rolldrop_record::{RunDir, Stamp};
 
 /// The runs that a run is compared with.
@@ -68,13 +68,13 @@ impl Earlier {
         last: usize,
     ) -> Result<Against, RunError> {
         if !self.is_folder && self.runs.len() < FEWEST_RUNS {
-            let comparison = comparable(&self.runs, std::slice::from_ref(candidate), options)?;
-            return Ok(Against { checks: compare::checks(&comparison), runs: self.runs });
+            let checks = compare::checks(&self.runs, candidate, options).map_err(refused)?;
+            return Ok(Against { checks, runs: self.runs });
         }
         let options = Options { tolerance: tolerance.unwrap_or(TOLERANCE), ..options.clone() };
         let mut history = History::of(self.runs, candidate, last, &options);
         if self.unreadable > 0 {
-            history.left_out.insert("unreadable".to_owned(), self.unreadable);
+            history.left_out.insert(Unfit::Unreadable, self.unreadable);
         }
         Ok(Against { checks: history.checks(candidate, &options), runs: history.used })
     }
@@ -110,11 +110,14 @@ pub fn comparable(
     candidate: &[Sample],
     options: &Options,
 ) -> Result<Comparison, RunError> {
-    compare::compare(baseline, candidate, options).map_err(|error| match error {
-        Incomparable::Differs(_) => {
-            RunError::Refused(format!("{error}; --anyway compares them nevertheless, and says so"))
-        }
-        Incomparable::Nothing => RunError::other(error),
+    compare::compare(baseline, candidate, options).map_err(refused)
+}
+
+fn refused(why: Incomparable) -> RunError {
+    let error = rolldrop_report::incomparable(&why);
+    RunError::Refused(match why {
+        Incomparable::Differs(_) => format!("{error}; --anyway compares them nevertheless, and says so"),
+        Incomparable::Nothing => error,
     })
 }
 
@@ -122,10 +125,11 @@ pub fn comparable(
 ///
 /// # Errors
 /// Fails if its rows cannot be read.
-pub fn sample(run_dir: &RunDir, analysed: &Analysed) -> Result<Sample, RunError> {
+pub fn sample(run_dir: &RunDir, judged: &Judged) -> Result<Sample, RunError> {
     let name = run_dir.path().display().to_string();
-    let Analysed { timeline, requests, analysis } = analysed;
-    Sample::of(name, timeline, requests, analysis).map_err(RunError::failed("failed to read the run"))
+    let Analysed { timeline, requests, analysis } = &judged.analysed;
+    Sample::of(name, timeline, requests, analysis, judged.checks())
+        .map_err(RunError::failed("failed to read the run"))
 }
 
 /// Returns the last runs of a folder, and the number of those that could not be read.
@@ -145,7 +149,7 @@ fn last_of(folder: &Path, last: usize, before: Option<Stamp>) -> Result<(Vec<Sam
     let first = found.len().saturating_sub(last);
     let (mut runs, mut unreadable) = (Vec::new(), 0);
     for (_, run_dir) in &found[first..] {
-        match analyse(run_dir, &Given::default()).and_then(|analysed| sample(run_dir, &analysed)) {
+        match analyse(run_dir, &Given::default()).and_then(|judged| sample(run_dir, &judged)) {
             Ok(run) => runs.push(run),
             Err(_) => unreadable += 1,
         }

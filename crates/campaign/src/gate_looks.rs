@@ -109,7 +109,7 @@ fn analyse(SoFar { run_dir, info, until, is_last }: SoFar) -> Result<Option<RunR
     // Only the end of the run shows whether its record is complete.
     let expect = Expect { validity: None, ..info.expect.clone() };
     (log.info, log.torn) = (RunInfo { complete: true, ..info }, Vec::new());
-    let analysed = analysis::analyse_recorded(log, tables, &expect)?;
+    let analysed = analysis::analyse_recorded(log, tables, &expect)?.analysed;
     let timeline = &analysed.timeline;
     let is_whole = timeline.load_ended >= until && timeline.hole_in(timeline.origin, until).is_none();
     Ok((is_whole || is_last).then_some(analysed.analysis.result))
@@ -120,7 +120,7 @@ fn gate_of(result: &RunResult) -> Gate {
     if let Verdict::Invalid { why } = &result.verdict {
         return Gate::Settled(format!("the measurement is invalid after {after}: {}", why.join("; ")));
     }
-    match gate::verdict(&result.checks) {
+    match gate::verdict(result.checks.iter().map(|check| check.verdict)) {
         CheckVerdict::Pass => Gate::Settled(format!("the gate passed after {after}")),
         CheckVerdict::Fail => Gate::Settled(format!("the gate failed after {after}")),
         CheckVerdict::Inconclusive => {

@@ -19,7 +19,7 @@ pub use charts::{
     Act, ChartData, Deed, HeatMap, LateArrival, LatencyBucket, LatencyHistograms, PodSpan, PodTraffic,
     Second, SleepNeeded, Traffic,
 };
-pub use findings::{Check, CheckVerdict, Figure, FindingKind, FindingText, Severity, Unit};
+pub use findings::{CheckText, CheckVerdict, Figure, FindingKind, FindingText, Severity, Unit};
 pub use losses::{Bounded, Candidate, GroupWindow, LossGroup, Lost, TerminationRequests, Unclear, Why};
 pub use outside::OutsideCounts;
 pub use target::{TargetName, TargetResult};
@@ -100,7 +100,7 @@ pub struct RunResult {
     /// Findings in words, most severe first; filled in by `report`.
     pub findings: Vec<FindingText>,
     /// The checks of the gate; filled in by `gate`, empty if there are none.
-    pub checks: Vec<Check>,
+    pub checks: Vec<CheckText>,
     /// Looks of a run that continued while its gate was inconclusive; absent for a run of fixed length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looks: Option<Looks>,

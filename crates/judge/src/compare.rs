@@ -10,22 +10,24 @@ pub(crate) mod episodes;
 pub mod history;
 mod latency;
 mod losses;
-pub mod model;
 pub mod sample;
 pub(crate) mod worse;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use blocks::Blocks;
-use latency::{FEWEST_BEYOND, ONE_RUN, QUANTILES, beyond};
-use model::{Comparison, Difference, Judgement, Row, Side, SideChart};
+use latency::beyond;
 pub use sample::Sample;
 
 use crate::gate;
 use crate::math::exact;
+use crate::model::check::{Check, CheckName, Evidence};
+use crate::model::comparison::{
+    Caveat, Comparison, Difference, FEWEST_BEYOND, FEWEST_REQUESTS, Judgement, Metric, Quantile, Row, Side,
+    SideChart,
+};
 use rolldrop_explain::math::stats;
-use rolldrop_explain::model::figures::count;
-use rolldrop_explain::model::{Check, CheckVerdict, Verdict};
+use rolldrop_explain::model::{CheckVerdict, Verdict};
 use rolldrop_record::Outcome;
 use rolldrop_record::expect::Worse;
 use worse::Limited;
@@ -52,26 +54,16 @@ impl Default for Options {
 }
 
 /// Reason why two sides are not compared.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Incomparable {
     /// One side has no run.
-    #[error("there is no run to compare")]
     Nothing,
     /// They differ in more than their results, or are invalid.
-    #[error("the runs are not comparable: {}", in_words(.0))]
     Differs(Vec<Difference>),
 }
 
-fn in_words(differences: &[Difference]) -> String {
-    let words =
-        |d: &Difference| format!("{} is {} here and {} in the baseline", d.what, d.candidate, d.baseline);
-    differences.iter().map(words).collect::<Vec<_>>().join("; ")
-}
-
-/// With fewer requests, a share of 1 % that fails would not show in one of twenty runs (Wilks 1941).
-pub(crate) const FEWEST_REQUESTS: u64 = 299;
 /// Quantiles of the latency that the chart marks.
-const MARKED: [&str; 2] = ["p50", "p99"];
+const MARKED: [Quantile; 2] = [Quantile::P50, Quantile::P99];
 
 /// Compares a side with a baseline.
 ///
@@ -82,6 +74,48 @@ pub fn compare(
     candidate: &[Sample],
     options: &Options,
 ) -> Result<Comparison, Incomparable> {
+    with_limits(baseline, candidate, options).map(|(comparison, _)| comparison)
+}
+
+/// Checks that a run is not worse than a baseline of few runs, figure by figure. An inconclusive figure passes if it
+/// does not even look worse.
+///
+/// # Errors
+/// As [`compare`].
+pub fn checks(
+    baseline: &[Sample],
+    candidate: &Sample,
+    options: &Options,
+) -> Result<Vec<Check>, Incomparable> {
+    let (comparison, limits) = with_limits(baseline, std::slice::from_ref(candidate), options)?;
+    let sides = [&comparison.baseline, &comparison.candidate];
+    let fewest = sides.map(|side| side.total).into_iter().min().unwrap_or(0);
+    let too_few = (fewest < FEWEST_REQUESTS).then(|| {
+        let evidence = Evidence::FewRequestsASide(fewest);
+        Check::new(CheckName::Requests, CheckVerdict::Inconclusive, evidence)
+    });
+    let rows = comparison.rows.into_iter().filter_map(|row| check(row, comparison.tolerance));
+    let limits = limits.into_iter().map(|limit| limit.check);
+    Ok(too_few.into_iter().chain(rows).chain(limits).collect())
+}
+
+fn check(row: Row, tolerance: f64) -> Option<Check> {
+    // A figure that neither side has does not apply to these runs.
+    row.baseline.or(row.candidate)?;
+    let verdict = match row.verdict? {
+        Judgement::Worse => CheckVerdict::Fail,
+        Judgement::Better | Judgement::Same => CheckVerdict::Pass,
+        Judgement::CannotTell if row.looks_worse_beyond(tolerance) => CheckVerdict::Inconclusive,
+        Judgement::CannotTell => CheckVerdict::Pass,
+    };
+    Some(Check::new(CheckName::Baseline(row.metric.clone()), verdict, Evidence::Row(Box::new(row))))
+}
+
+fn with_limits(
+    baseline: &[Sample],
+    candidate: &[Sample],
+    options: &Options,
+) -> Result<(Comparison, Vec<Limited>), Incomparable> {
     if baseline.is_empty() || candidate.is_empty() {
         return Err(Incomparable::Nothing);
     }
@@ -98,8 +132,7 @@ pub fn compare(
     judge(&mut rows, &mut limits, options);
     let any = |judgement| rows.iter().any(|row| row.verdict == Some(judgement));
     let verdict = [Judgement::Worse, Judgement::Better, Judgement::CannotTell].into_iter().find(|v| any(*v));
-    Ok(Comparison {
-        schema_version: 1,
+    let comparison = Comparison {
         verdict: verdict.unwrap_or(Judgement::Same),
         confidence: options.confidence,
         tolerance: options.tolerance,
@@ -108,16 +141,17 @@ pub fn compare(
         differences,
         caveats: caveats(baseline, candidate),
         rows,
-        limits: limits.into_iter().map(|limit| limit.check).collect(),
-    })
+    };
+    Ok((comparison, limits))
 }
 
 /// Returns the chart data of each side of a comparison.
 pub fn charts(baseline: &[Sample], candidate: &[Sample]) -> [SideChart; 2] {
     let blocks = [Blocks::new(baseline), Blocks::new(candidate)];
-    let is_marked = |(name, q): &(&str, f64)| MARKED.contains(name) && beyond(&blocks, *q) >= FEWEST_BEYOND;
-    let marked: Vec<(&str, f64)> = QUANTILES.into_iter().filter(is_marked).collect();
-    let marks_ms = |of: &Blocks| marked.iter().map(|(name, q)| (*name, of.whole_quantile(*q))).collect();
+    let is_known = |quantile: &Quantile| beyond(&blocks, quantile.share()) >= FEWEST_BEYOND;
+    let marked: Vec<Quantile> = MARKED.into_iter().filter(is_known).collect();
+    let mark_ms = |of: &Blocks, quantile: &Quantile| (quantile.as_str(), of.whole_quantile(quantile.share()));
+    let marks_ms = |of: &Blocks| marked.iter().map(|quantile| mark_ms(of, quantile)).collect();
     let [first, second] = &blocks;
     [(baseline, first), (candidate, second)].map(|(side, of)| {
         let (step_s, dropped) = dropped_over_time(side);
@@ -167,59 +201,53 @@ fn side(samples: &[Sample]) -> Side {
 }
 
 /// Returns the values that a side's runs have for a key of their fingerprints.
-fn values<'a>(side: &'a [Sample], key: &str) -> BTreeSet<&'a str> {
-    side.iter().map(|s| s.fingerprint.get(key).map_or("not given", String::as_str)).collect()
+fn values(side: &[Sample], key: &str) -> BTreeSet<Option<String>> {
+    side.iter().map(|s| s.fingerprint.get(key).cloned()).collect()
 }
 
 fn differences(baseline: &[Sample], candidate: &[Sample]) -> Vec<Difference> {
     let mut found = Vec::new();
     let keys: BTreeSet<&String> =
         baseline.iter().chain(candidate).flat_map(|s| s.fingerprint.keys()).collect();
-    for key in keys {
-        let (baseline, candidate) = (values(baseline, key), values(candidate, key));
+    for name in keys {
+        let (baseline, candidate) = (values(baseline, name), values(candidate, name));
         if baseline != candidate || baseline.len() > 1 {
-            let [baseline, candidate] =
-                [baseline, candidate].map(|all| all.into_iter().collect::<Vec<_>>().join(" and "));
-            found.push(Difference { what: key.clone(), baseline, candidate });
+            found.push(Difference::Setting { name: name.clone(), baseline, candidate });
         }
     }
-    let is_invalid = |s: &Sample| matches!(s.verdict, Verdict::Invalid { .. });
-    let validity = |side: &[Sample]| match side.iter().find(|s| is_invalid(s)) {
-        Some(Sample { verdict: Verdict::Invalid { why }, .. }) => format!("invalid ({})", why.join("; ")),
-        _ => "valid".to_owned(),
+    let invalid = |sample: &Sample| match &sample.verdict {
+        Verdict::Invalid { why } => Some(why.clone()),
+        Verdict::Valid | Verdict::Partial { .. } => None,
     };
-    if baseline.iter().chain(candidate).any(is_invalid) {
-        let (baseline, candidate) = (validity(baseline), validity(candidate));
-        found.push(Difference { what: "the measurement".into(), baseline, candidate });
+    let (baseline, candidate) = (baseline.iter().find_map(invalid), candidate.iter().find_map(invalid));
+    if baseline.is_some() || candidate.is_some() {
+        found.push(Difference::Validity { baseline, candidate });
     }
     found
 }
 
-fn caveats(baseline: &[Sample], candidate: &[Sample]) -> Vec<String> {
-    let mut caveats = Vec::new();
-    for sample in baseline.iter().chain(candidate) {
-        if let Verdict::Partial { why } = &sample.verdict {
-            caveats.push(format!("{} is partial: {}", sample.name, why.join("; ")));
-        }
-    }
-    for (what, [then, now]) in scales(baseline, candidate) {
-        caveats.push(format!("{what}: {then} in the baseline, {now} here"));
-    }
-    if is_one_run(baseline, candidate) {
-        caveats.push(ONE_RUN.to_owned());
-    }
+fn caveats(baseline: &[Sample], candidate: &[Sample]) -> Vec<Caveat> {
+    let partial = |sample: &Sample| match &sample.verdict {
+        Verdict::Partial { why } => Some(Caveat::Partial { run: sample.name.clone(), why: why.clone() }),
+        Verdict::Valid | Verdict::Invalid { .. } => None,
+    };
+    let mut caveats: Vec<Caveat> = baseline.iter().chain(candidate).filter_map(partial).collect();
+    caveats.extend(scales(baseline, candidate));
+    caveats.extend(is_one_run(baseline, candidate).then_some(Caveat::OneRun));
     caveats
 }
 
 /// Returns the counts that scale by themselves and differ between the sides.
-fn scales(baseline: &[Sample], candidate: &[Sample]) -> Vec<(String, [String; 2])> {
+fn scales(baseline: &[Sample], candidate: &[Sample]) -> Vec<Caveat> {
     let keys: BTreeSet<&String> = baseline.iter().chain(candidate).flat_map(|s| s.scale.keys()).collect();
-    let values = |side: &[Sample], key: &String| {
-        let values: BTreeSet<u64> = side.iter().filter_map(|s| s.scale.get(key).copied()).collect();
-        values.iter().map(u64::to_string).collect::<Vec<_>>().join(" and ")
+    let counts = |side: &[Sample], key: &String| -> BTreeSet<u64> {
+        side.iter().filter_map(|s| s.scale.get(key).copied()).collect()
     };
-    let both = keys.into_iter().map(|key| (key.clone(), [baseline, candidate].map(|side| values(side, key))));
-    both.filter(|(_, [then, now])| then != now).collect()
+    let caveat = |key: &String| {
+        let (baseline, candidate) = (counts(baseline, key), counts(candidate, key));
+        (baseline != candidate).then(|| Caveat::Scale { of: key.clone(), baseline, candidate })
+    };
+    keys.into_iter().filter_map(caveat).collect()
 }
 
 /// Returns true if a side is one run.
@@ -234,69 +262,37 @@ fn less_is_better(baseline: f64, candidate: f64) -> Judgement {
 
 /// Keeps the verdicts that hold for all rows and limits together; the others become inconclusive.
 fn judge(rows: &mut [Row], limits: &mut [Limited], options: &Options) {
-    let of_rows = rows.iter().filter_map(|row| Some((row.p?, row.metric == "dropped")));
-    let of_limits = limits.iter().filter_map(|limit| Some((limit.p?, limit.check.name == "dropped.worse")));
+    let of_rows = rows.iter().filter_map(|row| Some((row.p?, row.metric == Metric::Dropped)));
+    let of_limits = limits.iter().filter_map(|limit| Some((limit.p?, limit.is_dropped)));
     let tested: Vec<(f64, bool)> = of_rows.chain(of_limits).collect();
     // The dropped requests, the most important figure, get half of the chance of a false alarm.
     let weight = |is_dropped| if is_dropped { (tested.len() - 1).max(1) as f64 } else { 1.0 };
     let p: Vec<(f64, f64)> = tested.iter().map(|(p, is_dropped)| (*p, weight(*is_dropped))).collect();
     let alpha = 1.0 - options.confidence;
     let mut adjusted = exact::holm(&p).into_iter();
-    let by_chance = |own: f64| match own <= alpha {
-        true => format!("; with {} figures tested, one such difference is expected by chance", p.len()),
-        false => String::new(),
-    };
+    // Returns the number of figures tested, if this one differs alone but not among them.
+    let by_chance = |own: f64| (own <= alpha).then_some(p.len());
     let mut is_open = |own: Option<f64>| {
         let own = own?;
         (adjusted.next()? > alpha + 1e-12).then(|| by_chance(own))
     };
     for row in rows {
-        if let Some(why) = is_open(row.p) {
+        if let Some(by_chance) = is_open(row.p) {
             row.verdict = Some(Judgement::CannotTell);
-            row.why.push_str(&why);
+            row.by_chance = by_chance;
         }
     }
     for limit in limits {
-        if let Some(why) = is_open(limit.p) {
-            limit.is_open_because(&why);
+        if let Some(by_chance) = is_open(limit.p) {
+            limit.is_open(by_chance);
         }
     }
-}
-
-/// Checks that a run is not worse than its baseline, figure by figure. An inconclusive figure passes if it does not
-/// even look worse.
-pub fn checks(comparison: &Comparison) -> Vec<Check> {
-    let check = |row: &Row| {
-        // A figure that neither side has does not apply to these runs.
-        row.baseline.or(row.candidate)?;
-        let verdict = match row.verdict? {
-            Judgement::Worse => CheckVerdict::Fail,
-            Judgement::Better | Judgement::Same => CheckVerdict::Pass,
-            Judgement::CannotTell if row.looks_worse_beyond(comparison.tolerance) => {
-                CheckVerdict::Inconclusive
-            }
-            Judgement::CannotTell => CheckVerdict::Pass,
-        };
-        let value = |value: Option<f64>| value.map_or_else(|| "nothing".to_owned(), |v| row.unit.write(v));
-        let (name, limit) =
-            (format!("baseline.{}", row.metric), format!("not worse than {}", value(row.baseline)));
-        Some(Check::plain(name, verdict, limit, value(row.candidate), row.why.clone()))
-    };
-    let sides = [&comparison.baseline, &comparison.candidate];
-    let fewest = sides.map(|side| side.total).into_iter().min().unwrap_or(0);
-    let too_few = (fewest < FEWEST_REQUESTS).then(|| {
-        let (limit, why) =
-            (format!("at least {FEWEST_REQUESTS} a side"), "so few would not show that 1 % fail");
-        Check::plain("baseline.requests", CheckVerdict::Inconclusive, limit, count(fewest), why)
-    });
-    let rows = comparison.rows.iter().filter_map(check);
-    too_few.into_iter().chain(rows).chain(comparison.limits.iter().cloned()).collect()
 }
 
 /// Combines the checks that need no baseline. A run can serve as a baseline regardless of its own comparison.
 pub(crate) fn verdict_alone(checks: &[Check]) -> CheckVerdict {
-    let alone = checks.iter().filter(|check| !worse::is_name(&check.name));
-    gate::verdict(&alone.cloned().collect::<Vec<_>>())
+    let alone = checks.iter().filter(|check| !matches!(check.name, CheckName::Worse(_)));
+    gate::verdict(alone.map(|check| check.verdict))
 }
 
 #[cfg(test)]

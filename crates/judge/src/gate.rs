@@ -16,13 +16,13 @@ mod windows;
 
 use std::collections::BTreeMap;
 
-use figure::Measured;
 pub use known::{Figures, Known, OfTarget};
 use part::Part;
 pub(crate) use part::{figures, meant};
-use rolldrop_explain::model::RunResult;
-use rolldrop_explain::model::figures::counted;
-use rolldrop_explain::model::{Check, CheckVerdict, CommandResult, RequestCounts, Verdict};
+
+use crate::model::basis::Measured;
+use crate::model::check::{Check, CheckName, Evidence};
+use rolldrop_explain::model::{CheckVerdict, CommandResult, RequestCounts, RunResult, Verdict};
 use rolldrop_record::Cause;
 use rolldrop_record::expect::{Accounting, Expect, Validity};
 
@@ -53,9 +53,7 @@ pub fn with_defaults(result: &RunResult, expect: &Expect) -> Vec<Check> {
     checks.extend(of_command(result));
     if let Verdict::Invalid { why } = &result.verdict {
         for check in &mut checks {
-            check.verdict = CheckVerdict::Inconclusive;
-            check.why = format!("the measurement is invalid: {}", why.join("; "));
-            check.settle = String::new();
+            (check.verdict, check.invalid) = (CheckVerdict::Inconclusive, Some(why.clone()));
         }
     }
     checks.extend(expect.validity.map(|expected| validity(&result.verdict, expected)));
@@ -67,56 +65,45 @@ pub fn sent(counts: &RequestCounts) -> u64 {
     counts.total - counts.not_sent
 }
 
-/// Checks the user's command, if one ended the pods.
+/// Checks the user's command, if one ended the pods: one that failed fails the gate, one that the run cut off is not
+/// judged.
 pub(crate) fn of_command(result: &RunResult) -> Vec<Check> {
-    result.command.as_ref().and_then(command_check).into_iter().collect()
+    let command = result.command.iter().filter(|command| command.duration_s.is_some());
+    let check = |command: &CommandResult| {
+        let name = CheckName::Limit("command".to_owned());
+        Check::new(name, passes_if(command.code == Some(0)), Evidence::Command(command.clone()))
+    };
+    command.map(check).collect()
 }
 
 /// Checks that every scheduled request is in exactly one count, and that all rows arrived.
 fn accounting(counts: &RequestCounts, expected: Accounting) -> Check {
     let missing: u64 = counts.without_rows.values().flat_map(BTreeMap::values).sum();
-    let closes = counts.closes();
-    let (verdict, why) = match (closes, missing) {
-        (true, 0) => (CheckVerdict::Pass, String::new()),
-        (true, n) => (CheckVerdict::Fail, format!("the rows of {} did not arrive", counted(n, "request"))),
-        (false, _) => (CheckVerdict::Fail, "the classes do not add up to all requests".to_owned()),
-    };
-    let observed = if verdict == CheckVerdict::Pass { "closes" } else { "does not close" };
-    Check::plain("accounting", verdict, expected.as_str(), observed, why)
+    let adds_up = counts.closes();
+    let name = CheckName::Limit("accounting".to_owned());
+    Check::new(name, passes_if(adds_up && missing == 0), Evidence::Accounting { expected, adds_up, missing })
 }
 
 /// Checks that the measurement can be believed as far as is expected.
-fn validity(verdict: &Verdict, expected: Validity) -> Check {
-    let (observed, why, passes) = match verdict {
-        Verdict::Valid => ("valid", String::new(), true),
-        Verdict::Partial { why } => ("partial", why.join("; "), expected == Validity::Partial),
-        Verdict::Invalid { why } => ("invalid", why.join("; "), false),
+fn validity(found: &Verdict, expected: Validity) -> Check {
+    let passes = match found {
+        Verdict::Valid => true,
+        Verdict::Partial { .. } => expected == Validity::Partial,
+        Verdict::Invalid { .. } => false,
     };
-    let verdict = if passes { CheckVerdict::Pass } else { CheckVerdict::Fail };
-    Check::plain("validity", verdict, expected.as_str(), observed, why)
+    let name = CheckName::Limit("validity".to_owned());
+    Check::new(name, passes_if(passes), Evidence::Validity { expected, found: found.clone() })
 }
 
-/// Combines all checks into a verdict: a failure outweighs an inconclusive check. Without checks the gate passes.
-pub fn verdict(checks: &[Check]) -> CheckVerdict {
-    let any = |v: CheckVerdict| checks.iter().any(|c| c.verdict == v);
-    if any(CheckVerdict::Fail) {
-        CheckVerdict::Fail
-    } else if any(CheckVerdict::Inconclusive) {
-        CheckVerdict::Inconclusive
-    } else {
-        CheckVerdict::Pass
-    }
+const fn passes_if(passes: bool) -> CheckVerdict {
+    if passes { CheckVerdict::Pass } else { CheckVerdict::Fail }
 }
 
-/// Checks the user's command: one that failed fails the gate, one that the run cut off is not judged.
-fn command_check(command: &CommandResult) -> Option<Check> {
-    command.duration_s?;
-    let observed = match (command.code, command.signal) {
-        (Some(code), _) => format!("exit code {code}"),
-        (None, Some(signal)) => format!("ended by signal {signal}"),
-        (None, None) => "no exit code".to_owned(),
-    };
-    let verdict = if command.code == Some(0) { CheckVerdict::Pass } else { CheckVerdict::Fail };
-    let why = format!("{}: {observed}", command.words.join(" "));
-    Some(Check::plain("command", verdict, "exit code 0", &observed, why))
+/// Combines the verdicts of all checks: a failure outweighs an inconclusive check. Without checks the gate passes.
+pub fn verdict(verdicts: impl Iterator<Item = CheckVerdict>) -> CheckVerdict {
+    verdicts.fold(CheckVerdict::Pass, |all, one| match (all, one) {
+        (CheckVerdict::Fail, _) | (_, CheckVerdict::Fail) => CheckVerdict::Fail,
+        (CheckVerdict::Inconclusive, _) | (_, CheckVerdict::Inconclusive) => CheckVerdict::Inconclusive,
+        (CheckVerdict::Pass, CheckVerdict::Pass) => CheckVerdict::Pass,
+    })
 }

@@ -2,17 +2,19 @@
 //!
 //! Pure: results in, decisions out. `gate` checks one result against what is expected of it, and `standing` says in a
 //! word what the checks amount to; `spending` shares the gate's error between its looks. `compare` sets runs against a
-//! baseline, `tune` chooses and proves a sleep. `math` holds the formulas that only decisions need.
+//! baseline, `tune` chooses and proves a sleep. `model` has checks and comparisons as types, which `report` puts in words;
+//! `math` holds the formulas that only decisions need.
 
 pub mod compare;
 pub mod gate;
 mod math;
+pub mod model;
 pub mod spending;
 pub mod standing;
 pub mod tune;
 
+use model::check::Check;
 use rolldrop_explain::RunResult;
-use rolldrop_explain::model::Check;
 use rolldrop_record::Expect;
 
 /// Checks every expectation, in a fixed order, and the defaults of every gate ([`gate::with_defaults`]). Without

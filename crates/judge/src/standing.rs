@@ -40,7 +40,7 @@ impl Standing {
     /// Determines the standing: an invalid run outweighs its checks, a failure outweighs an inconclusive check.
     pub fn of(result: &RunResult) -> Self {
         let is_working = result.requests.outside_terminations.is_working();
-        match (&result.verdict, gate::verdict(&result.checks)) {
+        match (&result.verdict, gate::verdict(result.checks.iter().map(|check| check.verdict))) {
             _ if gate::sent(&result.requests) == 0 => Self::NothingSent,
             (Verdict::Invalid { .. }, _) => Self::Invalid,
             (Verdict::Partial { .. }, _) => Self::Partial,

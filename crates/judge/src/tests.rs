@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use crate::compare::episodes::episodes;
 use crate::gate;
+use crate::model::basis::{Basis, LongestWindow, Measured, Whose};
+use crate::model::check::{Check, Evidence};
 use rolldrop_explain::Analysed;
 use rolldrop_explain::model::account::Finding;
 use rolldrop_explain::model::{self, *};
@@ -22,6 +24,17 @@ fn analysed_run(records: Records) -> Analysed {
 
 pub(crate) fn analysed(records: Records) -> Analysis {
     analysed_run(records).analysis
+}
+
+/// Returns the figure that a check judges.
+fn measured(check: &Check) -> &Measured {
+    let Evidence::Limit { measured, .. } = &check.evidence else { panic!("{check:?}") };
+    measured
+}
+
+/// Returns the verdict of a gate.
+fn verdict_of(checks: &[Check]) -> CheckVerdict {
+    gate::verdict(checks.iter().map(|check| check.verdict))
 }
 
 /// Limits the longest window to this.
@@ -50,7 +63,7 @@ fn result_survives_json_and_gate() {
         |r: &RunResult, e: &Expect| crate::check(r, e).iter().map(|c| c.verdict).collect::<Vec<_>>();
     use model::CheckVerdict::{Fail, Inconclusive, Pass};
     assert_eq!(verdicts(&result, &expect), [Pass, Fail, Pass]);
-    assert_eq!(gate::verdict(&crate::check(&result, &expect)), Fail);
+    assert_eq!(verdict_of(&crate::check(&result, &expect)), Fail);
     expect.windows = Some(longest(100));
     assert_eq!(verdicts(&result, &expect)[2], Inconclusive);
     expect.windows = Some(longest(50));
@@ -72,7 +85,10 @@ fn own_stale_flows_are_counted_apart() {
     let eight = DroppedLimits { max: Some(Amount::Count(8)), ..DroppedLimits::default() };
     let expect = Expect { dropped: Some(eight), ..Expect::default() };
     let checks = crate::check(&result, &expect);
-    assert_eq!((checks[0].verdict, checks[0].observed.as_str()), (model::CheckVerdict::Pass, "8"));
+    assert_eq!(
+        (checks[0].verdict, measured(&checks[0]).figure.value),
+        (model::CheckVerdict::Pass, Some(8.0))
+    );
 }
 
 #[test]
@@ -97,11 +113,12 @@ fn group_window_fails_limit() {
     let verdict = |ms| {
         let expect = Expect { windows: Some(longest(ms)), ..Expect::default() };
         let checks = crate::check(&result, &expect);
-        (checks[0].verdict, checks[0].why.clone())
+        (checks[0].verdict, measured(&checks[0]).basis.clone())
     };
-    let (judged, why) = verdict(600);
-    assert_eq!(judged, model::CheckVerdict::Fail, "{why}");
-    assert_eq!(why, "a pod still got new connections 0.700 s after its deletion");
+    let (judged, basis) = verdict(600);
+    assert_eq!(judged, model::CheckVerdict::Fail, "{basis:?}");
+    let Basis::LongestWindow(LongestWindow { lasted, .. }) = basis else { panic!("{basis:?}") };
+    assert_eq!(lasted, Some((0.7, Whose::OneOf(1))));
     assert_eq!(verdict(800).0, model::CheckVerdict::Inconclusive);
 }
 
@@ -127,7 +144,7 @@ fn ending_pod_500s_are_counted_apart() {
     let failed = |expect: serde_json::Value, result: &RunResult| {
         let checks = crate::check(result, &serde_json::from_value(expect).unwrap());
         let failed = checks.iter().filter(|check| check.verdict == CheckVerdict::Fail);
-        failed.map(|check| check.name.clone()).collect::<Vec<_>>()
+        failed.map(|check| check.name.to_string()).collect::<Vec<_>>()
     };
     let by_default =
         serde_json::json!({"limits": "default", "dropped": {"max": 7}, "appErrors": {"max": "5%"}});

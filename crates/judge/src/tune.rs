@@ -24,7 +24,7 @@ pub use alike::Alike;
 pub use first::without_names;
 pub use parts::parts;
 pub use price::{Price, Rollout, Strategy};
-pub use proof::{Proof, Seen, Unit, Units, proof, refuted};
+pub use proof::{Proof, Seen, Unit, Units, Unproven, proof, refuted};
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::{
     Lost, Mode, Recommendation, RunResult, Stage, Start, StartStage, Termination, Verdict,
@@ -32,7 +32,7 @@ use rolldrop_explain::model::{
 use rolldrop_record::run_info::ClusterInfo;
 use rolldrop_record::{Cause, Outcome as Ended, Policy, run_info::Tool};
 pub use search::{MOST_PROOFS, Next, Search};
-pub use starts::{lost_at_starts, with_starts};
+pub use starts::{LostAtStart, StartSetting, lost_at_starts, with_starts};
 
 /// Version of `tune.json`.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -374,14 +374,34 @@ impl Wish {
 }
 
 /// Reason why the windows of a run support no settings.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Unknown {
     /// A window lasted as long as the pods slept, and may last longer.
     Outlasted,
-    /// A pod ended before its sleep was over, as the sentence explains.
-    EndedEarly(String),
-    /// Other reasons, one sentence each.
-    Because(Vec<String>),
+    /// A pod ended before its sleep was over.
+    EndedEarly(EndedEarly),
+    /// There is no window, or the windows are refused.
+    Unsupported(Unsupported),
+}
+
+/// A pod that ended before its sleep was over.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EndedEarly {
+    /// The pod.
+    pub pod: String,
+    /// Time from its deletion to its end, in seconds.
+    pub ended_s: f64,
+    /// Time that it was to sleep, in seconds.
+    pub sleep_s: u64,
+}
+
+/// Reason why windows support no settings, whatever the sleep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unsupported {
+    /// No pod ended.
+    NoEnd,
+    /// The run's recommendation is refused, for these reasons.
+    Refused(Vec<String>),
 }
 
 /// Returns the settings that the windows of a run support, in which pods slept for `seen_with` seconds.
@@ -390,33 +410,31 @@ pub enum Unknown {
 /// If the windows support none.
 pub fn choose(windows: &RunResult, seen_with: u64, wish: Wish) -> Result<Choice, Unknown> {
     let Some(rec) = widest(&windows.recommendation) else {
-        return Err(Unknown::Because(vec!["no pod ended, so there is no window".to_owned()]));
+        return Err(Unknown::Unsupported(Unsupported::NoEnd));
     };
     if is_outlasted(windows, seen_with) {
         return Err(Unknown::Outlasted);
     }
-    if let Some(why) = ended_early(windows, seen_with) {
-        return Err(Unknown::EndedEarly(why));
+    if let Some(early) = ended_early(windows, seen_with) {
+        return Err(Unknown::EndedEarly(early));
     }
     let why = rec.refused_because.clone();
     let consumers = consumers(windows);
     let Some(sleep_s) = rec.covers_all_seen_seconds.filter(|_| why.is_empty()) else {
-        return Err(Unknown::Because(why));
+        return Err(Unknown::Unsupported(Unsupported::Refused(why)));
     };
     let (stopping, sleep_s) = (stopping(windows), sleep_s.max(wish.least_s));
     Ok(Choice { settings: wish.settings(sleep_s, stopping), consumers, stopping_seconds: stopping })
 }
 
-/// Returns the reason why pods are not known to have slept as long as they were to; `None` if they did.
-fn ended_early(windows: &RunResult, slept_s: u64) -> Option<String> {
-    let ended = |t: &Termination| t.timeline.get(&Stage::ContainersTerminated).copied();
-    let early = windows.terminations.iter().find(|t| ended(t).is_some_and(|s| s < slept_s as f64 - 0.5))?;
-    Some(format!(
-        "pod {} ended {:.1} s after its deletion, though it was to sleep for {slept_s} s first: its preStop hook failed \
-         (an image may lack the program that it runs), or the app ended by itself",
-        early.pod,
-        ended(early)?,
-    ))
+/// Returns the first pod that did not sleep as long as it was to; `None` if all did.
+fn ended_early(windows: &RunResult, sleep_s: u64) -> Option<EndedEarly> {
+    let early = |t: &Termination| {
+        let ended_s = *t.timeline.get(&Stage::ContainersTerminated)?;
+        let is_early = ended_s < sleep_s as f64 - 0.5;
+        is_early.then(|| EndedEarly { pod: t.pod.clone(), ended_s, sleep_s })
+    };
+    windows.terminations.iter().find_map(early)
 }
 
 /// Returns true if a window lasted as long as the pods slept, so that its end is not known.

@@ -3,10 +3,11 @@
 //! Its first line is an invisible marker. The action that posts the comment looks for the marker and replaces the
 //! comment that has it (`.github/actions/rolldrop/comment`), so that each scenario has one comment.
 
+use super::checks;
 use super::format::{count, counted, len, millis, percent, seconds_unit};
 use super::markdown::{self, escape, section, table};
 use super::words;
-use rolldrop_explain::model::{Check, CheckVerdict, RunResult};
+use rolldrop_explain::model::{CheckText, CheckVerdict, RunResult};
 
 /// Maximum size of the summary in bytes. GitHub accepts 65,536 characters; the rest of a comment is far below the
 /// difference.
@@ -58,7 +59,7 @@ fn checks(out: &mut String, result: &RunResult) {
     if result.checks.is_empty() {
         return;
     }
-    let row = |check: &&Check| {
+    let row = |check: &&CheckText| {
         vec![
             match check.verdict {
                 CheckVerdict::Pass => check.verdict.as_str().to_owned(),
@@ -69,7 +70,7 @@ fn checks(out: &mut String, result: &RunResult) {
             format!("`{}`", check.name.replace('`', "'")),
             escape(&check.observed),
             escape(&check.limit),
-            escape(&check.reason()),
+            escape(&checks::reason(check)),
         ]
     };
     let checks = words::by_verdict(result);
@@ -107,8 +108,8 @@ mod tests {
     #[test]
     fn comment_starts_with_verdict_and_checks() {
         let mut result = samples::naive_exit().result;
-        let passed = Check::plain("terminations.min", CheckVerdict::Pass, "at least 3", "3", "");
-        let failed = Check::plain("dropped.max", CheckVerdict::Fail, "at most 0", "24", "a|b");
+        let passed = samples::check("terminations.min", CheckVerdict::Pass, "at least 3", "3", "");
+        let failed = samples::check("dropped.max", CheckVerdict::Fail, "at most 0", "24", "a|b");
         result.checks = vec![passed, failed];
         let comment = render(&result);
         let (before, summary) = comment.split_once("<details>").expect("a summary");

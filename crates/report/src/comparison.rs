@@ -1,16 +1,22 @@
 //! Renders a comparison as text, JSON, Markdown and HTML. Every form has the same table.
 
+pub(crate) mod methods;
+mod written;
+
+pub(crate) use written::{ComparisonText, incomparable};
+
 use super::format::{NONE, count, counted, list, millis, or_none, percent, plain, seconds_unit, with_unit};
 use super::html::{self, Cell};
 use super::markdown::{escape, section, table};
 use super::text::{Page, Paint, columns};
 use super::{Chart, ReportFile, TextOptions};
-use rolldrop_judge::compare::model::{Change, ChangeKind, Comparison, Judgement, Row, Side, Unit};
+use rolldrop_judge::model::comparison::{Change, ChangeKind, Judgement, Side, Unit};
+use written::RowText;
 
 const COLUMNS: [&str; 6] = ["figure", "baseline", "now", "change", "verdict", "how"];
 
 /// Returns every file: `comparison.json`, `comparison.md`, `comparison.html` and the chart.
-pub(super) fn files(comparison: &Comparison, chart: Chart) -> Vec<ReportFile> {
+pub(super) fn files(comparison: &ComparisonText, chart: Chart) -> Vec<ReportFile> {
     let file = |path: &str, bytes: Vec<u8>| ReportFile { path: path.to_owned(), bytes };
     let page = html(comparison, std::slice::from_ref(&chart));
     let mut files = vec![
@@ -23,14 +29,14 @@ pub(super) fn files(comparison: &Comparison, chart: Chart) -> Vec<ReportFile> {
 }
 
 /// Renders `comparison.json`, as `docs/comparison.schema.json` describes it.
-pub(super) fn json(comparison: &Comparison) -> Vec<u8> {
+pub(super) fn json(comparison: &ComparisonText) -> Vec<u8> {
     let mut bytes = serde_json::to_vec_pretty(comparison).expect("plain data with names as keys");
     bytes.push(b'\n');
     bytes
 }
 
 /// Returns the answer in a sentence.
-pub(super) fn headline(comparison: &Comparison) -> String {
+pub(super) fn headline(comparison: &ComparisonText) -> String {
     let told = |verdict| {
         let rows = comparison.rows.iter().filter(move |row| row.verdict == Some(verdict));
         rows.map(|row| match row.change.as_ref() {
@@ -67,7 +73,7 @@ fn side(side: &Side) -> String {
     )
 }
 
-fn value(row: &Row, value: Option<f64>) -> String {
+fn value(row: &RowText, value: Option<f64>) -> String {
     let Some(value) = value else { return NONE.to_owned() };
     match row.unit {
         Unit::Share => percent(value),
@@ -95,7 +101,7 @@ fn amount(change: &Change, value: f64) -> String {
     )
 }
 
-fn change(row: &Row) -> String {
+fn change(row: &RowText) -> String {
     or_none(row.change.as_ref(), |change| {
         let [estimate, lower, upper] =
             [change.estimate, change.lower, change.upper].map(|value| amount(change, value));
@@ -104,12 +110,12 @@ fn change(row: &Row) -> String {
 }
 
 /// Returns a row's cells, except how it was judged.
-fn cells(row: &Row) -> [String; 5] {
+fn cells(row: &RowText) -> [String; 5] {
     let (baseline, candidate) = (value(row, row.baseline), value(row, row.candidate));
     [row.label.clone(), baseline, candidate, change(row), verdict(row).to_owned()]
 }
 
-fn verdict(row: &Row) -> &'static str {
+fn verdict(row: &RowText) -> &'static str {
     match row.verdict {
         Some(Judgement::CannotTell) => "inconclusive",
         Some(verdict) => verdict.as_str(),
@@ -117,7 +123,7 @@ fn verdict(row: &Row) -> &'static str {
     }
 }
 
-fn note(comparison: &Comparison) -> String {
+fn note(comparison: &ComparisonText) -> String {
     format!(
         "intervals at {:.0} %, {:.0} % chance of any false alarm; within {:.0} % is the same",
         comparison.confidence * 100.0,
@@ -127,7 +133,7 @@ fn note(comparison: &Comparison) -> String {
 }
 
 /// Returns further remarks, in sentences.
-fn besides(comparison: &Comparison) -> Vec<String> {
+fn besides(comparison: &ComparisonText) -> Vec<String> {
     let differences = comparison.differences.iter().map(|d| {
         format!("not comparable: {} was {} in the baseline and is {} now", d.what, d.baseline, d.candidate)
     });
@@ -135,7 +141,7 @@ fn besides(comparison: &Comparison) -> Vec<String> {
 }
 
 /// Renders the comparison for a terminal.
-pub(super) fn text(comparison: &Comparison, options: &TextOptions) -> String {
+pub(super) fn text(comparison: &ComparisonText, options: &TextOptions) -> String {
     let mut page = Page::new(options);
     let paint = match comparison.verdict {
         Judgement::Worse => Paint::Bad,
@@ -168,7 +174,7 @@ pub(super) fn text(comparison: &Comparison, options: &TextOptions) -> String {
 }
 
 /// Renders the comparison as Markdown.
-pub(super) fn markdown(comparison: &Comparison) -> String {
+pub(super) fn markdown(comparison: &ComparisonText) -> String {
     let mut out = String::new();
     section(&mut out, "# rolldrop: comparison");
     section(&mut out, &format!("**{}**", escape(&headline(comparison))));
@@ -192,7 +198,7 @@ pub(super) fn markdown(comparison: &Comparison) -> String {
 }
 
 /// Renders the comparison as a self-contained page.
-pub(super) fn html(comparison: &Comparison, charts: &[Chart]) -> String {
+pub(super) fn html(comparison: &ComparisonText, charts: &[Chart]) -> String {
     let rows = comparison.rows.iter().map(|row| {
         let [label, baseline, candidate, change, _] = cells(row);
         let mut cells = vec![Cell::head(&label)];

@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use super::format::{count, len};
-use super::{markdown, words};
+use super::{checks, markdown, words};
 use rolldrop_explain::model::{CheckVerdict, RunResult};
 use rolldrop_judge::standing::Standing;
 
@@ -32,7 +32,7 @@ pub(super) fn render(result: &RunResult) -> Github {
 fn log(result: &RunResult) -> String {
     let mut out = String::new();
     for check in result.checks.iter().filter(|check| check.verdict == CheckVerdict::Pass) {
-        let _ = writeln!(out, "{} {}: {}", check.verdict.as_str(), check.name, check.in_words());
+        let _ = writeln!(out, "{} {}: {}", check.verdict.as_str(), check.name, checks::in_words(check));
     }
     let mut errors: Vec<(String, String)> =
         words::undecided(result).map(|why| (standing(result), why)).into_iter().collect();
@@ -56,7 +56,7 @@ fn annotations(result: &RunResult, verdict: CheckVerdict) -> Vec<(String, String
         CheckVerdict::Fail => format!("{name} failed"),
         CheckVerdict::Inconclusive => format!("{name} is inconclusive"),
     };
-    checks.map(|check| (title(&check.name), check.in_words())).collect()
+    checks.map(|check| (title(&check.name), checks::in_words(check))).collect()
 }
 
 fn annotate(out: &mut String, level: &str, annotations: &[(String, String)]) {
@@ -111,11 +111,11 @@ fn outputs(result: &RunResult) -> String {
 mod tests {
     use super::super::samples;
     use super::*;
-    use rolldrop_explain::model::Check;
+    use rolldrop_explain::model::CheckText;
 
-    fn checks(n: usize, verdict: CheckVerdict) -> Vec<Check> {
+    fn checks(n: usize, verdict: CheckVerdict) -> Vec<CheckText> {
         let check = |i: usize| {
-            Check::plain(format!("check{i}"), verdict, "at most 5 %", i.to_string(), "100 %, see: a,b")
+            samples::check(&format!("check{i}"), verdict, "at most 5 %", &i.to_string(), "100 %, see: a,b")
         };
         (1..=n).map(check).collect()
     }

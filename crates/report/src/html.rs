@@ -8,10 +8,11 @@ use base64::engine::general_purpose::STANDARD;
 use maud::{DOCTYPE, Markup, PreEscaped, Render, html};
 
 use super::charts::{Chart, Reading};
+use super::checks;
 use super::format::{count, len, list, millis, or_none, percent, plain, seconds};
 use super::words::{self, Remedy};
 use rolldrop_explain::model::{
-    Check, FindingText, Mode, RunResult, StartStage, Verdict, WhatIf, WindowSummary,
+    CheckText, FindingText, Mode, RunResult, StartStage, Verdict, WhatIf, WindowSummary,
 };
 use rolldrop_judge::standing::Standing;
 
@@ -187,12 +188,12 @@ fn answer(result: &RunResult) -> Markup {
 }
 
 fn checks(result: &RunResult) -> Markup {
-    let columns: [Column<&Check>; 5] = [
+    let columns: [Column<&CheckText>; 5] = [
         ("check", |c| Cell::head(&c.name)),
         ("verdict", |c| Cell::word(c.verdict.as_str())),
         ("observed", |c| Cell::text(&c.observed)),
         ("limit", |c| Cell::text(&c.limit)),
-        ("why", |c| Cell::text(&c.reason())),
+        ("why", |c| Cell::text(&checks::reason(c))),
     ];
     table_of("Checks", "", &columns, &result.checks)
 }

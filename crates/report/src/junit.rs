@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
-use super::words;
+use super::{checks, words};
 use rolldrop_explain::model::{CheckVerdict, RunResult, Verdict};
 
 pub(super) fn render(result: &RunResult) -> String {
@@ -15,8 +15,10 @@ pub(super) fn render(result: &RunResult) -> String {
     for check in &result.checks {
         let status = match check.verdict {
             CheckVerdict::Pass => TestCaseStatus::success(),
-            CheckVerdict::Fail => trouble(NonSuccessKind::Failure, "fail", &check.in_words()),
-            CheckVerdict::Inconclusive => trouble(NonSuccessKind::Error, "inconclusive", &check.in_words()),
+            CheckVerdict::Fail => trouble(NonSuccessKind::Failure, "fail", &checks::in_words(check)),
+            CheckVerdict::Inconclusive => {
+                trouble(NonSuccessKind::Error, "inconclusive", &checks::in_words(check))
+            }
         };
         suite.add_test_case(case(result, &check.name, status));
     }
@@ -52,10 +54,10 @@ fn measurement(result: &RunResult) -> TestCaseStatus {
 mod tests {
     use super::super::samples;
     use super::*;
-    use rolldrop_explain::model::Check;
+    use rolldrop_explain::model::CheckText;
 
-    fn check(name: &str, verdict: CheckVerdict) -> Check {
-        Check::plain(name, verdict, "0", "24", "24 \"lost\" & <more>\u{1}")
+    fn check(name: &str, verdict: CheckVerdict) -> CheckText {
+        samples::check(name, verdict, "0", "24", "24 \"lost\" & <more>\u{1}")
     }
 
     #[test]

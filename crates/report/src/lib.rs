@@ -1,10 +1,11 @@
 //! Renders an analysis as text, JSON, Markdown, JUnit, HTML, PNG and SVG. Pure: it only returns bytes.
 //!
-//! All forms share the sentences in `words` and the number formats in `format`. Nothing here reads or writes a file,
-//! measures, or judges: the caller stores the bytes, [`rolldrop_explain`] computes the numbers, and
-//! [`rolldrop_judge::gate`] makes the checks.
+//! All forms share the sentences in `words` and the number formats in `format`; `checks` and `comparison` put judgements
+//! in words. Nothing here reads or writes a file, measures, or judges: the caller stores the bytes,
+//! [`rolldrop_explain`] computes the numbers, and [`rolldrop_judge::gate`] makes the checks.
 
 mod charts;
+mod checks;
 mod comment;
 mod comparison;
 mod findings;
@@ -25,14 +26,18 @@ pub use charts::{Chart, ChartError, Reading};
 pub use findings::{reason, tell};
 pub use github::Github;
 pub use text::TextOptions;
+pub use tune::reasons;
 
 use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
 
+use comparison::ComparisonText;
 use rolldrop_explain::Analysis;
-use rolldrop_explain::model::{ChartData, Deed, Lost, RunResult};
-use rolldrop_judge::compare::model::{Comparison, SideChart};
+use rolldrop_explain::model::{ChartData, CheckText, Deed, Lost, RunResult};
+use rolldrop_judge::compare::Incomparable;
+use rolldrop_judge::model::check::Check;
+use rolldrop_judge::model::comparison::{Comparison, SideChart};
 use rolldrop_judge::tune::Tuning;
 use rolldrop_record::shown;
 
@@ -195,9 +200,24 @@ pub fn all(analysis: &Analysis) -> Result<Vec<ReportFile>, ChartError> {
     Ok(files)
 }
 
+/// Writes the checks of a gate, as `result.json` has them.
+pub fn written(checks: &[Check]) -> Vec<CheckText> {
+    checks.iter().map(checks::written).collect()
+}
+
+/// Renders the checks of a gate for a terminal, a line each.
+pub fn checks_text(result: &RunResult) -> String {
+    checks::text(&result.checks)
+}
+
+/// States why two sides are not compared.
+pub fn incomparable(why: &Incomparable) -> String {
+    comparison::incomparable(why)
+}
+
 /// Renders a comparison for a terminal: the answer first, then each figure.
 pub fn comparison_text(comparison: &Comparison, options: &TextOptions) -> String {
-    comparison::text(&shown::values(comparison), options)
+    comparison::text(&shown::values(&ComparisonText::of(comparison)), options)
 }
 
 /// Renders `comparison.json`, as `docs/comparison.schema.json` describes it.
@@ -206,7 +226,7 @@ pub fn comparison_text(comparison: &Comparison, options: &TextOptions) -> String
 ///
 /// Never: the comparison contains only what JSON can represent.
 pub fn comparison_json(comparison: &Comparison) -> Vec<u8> {
-    comparison::json(&shown::values(comparison))
+    comparison::json(&shown::values(&ComparisonText::of(comparison)))
 }
 
 /// Renders every file of a comparison: `comparison.json`, `.md` and `.html`, and `charts/comparison.png` and `.svg`.
@@ -219,7 +239,8 @@ pub fn comparison(
     baseline: &SideChart,
     candidate: &SideChart,
 ) -> Result<Vec<ReportFile>, ChartError> {
-    let comparison = shown::values(comparison);
+    let written = ComparisonText::of(comparison);
+    let comparison = shown::values(&written);
     let title = comparison::headline(&comparison);
     let chart = charts::comparison::draw(&comparison, title, baseline, candidate)?;
     Ok(comparison::files(&comparison, chart))

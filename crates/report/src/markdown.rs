@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::checks;
 use super::format::{bounded, count, counted, len, millis, or_none, seconds};
 use super::words::{self, Remedy};
 use rolldrop_explain::model::{RunResult, Termination};
@@ -167,7 +168,7 @@ fn checks(out: &mut String, result: &RunResult) {
             format!("`{}`", c.name),
             escape(&c.observed),
             escape(&c.limit),
-            escape(&c.reason()),
+            escape(&checks::reason(c)),
         ]
     });
     table(out, &["verdict", "check", "observed", "limit", "why"], &[], rows);

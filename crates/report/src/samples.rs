@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use rolldrop_explain::model::account::Account;
 use rolldrop_explain::model::{
-    Aim, Analysis, Candidate, ChartData, Check, CheckVerdict, FindingText, HeatMap, LateArrival, Latencies,
-    LatencyBucket, LatencyHistograms, LoadResult, Lost, Mode, Percentiles, PodSpan, PodTraffic,
+    Aim, Analysis, Candidate, ChartData, CheckText, CheckVerdict, FindingText, HeatMap, LateArrival,
+    Latencies, LatencyBucket, LatencyHistograms, LoadResult, Lost, Mode, Percentiles, PodSpan, PodTraffic,
     Recommendation, RequestCounts, RetryHidden, RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage,
     Start, StartStage, T0Basis, Termination, TerminationRequests, Traffic, Verdict, WhatIf, Why, Window,
     WindowBasis, WindowSummary,
@@ -47,8 +47,14 @@ pub(super) fn naive_exit() -> Analysis {
         },
     ];
     let why = "the positive control shows the fault";
-    analysis.result.checks = vec![Check::plain("dropped.min", CheckVerdict::Pass, "at least 1", "24", why)];
+    analysis.result.checks = vec![check("dropped.min", CheckVerdict::Pass, "at least 1", "24", why)];
     analysis
+}
+
+/// Returns a check in words, without a figure.
+pub(super) fn check(name: &str, verdict: CheckVerdict, limit: &str, observed: &str, why: &str) -> CheckText {
+    let [name, limit, observed, why] = [name, limit, observed, why].map(str::to_owned);
+    CheckText { name, verdict, limit, observed, why, settle: String::new(), figure: None }
 }
 
 /// Returns the same run with a preStop sleep of 3 s: nothing is lost, and late arrivals show the window.
@@ -62,10 +68,10 @@ pub(super) fn prestop_sleep() -> Analysis {
     }
     let mut analysis = run.finish();
     analysis.result.checks = vec![
-        Check::plain("dropped.max", CheckVerdict::Pass, "at most 0", "0", ""),
-        Check {
+        check("dropped.max", CheckVerdict::Pass, "at most 0", "0", ""),
+        CheckText {
             settle: "a higher rate of new connections".into(),
-            ..Check::plain(
+            ..check(
                 "windows.max",
                 CheckVerdict::Inconclusive,
                 "at most 0.15 s",

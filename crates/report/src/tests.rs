@@ -6,7 +6,10 @@ use serde_json::Value;
 
 use super::*;
 use rolldrop_explain::model::{Mode, Stage, WindowBasis};
-use rolldrop_judge::compare::model::{Change, ChangeKind, Judgement, Row, Side, Unit};
+use rolldrop_judge::model::comparison::{
+    Caveat, Change, ChangeKind, Comparison, Judgement, LatencyKind, Method, Metric, Quantile, Row, Side,
+    SideChart, Unit,
+};
 use rolldrop_record::{Cause, Outcome};
 use rolldrop_testing::schema::meets;
 
@@ -375,17 +378,18 @@ fn every_result_meets_the_schema() {
 }
 
 fn a_comparison() -> (Comparison, SideChart, SideChart) {
-    let row = |label: &str, unit, baseline, candidate, change, verdict| Row {
-        metric: format!("latency_ms.response.{}", label.rsplit(' ').next().unwrap()),
-        label: label.into(),
+    let row = |metric, unit, baseline, candidate, change, verdict| Row {
+        metric,
         unit,
         baseline: Some(baseline),
         candidate: Some(candidate),
         change,
         p: Some(0.004),
         verdict,
-        why: "block bootstrap over time".into(),
+        method: Method::Bootstrap { few: None, is_withheld: false },
+        by_chance: None,
     };
+    let latency = |quantile| Metric::Latency(LatencyKind::Response, quantile);
     let ratio = |estimate, lower, upper| Some(Change { kind: ChangeKind::Ratio, estimate, lower, upper });
     let side = |name: &str, dropped| Side {
         runs: [1, 2].map(|run| format!("{name}-{run}")).to_vec(),
@@ -396,20 +400,18 @@ fn a_comparison() -> (Comparison, SideChart, SideChart) {
     };
     let (ms, same, worse) = (Unit::Milliseconds, Some(Judgement::Same), Some(Judgement::Worse));
     let comparison = Comparison {
-        schema_version: 1,
         verdict: Judgement::Worse,
         confidence: 0.95,
         tolerance: 0.05,
         baseline: side("before", 0),
         candidate: side("after", 16),
         differences: Vec::new(),
-        caveats: vec!["after-2 is partial: a watch broke off".into()],
+        caveats: vec![Caveat::Partial { run: "after-2".into(), why: vec!["a watch broke off".into()] }],
         rows: vec![
-            row("dropped requests", Unit::Share, 0.0, 16.0 / 6000.0, None, None),
-            row("response time p50", ms, 1.0, 1.02, ratio(1.02, 0.99, 1.04), same),
-            row("response time p99", ms, 9.0, 12.1, ratio(1.344, 1.2, 1.51), worse),
+            row(Metric::Dropped, Unit::Share, 0.0, 16.0 / 6000.0, None, None),
+            row(latency(Quantile::P50), ms, 1.0, 1.02, ratio(1.02, 0.99, 1.04), same),
+            row(latency(Quantile::P99), ms, 9.0, 12.1, ratio(1.344, 1.2, 1.51), worse),
         ],
-        limits: Vec::new(),
     };
     let chart = |analysis: &Analysis| SideChart {
         latency: analysis.charts.latency.steady.clone(),

@@ -1,11 +1,12 @@
 //! The summary on stdout: the answer first, then its evidence.
 
+use super::checks;
 use super::format::{
     count, counted, len, list, millis, or_none, percent, seconds, seconds_unit, shorten, wrap,
 };
 use super::words::{self, Remedy};
 use rolldrop_explain::model::{
-    Check, CheckVerdict, Recommendation, RunResult, Severity, Termination, Verdict,
+    CheckText, CheckVerdict, Recommendation, RunResult, Severity, Termination, Verdict,
 };
 
 /// Number of terminations listed one by one; one line summarizes the rest.
@@ -271,7 +272,7 @@ fn checks(page: &mut Page, result: &RunResult) {
     }
     page.heading("CHECKS", "");
     // Passed checks need no explanation, so one paragraph lists all of them.
-    let passed = |c: &&Check| c.verdict == CheckVerdict::Pass;
+    let passed = |c: &&CheckText| c.verdict == CheckVerdict::Pass;
     let met: Vec<String> = result
         .checks
         .iter()
@@ -288,7 +289,7 @@ fn checks(page: &mut Page, result: &RunResult) {
         };
         let word = page.paint(paint, &format!("{:<12}", check.verdict.as_str()));
         let mut text = format!("{}: observed {}, limit {}", check.name, check.observed, check.limit);
-        let reason = check.reason();
+        let reason = checks::reason(check);
         if !reason.is_empty() {
             text = format!("{text}; {reason}");
         }

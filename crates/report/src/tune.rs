@@ -1,5 +1,7 @@
 //! Renders a tuning as text, JSON, Markdown and one picture.
 
+pub mod reasons;
+
 use super::format::{count, counted, len, list, percent, seconds_unit};
 use super::markdown::{escape, section, table};
 use super::text::{Page, Paint, columns};
@@ -90,7 +92,7 @@ fn basis(step: &Step) -> String {
         "With {} confidence at least {} of future {of} like these lose nothing that a sleep saves ({}).",
         percent(step.confidence),
         percent(step.coverage),
-        Units::of_step(step).in_words(),
+        reasons::units(Units::of_step(step)),
     )
 }
 

@@ -24,6 +24,7 @@ use rolldrop_explain::model::{Analysis, Verdict};
 use rolldrop_explain::{RunResult, windows_needed};
 use rolldrop_judge::tune::{Names, Purpose, Settings, Unit, Units, is_outlasted, refuted};
 use rolldrop_record::{Clock, Policy, RoundsEnd, RunDir};
+use rolldrop_report::reasons;
 use rolldrop_scenario::{ClusterChoice, Loaded};
 use rolldrop_sidecar::inject::ending::set_ending;
 
@@ -244,7 +245,7 @@ impl Steps<'_> {
         let sleep_s = plan.settings.pre_stop_seconds;
         let needed = plan.needed.saturating_sub(outlook.counted()).max(1);
         let leg = outlook.pace.leg(plan.purpose, (sleep_s, needed), outlook.names);
-        let seen = outlook.before.map(|before| format!(", after {} already", before.in_words()));
+        let seen = outlook.before.map(|before| format!(", after {} already", reasons::units(before)));
         operator.viewer.say(&format!(
             "{name}: a preStop sleep of {sleep_s} s, about {}{}",
             counted(len(leg.ended.max(needed)), "termination"),
@@ -269,7 +270,7 @@ impl Steps<'_> {
             result.requests.lost(),
             result.requests.total,
             counted(len(result.terminations.len()), "termination"),
-            Units::of(result).in_words(),
+            reasons::units(Units::of(result)),
             took.as_secs_f64()
         ));
         Ok(Ended { is_interrupted, took, gave_up: watch.gave_up.take(), analysis })
@@ -375,7 +376,10 @@ impl<'a> Watch<'a> {
             (Purpose::Before, _) => counted(len(ended), "termination"),
             (_, None) => format!("about {units} of {} units", plan.needed),
             (_, Some((_, seen))) => {
-                format!("about {units} of {}", self.with_before(seen).unit.counted(plan.needed))
+                format!(
+                    "about {units} of {}",
+                    reasons::counted_units(self.with_before(seen).unit, plan.needed)
+                )
             }
         };
         format!("{name}: {done}, about {minutes:.0} min left")
@@ -403,7 +407,8 @@ impl<'a> Watch<'a> {
         *self.seen.borrow_mut() = Some((ended, own));
         let units = self.with_before(own);
         let missing = plan.needed.saturating_sub(units.number);
-        let said = format!("{}, {} to go", units.in_words(), units.unit.counted(missing));
+        let said =
+            format!("{}, {} to go", reasons::units(units), reasons::counted_units(units.unit, missing));
         let next = match self.why_over(result, own) {
             Some((how, why)) => {
                 if how == RoundsEnd::MostRounds {
@@ -434,7 +439,7 @@ impl<'a> Watch<'a> {
             return Some((RoundsEnd::Refuted, format!("a sleep of {sleep_s} s is too short")));
         }
         if units.number >= plan.needed {
-            return Some((RoundsEnd::Covered, units.in_words()));
+            return Some((RoundsEnd::Covered, reasons::units(units)));
         }
         if ended == 0 {
             return Some((RoundsEnd::NoneCounted, "no pod ended under load".to_owned()));
@@ -445,9 +450,9 @@ impl<'a> Watch<'a> {
             return Some((RoundsEnd::NoneCounted, why));
         }
         let after = if self.most_ended(own.rollouts, ended) == 0 {
-            units.in_words()
+            reasons::units(units)
         } else if self.elapsed() >= self.longest {
-            format!("{:.0} minutes, and {}", self.elapsed().as_secs_f64() / 60.0, units.in_words())
+            format!("{:.0} minutes, and {}", self.elapsed().as_secs_f64() / 60.0, reasons::units(units))
         } else {
             return None;
         };

@@ -18,6 +18,7 @@ use rolldrop_judge::tune::{
 };
 use rolldrop_record::Cause;
 use rolldrop_record::run_info::Tool;
+use rolldrop_report::reasons;
 
 /// Number of times that a run that is not valid is made again.
 const MOST_REPEATS: usize = 3;
@@ -166,9 +167,11 @@ impl<'a> Tuner<'a> {
             wish.least_s = self.seen.least_s();
             match choose(&windows, sleep_s, *wish) {
                 Ok(choice) => return Ok(Some(choice)),
-                Err(Unknown::EndedEarly(why)) => return Err(Halt::NotShown(vec![why])),
-                Err(Unknown::Because(why)) => {
-                    let why = why.join("; ");
+                Err(Unknown::EndedEarly(early)) => {
+                    return Err(Halt::NotShown(vec![reasons::ended_early(&early)]));
+                }
+                Err(Unknown::Unsupported(why)) => {
+                    let why = reasons::unsupported(&why).join("; ");
                     operator
                         .viewer
                         .note(&format!("the windows alone support no sleep ({why}): proofs find it"));
@@ -214,11 +217,11 @@ impl<'a> Tuner<'a> {
             let plan = self.steps.proof(settings, search.error(1.0 - CONFIDENCE));
             let result = self.step(plan).await?;
             let proof = self.judged(&result, plan);
-            if let Some(why) = lost_at_starts(&result, subject.settings(), settings) {
-                return Err(Halt::NotShown(vec![why]));
+            if let Some(lost) = lost_at_starts(&result, subject.settings(), settings) {
+                return Err(Halt::NotShown(vec![reasons::lost_at_start(lost)]));
             }
             match &proof {
-                Proof::Unknown { why } => return Err(Halt::NotShown(self.with_bound(why.clone()))),
+                Proof::Unknown(why) => return Err(Halt::NotShown(self.with_bound(reasons::unproven(why)))),
                 Proof::TooShort { lost, at_least } => {
                     let why = too_short(sleep_s, *lost, *at_least);
                     self.steps.operator.viewer.say(&format!("{why}: a longer one is proven"));
@@ -248,7 +251,7 @@ impl<'a> Tuner<'a> {
             Proof::TooShort { lost, at_least } => {
                 Ok(Outcome::NoLonger { why: vec![too_short(sleep_s, lost, at_least)] })
             }
-            Proof::Unknown { why } => Err(Halt::NotShown(self.with_bound(why))),
+            Proof::Unknown(why) => Err(Halt::NotShown(self.with_bound(reasons::unproven(&why)))),
         }
     }
 

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::figures::{count, percent};
 use rolldrop_record::{Cause, named};
 
 named! {
@@ -69,9 +68,9 @@ named! {
     }
 }
 
-/// One check of the gate.
+/// One check of the gate, in words.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Check {
+pub struct CheckText {
     /// The key of `expect`, such as `dropped.max`.
     pub name: String,
     /// Verdict of the check.
@@ -116,58 +115,5 @@ named! {
         Millis = "ms",
         /// A multiple.
         Times = "x",
-    }
-}
-
-impl Unit {
-    /// Writes a number as observed.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count, which is whole")]
-    pub fn write(self, value: f64) -> String {
-        match self {
-            Unit::Count if value.fract() == 0.0 => count(value as u64),
-            Unit::Count => format!("{value:.1}"),
-            Unit::Share => percent(value),
-            Unit::Seconds => format!("{value:.3} s"),
-            Unit::Millis => format!("{value:.3} ms"),
-            Unit::Times => format!("{value:.2}x"),
-        }
-    }
-
-    /// Writes a number as a limit.
-    pub fn limit(self, value: f64) -> String {
-        match self {
-            Unit::Count => self.write(value),
-            Unit::Share => percent(value),
-            Unit::Seconds => format!("{value} s"),
-            Unit::Millis => format!("{value} ms"),
-            Unit::Times => format!("{value}x"),
-        }
-    }
-}
-
-impl Check {
-    /// Creates a check of something that is not a figure between bounds.
-    pub fn plain(
-        name: impl Into<String>,
-        verdict: CheckVerdict,
-        limit: impl Into<String>,
-        observed: impl Into<String>,
-        why: impl Into<String>,
-    ) -> Self {
-        let (name, limit, observed, why) = (name.into(), limit.into(), observed.into(), why.into());
-        Self { name, verdict, limit, observed, why, settle: String::new(), figure: None }
-    }
-
-    /// Describes the observation, the limit, and the reason, if that adds something.
-    pub fn in_words(&self) -> String {
-        let why = self.reason();
-        let why = if why.is_empty() { why } else { format!(": {why}") };
-        format!("{} (limit {}){why}", self.observed, self.limit)
-    }
-
-    /// Returns the reason for the verdict, with the way to settle it; empty if there is neither.
-    pub fn reason(&self) -> String {
-        let parts = [&self.why, &self.settle].map(String::as_str);
-        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
     }
 }

@@ -13,16 +13,15 @@ use std::collections::BTreeMap;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use super::blocks::{self, Beyond};
-use super::{FEWEST_REQUESTS, Options, Sample, differences, worse};
+use super::{Options, Sample, differences, worse};
 use crate::math::exact::{at_least, z};
 use crate::math::trend::grows;
+use crate::model::check::{Check, CheckName, Doubt, Evidence, Grounds, Prediction, Trend, Unfit};
+use crate::model::comparison::{Difference, FEWEST_REQUESTS, FEWEST_RUNS, Quantile};
 use figures::{Figure, Scale};
 use rolldrop_explain::math::stats;
-use rolldrop_explain::model::figures::{count, counted, percent};
-use rolldrop_explain::model::{Check, CheckVerdict, Verdict};
+use rolldrop_explain::model::{CheckVerdict, Verdict};
 
-/// Fewest runs that show how much runs differ.
-pub const FEWEST_RUNS: usize = 5;
 /// Share by which a latency, a window or a rate may always differ from the usual one, by default. Runs of one day are
 /// more alike than runs of several: beside other work, p99 of unchanged software moved by 18 %, where five runs before
 /// it had differed by 3 % (docs/proofs.md).
@@ -39,7 +38,7 @@ pub struct History {
     /// Runs that count, in order of their beginning.
     pub used: Vec<Sample>,
     /// Number of runs that do not count, by reason.
-    pub left_out: BTreeMap<String, usize>,
+    pub left_out: BTreeMap<Unfit, usize>,
 }
 
 impl History {
@@ -63,66 +62,47 @@ impl History {
 
     /// Checks that there are enough runs.
     fn enough(&self) -> Check {
-        let n = self.used.len();
-        let is_enough = n >= FEWEST_RUNS;
-        let left_out: Vec<String> = self.left_out.iter().map(|(why, n)| format!("{n} {why}")).collect();
-        let left_out = match left_out.is_empty() {
-            true => String::new(),
-            false => format!("; do not count: {}", left_out.join(", ")),
-        };
-        let verdict = if is_enough { CheckVerdict::Pass } else { CheckVerdict::Inconclusive };
-        let (why, settle) = match is_enough {
-            true => ("the limits are joint prediction limits for one more run", String::new()),
-            false => ("so few do not show how much runs differ", format!("{} more runs", FEWEST_RUNS - n)),
-        };
-        let limit = format!("at least {FEWEST_RUNS} valid runs that passed");
-        let check =
-            Check::plain("baseline.history", verdict, limit, count(n as u64), why.to_owned() + &left_out);
-        Check { settle, ..check }
+        let used = self.used.len();
+        let verdict = if used >= FEWEST_RUNS { CheckVerdict::Pass } else { CheckVerdict::Inconclusive };
+        let evidence = Evidence::History { used, left_out: self.left_out.clone() };
+        Check::new(CheckName::History, verdict, evidence)
     }
 
     /// Checks a run against these.
     pub fn checks(&self, candidate: &Sample, options: &Options) -> Vec<Check> {
         let mut checks = vec![self.enough()];
-        let inconclusive = |name: &str, limit: String, observed: String, why: String| {
-            Check::plain(format!("baseline.{name}"), CheckVerdict::Inconclusive, limit, observed, why)
-        };
+        let inconclusive = |name, evidence| Check::new(name, CheckVerdict::Inconclusive, evidence);
         if candidate.verdict != Verdict::Valid {
-            let why = "an invalid or partial run is compared with nothing".to_owned();
-            checks.extend(worse::unjudged(&options.worse, candidate, &why));
-            checks.push(inconclusive("run", "valid".into(), "not valid".into(), why));
+            checks.extend(worse::unjudged(&options.worse, candidate, &Grounds::NotValid));
+            checks.push(inconclusive(CheckName::Run, Evidence::NotValid));
             return checks;
         }
         if candidate.total < FEWEST_REQUESTS {
-            let why = "so few would not show that 1 % fail".to_owned();
-            let limit = format!("at least {FEWEST_REQUESTS}");
-            checks.push(inconclusive("requests", limit, count(candidate.total), why));
+            checks.push(inconclusive(CheckName::Requests, Evidence::FewRequests(candidate.total)));
         }
         if self.used.len() < FEWEST_RUNS {
-            let why = format!("the baseline has fewer than {FEWEST_RUNS} runs that count");
-            checks.extend(worse::unjudged(&options.worse, candidate, &why));
+            checks.extend(worse::unjudged(&options.worse, candidate, &Grounds::FewRuns));
             return checks;
         }
         let now = figures::of(candidate);
+        // By name, in which order the checks are listed.
         let mut then: BTreeMap<String, Vec<Figure>> = BTreeMap::new();
         for figure in self.used.iter().flat_map(figures::of) {
-            then.entry(figure.metric.clone()).or_default().push(figure);
+            then.entry(figure.metric.to_string()).or_default().push(figure);
         }
-        then.retain(|metric, known| {
-            known.len() >= FEWEST_RUNS && !options.worse.iter().any(|limit| worse::replaces(limit, metric))
+        then.retain(|_, known| {
+            let is_replaced =
+                |figure: &Figure| options.worse.iter().any(|limit| worse::replaces(limit, &figure.metric));
+            known.len() >= FEWEST_RUNS && !known.iter().any(is_replaced)
         });
         let limits = worse::asked(&options.worse, candidate);
         let alpha = (1.0 - options.confidence) / (then.len() + limits.len()).max(1) as f64;
         let doubts = Doubts::new(candidate, &self.used, options.confidence);
-        for (metric, known) in &then {
+        for known in then.values() {
+            let Some(Figure { metric, .. }) = known.first() else { continue };
             checks.push(match now.iter().find(|figure| figure.metric == *metric) {
                 Some(figure) => judge(figure, known, alpha, options.tolerance, doubts),
-                None => inconclusive(
-                    metric,
-                    "known".into(),
-                    "unknown".into(),
-                    format!("{} earlier runs have this figure, and this run does not", known.len()),
-                ),
+                None => inconclusive(CheckName::Baseline(metric.clone()), Evidence::Missing(known.len())),
             });
         }
         checks.extend(limits.iter().map(|limit| limit.by_history(&self.used, candidate, alpha, doubts)));
@@ -131,12 +111,12 @@ impl History {
 }
 
 /// Returns the reason why a run is not part of the history.
-fn unfit(run: &Sample, candidate: &Sample, anyway: bool) -> Option<String> {
+fn unfit(run: &Sample, candidate: &Sample, anyway: bool) -> Option<Unfit> {
     match (&run.verdict, run.gate) {
-        (Verdict::Invalid { .. }, _) => return Some("invalid".into()),
-        (Verdict::Partial { .. }, _) => return Some("partial".into()),
+        (Verdict::Invalid { .. }, _) => return Some(Unfit::Invalid),
+        (Verdict::Partial { .. }, _) => return Some(Unfit::Partial),
         (Verdict::Valid, CheckVerdict::Fail | CheckVerdict::Inconclusive) => {
-            return Some("did not pass".into());
+            return Some(Unfit::NotPassed);
         }
         (Verdict::Valid, CheckVerdict::Pass) => {}
     }
@@ -144,16 +124,13 @@ fn unfit(run: &Sample, candidate: &Sample, anyway: bool) -> Option<String> {
         return None;
     }
     let valid = Sample { verdict: Verdict::Valid, ..candidate.figures() };
-    let differences = differences(std::slice::from_ref(run), &[valid]);
-    let what: Vec<&str> = differences.iter().map(|difference| difference.what.as_str()).collect();
-    (!what.is_empty()).then(|| format!("with another {}", what.join(", ")))
-}
-
-/// Reason why a latency beyond its limit may prove nothing, with a way to settle it.
-#[derive(Debug)]
-pub(super) struct Doubt {
-    pub(super) why: String,
-    pub(super) settle: &'static str,
+    let name = |difference| match difference {
+        Difference::Setting { name, .. } => Some(name),
+        Difference::Validity { .. } => None,
+    };
+    let names: Vec<String> =
+        differences(std::slice::from_ref(run), &[valid]).into_iter().filter_map(name).collect();
+    (!names.is_empty()).then_some(Unfit::Differs(names))
 }
 
 /// Facts that can cast doubt on a run's latencies.
@@ -169,28 +146,19 @@ impl<'a> Doubts<'a> {
         Self { run, lateness: Lateness::of(run, earlier), confidence }
     }
 
-    /// Returns the doubt about a latency beyond its limit; `q` if it is that quantile of all answers.
-    pub(super) fn about(&self, latency_ms: f64, limit_ms: f64, q: Option<f64>) -> Option<Doubt> {
+    /// Returns the doubt about a latency beyond its limit; `quantile` if it is that quantile of all answers.
+    pub(super) fn about(&self, latency_ms: f64, limit_ms: f64, quantile: Option<Quantile>) -> Option<Doubt> {
         let late = || self.lateness.and_then(|late| late.explains(latency_ms, limit_ms));
-        late().or_else(|| self.by_chance(limit_ms, q?))
+        late().or_else(|| self.by_chance(limit_ms, quantile?))
     }
 
-    /// Returns the doubt that chance explains it. Quantile `q` is beyond its limit if more than the share 1 - `q` of
-    /// the answers are. Few moments of a run can decide that, such as a rollout that makes one answer in a hundred wait
+    /// Returns the doubt that chance explains it. Quantile q is beyond its limit if more than the share 1 - q of the
+    /// answers are. Few moments of a run can decide that, such as a rollout that makes one answer in a hundred wait
     /// for a second.
-    fn by_chance(&self, limit_ms: f64, q: f64) -> Option<Doubt> {
+    fn by_chance(&self, limit_ms: f64, quantile: Quantile) -> Option<Doubt> {
         let Beyond { share, least } = blocks::share_beyond(self.run, limit_ms, self.confidence)?;
-        let rest = 1.0 - q;
-        (least <= rest).then(|| Doubt {
-            why: format!(
-                "; few moments decide that: {} of the answers took longer than the limit, but between moments that varies so \
-                 much that it may usually be {}; up to {} are allowed",
-                percent(share),
-                percent(least),
-                percent(rest)
-            ),
-            settle: "a longer run",
-        })
+        let allowed = 1.0 - quantile.share();
+        (least <= allowed).then_some(Doubt::FewMoments { share, least, allowed })
     }
 }
 
@@ -213,45 +181,35 @@ impl Lateness {
     /// Returns a doubt if the latency is within its limit once the generator's additional lateness is taken off.
     fn explains(self, latency_ms: f64, limit_ms: f64) -> Option<Doubt> {
         let Self { now_ms, usual_ms } = self;
-        (latency_ms - (now_ms - usual_ms).max(0.0) <= limit_ms).then(|| Doubt {
-            why: format!(
-                "; the load generator's machine may explain that: 99 % of the requests were sent at most {now_ms:.1} ms \
-                 late, usually {usual_ms:.1} ms"
-            ),
-            settle: "a run on a machine that is less busy",
-        })
+        let is_explained = latency_ms - (now_ms - usual_ms).max(0.0) <= limit_ms;
+        is_explained.then_some(Doubt::Lateness { now_ms, usual_ms })
     }
 }
 
 fn judge(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64, doubts: Doubts<'_>) -> Check {
     let limit = limit(figure, known, alpha, tolerance);
-    let met = if figure.scale.is_more_better() { figure.value >= limit } else { figure.value <= limit };
-    let scaled: Vec<f64> = known.iter().map(|one| one.value_at(figure)).collect();
-    let mut why = range(&scaled, |value| figure.written(value));
-    let worse = |value: f64| if figure.scale.is_more_better() { -value } else { value };
-    let in_order: Vec<f64> = scaled.iter().copied().chain([figure.value]).map(worse).collect();
+    let is_more_better = figure.scale.is_more_better();
+    let met = if is_more_better { figure.value >= limit } else { figure.value <= limit };
+    let earlier: Vec<f64> = known.iter().map(|one| one.value_at(figure)).collect();
+    let worse = |value: f64| if is_more_better { -value } else { value };
+    let in_order: Vec<f64> = earlier.iter().copied().chain([figure.value]).map(worse).collect();
     let p = grows(&in_order);
-    if p <= alpha {
-        why.push_str(&format!(
-            "; it gets steadily worse over the last {} runs (Mann-Kendall test, p = {p:.1e})",
-            in_order.len()
-        ));
-    }
     let is_slow = !met && figure.scale == Scale::Log;
     let doubt = is_slow.then(|| doubts.about(figure.value, limit, figure.quantile)).flatten();
-    let (verdict, settle) = match (met, &doubt) {
-        (true, _) => (CheckVerdict::Pass, ""),
-        (false, Some(doubt)) => (CheckVerdict::Inconclusive, doubt.settle),
-        (false, None) => (CheckVerdict::Fail, ""),
+    let verdict = match (met, &doubt) {
+        (true, _) => CheckVerdict::Pass,
+        (false, Some(_)) => CheckVerdict::Inconclusive,
+        (false, None) => CheckVerdict::Fail,
     };
-    why.push_str(&doubt.map(|doubt| doubt.why).unwrap_or_default());
-    let side = if figure.scale.is_more_better() { "least" } else { "most" };
-    let limit = format!("at {side} {}", figure.written(limit));
-    let name = format!("baseline.{}", figure.metric);
-    Check {
-        settle: settle.to_owned(),
-        ..Check::plain(name, verdict, limit, figure.written(figure.value), why)
-    }
+    let evidence = Evidence::Predicted(Prediction {
+        unit: figure.unit,
+        limit,
+        value: figure.value,
+        earlier,
+        trend: (p <= alpha).then_some(Trend { runs: in_order.len(), p }),
+        doubt,
+    });
+    Check::new(CheckName::Baseline(figure.metric.clone()), verdict, evidence)
 }
 
 /// Returns the limit for a figure of one more run.
@@ -272,12 +230,6 @@ fn limit(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64) -> f64 {
         Scale::Log => limit.max(usual * (1.0 + tolerance)),
         Scale::Rate => limit.min(usual / (1.0 + tolerance)),
     }
-}
-
-/// Describes the values of several runs: their number, the least and the most.
-pub(super) fn range(values: &[f64], written: impl Fn(f64) -> String) -> String {
-    let (least, most) = values.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), x| (a.min(*x), b.max(*x)));
-    format!("{}: {} to {}", counted(values.len() as u64, "run"), written(least), written(most))
 }
 
 /// Returns the mean of earlier values on the scale, and the distance beyond it within which one more run may lie.

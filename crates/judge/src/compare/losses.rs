@@ -5,11 +5,10 @@
 //! distribution whose rate is exponentially distributed). If no pod ended, blocks of time are compared.
 
 use super::blocks::{FEWEST, block_length};
-use super::model::{Judgement, Row, Unit};
 use super::{Options, Sample, less_is_better};
 use crate::math::exact::{self, Of, Weighed};
+use crate::model::comparison::{Judgement, Method, Metric, Row, Unit};
 use rolldrop_explain::math::stats;
-use rolldrop_explain::model::figures::count;
 
 /// Returns the rows of dropped requests and of app errors.
 pub(super) fn rows(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Vec<Row> {
@@ -17,7 +16,7 @@ pub(super) fn rows(baseline: &[Sample], candidate: &[Sample], options: &Options)
     let errors = |sample: &Sample| sample.app_errors;
     let (a, b) = (share(baseline, errors), share(candidate, errors));
     if a.hits + b.hits > 0 {
-        let mut row = figures("app_errors", "app errors", a, b);
+        let mut row = figures(Metric::AppErrors, a, b);
         judge_totals(&mut row, baseline, candidate, [a, b], options);
         rows.push(row);
     }
@@ -29,26 +28,24 @@ fn share(samples: &[Sample], of: impl Fn(&Sample) -> u64) -> Of {
     Of { hits: samples.iter().map(of).sum(), n: samples.iter().map(|sample| sample.total).sum() }
 }
 
-fn figures(metric: &str, label: &str, a: Of, b: Of) -> Row {
+fn figures(metric: Metric, a: Of, b: Of) -> Row {
     Row {
         baseline: Some(a.share()),
         candidate: Some(b.share()),
-        why: format!("{} of {}, then {} of {}", count(a.hits), count(a.n), count(b.hits), count(b.n)),
-        ..Row::unknown(metric, label, Unit::Share)
+        ..Row::unknown(metric, Unit::Share, Method::Totals([a, b]))
     }
 }
 
 fn drops(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Row {
     let lost = |sample: &Sample| sample.dropped;
     let (a, b) = (share(baseline, lost), share(candidate, lost));
-    let mut row = figures("dropped", "dropped requests", a, b);
+    let mut row = figures(Metric::Dropped, a, b);
     let all = || baseline.iter().chain(candidate);
     let ended = all().any(|sample| !sample.terminations.is_empty());
     if (ended || all().any(|sample| sample.blocks.is_empty())) && a.hits + b.hits > 0 {
         judge_totals(&mut row, baseline, candidate, [a, b], options);
     } else if ended {
-        row.verdict = None;
-        row.why.push_str("; judged by termination");
+        (row.verdict, row.method) = (None, Method::ByTermination([a, b]));
     } else {
         judge_over_time(&mut row, baseline, candidate, [a, b], options);
     }
@@ -77,7 +74,6 @@ fn judge_totals(
     let runs_a = baseline.len() as f64;
     let runs_b = if exposed_a > 0.0 { runs_a * exposed_b / exposed_a } else { candidate.len() as f64 };
     row.verdict = Some(Judgement::CannotTell);
-    row.why.push_str("; test of totals");
     if let Some(p) = exact::totals([a.hits, b.hits], [runs_a, runs_b], 1.0 - options.confidence) {
         row.p = Some(p);
         row.verdict = Some(less_is_better(a.share(), b.share()));
@@ -97,20 +93,17 @@ fn judge_over_time(
     let all = || baseline.iter().chain(candidate);
     let segment_s = all().map(|s| block_length(&lost(s)).ceil() * s.block_s).fold(0.0, f64::max);
     let (units_a, units_b) = (segments(baseline, segment_s), segments(candidate, segment_s));
+    let blocks = [units_a.len(), units_b.len()];
     let fewest = units_a.len().min(units_b.len());
-    let over = format!("{} and {} blocks of {segment_s:.1} s", units_a.len(), units_b.len());
-    row.why = if a.hits + b.hits == 0 {
-        let unseen = 100.0 * stats::share_upper(0, fewest as u64, options.confidence);
-        format!("neither lost any; over {over}, losses in up to {unseen:.1} % of them may have been missed")
+    row.method = if a.hits + b.hits == 0 {
+        let missed = stats::share_upper(0, fewest as u64, options.confidence);
+        Method::NoneLost { blocks, block_s: segment_s, missed }
     } else if (fewest as f64) < FEWEST {
-        let needed = FEWEST * segment_s;
-        format!(
-            "requests were lost together for about {segment_s:.1} s: at least {needed:.0} s a side are needed"
-        )
+        Method::LostTogether { block_s: segment_s, needed_s: FEWEST * segment_s }
     } else {
         row.p = Some(exact::permutation(&units_a, &units_b));
         row.verdict = Some(less_is_better(a.share(), b.share()));
-        format!("permutation test over {over}")
+        Method::BlockPermutation { blocks, block_s: segment_s }
     };
 }
 

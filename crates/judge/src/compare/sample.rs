@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::episodes::{Episode, episodes};
 use crate::gate::{self, Figures};
+use crate::model::check::Check;
+use crate::model::comparison::Quantile;
 use rolldrop_explain::Class;
 use rolldrop_explain::math::add_counts;
 use rolldrop_explain::math::stats;
@@ -112,16 +114,15 @@ impl Quantiles {
         }
     }
 
-    /// Returns a quantile by the name that the tables give it.
-    pub(super) fn quantile_ms(&self, name: &str) -> Option<f64> {
-        let of = |value: f64| (self.n > 0).then_some(value);
-        match name {
-            "p50" => of(self.p50_ms),
-            "p90" => of(self.p90_ms),
-            "p99" => of(self.p99_ms),
-            "p99.9" => of(self.p99_9_ms),
-            _ => None,
-        }
+    /// Returns a quantile; `None` without values.
+    pub(super) fn quantile_ms(&self, quantile: Quantile) -> Option<f64> {
+        let value_ms = match quantile {
+            Quantile::P50 => self.p50_ms,
+            Quantile::P90 => self.p90_ms,
+            Quantile::P99 => self.p99_ms,
+            Quantile::P99_9 => self.p99_9_ms,
+        };
+        (self.n > 0).then_some(value_ms)
     }
 }
 
@@ -161,7 +162,7 @@ impl Block {
 }
 
 impl Sample {
-    /// Reduces a run to a sample.
+    /// Reduces a run to a sample; `checks` are those of its own gate.
     ///
     /// # Errors
     /// If its rows cannot be read.
@@ -170,6 +171,7 @@ impl Sample {
         timeline: &Timeline,
         requests: &Requests,
         analysis: &Analysis,
+        checks: &[Check],
     ) -> Result<Self, PartError> {
         let result = &analysis.result;
         let is_closed_loop = timeline.info.load.is_closed_loop();
@@ -204,7 +206,7 @@ impl Sample {
             scale: scale(timeline),
             started: timeline.info.started,
             verdict: result.verdict.clone(),
-            gate: super::verdict_alone(&result.checks),
+            gate: super::verdict_alone(checks),
             is_closed_loop,
             duration_s: result.load.duration_s,
             total: result.requests.total,

@@ -12,6 +12,7 @@ use super::episodes::Episode;
 use super::sample::{Block, Ended, Quantiles, bin};
 use super::*;
 use crate::gate::Figures;
+use crate::model::comparison::{LatencyKind, Method, Of};
 use rolldrop_explain::model::{CheckVerdict, Mode};
 use rolldrop_record::{Outcome, Stamp};
 
@@ -152,12 +153,13 @@ fn equal_services_seldom_raise_alarms() {
 fn interval_over_few_segments_reads_rough() {
     let rough = |service| {
         let rows = comparisons(10, 30, service, service).flat_map(|comparison| comparison.rows);
-        let has_interval = rows.filter(|row| row.change.is_some());
-        let (rough, others): (Vec<_>, Vec<_>) =
-            has_interval.map(|row| row.why).partition(|why| why.contains(": a rough interval; a longer run"));
-        let over = |why: &String| why.split("over only ").nth(1)?.split(' ').next()?.parse::<f64>().ok();
-        for why in &rough {
-            assert!(over(why).is_some_and(|segments| (FEWEST..=FEW).contains(&segments)), "{why}");
+        let few = rows.filter(|row| row.change.is_some()).map(|row| match row.method {
+            Method::Bootstrap { few, .. } => few,
+            method => panic!("{method:?}"),
+        });
+        let (rough, others): (Vec<_>, Vec<_>) = few.partition(Option::is_some);
+        for segments in rough.iter().flatten() {
+            assert!((FEWEST..FEW).contains(segments), "{segments}");
         }
         (rough.len(), others.len())
     };
@@ -178,30 +180,29 @@ fn comparison_detects_worse_service() {
 #[test]
 fn latency_verdict_needs_two_runs() {
     let mut rng = SmallRng::seed_from_u64(7);
+    const P90: Metric = Metric::Latency(LatencyKind::Response, Quantile::P90);
     let slower = Service { slower: 1.5, ..PLAIN };
     let [before, after] = [PLAIN, slower].map(|service| [(); 2].map(|()| run(service, &mut rng)));
     let p90 = |baseline: &[Sample], candidate: &[Sample]| {
         let comparison = compare(baseline, candidate, &quick()).unwrap();
-        let row = comparison.rows.iter().find(|row| row.metric == "latency_ms.response.p90").unwrap().clone();
-        let gate = checks(&comparison);
-        let check =
-            gate.iter().find(|check| check.name == "baseline.latency_ms.response.p90").unwrap().verdict;
-        assert_eq!(comparison.caveats.iter().any(|caveat| caveat == ONE_RUN), row.p.is_none());
-        (row, check)
+        let row = comparison.rows.iter().find(|row| row.metric == P90).unwrap().clone();
+        let verdict = check(row.clone(), comparison.tolerance).unwrap().verdict;
+        assert_eq!(comparison.caveats.contains(&Caveat::OneRun), row.p.is_none());
+        (row, verdict)
     };
     for (baseline, candidate) in [(&before[..1], &after[..1]), (&before[..1], &after), (&before, &after[..1])]
     {
         let (row, check) = p90(baseline, candidate);
         assert!(row.change.unwrap().lower > 1.2 && row.p.is_none() && row.looks_worse(), "{row:?}");
         assert_eq!(row.verdict, Some(Judgement::CannotTell), "{row:?}");
-        assert!(row.why.ends_with(&format!("; these runs differ, but {ONE_RUN}")), "{row:?}");
+        assert!(matches!(row.method, Method::Bootstrap { is_withheld: true, .. }), "{row:?}");
         assert_eq!(check, CheckVerdict::Inconclusive);
     }
     let (row, check) = p90(&after[..1], &before[..1]);
     assert_eq!((row.verdict, check), (Some(Judgement::CannotTell), CheckVerdict::Pass), "{row:?}");
     let (row, check) = p90(&before, &after);
     assert_eq!((row.verdict, check), (Some(Judgement::Worse), CheckVerdict::Fail), "{row:?}");
-    assert!(row.p.is_some() && !row.why.contains("these runs differ"), "{row:?}");
+    assert!(row.p.is_some() && matches!(row.method, Method::Bootstrap { is_withheld: false, .. }), "{row:?}");
 }
 
 #[test]
@@ -213,12 +214,13 @@ fn single_run_proves_only_equal_rate() {
     let rate = |requests| {
         let options = Options { replicates: 200, ..Options::default() };
         let rows = compare(&[closed(100)], &[closed(requests)], &options).unwrap().rows;
-        rows.into_iter().find(|row| row.metric == "rate").unwrap()
+        rows.into_iter().find(|row| row.metric == Metric::Rate).unwrap()
     };
     let (same, fewer) = (rate(99), rate(50));
     assert_eq!(same.verdict, Some(Judgement::Same), "{same:?}");
     assert_eq!((fewer.verdict, fewer.p), (Some(Judgement::CannotTell), None), "{fewer:?}");
-    assert!(fewer.looks_worse() && fewer.why.contains("these runs differ"), "{fewer:?}");
+    let is_withheld = matches!(fewer.method, Method::Bootstrap { is_withheld: true, .. });
+    assert!(fewer.looks_worse() && is_withheld, "{fewer:?}");
 }
 
 #[test]
@@ -227,7 +229,7 @@ fn tolerance_accepts_small_differences() {
     let (a, b) = (run(PLAIN, &mut rng), run(Service { slower: 1.02, ..PLAIN }, &mut rng));
     let options = Options { tolerance: 0.15, replicates: 200, ..Options::default() };
     let comparison = compare(&[a], &[b], &options).unwrap();
-    let median = comparison.rows.iter().find(|row| row.metric == "latency_ms.response.p50").unwrap();
+    let median = comparison.rows.iter().find(|row| row.metric == P50).unwrap();
     assert_eq!(median.verdict, Some(Judgement::Same), "{median:?}");
     let change = median.change.unwrap();
     assert!(change.lower <= change.estimate && change.estimate <= change.upper, "{change:?}");
@@ -248,13 +250,13 @@ fn three_terminations_prove_no_difference() {
         let side = |dropped| of(vec![Block { total: 20, ..Block::default() }; 300], vec![alone(dropped); n]);
         let comparison = compare(&[side(0)], &[side(7)], &quick()).unwrap();
         let row = &comparison.rows[1];
-        assert_eq!(row.metric, "terminations.isolated.with_drops");
+        assert_eq!(row.metric, Metric::WithDrops(Mode::Isolated));
         assert!(comparison.rows[0].verdict.is_none(), "the termination is the unit, not the request");
-        (row.verdict, row.why.clone())
+        (row.verdict, row.method.clone())
     };
-    let (few, why) = verdict(3);
-    assert_eq!(few, Some(Judgement::CannotTell), "{why}");
-    assert!(why.contains("shows with 4 a side"), "{why}");
+    let (few, method) = verdict(3);
+    assert_eq!(few, Some(Judgement::CannotTell), "{method:?}");
+    assert!(matches!(method, Method::Fisher { needed: Some(4), .. }), "{method:?}");
     assert_eq!(verdict(10).0, Some(Judgement::Worse));
 }
 
@@ -265,11 +267,12 @@ fn rollout_counts_as_one_lossy_episode() {
         of(vec![Block { total: 20, ..Block::default() }; 300], vec![episode])
     };
     let comparison = compare(&[side(0)], &[side(96)], &quick()).unwrap();
-    let row = comparison.rows.iter().find(|row| row.metric == "terminations.rollout.with_drops").unwrap();
-    assert!(row.why.starts_with("0 of 1, then 1 of 1"), "{row:?}");
-    assert_eq!((row.verdict, row.looks_worse()), (Some(Judgement::CannotTell), true));
-    let gate = checks(&comparison);
-    let check = gate.iter().find(|check| check.name == "baseline.terminations.rollout.dropped").unwrap();
+    let row = |metric: Metric| comparison.rows.iter().find(|row| row.metric == metric).unwrap().clone();
+    let with_drops = row(Metric::WithDrops(Mode::Rollout));
+    let hits = [0, 1].map(|hits| Of { hits, n: 1 });
+    assert!(matches!(with_drops.method, Method::Fisher { hits: of, .. } if of == hits), "{with_drops:?}");
+    assert_eq!((with_drops.verdict, with_drops.looks_worse()), (Some(Judgement::CannotTell), true));
+    let check = check(row(Metric::DropsEach(Mode::Rollout)), comparison.tolerance).unwrap();
     assert_eq!(check.verdict, CheckVerdict::Inconclusive, "{check:?}");
 }
 
@@ -280,11 +283,16 @@ fn comparison_refuses_different_runs() {
     b.fingerprint.insert("rate".into(), "300 requests/s".into());
     b.verdict = Verdict::Invalid { why: vec!["it fell behind".into()] };
     let (a, b) = ([a], [b]);
-    assert_eq!(
-        compare(&a, &b, &quick()).unwrap_err().to_string(),
-        "the runs are not comparable: rate is 300 requests/s here and 200 requests/s in the baseline; \
-         the measurement is invalid (it fell behind) here and valid in the baseline"
-    );
+    let rate = |rate: &str| BTreeSet::from([Some(rate.to_owned())]);
+    let differences = vec![
+        Difference::Setting {
+            name: "rate".into(),
+            baseline: rate("200 requests/s"),
+            candidate: rate("300 requests/s"),
+        },
+        Difference::Validity { baseline: None, candidate: Some(vec!["it fell behind".into()]) },
+    ];
+    assert_eq!(compare(&a, &b, &quick()).unwrap_err(), Incomparable::Differs(differences));
     let anyway = compare(&a, &b, &Options { anyway: true, ..quick() }).unwrap();
     assert_eq!(anyway.differences.len(), 2);
     assert_eq!(compare(&[], &b, &quick()).unwrap_err(), Incomparable::Nothing);
@@ -295,13 +303,14 @@ fn comparison_rejects_too_little_evidence() {
     let mut rng = SmallRng::seed_from_u64(2);
     let (a, b) = (run(PLAIN, &mut rng), run(PLAIN, &mut rng));
     let comparison = compare(&[a], &[b], &quick()).unwrap();
-    let why = |metric: &str| {
+    let method = |metric: Metric| {
         let row = comparison.rows.iter().find(|row| row.metric == metric).unwrap();
         assert_eq!(row.verdict, Some(Judgement::CannotTell));
-        row.why.clone()
+        row.method.clone()
     };
-    assert!(why("latency_ms.response.p99_9").starts_with("about 6 answers"));
-    assert!(why("dropped").starts_with("neither lost any"));
+    let p99_9 = method(Metric::Latency(LatencyKind::Response, Quantile::P99_9));
+    assert!(matches!(p99_9, Method::FewBeyond(answers) if answers.round() == 6.0), "{p99_9:?}");
+    assert!(matches!(method(Metric::Dropped), Method::NoneLost { .. }));
 }
 
 fn totals(total: u64, dropped: u64, terminations: usize) -> Sample {
@@ -316,44 +325,44 @@ fn totals(total: u64, dropped: u64, terminations: usize) -> Sample {
     sample
 }
 
-fn verdict_of(baseline: &Sample, candidate: &Sample, metric: &str) -> (CheckVerdict, String) {
-    let (baseline, candidate) = (slice::from_ref(baseline), slice::from_ref(candidate));
-    let comparison = compare(baseline, candidate, &quick()).unwrap();
-    let check = checks(&comparison);
-    let check = check.iter().find(|check| check.name == format!("baseline.{metric}")).unwrap();
-    (check.verdict, check.in_words())
+fn verdict_of(baseline: &Sample, candidate: &Sample, name: &CheckName) -> (CheckVerdict, Evidence) {
+    let checks = checks(slice::from_ref(baseline), candidate, &quick()).unwrap();
+    let check = checks.into_iter().find(|check| check.name == *name).unwrap();
+    (check.verdict, check.evidence)
 }
+
+const DROPPED: CheckName = CheckName::Baseline(Metric::Dropped);
+const P50: Metric = Metric::Latency(LatencyKind::Response, Quantile::P50);
 
 #[test]
 fn lossy_rollout_fails_lossless_baseline() {
     let (none, lost) = (totals(5_000, 0, 6), totals(5_000, 96, 6));
-    let (verdict, why) = verdict_of(&none, &lost, "dropped");
-    assert_eq!(verdict, CheckVerdict::Fail, "{why}");
-    assert!(why.starts_with("1.92 % (limit not worse than 0.00 %): 0 of 5,000, then 96 of 5,000"), "{why}");
+    let (verdict, evidence) = verdict_of(&none, &lost, &DROPPED);
+    assert_eq!(verdict, CheckVerdict::Fail, "{evidence:?}");
+    let Evidence::Row(row) = evidence else { panic!("{evidence:?}") };
+    assert_eq!((row.baseline, row.candidate), (Some(0.0), Some(0.0192)));
+    assert_eq!(row.method, Method::Totals([0, 96].map(|hits| Of { hits, n: 5_000 })));
     // A few requests, or as many before, are no evidence from one run a side.
-    assert_eq!(verdict_of(&none, &totals(5_000, 7, 6), "dropped").0, CheckVerdict::Inconclusive);
-    assert_eq!(verdict_of(&totals(5_000, 60, 6), &lost, "dropped").0, CheckVerdict::Inconclusive);
-    assert_eq!(verdict_of(&lost, &none, "dropped").0, CheckVerdict::Pass);
+    assert_eq!(verdict_of(&none, &totals(5_000, 7, 6), &DROPPED).0, CheckVerdict::Inconclusive);
+    assert_eq!(verdict_of(&totals(5_000, 60, 6), &lost, &DROPPED).0, CheckVerdict::Inconclusive);
+    assert_eq!(verdict_of(&lost, &none, &DROPPED).0, CheckVerdict::Pass);
 }
 
 #[test]
 fn app_errors_are_compared() {
     let (good, mut bad) = (totals(6_000, 0, 3), totals(6_000, 0, 3));
     bad.app_errors = 60;
-    let (verdict, why) = verdict_of(&good, &bad, "app_errors");
-    assert_eq!(verdict, CheckVerdict::Fail, "{why}");
+    let (verdict, evidence) = verdict_of(&good, &bad, &CheckName::Baseline(Metric::AppErrors));
+    assert_eq!(verdict, CheckVerdict::Fail, "{evidence:?}");
     let comparison = compare(slice::from_ref(&good), slice::from_ref(&good), &quick()).unwrap();
-    assert!(comparison.rows.iter().all(|row| row.metric != "app_errors"));
+    assert!(comparison.rows.iter().all(|row| row.metric != Metric::AppErrors));
 }
 
 #[test]
 fn hundred_requests_cannot_pass() {
     let few = || of(vec![Block { total: 10, ..Block::default() }; 10], Vec::new());
-    let (verdict, why) = verdict_of(&few(), &few(), "requests");
-    assert_eq!(
-        (verdict, why.as_str()),
-        (CheckVerdict::Inconclusive, "100 (limit at least 299 a side): so few would not show that 1 % fail")
-    );
+    let judged = verdict_of(&few(), &few(), &CheckName::Requests);
+    assert_eq!(judged, (CheckVerdict::Inconclusive, Evidence::FewRequestsASide(100)));
 }
 
 #[test]
@@ -361,8 +370,7 @@ fn single_equal_runs_never_fail() {
     for seed in 0..6 {
         let mut rng = SmallRng::seed_from_u64(seed);
         let [a, b] = [0.8, 1.2].map(|slower| run(Service { slower, ..alike(0.9) }, &mut rng));
-        let comparison = compare(&[a], &[b], &quick()).unwrap();
-        let checks = checks(&comparison);
+        let checks = checks(&[a], &b, &quick()).unwrap();
         assert!(checks.iter().all(|check| check.verdict != CheckVerdict::Fail), "{checks:?}");
     }
 }
@@ -380,14 +388,16 @@ fn disjoint_latencies_fail_despite_correlation() {
         of((0..300).map(block).collect(), Vec::new())
     };
     let (fast, slow) = (side(1000.0), side(3000.0));
-    let (verdict, why) = verdict_of(&fast, &slow, "latency_ms.response.p50");
-    assert_eq!(verdict, CheckVerdict::Fail, "{why}");
-    assert!(why.contains("the answers of the two sides do not overlap"), "{why}");
+    let p50 = CheckName::Baseline(P50);
+    let (verdict, evidence) = verdict_of(&fast, &slow, &p50);
+    assert_eq!(verdict, CheckVerdict::Fail, "{evidence:?}");
+    assert!(matches!(evidence, Evidence::Row(row) if matches!(row.method, Method::Apart(_))));
     let saved = fast.figures();
-    assert_eq!(verdict_of(&saved, &slow, "latency_ms.response.p99").0, CheckVerdict::Fail);
-    assert_eq!(verdict_of(&slow, &fast, "latency_ms.response.p50").0, CheckVerdict::Pass);
+    let p99 = CheckName::Baseline(Metric::Latency(LatencyKind::Response, Quantile::P99));
+    assert_eq!(verdict_of(&saved, &slow, &p99).0, CheckVerdict::Fail);
+    assert_eq!(verdict_of(&slow, &fast, &p50).0, CheckVerdict::Pass);
     // Less than a factor of two between them may be another run of the same software.
-    let (verdict, _) = verdict_of(&fast, &side(1500.0), "latency_ms.response.p50");
+    let (verdict, _) = verdict_of(&fast, &side(1500.0), &p50);
     assert_eq!(verdict, CheckVerdict::Inconclusive);
 }
 
@@ -397,7 +407,9 @@ fn node_count_difference_adds_caveat() {
     a.scale.insert("nodes".into(), 3);
     b.scale.insert("nodes".into(), 5);
     let comparison = compare(&[a], &[b], &quick()).unwrap();
-    assert!(comparison.caveats.contains(&"nodes: 3 in the baseline, 5 here".to_owned()), "{comparison:?}");
+    let caveat =
+        Caveat::Scale { of: "nodes".into(), baseline: BTreeSet::from([3]), candidate: BTreeSet::from([5]) };
+    assert!(comparison.caveats.contains(&caveat), "{comparison:?}");
 }
 
 #[test]

@@ -5,44 +5,39 @@
 //! latency whose answers do not overlap the baseline's. All others are inconclusive.
 
 use super::history::figures::Scale;
-use super::history::{Doubts, FEWEST_RUNS, after_none, range, spread};
-use super::latency::{Apart, QUANTILES};
+use super::history::{Doubts, after_none, spread};
+use super::latency::Disjoint;
 use super::{Options, Sample};
 use crate::gate::{self, Figures, Known, OfTarget};
 use crate::math::exact::at_least;
+use crate::model::check::{Check, CheckName, Evidence, Grounds, MarginLimit, NoFigure, Worsening};
+use crate::model::comparison::{FEWEST_RUNS, Metric, Quantile};
 use rolldrop_explain::math::stats;
-use rolldrop_explain::model::figures::counted;
-use rolldrop_explain::model::{Check, CheckVerdict, Figure, RunResult, Unit};
+use rolldrop_explain::model::{CheckVerdict, RunResult, Unit};
 use rolldrop_record::expect::{Kind, Margin, Worse};
 
-/// Suffix of the names of these checks.
-const SUFFIX: &str = ".worse";
-const MORE_RUNS: &str = "a baseline of at least 5 runs";
-
-/// Returns true if a check with this name judges a limit against a baseline.
-pub(crate) fn is_name(check: &str) -> bool {
-    check.ends_with(SUFFIX)
-}
-
 /// Returns true if this limit replaces the row of a figure that is always compared.
-pub(super) fn replaces(limit: &Worse, metric: &str) -> bool {
+pub(super) fn replaces(limit: &Worse, metric: &Metric) -> bool {
     limit.part.is_none()
-        && match metric.strip_prefix("latency_ms.").and_then(|metric| metric.split_once('.')) {
-            Some((_, figure)) => limit.key.strip_prefix("latency.") == Some(figure),
-            None => matches!((&*limit.key, metric), ("dropped", "dropped") | ("appErrors", "app_errors")),
+        && match metric {
+            Metric::Dropped => limit.key == "dropped",
+            Metric::AppErrors => limit.key == "appErrors",
+            Metric::Latency(_, quantile) => {
+                limit.key.strip_prefix("latency.").is_some_and(|figure| figure == quantile.key())
+            }
+            _ => false,
         }
 }
 
 /// Returns the checks of a run that is compared with nothing.
 pub(crate) fn without_baseline(limits: &[Worse], result: &RunResult) -> Vec<Check> {
-    let settle = "rolldrop gate RUN --baseline RUN|FILE|FOLDER";
     let asked = if limits.is_empty() { Vec::new() } else { resolve(limits, &gate::figures(result)) };
-    asked.iter().map(|asked| asked.open("there is no baseline to compare with", settle)).collect()
+    asked.iter().map(|asked| asked.open(Grounds::NoBaseline)).collect()
 }
 
 /// Returns the checks of a run that cannot be compared.
-pub(super) fn unjudged(limits: &[Worse], candidate: &Sample, why: &str) -> Vec<Check> {
-    asked(limits, candidate).iter().map(|asked| asked.open(why, "")).collect()
+pub(super) fn unjudged(limits: &[Worse], candidate: &Sample, grounds: &Grounds) -> Vec<Check> {
+    asked(limits, candidate).iter().map(|asked| asked.open(grounds.clone())).collect()
 }
 
 /// Returns the limits, each with the run's figure.
@@ -53,12 +48,9 @@ pub(super) fn asked<'a>(limits: &'a [Worse], candidate: &Sample) -> Vec<Asked<'a
 /// Checks a run against a baseline of few runs. Without limits `candidate` may be several runs.
 pub(super) fn by_few(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Vec<Limited> {
     let [run] = candidate else { return Vec::new() };
-    let apart = Apart::of(baseline, candidate).filter(|apart| apart.is_worse);
+    let apart = Disjoint::of(baseline, candidate).filter(|apart| apart.is_worse);
     let alpha = 1.0 - options.confidence;
-    asked(&options.worse, run)
-        .iter()
-        .map(|asked| asked.by_few(baseline, run, apart.as_ref(), alpha))
-        .collect()
+    asked(&options.worse, run).iter().map(|asked| asked.by_few(baseline, run, apart, alpha)).collect()
 }
 
 /// A check that shares its chance of a false alarm with others.
@@ -67,17 +59,20 @@ pub(super) struct Limited {
     pub(super) check: Check,
     /// Chance of such a figure if it is no worse than allowed; `None` if nothing was tested.
     pub(super) p: Option<f64>,
+    /// True if it is the limit of all dropped requests.
+    pub(super) is_dropped: bool,
 }
 
 impl Limited {
-    /// Turns a failure into an inconclusive check.
-    pub(super) fn is_open_because(&mut self, why: &str) {
-        if self.check.verdict != CheckVerdict::Fail {
-            return;
+    /// Turns a failure into an inconclusive check. `figures` is the number of figures tested, if this one differs alone
+    /// but not among them.
+    pub(super) fn is_open(&mut self, figures: Option<usize>) {
+        let Check { verdict, evidence, .. } = &mut self.check;
+        if let (CheckVerdict::Fail, Evidence::Worse(worsening)) = (*verdict, evidence)
+            && let Grounds::Totals { by_chance, .. } = &mut worsening.grounds
+        {
+            (*verdict, *by_chance) = (CheckVerdict::Inconclusive, figures);
         }
-        self.check.verdict = CheckVerdict::Inconclusive;
-        self.check.why.push_str(why);
-        self.check.settle = MORE_RUNS.to_owned();
     }
 }
 
@@ -87,7 +82,16 @@ pub(super) struct Asked<'a> {
     name: String,
     limit: &'a Worse,
     target: Option<String>,
-    now: Known,
+    now: Result<f64, NoFigure>,
+}
+
+/// Returns a figure that may be absent or unknown.
+fn figure(figures: &Figures, target: Option<&str>, key: &str) -> Result<f64, NoFigure> {
+    match figures.get(target, key) {
+        Some(Known::Value(value)) => Ok(value),
+        Some(Known::Unbounded(basis)) => Err(NoFigure::Unbounded(basis)),
+        None => Err(NoFigure::Absent),
+    }
 }
 
 /// Resolves limits to the targets that they mean. A name that means none has its own check (`gate::part`).
@@ -97,10 +101,7 @@ fn resolve<'a>(limits: &'a [Worse], figures: &Figures) -> Vec<Asked<'a>> {
         let meant = limit.part.as_ref().map(of_part).unwrap_or_default();
         let asked = |name: String, target: Option<&OfTarget>| {
             let target = target.map(|target| target.name.clone());
-            let now = figures.get(target.as_deref(), &limit.key).unwrap_or_else(|| Known::Unknown {
-                why: "the run has no such figure".into(),
-                settle: String::new(),
-            });
+            let now = figure(figures, target.as_deref(), &limit.key);
             Asked { name, limit, target, now }
         };
         match (&limit.part, &meant[..]) {
@@ -134,26 +135,21 @@ impl Asked<'_> {
         }
     }
 
-    fn check(&self, verdict: CheckVerdict, limit: String, why: impl Into<String>) -> Check {
-        let value = match self.now {
-            Known::Value(value) => Some(value),
-            Known::Unknown { .. } => None,
-        };
-        let observed = value.map_or_else(|| "unknown".to_owned(), |value| self.unit().write(value));
-        let figure = Figure { unit: self.unit(), low: value, value, high: value };
-        let check = Check::plain(format!("{}{SUFFIX}", self.name), verdict, limit, observed, why);
-        Check { figure: Some(figure), ..check }
+    fn check(&self, verdict: CheckVerdict, limit: Option<MarginLimit>, grounds: Grounds) -> Check {
+        let now = self.now.as_ref().ok().copied();
+        let worsening = Worsening { unit: self.unit(), now, by: self.limit.by, limit, grounds };
+        let evidence = Evidence::Worse(Box::new(worsening));
+        Check::new(CheckName::Worse(self.name.clone()), verdict, evidence)
     }
 
-    fn open(&self, why: &str, settle: &str) -> Check {
-        let limit = format!("at most {} worse than the baseline", self.limit.by);
-        Check { settle: settle.to_owned(), ..self.check(CheckVerdict::Inconclusive, limit, why) }
+    fn open(&self, grounds: Grounds) -> Check {
+        self.check(CheckVerdict::Inconclusive, None, grounds)
     }
 
     /// Returns the quantile of all latencies that the figure is, if it is one.
-    fn quantile(&self) -> Option<f64> {
+    fn quantile(&self) -> Option<Quantile> {
         let name = self.limit.key.strip_prefix("latency.").filter(|_| self.limit.part.is_none())?;
-        QUANTILES.iter().find(|(of, _)| *of == name).map(|(_, q)| *q)
+        Quantile::ALL.iter().copied().find(|quantile| quantile.as_str() == name)
     }
 
     /// Returns the number of terminations or requests that the figure is out of.
@@ -174,15 +170,6 @@ impl Asked<'_> {
         n.max(1.0)
     }
 
-    /// Returns the figure of a run of the baseline, or the reason why it is unknown.
-    fn then(&self, run: &Sample) -> Result<f64, String> {
-        match run.by_key.get(self.target.as_deref(), &self.limit.key) {
-            Some(Known::Value(value)) => Ok(value),
-            Some(Known::Unknown { why, .. }) => Err(why),
-            None => Err("it has no such figure".to_owned()),
-        }
-    }
-
     /// Returns the run's figure with those of at least `fewest` runs of the baseline.
     fn compared(
         &self,
@@ -191,21 +178,19 @@ impl Asked<'_> {
         fewest: usize,
     ) -> Result<Compared<'_>, Box<Check>> {
         let now = match &self.now {
-            Known::Value(value) => *value,
-            Known::Unknown { why, settle } => return Err(Box::new(self.open(why, settle))),
+            Ok(value) => *value,
+            Err(unknown) => return Err(Box::new(self.open(Grounds::Unknown(unknown.clone())))),
         };
-        let (mut then, mut unknown) = (Vec::new(), None);
+        let (mut then, mut without) = (Vec::new(), None);
         for run in runs {
-            match self.then(run) {
+            match figure(&run.by_key, self.target.as_deref(), &self.limit.key) {
                 Ok(value) => then.push((value, self.exposure(run))),
-                Err(why) => unknown = Some(format!("{}: {why}", run.name)),
+                Err(unknown) => without = Some((run.name.clone(), unknown)),
             }
         }
         if then.len() < fewest {
-            let known =
-                format!("{} of {} of the baseline have this figure", then.len(), self::runs(runs.len()));
-            let why = unknown.map_or_else(|| known.clone(), |why| format!("{known} ({why})"));
-            return Err(Box::new(self.open(&why, &format!("at least {fewest} such runs"))));
+            let (known, runs) = (then.len(), runs.len());
+            return Err(Box::new(self.open(Grounds::FewFigures { known, runs, needed: fewest, without })));
         }
         Ok(Compared { asked: self, now, exposure: self.exposure(candidate), then })
     }
@@ -224,11 +209,23 @@ impl Asked<'_> {
         }
     }
 
-    fn by_few(&self, baseline: &[Sample], candidate: &Sample, apart: Option<&Apart>, alpha: f64) -> Limited {
-        match self.compared(baseline, candidate, 1) {
+    fn by_few(
+        &self,
+        baseline: &[Sample],
+        candidate: &Sample,
+        apart: Option<Disjoint>,
+        alpha: f64,
+    ) -> Limited {
+        let (check, p) = match self.compared(baseline, candidate, 1) {
             Ok(compared) => compared.by_few(apart, alpha),
-            Err(check) => Limited { check: *check, p: None },
+            Err(check) => (*check, None),
+        };
+        let is_dropped = self.limit.part.is_none() && self.limit.key == "dropped";
+        let mut limited = Limited { check, p, is_dropped };
+        if p.is_none() {
+            limited.is_open(None);
         }
+        limited
     }
 }
 
@@ -286,27 +283,17 @@ impl Compared<'_> {
             && self.then.iter().all(|(value, _)| *value == 0.0)
     }
 
-    fn write(&self, value: f64) -> String {
-        self.asked.unit().write(value)
-    }
-
-    fn range(&self) -> String {
-        range(&self.scaled(), |value| self.write(value))
-    }
-
-    fn check(&self, verdict: CheckVerdict, why: impl Into<String>, settle: &str) -> Check {
-        let by = self.asked.limit.by;
-        let limit = format!("{}: {by} worse than {}", self.write(self.allowed()), self.write(self.usual()));
-        Check { settle: settle.to_owned(), ..self.asked.check(verdict, limit, why) }
+    fn check(&self, verdict: CheckVerdict, grounds: Grounds) -> Check {
+        let limit = MarginLimit { allowed: self.allowed(), usual: self.usual() };
+        self.asked.check(verdict, Some(limit), grounds)
     }
 
     fn passes(&self) -> Check {
-        self.check(CheckVerdict::Pass, self.range(), "")
+        self.check(CheckVerdict::Pass, Grounds::Within(self.scaled()))
     }
 
     fn of_nothing(&self) -> Check {
-        let why = format!("{} of 0 says nothing; {}", self.asked.limit.by, self.range());
-        self.check(CheckVerdict::Inconclusive, why, "an absolute limit, such as worse: 200ms or worse: 5")
+        self.check(CheckVerdict::Inconclusive, Grounds::ShareOfNothing(self.scaled()))
     }
 
     fn by_history(&self, alpha: f64, doubts: Doubts<'_>) -> Check {
@@ -315,13 +302,7 @@ impl Compared<'_> {
             let exposures = self.then.iter().map(|(_, exposure)| exposure / self.exposure).sum();
             let most = after_none(exposures, alpha);
             let verdict = if self.now <= most { CheckVerdict::Pass } else { CheckVerdict::Fail };
-            let by = self.asked.limit.by;
-            let n = runs(self.then.len());
-            let why = format!(
-                "{by} of 0 says nothing: after {n} without any the test of totals allows {}",
-                self.write(most)
-            );
-            return self.check(verdict, why, "");
+            return self.check(verdict, Grounds::AfterNone { runs: self.then.len(), most });
         }
         let allowed = self.allowed();
         if !self.is_beyond(allowed) {
@@ -330,56 +311,43 @@ impl Compared<'_> {
         if self.says_nothing() {
             return self.of_nothing();
         }
-        let (_, beyond) = spread(scale, self.exposure, &self.scaled(), alpha);
+        let runs = self.scaled();
+        let (_, beyond) = spread(scale, self.exposure, &runs, alpha);
         let last = scale.back(scale.of(allowed, self.exposure) + beyond, self.exposure);
-        let side = if scale.is_more_better() { "at least" } else { "at most" };
-        let why = format!(
-            "runs differ: one that is just as much worse as allowed has {side} {}; {}",
-            self.write(last),
-            self.range()
-        );
-        if !self.is_beyond(last) {
-            return self.check(
-                CheckVerdict::Inconclusive,
-                why,
-                "more runs in the baseline, or a wider limit",
-            );
-        }
-        let is_latency = scale == Scale::Log;
-        match is_latency.then(|| doubts.about(self.now, last, self.asked.quantile())).flatten() {
-            None => self.check(CheckVerdict::Fail, why, ""),
-            Some(doubt) => self.check(CheckVerdict::Inconclusive, why + &doubt.why, doubt.settle),
-        }
+        let is_doubtful = self.is_beyond(last) && scale == Scale::Log;
+        let doubt = is_doubtful.then(|| doubts.about(self.now, last, self.asked.quantile())).flatten();
+        let verdict = match self.is_beyond(last) && doubt.is_none() {
+            true => CheckVerdict::Fail,
+            false => CheckVerdict::Inconclusive,
+        };
+        self.check(verdict, Grounds::Spread { last, runs, doubt })
     }
 
-    fn by_few(&self, apart: Option<&Apart>, alpha: f64) -> Limited {
-        let untested = |check| Limited { check, p: None };
+    /// Returns the check, with the chance of such a figure if it is no worse than allowed.
+    fn by_few(&self, apart: Option<Disjoint>, alpha: f64) -> (Check, Option<f64>) {
         let Worse { kind, part, key, .. } = self.asked.limit;
         if *kind == Kind::Total {
             return self.by_totals(alpha);
         }
         if !self.is_beyond(self.allowed()) {
-            return untested(self.passes());
+            return (self.passes(), None);
         }
         let is_of_all = part.is_none() && key.matches('.').count() == 1;
-        let is_apart = |apart: &&Apart| match self.asked.limit.by {
-            Margin::Share(share) => apart.slower_ms > apart.faster_ms * (1.0 + share.0),
-            Margin::Time(time) => apart.slower_ms > apart.faster_ms + time.seconds() * 1e3,
+        let is_apart = |Disjoint { bounds, .. }: &Disjoint| match self.asked.limit.by {
+            Margin::Share(share) => bounds.slower_ms > bounds.faster_ms * (1.0 + share.0),
+            Margin::Time(time) => bounds.slower_ms > bounds.faster_ms + time.seconds() * 1e3,
             Margin::Count(_) => false,
         };
-        match apart.filter(|_| *kind == Kind::Latency && is_of_all).filter(is_apart) {
-            Some(apart) => untested(self.check(CheckVerdict::Fail, apart.in_words(), "")),
-            None if self.says_nothing() => untested(self.of_nothing()),
-            None => {
-                let why =
-                    format!("a baseline of {} does not show how much runs differ", runs(self.then.len()));
-                untested(self.check(CheckVerdict::Inconclusive, why, MORE_RUNS))
-            }
-        }
+        let check = match apart.filter(|_| *kind == Kind::Latency && is_of_all).filter(is_apart) {
+            Some(apart) => self.check(CheckVerdict::Fail, Grounds::Apart(apart.bounds)),
+            None if self.says_nothing() => self.of_nothing(),
+            None => self.check(CheckVerdict::Inconclusive, Grounds::FewToDiffer(self.then.len())),
+        };
+        (check, None)
     }
 
     /// Takes the allowed value off, and tests the rest against the baseline.
-    fn by_totals(&self, alpha: f64) -> Limited {
+    fn by_totals(&self, alpha: f64) -> (Check, Option<f64>) {
         let whole = |value: f64| stats::index(value + 1e-9) as u64;
         let before = whole(self.then.iter().map(|(value, _)| value).sum());
         let rest = match self.asked.limit.by {
@@ -393,22 +361,12 @@ impl Compared<'_> {
         let test = |part: u64| at_least(part, before + rest, n, n * self.exposure / exposed);
         let p = (test(before + rest) <= alpha).then(|| test(rest));
         if !self.is_beyond(self.allowed()) {
-            return Limited { check: self.passes(), p };
+            return (self.passes(), p);
         }
-        let by = self.asked.limit.by;
-        let nothing = if self.says_nothing() { format!("{by} of 0 says nothing; ") } else { String::new() };
-        let (n, now) = (runs(self.then.len()), self.write(self.now));
-        let why = format!("{nothing}{before} in {n}, then {now}; test of totals");
-        let mut limited = Limited { check: self.check(CheckVerdict::Fail, why, ""), p };
-        if p.is_none() {
-            limited.is_open_because("");
-        }
-        limited
+        let (runs, is_share_of_nothing) = (self.then.len(), self.says_nothing());
+        let grounds = Grounds::Totals { before, runs, is_share_of_nothing, by_chance: None };
+        (self.check(CheckVerdict::Fail, grounds), p)
     }
-}
-
-fn runs(n: usize) -> String {
-    counted(n as u64, "run")
 }
 
 #[cfg(test)]

@@ -1,22 +1,10 @@
 //! A figure between its bounds, against a limit: pass, fail or inconclusive.
 
 use super::known::Known;
-use rolldrop_explain::model::{Check, CheckVerdict, Figure, Unit};
+use crate::model::basis::{Basis, Measured};
+use crate::model::check::{Check, CheckName, Evidence, Side};
+use rolldrop_explain::model::{CheckVerdict, Figure, Unit};
 use rolldrop_record::expect::Bounds;
-
-/// A figure with the words of its check.
-#[derive(Clone, Debug)]
-pub(super) struct Measured {
-    figure: Figure,
-    /// Observation in words, if the figure's own words do not suffice.
-    observed: Option<String>,
-    /// Reason for the bounds; empty for a plain count.
-    basis: String,
-    /// Reason for being beyond a limit, if that needs other words.
-    beyond: Option<String>,
-    /// Way to settle the check if it is inconclusive.
-    settle: String,
-}
 
 impl Measured {
     /// Creates a figure that is known exactly.
@@ -31,39 +19,21 @@ impl Measured {
 
     /// Creates a figure that is at least `low` and at most `high`, as far as these are known.
     pub(super) fn between(unit: Unit, low: Option<f64>, value: Option<f64>, high: Option<f64>) -> Self {
-        let figure = Figure { unit, low, value, high };
-        Self { figure, observed: None, basis: String::new(), beyond: None, settle: String::new() }
+        Self { figure: Figure { unit, low, value, high }, basis: Basis::Observed }
     }
 
     /// Creates a figure of which nothing is known.
-    pub(super) fn unknown(unit: Unit, basis: impl Into<String>, settle: impl Into<String>) -> Self {
-        Self::between(unit, None, None, None).because(basis).settled_by(settle)
+    pub(super) fn unknown(unit: Unit, basis: Basis) -> Self {
+        Self::between(unit, None, None, None).because(basis)
     }
 
-    pub(super) fn because(self, basis: impl Into<String>) -> Self {
-        Self { basis: basis.into(), ..self }
+    pub(super) fn because(self, basis: Basis) -> Self {
+        Self { basis, ..self }
     }
 
-    pub(super) fn settled_by(self, settle: impl Into<String>) -> Self {
-        Self { settle: settle.into(), ..self }
-    }
-
-    /// Sets other words for the reason why it is beyond a limit.
-    pub(super) fn beyond_because(self, beyond: Option<String>) -> Self {
-        Self { beyond, ..self }
-    }
-
-    /// Sets other words for the observation.
-    pub(super) fn observed(self, words: impl Into<String>) -> Self {
-        Self { observed: Some(words.into()), ..self }
-    }
-
-    /// Returns its upper bound; if that is unknown, the reason, and the way to settle it.
+    /// Returns its upper bound; if that is unknown, the basis.
     pub(super) fn most(self) -> Known {
-        match self.figure.high {
-            Some(high) => Known::Value(high),
-            None => Known::Unknown { why: self.basis, settle: self.settle },
-        }
+        self.figure.high.map_or(Known::Unbounded(self.basis), Known::Value)
     }
 
     /// Returns true if it is known exactly.
@@ -84,67 +54,38 @@ impl Measured {
         Self { figure, ..self }
     }
 
-    fn in_words(&self) -> String {
-        let Figure { unit, low, value, high } = self.figure;
-        let write = |v: f64| unit.write(v);
-        match (&self.observed, low, value, high) {
-            (Some(words), ..) => words.clone(),
-            (None, Some(low), _, Some(high)) if low == high => write(low),
-            (None, Some(low), Some(value), Some(high)) => {
-                format!("{} ({} to {})", write(value), write(low), write(high))
-            }
-            (None, Some(low), _, Some(high)) => format!("{} to {}", write(low), write(high)),
-            (None, Some(low), _, None) => format!("at least {}", write(low)),
-            (None, None, _, Some(high)) => format!("at most {}", write(high)),
-            (None, None, ..) => "unknown".to_owned(),
-        }
-    }
-
-    fn check(&self, name: String, limit: String, verdict: CheckVerdict) -> Check {
-        let is_open = verdict == CheckVerdict::Inconclusive;
-        Check {
-            name,
-            verdict,
-            limit,
-            observed: self.in_words(),
-            why: match (verdict, &self.beyond) {
-                (CheckVerdict::Fail, Some(beyond)) => beyond.clone(),
-                (CheckVerdict::Inconclusive, _) if self.basis.is_empty() => {
-                    "the limit lies between the bounds".to_owned()
-                }
-                _ => self.basis.clone(),
-            },
-            settle: if is_open { self.settle.clone() } else { String::new() },
-            figure: Some(self.figure),
-        }
+    fn check(&self, key: String, limit: f64, side: Side, verdict: CheckVerdict) -> Check {
+        let measured = self.clone();
+        let evidence = Evidence::Limit { measured, limit, side, by_default: false };
+        Check::new(CheckName::Limit(key), verdict, evidence)
     }
 
     /// Checks the figure: passes if it is surely at least `min`, fails if it is surely below.
-    pub(super) fn at_least(&self, name: &str, min: f64) -> Check {
-        let Figure { low, high, unit, .. } = self.figure;
+    pub(super) fn at_least(&self, key: &str, min: f64) -> Check {
+        let Figure { low, high, .. } = self.figure;
         let verdict = match (low, high) {
             (Some(low), _) if low >= min => CheckVerdict::Pass,
             (_, Some(high)) if high < min => CheckVerdict::Fail,
             _ => CheckVerdict::Inconclusive,
         };
-        self.check(format!("{name}.min"), format!("at least {}", unit.limit(min)), verdict)
+        self.check(format!("{key}.min"), min, Side::Min, verdict)
     }
 
     /// Checks the figure: passes if it is surely at most `max`, fails if it is surely above.
-    pub(super) fn at_most(&self, name: &str, max: f64) -> Check {
-        let Figure { low, high, unit, .. } = self.figure;
+    pub(super) fn at_most(&self, key: &str, max: f64) -> Check {
+        let Figure { low, high, .. } = self.figure;
         let verdict = match (low, high) {
             (_, Some(high)) if high <= max => CheckVerdict::Pass,
             (Some(low), _) if low > max => CheckVerdict::Fail,
             _ => CheckVerdict::Inconclusive,
         };
-        self.check(format!("{name}.max"), format!("at most {}", unit.limit(max)), verdict)
+        self.check(format!("{key}.max"), max, Side::Max, verdict)
     }
 
     /// Checks both bounds.
-    pub(super) fn within(&self, name: &str, bounds: Bounds<f64>) -> Vec<Check> {
-        let min = bounds.min.map(|min| self.at_least(name, min));
-        min.into_iter().chain(bounds.max.map(|max| self.at_most(name, max))).collect()
+    pub(super) fn within(&self, key: &str, bounds: Bounds<f64>) -> Vec<Check> {
+        let min = bounds.min.map(|min| self.at_least(key, min));
+        min.into_iter().chain(bounds.max.map(|max| self.at_most(key, max))).collect()
     }
 }
 
@@ -178,7 +119,7 @@ fn outermost(all: &[Measured], low: Option<f64>, high: Option<f64>) -> Option<Me
     let of = Measured::between(all.first()?.figure.unit, low, None, high);
     let open = all.iter().find(|m| !m.is_exact());
     Some(match open {
-        Some(open) => of.because(&*open.basis).settled_by(&*open.settle),
+        Some(open) => of.because(open.basis.clone()),
         None => of,
     })
 }
@@ -209,17 +150,16 @@ mod tests {
     #[test]
     fn unknown_value_leaves_limit_inconclusive() {
         let known = |v| Measured::exactly(Unit::Seconds, v);
-        let unknown = || Measured::unknown(Unit::Seconds, "nobody saw it", "look");
+        let unknown = || Measured::unknown(Unit::Seconds, Basis::NoEnd);
         let judge = |all: &[Measured], max| {
             each_within("x", Bounds { max: Some(max), ..Bounds::default() }, all, unknown)[0].clone()
         };
         assert_eq!(judge(&[known(1.0), known(2.0)], 2.0).verdict, Pass);
         assert_eq!(judge(&[known(1.0), unknown()], 0.5).verdict, Fail);
         let open = judge(&[known(1.0), unknown()], 2.0);
-        assert_eq!(
-            (open.verdict, open.why.as_str(), open.settle.as_str()),
-            (Inconclusive, "nobody saw it", "look")
-        );
+        assert_eq!(open.verdict, Inconclusive);
+        let Evidence::Limit { measured, .. } = open.evidence else { panic!("{open:?}") };
+        assert_eq!(measured.basis, Basis::NoEnd);
         assert_eq!(judge(&[], 2.0).verdict, Inconclusive);
     }
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::basis::Basis;
+
 /// Figures by key, such as `latency.p99`. Causes and outcomes that no request had may be absent.
 pub(super) type Keyed = BTreeMap<String, Known>;
 
@@ -13,13 +15,9 @@ pub(super) type Keyed = BTreeMap<String, Known>;
 pub enum Known {
     /// Its upper bound: a number, a share from 0 to 1, seconds, or milliseconds of a latency.
     Value(f64),
-    /// It has no upper bound, or nothing of the kind was measured.
-    Unknown {
-        /// Reason why it is unknown.
-        why: String,
-        /// Way to settle it.
-        settle: String,
-    },
+    /// It has no upper bound, or nothing of the kind was measured. Files have only known figures.
+    #[serde(skip)]
+    Unbounded(Basis),
 }
 
 /// The figures of a run.

@@ -2,14 +2,15 @@
 
 use std::borrow::Cow;
 
-use super::figure::{Measured, largest};
+use super::figure::largest;
 use super::known::{Figures, Keyed, Known, OfTarget};
 use super::requests::{Requests, no_termination};
 use super::windows::{Windows, no_window};
 use super::{planned, times};
+use crate::model::basis::Measured;
+use crate::model::check::{Check, CheckName, Evidence};
 use rolldrop_explain::model::{
-    Check, CheckVerdict, Latencies, LossGroup, RequestCounts, RunResult, TargetResult, TerminationRequests,
-    Unit,
+    CheckVerdict, Latencies, LossGroup, RequestCounts, RunResult, TargetResult, TerminationRequests, Unit,
 };
 use rolldrop_record::Cause;
 use rolldrop_record::expect::{Expect, LatencyFigure, Part as Named, WindowLimits};
@@ -186,13 +187,14 @@ fn of_part(result: &RunResult, named: &Named, expect: &Expect) -> Vec<Check> {
     let known = known(result);
     let meant = meant(named, &known, |target| (&target.name, &target.consumer));
     if meant.is_empty() {
-        return vec![unknown(&key, named, &known)];
+        return vec![unknown(key, named, &known)];
     }
     let is_one = meant.len() == 1;
     let of = |target: &&TargetResult| {
         let prefix = if is_one { key.clone() } else { format!("{key}.{}", target.name) };
         let checks = Part::of_target(result, target).checks(expect);
-        let named = |check: Check| Check { name: format!("{prefix}.{}", check.name), ..check };
+        let named =
+            |check: Check| Check { name: CheckName::Limit(format!("{prefix}.{}", check.name)), ..check };
         checks.into_iter().map(named).collect::<Vec<_>>()
     };
     meant.iter().flat_map(of).collect()
@@ -215,11 +217,12 @@ fn known(result: &RunResult) -> Cow<'_, [TargetResult]> {
     Cow::Owned(only.into_iter().collect())
 }
 
-fn unknown(name: &str, named: &Named, known: &[TargetResult]) -> Check {
-    let (what, names): (_, Vec<&str>) = match named {
-        Named::Consumer(_) => ("consumer", known.iter().flat_map(|t| [&*t.consumer, &*t.name]).collect()),
-        Named::Target(_) => ("target", known.iter().map(|t| &*t.name).collect()),
+fn unknown(key: String, part: &Named, known: &[TargetResult]) -> Check {
+    let names: Vec<&str> = match part {
+        Named::Consumer(_) => known.iter().flat_map(|t| [&*t.consumer, &*t.name]).collect(),
+        Named::Target(_) => known.iter().map(|t| &*t.name).collect(),
     };
-    let why = format!("the run has no such {what}; use one of {}", names.join(", "));
-    Check::plain(name, CheckVerdict::Inconclusive, "to be measured", "unknown", why)
+    let known = names.into_iter().map(str::to_owned).collect();
+    let evidence = Evidence::UnknownPart { part: part.clone(), known };
+    Check::new(CheckName::Limit(key), CheckVerdict::Inconclusive, evidence)
 }

@@ -5,12 +5,12 @@
 //! which is taken to be no less than the least and no more than the most that was seen. From 24 of them on, if five or
 //! more lost something, Student's t bounds their mean. What no termination explains is taken as it was observed.
 
-use super::figure::{Measured, each_within};
+use super::figure::each_within;
+use crate::model::basis::{Basis, LossUnits, Measured, PodFact};
+use crate::model::check::{Check, Evidence};
 use rolldrop_explain::math::stats;
-use rolldrop_explain::model::figures::{count, counted, either, len, percent};
-use rolldrop_explain::model::{
-    Bounded, Check, CheckVerdict, LossGroup, RequestCounts, TerminationRequests, Unit,
-};
+use rolldrop_explain::model::figures::len;
+use rolldrop_explain::model::{Bounded, CheckVerdict, LossGroup, RequestCounts, TerminationRequests, Unit};
 use rolldrop_record::expect::{Amount, Bounds, Expect, Limits};
 use rolldrop_record::{Cause, Outcome};
 
@@ -43,15 +43,17 @@ impl Requests<'_> {
             checks.extend(limits.per_group.iter().flat_map(|bounds| self.per_group(*bounds)));
         }
         if let Some(limits) = &expect.app_errors {
-            checks.extend(self.observed("appErrors", limits.total(), self.counts.app_errors));
+            let errors = self.counts.app_errors;
+            checks.extend(self.observed("appErrors", limits.total(), errors, &Basis::Observed));
             let while_ending = limits.while_ending.iter();
             checks.extend(while_ending.flat_map(|bounds| self.errors_while_ending(*bounds)));
         }
         if let Some(limits) = &expect.requests {
             let ok = limits.ok.iter();
             checks.extend(ok.flat_map(|b| self.ok_outside().within("requests.ok", b.map(|share| share.0))));
-            let not_sent = limits.not_sent.iter();
-            checks.extend(not_sent.flat_map(|b| self.observed("requests.notSent", *b, self.counts.not_sent)));
+            let (bounds, not_sent) = (limits.not_sent.iter(), self.counts.not_sent);
+            let check = |b| self.observed("requests.notSent", b, not_sent, &Basis::Observed);
+            checks.extend(bounds.copied().flat_map(check));
         }
         for (cause, bounds) in &expect.causes {
             checks.extend(self.cause(&format!("causes.{cause}"), *cause, *bounds));
@@ -68,10 +70,11 @@ impl Requests<'_> {
         let of = |outcome| self.counts.by_outcome.get(&outcome).copied().unwrap_or(0);
         let unprocessed = of(Outcome::H2Goaway) + of(Outcome::H2RefusedStream);
         let lost = Measured::count(self.counts.lost().saturating_sub(unprocessed));
-        let basis = (unprocessed > 0).then(|| {
-            format!("without {} that the server said it had not processed", counted(unprocessed, "request"))
-        });
-        lost.because(basis.unwrap_or_default()).at_most("dropped", 0.0)
+        let lost = match unprocessed {
+            0 => lost,
+            _ => lost.because(Basis::WithoutUnprocessed(unprocessed)),
+        };
+        lost.at_most("dropped", 0.0)
     }
 
     /// Checks the requests that were dropped for one cause.
@@ -82,16 +85,9 @@ impl Requests<'_> {
 
     /// Checks the answers of 5xx by pods that were ending.
     fn errors_while_ending(&self, bounds: Bounds<Amount>) -> Vec<Check> {
-        let name = "appErrors.whileEnding";
         let (errors, all) = (self.errors_of_ends(), self.counts.app_errors_while_ending);
-        let checks = self.observed(name, bounds, errors);
-        let explain = |check: Check| match errors == all {
-            true => check,
-            false => {
-                Check { why: format!("{}, no more than in the steady part of the run", count(all)), ..check }
-            }
-        };
-        checks.into_iter().map(explain).collect()
+        let basis = if errors == all { Basis::Observed } else { Basis::AsInSteadyPart(all) };
+        self.observed("appErrors.whileEnding", bounds, errors, &basis)
     }
 
     /// Returns the number of these answers; 0 if the app answers as many while no pod ends.
@@ -116,25 +112,30 @@ impl Requests<'_> {
     }
 
     /// Checks a number that terminations do not explain: a share is as it was observed.
-    fn observed(&self, name: &str, bounds: Bounds<Amount>, observed: u64) -> Vec<Check> {
+    fn observed(&self, name: &str, bounds: Bounds<Amount>, observed: u64, basis: &Basis) -> Vec<Check> {
         let sent = self.counts.total.max(1) as f64;
-        amount(name, bounds, observed, |_| Measured::count(observed).into_share_of(sent))
+        let mut checks = amount(name, bounds, observed, |_| Measured::count(observed).into_share_of(sent));
+        for check in &mut checks {
+            if let Evidence::Limit { measured, .. } = &mut check.evidence {
+                measured.basis = basis.clone();
+            }
+        }
+        checks
     }
 
     /// Adds to a check that passes because nothing was lost: the faults that this many terminations would show.
-    fn with_power(&self, check: Check) -> Check {
-        let n = len(self.units(|_| 0).len());
-        if n == 0 || self.counts.lost() > 0 || !check.why.is_empty() {
-            return check;
+    fn with_power(&self, mut check: Check) -> Check {
+        let units = self.loss_units();
+        if let Evidence::Limit { measured, .. } = &mut check.evidence
+            && units.number > 0
+            && self.counts.lost() == 0
+            && measured.basis == Basis::Observed
+        {
+            let confidence = self.confidence;
+            let share = stats::share_upper(0, units.number, confidence);
+            measured.basis = Basis::Power { share, confidence, units };
         }
-        let share = stats::share_upper(0, n, self.confidence);
-        let why = format!(
-            "a fault that loses requests in {:.1} % of the terminations, or in more, shows in {} of the runs with {}",
-            share * 100.0,
-            percent(self.confidence),
-            self.units_in_words()
-        );
-        Check { why, ..check }
+        check
     }
 
     /// Returns the part of each group, and of each termination that is in none.
@@ -144,20 +145,17 @@ impl Requests<'_> {
         self.groups.iter().map(of).chain(std::iter::repeat_n(0, alone)).collect()
     }
 
-    /// Describes the terminations, counting those that share losses once.
-    fn units_in_words(&self) -> String {
+    /// Counts the terminations, those that share losses once.
+    fn loss_units(&self) -> LossUnits {
         let n = self.units(|_| 0).len();
-        if n == self.terminations.len() {
-            return counted(len(n), "termination");
-        }
-        format!("{} {}", count(len(n)), either(len(n), "group of terminations", "groups of terminations"))
+        LossUnits { number: len(n), are_groups: n != self.terminations.len() }
     }
 
     /// Bounds the share of all scheduled requests that `of` counts in each group of terminations.
     fn share(&self, observed: u64, of: impl Fn(&LossGroup) -> u64, limit: f64) -> Measured {
         let scheduled = self.counts.total;
         if scheduled == 0 {
-            return Measured::unknown(Unit::Share, "no request was scheduled", "send a load");
+            return Measured::unknown(Unit::Share, Basis::NothingScheduled);
         }
         let units = self.units(of);
         let losses = Losses::of(&units, observed, self.confidence);
@@ -167,27 +165,22 @@ impl Requests<'_> {
         if units.is_empty() || low == high {
             return measured;
         }
-        let basis = format!(
-            "bounds at {} confidence from {}, of which {} lost requests: neighbouring requests are correlated",
-            percent(self.confidence),
-            self.units_in_words(),
-            count(losses.losing)
-        );
-        measured.because(basis).settled_by(losses.settle(&units, limit * scheduled as f64))
+        measured.because(Basis::Losses {
+            confidence: self.confidence,
+            units: self.loss_units(),
+            losing: losses.losing,
+            more: losses.more(&units, limit * scheduled as f64),
+        })
     }
 
     /// Returns the share that succeeded while no pod ended.
     pub(super) fn ok_outside(&self) -> Measured {
         let outside = self.counts.outside_terminations;
-        if outside.all() == 0 {
-            let why = "no request was sent outside terminations";
-            return Measured::unknown(Unit::Share, why, "keep the load running before the first termination");
+        let (ok, all) = (outside.ok, outside.all());
+        if all == 0 {
+            return Measured::unknown(Unit::Share, Basis::NoneOutside);
         }
-        Measured::exactly(Unit::Share, outside.ok as f64 / outside.all() as f64).because(format!(
-            "{} of {} requests outside terminations succeeded",
-            count(outside.ok),
-            count(outside.all())
-        ))
+        Measured::exactly(Unit::Share, ok as f64 / all as f64).because(Basis::Outside { ok, all })
     }
 
     /// Returns the number of requests that each termination lost.
@@ -199,8 +192,7 @@ impl Requests<'_> {
             let low = dropped.at_least.saturating_sub(at_least) as f64;
             let high = dropped.at_most.saturating_sub(at_most) as f64;
             Measured::between(Unit::Count, Some(low), None, Some(high))
-                .because(format!("pod {pod} shares lost requests with other terminations"))
-                .settled_by("name the pod of each request (sidecar or pod header), or end pods one at a time")
+                .because(Basis::Pod((*pod).to_owned(), PodFact::SharesLosses))
         };
         self.terminations.iter().map(lost).collect()
     }
@@ -211,6 +203,7 @@ impl Requests<'_> {
             let stale = group.by_cause.get(&Cause::StaleFlow).copied().unwrap_or(0);
             let pods = len(group.terminations.len()).max(1);
             Measured::between(Unit::Count, Some((group.dropped - stale).div_ceil(pods) as f64), None, None)
+                .because(Basis::GroupBeyondLimit)
         };
         let (bounds_on, each) = (bounds.map(|n| n as f64), self.each_termination());
         let mut checks = each_within("dropped.perTermination", bounds_on, &each, no_termination);
@@ -220,8 +213,7 @@ impl Requests<'_> {
             if let (Some(failed), Some(check)) = (failed, checks.last_mut())
                 && check.verdict != CheckVerdict::Fail
             {
-                let why = "a group of terminations lost more than that for each of its pods".to_owned();
-                *check = Check { why, ..failed };
+                *check = failed;
             }
         }
         checks
@@ -262,14 +254,9 @@ fn amount(name: &str, bounds: Bounds<Amount>, observed: u64, share: impl Fn(f64)
     min.into_iter().chain(bounds.max.map(|max| one(max, true))).collect()
 }
 
-/// Names the number of terminations that are still missing.
-pub(super) fn more(n: u64) -> String {
-    format!("{} more {}", count(n), either(n, "termination", "terminations"))
-}
-
 /// Returns the unknown figure of a run without terminations.
 pub(super) fn no_termination() -> Measured {
-    Measured::unknown(Unit::Count, "no termination was measured", "end pods while the load runs")
+    Measured::unknown(Unit::Count, Basis::NoTermination)
 }
 
 /// Losses by independent units.
@@ -317,18 +304,15 @@ impl Losses {
         (rest + n as f64 * low, rest + n as f64 * high)
     }
 
-    /// Returns the number of further terminations like those seen that would settle if no more than `limit` is lost, in
-    /// words.
-    fn settle(&self, units: &[u64], limit: f64) -> String {
+    /// Returns the number of further terminations like those seen that would settle if no more than `limit` is lost, if
+    /// it is known.
+    fn more(&self, units: &[u64], limit: f64) -> Option<u64> {
         let seen = len(units.len());
         let settles = |n: u64| {
             let times = n as f64 / seen as f64;
             let (low, high) = self.bounds(n, times);
             high <= limit * times || low > limit * times
         };
-        match stats::needed(seen, settles).filter(|_| self.mean.is_none()) {
-            Some(n) => format!("{} like these would settle it", more(n - seen)),
-            None => "more terminations may settle it".to_owned(),
-        }
+        stats::needed(seen, settles).filter(|_| self.mean.is_none()).map(|n| n - seen)
     }
 }

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use super::figure::{Measured, each_within, largest};
+use super::figure::{each_within, largest};
 use super::times::no_start;
-use rolldrop_explain::model::figures::counted;
-use rolldrop_explain::model::{Check, Stage, Start, StartStage, Termination, Unit};
+use crate::model::basis::{Basis, Measured, PodFact};
+use crate::model::check::Check;
+use rolldrop_explain::model::{Stage, Start, StartStage, Termination, Unit};
 use rolldrop_record::expect::{Bounds, Span};
 
 /// Returns the checks of the terminations' stages. Each counts from its own t0.
 pub(super) fn of_ends(terminations: &[Termination], limits: &BTreeMap<Stage, Bounds<Span>>) -> Vec<Check> {
-    let no_end = || Measured::unknown(Unit::Seconds, "no pod ended", "let the run end pods");
+    let no_end = || Measured::unknown(Unit::Seconds, Basis::NoEnd);
     let of = |(stage, bounds): (&Stage, &Bounds<Span>)| {
         let all = terminations.iter().map(|t| of_end(t, *stage)).collect();
         within(&format!("stages.{stage}"), *bounds, all, no_end)
@@ -23,19 +24,12 @@ pub(super) fn of_ends(terminations: &[Termination], limits: &BTreeMap<Stage, Bou
 fn of_end(termination: &Termination, stage: Stage) -> Measured {
     let Termination { pod, timeline, t0_s, t0_uncertainty_s, watch_gaps, windows, .. } = termination;
     let Some(at) = timeline.get(&stage) else {
-        let settle = match stage {
-            Stage::KillBegan | Stage::ListenerClosed | Stage::AppExited => {
-                "the recording proxy in the pod (sidecar)"
-            }
-            Stage::LastConnection => "new connections to each pod until it ends",
-            _ => "a load that goes on until the pod is gone",
-        };
         // If no new connection came after t0, none came after the windows.
         let windows = windows.iter().filter(|_| stage == Stage::LastConnection);
         let windows = windows.map(|window| Measured::between(Unit::Seconds, None, None, window.upper_s));
         let latest = largest(&windows.collect::<Vec<_>>());
         let measured = latest.unwrap_or_else(|| Measured::between(Unit::Seconds, None, None, None));
-        return measured.because(format!("pod {pod} has no {stage}")).settled_by(settle);
+        return measured.because(Basis::Pod(pod.clone(), PodFact::NoStage(stage)));
     };
     let is_watched =
         !matches!(stage, Stage::KillBegan | Stage::ListenerClosed | Stage::AppExited | Stage::LastConnection);
@@ -48,16 +42,7 @@ fn of_end(termination: &Termination, stage: Stage) -> Measured {
 pub(super) fn of_starts(starts: &[Start], limits: &BTreeMap<StartStage, Bounds<Span>>) -> Vec<Check> {
     let of_start = |start: &Start, stage: StartStage| match start.timeline.get(&stage) {
         Some(at) => Measured::exactly(Unit::Seconds, *at),
-        None => Measured::unknown(
-            Unit::Seconds,
-            format!("the new pod {} has no {stage}", start.pod),
-            match stage {
-                StartStage::FirstRequest => {
-                    "name the pod of each request (sidecar or pod header), or let the load run for longer"
-                }
-                _ => "let the load run for longer",
-            },
-        ),
+        None => Measured::unknown(Unit::Seconds, Basis::Pod(start.pod.clone(), PodFact::NoStartStage(stage))),
     };
     let of = |(stage, bounds): (&StartStage, &Bounds<Span>)| {
         let all = starts.iter().map(|start| of_start(start, *stage)).collect();
@@ -82,16 +67,14 @@ pub(super) fn exits(terminations: &[Termination], limits: &BTreeMap<u8, Bounds<u
     let of = |(code, bounds): (&u8, &Bounds<u64>)| {
         let known = terminations.iter().filter(|t| t.exit_code == Some(i32::from(*code))).count() as f64;
         let unseen = terminations.iter().filter(|t| t.exit_code.is_none());
-        let pods: Vec<&str> = unseen.map(|t| t.pod.as_str()).collect();
-        let n = pods.len();
-        let measured = Measured::between(Unit::Count, Some(known), Some(known), Some(known + n as f64));
-        let measured = match pods[..] {
-            [] => measured,
-            [pod] => measured.because(format!("the exit code of pod {pod} was not seen")),
-            _ => measured.because(format!("the exit codes of {} were not seen", counted(n as u64, "pod"))),
+        let pods: Vec<String> = unseen.map(|t| t.pod.clone()).collect();
+        let most = known + pods.len() as f64;
+        let measured = Measured::between(Unit::Count, Some(known), Some(known), Some(most));
+        let measured = match pods.is_empty() {
+            true => measured,
+            false => measured.because(Basis::UnseenExitCodes(pods)),
         };
-        let settled = measured.settled_by("a load that goes on until the pod is gone");
-        settled.within(&format!("exits.{code}"), bounds.map(|n| n as f64))
+        measured.within(&format!("exits.{code}"), bounds.map(|n| n as f64))
     };
     limits.iter().flat_map(of).collect()
 }

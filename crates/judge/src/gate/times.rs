@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::figure::{Measured, each_within};
-use rolldrop_explain::model::RunResult;
-use rolldrop_explain::model::figures::count;
+use super::figure::each_within;
+use crate::model::basis::{Basis, LatencyBasis, Measured, PodFact};
+use crate::model::check::Check;
 use rolldrop_explain::model::{
-    Check, Latencies, Mode, Percentiles, Stage, Start, StartStage, Termination, Unit,
+    Latencies, Mode, Percentiles, RunResult, Stage, Start, StartStage, Termination, Unit,
 };
 use rolldrop_record::expect::{
     Bounds, LatencyFigure, LatencyFigures, LatencyLimit, LatencyLimits, Span, StartLimits,
@@ -57,8 +57,8 @@ pub(super) fn millis(percentiles: &Percentiles, figure: LatencyFigure) -> Measur
     if percentiles.n < fewest {
         return too_few(Unit::Millis, percentiles.n, figure, fewest);
     }
-    Measured::exactly(Unit::Millis, value_ms)
-        .because(format!("{figure} of {} answered requests", count(percentiles.n)))
+    let basis = Basis::Latency(figure, LatencyBasis::Answers(percentiles.n));
+    Measured::exactly(Unit::Millis, value_ms).because(basis)
 }
 
 fn ratio(disrupted: &Percentiles, steady: &Percentiles, figure: LatencyFigure) -> Measured {
@@ -67,14 +67,12 @@ fn ratio(disrupted: &Percentiles, steady: &Percentiles, figure: LatencyFigure) -
     if n < fewest || steady_ms <= 0.0 {
         return too_few(Unit::Times, n, figure, fewest);
     }
-    Measured::exactly(Unit::Times, disrupted_ms / steady_ms).because(format!(
-        "{figure} is {disrupted_ms:.3} ms near terminations and {steady_ms:.3} ms elsewhere"
-    ))
+    let basis = Basis::Latency(figure, LatencyBasis::Ratio { disrupted_ms, steady_ms });
+    Measured::exactly(Unit::Times, disrupted_ms / steady_ms).because(basis)
 }
 
-fn too_few(unit: Unit, n: u64, figure: LatencyFigure, fewest: u64) -> Measured {
-    let why = format!("only {} such requests were answered; {figure} takes {}", count(n), count(fewest));
-    Measured::unknown(unit, why, "a longer load, or a higher rate")
+fn too_few(unit: Unit, answers: u64, figure: LatencyFigure, needed: u64) -> Measured {
+    Measured::unknown(unit, Basis::Latency(figure, LatencyBasis::Few { answers, needed }))
 }
 
 /// Checks the longest outage.
@@ -92,17 +90,13 @@ pub(super) fn first_request(starts: &[Start], limits: &StartLimits) -> Vec<Check
 pub(super) fn each_start(starts: &[Start]) -> Vec<Measured> {
     let of = |start: &Start| match start.timeline.get(&StartStage::FirstRequest) {
         Some(at_s) => Measured::exactly(Unit::Seconds, *at_s),
-        None => Measured::unknown(
-            Unit::Seconds,
-            format!("no request is known to have been answered by the new pod {}", start.pod),
-            "name the pod of each request (sidecar or pod header), or let the load run for longer",
-        ),
+        None => Measured::unknown(Unit::Seconds, Basis::Pod(start.pod.clone(), PodFact::NoFirstRequest)),
     };
     starts.iter().map(of).collect()
 }
 
 pub(super) fn no_start() -> Measured {
-    Measured::unknown(Unit::Seconds, "no pod started", "let the run replace pods")
+    Measured::unknown(Unit::Seconds, Basis::NoStart)
 }
 
 /// Checks the length of each rollout: from the first deletion of an old pod until the last was gone.
@@ -130,7 +124,7 @@ pub(super) fn each_rollout(result: &RunResult) -> Vec<Measured> {
 }
 
 pub(super) fn no_rollout() -> Measured {
-    Measured::unknown(Unit::Seconds, "no rollout was measured", "roll a workload out")
+    Measured::unknown(Unit::Seconds, Basis::NoRollout)
 }
 
 /// Returns the length of one rollout. `starting` is a pod that was not ready at the end of the run: then old pods may
@@ -142,11 +136,9 @@ fn length(pods: &[&Termination], starting: Option<&Start>) -> Measured {
     let low = last.map(|last| last - began);
     let left = pods.iter().find(|t| gone(t).is_none());
     let open = match (left, starting) {
-        (Some(left), _) => format!("pod {} was not seen to be gone", left.pod),
-        (None, Some(starting)) => format!("pod {} was not ready when the run ended", starting.pod),
+        (Some(left), _) => Basis::Pod(left.pod.clone(), PodFact::NotGone),
+        (None, Some(starting)) => Basis::Pod(starting.pod.clone(), PodFact::NotReady),
         (None, None) => return Measured::between(Unit::Seconds, low, low, low),
     };
-    Measured::between(Unit::Seconds, low, None, None)
-        .because(open)
-        .settled_by("let the load run until the rollout has ended")
+    Measured::between(Unit::Seconds, low, None, None).because(open)
 }

@@ -5,12 +5,13 @@
 
 use std::collections::BTreeSet;
 
-use super::figure::{Measured, each_within};
-use super::requests::{more, no_termination};
+use super::figure::each_within;
+use super::requests::no_termination;
+use crate::model::basis::{Basis, LongestWindow, Measured, PodFact, Whose};
+use crate::model::check::{Check, CheckName};
 use rolldrop_explain::math::stats;
-use rolldrop_explain::model::apart;
-use rolldrop_explain::model::figures::{counted, len, percent};
-use rolldrop_explain::model::{Check, LossGroup, Mode, Termination, Unit, Window};
+use rolldrop_explain::model::figures::len;
+use rolldrop_explain::model::{LossGroup, Mode, Termination, Unit, Window, apart};
 use rolldrop_record::expect::{Bounds, PreStopLimits, Span, WindowLimits};
 
 /// The windows of a run.
@@ -71,33 +72,19 @@ impl<'a> Windows<'a> {
             ))
         };
         let together = self.groups.iter().filter_map(of_group).max_by(|a, b| a.0.total_cmp(&b.0));
-        let upper = all().filter_map(|(_, window)| window.upper_s).max_by(f64::total_cmp);
-        let open = all().filter(|(_, window)| window.upper_s.is_none()).count();
-        let shown = match (lower, together) {
-            (Some((lower_s, t)), None) => Some((lower_s, format!("pod {}", t.pod))),
-            (Some((lower_s, t)), Some((of_group, _))) if lower_s >= of_group => {
-                Some((lower_s, format!("pod {}", t.pod)))
+        let upper_s = all().filter_map(|(_, window)| window.upper_s).max_by(f64::total_cmp);
+        let unbounded = all().filter(|(_, window)| window.upper_s.is_none()).count();
+        let lasted = match (lower, together) {
+            (Some((lower_s, t)), together) if together.is_none_or(|(of_group, _)| lower_s >= of_group) => {
+                Some((lower_s, Whose::Pod(t.pod.clone())))
             }
-            (_, Some((lower_s, 1))) => Some((lower_s, "a pod".to_owned())),
-            (_, Some((lower_s, pods))) => Some((lower_s, format!("one of {pods} pods"))),
-            (None, None) => None,
+            (_, together) => together.map(|(lower_s, pods)| (lower_s, Whose::OneOf(pods))),
         };
-        let low = shown.as_ref().map(|(lower_s, _)| *lower_s);
-        let still = shown.map(|(lower_s, whom)| {
-            format!("{whom} still got new connections {lower_s:.3} s after its deletion")
-        });
-        let basis = match open {
-            0 => "the longest window lies between these bounds".to_owned(),
-            _ => format!("{open} of {} without an upper bound", counted(len(all().count()), "window")),
-        };
-        let high = upper.filter(|_| open == 0);
-        Measured::between(Unit::Seconds, low, None, high)
-            .observed(
-                upper.map_or_else(|| "no upper bound".to_owned(), |upper| format!("at most {upper:.3} s")),
-            )
-            .because(basis)
-            .beyond_because(still)
-            .settled_by(MORE_CONNECTIONS)
+        let low = lasted.as_ref().map(|(lower_s, _)| *lower_s);
+        let high = upper_s.filter(|_| unbounded == 0);
+        let (windows, unbounded) = (len(all().count()), len(unbounded));
+        let basis = Basis::LongestWindow(LongestWindow { windows, unbounded, upper_s, lasted });
+        Measured::between(Unit::Seconds, low, None, high).because(basis)
     }
 
     /// Returns the windows of each mode and consumer, in blocks that ended apart.
@@ -133,7 +120,7 @@ impl<'a> Windows<'a> {
         let bounds = Bounds { min: Some(share), ..Bounds::default() };
         let mut checks = each_within("preStop", bounds, &each, no_window);
         for check in &mut checks {
-            check.name = "preStop.suffices".to_owned();
+            check.name = CheckName::Limit("preStop.suffices".to_owned());
         }
         checks
     }
@@ -147,21 +134,14 @@ impl<'a> Windows<'a> {
     pub(super) fn each_dead(&self) -> Vec<Measured> {
         let of = |t: &Termination| match t.dead_seconds {
             Some(dead_s) => Measured::exactly(Unit::Seconds, dead_s),
-            None => Measured::unknown(
-                Unit::Seconds,
-                format!("nothing shows at which rate pod {} got new connections, or what it lost", t.pod),
-                "name the pod of each request (sidecar or pod header), or end pods one at a time",
-            ),
+            None => Measured::unknown(Unit::Seconds, Basis::Pod(t.pod.clone(), PodFact::NoRate)),
         };
         self.terminations.iter().map(of).collect()
     }
 }
 
-const MORE_CONNECTIONS: &str =
-    "a higher rate of new connections narrows the bounds, and a load that goes on after the last termination";
-
 pub(super) fn no_window() -> Measured {
-    Measured::unknown(Unit::Seconds, "no window was measured", "end pods while new connections are made")
+    Measured::unknown(Unit::Seconds, Basis::NoWindow)
 }
 
 /// Returns the two bounds of a quantile; a block has the largest upper and the smallest lower bound of its windows.
@@ -183,18 +163,13 @@ fn quantile(blocks: &[Block<'_>], share: f64, confidence: Confidence) -> Measure
     };
     let low = at(lower_rank, blocks.iter().map(lower).collect());
     let high = at(upper_rank, blocks.iter().map(upper).collect());
-    let basis = format!(
-        "bounds of the {:.0}th percentile at {} confidence; {} ended separately",
-        share * 100.0,
-        percent(confidence.of_all),
-        counted(len(n), "window")
-    );
-    let wanted = stats::wilks_needed(share, confidence.each);
-    let settle = match upper_rank {
-        None => format!("{}: an upper bound needs {wanted}", more(len(wanted.saturating_sub(n)))),
-        Some(_) => MORE_CONNECTIONS.to_owned(),
+    let basis = Basis::Percentile {
+        share,
+        confidence: confidence.of_all,
+        windows: len(n),
+        needed: upper_rank.is_none().then(|| len(stats::wilks_needed(share, confidence.each))),
     };
-    Measured::between(Unit::Seconds, low, None, high).because(basis).settled_by(settle)
+    Measured::between(Unit::Seconds, low, None, high).because(basis)
 }
 
 /// Returns the share of terminations whose windows are surely shorter than their preStop sleep, and the share that may
@@ -215,22 +190,13 @@ fn covered(blocks: &[Block<'_>], share: f64, confidence: f64) -> Measured {
     let low = stats::share_lower(short, n, confidence);
     let high = stats::share_upper(n - longer, n, confidence);
     let hidden = blocks.iter().flatten().find(|(t, _)| t.pre_stop_seconds.is_none());
-    let (basis, settle) = match hidden {
-        Some((t, _)) => (
-            format!("the preStop hook of pod {} is no sleep: how long it takes is unknown", t.pod),
-            "use preStop: {sleep: {seconds: N}}".to_owned(),
-        ),
-        None => (
-            format!("the sleep outlasts {short} of {}, {longer} surely last longer", counted(n, "window")),
-            match stats::needed(n, |n| stats::share_lower(n, n, confidence) >= share) {
-                Some(wanted) if short == n && wanted > n => {
-                    format!("{} whose windows it outlasts", more(wanted - n))
-                }
-                _ => format!("more terminations, and narrower bounds: {MORE_CONNECTIONS}"),
-            },
-        ),
+    let basis = match hidden {
+        Some((t, _)) => Basis::Pod(t.pod.clone(), PodFact::HookIsNoSleep),
+        None => {
+            let needed = stats::needed(n, |n| stats::share_lower(n, n, confidence) >= share);
+            let more = needed.filter(|needed| short == n && *needed > n).map(|needed| needed - n);
+            Basis::Sleep { windows: n, outlasted: short, longer, more }
+        }
     };
-    Measured::between(Unit::Share, Some(low), Some(short as f64 / n.max(1) as f64), Some(high))
-        .because(basis)
-        .settled_by(settle)
+    Measured::between(Unit::Share, Some(low), Some(short as f64 / n.max(1) as f64), Some(high)).because(basis)
 }

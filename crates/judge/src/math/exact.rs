@@ -11,9 +11,11 @@ use statrs::function::gamma::ln_gamma;
 
 /// Number of hits, `x` of `n`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Of {
-    pub(crate) hits: u64,
-    pub(crate) n: u64,
+pub struct Of {
+    /// Number of hits.
+    pub hits: u64,
+    /// Number of all.
+    pub n: u64,
 }
 
 impl Of {

@@ -3,10 +3,12 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::model::basis::{LossUnits, PodFact};
+use crate::model::check::{CheckName, Grounds};
 use CheckVerdict::{Fail, Inconclusive, Pass};
 use rolldrop_explain::model::{
-    Aim, Check, CheckVerdict, FindingKind, FindingText, Latencies, LossGroup, OutsideCounts, Percentiles,
-    Start, StartStage, TerminationRequests, WatchGap,
+    Aim, CheckVerdict, FindingKind, FindingText, Latencies, LossGroup, OutsideCounts, Percentiles, Start,
+    StartStage, TerminationRequests, WatchGap,
 };
 
 /// Returns a run of 10,000 requests whose terminations lost these numbers of requests, and whose windows lie between
@@ -71,11 +73,13 @@ fn verdict(result: &RunResult, expect: Value) -> CheckVerdict {
 pub(super) fn only(result: &RunResult, expect: Value) -> Check {
     let mut checks = checks(result, expect);
     assert_eq!(checks.len(), 1, "{checks:?}");
-    let check = checks.remove(0);
-    let is_open = check.verdict == Inconclusive;
-    assert!(!is_open || !check.why.is_empty(), "an inconclusive check says why: {check:?}");
-    assert!(is_open || check.settle.is_empty(), "there is nothing to settle: {check:?}");
-    check
+    checks.remove(0)
+}
+
+/// Returns the verdict of the only check, and the basis of its figure.
+fn basis(result: &RunResult, expect: Value) -> (CheckVerdict, Basis) {
+    let check = only(result, expect);
+    (check.verdict, measured(&check).basis.clone())
 }
 
 #[test]
@@ -104,12 +108,14 @@ fn gate_judges_counts_as_observed() {
 
 #[test]
 fn lossless_pass_states_detectable_rate() {
-    let why = |lost: &[u64], max: u64| checks(&run(lost), json!({"dropped": {"max": max}})).remove(0).why;
-    let shown = "a fault that loses requests in 9.8 % of the terminations, or in more, shows in 95 % of the runs with \
-                 29 terminations";
-    assert_eq!(why(&[0; 29], 0), shown);
-    assert_eq!(why(&[1, 0, 0], 1), "", "something was lost");
-    assert_eq!(why(&[], 0), "", "nothing ended");
+    let basis = |lost: &[u64], max: u64| {
+        measured(&checks(&run(lost), json!({"dropped": {"max": max}}))[0]).basis.clone()
+    };
+    let Basis::Power { share, confidence, units } = basis(&[0; 29], 0) else { panic!("nothing was lost") };
+    assert!((share - 0.098).abs() < 5e-4 && (confidence - 0.95).abs() < 1e-9, "{share} {confidence}");
+    assert_eq!(units, LossUnits { number: 29, are_groups: false });
+    assert_eq!(basis(&[1, 0, 0], 1), Basis::Observed, "something was lost");
+    assert_eq!(basis(&[], 0), Basis::Observed, "nothing ended");
 }
 
 #[test]
@@ -122,9 +128,12 @@ fn shares_have_bounds_by_terminations() {
     // As many requests, of one termination: the other two show that not all lose as many.
     assert_eq!(judged(&[60, 0, 0], "0.1%"), Inconclusive);
     let open = only(&run(&[60, 0, 0]), json!({"dropped": {"max": "0.1%"}}));
-    assert_eq!(open.observed, "0.6 % (0.031 % to 1.56 %)");
-    assert!(open.why.starts_with("bounds at 95 % confidence from 3 terminations, of which 1 lost"));
-    assert!(open.settle.ends_with("like these would settle it"), "{}", open.settle);
+    let Figure { low, value, high, .. } = measured(&open).figure;
+    let in_percent = |share: Option<f64>| share.map(|share| (share * 1e5).round() / 1e3);
+    assert_eq!([low, value, high].map(in_percent), [Some(0.031), Some(0.6), Some(1.556)]);
+    let Basis::Losses { confidence, units, losing, more } = measured(&open).basis else { panic!("{open:?}") };
+    assert!((confidence - 0.95).abs() < 1e-9 && more.is_some(), "{open:?}");
+    assert_eq!((units, losing), (LossUnits { number: 3, are_groups: false }, 1));
     // Many of them: Student's t.
     let many: Vec<u64> = (0..30).map(|i| i % 3).collect();
     assert_eq!(judged(&many, "0.5%"), Pass);
@@ -154,7 +163,7 @@ fn target_limit_applies_per_node() {
     result.targets = targets;
     let judged = |result: &RunResult, name: &str| {
         let checks = checks(result, json!({"targets": {name: {"dropped": {"max": 1}}}}));
-        checks.into_iter().map(|check| (check.name, check.verdict)).collect::<Vec<_>>()
+        checks.into_iter().map(|check| (check.name.to_string(), check.verdict)).collect::<Vec<_>>()
     };
     let named = |name: &str, verdict| (name.to_owned(), verdict);
     assert_eq!(
@@ -196,8 +205,8 @@ fn window_quantile_bounds_follow_ranks() {
     assert_eq!(p90(&run(&[0; 29]), "200ms"), Pass);
     let few = run(&[0; 28]);
     assert_eq!(p90(&few, "200ms"), Inconclusive);
-    let open = only(&few, json!({"windows": {"p90": {"max": "200ms"}}}));
-    assert_eq!(open.settle, "1 more termination: an upper bound needs 29");
+    let (_, open) = basis(&few, json!({"windows": {"p90": {"max": "200ms"}}}));
+    assert!(matches!(open, Basis::Percentile { windows: 28, needed: Some(29), .. }), "{open:?}");
     assert_eq!(p90(&run(&[0; 29]), "99ms"), Fail);
     assert_eq!(p90(&run(&[0; 29]), "150ms"), Inconclusive);
     // Pods that leave the rules together are one window.
@@ -233,7 +242,8 @@ fn latency_limits_judge_own_run() {
     assert_eq!(p(&result, json!({"disrupted": {"p99.9": {"max": "1s"}}})), Inconclusive, "of 900 requests");
     result.latency_ms.disrupted = Percentiles::default();
     let unknown = only(&result, json!({"latency": {"disrupted": {"p50": {"max": "1s"}}}}));
-    assert_eq!((unknown.verdict, unknown.observed.as_str()), (Inconclusive, "unknown"));
+    let Figure { low, high, .. } = measured(&unknown).figure;
+    assert_eq!((unknown.verdict, low, high), (Inconclusive, None, None));
 }
 
 #[test]
@@ -297,7 +307,7 @@ fn every_gate_requires_measurements() {
     let any = json!({"dropped": {"max": 0}});
     let of = |result: &RunResult, expect: &Value| {
         let checks = checks(result, expect.clone()).into_iter();
-        checks.skip(1).map(|check| (check.name, check.verdict)).collect::<Vec<_>>()
+        checks.skip(1).map(|check| (check.name.to_string(), check.verdict)).collect::<Vec<_>>()
     };
     assert_eq!(of(&run(&[0]), &any), []);
     // T16: everything is a 404.
@@ -330,7 +340,7 @@ fn by_default(result: &RunResult, asked: Value) -> Vec<(String, CheckVerdict)> {
     let mut expect = json!({"limits": "default"});
     expect.as_object_mut().unwrap().extend(asked.as_object().unwrap().clone());
     let checks = checks(result, expect).into_iter().filter(|check| check.verdict != Pass);
-    checks.map(|check| (check.name, check.verdict)).collect()
+    checks.map(|check| (check.name.to_string(), check.verdict)).collect()
 }
 
 #[test]
@@ -369,27 +379,24 @@ fn own_keys_replace_default_limits() {
     });
     assert_eq!(by_default(&restarted, json!({})), failed("restarts.max"));
     assert_eq!(by_default(&restarted, json!({"restarts": {"max": 1}})), []);
-    let why = only(&restarted, json!({"restarts": {"max": 0}})).why;
-    assert_eq!(why, "container app of pod b ended");
+    let (_, found) = basis(&restarted, json!({"restarts": {"max": 0}}));
+    assert!(matches!(found, Basis::Restarted(found) if found[0].what == "container app of pod b ended"));
     assert_eq!(by_default(&run(&[]), json!({})), failed("terminations.min"), "what every gate checks");
 }
 
 #[test]
 fn worse_limit_without_baseline_is_inconclusive() {
-    let mut result = run(&[2, 3, 0]);
+    let result = run(&[2, 3, 0]);
     let check = only(&result, json!({"dropped": {"worse": "10%"}}));
-    assert_eq!(check.name, "dropped.worse");
-    assert_eq!(
-        check.in_words(),
-        "5 (limit at most 10% worse than the baseline): there is no baseline to compare with; \
-         rolldrop gate RUN --baseline RUN|FILE|FOLDER"
-    );
+    assert_eq!(check.name, CheckName::Worse("dropped".to_owned()));
+    let Evidence::Worse(worsening) = &check.evidence else { panic!("{check:?}") };
+    assert_eq!((worsening.now, &worsening.grounds), (Some(5.0), &Grounds::NoBaseline));
     // Its run counts as a baseline nevertheless, unless another check did not pass.
-    let alone = |result: &RunResult| crate::compare::verdict_alone(&result.checks);
-    result.checks = vec![check];
-    assert_eq!((gate::verdict(&result.checks), alone(&result)), (Inconclusive, Pass));
-    result.checks.extend(checks(&result, json!({"dropped": {"max": 4}})));
-    assert_eq!(alone(&result), Fail);
+    let alone = crate::compare::verdict_alone;
+    let mut all = vec![check];
+    assert_eq!((verdict_of(&all), alone(&all)), (Inconclusive, Pass));
+    all.extend(checks(&result, json!({"dropped": {"max": 4}})));
+    assert_eq!(alone(&all), Fail);
 }
 
 #[test]
@@ -417,7 +424,7 @@ fn every_gate_key_has_comparable_figure() {
     }
     let value = |result: &RunResult, key: &str| match of(result, key) {
         gate::Known::Value(value) => value,
-        gate::Known::Unknown { why, .. } => panic!("{key}: {why}"),
+        gate::Known::Unbounded(basis) => panic!("{key}: {basis:?}"),
     };
     let known = [
         ("dropped", 5.0),
@@ -447,8 +454,9 @@ fn every_gate_key_has_comparable_figure() {
     assert_eq!(verdict(&result, json!({"rollout": {"max": "22s"}})), Pass);
     // A window without an upper bound has none to compare.
     result.terminations[0].windows[0].upper_s = None;
-    let gate::Known::Unknown { why, .. } = of(&result, "windows") else { panic!("an upper bound") };
-    assert_eq!(why, "1 of 3 windows without an upper bound");
+    let open = of(&result, "windows");
+    let gate::Known::Unbounded(Basis::LongestWindow(longest)) = open else { panic!("{open:?}") };
+    assert_eq!((longest.unbounded, longest.windows), (1, 3));
 }
 
 #[test]
@@ -469,7 +477,8 @@ fn stage_limits_respect_t0_uncertainty() {
     ] {
         assert_eq!(verdict(&result, stage(bounds.clone())), wanted, "{bounds}");
     }
-    assert_eq!(only(&result, stage(json!({"max": "4s"}))).observed, "4.400 s to 4.500 s");
+    let Figure { low, high, .. } = measured(&only(&result, stage(json!({"max": "4s"})))).figure;
+    assert_eq!((low, high), (Some(4.4), Some(4.5)));
 
     // A stage that a watch showed after a gap may have been reached before.
     let gap = WatchGap { resource: "pods".into(), from_s: 13.0, to_s: 14.3, lost: false };
@@ -479,14 +488,16 @@ fn stage_limits_respect_t0_uncertainty() {
 
     // One that did not reach it, or was not seen to, leaves both sides open.
     result.terminations[0].timeline.remove(&Stage::ContainersTerminated);
-    let open = only(&result, stage(json!({"max": "10s"})));
-    assert_eq!((open.verdict, open.why.as_str()), (Inconclusive, "pod pod-0 has no containers_terminated"));
+    let no_stage = |pod: &str, stage| (Inconclusive, Basis::Pod(pod.to_owned(), PodFact::NoStage(stage)));
+    let open = basis(&result, stage(json!({"max": "10s"})));
+    assert_eq!(open, no_stage("pod-0", Stage::ContainersTerminated));
     assert_eq!(verdict(&result, stage(json!({"max": "1s"}))), Fail);
-    let sidecar = only(&result, json!({"stages": {"listener_closed": {"min": "1s"}}}));
-    assert_eq!(sidecar.settle, "the recording proxy in the pod (sidecar)");
+    let sidecar = basis(&result, json!({"stages": {"listener_closed": {"min": "1s"}}}));
+    assert_eq!(sidecar, no_stage("pod-0", Stage::ListenerClosed));
     let none =
         checks(&run(&[]), json!({"stages": {"pod_deleted": {"max": "1s"}}, "terminations": {"min": 0}}));
-    assert!(none.iter().any(|c| (c.verdict, c.why.as_str()) == (Inconclusive, "no pod ended")), "{none:?}");
+    let is_open = |check: &Check| (check.verdict, &measured(check).basis) == (Inconclusive, &Basis::NoEnd);
+    assert!(none.iter().any(is_open), "{none:?}");
 }
 
 #[test]
@@ -503,8 +514,9 @@ fn windows_bound_missing_last_connection() {
     };
     assert_eq!(verdict(&upper_s([Some(0.3), Some(0.1)]), max()), Pass);
     assert_eq!(verdict(&upper_s([Some(0.3), Some(0.5)]), max()), Inconclusive);
-    let open = only(&upper_s([Some(0.3), None]), max());
-    assert_eq!((open.verdict, open.why.as_str()), (Inconclusive, "pod pod-1 has no last_connection"));
+    let open = basis(&upper_s([Some(0.3), None]), max());
+    let fact = PodFact::NoStage(Stage::LastConnection);
+    assert_eq!(open, (Inconclusive, Basis::Pod("pod-1".to_owned(), fact)));
     let min = json!({"stages": {"last_connection": {"min": "400ms"}}});
     assert_eq!(verdict(&upper_s([Some(0.3), Some(0.1)]), min), Fail);
 }
@@ -523,9 +535,11 @@ fn start_limits_apply_by_stage() {
     assert_eq!(verdict(&result, ready(json!({"min": "3s"}))), Pass);
     assert_eq!(verdict(&result, ready(json!({"max": "3300ms"}))), Fail);
     result.starts.push(start(None));
-    assert_eq!(only(&result, ready(json!({"max": "4s"}))).why, "the new pod new has no ready");
+    let open = |result: &RunResult| basis(result, ready(json!({"max": "4s"}))).1;
+    let fact = PodFact::NoStartStage(StartStage::Ready);
+    assert_eq!(open(&result), Basis::Pod("new".to_owned(), fact));
     result.starts.clear();
-    assert_eq!(only(&result, ready(json!({"max": "4s"}))).why, "no pod started");
+    assert_eq!(open(&result), Basis::NoStart);
 }
 
 #[test]
@@ -547,7 +561,7 @@ fn unseen_exit_code_leaves_count_open() {
     }
     let unseen = set([Some(137), None, Some(0)]);
     assert_eq!(verdict(&unseen, json!({"exits": {"137": {"min": 1}}})), Pass);
-    let open = only(&unseen, json!({"exits": {"137": {"min": 2}}}));
-    assert_eq!((open.verdict, open.why.as_str()), (Inconclusive, "the exit code of pod pod-1 was not seen"));
+    let open = basis(&unseen, json!({"exits": {"137": {"min": 2}}}));
+    assert_eq!(open, (Inconclusive, Basis::UnseenExitCodes(vec!["pod-1".to_owned()])));
     assert_eq!(verdict(&unseen, json!({"exits": {"0": {"max": 1}}})), Inconclusive);
 }

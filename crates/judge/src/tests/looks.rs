@@ -26,21 +26,19 @@ fn each_look_uses_own_confidence() {
     // 0.9^n falls below the first of four errors, 1.79 %, with the 39th.
     let open = only(&looked_at(run(&[0; 29]), 1, 4), p90.clone());
     assert_eq!(open.verdict, CheckVerdict::Inconclusive);
-    assert_eq!(
-        open.in_words(),
-        "at least 0.100 s (limit at most 1 s): bounds of the 90th percentile at 98.21 % confidence; 29 windows ended \
-         separately; 10 more terminations: an upper bound needs 39"
-    );
+    let Basis::Percentile { confidence, windows, needed, .. } = measured(&open).basis else {
+        panic!("{open:?}")
+    };
+    assert!((confidence - 0.9821).abs() < 5e-5, "{confidence}");
+    assert_eq!((windows, needed), (29, Some(39)));
     assert_eq!(only(&looked_at(run(&[0; 39]), 1, 4), p90).verdict, CheckVerdict::Pass);
     let share = json!({"dropped": {"max": "0.1%"}});
-    let why = |result: &RunResult| only(result, share.clone()).why;
-    assert!(
-        why(&run(&[0, 2])).starts_with("bounds at 95 % confidence from 2 terminations"),
-        "{}",
-        why(&run(&[0, 2]))
-    );
-    let last = looked_at(run(&[0, 2]), 4, 4);
-    assert!(why(&last).starts_with("bounds at 99.14 % confidence from 2 terminations"), "{}", why(&last));
+    let confidence = |result: &RunResult| match measured(&only(result, share.clone())).basis {
+        Basis::Losses { confidence, units, .. } => (units.number, (confidence * 1e4).round()),
+        ref basis => panic!("{basis:?}"),
+    };
+    assert_eq!(confidence(&run(&[0, 2])), (2, 9500.0));
+    assert_eq!(confidence(&looked_at(run(&[0, 2]), 4, 4)), (2, 9914.0));
     // A count is judged as it was observed.
     assert_eq!(
         only(&looked_at(run(&[0, 2]), 1, 4), json!({"dropped": {"max": 2}})).verdict,

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use super::for_a_sleep;
 use rolldrop_explain::math::stats;
-use rolldrop_explain::model::figures::{counted, len};
 use rolldrop_explain::model::{Mode, RunResult, Termination, Verdict, Window, WindowBasis};
 
 /// The unit that the coverage of a run counts.
@@ -143,9 +142,22 @@ pub enum Proof {
         at_least: Option<u64>,
     },
     /// The run shows neither.
-    Unknown {
-        /// Reasons.
-        why: Vec<String>,
+    Unknown(Unproven),
+}
+
+/// Reason why a run proves nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unproven {
+    /// The run is invalid or partial, for these reasons.
+    Untrusted(Vec<String>),
+    /// No pod ended.
+    NoEnd,
+    /// Too few units were seen.
+    FewUnits {
+        /// Units that were seen.
+        seen: Units,
+        /// Number that is needed.
+        needed: usize,
     },
 }
 
@@ -153,22 +165,21 @@ pub enum Proof {
 /// parts had `before`. A run that was itself interrupted can still show that a sleep is too short.
 pub fn proof(result: &RunResult, sleep_s: u64, needed: usize, before: Option<Units>) -> Proof {
     if let Verdict::Invalid { why } = &result.verdict {
-        return Proof::Unknown { why: why.clone() };
+        return Proof::Unknown(Unproven::Untrusted(why.clone()));
     }
     if let Some((lost, at_least)) = refuted(result, sleep_s) {
         return Proof::TooShort { lost, at_least };
     }
     if let Verdict::Partial { why } = &result.verdict {
-        return Proof::Unknown { why: why.clone() };
+        return Proof::Unknown(Unproven::Untrusted(why.clone()));
     }
     if result.terminations.is_empty() {
-        return Proof::Unknown { why: vec!["no pod ended".to_owned()] };
+        return Proof::Unknown(Unproven::NoEnd);
     }
     let own = Units::of(result);
-    let units = before.map_or(own, |before| before.and(own));
-    if units.number < needed {
-        let why = format!("{} were seen, and {needed} are needed", units.in_words());
-        return Proof::Unknown { why: vec![why] };
+    let seen = before.map_or(own, |before| before.and(own));
+    if seen.number < needed {
+        return Proof::Unknown(Unproven::FewUnits { seen, needed });
     }
     Proof::Holds
 }
@@ -180,28 +191,6 @@ pub fn refuted(result: &RunResult, sleep_s: u64) -> Option<(u64, Option<u64>)> {
     let at_least = Some(Seen::of(result).least_s()).filter(|least_s| *least_s > sleep_s);
     let lost = for_a_sleep(result);
     (lost > 0 || at_least.is_some()).then_some((lost, at_least))
-}
-
-impl Unit {
-    /// Writes a number of units in words.
-    pub fn counted(self, number: usize) -> String {
-        match self {
-            Self::Ends => format!("{} that left the rules apart", counted(len(number), "end")),
-            Self::Rollouts => counted(len(number), "rollout"),
-            Self::Deletions => format!("{} one at a time", counted(len(number), "deletion")),
-        }
-    }
-}
-
-impl Units {
-    /// Describes the units in words, with the rollouts if they are not the unit.
-    pub fn in_words(self) -> String {
-        let units = self.unit.counted(self.number);
-        match self.unit {
-            Unit::Ends => format!("{units}, in {}", counted(len(self.rollouts), "rollout")),
-            Unit::Rollouts | Unit::Deletions => units,
-        }
-    }
 }
 
 #[cfg(test)]

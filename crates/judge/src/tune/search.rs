@@ -111,7 +111,7 @@ impl Search {
                 let refuted = at_least.map_or(sleep_s, |least| least - 1);
                 self.held_with = self.held_with.filter(|held| *held > refuted);
             }
-            Proof::Unknown { .. } => {}
+            Proof::Unknown(_) => {}
         }
     }
 }

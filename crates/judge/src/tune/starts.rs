@@ -5,7 +5,6 @@
 
 use super::{Rollout, Settings};
 use rolldrop_explain::math::stats;
-use rolldrop_explain::model::figures::counted;
 use rolldrop_explain::model::{RunResult, Start, StartStage};
 use rolldrop_record::Cause;
 
@@ -33,17 +32,38 @@ pub fn with_starts(result: &RunResult, set: Settings, rollout: Rollout) -> Setti
     wanted
 }
 
-/// Describes the losses at starts of a run with these settings, which its settings were to save; `None` if there were
+/// Requests that were lost at starts although the settings were to save them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostAtStart {
+    /// Cause of their loss.
+    pub cause: Cause,
+    /// Their number.
+    pub requests: u64,
+    /// Setting that was to save them.
+    pub setting: StartSetting,
+}
+
+/// A setting for the start of pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartSetting {
+    /// `initialDelaySeconds` of the readiness probe.
+    ReadinessDelay,
+    /// `minReadySeconds`.
+    MinReadySeconds,
+}
+
+/// Returns the losses at starts of a run with these settings, which its settings were to save; `None` if there were
 /// none.
-pub fn lost_at_starts(result: &RunResult, set: Settings, with: Settings) -> Option<String> {
+pub fn lost_at_starts(result: &RunResult, set: Settings, with: Settings) -> Option<LostAtStart> {
+    let is_delayed = set.readiness_delay_seconds != with.readiness_delay_seconds;
+    let is_kept = set.min_ready_seconds != with.min_ready_seconds;
     let changed = [
-        (Cause::NotReadyYet, set.readiness_delay_seconds != with.readiness_delay_seconds, "readiness delay"),
-        (Cause::NoReadyEndpoint, set.min_ready_seconds != with.min_ready_seconds, "minReadySeconds"),
+        (Cause::NotReadyYet, is_delayed, StartSetting::ReadinessDelay),
+        (Cause::NoReadyEndpoint, is_kept, StartSetting::MinReadySeconds),
     ];
-    changed.into_iter().filter(|(_, is_changed, _)| *is_changed).find_map(|(cause, _, what)| {
-        let lost = lost_to(result, cause);
-        let lost = (lost > 0).then(|| counted(lost, "request"))?;
-        Some(format!("{lost} were still lost by {} with the chosen {what}", cause.as_str()))
+    changed.into_iter().filter(|(_, is_changed, _)| *is_changed).find_map(|(cause, _, setting)| {
+        let requests = lost_to(result, cause);
+        (requests > 0).then_some(LostAtStart { cause, requests, setting })
     })
 }
 

@@ -117,13 +117,14 @@ fn choice_rejects_window_beyond_sleep() {
     let mut early = windows(&[0.2]);
     early.terminations[0].timeline.insert(Stage::ContainersTerminated, 0.4);
     let why = choose(&early, 20, WISH).unwrap_err();
-    assert!(matches!(why, Unknown::EndedEarly(why) if why.contains("ended 0.4 s after its deletion")));
-    let because = |why: &str| Err(Unknown::Because(vec![why.to_owned()]));
+    let early = EndedEarly { pod: "a".into(), ended_s: 0.4, sleep_s: 20 };
+    assert_eq!(why, Unknown::EndedEarly(early));
+    let unsupported = |why| Err(Unknown::Unsupported(why));
     let mut refused = windows(&[0.2]);
     refused.recommendation[0].refused_because = vec!["too few".into()];
-    assert_eq!(choose(&refused, 20, WISH), because("too few"));
+    assert_eq!(choose(&refused, 20, WISH), unsupported(Unsupported::Refused(vec!["too few".into()])));
     refused.recommendation.clear();
-    assert_eq!(choose(&refused, 20, WISH), because("no pod ended, so there is no window"));
+    assert_eq!(choose(&refused, 20, WISH), unsupported(Unsupported::NoEnd));
 }
 
 #[test]
@@ -139,7 +140,7 @@ fn avoidable_losses_fail_proof() {
     result.terminations[0].windows[0].lower_s = Some(6.5);
     assert_eq!(judged(&result), Proof::TooShort { lost: 2, at_least: Some(7) });
     result.verdict = Verdict::Invalid { why: vec!["it fell behind".into()] };
-    assert_eq!(judged(&result), Proof::Unknown { why: vec!["it fell behind".into()] });
+    assert_eq!(judged(&result), Proof::Unknown(Unproven::Untrusted(vec!["it fell behind".into()])));
 }
 
 #[test]
@@ -163,8 +164,9 @@ fn avoidable_loss_drops_old_remedy() {
 fn proof_needs_units_for_coverage() {
     let mut result = windows(&[0.2, 3.1]);
     result.verdict = Verdict::Valid;
-    let why = vec!["2 deletions one at a time were seen, and 29 are needed".to_owned()];
-    assert_eq!(proof(&result, 4, 29, None), Proof::Unknown { why });
+    let seen = Units { unit: Unit::Deletions, number: 2, rollouts: 0 };
+    let few = Unproven::FewUnits { seen, needed: 29 };
+    assert_eq!(proof(&result, 4, 29, None), Proof::Unknown(few));
     assert_eq!(proof(&result, 4, 2, None), Proof::Holds);
 }
 
@@ -291,7 +293,7 @@ fn proof_resumes_from_interrupted_parts() {
     assert_eq!(before, Some(Units { unit: Unit::Ends, number: 4, rollouts: 2 }));
     let rest = in_rollouts(windows(&[0.2; 4]), 2, 4);
     assert_eq!(proof(&rest, 2, 8, before), Proof::Holds);
-    assert!(matches!(proof(&rest, 2, 9, before), Proof::Unknown { .. }));
+    assert!(matches!(proof(&rest, 2, 9, before), Proof::Unknown(_)));
     let all = of(&rest).with_parts(&[&steps[0]]);
     assert_eq!((all.units, all.rollouts, all.terminations), (8, 4, 10));
     // If the rest does not know which ends were apart, rollouts count.
@@ -362,8 +364,9 @@ fn start_losses_lengthen_readiness_delay() {
     let recreated = Rollout { strategy: Strategy::Recreate, ..rolling };
     assert_eq!(super::with_starts(&result, probed, recreated).min_ready_seconds, 0, "no old pod is left");
     assert_eq!(lost_at_starts(&result, probed, probed), None, "nothing was chosen for it");
-    let still = lost_at_starts(&result, probed, wanted).unwrap();
-    assert_eq!(still, "2 requests were still lost by not_ready_yet with the chosen readiness delay");
+    let setting = StartSetting::ReadinessDelay;
+    let still = LostAtStart { cause: Cause::NotReadyYet, requests: 2, setting };
+    assert_eq!(lost_at_starts(&result, probed, wanted), Some(still));
     result.requests.by_cause.clear();
     assert_eq!(lost_at_starts(&result, probed, wanted), None);
 }

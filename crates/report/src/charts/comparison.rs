@@ -9,9 +9,10 @@ use super::frame::{self, Key, LEFT, Look, RIGHT, SMALL, WIDTH, bold};
 use super::latency::{self, Mark};
 use super::timeline::{self, Column};
 use super::{Chart, ChartError, palette};
+use crate::comparison::ComparisonText;
 use crate::format::{count, counted, len, list, millis, plain, seconds_unit};
 use rolldrop_explain::model::LatencyHistograms;
-use rolldrop_judge::compare::model::{Comparison, SideChart};
+use rolldrop_judge::model::comparison::SideChart;
 use rolldrop_record::Outcome;
 
 /// Heights of the plot of latencies with its labels, of the windows of one consumer, and of the dropped requests.
@@ -34,7 +35,7 @@ fn columns(side: &SideChart) -> Vec<Column> {
 
 /// Draws a comparison with its answer as the title.
 pub(crate) fn draw(
-    comparison: &Comparison,
+    comparison: &ComparisonText,
     title: String,
     baseline: &SideChart,
     candidate: &SideChart,

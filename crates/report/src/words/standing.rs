@@ -2,7 +2,7 @@
 
 use super::warning;
 use crate::format::{counted, len, list};
-use rolldrop_explain::model::{Check, CheckVerdict, FindingKind, RunResult};
+use rolldrop_explain::model::{CheckText, CheckVerdict, FindingKind, RunResult};
 use rolldrop_judge::standing::Standing;
 
 /// Returns the names of the checks with this verdict.
@@ -51,7 +51,7 @@ pub(in super::super) fn dropped_share(result: &RunResult) -> f64 {
 }
 
 /// Returns the checks in the order of interest to a reader: failed first, passed last.
-pub(in super::super) fn by_verdict(result: &RunResult) -> Vec<&Check> {
+pub(in super::super) fn by_verdict(result: &RunResult) -> Vec<&CheckText> {
     let rank = |verdict| match verdict {
         CheckVerdict::Fail => 0,
         CheckVerdict::Inconclusive => 1,

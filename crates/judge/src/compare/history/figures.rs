@@ -4,16 +4,14 @@ use std::collections::BTreeMap;
 use std::f64::consts::PI;
 
 use crate::compare::Sample;
-use crate::compare::latency::FEWEST_BEYOND;
-use crate::compare::model::Unit;
+use crate::model::comparison::{FEWEST_BEYOND, LatencyKind, Metric, Quantile, Unit};
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::Mode;
-use rolldrop_explain::model::figures::count;
 
 /// Fewest episodes for which their share is used: with fewer it is as rough as the count itself.
 const FEWEST_EPISODES: usize = 5;
 /// Quantiles that are judged. More of them would share the same chance of an error and tell little else.
-const QUANTILES: [(&str, f64); 2] = [("p50", 0.5), ("p99", 0.99)];
+const QUANTILES: [Quantile; 2] = [Quantile::P50, Quantile::P99];
 
 /// Scale on which runs vary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,14 +71,14 @@ impl Scale {
 /// One figure of one run.
 #[derive(Clone, Debug)]
 pub(super) struct Figure {
-    pub(super) metric: String,
+    pub(super) metric: Metric,
     pub(super) scale: Scale,
-    unit: Unit,
+    pub(super) unit: Unit,
     pub(super) value: f64,
     /// Number of terminations, requests or episodes that the value is out of.
     pub(super) exposure: f64,
     /// Quantile of all latencies that the figure is, if it is one.
-    pub(super) quantile: Option<f64>,
+    pub(super) quantile: Option<Quantile>,
 }
 
 impl Figure {
@@ -91,18 +89,11 @@ impl Figure {
             _ => self.value,
         }
     }
-
-    pub(super) fn written(&self, value: f64) -> String {
-        match self.scale {
-            Scale::Count => count(stats::index(value.round()) as u64),
-            _ => self.unit.write(value),
-        }
-    }
 }
 
 /// Returns all figures of a run that are known.
 pub(super) fn of(sample: &Sample) -> Vec<Figure> {
-    let figure = |metric: String, scale, unit, value: f64, exposure: f64| Figure {
+    let figure = |metric, scale, unit, value: f64, exposure: f64| Figure {
         metric,
         scale,
         unit,
@@ -113,35 +104,36 @@ pub(super) fn of(sample: &Sample) -> Vec<Figure> {
     let requests = sample.total as f64;
     let exposed = if sample.terminations.is_empty() { requests } else { sample.terminations.len() as f64 };
     let mut all = vec![
-        figure("dropped".into(), Scale::Count, Unit::Count, sample.dropped as f64, exposed),
-        figure("app_errors".into(), Scale::Count, Unit::Count, sample.app_errors as f64, requests),
+        figure(Metric::Dropped, Scale::Count, Unit::Count, sample.dropped as f64, exposed),
+        figure(Metric::AppErrors, Scale::Count, Unit::Count, sample.app_errors as f64, requests),
     ];
     for (mode, dropped) in episodes(sample) {
         if dropped.len() >= FEWEST_EPISODES {
             let n = dropped.len() as f64;
             let share = dropped.iter().filter(|dropped| **dropped > 0).count() as f64 / n;
-            let metric = format!("terminations.{}.with_drops", mode.as_str());
-            all.push(figure(metric, Scale::Share, Unit::Share, share, n));
+            all.push(figure(Metric::WithDrops(mode), Scale::Share, Unit::Share, share, n));
         }
     }
     for ((mode, consumer), uppers) in windows(sample) {
         let median = stats::nearest_rank(&uppers, 0.5).filter(|median| median.is_finite());
-        let metric = format!("windows_s.{}.{consumer}", mode.as_str());
+        let metric = Metric::MedianWindow { mode, consumer: consumer.to_owned() };
         all.extend(median.map(|s| figure(metric, Scale::Time, Unit::Seconds, s, uppers.len() as f64)));
     }
-    for (name, q) in QUANTILES {
-        let kind = if sample.is_closed_loop { "service" } else { "response" };
-        let ms = sample.latency.quantile_ms(name).filter(|_| {
+    let kind = if sample.is_closed_loop { LatencyKind::Service } else { LatencyKind::Response };
+    for quantile in QUANTILES {
+        let ms = sample.latency.quantile_ms(quantile).filter(|_| {
             // Half a value less is no other evidence: of 1,000 values ten lie beyond p99.
-            sample.latency.n as f64 * (1.0 - q) >= FEWEST_BEYOND - 0.5
+            sample.latency.n as f64 * (1.0 - quantile.share()) >= FEWEST_BEYOND - 0.5
         });
-        let metric = format!("latency_ms.{kind}.{name}");
-        let of = |ms| Figure { quantile: Some(q), ..figure(metric, Scale::Log, Unit::Milliseconds, ms, 1.0) };
+        let of = |ms| Figure {
+            quantile: Some(quantile),
+            ..figure(Metric::Latency(kind, quantile), Scale::Log, Unit::Milliseconds, ms, 1.0)
+        };
         all.extend(ms.map(of));
     }
     if sample.is_closed_loop && sample.duration_s > 0.0 {
         let rate = requests / sample.duration_s;
-        all.push(figure("rate".into(), Scale::Rate, Unit::PerSecond, rate, 1.0));
+        all.push(figure(Metric::Rate, Scale::Rate, Unit::PerSecond, rate, 1.0));
     }
     all
 }

@@ -11,6 +11,7 @@ use crate::compare::episodes::Episode;
 use crate::compare::sample::{self, Block, Ended, Quantiles};
 use crate::compare::tests::once_in_a_million;
 use crate::gate::Figures;
+use crate::model::comparison::{LatencyKind, Metric};
 use rolldrop_explain::model::Mode;
 
 mod recorded;
@@ -87,9 +88,22 @@ fn history(runs: i64, service: Service, rng: &mut SmallRng) -> (History, Sample)
     (History::of(earlier, &candidate, LAST, &Options::default()), candidate)
 }
 
+fn latency(quantile: Quantile) -> CheckName {
+    CheckName::Baseline(Metric::Latency(LatencyKind::Response, quantile))
+}
+
+fn prediction(check: &Check) -> &Prediction {
+    let Evidence::Predicted(prediction) = &check.evidence else { panic!("{check:?}") };
+    prediction
+}
+
 fn failed(history: &History, candidate: &Sample) -> Vec<String> {
     let checks = history.checks(candidate, &Options { tolerance: 0.0, ..Options::default() });
-    checks.into_iter().filter(|check| check.verdict == CheckVerdict::Fail).map(|check| check.name).collect()
+    checks
+        .into_iter()
+        .filter(|check| check.verdict == CheckVerdict::Fail)
+        .map(|check| check.name.to_string())
+        .collect()
 }
 
 #[test]
@@ -143,7 +157,8 @@ fn history_fails_each_worse_figure() {
     // Without the bounds of its windows, that figure is unknown.
     longer.terminations.iter_mut().flat_map(|t| t.windows_s.values_mut()).for_each(|s| *s = None);
     let checks = before.checks(&longer, &Options::default());
-    let check = checks.iter().find(|check| check.name.contains("windows_s")).unwrap();
+    let is_window = |check: &&Check| matches!(check.name, CheckName::Baseline(Metric::MedianWindow { .. }));
+    let check = checks.iter().find(is_window).unwrap();
     assert_eq!(check.verdict, CheckVerdict::Inconclusive, "{check:?}");
 }
 
@@ -154,14 +169,13 @@ fn send_lag_excuses_slow_latency() {
     slow.latency.p99_ms += 30.0;
     let p99 = |sample: &Sample| {
         let checks = before.checks(sample, &Options::default());
-        checks.into_iter().find(|check| check.name == "baseline.latency_ms.response.p99").unwrap()
+        checks.into_iter().find(|check| check.name == latency(Quantile::P99)).unwrap()
     };
     assert_eq!(p99(&slow).verdict, CheckVerdict::Fail);
     slow.lag_p99_ms = Some(31.0);
     let check = p99(&slow);
     assert_eq!(check.verdict, CheckVerdict::Inconclusive);
-    assert!(check.why.contains("sent at most 31.0 ms late, usually 0.2 ms"), "{check:?}");
-    assert_eq!(check.settle, "a run on a machine that is less busy");
+    assert_eq!(prediction(&check).doubt, Some(Doubt::Lateness { now_ms: 31.0, usual_ms: 0.2 }));
     // A lag that is too short to explain it, and one that is not known.
     for lag in [Some(15.0), None] {
         slow.lag_p99_ms = lag;
@@ -190,16 +204,15 @@ fn short_bursts_leave_quantile_inconclusive() {
     let (before, same) = history(8, STEADY, &mut rng);
     let p99 = |slow_of_20: &dyn Fn(usize) -> u64| {
         let checks = before.checks(&with_latencies(&same, slow_of_20), &Options::default());
-        checks.into_iter().find(|check| check.name == "baseline.latency_ms.response.p99").unwrap()
+        checks.into_iter().find(|check| check.name == latency(Quantile::P99)).unwrap()
     };
     // 66 of 6,000 answers in two rollouts.
     let in_two_rollouts = p99(&|i| if matches!(i, 100..=102 | 200..=202) { 11 } else { 0 });
     assert_eq!(in_two_rollouts.verdict, CheckVerdict::Inconclusive, "{in_two_rollouts:?}");
-    assert!(
-        in_two_rollouts.why.contains("1.1 % of the answers took longer than the limit"),
-        "{in_two_rollouts:?}"
-    );
-    assert_eq!(in_two_rollouts.settle, "a longer run");
+    let Some(Doubt::FewMoments { share, .. }) = prediction(&in_two_rollouts).doubt else {
+        panic!("{in_two_rollouts:?}")
+    };
+    assert!((share - 0.011).abs() < 1e-9, "{share}");
     // 1.25 % all the time.
     let all_the_time = p99(&|i| u64::from(i % 4 == 0));
     assert_eq!(all_the_time.verdict, CheckVerdict::Fail, "{all_the_time:?}");
@@ -229,11 +242,9 @@ fn history_uses_only_comparable_passes() {
     assert_eq!(names, ["run 4", "run 5", "run 6"]);
     let [check] = history.checks(&candidate, &Options::default()).try_into().unwrap();
     assert_eq!(check.verdict, CheckVerdict::Inconclusive);
-    assert_eq!(
-        check.in_words(),
-        "3 (limit at least 5 valid runs that passed): so few do not show how much runs differ; do not count: 1 did not \
-         pass, 1 invalid, 1 partial, 1 with another rate; 2 more runs"
-    );
+    let unfit = [Unfit::NotPassed, Unfit::Invalid, Unfit::Partial, Unfit::Differs(vec!["rate".to_owned()])];
+    let left_out = unfit.map(|unfit| (unfit, 1)).into();
+    assert_eq!(check.evidence, Evidence::History { used: 3, left_out });
     let last = History::of(runs, &candidate, 2, &Options::default());
     assert_eq!(last.used.len(), 2);
 }
@@ -262,9 +273,9 @@ fn slow_rot_is_told() {
     let candidate = rotting(12);
     let history = History::of(runs, &candidate, LAST, &Options::default());
     let checks = history.checks(&candidate, &Options::default());
-    let check = checks.iter().find(|check| check.name == "baseline.latency_ms.response.p50").unwrap();
+    let check = checks.iter().find(|check| check.name == latency(Quantile::P50)).unwrap();
     assert_eq!(check.verdict, CheckVerdict::Pass, "{check:?}");
-    assert!(check.why.contains("steadily worse over the last 13 runs (Mann-Kendall test"), "{check:?}");
+    assert_eq!(prediction(check).trend.map(|trend| trend.runs), Some(13));
 }
 
 #[test]
@@ -275,6 +286,6 @@ fn history_skips_invalid_and_small_runs() {
     assert_eq!(failed(&before, &invalid), Vec::<String>::new());
     let few = Sample { total: 100, ..same };
     let checks = before.checks(&few, &Options::default());
-    let check = checks.iter().find(|check| check.name == "baseline.requests").unwrap();
+    let check = checks.iter().find(|check| check.name == CheckName::Requests).unwrap();
     assert_eq!(check.verdict, CheckVerdict::Inconclusive);
 }

@@ -6,9 +6,10 @@ use rolldrop_record::{Expect, Stamp};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::compare::Sample;
 use crate::compare::history::{History, LAST};
 use crate::compare::sample::{Ended, Quantiles};
-use crate::compare::{Sample, compare};
+use crate::model::basis::Basis;
 use CheckVerdict::{Fail, Inconclusive, Pass};
 use rolldrop_explain::model::{Mode, Verdict};
 
@@ -58,9 +59,7 @@ fn options(expect: Value) -> Options {
 fn all(baseline: &[Sample], candidate: &Sample, expect: Value) -> Vec<Check> {
     let options = options(expect);
     if baseline.len() < FEWEST_RUNS {
-        return crate::compare::checks(
-            &compare(baseline, std::slice::from_ref(candidate), &options).unwrap(),
-        );
+        return crate::compare::checks(baseline, candidate, &options).unwrap();
     }
     let at = |i: usize| Stamp::from_unix_ns(i64::try_from(i).unwrap());
     let runs = baseline.iter().enumerate().map(|(i, run)| Sample { started: at(i), ..run.clone() });
@@ -71,17 +70,25 @@ fn all(baseline: &[Sample], candidate: &Sample, expect: Value) -> Vec<Check> {
 /// Returns the check of one figure.
 fn check(baseline: &[Sample], candidate: &Sample, expect: Value, name: &str) -> Check {
     let checks = all(baseline, candidate, expect);
-    checks.iter().find(|check| check.name == name).unwrap_or_else(|| panic!("{name}: {checks:?}")).clone()
+    checks
+        .iter()
+        .find(|check| check.name.to_string() == name)
+        .unwrap_or_else(|| panic!("{name}: {checks:?}"))
+        .clone()
+}
+
+fn worsening(check: &Check) -> Worsening {
+    let Evidence::Worse(worsening) = &check.evidence else { panic!("{check:?}") };
+    (**worsening).clone()
 }
 
 /// Returns the verdict on a figure that had these values in the runs of the baseline, and has the value `now`.
-fn verdict(key: &str, then: &[f64], now: f64, worse: &str) -> (CheckVerdict, String) {
+fn verdict(key: &str, then: &[f64], now: f64, worse: &str) -> (CheckVerdict, Worsening) {
     let worse: Value = worse.parse::<u64>().map_or_else(|_| worse.into(), Value::from);
     let expect = key.rsplit('.').fold(json!({"worse": worse}), |inner, name| json!({name: inner}));
     let baseline: Vec<Sample> = then.iter().map(|value| run(&[(key, *value)])).collect();
     let check = check(&baseline, &run(&[(key, now)]), expect, &format!("{key}.worse"));
-    assert!(check.verdict != Inconclusive || !check.why.is_empty() && !check.settle.is_empty(), "{check:?}");
-    (check.verdict, check.in_words())
+    (check.verdict, worsening(&check))
 }
 
 /// Returns the verdicts on these figures, one after the other.
@@ -106,11 +113,10 @@ fn history_fails_only_certain_excess() {
     assert_eq!(verdicts("latency.p99", &wild, "10%", [105.0, 200.0]), [Pass, Inconclusive]);
     let good = [0.999, 0.998, 1.0, 0.999, 0.999];
     assert_eq!(verdicts("requests.ok", &good, "1%", [0.99, 0.95]), [Pass, Fail]);
-    let (_, why) = verdict("rollout", &steady, 2.6, "10%");
-    assert!(
-        why.starts_with("2.600 s (limit 2.200 s: 10% worse than 2.000 s): runs differ: one that is "),
-        "{why}"
-    );
+    let (_, Worsening { now, limit, grounds, .. }) = verdict("rollout", &steady, 2.6, "10%");
+    let MarginLimit { allowed, usual } = limit.unwrap();
+    assert!(now == Some(2.6) && (allowed - 2.2).abs() < 1e-9 && (usual - 2.0).abs() < 1e-9, "{limit:?}");
+    assert!(matches!(grounds, Grounds::Spread { doubt: None, .. }), "{grounds:?}");
 }
 
 #[test]
@@ -144,12 +150,9 @@ fn count_limits_allow_poisson_spread() {
 
 #[test]
 fn percentage_of_zero_limits_nothing() {
-    let (pass, why) = verdict("dropped", &[0.0; 6], 2.0, "10%");
-    assert_eq!(pass, Pass, "{why}");
-    assert!(
-        why.contains("10% of 0 says nothing: after 6 runs without any the test of totals allows "),
-        "{why}"
-    );
+    let (pass, worsening) = verdict("dropped", &[0.0; 6], 2.0, "10%");
+    assert_eq!(pass, Pass, "{worsening:?}");
+    assert!(matches!(worsening.grounds, Grounds::AfterNone { runs: 6, .. }), "{worsening:?}");
     assert_eq!(verdict("dropped", &[0.0; 6], 40.0, "10%").0, Fail);
     assert_eq!(verdicts("outage", &[0.0; 6], "10%", [0.0, 0.3]), [Pass, Inconclusive]);
     assert_eq!(verdicts("outage", &[0.0; 6], "200ms", [0.1, 0.3]), [Pass, Fail]);
@@ -160,9 +163,10 @@ fn percentage_of_zero_limits_nothing() {
 
 #[test]
 fn totals_test_decides_few_runs() {
-    let (verdict_of_many, why) = verdict("dropped", &[1.0], 200.0, "10%");
-    assert_eq!(verdict_of_many, Fail, "{why}");
-    assert!(why.ends_with("1 in 1 run, then 200; test of totals"), "{why}");
+    let (verdict_of_many, worsening) = verdict("dropped", &[1.0], 200.0, "10%");
+    assert_eq!(verdict_of_many, Fail, "{worsening:?}");
+    let totals = Grounds::Totals { before: 1, runs: 1, is_share_of_nothing: false, by_chance: None };
+    assert_eq!((worsening.now, worsening.grounds), (Some(200.0), totals));
     assert_eq!(verdicts("dropped", &[60.0], "10%", [66.0, 96.0]), [Pass, Inconclusive]);
     // The allowed value is taken off before the test.
     assert_eq!(verdicts("dropped", &[0.0], "100", [96.0, 110.0, 300.0]), [Pass, Inconclusive, Fail]);
@@ -178,7 +182,8 @@ fn single_baseline_fails_only_disjoint_latency() {
     let before = [run(&[("latency.p99", 4.0), ("latency.steady.p99", 4.0)])];
     let judged = |worse: &str| {
         let check = check(&before, &slow, json!({"latency": {"p99": {"worse": worse}}}), "latency.p99.worse");
-        assert!(check.verdict != Fail || check.why.contains("do not overlap"), "{check:?}");
+        let is_apart = matches!(worsening(&check).grounds, Grounds::Apart(_));
+        assert_eq!(check.verdict == Fail, is_apart, "{check:?}");
         check.verdict
     };
     assert_eq!(["10%", "300%", "5ms", "20ms"].map(judged), [Fail, Inconclusive, Fail, Inconclusive]);
@@ -195,7 +200,7 @@ fn worse_limit_replaces_default_comparison() {
         let baseline = vec![run(&figures); runs];
         let names = |expect: Value| {
             let checks = all(&baseline, &run(&figures), expect);
-            checks.into_iter().map(|check| check.name).collect::<Vec<_>>()
+            checks.into_iter().map(|check| check.name.to_string()).collect::<Vec<_>>()
         };
         let (without, with) = (names(json!({})), names(asked.clone()));
         for name in ["baseline.dropped", "baseline.latency_ms.response.p99"] {
@@ -216,36 +221,28 @@ fn worse_limit_replaces_default_comparison() {
     busy.by_key.all.extend(causes.iter().map(|cause| (format!("causes.{cause}"), Known::Value(45.0))));
     let open = check(&[run(&[])], &busy, json!({"causes": limits}), "causes.overload.worse");
     assert_eq!(open.verdict, Inconclusive, "{open:?}");
-    assert!(
-        open.why.contains("with 5 figures tested, one such difference is expected by chance"),
-        "{open:?}"
-    );
+    let Grounds::Totals { by_chance, .. } = worsening(&open).grounds else { panic!("{open:?}") };
+    assert_eq!(by_chance, Some(5));
 }
 
 #[test]
 fn unknown_figure_makes_limit_inconclusive() {
     let expect = json!({"rollout": {"worse": "10%"}});
     let (with, mut without) = (run(&[("rollout", 9.0)]), run(&[]));
-    let none = Known::Unknown { why: "no rollout was measured".into(), settle: "roll a workload out".into() };
-    without.by_key.all.insert("rollout".into(), none);
+    without.by_key.all.insert("rollout".into(), Known::Unbounded(Basis::NoRollout));
     for runs in [1, 6] {
         let of = |run: &Sample| vec![run.clone(); runs];
         let judged = |baseline: &Sample, candidate: &Sample| {
             let check = check(&of(baseline), candidate, expect.clone(), "rollout.worse");
             assert_eq!(check.verdict, Inconclusive, "{check:?}");
-            check.in_words()
+            worsening(&check)
         };
-        let words = judged(&with, &without);
-        let why = "unknown (limit at most 10% worse than the baseline): no rollout was measured; roll a workload out";
-        assert_eq!(words, why);
-        let words = judged(&without, &with);
-        assert!(
-            words.contains(&format!(
-                "0 of {} of the baseline have this figure (a run: no rollout was",
-                super::runs(runs)
-            )),
-            "{words}"
-        );
+        let unknown = || NoFigure::Unbounded(Basis::NoRollout);
+        let Worsening { now, limit, grounds, .. } = judged(&with, &without);
+        assert_eq!((now, limit, grounds), (None, None, Grounds::Unknown(unknown())));
+        let needed = if runs == 1 { 1 } else { FEWEST_RUNS };
+        let few = Grounds::FewFigures { known: 0, runs, needed, without: Some(("a run".into(), unknown())) };
+        assert_eq!(judged(&without, &with).grounds, few);
     }
     // Nor does a run that is compared with nothing pass.
     let partial = Sample { verdict: Verdict::Partial { why: Vec::new() }, ..with.clone() };
@@ -259,8 +256,8 @@ fn targets_and_consumers_have_own_limits() {
     let figures = [("outage", 1.0), ("dropped", 4.0)];
     let names: Vec<String> = all(&vec![run(&figures); 5], &run(&figures), expect)
         .into_iter()
-        .filter(|check| is_name(&check.name) && check.verdict == Pass)
-        .map(|check| check.name)
+        .filter(|check| matches!(check.name, CheckName::Worse(_)) && check.verdict == Pass)
+        .map(|check| check.name.to_string())
         .collect();
     let of_consumer = ["web", "api"].map(|target| format!("consumers.service web.{target}.dropped.worse"));
     assert_eq!(names, [of_consumer.as_slice(), &["targets.web.outage.worse".to_owned()]].concat());

@@ -1,0 +1,258 @@
+//! Figures against limits, in words.
+
+use super::Told;
+use crate::format::{count, counted, either, len};
+use rolldrop_explain::model::figures::percent;
+use rolldrop_explain::model::{CheckVerdict, Figure, Finding, Stage, StartStage, Unit};
+use rolldrop_judge::model::basis::{Basis, LatencyBasis, LongestWindow, LossUnits, Measured, PodFact, Whose};
+use rolldrop_judge::model::check::Side;
+use rolldrop_record::expect::LatencyFigure;
+
+const MORE_CONNECTIONS: &str =
+    "a higher rate of new connections narrows the bounds, and a load that goes on after the last termination";
+const NAME_PODS: &str = "name the pod of each request (sidecar or pod header), or end pods one at a time";
+const NAME_NEW_PODS: &str =
+    "name the pod of each request (sidecar or pod header), or let the load run for longer";
+const UNTIL_GONE: &str = "a load that goes on until the pod is gone";
+
+pub(super) fn told(
+    measured: &Measured,
+    (limit, side): (f64, Side),
+    by_default: bool,
+    verdict: CheckVerdict,
+) -> Told {
+    let Measured { figure, basis } = measured;
+    let side = match side {
+        Side::Min => "at least",
+        Side::Max => "at most",
+    };
+    let mut why = match (verdict, basis) {
+        (CheckVerdict::Fail, Basis::LongestWindow(LongestWindow { lasted: Some((lower_s, whose)), .. })) => {
+            format!("{} still got new connections {lower_s:.3} s after its deletion", owner(whose))
+        }
+        (CheckVerdict::Inconclusive, Basis::Observed) => "the limit lies between the bounds".to_owned(),
+        _ => reason(basis),
+    };
+    why.push_str(match (by_default, basis) {
+        (true, Basis::Outside { .. } | Basis::NoneOutside) => {
+            "; requests: {ok: {min: SHARE}} sets another limit"
+        }
+        (true, Basis::NoneEnded | Basis::NoneEndedInWatch) => "; terminations: {min: 0} allows it",
+        _ => "",
+    });
+    let told = Told::new(format!("{side} {}", as_limit(figure.unit, limit)), observed(measured), why);
+    Told { figure: Some(*figure), ..told.settled_by(settle(basis)) }
+}
+
+/// Writes a number as observed.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count, which is whole")]
+pub(super) fn write(unit: Unit, value: f64) -> String {
+    match unit {
+        Unit::Count if value.fract() == 0.0 => count(value as u64),
+        Unit::Count => format!("{value:.1}"),
+        Unit::Share => percent(value),
+        Unit::Seconds => format!("{value:.3} s"),
+        Unit::Millis => format!("{value:.3} ms"),
+        Unit::Times => format!("{value:.2}x"),
+    }
+}
+
+/// Writes a number as a limit.
+fn as_limit(unit: Unit, value: f64) -> String {
+    match unit {
+        Unit::Count | Unit::Share => write(unit, value),
+        Unit::Seconds => format!("{value} s"),
+        Unit::Millis => format!("{value} ms"),
+        Unit::Times => format!("{value}x"),
+    }
+}
+
+fn observed(measured: &Measured) -> String {
+    let Figure { unit, low, value, high } = measured.figure;
+    let write = |value| write(unit, value);
+    match (&measured.basis, low, value, high) {
+        (Basis::LongestWindow(LongestWindow { upper_s, .. }), ..) => {
+            upper_s.map_or_else(|| "no upper bound".to_owned(), |upper_s| format!("at most {upper_s:.3} s"))
+        }
+        (Basis::NoneEndedInWatch, ..) => "0".to_owned(),
+        (_, Some(low), _, Some(high)) if low == high => write(low),
+        (_, Some(low), Some(value), Some(high)) => {
+            format!("{} ({} to {})", write(value), write(low), write(high))
+        }
+        (_, Some(low), _, Some(high)) => format!("{} to {}", write(low), write(high)),
+        (_, Some(low), _, None) => format!("at least {}", write(low)),
+        (_, None, _, Some(high)) => format!("at most {}", write(high)),
+        (_, None, ..) => "unknown".to_owned(),
+    }
+}
+
+/// Describes what the bounds of a figure rest on, or why it is unknown; empty for a plain observation.
+pub(super) fn reason(basis: &Basis) -> String {
+    match basis {
+        Basis::Observed => String::new(),
+        Basis::NothingSent => "nothing was sent, so nothing was measured".to_owned(),
+        Basis::NothingScheduled => "no request was scheduled".to_owned(),
+        Basis::NoneEnded => "the run was to end pods, and none ended".to_owned(),
+        Basis::NoneEndedInWatch => "no pod ended while the run watched".to_owned(),
+        Basis::NoneOutside => "no request was sent outside terminations".to_owned(),
+        Basis::GroupBeyondLimit => {
+            "a group of terminations lost more than that for each of its pods".to_owned()
+        }
+        Basis::NoTermination => "no termination was measured".to_owned(),
+        Basis::NoWindow => "no window was measured".to_owned(),
+        Basis::NoEnd => "no pod ended".to_owned(),
+        Basis::NoStart => "no pod started".to_owned(),
+        Basis::NoRollout => "no rollout was measured".to_owned(),
+        Basis::WithoutUnprocessed(n) => {
+            format!("without {} that the server said it had not processed", counted(*n, "request"))
+        }
+        Basis::Power { share, confidence, units } => format!(
+            "a fault that loses requests in {:.1} % of the terminations, or in more, shows in {} of the runs with {}",
+            share * 100.0,
+            percent(*confidence),
+            in_words(*units)
+        ),
+        Basis::AsInSteadyPart(n) => format!("{}, no more than in the steady part of the run", count(*n)),
+        Basis::Losses { confidence, units, losing, .. } => format!(
+            "bounds at {} confidence from {}, of which {} lost requests: neighbouring requests are correlated",
+            percent(*confidence),
+            in_words(*units),
+            count(*losing)
+        ),
+        Basis::Outside { ok, all } => {
+            format!("{} of {} requests outside terminations succeeded", count(*ok), count(*all))
+        }
+        Basis::LongestWindow(LongestWindow { unbounded: 0, .. }) => {
+            "the longest window lies between these bounds".to_owned()
+        }
+        Basis::LongestWindow(LongestWindow { windows, unbounded, .. }) => {
+            format!("{unbounded} of {} without an upper bound", counted(*windows, "window"))
+        }
+        Basis::Percentile { share, confidence, windows, .. } => format!(
+            "bounds of the {:.0}th percentile at {} confidence; {} ended separately",
+            share * 100.0,
+            percent(*confidence),
+            counted(*windows, "window")
+        ),
+        Basis::Sleep { windows, outlasted, longer, .. } => format!(
+            "the sleep outlasts {outlasted} of {}, {longer} surely last longer",
+            counted(*windows, "window")
+        ),
+        Basis::UnseenExitCodes(pods) => match &pods[..] {
+            [pod] => format!("the exit code of pod {pod} was not seen"),
+            _ => format!("the exit codes of {} were not seen", counted(len(pods.len()), "pod")),
+        },
+        Basis::Pod(pod, fact) => of_pod(pod, *fact),
+        Basis::Latency(figure, basis) => latency(*figure, *basis),
+        Basis::Restarted(findings) => observations(findings),
+    }
+}
+
+fn of_pod(pod: &str, fact: PodFact) -> String {
+    match fact {
+        PodFact::SharesLosses => format!("pod {pod} shares lost requests with other terminations"),
+        PodFact::NoRate => {
+            format!("nothing shows at which rate pod {pod} got new connections, or what it lost")
+        }
+        PodFact::HookIsNoSleep => {
+            format!("the preStop hook of pod {pod} is no sleep: how long it takes is unknown")
+        }
+        PodFact::NoStage(stage) => format!("pod {pod} has no {stage}"),
+        PodFact::NoStartStage(stage) => format!("the new pod {pod} has no {stage}"),
+        PodFact::NoFirstRequest => {
+            format!("no request is known to have been answered by the new pod {pod}")
+        }
+        PodFact::NotGone => format!("pod {pod} was not seen to be gone"),
+        PodFact::NotReady => format!("pod {pod} was not ready when the run ended"),
+    }
+}
+
+fn latency(figure: LatencyFigure, basis: LatencyBasis) -> String {
+    match basis {
+        LatencyBasis::Answers(n) => format!("{figure} of {} answered requests", count(n)),
+        LatencyBasis::Ratio { disrupted_ms, steady_ms } => {
+            format!("{figure} is {disrupted_ms:.3} ms near terminations and {steady_ms:.3} ms elsewhere")
+        }
+        LatencyBasis::Few { answers, needed } => {
+            format!("only {} such requests were answered; {figure} takes {}", count(answers), count(needed))
+        }
+    }
+}
+
+/// Returns the observations of several findings.
+pub(super) fn observations(findings: &[Finding]) -> String {
+    findings.iter().map(|finding| finding.what.as_str()).collect::<Vec<_>>().join("; ")
+}
+
+fn in_words(units: LossUnits) -> String {
+    let LossUnits { number, are_groups } = units;
+    match are_groups {
+        false => counted(number, "termination"),
+        true => {
+            format!("{} {}", count(number), either(number, "group of terminations", "groups of terminations"))
+        }
+    }
+}
+
+fn owner(whose: &Whose) -> String {
+    match whose {
+        Whose::Pod(pod) => format!("pod {pod}"),
+        Whose::OneOf(1) => "a pod".to_owned(),
+        Whose::OneOf(pods) => format!("one of {pods} pods"),
+    }
+}
+
+/// Names the way to settle a check that is inconclusive with this basis; empty if there is none.
+pub(super) fn settle(basis: &Basis) -> String {
+    let more = |n: u64| counted(n, "more termination");
+    let way = match basis {
+        Basis::NoneEndedInWatch => "watch while pods end",
+        Basis::NothingScheduled => "send a load",
+        Basis::NoneOutside => "keep the load running before the first termination",
+        Basis::Losses { more: Some(n), .. } => return format!("{} like these would settle it", more(*n)),
+        Basis::Losses { more: None, .. } => "more terminations may settle it",
+        Basis::NoTermination => "end pods while the load runs",
+        Basis::NoWindow => "end pods while new connections are made",
+        Basis::Percentile { needed: Some(needed), windows, .. } => {
+            let more = more(needed.saturating_sub(*windows));
+            return format!("{more}: an upper bound needs {needed}");
+        }
+        Basis::LongestWindow(_) | Basis::Percentile { needed: None, .. } => MORE_CONNECTIONS,
+        Basis::Sleep { more: Some(n), .. } => return format!("{} whose windows it outlasts", more(*n)),
+        Basis::Sleep { more: None, .. } => {
+            return format!("more terminations, and narrower bounds: {MORE_CONNECTIONS}");
+        }
+        Basis::NoEnd => "let the run end pods",
+        Basis::NoStart => "let the run replace pods",
+        Basis::NoRollout => "roll a workload out",
+        Basis::UnseenExitCodes(_) => UNTIL_GONE,
+        Basis::Latency(_, LatencyBasis::Few { .. }) => "a longer load, or a higher rate",
+        Basis::Pod(_, fact) => settle_pod(*fact),
+        Basis::Observed
+        | Basis::NothingSent
+        | Basis::NoneEnded
+        | Basis::WithoutUnprocessed(_)
+        | Basis::Power { .. }
+        | Basis::AsInSteadyPart(_)
+        | Basis::Outside { .. }
+        | Basis::GroupBeyondLimit
+        | Basis::Latency(..)
+        | Basis::Restarted(_) => "",
+    };
+    way.to_owned()
+}
+
+const fn settle_pod(fact: PodFact) -> &'static str {
+    match fact {
+        PodFact::SharesLosses | PodFact::NoRate => NAME_PODS,
+        PodFact::HookIsNoSleep => "use preStop: {sleep: {seconds: N}}",
+        PodFact::NoStage(Stage::KillBegan | Stage::ListenerClosed | Stage::AppExited) => {
+            "the recording proxy in the pod (sidecar)"
+        }
+        PodFact::NoStage(Stage::LastConnection) => "new connections to each pod until it ends",
+        PodFact::NoStage(_) => UNTIL_GONE,
+        PodFact::NoFirstRequest | PodFact::NoStartStage(StartStage::FirstRequest) => NAME_NEW_PODS,
+        PodFact::NoStartStage(_) => "let the load run for longer",
+        PodFact::NotGone | PodFact::NotReady => "let the load run until the rollout has ended",
+    }
+}

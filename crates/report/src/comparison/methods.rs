@@ -1,0 +1,163 @@
+//! Figures of a comparison, and how they were judged, in words.
+
+use crate::format::count;
+use rolldrop_judge::model::comparison::{Apart, FEWEST_BEYOND, Method, Metric, Of, Row, Unit};
+use rolldrop_record::Mode;
+
+pub(super) const ONE_RUN: &str = "one run a side does not show how much runs differ from each other: give each side several runs, made in turn";
+
+/// Returns the name of a figure.
+pub(super) fn label(metric: &Metric) -> String {
+    match metric {
+        Metric::Dropped => "dropped requests".to_owned(),
+        Metric::AppErrors => "app errors".to_owned(),
+        Metric::WithDrops(mode) => format!("{} with a drop ({mode})", units(*mode)),
+        Metric::DropsEach(mode @ Mode::Isolated) => format!("drops per termination ({mode})"),
+        Metric::DropsEach(mode) => format!("drops per episode of terminations that overlap ({mode})"),
+        Metric::MeanWindow { mode, is_only: true, .. } => format!("window ({mode})"),
+        Metric::MeanWindow { mode, consumer, .. } | Metric::MedianWindow { mode, consumer } => {
+            format!("window, {consumer} ({mode})")
+        }
+        Metric::Latency(kind, quantile) => format!("{kind} time {quantile}"),
+        Metric::Rate => "requests sent".to_owned(),
+    }
+}
+
+/// Names the units that are lost together when pods end in this mode.
+const fn units(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Isolated => "terminations",
+        _ => "episodes of terminations that overlap",
+    }
+}
+
+/// Writes a value with its unit.
+pub(crate) fn write(unit: Unit, value: f64) -> String {
+    match unit {
+        Unit::Share => format!("{:.2} %", value * 100.0),
+        Unit::Count => format!("{value:.2}"),
+        Unit::Seconds => format!("{value:.3} s"),
+        Unit::Milliseconds => format!("{value:.2} ms"),
+        Unit::PerSecond => format!("{value:.1}/s"),
+    }
+}
+
+/// Describes how a row was judged, or why it is inconclusive.
+pub(crate) fn how(row: &Row) -> String {
+    let mut how = method(&row.method);
+    how.extend(row.by_chance.map(by_chance));
+    how
+}
+
+/// Adds to a row or check that it differs only alone.
+pub(crate) fn by_chance(figures: usize) -> String {
+    format!("; with {figures} figures tested, one such difference is expected by chance")
+}
+
+/// States that the answers of two sides do not overlap.
+pub(crate) fn apart(Apart { faster_ms, slower_ms }: Apart) -> String {
+    format!(
+        "the answers of the two sides do not overlap: 99 % took at most {faster_ms:.2} ms on one side and at least \
+         {slower_ms:.2} ms on the other"
+    )
+}
+
+fn method(method: &Method) -> String {
+    let requests = |[a, b]: [Of; 2]| {
+        format!("{} of {}, then {} of {}", count(a.hits), count(a.n), count(b.hits), count(b.n))
+    };
+    let hits = |[a, b]: [Of; 2]| format!("{} of {}, then {} of {}", a.hits, a.n, b.hits, b.n);
+    let over = |[a, b]: [usize; 2], block_s: f64| format!("{a} and {b} blocks of {block_s:.1} s");
+    match *method {
+        Method::Totals(sides) => format!("{}; test of totals", requests(sides)),
+        Method::ByTermination(sides) => format!("{}; judged by termination", requests(sides)),
+        Method::NoneLost { blocks, block_s, missed } => format!(
+            "neither lost any; over {}, losses in up to {:.1} % of them may have been missed",
+            over(blocks, block_s),
+            100.0 * missed
+        ),
+        Method::LostTogether { block_s, needed_s } => format!(
+            "requests were lost together for about {block_s:.1} s: at least {needed_s:.0} s a side are needed"
+        ),
+        Method::BlockPermutation { blocks, block_s } => {
+            format!("permutation test over {}", over(blocks, block_s))
+        }
+        Method::OneSideNone(sides) => format!("{}; one side has none to compare", hits(sides)),
+        Method::Fisher { hits: sides, needed } => {
+            let needed =
+                needed.map(|n| format!(" (such a difference shows with {n} a side, in four of five cases)"));
+            format!("{}; Fisher's exact test{}", hits(sides), needed.unwrap_or_default())
+        }
+        Method::EpisodePermutation { episodes: [a, b], mode } => {
+            format!("permutation test over {a} and {b} {}", units(mode))
+        }
+        Method::WindowPermutation { windows: [a, b] } => {
+            format!("mean upper bounds; permutation test over {a} and {b}")
+        }
+        Method::Unbounded { unbounded, windows } => {
+            format!("{unbounded} of {windows} windows have no upper bound")
+        }
+        Method::FewBeyond(beyond) => {
+            format!("about {beyond:.0} answers of a side lie beyond it; {FEWEST_BEYOND} are needed")
+        }
+        Method::Apart(bounds) => apart(bounds),
+        Method::OneRun => ONE_RUN.to_owned(),
+        Method::Schedule => "as the schedule says".to_owned(),
+        Method::Correlated { block_s, needed_s } => format!(
+            "requests within {block_s:.1} s are correlated: at least {needed_s:.0} s a side are needed"
+        ),
+        Method::Bootstrap { few, is_withheld } => {
+            let mut how = "block bootstrap over time".to_owned();
+            how.extend(few.map(|blocks| {
+                format!(", over only {blocks:.0} blocks: a rough interval; a longer run improves it")
+            }));
+            if is_withheld {
+                how.push_str(&format!("; these runs differ, but {ONE_RUN}"));
+            }
+            how
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rolldrop_judge::model::comparison::{LatencyKind, Quantile};
+
+    #[test]
+    fn labels_name_figures() {
+        let web = || "service web".to_owned();
+        for (metric, wanted) in [
+            (Metric::WithDrops(Mode::Isolated), "terminations with a drop (isolated)"),
+            (Metric::DropsEach(Mode::Rollout), "drops per episode of terminations that overlap (rollout)"),
+            (
+                Metric::MeanWindow { mode: Mode::Rollout, consumer: web(), is_only: false },
+                "window, service web (rollout)",
+            ),
+            (Metric::MeanWindow { mode: Mode::Rollout, consumer: web(), is_only: true }, "window (rollout)"),
+            (Metric::Latency(LatencyKind::Service, Quantile::P99_9), "service time p99.9"),
+        ] {
+            assert_eq!(label(&metric), wanted);
+        }
+    }
+
+    #[test]
+    fn methods_state_figures() {
+        let few = Method::Bootstrap { few: Some(8.4), is_withheld: true };
+        let told = "block bootstrap over time, over only 8 blocks: a rough interval; a longer run improves it; these \
+                    runs differ, but one run a side";
+        assert!(method(&few).starts_with(told), "{}", method(&few));
+        let hits = [0, 1].map(|hits| Of { hits, n: 1 });
+        assert_eq!(
+            method(&Method::Fisher { hits, needed: Some(4) }),
+            "0 of 1, then 1 of 1; Fisher's exact test (such a difference shows with 4 a side, in four of five cases)"
+        );
+        assert_eq!(method(&Method::FewBeyond(6.0)), "about 6 answers of a side lie beyond it; 10 are needed");
+        assert_eq!(
+            method(&Method::NoneLost { blocks: [30, 40], block_s: 0.1, missed: 0.095 }),
+            "neither lost any; over 30 and 40 blocks of 0.1 s, losses in up to 9.5 % of them may have been missed"
+        );
+        let apart = method(&Method::Apart(Apart { faster_ms: 1.5, slower_ms: 3.0 }));
+        assert!(apart.contains("do not overlap: 99 % took at most 1.50 ms on one side"), "{apart}");
+    }
+}

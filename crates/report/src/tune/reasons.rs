@@ -1,0 +1,86 @@
+//! Reasons of a tuning's decisions, in words.
+
+use crate::format::{counted, len};
+use rolldrop_judge::tune::{EndedEarly, LostAtStart, StartSetting, Unit, Units, Unproven, Unsupported};
+
+/// Writes a number of units in words.
+pub fn counted_units(unit: Unit, number: usize) -> String {
+    match unit {
+        Unit::Ends => format!("{} that left the rules apart", counted(len(number), "end")),
+        Unit::Rollouts => counted(len(number), "rollout"),
+        Unit::Deletions => format!("{} one at a time", counted(len(number), "deletion")),
+    }
+}
+
+/// Describes units in words, with the rollouts if they are not the unit.
+pub fn units(units: Units) -> String {
+    let counted_units = counted_units(units.unit, units.number);
+    match units.unit {
+        Unit::Ends => format!("{counted_units}, in {}", counted(len(units.rollouts), "rollout")),
+        Unit::Rollouts | Unit::Deletions => counted_units,
+    }
+}
+
+/// States that a pod did not sleep as long as it was to.
+pub fn ended_early(early: &EndedEarly) -> String {
+    let EndedEarly { pod, ended_s, sleep_s } = early;
+    format!(
+        "pod {pod} ended {ended_s:.1} s after its deletion, though it was to sleep for {sleep_s} s first: its preStop hook \
+         failed (an image may lack the program that it runs), or the app ended by itself"
+    )
+}
+
+/// States why windows support no settings, a sentence for each reason.
+pub fn unsupported(why: &Unsupported) -> Vec<String> {
+    match why {
+        Unsupported::NoEnd => vec!["no pod ended, so there is no window".to_owned()],
+        Unsupported::Refused(why) => why.clone(),
+    }
+}
+
+/// States why a run proves nothing, a sentence for each reason.
+pub fn unproven(why: &Unproven) -> Vec<String> {
+    match why {
+        Unproven::Untrusted(why) => why.clone(),
+        Unproven::NoEnd => vec!["no pod ended".to_owned()],
+        Unproven::FewUnits { seen, needed } => {
+            vec![format!("{} were seen, and {needed} are needed", units(*seen))]
+        }
+    }
+}
+
+/// States that requests were lost at starts in spite of the chosen settings.
+pub fn lost_at_start(lost: LostAtStart) -> String {
+    let setting = match lost.setting {
+        StartSetting::ReadinessDelay => "readiness delay",
+        StartSetting::MinReadySeconds => "minReadySeconds",
+    };
+    let requests = counted(lost.requests, "request");
+    format!("{requests} were still lost by {} with the chosen {setting}", lost.cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rolldrop_record::Cause;
+
+    #[test]
+    fn reasons_state_figures() {
+        let early = EndedEarly { pod: "web-1".into(), ended_s: 0.4, sleep_s: 20 };
+        let told = "pod web-1 ended 0.4 s after its deletion, though it was to sleep for 20 s first: its preStop hook failed (";
+        assert!(ended_early(&early).starts_with(told), "{}", ended_early(&early));
+        let deletions = Units { unit: Unit::Deletions, number: 2, rollouts: 0 };
+        assert_eq!(
+            unproven(&Unproven::FewUnits { seen: deletions, needed: 29 }),
+            ["2 deletions one at a time were seen, and 29 are needed"]
+        );
+        let ends = Units { unit: Unit::Ends, number: 6, rollouts: 2 };
+        assert_eq!(units(ends), "6 ends that left the rules apart, in 2 rollouts");
+        assert_eq!(unsupported(&Unsupported::NoEnd), ["no pod ended, so there is no window"]);
+        let setting = StartSetting::ReadinessDelay;
+        assert_eq!(
+            lost_at_start(LostAtStart { cause: Cause::NotReadyYet, requests: 2, setting }),
+            "2 requests were still lost by not_ready_yet with the chosen readiness delay"
+        );
+    }
+}
