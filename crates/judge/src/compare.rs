@@ -284,7 +284,7 @@ fn judge(rows: &mut [Row], limits: &mut [Limited], options: &Options) {
     }
     for limit in limits {
         if let Some(by_chance) = is_open(limit.p) {
-            limit.is_open(by_chance);
+            limit.leave_open(by_chance);
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Renders a comparison as text, JSON, Markdown and HTML. Every form has the same table.
 
-pub(crate) mod methods;
 mod written;
 
 pub(crate) use written::{ComparisonText, incomparable};

@@ -15,6 +15,7 @@ mod html;
 mod junit;
 mod lost;
 mod markdown;
+mod methods;
 mod prometheus;
 #[cfg(test)]
 mod samples;
@@ -241,8 +242,8 @@ pub fn comparison(
 ) -> Result<Vec<ReportFile>, ChartError> {
     let written = ComparisonText::of(comparison);
     let comparison = shown::values(&written);
-    let title = comparison::headline(&comparison);
-    let chart = charts::comparison::draw(&comparison, title, baseline, candidate)?;
+    let (title, sides) = (comparison::headline(&comparison), [&comparison.baseline, &comparison.candidate]);
+    let chart = charts::comparison::draw(sides, title, baseline, candidate)?;
     Ok(comparison::files(&comparison, chart))
 }
 

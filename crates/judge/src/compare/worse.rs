@@ -66,7 +66,7 @@ pub(super) struct Limited {
 impl Limited {
     /// Turns a failure into an inconclusive check. `figures` is the number of figures tested, if this one differs alone
     /// but not among them.
-    pub(super) fn is_open(&mut self, figures: Option<usize>) {
+    pub(super) fn leave_open(&mut self, figures: Option<usize>) {
         let Check { verdict, evidence, .. } = &mut self.check;
         if let (CheckVerdict::Fail, Evidence::Worse(worsening)) = (*verdict, evidence)
             && let Grounds::Totals { by_chance, .. } = &mut worsening.grounds
@@ -223,7 +223,7 @@ impl Asked<'_> {
         let is_dropped = self.limit.part.is_none() && self.limit.key == "dropped";
         let mut limited = Limited { check, p, is_dropped };
         if p.is_none() {
-            limited.is_open(None);
+            limited.leave_open(None);
         }
         limited
     }

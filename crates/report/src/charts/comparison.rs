@@ -9,10 +9,9 @@ use super::frame::{self, Key, LEFT, Look, RIGHT, SMALL, WIDTH, bold};
 use super::latency::{self, Mark};
 use super::timeline::{self, Column};
 use super::{Chart, ChartError, palette};
-use crate::comparison::ComparisonText;
 use crate::format::{count, counted, len, list, millis, plain, seconds_unit};
 use rolldrop_explain::model::LatencyHistograms;
-use rolldrop_judge::model::comparison::SideChart;
+use rolldrop_judge::model::comparison::{Side, SideChart};
 use rolldrop_record::Outcome;
 
 /// Heights of the plot of latencies with its labels, of the windows of one consumer, and of the dropped requests.
@@ -33,18 +32,14 @@ fn columns(side: &SideChart) -> Vec<Column> {
     side.dropped.iter().enumerate().map(|(i, stack)| (i as f64 * side.step_s, stack.clone())).collect()
 }
 
-/// Draws a comparison with its answer as the title.
+/// Draws a comparison of two sides, the baseline first, with its answer as the title.
 pub(crate) fn draw(
-    comparison: &ComparisonText,
+    [before, now]: [&Side; 2],
     title: String,
     baseline: &SideChart,
     candidate: &SideChart,
 ) -> Result<Chart, ChartError> {
-    let subtitle = format!(
-        "{} (now) against {} (baseline)",
-        list(&comparison.candidate.runs),
-        list(&comparison.baseline.runs)
-    );
+    let subtitle = format!("{} (now) against {} (baseline)", list(&now.runs), list(&before.runs));
     let answered = |side: &SideChart| side.latency.iter().map(|bucket| bucket.count).sum::<u64>();
     let mut legend = vec![
         Key::new(

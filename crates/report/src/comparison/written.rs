@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::methods;
+use crate::methods;
 use rolldrop_judge::compare::Incomparable;
 use rolldrop_judge::model::comparison::{Caveat, Change, Comparison, Difference, Judgement, Row, Side, Unit};
 

@@ -4,10 +4,10 @@ use crate::format::count;
 use rolldrop_judge::model::comparison::{Apart, FEWEST_BEYOND, Method, Metric, Of, Row, Unit};
 use rolldrop_record::Mode;
 
-pub(super) const ONE_RUN: &str = "one run a side does not show how much runs differ from each other: give each side several runs, made in turn";
+pub(crate) const ONE_RUN: &str = "one run a side does not show how much runs differ from each other: give each side several runs, made in turn";
 
 /// Returns the name of a figure.
-pub(super) fn label(metric: &Metric) -> String {
+pub(crate) fn label(metric: &Metric) -> String {
     match metric {
         Metric::Dropped => "dropped requests".to_owned(),
         Metric::AppErrors => "app errors".to_owned(),
