@@ -31,6 +31,12 @@ const IMPURE: &[&str] = &[
     ".await",
 ];
 
+/// Crates that return facts: `report` makes the sentences about them.
+const WITHOUT_PROSE: &[&str] = &["explain", "judge"];
+
+/// The one source of theirs that makes text of `result.json`: the causes of ends that the run did not make.
+const CAUSES_OF_ENDS: &str = "timeline/explain.rs";
+
 /// Crates whose top modules do not use each other in a circle.
 const WITHOUT_CIRCLES: &[&str] = &[
     "manifest",
@@ -245,6 +251,22 @@ fn pure_modules_name_nothing_impure() {
         let code = code(&source.text);
         for word in IMPURE {
             assert!(!code.contains(word), "{} names {word}", source.path.display());
+        }
+    }
+}
+
+#[test]
+fn fact_crates_hold_no_prose() {
+    let ours = sources().into_iter().filter(|source| WITHOUT_PROSE.contains(&source.library.as_str()));
+    for source in ours.filter(|source| !source.path.ends_with(CAUSES_OF_ENDS)) {
+        let text = code(&source.text).replace("\\\"", "").replace("'\"'", "");
+        let parts: Vec<&str> = text.split('"').collect();
+        for (before, literal) in parts.chunks(2).filter_map(|two| Some((two.first()?, two.get(1)?))) {
+            let line = before.rsplit('\n').next().unwrap_or_default();
+            let is_for_developers =
+                ["reason = ", "expect(", "debug_assert", "error("].iter().any(|mark| line.contains(mark));
+            let is_prose = literal.split_whitespace().count() > 3 && !is_for_developers;
+            assert!(!is_prose, "{}: {literal:?} belongs in crates/report", source.path.display());
         }
     }
 }
