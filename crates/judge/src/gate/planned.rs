@@ -3,7 +3,7 @@
 
 use crate::model::basis::{Basis, Measured};
 use crate::model::check::{Check, CheckName, Evidence};
-use rolldrop_explain::model::{CheckVerdict, Finding, FindingKind, RunResult};
+use rolldrop_explain::model::{CheckVerdict, FindingKind, FindingText, RunResult};
 use rolldrop_record::expect::{Bounds, Expect};
 
 /// Returns a failed check if an action of the run was not done; `None` otherwise, and if terminations need not happen
@@ -30,6 +30,6 @@ pub(super) fn restarts(result: &RunResult, bounds: Bounds<u64>) -> Vec<Check> {
 }
 
 /// Returns the findings of one kind.
-fn found(result: &RunResult, kind: FindingKind) -> Vec<Finding> {
+fn found(result: &RunResult, kind: FindingKind) -> Vec<FindingText> {
     result.findings.iter().filter(|finding| finding.kind == Some(kind)).cloned().collect()
 }

@@ -1,6 +1,6 @@
 //! Figures that a gate judges, each with the observation that its bounds rest on.
 
-use rolldrop_explain::model::{Figure, Finding, Stage, StartStage};
+use rolldrop_explain::model::{Figure, FindingText, Stage, StartStage};
 use rolldrop_record::expect::LatencyFigure;
 
 /// A figure between its bounds.
@@ -101,7 +101,7 @@ pub enum Basis {
     /// A latency statistic.
     Latency(LatencyFigure, LatencyBasis),
     /// Containers that ended without the run having asked for it.
-    Restarted(Vec<Finding>),
+    Restarted(Vec<FindingText>),
 }
 
 /// Fact about a pod that leaves a figure open.

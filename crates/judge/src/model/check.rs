@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::basis::{Basis, Measured};
 use super::comparison::{Apart, Metric, Row, Unit};
-use rolldrop_explain::model::{self, CheckVerdict, CommandResult, Finding, Verdict};
+use rolldrop_explain::model::{self, CheckVerdict, CommandResult, FindingText, Verdict};
 use rolldrop_record::expect::{Accounting, Margin, Part, Validity};
 
 /// One check of the gate.
@@ -90,7 +90,7 @@ pub enum Evidence {
     /// The end of the user's command.
     Command(CommandResult),
     /// Actions that the run did not do.
-    NotDone(Vec<Finding>),
+    NotDone(Vec<FindingText>),
     /// A part of the requests that the run does not have.
     UnknownPart {
         /// The part.

@@ -3,7 +3,7 @@
 use super::Told;
 use crate::format::{count, counted, either, len};
 use rolldrop_explain::model::figures::percent;
-use rolldrop_explain::model::{CheckVerdict, Figure, Finding, Stage, StartStage, Unit};
+use rolldrop_explain::model::{CheckVerdict, Figure, FindingText, Stage, StartStage, Unit};
 use rolldrop_judge::model::basis::{Basis, LatencyBasis, LongestWindow, LossUnits, Measured, PodFact, Whose};
 use rolldrop_judge::model::check::Side;
 use rolldrop_record::expect::LatencyFigure;
@@ -180,7 +180,7 @@ fn latency(figure: LatencyFigure, basis: LatencyBasis) -> String {
 }
 
 /// Returns the observations of several findings.
-pub(super) fn observations(findings: &[Finding]) -> String {
+pub(super) fn observations(findings: &[FindingText]) -> String {
     findings.iter().map(|finding| finding.what.as_str()).collect::<Vec<_>>().join("; ")
 }
 

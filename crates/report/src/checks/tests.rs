@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use rolldrop_explain::model::{Finding, Severity, Stage, StartStage, Unit, finding};
+use rolldrop_explain::model::{FindingText, Severity, Stage, StartStage, Unit};
 use rolldrop_judge::model::basis::{Basis, LatencyBasis, LongestWindow, LossUnits, Measured, PodFact, Whose};
 use rolldrop_judge::model::check::{
     CheckName, Doubt, Grounds, MarginLimit, NoFigure, Prediction, Side, Trend, Unfit, Worsening,
@@ -26,8 +26,9 @@ fn pod(fact: PodFact) -> Basis {
     Basis::Pod("pod-0".to_owned(), fact)
 }
 
-fn found(what: &str) -> Finding {
-    finding(Severity::Warning, what.to_owned(), "", "")
+fn found(what: &str) -> FindingText {
+    let (what, why, remedy) = (what.to_owned(), String::new(), String::new());
+    FindingText { severity: Severity::Warning, kind: None, cause: None, what, why, remedy }
 }
 
 #[test]

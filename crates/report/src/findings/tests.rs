@@ -7,9 +7,9 @@ mod told;
 
 use super::tell;
 use rolldrop_explain::Analysed;
-use rolldrop_explain::model::{FindingText, Mode, RunResult, Termination, Verdict};
+use rolldrop_explain::model::{CheckText, FindingText, Mode, RunResult, Termination, Verdict};
 use rolldrop_record::event::{Action, ActionName, Change};
-use rolldrop_record::{Cause, Event, EventKind, Outcome, Records, RequestRow};
+use rolldrop_record::{Cause, Event, EventKind, Expect, Outcome, Records, RequestRow};
 use rolldrop_simulation::*;
 
 /// Analyses the run, and puts the result into words.
@@ -18,6 +18,11 @@ fn told(records: Records) -> RunResult {
     let mut analysis = Analysed::of(records.log(), records).unwrap().analysis;
     tell(&mut analysis);
     analysis.result
+}
+
+/// Checks the run, in words.
+fn checks(result: &RunResult, expect: &Expect) -> Vec<CheckText> {
+    crate::written(&rolldrop_judge::check(result, expect))
 }
 
 /// Returns the remedy against losses by this cause.

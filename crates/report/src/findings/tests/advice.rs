@@ -158,8 +158,7 @@ fn container_kill_gets_own_explanation() {
     let result = told(records);
     assert_eq!(result.terminations, []);
     let none = Expect { restarts: Some(Bounds { max: Some(0), ..Bounds::default() }), ..Expect::default() };
-    let restarts =
-        rolldrop_judge::check(&result, &none).into_iter().find(|check| check.name == "restarts.max").unwrap();
+    let restarts = checks(&result, &none).into_iter().find(|check| check.name == "restarts.max").unwrap();
     assert_eq!(restarts.verdict, CheckVerdict::Fail);
     assert!(restarts.why.starts_with("container app of pod b ended (exit code 137)"), "{restarts:?}");
     let causes = BTreeMap::from([(Cause::KilledInFlight, 1), (Cause::RoutedToDeadPod, 20)]);
@@ -205,12 +204,12 @@ fn skipped_action_fails_gate() {
     assert_eq!(found.what, "deletePod was not done");
     let failed = |min: Option<u64>| {
         let terminations = Some(Bounds { min, ..Bounds::default() });
-        let checks = rolldrop_judge::check(&result, &Expect { terminations, ..Expect::default() });
+        let checks = checks(&result, &Expect { terminations, ..Expect::default() });
         checks.iter().any(|c| c.name == "terminations.planned" && c.verdict == CheckVerdict::Fail)
     };
     assert!(failed(Some(1)), "although as many pods ended as the scenario expects");
     assert!(!failed(Some(0)), "terminations need not happen");
-    assert!(rolldrop_judge::check(&result, &Expect::default()).is_empty(), "nothing is expected");
+    assert!(checks(&result, &Expect::default()).is_empty(), "nothing is expected");
 }
 
 #[test]
@@ -227,7 +226,7 @@ fn unsettled_rollout_fails_gate() {
     }
     records.events.sort_by_key(|event| event.at);
     let result = told(records);
-    let planned = rolldrop_judge::check(&result, &Expect::default_gate())
+    let planned = checks(&result, &Expect::default_gate())
         .into_iter()
         .find(|c| c.name == "terminations.planned")
         .unwrap();
