@@ -10,7 +10,7 @@ mod measurement;
 mod not_sent;
 mod reasons;
 
-pub(super) use advice::{rests_on, sleep_in_words};
+pub(super) use advice::{manner, rests_on, sleep_in_words};
 pub(super) use not_sent::reasons_in_words;
 pub use reasons::invalid as reason;
 

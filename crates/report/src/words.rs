@@ -11,6 +11,7 @@ pub(super) use losses::{
 };
 pub(super) use standing::{by_verdict, checks_with, dropped_share, standing, undecided};
 
+pub(super) use super::findings::manner;
 use super::findings::{reasons_in_words, rests_on, sleep_in_words};
 use super::format::{self, count, counted, either, len, percent, seconds, seconds_unit};
 use rolldrop_explain::model::{
@@ -129,18 +130,6 @@ pub(super) fn warning(result: &RunResult) -> Option<String> {
         sentences.push("They are partial, too: they cover only what was recorded.".to_owned());
     }
     Some(sentences.join(" "))
-}
-
-/// Returns the way in which pods end in a mode, to follow "pods that end".
-pub(super) const fn manner(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Isolated => "one at a time",
-        Mode::Rollout => "in a rollout",
-        Mode::ScaleDown => "by scaling down",
-        Mode::Drain => "as a node is drained",
-        Mode::NodeShutdown => "as a node shuts down",
-        Mode::Other => "in another way",
-    }
 }
 
 /// Describes an outcome in a fragment.

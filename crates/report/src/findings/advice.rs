@@ -1,11 +1,10 @@
 //! Words for a recommendation and its grounds.
 
 use super::super::format::{counted, either, len};
-use super::super::words::manner;
 use super::{causes, in_phase};
 use rolldrop_explain::MAX_COARSENESS_S;
 use rolldrop_explain::model::account::{Basis, Clock, More, Narrowing, Refusal};
-use rolldrop_explain::model::{Recommendation, WindowBasis};
+use rolldrop_explain::model::{Mode, Recommendation, WindowBasis};
 
 /// Describes the evidence of a recommendation, such as `6 terminations of 1 rollout`.
 pub(crate) fn rests_on(recommendation: &Recommendation) -> String {
@@ -13,6 +12,18 @@ pub(crate) fn rests_on(recommendation: &Recommendation) -> String {
     match recommendation.rollouts {
         Some(rollouts) => format!("{terminations} of {}", counted(len(rollouts), "rollout")),
         None => terminations,
+    }
+}
+
+/// Returns the way in which pods end in a mode, to follow "pods that end".
+pub(crate) const fn manner(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Isolated => "one at a time",
+        Mode::Rollout => "in a rollout",
+        Mode::ScaleDown => "by scaling down",
+        Mode::Drain => "as a node is drained",
+        Mode::NodeShutdown => "as a node shuts down",
+        Mode::Other => "in another way",
     }
 }
 
