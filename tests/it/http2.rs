@@ -25,7 +25,7 @@ fn scenario(path: &str) -> String {
     rate: 200
     warmup: 1s
     duration: 8s
-    connections: {{mode: mixed, share: 0.1, streams: 4}}
+    connections: {{mode: mixed, share: 0.1, maxConcurrentStreams: 4}}
     timeout: {{connect: 10s, response: 30s}}
     retry: {{times: 1}}
   disruptions: [{{at: 2s, action: deletePod, selector: app=web, count: 1, every: 1s, repeat: 1}}]

@@ -12,7 +12,7 @@ rolldrop_record::named! {
         /// No local port was free.
         NoLocalPort = "no_local_port",
         /// All streams of the allowed connections were in use.
-        MaxStreams = "max_streams",
+        MaxConcurrentStreams = "max_concurrent_streams",
         /// The values filled into its template make no valid URL or header.
         NoRequest = "no_request",
     }

@@ -137,7 +137,7 @@ impl Worker {
         let limits = http2::Limits {
             connections: task.max_connections,
             is_wanted: settings.connections.max.is_some(),
-            streams: settings.max_streams(),
+            streams: settings.max_concurrent_streams(),
             awaits: settings.http == Http::Http2,
             requests: settings.connections.max_requests.unwrap_or(u64::MAX),
             age: settings.connections.max_age,

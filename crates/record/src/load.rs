@@ -256,9 +256,9 @@ impl Load {
     }
 
     /// Returns the maximum number of requests that an HTTP/2 connection carries at a time.
-    pub fn max_streams(&self) -> usize {
+    pub fn max_concurrent_streams(&self) -> usize {
         let default = if self.pace.is_closed() { defaults::CLOSED_LOOP_STREAMS } else { defaults::STREAMS };
-        self.connections.streams.unwrap_or(default)
+        self.connections.max_concurrent_streams.unwrap_or(default)
     }
 
     /// Returns the HTTP version of the requests, unless TLS negotiates it: gRPC needs HTTP/2. With WebSocket targets,

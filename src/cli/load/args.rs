@@ -26,7 +26,7 @@ Examples:
   rolldrop load http://127.0.0.1:8080/ --stage 0-500:30s --stage 500:2m --poisson
   rolldrop load http://127.0.0.1:8080/ -r max -c 50 -n 100000
   rolldrop load http://127.0.0.1:8080/items -m POST --template --body '{\"id\": \"{{uuid}}\"}'
-  rolldrop load http://127.0.0.1:8080/ --http 2 --connections keepalive -c 4 --streams 32
+  rolldrop load http://127.0.0.1:8080/ --http 2 --connections keepalive -c 4 --max-concurrent-streams 32
   rolldrop load http://127.0.0.1:9090/ --grpc grpc.health.v1.Health/Check --body-hex 0a03776562
   rolldrop load ws://127.0.0.1:8080/ws -c 50 -r 100 --body hello
   rolldrop load --targets targets.txt -H @headers --fail-on 'dropped>0.1%' --fail-on 'p99>200ms'
@@ -101,7 +101,7 @@ pub(in super::super) struct LoadArgs {
     /// The most requests that an HTTP/2 connection carries at a time, as far as the server allows
     /// [default: 100, or 1 with --rate max]
     #[arg(long, value_name = "N", help_heading = CONNECTIONS)]
-    streams: Option<usize>,
+    max_concurrent_streams: Option<usize>,
     /// Call this gRPC method, with the body as its message
     #[arg(long, value_name = "SERVICE/METHOD", help_heading = REQUEST)]
     grpc: Option<Rpc>,
@@ -294,7 +294,7 @@ impl LoadArgs {
                 mode: connections.mode,
                 share: connections.share,
                 max: self.max_connections,
-                streams: self.streams,
+                max_concurrent_streams: self.max_concurrent_streams,
                 max_requests: self.max_requests,
                 max_age: self.max_age,
             },

@@ -109,7 +109,11 @@ impl Pool {
             self.retire_the_last(endpoint);
             return Ok(Ticket::to_open(link));
         }
-        Err(if self.kept[endpoint].is_empty() { NotSent::MaxConnections } else { NotSent::MaxStreams })
+        Err(if self.kept[endpoint].is_empty() {
+            NotSent::MaxConnections
+        } else {
+            NotSent::MaxConcurrentStreams
+        })
     }
 
     /// Returns the kept connection that takes the next request; `None` if a new one should.
@@ -217,20 +221,23 @@ mod tests {
     #[test]
     fn pool_fills_connection_before_opening_another() {
         let taken = taken(&mut pool(2, false, 2), 5, Persistence::Keep);
-        assert_eq!(taken, [Ok(0), Ok(0), Ok(1), Ok(1), Err(NotSent::MaxStreams)]);
+        assert_eq!(taken, [Ok(0), Ok(0), Ok(1), Ok(1), Err(NotSent::MaxConcurrentStreams)]);
     }
 
     #[test]
     fn pool_opens_requested_connections_before_sharing() {
         let taken = taken(&mut pool(2, true, 2), 5, Persistence::Keep);
-        assert_eq!(taken, [Ok(0), Ok(1), Ok(0), Ok(1), Err(NotSent::MaxStreams)]);
+        assert_eq!(taken, [Ok(0), Ok(1), Ok(0), Ok(1), Err(NotSent::MaxConcurrentStreams)]);
     }
 
     #[test]
     fn pending_alpn_prevents_connection_sharing() {
         let mut pool = pool(2, false, 10);
         pool.limits.awaits = false;
-        assert_eq!(taken(&mut pool, 3, Persistence::Keep), [Ok(0), Ok(1), Err(NotSent::MaxStreams)]);
+        assert_eq!(
+            taken(&mut pool, 3, Persistence::Keep),
+            [Ok(0), Ok(1), Err(NotSent::MaxConcurrentStreams)]
+        );
     }
 
     #[test]

@@ -101,7 +101,10 @@ async fn connection_fault_outcomes_match_server_log() {
 
 /// Returns a load of fresh and kept connections, on which the end of a connection ends one request.
 fn mixed_settings(server: &Server) -> Load {
-    Load { connections: Connections { streams: Some(1), ..Connections::mixed(0.3) }, ..settings(server) }
+    Load {
+        connections: Connections { max_concurrent_streams: Some(1), ..Connections::mixed(0.3) },
+        ..settings(server)
+    }
 }
 
 fn assert_connections_agree(server: &Server, scripts: &[Script], summary: &Summary, rows: &[RequestRow]) {
@@ -211,7 +214,7 @@ async fn empty_frames_keep_connection_open() {
     let server = Server::start(Habits { scripts: vec![Script::InPieces], ..Habits::default() }).await;
     let (_, rows) = run(Load {
         pace: Pace::Closed(Length::Requests(400)),
-        connections: Connections { max: Some(1), streams: Some(4), ..Connections::KEEPALIVE },
+        connections: Connections { max: Some(1), max_concurrent_streams: Some(4), ..Connections::KEEPALIVE },
         workers: 1,
         ..settings(&server)
     })
@@ -267,7 +270,7 @@ async fn stream_limit_marks_requests_not_sent() {
     let (_, rows) = run_until(settings, full, Control::abort).await;
     assert_eq!(rows.iter().filter(|row| row.stream.is_some()).count(), 6);
     let reasons: BTreeSet<_> = rows.iter().filter_map(|row| row.not_sent_reason.as_deref()).collect();
-    assert_eq!(reasons, ["max_streams"].into());
+    assert_eq!(reasons, ["max_concurrent_streams"].into());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -300,7 +303,7 @@ async fn client_retries_unprocessed_post() {
     let (summary, rows) = run(Load {
         pace: Pace::constant(100.0, Duration::from_millis(200)),
         method: "POST".into(),
-        connections: Connections { streams: Some(1), ..Connections::KEEPALIVE },
+        connections: Connections { max_concurrent_streams: Some(1), ..Connections::KEEPALIVE },
         retry: Retry { times: 1, delay: Duration::ZERO },
         ..settings(&server)
     })

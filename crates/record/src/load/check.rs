@@ -116,7 +116,7 @@ impl Load {
                 false => {}
             }
         }
-        match (self.spoken(), self.connections.streams) {
+        match (self.spoken(), self.connections.max_concurrent_streams) {
             (Http::Http1, _) if self.grpc.is_some() => Err(NotALoad::GrpcNeedsHttp2),
             (Http::Http1, Some(_)) => Err(NotALoad::StreamsNeedHttp2),
             (_, Some(streams)) if !(1..=MAX_STREAMS).contains(&streams) => Err(NotALoad::Streams(streams)),

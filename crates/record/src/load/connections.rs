@@ -39,7 +39,7 @@ pub struct Connections {
     /// Maximum number of requests on an HTTP/2 connection at a time, within the limit that the server sets; `None`
     /// for 100, or 1 in a closed loop.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "at_least_1")]
-    pub streams: Option<usize>,
+    pub max_concurrent_streams: Option<usize>,
     /// Maximum number of requests that a connection carries; `None` for no limit.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "at_least_1")]
     pub max_requests: Option<u64>,
@@ -54,7 +54,7 @@ impl Connections {
         mode: ConnectionMode::Fresh,
         share: None,
         max: None,
-        streams: None,
+        max_concurrent_streams: None,
         max_requests: None,
         max_age: None,
     };

@@ -11,9 +11,9 @@ fn explain(reason: &str) -> (&'static str, &'static str) {
             "all connections that load.connections.max allows were in use",
             "raise load.connections.max (-c), so that slow answers find room",
         ),
-        "max_streams" => (
-            "all HTTP/2 streams that load.connections.streams allows were in use",
-            "raise load.connections.streams (--streams) or load.connections.max (-c)",
+        "max_concurrent_streams" => (
+            "all HTTP/2 streams that load.connections.maxConcurrentStreams allows were in use",
+            "raise load.connections.maxConcurrentStreams (--max-concurrent-streams) or load.connections.max (-c)",
         ),
         "late" => (
             "a worker of the load came to them too late",

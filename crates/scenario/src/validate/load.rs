@@ -225,13 +225,13 @@ fn check_calls(raw: &raw::Load, document: &Document) -> Result<(), ScenarioError
 fn http(raw: &raw::Load, document: &Document) -> Result<Http, ScenarioError> {
     let is_grpc = raw.grpc.is_some();
     let http = raw.http.unwrap_or(if is_grpc { Http::Http2 } else { Http::Auto });
-    let has_streams = raw.connections.is_some_and(|connections| connections.streams.is_some());
+    let has_streams = raw.connections.is_some_and(|connections| connections.max_concurrent_streams.is_some());
     if http == Http::Http1 && is_grpc {
         return Err(document.error("spec.load.http", "is 1.1, but gRPC needs HTTP/2: remove it"));
     }
     if has_streams && (raw.http.is_none() && !is_grpc || http == Http::Http1) {
         let why = "HTTP/1.1 has no streams: remove it, or set load.http: 2";
-        return Err(document.error("spec.load.connections.streams", why));
+        return Err(document.error("spec.load.connections.maxConcurrentStreams", why));
     }
     Ok(http)
 }
