@@ -35,7 +35,7 @@ const IMPURE: &[&str] = &[
 const WITHOUT_PROSE: &[&str] = &["explain", "judge"];
 
 /// The one source of theirs that makes text of `result.json`: the causes of ends that the run did not make.
-const CAUSES_OF_ENDS: &str = "timeline/explain.rs";
+const CAUSES_OF_ENDS: &str = "timeline/ended_by.rs";
 
 /// Crates whose top modules do not use each other in a circle.
 const WITHOUT_CIRCLES: &[&str] = &[

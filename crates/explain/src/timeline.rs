@@ -14,8 +14,8 @@ mod commands;
 mod conntrack;
 mod consumer;
 pub(crate) mod drop_policy;
+mod ended_by;
 pub mod endpoints;
-mod explain;
 pub mod integrity;
 pub(crate) mod lanes;
 mod load;
@@ -423,7 +423,7 @@ struct Collectors<'a> {
     endpoints: Endpoints,
     phases: phases::Collector<'a>,
     beats: beats::Collector,
-    histories: explain::Histories,
+    histories: ended_by::Histories,
     tracked: conntrack::Collector,
     notes: Notes,
 }

@@ -7,7 +7,6 @@
 //! another thread, and nothing is allocated for a request.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
@@ -26,11 +25,12 @@ use tokio_util::sync::CancellationToken;
 use super::answer_headers::Answers;
 use super::connection::Connection;
 use super::context::Context;
+use super::due_timer::DueTimer;
 use super::exchange::{Exchange, Via};
 use super::feed::Feed;
+use super::http1_pool::Pool;
 use super::http2;
 use super::not_sent::NotSent;
-use super::pacer::Pacer;
 use super::ports::SourcePorts;
 use super::request::Persistence;
 use super::schedule::Due;
@@ -107,10 +107,10 @@ impl Task {
             .event_interval(TASKS_PER_TURN)
             .build_local(LocalOptions::default())?;
         runtime.block_on(async {
-            let pacer = Pacer::new(self.context.clock, self.context.plan.settings.spin)?;
+            let timer = DueTimer::new(self.context.clock, self.context.plan.settings.spin)?;
             let (stop, abort) = (self.stop.clone(), self.abort.clone());
             let worker = Rc::new(Worker::new(self));
-            worker.run(pacer, stop, abort).await?;
+            worker.run(timer, stop, abort).await?;
             let mut state = worker.state.borrow_mut();
             let answers = worker.context.endpoints.iter();
             let answers = answers.map(|endpoint| (endpoint.name.clone(), endpoint.answers.take())).collect();
@@ -162,7 +162,7 @@ impl Worker {
 
     async fn run(
         self: &Rc<Self>,
-        mut pacer: Pacer,
+        mut timer: DueTimer,
         stop: CancellationToken,
         abort: CancellationToken,
     ) -> io::Result<()> {
@@ -187,7 +187,7 @@ impl Worker {
                 () = &mut stopped, if !is_over => self.end_schedule(&mut lanes),
                 () = &mut aborted, if !self.context.is_aborted.get() => self.abort(),
                 () = yield_now(), if is_behind => {}
-                reached = pacer.wait_until(due.unwrap_or_default()), if due.is_some() && !is_behind => reached?,
+                reached = timer.wait_until(due.unwrap_or_default()), if due.is_some() && !is_behind => reached?,
                 () = self.turn.notified() => {}
                 never = &mut deadlines => match never {},
                 Some(Err(e)) = lanes.join_next() => std::panic::resume_unwind(e.into_panic()),
@@ -195,7 +195,7 @@ impl Worker {
             }
         }
         self.state.borrow_mut().flush();
-        let kept: Vec<_> = self.state.borrow_mut().pool.idle.iter_mut().flat_map(std::mem::take).collect();
+        let kept = self.state.borrow_mut().pool.take_idle();
         if !self.context.is_aborted.get() {
             websocket::take_leave(kept.into_iter().filter(|connection| connection.is_websocket)).await;
         }
@@ -417,56 +417,4 @@ impl State {
 fn endpoint_of(index: u64, cycle: &[usize]) -> usize {
     let turn = usize::try_from(index % cycle.len().max(1) as u64).unwrap_or(0);
     cycle.get(turn).copied().unwrap_or(0)
-}
-
-/// The worker's connections: the idle ones, and the number of those in use.
-struct Pool {
-    /// Idle connections by endpoint; the one that has been idle for longest is first.
-    idle: Vec<VecDeque<Connection>>,
-    in_use: usize,
-    limits: http2::Limits,
-    next_id: u64,
-}
-
-impl Pool {
-    fn new(endpoints: usize, limits: http2::Limits) -> Self {
-        let idle = std::iter::repeat_with(VecDeque::new).take(endpoints).collect();
-        Self { idle, in_use: 0, limits, next_id: 0 }
-    }
-
-    /// Takes a connection for one request; returns `None` if no more are allowed. Drops an idle one whose close has
-    /// already arrived: no request was sent on it.
-    fn take(
-        &mut self,
-        endpoint: usize,
-        persistence: Persistence,
-        is_usable: fn(&mut Connection) -> bool,
-        now: Stamp,
-    ) -> Option<Via> {
-        if persistence == Persistence::Keep {
-            while let Some(mut connection) = self.idle[endpoint].pop_front() {
-                let is_young = self.limits.age.is_none_or(|age| now < connection.since + age);
-                if is_young && is_usable(&mut connection) {
-                    self.in_use += 1;
-                    return Some(Via::over(connection));
-                }
-                websocket::part(connection);
-            }
-        }
-        let open = self.in_use + self.idle.iter().map(VecDeque::len).sum::<usize>();
-        // An idle connection that this request cannot use makes room for one that it can.
-        if open >= self.limits.connections {
-            websocket::part(self.idle.iter_mut().find_map(VecDeque::pop_front)?);
-        }
-        self.in_use += 1;
-        let id = self.next_id;
-        self.next_id += 1;
-        Some(Via::dial(id))
-    }
-
-    fn give_back(&mut self, endpoint: usize, connection: Option<Connection>) {
-        self.in_use -= 1;
-        self.idle[endpoint]
-            .extend(connection.filter(|connection| connection.requests < self.limits.requests));
-    }
 }

@@ -113,24 +113,6 @@ impl Clock {
     }
 }
 
-/// Offset of another source's clock at one time, with its uncertainty.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ClockOffset {
-    /// The other clock minus ours, in nanoseconds.
-    pub offset_ns: i64,
-    /// Uncertainty in nanoseconds: the true offset is within offset ± uncertainty.
-    pub uncertainty_ns: i64,
-}
-
-impl ClockOffset {
-    /// Computes the offset from the times on our clock at which a question was sent and answered, and the reading of
-    /// the other clock in between (as NTP does, but with one reading for both ends of the other side's work).
-    pub fn of_exchange(sent: Stamp, reading: Stamp, answered: Stamp) -> Self {
-        let half = answered.ns_since(sent) / 2;
-        Self { offset_ns: reading.ns_since(sent.shifted_ns(half)), uncertainty_ns: half + 1 }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,13 +126,6 @@ mod tests {
         let before = stamp - Duration::from_secs(1);
         assert_eq!(before.ns_since(stamp), -1_000_000_000);
         assert_eq!(clock.stamp(clock.instant(before).unwrap()), before);
-    }
-
-    #[test]
-    fn offset_uncertainty_is_half_round_trip() {
-        let at = Stamp::from_unix_ns;
-        let sample = ClockOffset::of_exchange(at(1000), at(5300), at(1200));
-        assert_eq!(sample, ClockOffset { offset_ns: 4200, uncertainty_ns: 101 });
     }
 
     #[test]

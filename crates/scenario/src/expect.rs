@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::yaml::Document;
+use super::document::Document;
 use super::{Result, ScenarioError, files};
 use rolldrop_record::Expect;
 

@@ -5,6 +5,7 @@
 
 mod builtin;
 mod disruption;
+mod document;
 pub mod expect;
 mod files;
 #[cfg(any(test, fuzzing))]
@@ -15,7 +16,6 @@ mod raw;
 pub mod target_argument;
 pub mod text;
 mod validate;
-mod yaml;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -32,9 +32,9 @@ pub use disruption::{
     Action, Count, Disruption, Object, Order, Patch, PatchType, Pods, Repeat, Restore, Until, Workload,
     WorkloadKind,
 };
+use document::Document;
 pub use expect::ExpectFile;
 pub use load::{Abort, LoadSpec};
-use yaml::Document;
 
 /// A validated scenario.
 #[derive(Clone, Debug, PartialEq)]

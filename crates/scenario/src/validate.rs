@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::yaml::Document;
+use super::document::Document;
 use super::{ClusterChoice, Disruption, LoadSpec, Loaded, Place, Result, Scenario, Target, Workload};
 use super::{expect, files, raw};
 use rolldrop_manifest::Manifests;

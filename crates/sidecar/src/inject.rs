@@ -11,25 +11,25 @@
 //! included. Where that is not possible, the document is rewritten, and a note says so.
 
 mod additions;
+mod container;
 pub mod ending;
 mod object;
 mod options;
 mod port;
 mod protocol;
-mod sidecar;
 #[cfg(test)]
 mod tests;
 
 use serde_json::Value;
 
 use additions::{Additions, Refusal};
+pub use container::{ADMIN_PORT_NAME, NAME as SIDECAR_NAME};
 use object::{APP_PORT_NAME, TARGET_PORTS, template, withdraw};
 pub use object::{SIDECAR, WorkloadName, pod_labels};
 pub use options::{Absent, InjectError, KubernetesVersion, Mode, Options, SecretKey, Selection};
 use port::Service;
 pub use port::selects;
 use rolldrop_manifest::{Change, Edit, Edited, Manifests, Object};
-pub use sidecar::{ADMIN_PORT_NAME, NAME as SIDECAR_NAME};
 
 /// Changed manifests.
 #[derive(Debug)]
@@ -106,10 +106,10 @@ fn removals(objects: &[Object]) -> (Vec<Edit>, Vec<String>) {
     for (number, object) in objects.iter().enumerate() {
         let title = object.title();
         if let Some((pod, at)) =
-            template(&object.value).and_then(|pod| Some((pod, sidecar::place(object, pod)?)))
+            template(&object.value).and_then(|pod| Some((pod, container::place(object, pod)?)))
         {
             let list = format!("{pod}/spec/initContainers");
-            let name = sidecar::moved_name(object.get(&format!("{list}/{at}")));
+            let name = container::moved_name(object.get(&format!("{list}/{at}")));
             // First, while every container is where it was found.
             edits.extend(name.into_iter().flat_map(|name| rename(object, pod, APP_PORT_NAME, name)));
             edits.push(object.edit(format!("{list}/{at}"), Change::Withdraw));

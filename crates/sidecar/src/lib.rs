@@ -36,10 +36,10 @@ pub mod observed;
 mod origin;
 mod own_pod;
 #[cfg(target_os = "linux")]
-mod pre_stop;
+mod pre_stop_mark;
 #[cfg(not(target_os = "linux"))]
-#[path = "pre_stop/elsewhere.rs"]
-mod pre_stop;
+#[path = "pre_stop_mark/elsewhere.rs"]
+mod pre_stop_mark;
 mod refusal;
 mod relay;
 mod sides;
@@ -67,8 +67,8 @@ use self::clients::Clients;
 use self::journal::Journal;
 pub use self::metrics::Counts;
 pub use self::own_pod::WatchPod;
-use self::pre_stop::Mark;
-pub use self::pre_stop::{PreStopError, mark_pre_stop};
+use self::pre_stop_mark::Mark;
+pub use self::pre_stop_mark::{PreStopError, mark_pre_stop};
 use rolldrop_record::event::ProxyPhase;
 use rolldrop_record::row::POD_HEADER;
 use rolldrop_record::{Clock, Stamp};

@@ -1,4 +1,5 @@
-//! Attributes a gateway's failures: which ending pods it can have sent them to, and why they were lost.
+//! A gateway's routes to ending pods: until when it may have used each, which its failures show. `attribute` decides
+//! which pod lost a request, and why.
 //!
 //! A gateway (an ingress controller, a mesh, a load balancer that speaks HTTP) pools its connections to pods and
 //! routes single requests. Its client is never connected to a pod, so it sees a dead one only as an answer 502, 503

@@ -1,7 +1,7 @@
 //! Changes of workloads under load that no action of the run made: an autoscaler, a pipeline, a colleague.
 
 use super::actions::Call;
-use super::explain::{Histories, WATCH_LAG_NS};
+use super::ended_by::{Histories, WATCH_LAG_NS};
 use crate::model::account::WorkloadChange;
 use rolldrop_record::Stamp;
 use rolldrop_record::event::{ActionName, Change, WorkloadEvent};

@@ -9,8 +9,8 @@ use std::ops::RangeInclusive;
 
 use super::beats::Beats;
 use super::clocks::Clocks;
+use super::ended_by::Histories;
 use super::endpoints::{EndpointChange, EndpointOf, Endpoints};
-use super::explain::Histories;
 use super::phases::{self, LifeOf};
 use super::{Command, watches};
 use crate::model::T0Basis;

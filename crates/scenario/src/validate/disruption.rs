@@ -7,8 +7,8 @@ use serde_json::Value;
 use crate::disruption::{
     Action, Count, Disruption, Object, Patch, PatchType, Pods, Repeat, Restore, Until, Workload, WorkloadKind,
 };
+use crate::document::Document;
 use crate::raw::disruption as raw;
-use crate::yaml::Document;
 use crate::{LoadSpec, Result, ScenarioError};
 use rolldrop_record::event;
 

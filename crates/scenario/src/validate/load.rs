@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{is_path, weight};
+use crate::document::Document;
 use crate::load::{Abort, LoadJob, LoadSpec, Request};
-use crate::yaml::Document;
 use crate::{ScenarioError, files, raw, text};
 use rolldrop_record::Secret;
 use rolldrop_record::load::limits::{LEAST_ABORT_OVER, MAX_LOAD_PODS, MAX_RATE, MAX_START_LIMIT};

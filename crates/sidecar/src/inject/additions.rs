@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
+use super::container::{self, Front, Ports};
 use super::object::{APP_PORT_NAME, SIDECAR, TARGET_PORTS, annotate, pod, template};
 use super::options::{InjectError, KubernetesVersion, Options, Selection};
 use super::port::{self, Frontage, Lead, Services, Unfit};
 use super::rename;
-use super::sidecar::{self, Front, Ports};
 use rolldrop_manifest::{Change, Edit, Object, escaped};
 
 /// Maximum number of workloads that a note names.
@@ -178,7 +178,7 @@ impl State {
             Selection::Named(names) => names.iter().any(|name| name.is(object)),
             Selection::Fit | Selection::All => false,
         };
-        if sidecar::place(object, at).is_some() {
+        if container::place(object, at).is_some() {
             return Self::HasIt;
         }
         let is_meant =
@@ -241,7 +241,7 @@ impl Workload<'_> {
         }
         let Some(Frontage { front, notes, .. }) = self.frontage() else { return };
         let Front { app_port, moved_name, .. } = front;
-        let container = sidecar::container(front, options);
+        let container = container::container(front, options);
         let list = format!("{pod}/spec/initContainers");
         additions.edits.push(match object.get(&list) {
             Value::Array(_) => object.edit(list, Change::Push(container)),

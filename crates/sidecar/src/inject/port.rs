@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
+use super::container::{self, ADMIN_PORT_NAME, Front, NAME as SIDECAR_NAME, Ports};
 use super::object::{APP_PORT_NAME, SIDECAR, TARGET_PORTS};
 use super::options::{InjectError, KubernetesVersion, Mode, Options};
 use super::protocol::{Foreign, foreign};
-use super::sidecar::{self, ADMIN_PORT_NAME, Front, NAME as SIDECAR_NAME, Ports};
 use rolldrop_manifest::{Object, escaped};
 
 /// First port for a sidecar; ports that a workload declares are skipped.
@@ -24,7 +24,7 @@ pub(super) fn free<'a>(
     let taken: HashSet<u16> =
         workloads.clone().flat_map(|(object, pod)| declared(object, pod)).map(|port| port.number).collect();
     let is_free = |port: &u16| !taken.contains(port);
-    let mut there = workloads.filter_map(|(object, pod)| sidecar::ports(object, pod));
+    let mut there = workloads.filter_map(|(object, pod)| container::ports(object, pod));
     if let Some(ports) = there.find(|ports| is_free(&ports.listen) && is_free(&ports.admin)) {
         return Ok(ports);
     }
@@ -299,7 +299,7 @@ fn is_tcp(port: &Value) -> bool {
 /// Returns the ports of all containers but the sidecar.
 fn declared(workload: &Object, pod: &str) -> Vec<Declared> {
     let spec = workload.get(&format!("{pod}/spec"));
-    let own = sidecar::place(workload, pod);
+    let own = container::place(workload, pod);
     let init = containers(spec, "initContainers").enumerate().filter(|(at, _)| Some(*at) != own);
     let apps = containers(spec, "containers").chain(init.map(|(_, container)| container));
     let ports = apps.filter_map(|container| container["ports"].as_array()).flatten();

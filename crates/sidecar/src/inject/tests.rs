@@ -74,7 +74,7 @@ fn chosen(text: &str, options: &Options) -> (Vec<String>, Vec<String>) {
     let output = inject(text, options).expect("manifests");
     let objects = Manifests::parse("out.yaml", &output.text).expect("manifests").objects();
     let has_it = |object: &&Object| {
-        template(&object.value).is_some_and(|pod| super::sidecar::place(object, pod).is_some())
+        template(&object.value).is_some_and(|pod| super::container::place(object, pod).is_some())
     };
     (output.notes, objects.iter().filter(has_it).map(Object::title).collect())
 }

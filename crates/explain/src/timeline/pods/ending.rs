@@ -3,8 +3,8 @@
 use super::super::Command;
 use super::super::beats::Beats;
 use super::super::clocks::Clocks;
+use super::super::ended_by::Histories;
 use super::super::endpoints::{EndpointChange, EndpointOf, Endpoints};
-use super::super::explain::Histories;
 use super::super::phases::{self, LifeOf};
 use super::seen::Seen;
 use super::t0::{Kind, T0};
@@ -96,7 +96,7 @@ impl<'a> Ending<'a> {
         let Evidence { actions, commands, histories, .. } = self.evidence;
         let pod = self.pod;
         let by_itself = matches!(kind, Kind::ByItself);
-        let explained = histories.explain(&pod.last, pod.life.created, t0, by_itself);
+        let explained = histories.ended_by(&pod.last, pod.life.created, t0, by_itself);
         let known = explained.as_ref().map(|explained| explained.mode);
         let may_be = |action: &Action| match action.mode {
             // A node that shuts down ends its pods without deleting them.

@@ -17,7 +17,7 @@ pub(super) const BY_KUBELET: &str = "TerminationByKubelet";
 
 /// Cause of a pod's end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Explained {
+pub(super) struct EndedBy {
     /// Its mode, if it is one of the known ones.
     pub(super) mode: Mode,
     /// The cause in words.
@@ -47,14 +47,14 @@ impl Histories {
 
     /// Explains the end of a pod that was first seen at `seen`. `None` if nothing shows the reason: somebody deleted
     /// the pod, or the watches were not allowed.
-    pub(super) fn explain(
+    pub(super) fn ended_by(
         &self,
         pod: &PodEvent,
         seen: Stamp,
         t0: T0,
         ended_by_itself: bool,
-    ) -> Option<Explained> {
-        let told = |mode, cause: String| Some(Explained { mode, cause });
+    ) -> Option<EndedBy> {
+        let told = |mode, cause: String| Some(EndedBy { mode, cause });
         let message = pod.disruption_message.as_deref().filter(|message| !message.is_empty());
         let message = message.map(|message| format!(": {message}")).unwrap_or_default();
         let node = pod.node.as_deref().unwrap_or("its node");
@@ -244,7 +244,7 @@ mod tests {
             histories.observe(at(1), &EventKind::Node(serde_json::from_value(event).unwrap()));
         }
         let told = |more, seen, s, by_itself| {
-            let explained = histories.explain(
+            let explained = histories.ended_by(
                 &pod(more),
                 at(seen),
                 T0 { earliest: at(s), latest: at(s), basis: T0Basis::Timestamp },
@@ -295,7 +295,7 @@ mod tests {
         };
         let told = |sizes: &[(i64, &str, i32, &str)], s: i64| {
             let t0 = T0 { earliest: at(s), latest: at(s), basis: T0Basis::Timestamp };
-            let explained = histories(sizes).explain(&pod(json!({})), at(0), t0, false);
+            let explained = histories(sizes).ended_by(&pod(json!({})), at(0), t0, false);
             explained.map(|explained| (explained.mode, explained.cause))
         };
         let listed = (0, "web-7d9f", 3, "listed");

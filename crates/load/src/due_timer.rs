@@ -13,9 +13,9 @@ use tokio::task::yield_now;
 use rolldrop_record::{Clock, Stamp};
 
 #[cfg(target_os = "linux")]
-pub(super) use timerfd::Pacer;
+pub(super) use timerfd::DueTimer;
 #[cfg(not(target_os = "linux"))]
-pub(super) use tokio_timer::Pacer;
+pub(super) use tokio_timer::DueTimer;
 
 /// Polls the clock until `due`; other tasks run in between.
 async fn watch(clock: Clock, due: Stamp) {
@@ -36,7 +36,7 @@ mod timerfd {
     use super::{Clock, Duration, Stamp, io, watch};
 
     /// Wakes its worker when a stamp of the clock is reached.
-    pub(in super::super) struct Pacer {
+    pub(in super::super) struct DueTimer {
         clock: Clock,
         spin: Duration,
         timer: AsyncFd<Timer>,
@@ -51,8 +51,8 @@ mod timerfd {
         }
     }
 
-    impl Pacer {
-        /// Creates a pacer on the current runtime, which polls the clock for the last `spin` of each wait.
+    impl DueTimer {
+        /// Creates a timer on the current runtime, which polls the clock for the last `spin` of each wait.
         ///
         /// # Errors
         /// Returns an error if the operating system gives no timer.
@@ -96,13 +96,13 @@ mod tokio_timer {
     use super::{Clock, Duration, Stamp, io, watch};
 
     /// Wakes its worker when a stamp of the clock is reached.
-    pub(in super::super) struct Pacer {
+    pub(in super::super) struct DueTimer {
         clock: Clock,
         spin: Duration,
     }
 
-    impl Pacer {
-        /// Creates a pacer on the current runtime, which polls the clock for the last `spin` of each wait.
+    impl DueTimer {
+        /// Creates a timer on the current runtime, which polls the clock for the last `spin` of each wait.
         ///
         /// # Errors
         /// Never.

@@ -6,7 +6,25 @@
 //! other at this rate show a clock that drifts faster. In that case, twice the lowest rate without a contradiction is
 //! used, because samples hide drift up to their own uncertainty.
 
-use super::{ClockOffset, Stamp};
+use super::Stamp;
+
+/// Offset of another source's clock at one time, with its uncertainty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClockOffset {
+    /// The other clock minus ours, in nanoseconds.
+    pub offset_ns: i64,
+    /// Uncertainty in nanoseconds: the true offset is within offset ± uncertainty.
+    pub uncertainty_ns: i64,
+}
+
+impl ClockOffset {
+    /// Computes the offset from the times on our clock at which a question was sent and answered, and the reading of
+    /// the other clock in between (as NTP does, but with one reading for both ends of the other side's work).
+    pub fn of_exchange(sent: Stamp, reading: Stamp, answered: Stamp) -> Self {
+        let half = answered.ns_since(sent) / 2;
+        Self { offset_ns: reading.ns_since(sent.shifted_ns(half)), uncertainty_ns: half + 1 }
+    }
+}
 
 /// Fastest drift that needs no evidence, in parts per million.
 const SLEW_PPM: i64 = 500;
@@ -164,6 +182,13 @@ mod tests {
     const S: i64 = 1_000_000_000;
     const MS: i64 = 1_000_000;
     const US: i64 = 1000;
+
+    #[test]
+    fn offset_uncertainty_is_half_round_trip() {
+        let at = Stamp::from_unix_ns;
+        let sample = ClockOffset::of_exchange(at(1000), at(5300), at(1200));
+        assert_eq!(sample, ClockOffset { offset_ns: 4200, uncertainty_ns: 101 });
+    }
 
     #[test]
     fn uncertainty_grows_with_sample_distance() {

@@ -1,4 +1,5 @@
-//! The preStop hook: the kubelet runs this same program in the proxy's container, and it notifies the proxy.
+//! The preStop hook's mark. The kubelet runs this same program in the proxy's container (`inject::container` has the
+//! command), and it notifies the proxy.
 //!
 //! They meet at an abstract Unix socket, named after the admin port's address. It needs no file, so a
 //! read-only root will do. All processes of the network namespace can connect to it, those of the pod's

@@ -1,0 +1,67 @@
+//! Kept HTTP/1.1 connections of one worker, and the limit on all that it opens.
+
+use std::collections::VecDeque;
+
+use super::connection::Connection;
+use super::exchange::Via;
+use super::http2;
+use super::request::Persistence;
+use super::websocket;
+use rolldrop_record::Stamp;
+
+/// The worker's connections: the idle ones, and the number of those in use.
+pub(super) struct Pool {
+    /// Idle connections by endpoint; the one that has been idle for longest is first.
+    idle: Vec<VecDeque<Connection>>,
+    in_use: usize,
+    pub(super) limits: http2::Limits,
+    next_id: u64,
+}
+
+impl Pool {
+    pub(super) fn new(endpoints: usize, limits: http2::Limits) -> Self {
+        let idle = std::iter::repeat_with(VecDeque::new).take(endpoints).collect();
+        Self { idle, in_use: 0, limits, next_id: 0 }
+    }
+
+    /// Takes a connection for one request; returns `None` if no more are allowed. Drops an idle one whose close has
+    /// already arrived: no request was sent on it.
+    pub(super) fn take(
+        &mut self,
+        endpoint: usize,
+        persistence: Persistence,
+        is_usable: fn(&mut Connection) -> bool,
+        now: Stamp,
+    ) -> Option<Via> {
+        if persistence == Persistence::Keep {
+            while let Some(mut connection) = self.idle[endpoint].pop_front() {
+                let is_young = self.limits.age.is_none_or(|age| now < connection.since + age);
+                if is_young && is_usable(&mut connection) {
+                    self.in_use += 1;
+                    return Some(Via::over(connection));
+                }
+                websocket::part(connection);
+            }
+        }
+        let open = self.in_use + self.idle.iter().map(VecDeque::len).sum::<usize>();
+        // An idle connection that this request cannot use makes room for one that it can.
+        if open >= self.limits.connections {
+            websocket::part(self.idle.iter_mut().find_map(VecDeque::pop_front)?);
+        }
+        self.in_use += 1;
+        let id = self.next_id;
+        self.next_id += 1;
+        Some(Via::dial(id))
+    }
+
+    /// Takes all idle connections out.
+    pub(super) fn take_idle(&mut self) -> Vec<Connection> {
+        self.idle.iter_mut().flat_map(std::mem::take).collect()
+    }
+
+    pub(super) fn give_back(&mut self, endpoint: usize, connection: Option<Connection>) {
+        self.in_use -= 1;
+        self.idle[endpoint]
+            .extend(connection.filter(|connection| connection.requests < self.limits.requests));
+    }
+}
