@@ -139,7 +139,7 @@ impl Ended {
             Verdict::Invalid { why } => why.join("\n"),
             _ => String::new(),
         };
-        ["were not sent", "ms late or later", "hypervisor", "waited for a CPU"]
+        ["were not sent", "ms late or more", "hypervisor", "waited for a CPU"]
             .iter()
             .any(|w| reasons.contains(w))
     }

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_know_their_keys() {
+    fn schema_has_merge_keys_and_field_numbers() {
         let Kind::Structure(spec) = of(Resource::Pods).fields["spec"].kind else { panic!("no spec") };
         let containers = &structure(spec).fields["containers"];
         assert_eq!(containers.merge_key, Some("name"));

@@ -25,7 +25,7 @@ pub struct PodBody {
 
 /// Pattern that cannot name pods.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{pattern:?} is not a pattern for a pod's name: {why}")]
+#[error("{pattern:?} cannot be used to find pod names: {why}")]
 pub struct NotAPodBody {
     pattern: String,
     why: String,
@@ -191,7 +191,7 @@ mod tests {
         let error = |pattern: &str| pattern.parse::<PodBody>().unwrap_err().to_string();
         assert_eq!(
             error("pod=(\\S+"),
-            "\"pod=(\\\\S+\" is not a pattern for a pod's name: unclosed group, at character 5"
+            "\"pod=(\\\\S+\" cannot be used to find pod names: unclosed group, at character 5"
         );
         assert!(error("a{2,1}").contains("invalid repetition count range"), "{}", error("a{2,1}"));
         assert!(error("\\p{Nobody}").contains("Unicode property not found"), "{}", error("\\p{Nobody}"));

@@ -61,7 +61,7 @@ pub(super) async fn watch(client: Client, shared: Arc<Shared>) {
             Ok(Event::Init | Event::InitDone) => {}
             Err(error) if is_refused(&error) => {
                 let pod = &own.shared.pod;
-                tracing::warn!(%error, "{pod} is not watched from inside: that takes list and watch of pods");
+                tracing::warn!(%error, "the sidecar cannot watch its own pod {pod}: it lacks permission to list and watch pods");
                 return;
             }
             Err(error) => tracing::debug!(%error, "the watch of the own pod was interrupted"),

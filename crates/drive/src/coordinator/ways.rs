@@ -43,7 +43,7 @@ impl Way<'_> {
             return Ok((self.url(address, port.port), Consumer::ServiceProxy { service }));
         }
         if self.cluster_ip().is_empty() {
-            return Err(self.unusable("has no cluster address; give the target as a url"));
+            return Err(self.unusable("has no cluster IP; give the target as a URL"));
         }
         let number = self.pods_port(caller, port).await?;
         let host = format!("{name}.{}.svc.{DOMAIN}", caller.namespace);

@@ -191,7 +191,7 @@ impl Measuring<'_> {
         let (ended, why) = loop {
             self.round((zero, rate), control, Some(Round { index: done, alpha, until })).await?;
             done += 1;
-            let interrupted = || (RoundsEnd::Halted, "the run was interrupted or given up".to_owned());
+            let interrupted = || (RoundsEnd::Halted, "the run was interrupted or aborted".to_owned());
             if halt.is_cancelled() {
                 break interrupted();
             }

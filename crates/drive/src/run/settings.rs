@@ -161,11 +161,11 @@ mod tests {
             ),
             (
                 "podBody: 'pod=(\\S+'",
-                "6: spec.load.podBody: \"pod=(\\\\S+\" is not a pattern for a pod's name: unclosed",
+                "6: spec.load.podBody: \"pod=(\\\\S+\" cannot be used to find pod names: unclosed",
             ),
             (
                 "podBody: '.*'",
-                "spec.load.podBody: \".*\" is not a pattern for a pod's name: it can match no character",
+                "spec.load.podBody: \".*\" cannot be used to find pod names: it can match no character",
             ),
             ("grpc: {method: a/b}, podBody: a", "spec.load.podBody: gRPC's messages are not searched"),
             ("rate: fast", "expected a number of requests per second, or max"),

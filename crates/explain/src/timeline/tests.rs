@@ -284,7 +284,7 @@ fn node_shutdown_dates_t0_by_action() {
 }
 
 #[test]
-fn rollout_pods_belong_to_repetition() {
+fn rollout_pods_belong_to_latest_repetition() {
     let restart = |ms: i64, error: Option<&str>| {
         let kind = json!({"kind": "action", "disruption": 1, "action": "rollingRestart", "mode": "rollout", "pod": null,
             "uid": null, "answered": ns(ms + 10), "status": 200, "error": error});

@@ -119,7 +119,7 @@ fn lossless_pass_states_detectable_rate() {
 }
 
 #[test]
-fn shares_have_bounds_by_terminations() {
+fn share_bounds_count_terminations() {
     let judged = |lost: &[u64], max: &str| verdict(&run(lost), json!({"dropped": {"max": max}}));
     // Three terminations without a loss: at 95 % confidence fewer than 63.2 % of them lose something.
     assert_eq!(judged(&[0, 0, 0], "0.1%"), Pass);

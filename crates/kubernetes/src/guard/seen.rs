@@ -127,12 +127,12 @@ fn check_member(asked: &Asked, object: &Object) -> Result<(), String> {
     let none = BTreeMap::new();
     let labels = object.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref()).unwrap_or(&none);
     if let Some(term) = asked.labels.iter().find(|term| !term.matches(labels)) {
-        return Err(format!("the labels of {} do not match {term}, which was asked for", shown()));
+        return Err(format!("the labels of {} do not match the requested selector {term}", shown()));
     }
     let is_met =
         |term: &&FieldTerm| (object.field(term.field).unwrap_or_default() == term.value) == term.is_equal;
     match asked.fields.iter().find(|term| !is_met(term)) {
-        Some(term) => Err(format!("{} does not have the field {:?} that was asked for", shown(), term.value)),
+        Some(term) => Err(format!("{} does not have the requested field {:?}", shown(), term.value)),
         None => Ok(()),
     }
 }

@@ -54,7 +54,7 @@ async fn guard_rejects_unrequested_objects() {
     for (lie, said) in [
         (pod("web", "kube-system", "web"), "is in namespace \"kube-system\", and \"shop\" was asked for"),
         (pod("web", "", "web"), "is in namespace \"\", and \"shop\" was asked for"),
-        (pod("web", "shop", "db"), "do not match app in (api,web), which was asked for"),
+        (pod("web", "shop", "db"), "do not match the requested selector app in (api,web)"),
         (pod("x?gracePeriodSeconds=0&", "shop", "web"), "can be called \"x?gracePeriodSeconds=0&\""),
         (pod("../../kube-system/pods/dns", "shop", "web"), "no object of pods can be called"),
         (pod("..", "shop", "web"), "no object of pods can be called"),

@@ -315,7 +315,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_do_harm(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn decoder_survives_arbitrary_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = decode(&[MAGIC, &bytes].concat());
             let _ = decode(&envelope("v1", "Pod", &bytes));
         }

@@ -100,10 +100,10 @@ fn title(result: &RunResult) -> String {
     match p.n {
         0 => "No request was answered".to_owned(),
         n if latency::is_few(n) => {
-            format!("{what}s of {}: the slowest {slowest} ms", counted(n, "answered request"))
+            format!("{what}s of {}: max {slowest} ms", counted(n, "answered request"))
         }
         n => format!(
-            "{what}s of {}: p50 {} ms, p99 {} ms, the slowest {slowest} ms",
+            "{what}s of {}: p50 {} ms, p99 {} ms, max {slowest} ms",
             counted(n, "answered request"),
             millis(p.p50),
             millis(p.p99)

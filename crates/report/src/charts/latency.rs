@@ -63,7 +63,7 @@ fn bar_index(position: f64) -> usize {
     index
 }
 
-/// The slow end of a distribution, on an axis on which each further nine takes the same width.
+/// The slow end of a distribution, on an axis on which each additional nine has the same width.
 #[derive(Debug, PartialEq)]
 struct Tail {
     name: &'static str,
@@ -244,7 +244,7 @@ fn draw_tails(canvas: &mut Canvas, tails: &[(Tail, RGBColor)], what: &str, plot:
         plot,
         &ticks,
         &x,
-        Some("share of requests that were faster (each further nine takes as much room)"),
+        Some("share of requests that were faster (each additional nine has the same width)"),
     );
     frame::y_title(canvas, plot.top, plot.bottom, &format!("{what} in ms (logarithmic)"));
 }
@@ -348,7 +348,7 @@ mod tests {
     use crate::samples;
 
     #[test]
-    fn tail_marks_result_percentiles_and_maximum() {
+    fn tail_marks_percentiles_and_ends_at_maximum() {
         let analysis = samples::naive_exit();
         let p = &analysis.result.latency_ms.steady;
         let tail = Tail::of("steady", &analysis.charts.latency.steady, p).unwrap();

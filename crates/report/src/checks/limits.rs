@@ -92,7 +92,7 @@ pub(super) fn reason(basis: &Basis) -> String {
         Basis::Observed => String::new(),
         Basis::NothingSent => "nothing was sent, so nothing was measured".to_owned(),
         Basis::NothingScheduled => "no request was scheduled".to_owned(),
-        Basis::NoneEnded => "the run was to end pods, and none ended".to_owned(),
+        Basis::NoneEnded => "the run was meant to terminate pods, but none was terminated".to_owned(),
         Basis::NoneEndedInWatch => "no pod ended while the run watched".to_owned(),
         Basis::NoneOutside => "no request was sent outside terminations".to_owned(),
         Basis::GroupBeyondLimit => {

@@ -153,7 +153,7 @@ fn default_checks_name_replacing_limit() {
     };
     assert_eq!(
         written(Basis::NoneEnded),
-        "0 (limit at least 1): the run was to end pods, and none ended; terminations: {min: 0} allows it"
+        "0 (limit at least 1): the run was meant to terminate pods, but none was terminated; terminations: {min: 0} allows it"
     );
     let ok = written(Basis::Outside { ok: 0, all: 9000 });
     let told =

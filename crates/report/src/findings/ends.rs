@@ -38,7 +38,7 @@ pub(super) fn ending(ending: &Ending) -> Words {
                 "the preStop hook was still running when the grace period of {grace_s} s was over ({cut_off} of {})",
                 counted(*pods, "pod")
             ),
-            "the grace period includes the hook: the app got SIGTERM at its end, and SIGKILL 2 s later",
+            "the hook's time counts against the grace period: the app got SIGTERM only when the grace period was over, and SIGKILL 2 s later",
             "set terminationGracePeriodSeconds above what the hook and the longest request take together",
         ),
         Ending::AcceptedUntilKilled { pods, grace_s } => words(

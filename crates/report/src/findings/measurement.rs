@@ -137,7 +137,7 @@ fn retried(by_pod: &[(Arc<str>, u64)]) -> Words {
             counted(failures, "failure"),
             named.join(", "),
         ),
-        "the id of one request reached several pods; these requests count as ok, as their clients saw them",
+        "the same request id reached more than one pod; such requests count as ok, because their clients saw a success",
         "a client that reaches the pods without that gateway would have lost them",
     )
 }

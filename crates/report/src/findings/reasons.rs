@@ -28,7 +28,7 @@ pub fn invalid(reason: &Invalid) -> String {
         }
         Invalid::NothingRecorded => "no request was recorded".to_owned(),
         Invalid::FellBehind { lag_ms, limit_ms } => format!(
-            "1 % of the requests were sent {lag_ms:.0} ms late or later (limit {limit_ms:.0} ms): the load generator fell \
+            "1 % of the requests were sent {lag_ms:.0} ms late or more (limit {limit_ms:.0} ms): the load generator fell \
              behind"
         ),
         Invalid::Drowned { measured, lag_ms, limit_ms } => {
@@ -37,7 +37,7 @@ pub fn invalid(reason: &Invalid) -> String {
                 Measured::Latency(ms) => ("99th percentile of the response time", *ms),
             };
             format!(
-                "1 % of the requests were sent {lag_ms:.0} ms late or later, and the {what} is {measured_ms:.0} ms (limit \
+                "1 % of the requests were sent {lag_ms:.0} ms late or more, and the {what} is {measured_ms:.0} ms (limit \
                  {limit_ms:.0} ms): the lag is the load generator's own"
             )
         }
@@ -168,7 +168,7 @@ fn contradiction(found: &Contradiction) -> String {
             format!("{rows} rows of the proxy {proxy} have stamps that are out of order")
         }
         Contradiction::Impossible { proxy, impossible, compared, worst_s } => format!(
-            "by their stamps the proxy {proxy} read {impossible} of {compared} requests before they were sent or after \
+            "by their timestamps the proxy {proxy} read {impossible} of {compared} requests before they were sent or after \
              they were answered, by up to {worst_s:.3} s: its clock or that of the load is not what it is said to be"
         ),
         Contradiction::Clock(of) => format!("the samples of the clock of {of} contradict each other"),

@@ -353,7 +353,7 @@ impl Caller {
                 plan.agent("create", &agent_of(node), "restart", format!("{at}: its agent"));
             }
             Action::Exec { command } => {
-                plan.runs(command, format!("{at}: here; its own calls are not listed"))
+                plan.runs(command, format!("{at}: runs on this machine; the API calls that it makes are not listed"))
             }
             Action::Observe { .. } => {}
         }

@@ -58,7 +58,7 @@ fn conflict_and_absence_match_recorded_errors() {
 }
 
 #[test]
-fn pods() {
+fn registry_rejects_invalid_pods() {
     let cases = [
         (pod_with(|spec| spec["containers"] = json!([])), "spec.containers: Required value"),
         (container_with("image", json!("")), "spec.containers[0].image: Required value"),
@@ -127,7 +127,7 @@ fn pods() {
 }
 
 #[test]
-fn workloads() {
+fn registry_rejects_invalid_workloads() {
     let mut bad = deployment();
     bad["spec"]["template"]["metadata"]["labels"] = json!({"app": "api"});
     bad["spec"]["strategy"] = json!({"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "0%"}});

@@ -214,7 +214,7 @@ impl UnderWay {
         let rows = rows.map_err(|e| Failed::ForNow(e.to_string()))?;
         let why = match rows {
             _ if (self.length, &sha256) != (part.bytes, &part.sha256) => {
-                format!("{} bytes with another digest than the {} that it has", self.length, part.bytes)
+                format!("received {} bytes of {}, or their SHA-256 differs", self.length, part.bytes)
             }
             Ok(rows) if rows == part.rows => {
                 // Not in a separate task: a fetch that is dropped meanwhile must not rename the file later.

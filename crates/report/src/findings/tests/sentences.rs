@@ -127,7 +127,7 @@ fn invalid_measurements_name_figure_and_limit() {
         ),
         (
             Invalid::FellBehind { lag_ms: 150.0, limit_ms: 100.0 },
-            "1 % of the requests were sent 150 ms late or later (limit 100 ms): the load generator fell behind",
+            "1 % of the requests were sent 150 ms late or more (limit 100 ms): the load generator fell behind",
         ),
         (Invalid::NothingRecorded, "no request was recorded"),
         (
@@ -136,7 +136,7 @@ fn invalid_measurements_name_figure_and_limit() {
         ),
         (
             Invalid::Drowned { measured: Measured::Windows(104.0), lag_ms: 80.0, limit_ms: 52.0 },
-            "1 % of the requests were sent 80 ms late or later, and the median window is 104 ms (limit 52 ms): the lag is \
+            "1 % of the requests were sent 80 ms late or more, and the median window is 104 ms (limit 52 ms): the lag is \
              the load generator's own",
         ),
         (
@@ -181,7 +181,7 @@ fn contradictions_name_source_and_numbers() {
         ),
         (
             Contradiction::Impossible { proxy: "a".into(), impossible: 100, compared: 100, worst_s: 0.3 },
-            "by their stamps the proxy a read 100 of 100 requests before they were sent or after they were answered, by \
+            "by their timestamps the proxy a read 100 of 100 requests before they were sent or after they were answered, by \
              up to 0.300 s: its clock or that of the load is not what it is said to be",
         ),
         (
