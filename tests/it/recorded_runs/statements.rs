@@ -68,7 +68,8 @@ impl Statements {
     pub(super) fn of(run: &Path) -> Self {
         let (mut log, tables) = RunDir::open(run).and_then(|run| run.recorded()).expect("a run");
         log.info.cluster.assume(&ServiceProxy::Nftables).expect("a mode that the run does not know");
-        let Analysed { timeline, requests, analysis } = Analysed::of(log, tables).expect("rows");
+        let Analysed { timeline, requests, mut analysis } = Analysed::of(log, tables).expect("rows");
+        rolldrop_report::tell(&mut analysis);
         let result = analysis.result;
         let uid = |termination: usize| result.terminations[termination].uid.clone();
         let by_id: HashMap<_, &Request> =
