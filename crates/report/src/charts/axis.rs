@@ -147,7 +147,10 @@ pub(super) fn right_end(end: f64, marks: &[f64]) -> (f64, Option<Break>) {
 
 /// Returns the number of the bin of a value.
 pub(super) fn bin_of(at: f64, bin: f64) -> i64 {
-    #[expect(clippy::cast_possible_truncation, reason = "the cast saturates, and an axis has at most a few hundred bins")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the cast saturates, and an axis has at most a few hundred bins"
+    )]
     let number = (at / bin).floor() as i64;
     number
 }

@@ -352,9 +352,10 @@ impl Caller {
             Action::RestartNodeAgent { node } => {
                 plan.agent("create", &agent_of(node), "restart", format!("{at}: its agent"));
             }
-            Action::Exec { command } => {
-                plan.runs(command, format!("{at}: runs on this machine; the API calls that it makes are not listed"))
-            }
+            Action::Exec { command } => plan.runs(
+                command,
+                format!("{at}: runs on this machine; the API calls that it makes are not listed"),
+            ),
             Action::Observe { .. } => {}
         }
         Ok(())

@@ -2,7 +2,7 @@
 //! unseen event in a gap of the watch.
 
 use super::super::clocks::{API_SERVER, Clocks};
-use super::super::explain::BY_KUBELET;
+use super::super::ended_by::BY_KUBELET;
 use super::SECOND_NS;
 use super::ending::{Ending, Evidence};
 use super::seen::Deletion;
