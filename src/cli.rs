@@ -1,4 +1,4 @@
-//! Command line: clap types, dispatch, exit status.
+//! The command line: clap types, dispatch and exit status.
 
 #[cfg(any(test, not(all(feature = "embedded", target_os = "linux"))))]
 mod absent;
@@ -113,7 +113,7 @@ pub fn main() -> ExitCode {
         .with_writer(say::Log)
         .with_ansi(false)
         .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("ROLLDROP_LOG").unwrap_or_else(|_| {
-            // Not the client's own log of refused calls: the caller reports those.
+            // Hides the client's own log of refused calls, which the caller reports.
             "warn,kube_client=off,kube_runtime=error".into()
         }))
         .init();
@@ -145,7 +145,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// Describes an error with its causes, each only once: the text of some already ends with their cause.
+/// Describes an error with its causes, each only once, because some errors' texts already end with their cause.
 fn in_words(error: &anyhow::Error) -> String {
     let mut words = String::new();
     for cause in error.chain().map(ToString::to_string).filter(|cause| !cause.is_empty()) {
@@ -239,7 +239,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// Returns the words of a shell command, up to what is the shell's own: a comment, a pipe, a redirection.
+    /// Returns the words of a shell command, up to the first comment, pipe or redirection.
     fn words(command: &str) -> Vec<String> {
         let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
         for c in command.chars().chain([' ']) {
@@ -257,7 +257,7 @@ mod tests {
         words
     }
 
-    /// Returns the commands of this program in a page's `sh` blocks.
+    /// Returns this program's commands in a page's `sh` blocks.
     fn commands(page: &str) -> Vec<Vec<String>> {
         let blocks = page.split("\n```sh\n").skip(1).filter_map(|rest| rest.split("\n```").next());
         let text: String = blocks.map(|block| format!("{block}\n").replace("\\\n", " ")).collect();
@@ -296,7 +296,7 @@ mod tests {
             anyhow::anyhow!("no such file").context("cannot read /x: no such file").context("no cluster");
         assert_eq!(in_words(&error), "no cluster: cannot read /x: no such file");
         assert_eq!(in_words(&anyhow::anyhow!("gone").context("lost")), "lost: gone");
-        // A cause whose text is inside the text before, but not at its end, is still shown.
+        // A cause is still shown if the outer text contains it, but does not end with it.
         let error = anyhow::anyhow!("8080").context("port 8080 is taken");
         assert_eq!(in_words(&error), "port 8080 is taken: 8080");
         let error = anyhow::anyhow!("out").context("the run timed out");

@@ -1,4 +1,4 @@
-//! The `rolldrop` program; everything is in the library.
+//! Entry point of the `rolldrop` program; all code is in the library.
 
 fn main() -> std::process::ExitCode {
     rolldrop::cli::main()

@@ -1,9 +1,9 @@
-//! Stand-ins for the commands that a build lacks: sentences that say so, and what to do.
+//! Stand-ins for commands that this build lacks: they print an error with the remedy.
 //!
-//! A build without the feature `embedded` has neither the embedded cluster nor the sample server, and one for another
-//! system than Linux has no embedded cluster.
+//! A build without the feature `embedded` has neither the embedded cluster nor the sample server. A build for a system
+//! other than Linux has no embedded cluster.
 
-/// In place of `cli::cluster`.
+/// Replaces `cli::cluster`.
 pub(super) mod cluster {
     use std::ffi::OsString;
     use std::process::ExitCode;
@@ -24,7 +24,7 @@ pub(super) mod cluster {
     }
 }
 
-/// In place of `cli::workload`.
+/// Replaces `cli::workload`.
 #[cfg(any(test, not(feature = "embedded")))]
 pub(super) mod workload {
     use std::ffi::OsString;

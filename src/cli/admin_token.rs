@@ -1,4 +1,4 @@
-//! The token of the proxies' admin ports, for the proxy and for its reader.
+//! The token for the proxies' admin ports, used by the proxy and by its reader.
 
 use std::env::{self, VarError};
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use anyhow::Context;
 
 use rolldrop_record::wire::AdminToken;
 
-/// The variable with the token itself.
+/// Environment variable that contains the token.
 const VARIABLE: &str = "ROLLDROP_ADMIN_TOKEN";
 
 /// Place of the token.
@@ -20,7 +20,7 @@ pub(super) struct TokenArgs {
 }
 
 impl TokenArgs {
-    /// Returns the token, if one is given.
+    /// Returns the token, if the user gave one.
     pub(super) fn token(&self) -> anyhow::Result<Option<AdminToken>> {
         if let Some(path) = &self.admin_token_file {
             let read = || anyhow::Ok(std::fs::read_to_string(path)?.parse()?);

@@ -37,14 +37,13 @@ pub(super) struct CleanupArgs {
 }
 
 impl CleanupArgs {
-    /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let left = LeftOvers::in_dir(&self.dir)?;
         let Some(origin) = left.cluster().cloned() else {
             print("nothing is left of the run\n")?;
             return Ok(ExitCode::SUCCESS);
         };
-        // Another kubeconfig need not know the context of the first.
+        // A different kubeconfig may not contain the original context.
         let context = if self.kubeconfig.is_some() { self.context } else { self.context.or(origin.context) };
         let choice = Choice::Kubeconfig { path: self.kubeconfig.or(origin.kubeconfig), context };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

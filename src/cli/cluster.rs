@@ -81,7 +81,7 @@ fn parse_config(json: &str) -> Result<Box<Config>, String> {
     Ok(Box::new(config))
 }
 
-/// Returns the help on parameters, laid out as in a configuration.
+/// Returns the help on parameters, laid out like a configuration.
 fn after_help() -> String {
     let mut help = "Example:\n  rolldrop cluster --kubeconfig ./kubeconfig --config '{\"nodes\": 2}'\n\n\
                     Parameters of the configuration with their defaults and, in parentheses, the sources\n\
@@ -110,7 +110,6 @@ fn after_help() -> String {
 }
 
 impl ClusterArgs {
-    /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         match self.action {
             None => self.serve.run(),
@@ -128,12 +127,12 @@ impl ClusterArgs {
     }
 }
 
-/// Makes a directory for this process alone, with a name that cannot be guessed.
+/// Creates a private directory for this process, with an unguessable name.
 fn temporary_dir(purpose: &str) -> io::Result<TempDir> {
     private_dir(&format!("rolldrop-{purpose}-{}-", std::process::id()))
 }
 
-/// Part of the names of clusters' temporary directories.
+/// Part of the name of each cluster's temporary directory.
 const PURPOSE: &str = "cluster";
 
 /// Marks a temporary directory as in use until the returned file is dropped, or the process is killed.
@@ -143,7 +142,7 @@ fn mark_as_in_use(dir: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Removes the temporary directories of clusters that were killed before they could do so.
+/// Removes temporary directories left behind by clusters that were killed.
 fn remove_those_of_the_killed() {
     let prefix = format!("rolldrop-{PURPOSE}-");
     for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
@@ -151,16 +150,16 @@ fn remove_those_of_the_killed() {
         let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(&prefix)) else { continue };
         let pid = rest.split('-').next().unwrap_or_default();
         let has_ended = !Path::new("/proc").join(pid).exists();
-        // A process in another PID namespace may live, and use the directory.
+        // A process in another PID namespace may be alive and using the directory.
         let is_free = || File::open(entry.path()).is_ok_and(|dir| dir.try_lock().is_ok());
         if has_ended && is_free() {
-            // Fails for the directory of another user, which is not ours to remove.
+            // Fails for another user's directory, which is not ours to remove.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// Paths of a cluster's files.
+/// Paths to a cluster's files.
 struct Files {
     log_dir: PathBuf,
     kubeconfig: PathBuf,
@@ -183,16 +182,16 @@ impl Files {
     }
 }
 
-/// The dataplane of a new cluster.
+/// Dataplane of a new cluster.
 struct Dataplane {
-    /// The namespaces that this process is in with the kernel dataplane.
+    /// Namespaces that this process entered for the kernel dataplane.
     entered: Option<Entered>,
-    /// Reason for the fallback from the kernel to the userspace dataplane, if there was one.
+    /// Reason for falling back from the kernel to the userspace dataplane, if that happened.
     notice: Option<String>,
 }
 
 impl Dataplane {
-    /// Moves this process, while it has one thread, into the namespaces of the dataplane.
+    /// Moves this process, while it is still single-threaded, into the dataplane's namespaces.
     fn choose(choice: DataplaneChoice, leftovers: &[PathBuf]) -> anyhow::Result<Self> {
         if choice == DataplaneChoice::Userspace {
             return Ok(Self { entered: None, notice: None });
@@ -216,7 +215,7 @@ impl Dataplane {
 impl ServeArgs {
     fn run(self) -> anyhow::Result<ExitCode> {
         if self.lifeline {
-            // A session of its own, so that a Ctrl-C at the terminal reaches only the parent.
+            // In a session of its own, this process gets no Ctrl-C from the terminal; only the parent does.
             nix::unistd::setsid().context("start a session")?;
         }
         // Dropped last, after the runtime and all its tasks.
@@ -225,11 +224,11 @@ impl ServeArgs {
         let is_temporary = self.log_dir.is_none();
         let log_dir = match self.log_dir {
             Some(dir) => dir,
-            // It is removed at the end, or after a kill by the next cluster.
+            // The directory is removed at exit or, if this process is killed, by the next cluster.
             None => temporary_dir(PURPOSE).context("make a temporary directory")?.keep(),
         };
         let log_dir = absolute(log_dir)?;
-        // Held to the end.
+        // Held until the process exits.
         let _mark_of_life = if is_temporary {
             remove_those_of_the_killed();
             Some(mark_as_in_use(&log_dir).with_context(|| format!("use {}", log_dir.display()))?)
@@ -239,7 +238,7 @@ impl ServeArgs {
         let kubeconfig = absolute(self.kubeconfig.unwrap_or_else(|| log_dir.join("kubeconfig")))?;
         let files = Files { log_dir, kubeconfig, is_temporary };
         let config = *self.config.unwrap_or_default();
-        // Opened outside of the cluster's network, so that clients here can reach the API.
+        // Opened outside the cluster's network, so that clients on this host can reach the API.
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen on loopback")?;
         let dataplane = Dataplane::choose(
             self.dataplane.map_or(config.dataplane, DataplaneChoice::from),
@@ -298,13 +297,13 @@ async fn serve(
     }
 }
 
-/// Opens standard input as a pipe whose other end the parent holds.
+/// Opens standard input as a pipe. The parent holds the other end.
 fn open_lifeline() -> anyhow::Result<pipe::Receiver> {
     let stdin = io::stdin().as_fd().try_clone_to_owned().context("duplicate standard input")?;
     pipe::Receiver::from_owned_fd(stdin).context("--lifeline needs a pipe as standard input")
 }
 
-/// Waits until the parent has closed its end, or for ever without a lifeline.
+/// Waits until the parent closes its end of the lifeline; without a lifeline, waits forever.
 async fn wait_for_end(lifeline: Option<pipe::Receiver>) {
     let Some(mut lifeline) = lifeline else { return std::future::pending().await };
     let mut ignored = [0; 64];
@@ -324,7 +323,7 @@ fn announce(ready: &Ready, dns: SocketAddr, log_dir: &Path, has_network: bool) -
     stdout.flush()
 }
 
-/// Writes a file that its owner alone may read, whole or not at all.
+/// Writes a file atomically, readable only by its owner.
 fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
     let Some(name) = path.file_name() else { bail!("the path names no file") };
     let mut draft = path.to_owned();

@@ -1,4 +1,4 @@
-//! A run against a baseline: the options that `rolldrop report` and `rolldrop gate` share.
+//! Comparison with a baseline: options that `rolldrop report` and `rolldrop gate` share.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -29,7 +29,7 @@ pub(super) struct CompareArgs {
     anyway: bool,
 }
 
-/// A share that is written in percent.
+/// A share, written as a percentage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Percent(f64);
 
@@ -44,14 +44,14 @@ impl FromStr for Percent {
 }
 
 impl Percent {
-    /// Returns it as a share: 1 for 100 %.
+    /// Returns the share as a fraction: 1 for 100 %.
     pub(super) fn share(self) -> f64 {
         self.0
     }
 }
 
 impl CompareArgs {
-    /// Reads the baseline's runs; of folders, the last ones that began before the given time. Empty without
+    /// Reads the baseline's runs; from a folder, the latest runs that began before the given time. Returns none without
     /// `--baseline`.
     pub(super) fn earlier(&self, before: Option<Stamp>) -> anyhow::Result<Earlier> {
         Ok(Earlier::read(&self.baseline, self.last, before)?)
@@ -62,7 +62,7 @@ impl CompareArgs {
         Ok(comparable(baseline, candidate, &self.options())?)
     }
 
-    /// Returns the gate's checks of a run against the baseline.
+    /// Returns the gate's checks that compare a run with the baseline.
     pub(super) fn judge(
         &self,
         earlier: Earlier,
@@ -73,7 +73,7 @@ impl CompareArgs {
         Ok(earlier.judge(candidate, &options, self.tolerance.map(Percent::share), self.last)?)
     }
 
-    /// Writes a baseline: the runs that the candidate was compared with, and the candidate.
+    /// Writes a baseline that contains the candidate and the runs that it was compared with.
     pub(super) fn save(&self, path: &Path, runs: Vec<Sample>, candidate: Sample) -> anyhow::Result<()> {
         Ok(baseline::save(path, runs, candidate, self.last)?)
     }

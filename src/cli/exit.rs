@@ -1,14 +1,14 @@
-//! Exit statuses: part of the tool's interface.
+//! Exit statuses, which are part of the tool's interface.
 
 use std::process::ExitCode;
 
 use rolldrop_explain::model::RunResult;
 use rolldrop_judge::standing::Standing;
 
-/// The end of a command.
+/// Outcome of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exit {
-    /// Completed; the gate passed, or none was asked for.
+    /// Completed; the gate passed, or no gate was requested.
     Ok,
     /// The gate failed.
     GateFailed,
@@ -16,9 +16,9 @@ pub(super) enum Exit {
     Error,
     /// Measured, but the measurement is invalid or incomplete, or the target does not work.
     Invalid,
-    /// Measured, but the gate cannot tell.
+    /// Measured, but the gate is inconclusive.
     Inconclusive,
-    /// Interrupted; what was recorded is kept.
+    /// Interrupted; the recorded data is kept.
     Interrupted,
 }
 
@@ -34,8 +34,8 @@ pub(super) enum Inconclusive {
 }
 
 impl Exit {
-    /// Returns the status of a finished run: 130 > 2 (nothing sent) > 3 (invalid) > 1 > 3 (does not work, inconclusive)
-    /// > 0.
+    /// Returns the exit status for a finished run, in this order of precedence: 130, 2 (nothing sent), 3 (invalid), 1,
+    /// 3 (does not work, inconclusive), 0.
     pub(super) fn of(result: &RunResult, interrupted: bool) -> Self {
         if interrupted {
             return Exit::Interrupted;
@@ -49,7 +49,7 @@ impl Exit {
         }
     }
 
-    /// Replaces the status of an inconclusive gate if it counts as something else. An invalid run stays invalid.
+    /// Replaces the status of an inconclusive gate as the user chose. An invalid run stays invalid.
     pub(super) fn settled(self, inconclusive: Option<Inconclusive>) -> Self {
         match (self, inconclusive) {
             (Exit::Inconclusive, Some(Inconclusive::Fail)) => Exit::GateFailed,

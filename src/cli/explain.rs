@@ -1,4 +1,4 @@
-//! `rolldrop explain`: what the docs say about a name that a report or a gate uses.
+//! `rolldrop explain`: looks up a name from a report or gate in the docs.
 
 mod docs;
 
@@ -13,9 +13,9 @@ use super::say::{print, text_options};
 use docs::{Entry, Kind};
 use rolldrop_scenario::nearest::alike;
 
-/// Names that an error suggests.
+/// Maximum number of names that an error suggests.
 const SUGGESTED: usize = 3;
-/// Narrower than this, columns no longer fit.
+/// Minimum width; columns do not fit in less.
 const MIN_WIDTH: usize = 50;
 
 /// Arguments of `rolldrop explain`.
@@ -30,7 +30,6 @@ pub(super) struct ExplainArgs {
 }
 
 impl ExplainArgs {
-    /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let width = text_options(None).width.max(MIN_WIDTH);
         let text = match &self.name {
@@ -42,7 +41,7 @@ impl ExplainArgs {
     }
 }
 
-/// Parser of any text; a shell completes the names that can be written literally.
+/// Parser that accepts any text; a shell completes the names that can be written literally.
 #[derive(Clone, Debug)]
 struct Name;
 
@@ -71,7 +70,7 @@ fn names(entries: &[Entry]) -> Vec<(&'static str, Kind)> {
     all.filter(|(name, _)| !is_pattern(name) && seen.insert(*name)).collect()
 }
 
-/// Returns true if a name in the docs stands for many: `causes.NAME`, `targets.NAME.…`.
+/// Returns true if a name in the docs is a pattern: `causes.NAME`, `targets.NAME.…`.
 fn is_pattern(name: &str) -> bool {
     name.split('.').any(|part| is_placeholder(part) || part == "…")
 }
@@ -80,7 +79,7 @@ fn is_placeholder(part: &str) -> bool {
     matches!(part, "NAME" | "CODE")
 }
 
-/// Returns the docs' explanation of a name, in all of its meanings.
+/// Returns the explanation of a name from the docs, in all of its meanings.
 fn explained(name: &str, width: usize) -> anyhow::Result<String> {
     let entries = docs::entries();
     let bare = &bare(name);
@@ -105,16 +104,16 @@ fn explained(name: &str, width: usize) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Strips the path and the side from the name of a check: `expect.dropped.max` is about `dropped`.
+/// Strips the path and the side from a check's name: `expect.dropped.max` becomes `dropped`.
 fn bare(name: &str) -> String {
     let name = name.strip_prefix("spec.").unwrap_or(name);
     let name = name.strip_prefix("expect.").unwrap_or(name);
     let name = [".min", ".max", ".worse"].iter().find_map(|side| name.strip_suffix(side)).unwrap_or(name);
-    // The one name of a key with a dot in it.
+    // The only key whose name contains a dot.
     name.replace("p99.9", "p99_9")
 }
 
-/// Returns the entries of exactly this name; if there are none, the patterns that it matches and the names below it.
+/// Returns the entries with exactly this name; if there are none, the patterns that it matches and the names below it.
 fn meant<'a>(name: &str, entries: &'a [Entry]) -> Vec<&'a Entry> {
     let of = |fits: fn(&str, &str) -> bool| -> Vec<&Entry> {
         entries.iter().filter(|entry| entry.names.iter().any(|known| fits(known, name))).collect()
@@ -143,14 +142,14 @@ fn of_part<'a>(name: &str, entries: &'a [Entry]) -> Option<Vec<&'a Entry>> {
     of.match_indices('.').map(of_rest).find(|meant| !meant.is_empty())
 }
 
-/// Returns the names below one that was explained.
+/// Returns the names below an explained name, except those already explained.
 fn below(name: &str, entries: &[Entry], explained: &[&Entry]) -> Vec<&'static str> {
     let others = entries.iter().filter(|entry| !explained.iter().any(|one| std::ptr::eq(*one, *entry)));
     let prefix = format!("{name}.");
     others.flat_map(|entry| entry.names.iter().copied()).filter(|known| known.starts_with(&prefix)).collect()
 }
 
-/// Returns everything that the docs say about one entry.
+/// Returns the full explanation of one entry.
 fn in_full(entry: &Entry, width: usize) -> String {
     let mut text = format!(
         "{}\n\n",
@@ -167,7 +166,7 @@ fn in_full(entry: &Entry, width: usize) -> String {
     text
 }
 
-/// Wraps a text; its lines are indented by `indent`, and the first begins with `lead` instead.
+/// Wraps a text. Lines are indented by `indent`; the first begins with `lead` instead.
 fn wrapped(lead: &str, indent: usize, text: &str, width: usize) -> String {
     let (first, others) = (format!("{lead:indent$}"), " ".repeat(indent));
     let options = textwrap::Options::new(width).word_splitter(textwrap::WordSplitter::NoHyphenation);
@@ -193,7 +192,7 @@ fn list(entries: &[Entry], width: usize) -> String {
     text + "More about one of them: rolldrop explain NAME\n"
 }
 
-/// Cuts a line between two words if it is too long.
+/// Truncates a line between two words if it is too long.
 fn one_line(line: &str, width: usize) -> String {
     if line.chars().count() <= width {
         return line.to_owned();

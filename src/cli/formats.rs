@@ -1,4 +1,4 @@
-//! The forms in which `rolldrop run`, `report` and `gate` give a result: to stdout, and to the files of a CI system.
+//! Output formats of `rolldrop run`, `report` and `gate`, on stdout and in a CI system's files.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -37,7 +37,7 @@ pub(super) enum ResultFormat {
 }
 
 impl ResultFormat {
-    /// Prints a result. `text` makes what [`ResultFormat::Text`] prints.
+    /// Prints a result. `text` produces the output for [`ResultFormat::Text`].
     pub(super) fn show(self, analysis: &Analysis, text: impl FnOnce() -> String) -> anyhow::Result<()> {
         let result = &analysis.result;
         print(&match self {
@@ -56,7 +56,7 @@ impl ResultFormat {
     }
 }
 
-/// Appends to the file that a variable names; none is named outside of GitHub Actions.
+/// Appends to the file that a variable names. Outside GitHub Actions, the variable is unset and nothing is written.
 fn append(variable: &str, text: &str) -> anyhow::Result<()> {
     let Some(path) = std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from) else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `rolldrop gate`: a run and its limits to an exit status.
+//! `rolldrop gate`: checks a run against its limits and sets the exit status.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -66,7 +66,6 @@ pub(super) struct GateArgs {
 }
 
 impl GateArgs {
-    /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let run_dir = RunDir::open(&self.run)?;
         let mut expect = self.expectations(&run_dir)?;
@@ -107,7 +106,7 @@ impl GateArgs {
         Ok(Exit::of(result, false).settled(self.inconclusive).into())
     }
 
-    /// Returns the expectations of the run, with the replacements from the command line.
+    /// Returns the run's expectations, with replacements from the command line.
     fn expectations(&self, run_dir: &RunDir) -> anyhow::Result<Expect> {
         let file = self.expect.as_deref().map(ExpectFile::read).transpose()?;
         let mut set = self.set.clone();
@@ -119,7 +118,7 @@ impl GateArgs {
     }
 }
 
-/// Parses `--inconclusive` for a run that is over, which cannot be extended.
+/// Parses `--inconclusive` for a finished run, which cannot be extended.
 fn without_extension(text: &str) -> Result<Inconclusive, String> {
     match Inconclusive::from_str(text, false) {
         Ok(Inconclusive::Extend) => Err(

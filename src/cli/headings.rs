@@ -1,4 +1,4 @@
-//! The groups of options in `--help`, besides those that are used most.
+//! Headings for groups of options in `--help`. The most used options have no heading.
 
 pub(super) const CLUSTER: &str = "Cluster";
 pub(super) const LOAD: &str = "Load";

@@ -12,7 +12,7 @@ use super::proxy::ModeArg;
 use super::say::say;
 use rolldrop_sidecar::inject::{self, KubernetesVersion, Mode, Options, SecretKey, Selection, WorkloadName};
 
-/// The most bytes of manifests: a hundred times more than real files have.
+/// Maximum size of manifests in bytes: a hundred times larger than real files.
 const FILE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Arguments of `rolldrop inject`.
@@ -79,7 +79,6 @@ pub(super) struct InjectArgs {
 }
 
 impl InjectArgs {
-    /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let text = self.read().with_context(|| format!("failed to read {}", self.file.display()))?;
         let is_closed = !self.uninject && self.admin_token.is_none();

@@ -29,7 +29,7 @@ use rolldrop_record::run_dir::EventLog;
 use rolldrop_record::run_info::{ClusterInfo, FORMAT_VERSION, LoadPlan, Target, Tool};
 use rolldrop_record::{Clock, Event, EventKind, Expect, Policy, RunDir, RunInfo, Stamp};
 
-/// Adds a hint to an error of the command line, if the option is another tool's: `-z` is `-d` here.
+/// Adds a hint to a command-line error if the option belongs to another tool: `-z` is `-d` here.
 pub(super) fn with_hint(mut error: clap::Error) -> clap::Error {
     let is_length =
         matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(of)) if of == "-z");
@@ -41,17 +41,16 @@ pub(super) fn with_hint(mut error: clap::Error) -> clap::Error {
 }
 
 impl LoadArgs {
-    /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let plan = Plan::new(self.settings()?).map_err(|error| self.with_hint(error))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let exit = runtime.block_on(self.measure(plan));
-        // After an interruption, does not wait for a name that is still being looked up.
+        // After an interruption, this does not wait for pending DNS lookups.
         runtime.shutdown_background();
         exit
     }
 
-    /// Adds a hint for users of other tools, in which `-q` is the rate: its value is taken for a URL here.
+    /// Adds a hint for users of other tools, where `-q` sets the rate. Here, its value would be taken for a URL.
     fn with_hint(&self, error: PlanError) -> anyhow::Error {
         let rate = self.rate_after_quiet();
         let hint = rate.map(|rate| format!("-q is --quiet: for {rate} requests/s write -r {rate}"));
@@ -76,7 +75,7 @@ impl LoadArgs {
             return Ok(Exit::Interrupted.into());
         };
         let mut prepared = prepared?.with_evidence(clock)?.with_records(&self.record)?;
-        // Finds out before the first request, not after the last, what cannot be written.
+        // Opens the output now, so that an unwritable path fails before the first request, not after the last.
         let mut run = match &self.out {
             Some(path) => Some(Recording::begin(RunDir::create(path)?, &plan, clock)?),
             None => None,
@@ -139,7 +138,7 @@ impl LoadArgs {
         self.conclude(&title, &load_plan, &ended, table)
     }
 
-    /// Returns the message for a load that is cut off.
+    /// Returns the message for a load that was cut off.
     fn cut_off(&self) -> String {
         match &self.out {
             Some(dir) => {
@@ -151,7 +150,7 @@ impl LoadArgs {
         }
     }
 
-    /// Prints the result, writes the table of percentiles, and judges by the limits of `--fail-on`.
+    /// Prints the result, writes the percentile table, and checks the `--fail-on` limits.
     fn conclude(
         &self,
         title: &str,
@@ -183,10 +182,10 @@ impl LoadArgs {
     }
 }
 
-/// Result of a load, and how it ended.
+/// Result of a load and how the load ended.
 struct Ended {
     summary: Summary,
-    /// Time its schedule was stopped early, if it was.
+    /// Time the schedule was stopped early, if it was.
     stopped: Option<Stamp>,
     interrupted: bool,
 }
@@ -195,7 +194,7 @@ fn unwritten(path: &Path) -> String {
     format!("failed to write {}", path.display())
 }
 
-/// The run directory of a load on its own.
+/// Run directory of a load without a run.
 struct Recording {
     dir: RunDir,
     info: RunInfo,
@@ -247,7 +246,7 @@ impl Recording {
         Ok(self.dir.write_info(&self.info)?)
     }
 
-    /// Appends an event. Without a coordinator, events are those of the load's first source: all sources share one
+    /// Appends an event. Without a coordinator, events are attributed to the load's first source; all sources share one
     /// clock.
     fn event(&mut self, at: Stamp, kind: EventKind) -> anyhow::Result<()> {
         let source = self.info.sources.first().map(|source| source.name.as_str()).unwrap_or_default();

@@ -1,6 +1,6 @@
-//! `rolldrop load-worker`: sends a load for another process, which speaks to it by standard
-//! input and output (`load::process::protocol`), or over HTTP if it is in a pod
-//! (`load::remote`). Not for people, so `--help` does not show it.
+//! `rolldrop load-worker`: sends a load for another process. The two communicate over standard input and output
+//! (`load::process::protocol`), or over HTTP if the worker is in a pod (`load::remote`). The command is not meant for
+//! people, so `--help` does not show it.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use rolldrop_load::remote::server::{self, Visit};
 use rolldrop_record::wire::AdminToken;
 use rolldrop_record::{Clock, Evidence, RunDir};
 
-/// The variable with the token of the run, for a worker in a pod.
+/// Environment variable with the run's token, for a worker in a pod.
 pub(super) const TOKEN_VARIABLE: &str = "ROLLDROP_LOAD_TOKEN";
 
 /// Arguments of `rolldrop load-worker`.
@@ -46,7 +46,6 @@ pub(super) struct LoadWorkerArgs {
 }
 
 impl LoadWorkerArgs {
-    /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         if let Some(Evidence::Conntrack) = self.check_evidence {
             load::check_conntrack()?;
@@ -67,8 +66,8 @@ impl LoadWorkerArgs {
     }
 
     fn serve_parent(out: &Path) -> anyhow::Result<()> {
-        // A session of its own, so that a Ctrl-C at the terminal reaches only the process that gives the orders. A
-        // session leader needs none.
+        // In a session of its own, the worker gets no Ctrl-C from the terminal; only the controlling process does. The
+        // call fails for a session leader, which needs none.
         #[cfg(unix)]
         let _ = nix::unistd::setsid();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -85,7 +84,7 @@ impl LoadWorkerArgs {
                 stdout.flush()
             },
         ));
-        // Does not wait for further orders.
+        // This does not wait for further commands.
         runtime.shutdown_background();
         Ok(())
     }

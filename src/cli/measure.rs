@@ -1,4 +1,4 @@
-//! The arguments that all commands share that measure on a cluster: where, and with which load.
+//! Arguments shared by all commands that measure on a cluster: where to measure, and with which load.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -129,7 +129,8 @@ pub(super) struct MeasureArgs {
 }
 
 impl MeasureArgs {
-    /// Returns the scenario and the cluster that the user names; without a name, a scenario that has only the target.
+    /// Returns the scenario and the cluster that the user named; without a scenario name, a scenario that has only the
+    /// target.
     pub(super) fn source(&self, name: Option<String>) -> Source {
         Source {
             name,
@@ -144,10 +145,10 @@ impl MeasureArgs {
         }
     }
 
-    /// Returns the settings of a run beside its scenario.
+    /// Returns the settings of a run that are not in its scenario.
     ///
     /// # Errors
-    /// Fails if the token of the admin ports cannot be read.
+    /// Fails if the admin token cannot be read.
     pub(super) fn options(&self) -> anyhow::Result<Options> {
         Ok(Options {
             namespace: self.namespace.clone(),
@@ -163,7 +164,7 @@ impl MeasureArgs {
         })
     }
 
-    /// Returns the options as overrides of the scenario's values.
+    /// Converts the options to overrides of the scenario's values.
     fn overrides(&self) -> Vec<String> {
         let mut overrides: Vec<String> = as_override(&self.targets).into_iter().collect();
         overrides.extend(self.set.iter().cloned());
@@ -184,7 +185,7 @@ impl MeasureArgs {
     }
 }
 
-/// Formats a text as a value of a scenario.
+/// Quotes a text as a scenario value.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -1,5 +1,5 @@
-//! `kubectl rolldrop`: kubectl runs `kubectl-rolldrop` from the PATH, and asks
-//! `kubectl_complete-rolldrop` for completions. Both are this program under another name.
+//! `kubectl rolldrop`: kubectl runs `kubectl-rolldrop` from the PATH, and asks `kubectl_complete-rolldrop` for
+//! completions. Both are this program under other names.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -10,10 +10,10 @@ use clap::Command;
 use clap::builder::StyledStr;
 use clap_complete::engine::complete as candidates;
 
-/// The names by which kubectl calls its plugin, and the program for completions.
+/// Names by which kubectl calls the plugin and its completion program.
 const PLUGIN: &str = "kubectl-rolldrop";
 const COMPLETER: &str = "kubectl_complete-rolldrop";
-/// Command by which people call the plugin.
+/// Command that people type to call the plugin.
 const AS_PLUGIN: &str = "kubectl rolldrop";
 
 /// No space after a completion (cobra's ShellCompDirectiveNoSpace).
@@ -21,14 +21,14 @@ const NO_SPACE: u8 = 2;
 /// No completion by file names (ShellCompDirectiveNoFileComp).
 const NO_FILES: u8 = 4;
 
-/// Name by which this program was called.
+/// Way in which this program was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Called {
-    /// Its own.
+    /// By its own name.
     Directly,
-    /// As a plugin of kubectl.
+    /// As a kubectl plugin.
     AsPlugin,
-    /// For completions.
+    /// As kubectl's completion program.
     ForCompletion,
 }
 
@@ -46,7 +46,7 @@ impl Called {
         }
     }
 
-    /// Returns the command, with the name that was called in help texts and usage lines.
+    /// Returns the command, with the called name in help texts and usage lines.
     pub(super) fn known_as(self, command: Command) -> Command {
         match self {
             Self::AsPlugin => renamed(command).bin_name(AS_PLUGIN),
@@ -55,7 +55,7 @@ impl Called {
     }
 }
 
-/// Puts the plugin's name into texts that say what to type.
+/// Puts the plugin's name into help texts that show commands to type.
 fn renamed(command: Command) -> Command {
     let after = command.get_after_help().map(as_plugin);
     let command = match after {
@@ -83,7 +83,7 @@ fn as_plugin(text: &StyledStr) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Removes `by` spaces before an explanation, so that it stays in its column.
+/// Removes `by` spaces before an explanation, to keep its column.
 fn narrowed(line: &str, by: usize) -> String {
     let Some(at) = line.find("  ") else { return line.to_owned() };
     let (example, rest) = line.split_at(at);
@@ -91,9 +91,9 @@ fn narrowed(line: &str, by: usize) -> String {
     format!("{example}{:1$}{2}", "", blanks.saturating_sub(by).max(1), rest.trim_start())
 }
 
-/// Prints the completions, one a line with its explanation, and last the directive for the shell.
+/// Prints the completions, one per line with its explanation, followed by the directive for the shell.
 pub(super) fn complete(command: Command) -> ExitCode {
-    // kubectl gives the words behind `kubectl rolldrop`; the last is the one that is being typed.
+    // kubectl passes the words after `kubectl rolldrop`; the last is the one being typed.
     let words: Vec<OsString> =
         std::iter::once("rolldrop".into()).chain(std::env::args_os().skip(1)).collect();
     let last = words.len() - 1;
@@ -114,7 +114,7 @@ pub(super) fn complete(command: Command) -> ExitCode {
         }
         lines.push('\n');
     }
-    // A shell that is gone needs no answer.
+    // If the shell is gone, the output does not matter.
     let _gone = writeln!(std::io::stdout(), "{lines}:{directive}");
     ExitCode::SUCCESS
 }

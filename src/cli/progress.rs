@@ -1,7 +1,7 @@
 //! Progress on stderr: a block on a terminal, lines elsewhere, nothing when quiet.
 //!
-//! [`live`] derives the state of a run from what it records, [`load`] puts the figures of a load into words, [`screen`]
-//! makes a block or a line of both, and [`news`] says what has happened in lines.
+//! [`live`] derives a run's state from its recorded events, [`load`] describes a load's figures, [`screen`] renders
+//! both as a block or a line, and [`news`] renders events as lines.
 
 mod echo;
 mod live;
@@ -30,22 +30,22 @@ use screen::Screen;
 
 /// Interval at which the block is redrawn.
 const REDRAWN: Duration = Duration::from_millis(200);
-/// Period of news that is told together in lines.
+/// Period over which news is combined into lines.
 const FOLDED: Duration = Duration::from_secs(1);
-/// Interval between lines about the state.
+/// Interval between status lines.
 const TOLD: Duration = Duration::from_secs(10);
 /// Prefix of each line.
 const PREFIX: &str = "rolldrop: ";
 
-/// Progress of a command, as it is shown. The block is removed with it, also when the command fails.
+/// Progress display of a command. Dropping it removes the block, even if the command fails.
 #[derive(Debug)]
 pub(super) struct Progress {
     display: Arc<Display>,
-    /// With a block only.
+    /// Set only with a block.
     _terminal: Option<NoControlEcho>,
 }
 
-/// View of a command's progress, which the tasks of a run keep up to date.
+/// Progress display that the tasks of a run update.
 #[derive(Debug)]
 struct Display {
     form: Form,
@@ -58,36 +58,36 @@ struct Display {
 enum Form {
     /// A block that is redrawn.
     Block(ProgressBar),
-    /// A line when something happens, and one now and then.
+    /// A line for each event, and a status line at intervals.
     Lines,
     /// Nothing.
     Quiet,
 }
 
-/// State that the command itself has reported.
+/// State reported by the command itself.
 #[derive(Debug, Default)]
 struct Said {
     step: String,
     load: Option<Figures>,
-    /// Rate of the load, from its first sample to its end.
+    /// Rate of the load, from the first sample until the load ends.
     rate: Option<Rate>,
-    /// True while something else uses the terminal, until the next step.
+    /// True from when something else uses the terminal until the next step.
     is_hidden: bool,
-    /// Earliest time of the next line about the state.
+    /// Earliest time of the next status line.
     told_next: Option<Instant>,
-    /// Number of times each warning came, by its text.
+    /// Number of times each warning occurred, by text.
     warnings: BTreeMap<String, u64>,
 }
 
 impl Said {
-    /// Counts a warning, and returns true if it is the first with its text.
+    /// Counts a warning. Returns true if its text is new.
     fn is_new_warning(&mut self, message: &str) -> bool {
         let times = self.warnings.entry(message.to_owned()).or_default();
         *times += 1;
         *times == 1
     }
 
-    /// Takes the warnings that came more than once, with their counts.
+    /// Takes the warnings that occurred more than once, with their counts.
     fn take_repeated(&mut self) -> Vec<String> {
         let warnings = std::mem::take(&mut self.warnings).into_iter().filter(|(_, times)| *times > 1);
         warnings
@@ -97,7 +97,7 @@ impl Said {
 }
 
 impl Progress {
-    /// Chooses the form that fits stderr.
+    /// Chooses a form that suits stderr.
     pub(super) fn new(quiet: bool, clock: Clock) -> Self {
         let form = if quiet {
             Form::Quiet
@@ -113,12 +113,12 @@ impl Progress {
         Self { display: Arc::new(display), _terminal }
     }
 
-    /// Returns the viewer of the runs whose progress this is.
+    /// Returns the viewer to pass to the runs that this displays.
     pub(super) fn viewer(&self) -> Arc<dyn Viewer> {
         Arc::clone(&self.display) as Arc<dyn Viewer>
     }
 
-    /// Shows the progress of a command until it ends.
+    /// Shows the progress of a command until the command finishes.
     pub(super) async fn show<T>(&self, command: impl Future<Output = T>) -> T {
         tokio::select! {
             biased;
@@ -127,7 +127,7 @@ impl Progress {
         }
     }
 
-    /// Ends the display. Warnings that came more than once are shown with their counts.
+    /// Closes the display. Shows warnings that occurred more than once, with their counts.
     pub(super) fn done(&self) {
         let repeated = self.display.said().take_repeated();
         repeated.iter().for_each(|text| self.display.note(text));
@@ -223,7 +223,7 @@ impl Viewer for Display {
         }
     }
 
-    /// Shows a message, which stays on the screen, even when quiet.
+    /// Shows a message that stays on the screen. It is shown even in quiet mode.
     fn note(&self, message: &str) {
         self.tell_news();
         let line = format!("{PREFIX}{}", shown::message(message));
@@ -233,7 +233,7 @@ impl Viewer for Display {
         }
     }
 
-    /// Shows a warning once, and at the end the number of times that it came.
+    /// Shows a warning once; its count is shown at the end.
     fn warn(&self, message: &str) {
         let is_new = self.said().is_new_warning(message);
         if is_new {
@@ -241,13 +241,13 @@ impl Viewer for Display {
         }
     }
 
-    /// Nothing is drawn from here to the next step: the answer appears beside the question.
+    /// Draws nothing from here until the next step, because the user's answer appears beside the question.
     fn ask(&self, question: &str) -> io::Result<()> {
         self.said().is_hidden = true;
         let ask = || write!(io::stderr(), "{PREFIX}{question} ");
         match &self.form {
             Form::Block(bar) => {
-                // Its steady tick would draw over a question.
+                // The steady tick would draw over the question.
                 bar.disable_steady_tick();
                 bar.suspend(ask)
             }
@@ -270,7 +270,7 @@ impl Display {
                     self.tell_news();
                     self.tell_state(now);
                 }
-                // Without this, news would pile up.
+                // Without this, unread news would accumulate.
                 Form::Quiet => self.tell_news(),
             }
         }
@@ -302,13 +302,13 @@ impl Display {
         let (rows, columns) = console::Term::stderr().size();
         let block = {
             let (said, mut state) = (self.said(), self.live());
-            // The block shows it.
+            // The block shows the state instead.
             state.take_news();
             // A spinner precedes the first line of a step.
             let spinner = if said.load.is_none() { 2 } else { 0 };
             self.screen(&said, &state).block(usize::from(columns).saturating_sub(spinner), rows.into())
         };
-        // The locks are released: a terminal may be slow, and the tasks of the run do not wait for it.
+        // The locks are released here, because a terminal may be slow and must not hold up the tasks of the run.
         bar.set_message(block.join("\n"));
     }
 

@@ -81,7 +81,6 @@ enum WatchPodArg {
 }
 
 impl ProxyArgs {
-    /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let mut runtime = match self.workers.get() {
             1 => tokio::runtime::Builder::new_current_thread(),
@@ -104,7 +103,7 @@ impl ProxyArgs {
             }
             let proxy = Proxy::bind(config, Clock::start())?;
             eprintln!("rolldrop: proxy on {}, admin on {}", proxy.local_addr(), proxy.admin_addr());
-            // As a task like the others: with several threads, connections then reach their tasks directly.
+            // Spawned as a task like the others: with several threads, connections then reach their tasks directly.
             let run = proxy.run(stop.clone().cancelled_owned(), abort.clone().cancelled_owned());
             say(&AbortOnDropHandle::new(tokio::spawn(run)).await?);
             Ok(ExitCode::SUCCESS)
@@ -149,12 +148,12 @@ impl ProxyArgs {
     }
 }
 
-/// Raises the limit of open files to what the system allows; returns how many connections fit, each of
-/// which takes one file to the client and one to the app.
+/// Raises the open-file limit to the maximum that the system allows. Returns how many connections fit; each takes one
+/// file for the client and one for the app.
 fn allow_connections() -> usize {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-    /// Files for everything else, the admin port's connections among them.
+    /// Files for everything else, including the admin port's connections.
     const OTHERS: u64 = 64;
 
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return usize::MAX };
@@ -165,7 +164,7 @@ fn allow_connections() -> usize {
     usize::try_from(files.saturating_sub(OTHERS) / 2).unwrap_or(usize::MAX).max(1)
 }
 
-/// Parses an address as a manifest can write it: `$(POD_IP):8080` has no brackets when it is of IPv6.
+/// Parses an address as written in manifests, where `$(POD_IP):8080` puts no brackets around an IPv6 address.
 pub(super) fn address(text: &str) -> Result<SocketAddr, AddrParseError> {
     text.parse().or_else(|error| {
         let parts = text.rsplit_once(':');
@@ -178,13 +177,13 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, AddrParseError> {
 /// Returns true if a connection to `upstream` would reach the listener at `own`.
 fn leads_to(upstream: SocketAddr, own: SocketAddr) -> bool {
     let (to, own_ip) = (upstream.ip().to_canonical(), own.ip().to_canonical());
-    // A connection to the unspecified address reaches this host by its loopback (ip(7)).
+    // A connection to the unspecified address reaches this host over loopback (ip(7)).
     let to = match to {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
         ip => ip,
     };
-    // The unspecified address of IPv6 covers IPv4 too, unless the system says otherwise.
+    // The unspecified IPv6 address covers IPv4 too, unless the system is configured otherwise.
     let takes_all = own_ip.is_unspecified() && (own_ip.is_ipv6() || to.is_ipv4());
     let is_here = || to.is_loopback() || TcpListener::bind((to, 0)).is_ok();
     own.port() != 0 && own.port() == upstream.port() && (own_ip == to || (takes_all && is_here()))
@@ -219,7 +218,7 @@ mod tests {
         for (upstream, own) in [
             ("127.0.0.1:80", "127.0.0.1:81"),
             ("127.0.0.2:80", "127.0.0.1:80"),
-            // An address for documentation, which this host does not have.
+            // A documentation address, which this host does not have.
             ("192.0.2.1:80", "0.0.0.0:80"),
             ("[::1]:80", "0.0.0.0:80"),
             ("127.0.0.1:80", "127.0.0.1:0"),

@@ -1,4 +1,4 @@
-//! `rolldrop proxy-pre-stop`: the preStop hook of a container in which `rolldrop proxy` runs.
+//! `rolldrop proxy-pre-stop`: the preStop hook of a container that runs `rolldrop proxy`.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -14,7 +14,6 @@ pub(super) struct ProxyPreStopArgs {
 }
 
 impl ProxyPreStopArgs {
-    /// Runs the command.
     pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
         mark_pre_stop(self.admin)?;
         Ok(ExitCode::SUCCESS)

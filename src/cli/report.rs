@@ -1,4 +1,4 @@
-//! `rolldrop report`: from run directories to report and charts.
+//! `rolldrop report`: makes reports and charts from run directories.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ pub(super) struct ReportArgs {
 }
 
 impl ReportArgs {
-    /// Runs the command. Returns the exit status of the last run that did not end well.
+    /// Runs the command. Returns the exit status of the last run whose status is not 0.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         if !self.compare.baseline.is_empty()
             && !matches!(self.format, ResultFormat::Text | ResultFormat::Json)
@@ -65,14 +65,14 @@ impl ReportArgs {
                 samples.push(sample(&run_dir, &judged)?);
             }
             let Analysed { analysis, requests, .. } = judged.analysed;
-            // Frees memory for the files.
+            // Frees memory before the files are written.
             drop(requests);
             let folder = self.folder(path);
             analysis::write(&folder, &analysis)?;
             if baseline.is_empty() {
                 show(&folder, &analysis, self.format)?;
             }
-            // The verdict shows an interruption of the run; this command was not interrupted.
+            // The verdict reports an interruption of the run. This command itself was not interrupted.
             exit = match Exit::of(&analysis.result, false) {
                 Exit::Ok => exit,
                 other => other,
@@ -94,7 +94,7 @@ impl ReportArgs {
         Ok(exit.into())
     }
 
-    /// Returns the directory for the files of a run's report.
+    /// Returns the directory for a run's report files.
     fn folder(&self, run: &Path) -> PathBuf {
         match (&self.out, run.file_name()) {
             (None, _) => run.to_owned(),
@@ -103,7 +103,7 @@ impl ReportArgs {
         }
     }
 
-    /// Refuses runs whose reports would replace each other.
+    /// Refuses runs whose reports would overwrite each other.
     fn check_names(&self) -> anyhow::Result<()> {
         let folders: BTreeSet<PathBuf> = self.runs.iter().map(|run| self.folder(run)).collect();
         if self.out.is_some() && folders.len() < self.runs.len() {
@@ -115,7 +115,7 @@ impl ReportArgs {
     }
 }
 
-/// Makes a run's report in its directory, and prints it.
+/// Writes a run's report in its directory, and prints it.
 pub(super) fn make(run_dir: &RunDir, format: ResultFormat) -> anyhow::Result<RunResult> {
     let analysis = analysis::report(run_dir)?;
     show(run_dir.path(), &analysis, format)?;

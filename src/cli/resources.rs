@@ -1,9 +1,9 @@
-//! `--load-resources`: amounts by name.
+//! `--load-resources`: resource quantities by name.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-/// Amounts of the resources of a pod.
+/// Resource quantities of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Resources(BTreeMap<String, String>);
 
@@ -22,7 +22,7 @@ impl FromStr for Resources {
 }
 
 impl Resources {
-    /// Formats it as an override of a scenario's value.
+    /// Formats the resources as an override of a scenario's value.
     pub(super) fn as_override(&self) -> String {
         format!("load.job.resources={}", serde_json::json!(self.0))
     }

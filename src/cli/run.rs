@@ -1,6 +1,6 @@
 //! `rolldrop run`: the main job.
 //!
-//! Measures, and then makes the report from the run directory, exactly as `rolldrop report` does.
+//! The command measures, and then makes the report from the run directory exactly as `rolldrop report` does.
 
 mod args;
 
@@ -23,7 +23,6 @@ use rolldrop_record::{Clock, Looks, RunDir};
 use rolldrop_scenario::{Loaded, Scenario};
 
 impl RunArgs {
-    /// Runs the command.
     pub(super) fn run(mut self) -> anyhow::Result<ExitCode> {
         let command = UserCommand::find(std::mem::take(&mut self.command))?;
         let source = self.source();
@@ -67,7 +66,7 @@ impl RunArgs {
         Ok(exit.settled(self.inconclusive).into())
     }
 
-    /// Plans the looks of a run that continues while its gate is inconclusive; `None` if its length is fixed.
+    /// Plans the interim looks of a run that continues while its gate is inconclusive; `None` if the length is fixed.
     fn looks(&self, scenario: &Scenario, has_command: bool) -> anyhow::Result<Option<Looks>> {
         match (self.inconclusive, self.max_looks) {
             (Some(Inconclusive::Extend), most) => Ok(Some(gate_looks::planned(most, scenario, has_command)?)),
@@ -79,7 +78,7 @@ impl RunArgs {
     }
 }
 
-/// Prints the calls of the API server that a run would make.
+/// Prints the API calls that a run would make.
 pub(super) fn print_calls(plan: &Plan) -> anyhow::Result<()> {
     (1..).zip(&plan.calls).try_for_each(|(number, call)| print(&format!("{number:>4}  {call}\n")))
 }

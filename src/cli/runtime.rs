@@ -1,4 +1,4 @@
-//! The runtime of commands that need several threads. Where the system has none left, tokio would panic.
+//! The runtime for commands that need several threads. If the system could not provide them, tokio would panic.
 
 use std::io;
 use std::sync::mpsc;
@@ -7,7 +7,7 @@ use std::thread;
 use anyhow::Context;
 use tokio::runtime::{Builder, Runtime};
 
-/// Threads that a command needs besides the runtime's own.
+/// Number of threads that a command needs besides the runtime's workers.
 const BESIDES: usize = 2;
 
 /// Makes a runtime with this many threads.
@@ -23,7 +23,7 @@ pub(super) fn with_threads(workers: usize) -> anyhow::Result<Runtime> {
         .context("failed to start a runtime")
 }
 
-/// Checks that this many threads can run at a time: each waits until all have started.
+/// Checks that this many threads can run at the same time: each waits until all have started.
 fn check(
     threads: usize,
     mut spawn: impl FnMut(Box<dyn FnOnce() + Send>) -> io::Result<()>,
@@ -31,7 +31,7 @@ fn check(
     let mut waiting = Vec::new();
     for number in 1..=threads {
         let (end, ended) = mpsc::channel::<()>();
-        // Ends when its sender is dropped.
+        // The thread exits when the sender is dropped.
         let wait = move || _ = ended.recv();
         spawn(Box::new(wait)).with_context(|| {
             format!(

@@ -1,4 +1,4 @@
-//! Standard output and standard error. Both may repeat text of a cluster or an app, so control characters in it are made
+//! Output to stdout and stderr. Messages may repeat text from a cluster or an app, so control characters are made
 //! visible.
 
 use std::io::{self, IsTerminal, Write};
@@ -15,7 +15,7 @@ pub(super) fn say(text: &str) {
     eprintln!("rolldrop: {}", shown::message(text));
 }
 
-/// Writer of logs to standard error, without colours, because ours could not be told from others'.
+/// Writer of logs to standard error, without colours: our escape sequences could not be told apart from injected ones.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Log;
 
@@ -29,7 +29,7 @@ impl<'a> MakeWriter<'a> for Log {
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // An event comes in one piece.
+        // Each event arrives in a single write.
         io::stderr().write_all(shown::message(&String::from_utf8_lossy(bytes)).as_bytes())?;
         Ok(bytes.len())
     }
@@ -43,7 +43,7 @@ fn is_coloured() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
-/// Returns the text options that fit stdout.
+/// Returns text options that suit stdout.
 pub(super) fn text_options(folder: Option<&Path>) -> TextOptions {
     let most = TextOptions::default().width;
     // `None` if stdout is not a terminal.
@@ -60,7 +60,7 @@ pub(super) fn print(text: &str) -> anyhow::Result<()> {
     write_out(text).context("failed to write to stdout")
 }
 
-/// Writes to stdout, with colours only if stdout shows them; a reader that is gone is not an error.
+/// Writes to stdout, with colours only if stdout shows them. A closed reader is not an error.
 pub(super) fn write_out(text: &str) -> io::Result<()> {
     let text = if is_coloured() { shown::coloured_lines(text) } else { shown::lines(text) };
     match io::stdout().write_all(text.as_bytes()) {

@@ -1,4 +1,4 @@
-//! `rolldrop scenarios`: the built-in scenarios by theme, with the time that each takes and what it needs.
+//! `rolldrop scenarios`: lists the built-in scenarios by theme, with their durations and requirements.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use anyhow::Context;
 use super::say::print;
 use rolldrop_scenario::{self as scenario, BUILTIN, DEFAULT};
 
-/// The widest line of the list.
+/// Maximum line width of the list.
 const WIDTH: usize = 100;
 
 /// Arguments of `rolldrop scenarios`.
@@ -21,7 +21,6 @@ pub(super) struct ScenariosArgs {
 }
 
 impl ScenariosArgs {
-    /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let text = match &self.name {
             Some(name) => match BUILTIN.iter().find(|builtin| builtin.name == *name) {
@@ -35,7 +34,7 @@ impl ScenariosArgs {
     }
 }
 
-/// Entry of a scenario in the list.
+/// A scenario in the list.
 #[derive(Debug)]
 struct Entry {
     name: &'static str,
@@ -46,7 +45,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Formats the time: `32 s`, or above two minutes `3.5 min`.
+    /// Formats the duration: `32 s`, or `3.5 min` above two minutes.
     fn time(&self) -> String {
         match self.takes.as_secs() {
             seconds @ 0..=120 => format!("{seconds} s"),
@@ -55,7 +54,7 @@ impl Entry {
     }
 }
 
-/// Reads the built-in scenarios, as their own files describe them.
+/// Reads the built-in scenarios and their descriptions from their own files.
 fn library() -> anyhow::Result<Vec<Entry>> {
     let entry = |builtin: &scenario::Builtin| {
         let scenario = scenario::load::<serde_json::Value>(builtin.name, &[])?.scenario;
@@ -122,7 +121,7 @@ mod tests {
         assert!(words.contains("Needs: kernel dataplane; the names of two nodes"), "{list}");
     }
 
-    /// Formats the list as tables of the docs.
+    /// Formats the list as tables for the docs.
     fn tables(library: &[Entry]) -> String {
         let of_theme = |entries: &[Entry]| {
             let mut table = format!("| {} | what | time | needs |\n|---|---|---|---|\n", entries[0].theme);

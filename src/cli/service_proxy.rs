@@ -17,7 +17,7 @@ pub(super) struct AssumeArgs {
 }
 
 impl AssumeArgs {
-    /// Returns the implementation of Services that the user states, if any.
+    /// Returns the Service implementation that the user stated, if any.
     pub(super) fn service_proxy(&self) -> Option<&ServiceProxy> {
         self.assume_service_proxy.as_ref()
     }

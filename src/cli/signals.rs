@@ -1,10 +1,10 @@
-//! Ctrl-C and SIGTERM: the first ends the run in good order, the second at once.
+//! Ctrl-C and SIGTERM: the first signal stops the run gracefully, the second at once.
 
 use tokio_util::task::AbortOnDropHandle;
 
 use rolldrop_drive::Interrupts;
 
-/// Listens for signals while it lives.
+/// Listener for signals, active until it is dropped.
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) interrupts: Interrupts,
@@ -12,7 +12,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Begins to listen. Needs a tokio runtime.
+    /// Starts to listen. Needs a tokio runtime.
     pub(super) fn begin() -> std::io::Result<Self> {
         let interrupts = Interrupts::default();
         let mut signals = Signals::new()?;

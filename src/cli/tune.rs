@@ -1,4 +1,4 @@
-//! `rolldrop tune`: the least preStop sleep that loses nothing, proven.
+//! `rolldrop tune`: finds the shortest preStop sleep that loses no requests, and proves it.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -157,7 +157,6 @@ pub(super) struct TuneArgs {
 }
 
 impl TuneArgs {
-    /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let (mut args, resumed) = self.resumed()?;
         let verified = args.verify.as_deref().map(tune::verified).transpose()?;
@@ -184,7 +183,7 @@ impl TuneArgs {
         Ok(exit(&end)?.into())
     }
 
-    /// Returns the scenario and the cluster that the user names.
+    /// Returns the scenario and the cluster that the user named.
     fn source(&self) -> Source {
         let demo = || self.measure.targets.is_empty().then(|| scenario::ROLLOUT.to_owned());
         let source = self.measure.source(self.scenario.clone().or_else(demo));
@@ -215,7 +214,7 @@ impl TuneArgs {
         })
     }
 
-    /// Returns the arguments of the tuning to resume, and its state; without `--resume`, these arguments.
+    /// Returns the arguments and state of the tuning to resume; without `--resume`, returns these arguments.
     fn resumed(self) -> anyhow::Result<(Self, Option<State>)> {
         let Some(dir) = &self.resume else { return Ok((self, None)) };
         let dir = absolute(dir)?;
@@ -231,17 +230,17 @@ impl TuneArgs {
         Ok((args, Some(state)))
     }
 
-    /// Returns the arguments of an earlier tuning, for proving its choice again.
+    /// Returns the arguments of an earlier tuning, to verify its choice again.
     fn verifying(self, earlier: &Verified) -> anyhow::Result<Self> {
         let mut args = parse(&earlier.arguments)?;
         args.measure.yes |= self.measure.yes;
         args.measure.quiet |= self.measure.quiet;
         args.max_rollouts = self.max_rollouts;
-        // The default action is what users run.
+        // The default action matches what users run.
         args.disrupt = None;
         args.out = self.out.map(std::path::absolute).transpose().context("failed to find --out")?;
         (args.apply, args.dry_run, args.verify) = (self.apply, self.dry_run, self.verify);
-        // Paths of its arguments are relative to where it began, if that is still there.
+        // Paths in the earlier arguments are relative to the directory where that tuning began, if it still exists.
         if earlier.directory.is_dir() {
             std::env::set_current_dir(&earlier.directory)
                 .context("failed to go to where the tuning began")?;

@@ -103,7 +103,6 @@ fn share(text: &str) -> Result<Share, &'static str> {
 }
 
 impl WorkloadArgs {
-    /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let config = Config {
             listen: self.listen,

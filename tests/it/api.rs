@@ -16,7 +16,7 @@ use crate::harness::{LIMIT, wait_for};
 use crate::kubectl::{Kubectl, SharedCluster, pod};
 use crate::web::Web;
 
-/// The API server's address, and what a client needs to talk to it.
+/// API server's address, and everything a client needs to connect to it.
 pub(crate) struct Server {
     address: String,
     authority: Vec<u8>,
@@ -25,7 +25,7 @@ pub(crate) struct Server {
 
 pub(crate) type Tls = StreamOwned<ClientConnection, TcpStream>;
 
-/// An answer: status, head, and body.
+/// A response: status, head and body.
 pub(crate) struct Answer {
     pub(crate) code: u16,
     head: String,
@@ -56,7 +56,7 @@ impl Server {
         }
     }
 
-    /// Returns the number of connections open on the server's side, without those in TIME_WAIT.
+    /// Returns the number of connections open on the server's side, excluding those in TIME_WAIT.
     pub(crate) fn connections(&self) -> usize {
         const LISTEN: &str = "0A";
         const TIME_WAIT: &str = "06";
@@ -95,7 +95,7 @@ impl Server {
         let head = format!(
             "{line} HTTP/1.1\r\nHost: api\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n"
         );
-        // The server may answer and close before it has read all.
+        // The server may respond and close before it has read everything.
         let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
         read_answer(&mut stream)
     }
@@ -112,7 +112,7 @@ impl Server {
 
 fn read_answer(stream: &mut impl Read) -> Answer {
     let mut bytes = Vec::new();
-    // An end without a farewell is as good.
+    // A connection closed without a TLS close_notify is fine, too.
     let _ = stream.read_to_end(&mut bytes);
     let text = String::from_utf8_lossy(&bytes);
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
@@ -128,7 +128,7 @@ fn api_server_rejects_invalid_tokens() {
         assert_eq!(answer.code, 401, "{headers}");
         assert_eq!(answer.json()["reason"], "Unauthorized");
     }
-    // Only loopback is listened on, and only TLS is spoken.
+    // The server listens only on loopback, and speaks only TLS.
     assert!(server.address.starts_with("127.0.0.1:"));
     let mut plain = TcpStream::connect(&server.address).expect("it listens");
     plain.write_all(b"GET /version HTTP/1.1\r\nHost: api\r\n\r\n").expect("it is sent");
@@ -279,7 +279,7 @@ fn oversized_body_gets_413() {
 fn api_server_disconnects_slow_clients() {
     let server = Server::get();
     let started = Instant::now();
-    // One never says hello, one never ends its head, one never sends its body.
+    // One client sends no TLS hello, one never completes its head, one never sends its body.
     let mut silent = TcpStream::connect(&server.address).expect("it listens");
     silent.set_read_timeout(Some(LIMIT)).expect("a timeout");
     let mut half = server.connect();
@@ -318,7 +318,7 @@ fn api_server_blocks_path_traversal() {
         assert!(matches!(answer.code, 400 | 404), "{path}: {} {}", answer.code, answer.body);
         assert!(!answer.body.contains("root:"), "{path}");
     }
-    // The pod decides what a proxied path answers: the request goes there, and nowhere else.
+    // A proxied path always goes to the pod, and nowhere else.
     let answer = server.request(&format!("GET {pods}/idle:1/proxy/../../../../../version"), "", "");
     assert_eq!((answer.code, answer.json()["reason"].as_str()), (503, Some("ServiceUnavailable")));
 }
@@ -345,7 +345,7 @@ fn proxy_subresource_reaches_pods() {
 /// Starts the watch at `path`; returns its events.
 fn watch(server: &Server, path: &str) -> impl Iterator<Item = Value> + use<> {
     let mut stream = server.connect();
-    // HTTP/1.0 is answered without chunks.
+    // The response to HTTP/1.0 is not chunked.
     let head = format!("GET {path} HTTP/1.0\r\nAuthorization: Bearer {}\r\n\r\n", server.token);
     stream.write_all(head.as_bytes()).expect("it is sent");
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(stream)).map_while(Result::ok);
@@ -360,7 +360,7 @@ fn watch_resumes_or_reports_expiry() {
     let maps = format!("/api/v1/namespaces/{}/configmaps", kubectl.namespace());
     let version =
         |object: &Value| object["metadata"]["resourceVersion"].as_str().expect("a version").to_owned();
-    // A new namespace gets a ConfigMap from a controller.
+    // A controller creates a ConfigMap in each new namespace.
     let settled = || {
         let list = server.get_json(&maps);
         list["items"].as_array().is_some_and(|items| !items.is_empty()).then_some(list)
@@ -385,7 +385,7 @@ fn watch_resumes_or_reports_expiry() {
     let bookmark = watch(&server, &initial).find(|event| event["type"] == "BOOKMARK").expect("a bookmark");
     assert_eq!(bookmark["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
 
-    // More changes than are remembered.
+    // More changes than the server remembers.
     let patch = |n: usize| {
         let body = json!({"data": {"n": n.to_string()}}).to_string();
         format!(
@@ -413,13 +413,13 @@ fn watch_resumes_or_reports_expiry() {
 
 #[test]
 fn idle_connections_yield_to_requests() {
-    // Of its own: others would lose theirs.
+    // This test needs its own cluster: other tests would lose their connections.
     let cluster = SharedCluster::start("idle-cluster");
     let server = Server::of(&cluster);
     assert!(crate::strangers::files() > 2000, "a connection is a file");
     let idle: Vec<_> = (0..700).map_while(|_| TcpStream::connect(&server.address).ok()).collect();
     assert!(idle.len() > 600, "{}", idle.len());
-    // All places are taken by clients that say nothing, for longer than this client would wait.
+    // Silent clients occupy all slots for longer than this client would wait.
     for _ in 0..20 {
         assert_eq!(server.request("GET /version", "", "").code, 200);
     }
@@ -460,8 +460,8 @@ fn outrun_watcher_gets_expired_error() {
     slow.write_all(head.as_bytes()).expect("it is sent");
     let mut read = vec![0; 64 * 1024];
     slow.read_exact(&mut read).expect("the beginning of an answer");
-    // Each change is as large as the object, and far more of them than are remembered come while
-    // the watcher reads a little.
+    // Each change is as large as the object. Far more changes arrive than the server remembers, while the watcher reads
+    // only a little.
     for n in 0..60 {
         let body = json!({"data": {"n": n.to_string()}}).to_string();
         let patch = "Content-Type: application/merge-patch+json\r\n";
@@ -492,7 +492,7 @@ fn api_server_disconnects_stalled_watcher() {
     let head =
         format!("GET {maps}?watch=1 HTTP/1.1\r\nHost: api\r\nAuthorization: Bearer {}\r\n\r\n", server.token);
     stream.write_all(head.as_bytes()).expect("it is sent");
-    // 8 MB are on their way, which no socket buffer holds; it reads once, and no more.
+    // 8 MB are in flight, more than any socket buffer holds. The client reads once, and no more.
     stream.read_exact(&mut [0; 100]).expect("the beginning of an answer");
     let port = |address: std::io::Result<std::net::SocketAddr>| address.expect("an address").port();
     let (server_port, own_port) = (port(stream.sock.peer_addr()), port(stream.sock.local_addr()));
@@ -500,7 +500,7 @@ fn api_server_disconnects_stalled_watcher() {
     wait_for("the server lets go", LIMIT, || (!is_connected(server_port, own_port)).then_some(()));
 }
 
-/// Returns true if the connection between two ports of 127.0.0.1 is open, seen from the first one's side.
+/// Returns true if the connection between two ports on 127.0.0.1 is open, as seen from the first port's side.
 fn is_connected(local: u16, remote: u16) -> bool {
     const ESTABLISHED: &str = "01";
     let table = std::fs::read_to_string("/proc/net/tcp").expect("the table of connections");

@@ -1,9 +1,9 @@
-//! Bad input: a clear error, exit status 2, nothing started.
+//! Bad input leads to a clear error and exit status 2, and nothing is started.
 
 use crate::harness::Rolldrop;
 use crate::runs::turn;
 
-/// Returns the scenario whose app's binary does not exist.
+/// Returns a scenario whose app binary does not exist.
 fn missing_binary() -> String {
     let text = std::fs::read_to_string("scenarios/naive-exit.yaml").expect("the scenario");
     let app = "image: rolldrop\n                  args: [workload";

@@ -1,4 +1,4 @@
-//! Beats: when somebody else deleted a pod, against the embedded API server's own log.
+//! Beats: the times at which somebody else deleted a pod, compared with the embedded API server's own log.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use crate::harness::Rolldrop;
 use crate::machine::measured;
 use crate::runs::turn;
 
-/// Largest difference between the clocks of two processes of this machine, each anchored once.
+/// Largest difference between the clocks of two processes on this machine, each anchored once.
 const CLOCKS_APART_NS: i64 = 5_000_000;
 
-/// Returns the time at which the API server carried out each deletion, by the pod's UID.
+/// Returns the time at which the API server carried out each deletion, by pod UID.
 fn truth(log: &str) -> BTreeMap<String, Stamp> {
     let deletions = log.lines().filter(|line| line.contains("a pod's deletion takes effect"));
     let field = |line: &str, name: &str| {
@@ -32,7 +32,7 @@ fn truth(log: &str) -> BTreeMap<String, Stamp> {
 fn beats_enclose_rollout_deletions() {
     measured(|| {
         let _turn = turn();
-        // The run asks for the restart; who deletes the pods is a controller.
+        // The run only requests the restart; a controller deletes the pods.
         let restart = "disruptions=[{at: 3s, action: rollingRestart, workload: deployment/web}]";
         let relaxed = ["expect.dropped.min=0", "expect.terminations.min=0"];
         let run = Rolldrop::run("naive-exit").args(["--quiet"]).set(&[restart]).set(&relaxed);

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::harness::tracked;
 
-/// The claims of docs/sources.md are C1 to this one.
+/// Number of the last claim in docs/sources.md; the first is C1.
 const LAST_CLAIM: u32 = 19;
 
 #[derive(Deserialize)]
@@ -18,7 +18,7 @@ struct Behaviour {
     claims: BTreeSet<String>,
     taken: String,
     changes: Vec<Change>,
-    /// Scenario -> the check that fails, and behind a colon a command's statement.
+    /// Checks that fail, by scenario. A colon separates a check from a command's statement.
     fails: BTreeMap<String, String>,
 }
 
@@ -30,7 +30,7 @@ struct Change {
     becomes: String,
 }
 
-/// Returns the claims that a scenario says it shows.
+/// Returns the claims that a scenario states to show.
 fn claims_of(scenario: &str) -> BTreeSet<String> {
     let source = scenario.lines().find(|line| line.starts_with("# Source: ")).expect("a source");
     let words = source.split(|c: char| !c.is_ascii_alphanumeric());
@@ -61,7 +61,7 @@ fn each_claim_has_removable_behaviour() {
             let of_scenario: BTreeSet<_> = claims_of(&text).intersection(claims).cloned().collect();
             assert!(!of_scenario.is_empty(), "{name}: {scenario} names none of {claims:?} as its source");
             shown.extend(of_scenario);
-            // The last word of a check is a limit's, and its first one a key of `expect`.
+            // A check's last word is a limit, and its first word a key of `expect`.
             let key = check.split(['.', ':']).next().expect("a key");
             let is_expected =
                 text.contains(&format!(" {key}:")) || (key == "command" && text.contains("action: exec"));

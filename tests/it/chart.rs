@@ -1,5 +1,5 @@
-//! The Helm chart, by Helm's own code, and the plain manifests beside it: the objects that they create, the rights that
-//! those grant, and a run with them.
+//! The Helm chart, rendered by Helm's own code, and the plain manifests beside it: the objects that they create, the
+//! rights that those grant, and a run with them.
 
 mod job;
 mod rights;
@@ -22,10 +22,10 @@ use crate::kubectl::{KUBECTL, Kubectl};
 
 const CHARTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts");
 
-/// Kinds that the embedded cluster does not have.
+/// Kinds that the embedded cluster does not serve.
 const NOT_SERVED: [&str; 2] = ["CronJob", "PersistentVolumeClaim"];
 
-/// Runs `scripts/helm.py VERB` with these values, as a file of YAML.
+/// Runs `scripts/helm.py VERB` with these values in a YAML file.
 fn helm(verb: &str, values: &str) -> Output {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut file = tempfile::NamedTempFile::new().expect("a file");
@@ -36,7 +36,7 @@ fn helm(verb: &str, values: &str) -> Output {
         .expect("python starts: scripts/test installs it")
 }
 
-/// Renders the chart with these values; returns its objects and notes, or the reason that Helm refuses the values.
+/// Renders the chart with these values. Returns the objects and notes, or the reason why Helm refuses the values.
 fn template(values: &str) -> Result<(Vec<Value>, String), String> {
     let output = helm("template", values);
     if !output.status.success() {
@@ -55,7 +55,7 @@ fn of_kind<'a>(objects: &'a [Value], kind: &str) -> impl Iterator<Item = &'a Val
     objects.iter().filter(move |object| object["kind"] == kind)
 }
 
-/// Returns the default values, which are none, and the sets of values beside the chart, by their names.
+/// Returns the value sets beside the chart by name, plus the default set, which is empty.
 fn value_sets() -> BTreeMap<String, String> {
     let mut sets = BTreeMap::from([("default".to_owned(), String::new())]);
     for entry in fs::read_dir(Path::new(CHARTS).join("rolldrop/ci")).expect("values").flatten() {
@@ -66,7 +66,7 @@ fn value_sets() -> BTreeMap<String, String> {
     sets
 }
 
-/// Fails unless the type knows all fields of the object.
+/// Fails unless the type knows all of the object's fields.
 #[track_caller]
 fn is_a<T: DeserializeOwned + Serialize + Debug>(object: &Value) {
     let typed: T = serde_json::from_value(object.clone()).unwrap_or_else(|e| panic!("{e}: {object:#}"));
@@ -80,7 +80,7 @@ fn chart_lints_and_renders_valid_objects() {
         let linted = helm("lint", &values);
         let report: Value = serde_json::from_slice(&linted.stdout).expect("JSON");
         assert!(linted.status.success(), "{name}: {report:#}");
-        // Of severity 1 is what could be nicer, such as an icon.
+        // Severity 1 means a suggestion, such as a missing icon.
         let messages = report["messages"].as_array().expect("messages");
         assert!(messages.iter().all(|message| message["severity"] == 1), "{name}: {report:#}");
 
@@ -98,7 +98,7 @@ fn chart_lints_and_renders_valid_objects() {
                 other => panic!("{name}: {other} is in no list"),
             }
             if !NOT_SERVED.iter().any(|kind| object["kind"] == *kind) {
-                // The namespace that a value names does not exist here.
+                // The namespace given in the values does not exist here.
                 object["metadata"].as_object_mut().expect("metadata").remove("namespace");
                 kubectl.with_manifest("apply --dry-run=server --validate=strict", &object.to_string()).ok();
             }
@@ -204,7 +204,7 @@ fn chart_version_matches_program() {
     assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
     let dockerfile = Path::new(env!("CARGO_MANIFEST_DIR")).join("Dockerfile");
     let dockerfile = fs::read_to_string(dockerfile).expect("a Dockerfile");
-    // Cargo leaves the last number of a toolchain out where it is none.
+    // Cargo omits the last number of a toolchain version if it is zero.
     let rust = format!("library/rust:{}.0-slim-bookworm AS build", env!("CARGO_PKG_RUST_VERSION"));
     assert!(dockerfile.contains(&rust), "{rust}\n{dockerfile}");
 }
@@ -258,7 +258,7 @@ fn plain_manifests_match_chart_output() {
 fn overlay_sets_namespace_and_image() {
     let overlay = tempfile::tempdir().expect("a directory");
     let folder = overlay.path().canonicalize().expect("a directory");
-    // kustomize takes relative paths only.
+    // kustomize accepts only relative paths.
     let to_root = "../".repeat(folder.components().count() - 1);
     let text = format!(
         "namespace: shop\nresources: [{to_root}{}/kustomize/nightly]\n\
@@ -269,13 +269,13 @@ fn overlay_sets_namespace_and_image() {
     let built = kustomized(&folder);
     let of = |kind: &str| built.iter().find(|object| object["kind"] == kind).expect(kind);
     assert!(built.iter().all(|object| object["metadata"]["namespace"] == "shop"), "{built:#?}");
-    // The rights are those of the account that the run has.
+    // The rights belong to the run's account.
     assert_eq!(of("RoleBinding")["subjects"][0]["namespace"], "shop");
     let containers = "/spec/jobTemplate/spec/template/spec/containers/0/image";
     assert_eq!(of("CronJob").pointer(containers).expect("an image"), "registry.example.org/rolldrop:0.1.0");
 }
 
-/// Returns the objects that `kubectl kustomize` makes of a directory.
+/// Returns the objects that `kubectl kustomize` builds from a directory.
 pub(crate) fn kustomized(directory: &Path) -> Vec<Value> {
     let output = Command::new(KUBECTL).arg("kustomize").arg(directory).output().expect("kubectl starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -1,4 +1,4 @@
-//! The gate where deploys are: the formats for CI systems, the GitHub Action, and the Jobs of `charts/gate`.
+//! The gate in deployment pipelines: output formats for CI systems, the GitHub Action, and the Jobs in `charts/gate`.
 
 mod action;
 mod formats;
@@ -10,12 +10,12 @@ use std::process::Command;
 
 use crate::harness::root;
 
-/// Returns a program of the tests' own Python.
+/// Returns a program from the tests' own Python environment.
 fn python(program: &str) -> PathBuf {
     root().join("target/test-venv/bin").join(program)
 }
 
-/// Fails unless check-jsonschema takes the file. `schema` is its option.
+/// Fails unless check-jsonschema accepts the file. `schema` is the option that names the schema.
 #[track_caller]
 pub(crate) fn meets(schema: &[&str], file: impl AsRef<Path>) {
     let file = file.as_ref();

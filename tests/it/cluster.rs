@@ -1,4 +1,4 @@
-//! Embedded clusters as processes: side by side, and gone with the process that started them.
+//! Embedded clusters as processes: they run side by side, and exit with the process that started them.
 
 use std::path::Path;
 
@@ -12,8 +12,7 @@ use crate::lab::{Cluster, Setup};
 use crate::runs::{self, Dataplane};
 use crate::web::Web;
 
-/// Runs a pod whose processes do what they can to stay: they ignore SIGTERM, and one leaves
-/// its session and its parent.
+/// Runs a pod whose processes try to survive: they ignore SIGTERM, and one leaves its session and its parent.
 async fn run_stubborn_pod(cluster: &Cluster) {
     let script = "trap '' TERM; (setsid sh -c 'sleep 1000; :' &); sleep 1000; :";
     let pod: Pod = serde_json::from_value(json!({
@@ -55,7 +54,7 @@ async fn closed_pipe_ends_both_clusters_cleanly() {
 
 #[test]
 fn unmodelled_manifest_fields_become_findings() {
-    // As Node does: its handler leaves the signal to the system.
+    // Like Node.js, whose handler re-raises the signal with the default action.
     let script = "trap 'trap - TERM; kill -TERM $$$$' TERM; while :; do sleep 0.05; done";
     let labels = json!({"app": "raiser"});
     let raiser = json!({"name": "raiser", "image": "host", "command": ["sh", "-c", script]});
@@ -89,7 +88,7 @@ fn unmodelled_manifest_fields_become_findings() {
         "{}",
         run.finished
     );
-    // One or both of its pods, as the watch sees the end of the run or not.
+    // The message is about one or both pods, depending on whether the watch sees the end of the run.
     let is_raiser = |what: &str| {
         what.starts_with("container raiser of ") && what.contains("the default action for SIGTERM")
     };

@@ -1,6 +1,6 @@
-//! Rows of many load workers, collected: 100 synthetic ones at 1/20 of 10,000 requests/s each, with an outage in the
-//! middle, and one worker that dies. The collector is a process of its own, so that its memory can be measured alone.
-//! `scripts/proofs/collection` is the long form (docs/proofs.md).
+//! Collection of rows from many load workers: 100 synthetic workers at 1/20 of 10,000 requests/s each, with an outage
+//! in the middle, and one worker that dies. The collector is a separate process, so that its memory can be measured
+//! alone. `scripts/proofs/collection` is the long form (docs/proofs.md).
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -36,17 +36,17 @@ use crate::hostile::memory_kib;
 use crate::runs;
 
 const WORKERS: usize = 100;
-/// Duration in seconds, and requests of all workers per second, of the short form: 1/20 of 100 × 10,000.
+/// Size of the short form: duration in seconds, and total requests per second (1/20 of 100 × 10,000).
 const SHORT: (u64, u64) = (6, 50_000);
-/// Most rows of each worker that are not ok and may cross in a second.
+/// Maximum number of failed rows that each worker may send per second during the load.
 const LIVE_ROWS: usize = 20;
-/// Number of the worker that dies halfway.
+/// Index of the worker that dies halfway.
 const DEAD: usize = 99;
-/// Most memory that the collector may grow by while the load lasts: two seconds' rows would take more.
+/// Maximum memory growth of the collector during the load: the rows of two seconds would take more.
 const MOST_GROWTH_KIB: u64 = 32 * 1024;
 /// Default of `--collect-limit`.
 const LIMIT_BYTES: f64 = 5e6;
-/// Variable of the collector's environment with its run directory.
+/// Environment variable with the collector's run directory.
 const ROLE: &str = "ROLLDROP_TEST_COLLECTOR";
 const TOKEN: &str = "synthetic";
 
@@ -72,7 +72,7 @@ fn collector_memory_stays_flat_under_load() {
         visits
     });
 
-    // The load: every second, each worker's rows and its batch.
+    // During the load, each worker sends its rows and its batch every second.
     let mut resident = Vec::new();
     let began = Instant::now();
     for second in 0..seconds {
@@ -85,7 +85,7 @@ fn collector_memory_stays_flat_under_load() {
             }
         }
         if second == seconds / 2 {
-            // Its earlier messages have crossed when the next second is over.
+            // Its earlier messages have arrived by the end of the next second.
             collector.say(&format!("gone {}", name_of(DEAD)));
         }
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
@@ -96,7 +96,7 @@ fn collector_memory_stays_flat_under_load() {
         worker.end();
     }
 
-    // Afterwards: the parts.
+    // After the load, the collector fetches the parts.
     let (fetching, before) = (Instant::now(), resident.last().copied().expect("a second"));
     collector.say("over");
     let said = collector.finish();
@@ -127,7 +127,7 @@ fn collector_memory_stays_flat_under_load() {
     assert!(took.as_secs_f64() > part_bytes as f64 / LIMIT_BYTES - 1.0, "{part_bytes} bytes in {took:?}");
     assert!(live_bytes < seconds * 2_000_000, "{live_bytes} bytes crossed while the load lasted");
 
-    // All rows of the workers that live, and those that crossed of the dead one.
+    // Expected are all rows of the live workers, and those that the dead worker had sent.
     let per_worker = seconds * per_second;
     let live = (WORKERS as u64 - 1) * per_worker;
     let info = RunDir::open(&run).expect("a run").info().expect("run.json");
@@ -142,7 +142,7 @@ fn collector_memory_stays_flat_under_load() {
     assert!(!run.join("live").exists());
 }
 
-/// Returns the duration in seconds, and each worker's requests per second, by `COLLECTION=SECONDS@RATE`.
+/// Returns the duration in seconds and each worker's requests per second, as set by `COLLECTION=SECONDS@RATE`.
 fn size() -> (u64, u64) {
     let (seconds, rate) = std::env::var("COLLECTION").map_or(SHORT, |text| {
         let (seconds, rate) = text.split_once('@').expect("COLLECTION=SECONDS@RATE");
@@ -164,7 +164,7 @@ fn memory_kib_of_line(said: &[String], key: &str) -> u64 {
     line.and_then(|kib| kib.parse().ok()).unwrap_or_else(|| panic!("no {key}: {said:?}"))
 }
 
-/// The collector, as its operating system sees it.
+/// The collector as an operating-system process.
 struct CollectorProcess {
     child: Child,
     orders: ChildStdin,
@@ -174,7 +174,7 @@ struct CollectorProcess {
 }
 
 impl CollectorProcess {
-    /// Starts this same test in a process of its own.
+    /// Starts this same test in a separate process.
     fn start(run: &Path) -> Self {
         let test = "collection::collector_memory_stays_flat_under_load";
         let mut child = Command::new(std::env::current_exe().expect("this program"))
@@ -197,7 +197,7 @@ impl CollectorProcess {
         writeln!(self.orders, "{order}").expect("it listens");
     }
 
-    /// Waits for the collector's end, and returns its last lines.
+    /// Waits until the collector exits, and returns its last lines.
     fn finish(&mut self) -> Vec<String> {
         let said: Vec<String> = self.lines.by_ref().map_while(Result::ok).collect();
         assert!(self.child.wait().expect("it ends").success(), "{said:?}");
@@ -212,7 +212,7 @@ impl Drop for CollectorProcess {
     }
 }
 
-/// Collects rows from all workers that come, until the test says that the load is over.
+/// Collects rows from all workers that connect, until the test reports that the load is over.
 fn be_the_collector(dir: &Path) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.expect("a runtime").block_on(async {
@@ -228,7 +228,7 @@ fn be_the_collector(dir: &Path) {
             let is_gone = {
                 let name = name.clone();
                 async move {
-                    // Without anybody left to tell, it is not gone.
+                    // If the channel is closed, the worker is never reported gone.
                     if who.wait_for(|gone| *gone == name).await.is_err() {
                         std::future::pending::<()>().await;
                     }
@@ -266,7 +266,7 @@ fn be_the_collector(dir: &Path) {
     });
 }
 
-/// Writes the run as `rolldrop run` would have written it.
+/// Writes the run directory as `rolldrop run` would have written it.
 fn write_down(run_dir: &RunDir, zero: Stamp, ended: Stamp, sources: Vec<Source>) {
     let (rate, duration_s) = ((size().1 * WORKERS as u64) as f64, ended.seconds_since(zero));
     let info = RunInfo { sources, ..runs::synthetic(rate, duration_s, (zero, ended)) };
@@ -276,7 +276,7 @@ fn write_down(run_dir: &RunDir, zero: Stamp, ended: Stamp, sources: Vec<Source>)
     log.append(&Event::new(zero, "coordinator", started)).expect("an event");
 }
 
-/// A load worker without a load.
+/// A load worker that sends no real load.
 struct Worker {
     number: usize,
     per_second: u64,
@@ -284,7 +284,7 @@ struct Worker {
     state: Mutex<State>,
     sent: Mutex<Sent>,
     more: Notify,
-    /// Of its histograms, which are the same every second.
+    /// Response-time histograms, the same every second.
     response: BTreeMap<bool, (Packed, Packed)>,
 }
 
@@ -331,7 +331,7 @@ impl Worker {
         self.sent.lock().expect("nobody panicked")
     }
 
-    /// Records a second of requests, of which one in a hundred is lost, or all of them in an outage.
+    /// Records one second of requests: one in a hundred is lost, or all of them in an outage.
     fn second(&self, n: u64, zero: Stamp, outage: bool) {
         let mut state = self.state();
         let source: Arc<str> = source_of(self.number).into();

@@ -1,4 +1,4 @@
-//! `rolldrop run ... -- COMMAND`: pods ended by what the user runs.
+//! `rolldrop run ... -- COMMAND`: pods terminated by the user's command.
 
 use nix::sys::signal::Signal;
 use rolldrop_explain::model::Mode;
@@ -9,7 +9,7 @@ use crate::kubectl::KUBECTL;
 use crate::machine::measured;
 use crate::runs::{every_answer_has_its_row, result, turn};
 
-/// Runs a scenario with a rolling restart by the real kubectl.
+/// Runs a scenario in which the real kubectl makes a rolling restart.
 fn with_restart(scenario: &str) -> Finished {
     let restart = ["--quiet", "--", KUBECTL, "rollout", "restart", "deploy/web"];
     Rolldrop::run(scenario).args(restart).measured().expect_code(0)
@@ -108,7 +108,7 @@ fn original_error_precedes_close_failure() {
     let begun =
         || std::fs::read_to_string(run.join("events.jsonl")).ok()?.contains("command_started").then_some(());
     wait_for("the command", LIMIT, begun);
-    // The proxies' rows can no longer be written, and then the load ends.
+    // The proxies' rows can no longer be written, which aborts the load.
     let moved = || std::fs::rename(run.join("served"), dir.path().join("moved")).ok();
     wait_for("the table of the proxies", LIMIT, moved);
     std::fs::write(run.join("served"), "").expect("a file in its place");

@@ -8,7 +8,7 @@ use crate::harness::{Finished, Rolldrop, again_while_invalid};
 use crate::load::Server;
 use crate::machine::{Meanwhile, figure, measured};
 
-/// Loads a server, and repeats that if the machine makes the load invalid: then it is no baseline.
+/// Sends a load to a server. Repeats the load if the machine made it invalid, because it could not be a baseline.
 fn load(dir: &Path, name: &str, url: &str, rate: &str) {
     let (out, meanwhile) = (dir.join(name), Meanwhile::begins());
     let run = || {
@@ -39,17 +39,17 @@ fn comparison_flags_losses_and_refuses_mismatches() {
         let dir = dir.path();
         let server = Server::start();
         let good = format!("web.example:80:127.0.0.1:{}", server.address.port());
-        // The server behind the same name closes on every request.
+        // This server, behind the same name, closes the connection on every request.
         let losing = Server::losing();
         let bad = format!("web.example:80:127.0.0.1:{}", losing.address.port());
         load(dir, "before", &good, "200");
         load(dir, "after", &bad, "200");
         load(dir, "slower", &good, "100");
 
-        // The override of the address is a part of what has to be the same.
+        // The address override is among the settings that must match.
         let refused = rolldrop(dir, "report after --baseline before").expect_code(2);
         assert!(refused.stderr().contains("not comparable: connect to is "), "{refused}");
-        // Nothing was answered: the target does not work.
+        // No request was answered, so the target does not work.
         let compared = rolldrop(dir, "report after --baseline before --anyway --format json").expect_code(3);
         let comparison: Value = serde_json::from_str(&compared.stdout()).expect("JSON");
         assert_eq!(comparison["verdict"], "worse", "{compared}");
@@ -84,7 +84,7 @@ fn comparison_flags_losses_and_refuses_mismatches() {
     });
 }
 
-/// Copies a run, as one that began `later` nanoseconds later.
+/// Copies a run, shifted to begin `later` nanoseconds later.
 fn copy(from: &Path, to: &Path, later: i64) {
     let mut pending = vec![(from.to_owned(), to.to_owned())];
     while let Some((from, to)) = pending.pop() {
@@ -131,7 +131,8 @@ fn run_history_yields_limits_and_baseline() {
         assert!(file["runs"].as_array().is_some_and(|runs| runs.len() == 6), "{file}");
         assert!(saved.len() < 20_000, "{}", saved.len());
 
-        // Another address is another fingerprint; that nothing is answered fails with any baseline.
+        // A different address means a different fingerprint. Without any response, the gate fails whatever the
+        // baseline.
         let other = rolldrop(dir, "gate bad --baseline saved.json").expect_code(1);
         assert!(other.stdout().contains("do not count: 6 with another connect to"), "{other}");
         assert!(!other.stdout().contains("FAIL         baseline."), "{other}");
@@ -152,7 +153,7 @@ fn says(finished: &Finished, line: &str) {
     assert!(finished.stdout().contains(line), "{line}: {finished}");
 }
 
-/// Returns a saved run as one that began `seconds` earlier and had these figures.
+/// Returns a copy of a saved run that began `seconds` earlier and had these figures.
 fn earlier(saved: &Value, seconds: i64, figures: &[(&str, f64)]) -> Value {
     let mut run = saved.clone();
     run["started"] = (run["started"].as_i64().expect("a time") - seconds * 1_000_000_000).into();
@@ -196,7 +197,7 @@ fn gate_judges_limits_against_baseline() {
     );
     assert!(!same.stdout().contains("baseline.dropped"), "{same}");
 
-    // Nothing was lost before. A rollout's losses count, whichever pod lost them.
+    // No request was lost before. A rollout's losses count, whichever pod lost them.
     let mut none = other(1, &[("dropped", 0.0), ("rollout", 2.0)]);
     none["dropped"] = 0.into();
     for episode in none["episodes"].as_array_mut().expect("episodes") {

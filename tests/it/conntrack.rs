@@ -1,4 +1,4 @@
-//! `--evidence conntrack` against the kernel's own record, which another program writes, and the apps' logs.
+//! `--evidence conntrack`, compared with the kernel's own record, as written by another program, and the apps' logs.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use crate::kernel::unprivileged;
 use crate::runs;
 use crate::web::Web;
 
-/// Returns the scenario of a rollout of pods that only the kernel can name.
+/// Returns the scenario of a rollout whose pods only the kernel can name.
 fn scenario() -> String {
     let web = Web::new(4).args(&["--on-sigterm", "exit", "--log", "-"]);
     web.scenario(
@@ -28,14 +28,14 @@ fn scenario() -> String {
     )
 }
 
-/// A new connection, as `conntrack -E` shows it.
+/// A new connection, as shown by `conntrack -E`.
 struct Shown {
     at_s: f64,
     to: String,
     routed_to: String,
 }
 
-/// Returns the connections by source port, in order.
+/// Returns the connections by source port, in chronological order.
 fn shown(log: &Path) -> HashMap<u16, Vec<Shown>> {
     let mut all: HashMap<u16, Vec<Shown>> = HashMap::new();
     let log = fs::read_to_string(log).expect("what conntrack says");
@@ -56,7 +56,7 @@ fn shown(log: &Path) -> HashMap<u16, Vec<Shown>> {
     all
 }
 
-/// Makes another program record the kernel's events of connections from the load's node.
+/// Starts another program that records the kernel's connection events on the load's node.
 fn listen_beside(dir: &Path) -> (Child, std::path::PathBuf) {
     let (kubeconfig, log) = (dir.join("run/cluster/kubeconfig"), dir.join("conntrack.log"));
     let exec = |command: &[&str], out: Stdio| {
@@ -70,13 +70,13 @@ fn listen_beside(dir: &Path) -> (Child, std::path::PathBuf) {
         entered.then_some(())
     });
     let out = File::create(&log).expect("a file");
-    // Line by line, as it comes.
+    // Output is line-buffered.
     let listening =
         exec(&["stdbuf", "-oL", "conntrack", "-E", "-e", "NEW", "-p", "tcp", "-o", "timestamp"], out.into());
     (listening, log)
 }
 
-/// Returns the pod whose app has answered a request, by the request's id.
+/// Returns the pod whose app answered each request, by request id.
 fn answered_by(run: &Path) -> HashMap<String, String> {
     let mut pods = HashMap::new();
     for pod in fs::read_dir(run.join("cluster/pods")).expect("pod logs").flatten() {
@@ -101,7 +101,7 @@ fn measured() -> (runs::Turn, tempfile::TempDir, HashMap<u16, Vec<Shown>>) {
     let _ = listening.kill();
     let _ = listening.wait();
     let said = fs::read_to_string(dir.path().join("stderr.log")).expect("a log");
-    // A machine that is full makes a run invalid, and what the kernel says no less true.
+    // A busy machine makes a run invalid, but the kernel's record is no less true.
     assert!(matches!(status.code(), Some(0 | 3)), "{status}\n{said}");
     (turn, dir, shown(&log))
 }
@@ -118,7 +118,7 @@ fn conntrack_identifies_pod_per_connection() {
     let (connections, routed) = ended.expect("what the kernel said in all");
     let Analysed { timeline, requests, .. } = Analysed::of(log, tables).expect("the rows read");
     let answered_by = answered_by(&path);
-    // Connections of before that program listened are not in its log.
+    // Connections made before that program started are not in its log.
     let first_s = shown.values().flatten().map(|shown| shown.at_s).fold(f64::MAX, f64::min);
     let (mut with_entry, mut lost_with_entry, mut confirmed) = (0_u64, 0_u64, 0_u64);
     let mut lost = 0_u64;

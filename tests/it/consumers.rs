@@ -12,7 +12,7 @@ use crate::machine::measured;
 use crate::runs::{Dataplane, json_lines, result, seconds, turn};
 use crate::web::Web;
 
-/// An ingress controller, unmodified, and an Ingress to the Service.
+/// An unmodified ingress controller, and an Ingress for the Service.
 const INGRESS: &str = "\
 apiVersion: networking.k8s.io/v1
 kind: IngressClass
@@ -82,7 +82,7 @@ fn each_consumer_gets_own_window() {
         assert_eq!(windows.len(), 5, "each has a name of its own: {windows:?}\n{finished}");
         for (consumer, window) in &windows {
             println!("{consumer}: {window:?}");
-            // A fifth of the rate each, and a third of that to each pod.
+            // Each consumer gets a fifth of the rate, and each pod a third of that.
             finished.figure(window.upper_s.is_some() && (8.0..30.0).contains(&window.rate_before));
         }
         let of = |part: &str| {
@@ -90,14 +90,14 @@ fn each_consumer_gets_own_window() {
             let [(_, window)] = found[..] else { panic!("{part}: {windows:?}") };
             *window
         };
-        // Who asks for names keeps an answer for a while: longer than a Service proxy takes.
+        // A DNS client caches a response for longer than a Service proxy takes to update.
         assert!(
             of("headless Service pods").upper_s > of("Service proxy of this host").upper_s,
             "{windows:?}"
         );
         of(&format!("http://{address}:8000/"));
 
-        // Each node's Service proxy says itself when it left the pod.
+        // Each node's Service proxy logs when it stopped routing to the pod.
         let records = RunDir::open(&path).and_then(|run| run.read()).expect("the run reads");
         let deleted = records.events.iter().find_map(|event| match &event.kind {
             EventKind::Action(action) => Some((event.at, action.answered)),

@@ -1,4 +1,4 @@
-//! The controllers' own limits, seen from outside.
+//! The controllers' own limits, as seen from outside.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use crate::pods::{PODS, on, shell, wait_for_async};
 use crate::termination::lab::{LIMIT, Seen};
 
-/// Services that select one and the same pod.
+/// Number of Services that select the same pod.
 const SERVICES: usize = 100;
 
-/// Returns the arrival times of each Service's first slice that meets the condition, in order.
+/// Returns when each Service's first slice that meets the condition arrived, in order.
 fn arrivals(seen: &[Seen], is: impl Fn(&Value) -> bool) -> Option<Vec<i64>> {
     let mut services = BTreeSet::new();
     let mut arrivals = Vec::new();
@@ -44,7 +44,8 @@ fn client_rate_limits_slice_updates() {
         assert_eq!(deletion.status, 200, "{}", deletion.body);
         let terminating = |seen: &[Seen]| arrivals(seen, |conditions| conditions["terminating"] == true);
         let arrivals = lab.until("default", "a terminating endpoint of each", terminating).await;
-        // 30 calls at once and then 20 a second: none may come sooner, however slow the machine is.
+        // The limit is a burst of 30 calls and then 20 per second. No call may come sooner, however slow the machine
+        // is.
         for (n, at_ns) in (0..).zip(arrivals) {
             let soonest_ns = (n - 30) * 50_000_000;
             let after_ns = at_ns - deletion.sent_ns;
@@ -69,8 +70,8 @@ fn unprocessed_budget_postpones_eviction() {
                 .clone()
         };
         wait_for_async(async || allowed().await == 1).await;
-        // Each change takes the controller a moment. An eviction that is tried in that moment is refused with this
-        // message; at any other time it would be granted.
+        // The controller needs a moment for each change. An eviction in that moment is refused with this message; at
+        // any other time, it would be granted.
         let eviction = json!({
             "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web"},
             "deleteOptions": {"dryRun": ["All"]},
@@ -83,7 +84,7 @@ fn unprocessed_budget_postpones_eviction() {
             n += 1;
             let policy = ["IfHealthyBudget", "AlwaysAllow"][n % 2];
             let change = json!({"spec": {"unhealthyPodEvictionPolicy": policy}});
-            // Several at once, of which one may come in between.
+            // Several attempts are made at once, so that one may hit that moment.
             let tries = (0..8).map(|_| lab.call("POST", &pod, Some(&eviction)));
             let (changed, tried) =
                 futures::join!(lab.call("PATCH", &budget, Some(&change)), futures::future::join_all(tries),);

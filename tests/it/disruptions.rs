@@ -1,4 +1,4 @@
-//! The disruptions that end pods, and the timeline of terminations that each is expected to show.
+//! Disruptions that terminate pods, and the termination timeline that each is expected to show.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::machine::measured;
 use crate::runs::{self, Dataplane, MeasuredRun, actions};
 use crate::web::Web;
 
-/// Returns three pods that may be evicted one at a time. They leave the Service if they lose a label.
+/// Returns an app of three pods, which may be evicted one at a time, and leave the Service if they lose a label.
 fn web() -> Web {
     let web = Web::new(3).named().label("routed", "here").pod(json!({"terminationGracePeriodSeconds": 1}));
     let budget = json!({"maxUnavailable": 1, "selector": {"matchLabels": {"app": "web"}}});
@@ -45,7 +45,8 @@ fn modes(run: &MeasuredRun) -> Vec<Mode> {
     run.result.terminations.iter().map(|termination| termination.mode).collect()
 }
 
-/// Checks that each termination shows when it was seen to begin, when its endpoint reacted, and when it was over.
+/// Checks that each termination's timeline shows when its beginning was seen, when its endpoint reacted, and when it
+/// was over.
 fn show_their_timelines(run: &MeasuredRun) {
     for termination in &run.result.terminations {
         let at =
@@ -68,7 +69,7 @@ fn restart_and_scale_terminate_expected_pods() {
         run.finished
     );
     show_their_timelines(&run);
-    // On a slow machine the restart may not be over when the scale begins.
+    // On a slow machine, the restart may still be in progress when the scaling begins.
     assert!(modes.len() >= 4 && modes.is_sorted_by_key(|mode| *mode == Mode::ScaleDown), "{modes:?}");
     let statuses: Vec<_> = actions(&run.records).iter().map(|a| (a.action.as_str(), a.status)).collect();
     assert_eq!(statuses, [("rollingRestart", Some(200)), ("scale", Some(200))], "{}", run.finished);
@@ -114,7 +115,7 @@ fn run_refuses_invalid_disruptions() {
         );
         Rolldrop::run(&text).on_cluster(&kubeconfig).args(["-n", shop.namespace()]).finish()
     };
-    // Before there is a cluster.
+    // These errors come before a cluster is started.
     let by_itself = |disruption: &str| {
         Rolldrop::run(&scenario("wrong", "9s", disruption)).on(Dataplane::Userspace).finish()
     };
@@ -220,12 +221,12 @@ fn batch_deletion_ends_pods_singly() {
     assert_eq!(pods.len(), 3, "those that were there, each once\n{}", run.finished);
     assert!(run.result.load.duration_s < 85.0, "it ends when enough have gone\n{}", run.finished);
     show_their_timelines(&run);
-    // Each begins a second, as a Service proxy may be late, and more after the one before is over.
+    // Each termination begins more than a second after the previous one is over, because a Service proxy may be late.
     for (before, after) in run.result.terminations.iter().zip(&run.result.terminations[1..]) {
         let gone = before.t0_s + before.timeline[&Stage::PodDeleted];
         assert!(after.t0_s > gone + 1.0, "{before:?}, then {after:?}");
     }
-    // Not of the pods that end with the run.
+    // This excludes the pods that the run deletes at its end.
     let uids: BTreeSet<_> = run.result.terminations.iter().map(|t| &t.uid).collect();
     let graces = run.records.events.iter().filter_map(|event| match &event.kind {
         EventKind::Pod(pod) if uids.contains(&pod.uid) => pod.deletion_grace_s.filter(|grace| *grace > 0),
@@ -318,7 +319,7 @@ fn workload_changes_roll_out_and_revert() {
     );
     show_their_timelines(&run);
     let mut of: Vec<_> = actions(&run.records).iter().map(|a| (a.action.as_str(), a.status)).collect();
-    // Three begin at once.
+    // Three disruptions begin at the same time.
     of.sort_unstable();
     let patched = ("patch", Some(200));
     assert_eq!(of, [patched, patched, patched, patched, ("setImage", Some(200))], "{}", run.finished);
@@ -333,7 +334,7 @@ fn workload_changes_roll_out_and_revert() {
 #[test]
 fn relabelled_and_crashed_pods_survive() {
     measured(|| {
-        // One comes back by itself. The other is let go of by its ReplicaSet, and taken back at the end.
+        // One pod returns by itself. The other is released by its ReplicaSet, and adopted again at the end.
         let disruptions = "{at: 1s, action: relabel, selector: app=web, for: 3s, allowOutage: true}, \
                        {at: 1s, action: relabel, selector: app=web, label: app, allowOutage: true}, \
                        {at: 6s, action: crash, selector: app=web, container: app, allowOutage: true}";
@@ -377,7 +378,7 @@ fn node_agent_restart_renews_grace_period() {
     let run = runs::measure(&text, Dataplane::Userspace, &[]);
     let (first, rest) = run.result.terminations.split_first().expect("terminations");
     assert_eq!(first.mode, Mode::Isolated, "{}", run.finished);
-    // Killed at 5 s, were it not for the restart at 4 s.
+    // Without the restart at 4 s, the pod would be killed at 5 s.
     let killed_s = first.timeline[&Stage::ContainersTerminated];
     assert!(killed_s > 6.0, "the whole grace period again: {killed_s} s\n{}", run.finished);
     assert!(!rest.is_empty() && rest.iter().all(|t| t.mode == Mode::NodeShutdown), "{}", run.finished);
@@ -387,8 +388,7 @@ fn node_agent_restart_renews_grace_period() {
     assert!(changes.contains("Node node-1: booted"), "{changes}");
 }
 
-/// Ends a pod of the second node as the scheduler does to make room for a more important pod, and the pods of the first
-/// node by a taint.
+/// Terminates a pod on the second node as the scheduler does for preemption, and the pods on the first node by a taint.
 const OTHERS: &str = r#"
 test -s "$KUBECONFIG" || exit 1
 pod=$(kubectl get pods --field-selector spec.nodeName=node-2 --output name | head -n 1)
@@ -479,7 +479,7 @@ fn dry_run_lists_calls_with_undo() {
     assert_eq!(changing, expected, "{said}");
 }
 
-/// Checks the directory only afterwards: a dry run is too short to look at it in between.
+/// Checks the directory only afterwards, because a dry run is too short to look at it in between.
 #[test]
 fn dry_run_removes_temporary_kubeconfig() {
     let temporary = tempfile::tempdir().expect("a directory");

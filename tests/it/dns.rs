@@ -1,5 +1,5 @@
-//! The cluster's DNS as clients use it: by a pod's own resolver on the kernel dataplane, and by a resolver that keeps
-//! answers as long as it may.
+//! The cluster's DNS as clients use it: with a pod's own resolver on the kernel dataplane, and with a resolver that
+//! caches responses for as long as allowed.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
@@ -16,7 +16,7 @@ use crate::termination::lab::{LIMIT, Lab};
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 
-/// Runs a server with the label `app: web`.
+/// Creates a server pod with the label `app: web`.
 async fn serve(lab: &Lab, name: &str, more: Value) {
     let mut container = json!({
         "name": "app", "image": "rolldrop", "args": ["workload", "--listen", "0.0.0.0:8080"],
@@ -29,7 +29,7 @@ async fn serve(lab: &Lab, name: &str, more: Value) {
     lab.create(PODS, &json!({"metadata": {"name": name, "labels": {"app": "web"}}, "spec": spec})).await;
 }
 
-/// Creates a Service of those servers.
+/// Creates a Service for those servers.
 async fn service(lab: &Lab, name: &str, more: Value) {
     let mut spec = json!({"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]});
     for (field, value) in more.as_object().into_iter().flatten() {
@@ -47,7 +47,7 @@ async fn address(lab: &Lab, pod: &str) -> String {
     lab.until("default", "the address of a pod", found).await
 }
 
-/// A resolver that asks again only when its last answer has expired.
+/// A resolver that asks again only when its last response has expired.
 #[derive(Clone)]
 struct Resolver {
     server: SocketAddr,
@@ -123,7 +123,7 @@ fn stale_dns_cache_misleads_client() {
         }
         let gone: Ipv4Addr = address(&lab, "web-1").await.parse().expect("an address");
 
-        // A fresh answer, and at once it is wrong.
+        // The resolver gets a fresh response, which is wrong right away.
         resolver.kept.clear();
         let asked = Instant::now();
         let both = resolver.addresses().to_vec();
@@ -131,12 +131,12 @@ fn stale_dns_cache_misleads_client() {
         assert!(both.len() == 2 && both.contains(&gone), "{both:?}");
         assert_eq!((told - asked).as_secs(), 5, "the TTL of CoreDNS");
         lab.call("DELETE", &format!("{PODS}/web-1"), None).await;
-        // It uses the address that it was told, for as long as it takes here to see that fail.
+        // The client uses the cached address until a request to it is seen to fail.
         wait_for("a failure by the kept answer", LIMIT, || {
             let failed = both.iter().copied().find(|address| !is_served(*address));
             failed.inspect(|failed| assert_eq!(*failed, gone))
         });
-        // Other clients already get answers without it.
+        // Other clients already get responses without that address.
         let mut other = resolver.clone();
         wait_for("answers without it", LIMIT, || {
             other.kept.clear();
@@ -162,7 +162,7 @@ fn stale_dns_cache_misleads_pod() {
             serve(&lab, name, json!({"lifecycle": null})).await;
         }
         let (gone, left) = (address(&lab, "web-1").await, address(&lab, "web-2").await);
-        // It keeps its first answer until that has failed.
+        // The client keeps its first address until a request to it fails.
         let script = "\
             failed=\n\
             addresses() { getent ahostsv4 web | cut -d' ' -f1 | sort -u; }\n\
@@ -182,7 +182,7 @@ fn stale_dns_cache_misleads_pod() {
         run(&lab, "asker", spec).await;
         log_with(&lab, "asker", "app", &format!("[{gone}] served"));
         lab.call("DELETE", &format!("{PODS}/web-1"), None).await;
-        // It fails by what it was told, and not any more once it has asked again.
+        // The client fails with the cached address, and no longer fails after asking again.
         log_with(&lab, "asker", "app", &format!("[{gone}] failed"));
         wait_for("answers without it", LIMIT, || {
             let log = log_with(&lab, "asker", "app", "asked");
@@ -227,7 +227,7 @@ fn headless_service_resolves_ready_endpoints() {
         let both = format!("[{} {} ]\n", both[0], both[1]);
         log_with(&lab, "asker", "app", &both);
 
-        // It terminates for longer than the test takes, and leaves the answers meanwhile.
+        // The pod terminates for longer than the test takes, and meanwhile disappears from the responses.
         lab.call("DELETE", &format!("{PODS}/web-1"), None).await;
         let log = wait_for("the other one alone", LIMIT, || {
             let log = log_with(&lab, "asker", "app", &both);
@@ -259,7 +259,7 @@ fn stateful_set_pod_keeps_only_name() {
         lab.create(sets, &json!({"metadata": {"name": "web"}, "spec": spec})).await;
         let before = address(&lab, "web-1").await;
         log_with(&lab, "web-1", "app", "[web-1]\n");
-        // The host is called as the pod, which is found by that name.
+        // The host has the pod's name, and the name resolves to the pod.
         log_with(&lab, "web-1", "app", &format!("web-1 at {before}\n"));
 
         let script = "while :; do echo \"[$(getent ahostsv4 web-1.web.default.svc.cluster.local | cut -d' ' -f1 | \

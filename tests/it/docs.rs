@@ -1,4 +1,4 @@
-//! The docs against themselves and against the source: links have targets, and quoted messages exist.
+//! Consistency of the docs: links have targets, and quoted messages exist in the source.
 
 use std::collections::HashMap;
 use std::fs;
@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use crate::harness::root;
 
-/// Folders whose pages are not ours, or are generated.
+/// Folders whose pages are generated or not ours.
 const NOT_OURS: [&str; 3] = ["target", ".git", "corpus"];
 
-/// Longest distance between two parts of a message in the source, in bytes.
+/// Maximum distance between two parts of a message in the source, in bytes.
 const NEAR: usize = 600;
 
 /// Returns all files with this extension below a folder.
@@ -55,7 +55,7 @@ fn anchors(page: &str) -> Vec<String> {
     anchors.collect()
 }
 
-/// Returns the targets of a line's links, outside code.
+/// Returns the link targets in a line, outside code.
 fn links(line: &str) -> Vec<&str> {
     line.split('`')
         .step_by(2)
@@ -98,14 +98,14 @@ fn docs_pages_show_every_image() {
     }
 }
 
-/// Returns a source with its literals whole that continue in the next line.
+/// Returns a source in which string literals that continue on the next line are joined.
 fn whole_literals(source: &str) -> String {
     let mut pieces = source.split("\\\n");
     let first = pieces.next().unwrap_or_default().to_owned();
     pieces.fold(first, |whole, piece| whole + piece.trim_start())
 }
 
-/// Returns true if a text has these parts in this order, near to each other.
+/// Returns true if a text contains these parts in this order, close to each other.
 fn has_in_order(text: &str, parts: &[&str]) -> bool {
     let [first, others @ ..] = parts else { return true };
     text.match_indices(first).any(|(at, _)| {

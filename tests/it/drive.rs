@@ -1,4 +1,4 @@
-//! `rolldrop tune`: how it chooses and proves a sleep, and the outcome for a client that is not rolldrop's.
+//! `rolldrop tune`: choice and proof of a sleep, and the effect on an independent client.
 
 mod tune;
 mod tuned;

@@ -1,4 +1,4 @@
-//! The gate on real runs: the whole vocabulary of `expect`, and what it checks without being asked.
+//! The gate on real runs: all keys of `expect`, and the checks that need no key.
 
 use rolldrop_explain::model::{CheckVerdict, RunResult, Verdict};
 
@@ -38,7 +38,7 @@ fn gate_judges_every_expectation_kind() {
         let all = gate(&[]);
         let valid = run.result.verdict == Verdict::Valid;
         run.finished.figure(valid);
-        // The median of three windows has no upper bound at 95 % confidence; all the others do.
+        // The median of three windows has no upper bound at 95 % confidence; all other figures have one.
         assert_eq!(all.code(), Some(3), "{all}");
         let stdout = all.stdout();
         let open: Vec<&str> = stdout.lines().filter(|line| !line.starts_with("pass ")).collect();
@@ -59,7 +59,7 @@ fn gate_judges_every_expectation_kind() {
 #[test]
 fn gate_fails_without_successful_requests() {
     measured(|| {
-        // T16: every answer has a status that is no success, so nothing can be dropped.
+        // T16: every response has an unsuccessful status, so nothing can be dropped.
         let _turn = turn();
         let run = Rolldrop::run("prestop-sleep")
             .set(&["load.success=[299]"])
@@ -101,7 +101,7 @@ fn gate_fails_without_expected_terminations() {
 fn built_in_gate_passes_graceful_app() {
     measured(|| {
         let _turn = turn();
-        // Three terminations instead of 29, and what so few can show.
+        // With three terminations instead of 29, the gate expects only what so few can show.
         let run = Rolldrop::run("gate")
             .set(&["disruptions.0.repeat=3", "load.duration=24s", "expect.terminations={min: 3, max: 3}"])
             .set(&["expect.windows={max: 3s}", "expect.preStop={suffices: 30%}"])

@@ -1,5 +1,4 @@
-//! Runs in the middle of which the API server fails in one way or another: they continue, report what they missed, and
-//! end.
+//! Runs during which the API server fails in various ways: the runs continue, report what they missed, and finish.
 
 use std::panic::resume_unwind;
 use std::path::PathBuf;
@@ -25,7 +24,7 @@ use crate::machine::{Meanwhile, figure, measured};
 use crate::runs::{actions, json_lines, result, turn};
 use crate::web::Web;
 
-/// Returns a scenario of two pods with the sidecar behind a Service, and a deletion unless it is left out.
+/// Returns a scenario with two pods behind a Service, with the sidecar and these disruptions.
 fn scenario(name: &str, seconds: u32, disruptions: &str) -> String {
     Web::new(2).pod(json!({"terminationGracePeriodSeconds": 2})).scenario(
         name,
@@ -42,8 +41,8 @@ fn scenario(name: &str, seconds: u32, disruptions: &str) -> String {
 
 const DELETION: &str = "{at: 1s, action: deletePod, selector: app=web}";
 
-/// Runs a case in a namespace of its own, again if the machine was starved. `fault` does to the
-/// run what it likes, from the start of the load on.
+/// Runs a case in its own namespace, and repeats it if the machine was starved. `fault` is called when the load starts,
+/// and may interfere with the run in any way.
 fn case(lab: &Cluster, name: &str, seconds: u32, disruptions: &str, fault: impl Fn(&Run)) -> Ended {
     prepared(lab, name, (seconds, disruptions), |_| {}, fault)
 }
@@ -70,7 +69,7 @@ fn prepared(
     again_while_invalid(run, Ended::was_starved)
 }
 
-/// A run under way.
+/// A run in progress.
 struct Run<'a> {
     lab: &'a Cluster,
     api: FaultyApi,
@@ -80,7 +79,7 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Starts a run, and waits until it sends its load.
+    /// Starts a run, and waits until the load starts.
     fn start(lab: &'a Cluster, api: FaultyApi, namespace: &str, scenario: &str) -> Self {
         lab.kubectl(&format!("create namespace {namespace}"));
         let run = Rolldrop::run(scenario).on_cluster(&api.kubeconfig()).args(["-n", namespace]);
@@ -90,7 +89,7 @@ impl<'a> Run<'a> {
         run
     }
 
-    /// Waits until the run has recorded something.
+    /// Waits until the event log contains this text.
     fn until_recorded(&self, what: &str) {
         let log = self.path().join("events.jsonl");
         wait_for(what, LIMIT, || {
@@ -112,7 +111,7 @@ impl<'a> Run<'a> {
         harness::signal(&self.child, Signal::SIGINT);
     }
 
-    /// Waits for its end.
+    /// Waits until the run exits.
     fn end(mut self) -> Ended {
         let status = wait_for("the end of the run", LIMIT, || self.child.try_wait().expect("its state"));
         let (path, said) = (self.path(), self.said());
@@ -122,14 +121,14 @@ impl<'a> Run<'a> {
     }
 }
 
-/// A run that has ended.
+/// A finished run.
 struct Ended {
     code: Option<i32>,
     said: String,
     result: RunResult,
     records: Records,
     dir: TempDir,
-    /// Share of the processors' time that others had meanwhile.
+    /// Share of CPU time used by others during the run.
     taken: f64,
 }
 
@@ -144,7 +143,7 @@ impl Ended {
             .any(|w| reasons.contains(w))
     }
 
-    /// Fails, with everything known, unless the run was valid and complete, and had this one termination.
+    /// Fails with full details unless the run was valid and complete, and had exactly one termination.
     #[track_caller]
     fn is_valid_with_its_deletion(&self) -> &Termination {
         figure(self.taken, !self.was_starved(), || self.to_string());
@@ -152,7 +151,7 @@ impl Ended {
         let [termination] = &self.result.terminations[..] else { panic!("one termination\n{self}") };
         assert_eq!((termination.mode, termination.disruption), (Mode::Isolated, Some(0)), "{self}");
         assert_eq!(termination.cause, Some(EndCause::ThisRun(ActionName::DeletePod)), "{self}");
-        // Nothing of what the proxies recorded is missing.
+        // No row that the proxies recorded is missing.
         let answered = self.records.requests.iter().filter(|row| row.pod.is_some()).count();
         assert!(answered > 0 && self.records.served.len() >= answered, "{self}");
         self.nothing_is_left();
@@ -167,12 +166,12 @@ impl Ended {
         assert_eq!(count("\"entry\":\"change\""), count("\"entry\":\"undone\""), "{changes}");
     }
 
-    /// Returns the calls that were meant to end a pod.
+    /// Returns the calls intended to terminate a pod.
     fn actions(&self) -> Vec<&Action> {
         actions(&self.records)
     }
 
-    /// Returns how often a watch was lost, and how often it was late.
+    /// Returns the number of times that a watch was lost, and that it was late.
     fn gaps(&self) -> (usize, usize) {
         let count = |is: fn(&EventKind) -> bool| self.records.events.iter().filter(|e| is(&e.kind)).count();
         (
@@ -193,15 +192,15 @@ fn deletes_a_pod(request: &Parts) -> bool {
     request.method == Method::DELETE && request.uri.path().contains("/pods/")
 }
 
-/// Waits until a counter has come so far.
+/// Waits until a counter reaches a value.
 fn until(what: &str, count: &AtomicUsize, wanted: usize) {
     wait_for(what, LIMIT, || (count.load(Ordering::SeqCst) >= wanted).then_some(()));
 }
 
-/// Answers the first two deletions with a fault, and after the beginning of the load also every other call.
+/// Refuses the first two deletions and, once the load has begun, also every other call.
 fn refused(lab: &Cluster, name: &str, (status, reason): (u16, &'static str)) -> Ended {
     let deletions = Arc::new(AtomicUsize::new(0));
-    // Refuses one call in `one_of`.
+    // Refuses one in `one_of` calls.
     let refuse = |api: &FaultyApi, one_of: usize| {
         let (calls, deletions) = (AtomicUsize::new(1), Arc::clone(&deletions));
         api.set(move |request| {
@@ -255,12 +254,12 @@ fn internal_errors(lab: &Cluster) {
     let termination = ended.is_valid_with_its_deletion();
     let actions = ended.actions();
     assert!(actions.len() >= 3 && actions[0].status == Some(500), "{ended}");
-    // Any of them may have been the one that was carried out: only the API server's own time tells, to the second.
+    // Any of the attempts may have taken effect: only the API server's own timestamp tells which, to the second.
     assert!(termination.t0_uncertainty_s > 0.0, "{ended}");
 }
 
 fn a_token_that_runs_out(lab: &Cluster) {
-    // A program is asked for credentials again whenever they are about to expire, as these always are.
+    // The client asks the credential program again whenever credentials are about to expire, and these always are.
     let dir = tempfile::tempdir().expect("a temporary directory");
     let file = dir.path().join("credential.json");
     let issue = |token: &str| {
@@ -296,7 +295,7 @@ fn a_token_that_runs_out(lab: &Cluster) {
 
 fn watches_that_end_every_second(lab: &Cluster) {
     let ended = case(lab, "short", 7, DELETION, |run| {
-        // Those that are open stay so: all are cut once.
+        // Open connections would stay open, so all are cut once.
         run.api.refuse();
         run.api.set(
             |request| {
@@ -315,7 +314,7 @@ fn watches_that_end_every_second(lab: &Cluster) {
 
 fn slow_answers(lab: &Cluster) {
     let late = Duration::from_secs(1);
-    // The deletion is, however late this test sees that the load has begun.
+    // The deletion is slowed down, however late this test sees that the load has begun.
     let prepare = |api: &FaultyApi| {
         api.set(move |request| if deletes_a_pod(request) { Act::Slow(late) } else { Act::Pass });
     };
@@ -341,7 +340,7 @@ fn an_answer_that_is_lost(lab: &Cluster) {
     let actions = ended.actions();
     assert_eq!(actions.iter().map(|a| a.status).collect::<Vec<_>>(), [None, Some(200)], "{ended}");
     assert!(!actions[0].is_undone, "it was done, for all that is known\n{ended}");
-    // It was: the second call came too late to be the one.
+    // The first call took effect: the second came too late to be the one.
     let sent = termination.timeline.iter().find(|(stage, _)| format!("{stage:?}") == "DeleteSent");
     let (_, sent_s) = sent.expect("when it was sent");
     assert!(-sent_s >= termination.t0_uncertainty_s - 1e-6, "{ended}");
@@ -353,7 +352,7 @@ fn events_that_are_lost(lab: &Cluster) {
         let over = Arc::clone(&is_over);
         run.api.refuse();
         run.api.set(move |request| match is_watch(request) {
-            // The API server has forgotten where the watch was, and cannot list for a while.
+            // The API server no longer has the watch's resource version, and cannot list for a while.
             true if !over.load(Ordering::SeqCst) => Act::status(410, "Expired"),
             false if !over.load(Ordering::SeqCst) => Act::status(503, "ServiceUnavailable"),
             _ => Act::Pass,
@@ -368,7 +367,7 @@ fn events_that_are_lost(lab: &Cluster) {
     for termination in &ended.result.terminations {
         let gap = termination.watch_gaps.iter().find(|gap| gap.resource == "pods").expect("a mark");
         assert!(gap.lost && gap.to_s > gap.from_s, "{ended}");
-        // When it ended is not guessed: at some time in the gap.
+        // The time of the deletion is not guessed: it is some time in the gap.
         assert!((gap.to_s - gap.from_s - termination.t0_uncertainty_s).abs() < 1e-6, "{ended}");
         assert_eq!((termination.mode, termination.cause.clone()), (Mode::Other, None), "{ended}");
     }
@@ -390,7 +389,7 @@ fn run_survives_and_reports_api_faults() {
             watches_that_end_every_second,
             an_answer_that_is_lost,
         ];
-        // Four at a time, the longest first: they wait most of the time.
+        // Four cases run at a time, the longest first; they mostly wait.
         let next = AtomicUsize::new(0);
         let run = || {
             while let Some(case) = cases.get(next.fetch_add(1, Ordering::SeqCst)) {
@@ -399,7 +398,7 @@ fn run_survives_and_reports_api_faults() {
         };
         std::thread::scope(|scope| {
             let all = [(); 4].map(|()| scope.spawn(run));
-            // The first that fails, or that the machine has starved, ends the test.
+            // The first case that fails, or was starved by the machine, ends the test.
             all.into_iter().for_each(|one| one.join().unwrap_or_else(|end| resume_unwind(end)));
         });
     });
@@ -451,7 +450,7 @@ fn run_reports_failed_undo_and_missing_rights() {
 fn run_ignores_objects_outside_its_query() {
     let _turn = turn();
     let lab = Setup::new().start();
-    // Watches of all pods of the namespace are passed on unchanged, so they continue.
+    // Watches of all pods in the namespace are passed on unchanged, so they keep working.
     let is_selection = |request: &Parts| request.uri.query().is_some_and(|q| q.contains("labelSelector=app"));
     type Lie = (&'static str, fn(&mut Value), &'static str);
     let lies: [Lie; 3] = [
@@ -488,7 +487,7 @@ fn run_ignores_objects_outside_its_query() {
             });
         }
     });
-    // A run does not begin if the objects that it is to watch are not the requested ones.
+    // A run does not start if the API server returns objects that were not requested.
     let api = FaultyApi::before(&lab);
     api.set(|request| match request.uri.path().ends_with("/pods") && request.method == Method::GET {
         true => Act::Lie(|pod| pod["metadata"]["namespace"] = "kube-system".into()),
@@ -518,7 +517,7 @@ fn run_ignores_objects_outside_its_query() {
     assert!(refused.stderr().contains("\"shop#x\" is not a valid namespace name"), "{refused}");
 }
 
-/// Returns true if the request goes to a node's agent, which is not an API of Kubernetes.
+/// Returns true if the request goes to a node's agent, which is not part of the Kubernetes API.
 fn is_of_an_agent(request: &Parts) -> bool {
     request.uri.path().starts_with("/api/v1/nodes/") && request.uri.path().contains("/proxy/")
 }
@@ -556,7 +555,7 @@ fn cleanup_boots_node_after_killed_run() {
     wait_for("the node", LIMIT, || is_ready().then_some(()));
     assert_eq!(cleanup().stdout(), "nothing is left of the run\n");
 
-    // Kubernetes has no call for that: another cluster has nothing there.
+    // Kubernetes has no such call: other clusters have nothing at that path.
     let touched = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&touched);
     run.api.set(move |request| {

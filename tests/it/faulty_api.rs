@@ -1,7 +1,8 @@
-//! A proxy before an embedded cluster's API server that misbehaves as a test tells it to.
+//! A proxy in front of an embedded cluster's API server. It misbehaves as a test tells it to.
 //!
-//! It speaks plain HTTP to every user of its kubeconfig, and passes requests on with the cluster's own credentials. An
-//! [`Act`], chosen by a rule that the test may replace at any time, says how it treats a request.
+//! The proxy speaks plain HTTP to every user of its kubeconfig, and forwards requests with the cluster's own
+//! credentials. An [`Act`] determines the treatment of each request. The rule that chooses the act can be replaced at
+//! any time.
 
 use std::io;
 use std::path::PathBuf;
@@ -27,32 +28,32 @@ use tokio::task::JoinSet;
 use crate::harness::own_host;
 use crate::lab::Cluster;
 
-/// The proxy's treatment of a request.
+/// Treatment of a request by the proxy.
 #[derive(Clone, Debug)]
 pub(crate) enum Act {
-    /// The request is passed on, and so is the answer.
+    /// Forwards the request and the response.
     Pass,
-    /// The proxy answers the request itself.
+    /// Responds without forwarding the request.
     Answer { status: u16, headers: Vec<(&'static str, String)>, body: String },
-    /// The request is passed on after this time.
+    /// Forwards the request after this delay.
     Slow(Duration),
-    /// The request is passed on, and its connection closed in place of the answer.
+    /// Forwards the request, but closes the connection instead of returning the response.
     LoseAnswer,
-    /// The answer ends this long after it began.
+    /// Cuts the response off after this time.
     EndAfter(Duration),
-    /// The objects of the list in the answer are changed by this function.
+    /// Changes the objects in the returned list with this function.
     Lie(fn(&mut Value)),
 }
 
 impl Act {
-    /// Returns the answer of an API server that refuses.
+    /// Returns the response of an API server that refuses the request.
     pub(crate) fn status(status: u16, reason: &str) -> Self {
         let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status,
             "reason": reason, "message": format!("{reason}, as the test says")});
         Self::json(status, &body)
     }
 
-    /// Returns an answer in JSON.
+    /// Returns a JSON response.
     pub(crate) fn json(status: u16, body: &Value) -> Self {
         let headers = vec![("content-type", "application/json".to_owned())];
         Act::Answer { status, headers, body: body.to_string() }
@@ -67,7 +68,7 @@ pub(crate) fn is_watch(request: &Parts) -> bool {
 type Rule = Arc<dyn Fn(&Parts) -> Act + Send + Sync>;
 type AnswerBody = UnsyncBoxBody<Bytes, kube::Error>;
 
-/// The proxy; it ends when dropped.
+/// The proxy; it stops when dropped.
 pub(crate) struct FaultyApi {
     rule: Arc<Mutex<Rule>>,
     is_open: watch::Sender<bool>,
@@ -78,13 +79,13 @@ pub(crate) struct FaultyApi {
 }
 
 impl FaultyApi {
-    /// Returns a proxy before this cluster, which passes everything on at first.
+    /// Starts a proxy in front of this cluster. At first, it forwards everything.
     pub(crate) fn before(cluster: &Cluster) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let client = runtime.block_on(cluster.client());
-        // Nobody else takes the port while nothing listens on it.
+        // On this address, nobody else takes the port while nothing listens on it.
         let listener = runtime.block_on(TcpListener::bind((own_host(), 0))).expect("a port");
         let address = listener.local_addr().expect("an address");
 
@@ -104,7 +105,7 @@ impl FaultyApi {
         Self { rule, is_open, is_listening, kubeconfig, runtime: Some(runtime), _dir: dir }
     }
 
-    /// Returns the kubeconfig that leads to the proxy.
+    /// Returns the kubeconfig for the proxy.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.kubeconfig.clone()
     }
@@ -117,12 +118,12 @@ impl FaultyApi {
         std::fs::write(&self.kubeconfig, config.to_string()).expect("a file");
     }
 
-    /// From now on each request is treated so.
+    /// Sets the rule for all requests from now on.
     pub(crate) fn set(&self, rule: impl Fn(&Parts) -> Act + Send + Sync + 'static) {
         *self.rule.lock().expect("no panic") = Arc::new(rule);
     }
 
-    /// From now on there is nothing but passing on.
+    /// Forwards all requests from now on.
     pub(crate) fn pass(&self) {
         self.set(|_| Act::Pass);
     }
@@ -211,7 +212,7 @@ async fn answer(
         Act::Slow(late) => tokio::time::sleep(*late).await,
         Act::Pass | Act::LoseAnswer | Act::EndAfter(_) | Act::Lie(_) => {}
     }
-    // The cluster's own credentials replace those of the client.
+    // The cluster's own credentials replace the client's.
     parts.headers.remove(header::AUTHORIZATION);
     parts.headers.remove(header::HOST);
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();

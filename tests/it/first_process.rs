@@ -1,5 +1,5 @@
-//! A container's first process is process 1: the signals that reach it, compared with process 1 of a PID namespace that
-//! the test makes; and the signals that a hook may send.
+//! A container's first process is process 1. The tests compare its handling of signals with process 1 in a PID
+//! namespace made by the test, and cover signals that a hook may send.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -29,10 +29,10 @@ const SIGNALS: [Signal; 9] = [
 
 const SERVERS: [&str; 5] = ["sh", "bash", "node", "python", "ours"];
 
-/// Time that a server has to end after a signal, before SIGKILL ends it.
+/// Time that a server has to exit after a signal, before it is killed.
 const GRACE: Duration = Duration::from_secs(12);
 
-/// Returns a command that prints `up` when it has set its handlers. Its last word is a mark.
+/// Returns a command that prints `up` once its signal handlers are set. The last word of the command is a mark.
 fn server(name: &str, mark: &str) -> Vec<String> {
     let venv = |program: &str| format!("{VENV}/{program}");
     let shell = "echo up; while :; do sleep 0.05; done";
@@ -61,13 +61,13 @@ fn mark(server: &str, signal: Signal) -> String {
     format!("{server}-{}", signal.as_str().to_lowercase())
 }
 
-/// Returns the process that has this mark as its last word.
+/// Returns the process whose last argument is this mark.
 fn marked<'a>(tree: &'a [Process], mark: &str) -> Option<&'a Process> {
     tree.iter().find(|process| process.arguments().last().is_some_and(|last| last == mark))
 }
 
-/// Returns how a real process 1 ends: `stopped`, or `exit CODE`, by SIGKILL if nothing else ends it. The first child of
-/// the process that `unshare` runs is process 1, and a shell reports how it ended.
+/// Returns the fate of a real process 1: `stopped`, or `exit CODE`, after SIGKILL if it does not exit otherwise.
+/// Process 1 is the first child of the process that `unshare` runs; a shell reports its status.
 fn really(server_name: &str, signal: Signal) -> String {
     let mark = format!("real-{}", mark(server_name, signal));
     let mut command = Command::new("unshare");
@@ -75,7 +75,7 @@ fn really(server_name: &str, signal: Signal) -> String {
         command.arg("--map-root-user");
     }
     command.args(["--pid", "sh", "-c", r#""$@"; echo "exit $?""#, "sh"]);
-    // As a container runtime starts it, whatever the test was started with.
+    // Signal dispositions are as under a container runtime, whatever the test inherited.
     command.args(["env", "--default-signal=HUP,INT,QUIT"]).args(server(server_name, &mark));
     let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut shell = command.spawn().expect("util-linux");
@@ -107,10 +107,10 @@ fn really(server_name: &str, signal: Signal) -> String {
     became
 }
 
-/// Returns how the first process of a container ends that gets the signal as its stop signal.
+/// Returns the fate of a container's first process when it gets the signal as its stop signal.
 async fn in_the_lab(lab: &Lab, server_name: &str, signal: Signal) -> String {
     let mark = mark(server_name, signal);
-    // A process that only the signal ends or stops must not be killed meanwhile.
+    // The process must not be killed before the signal alone has ended or stopped it.
     let grace = match signal {
         Signal::SIGKILL | Signal::SIGSTOP => 10 * LIMIT.as_secs(),
         _ => GRACE.as_secs(),
@@ -148,7 +148,7 @@ fn is_told(lab: &Lab, cell: &(&str, &str)) -> bool {
     })
 }
 
-/// The end of each server by each signal.
+/// Fate of each server after each signal.
 type Table = BTreeMap<(&'static str, &'static str), String>;
 
 fn cells() -> impl Iterator<Item = (&'static str, Signal)> {
@@ -186,7 +186,7 @@ fn first_process_handles_signals_like_init() {
                 "{dataplane}: {:#?}",
                 silent.into_iter().map(said).collect::<Vec<_>>()
             );
-            // Its own handler gives the signal back to the system, which ends any process but process 1.
+            // The handler re-raises the signal, which kills any process except process 1.
             let gives_back: &[_] =
                 if dataplane == "kernel" { &[] } else { &[("node", "SIGINT"), ("node", "SIGTERM")] };
             assert!(told.iter().copied().eq(gives_back), "{dataplane}: {told:?}");
@@ -221,7 +221,7 @@ fn hook_signal_reaches_only_own_app() {
                 .collect();
             let log = log_with(&lab, "signalled", "app", "got");
             if dataplane == "kernel" {
-                // The hook ends with its container, which is what it asks for.
+                // The hook kills its own container, and exits with it.
                 assert!(log.contains("got QUIT"), "{log}");
             } else {
                 assert!(log.contains("got TERM"), "{log}");

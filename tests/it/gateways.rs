@@ -1,5 +1,5 @@
-//! Gateways that are not ours, each with its own log as the truth: Traefik, which dials pods, and HAProxy with health
-//! checks before NodePorts, in place of a cloud's load balancer.
+//! Third-party gateways, each with its own log as ground truth: Traefik, which dials pods, and HAProxy with health
+//! checks in front of NodePorts, in place of a cloud load balancer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::machine::measured;
 use crate::runs::{Dataplane, turn};
 use crate::web::Web;
 
-/// The two gateways. Each answers itself if no pod does, and retries no request.
+/// The two gateways. Each responds itself if no pod does, and neither retries requests.
 const GATEWAYS: &str = "\
 apiVersion: networking.k8s.io/v1
 kind: IngressClass
@@ -76,7 +76,7 @@ spec:
   - {name: haproxy, image: host, command: [haproxy, -f, DIR/haproxy.cfg]}
 ";
 
-/// One request, one connection: each is routed by the node's Service proxy.
+/// One connection per request, so the node's Service proxy routes each request.
 const HAPROXY: &str = "\
 global
   log stdout format raw local0 info
@@ -103,8 +103,8 @@ const TWO_NODES: &str = "\
   server node-2 NODE-2:30080
 ";
 
-/// The server is out of service after one failed check, until two have passed: for a second, longer than dead pods take
-/// all turns by chance. A check that is late, as on a busy machine, has not failed.
+/// A server is out of service after one failed check until two have passed. That takes a second, longer than dead pods
+/// would get every turn by chance. A check that is merely late, as on a busy machine, has not failed.
 const ONE_NODE: &str = "\
   timeout check 1s
   server node-1 NODE-1:30080 check inter 200ms downinter 500ms fall 1 rise 2
@@ -137,13 +137,13 @@ fn gateways() -> (Cluster, [String; 2]) {
     (cluster, [traefik, haproxy])
 }
 
-/// Returns a cluster whose endpoints keep pods for a second.
+/// Returns a cluster whose endpoints keep terminating pods for a second.
 fn slow_to_notice(nodes: u32) -> Cluster {
     let latencies = json!({"deletionToSlice": "1s", "terminatedToSlice": "1s"});
     Setup::on(Dataplane::Kernel).nodes(nodes).with(json!({"latencies": latencies})).start()
 }
 
-/// Runs HAProxy with these servers before the nodes' ports. Returns its address.
+/// Runs HAProxy with these servers in front of the NodePorts. Returns its address.
 fn haproxy(cluster: &Cluster, servers: &str) -> String {
     let config = ["node-1", "node-2"].iter().fold(HAPROXY.to_owned() + servers, |config, node| {
         let name = node.to_uppercase();
@@ -158,7 +158,7 @@ fn haproxy(cluster: &Cluster, servers: &str) -> String {
     cluster.address_of("haproxy")
 }
 
-/// Returns the number of a request, by its id.
+/// Returns a request's number, taken from its id.
 fn number(id: &str) -> Option<u64> {
     id.rsplit_once('-')?.1.parse().ok()
 }
@@ -175,27 +175,28 @@ fn chosen_by_traefik(log: &str) -> BTreeMap<u64, String> {
     chosen.collect()
 }
 
-/// Returns the requests for which HAProxy got no answer, by their numbers.
+/// Returns the numbers of requests for which HAProxy got no response.
 fn failed_by_haproxy(log: &str) -> BTreeSet<u64> {
     let failed = log.lines().filter_map(|line| {
         let [id, status, state, _] = line.split_whitespace().collect::<Vec<_>>()[..] else { return None };
-        // The first letter is who ended it, the second where it stood: connecting, or waiting for the head.
+        // The first letter tells who ended the request, the second in which state: connecting, or waiting for the head.
         let is_servers =
             state.starts_with(['S', 's']) && status.parse::<u16>().is_ok_and(|status| status >= 500);
-        // A pod that is gone between connection and answer says nothing, and the client's timeout is the shorter one.
+        // A pod that disappears between connection and response sends nothing, and the client's timeout is shorter than
+        // HAProxy's.
         let is_left = ["CC", "CH", "cC", "cH"].contains(&state);
         (is_servers || is_left).then(|| number(id))?
     });
     failed.collect()
 }
 
-/// Returns a run's events, and the analysed run.
+/// Returns a run's events and the analysed run.
 fn analysed(run: &Path) -> (Vec<Event>, Analysed) {
     let (log, rows) = RunDir::open(run).and_then(|run| run.recorded()).expect("records");
     (log.events.clone(), Analysed::of(log, rows).expect("rows"))
 }
 
-/// Returns the addresses that pods had, by their UIDs.
+/// Returns the pods' addresses, by UID.
 fn addresses(events: &[Event]) -> BTreeMap<&str, &str> {
     let pods = events.iter().filter_map(|event| match &event.kind {
         EventKind::Pod(pod) => Some((pod.uid.as_str(), pod.ip.as_deref()?)),
@@ -204,7 +205,7 @@ fn addresses(events: &[Event]) -> BTreeMap<&str, &str> {
     pods.collect()
 }
 
-/// Checks that the run finds the pods behind a URL, by the Ingress or else by the scenario.
+/// Checks that the run finds the pods behind a URL, through the Ingress or else through the scenario.
 fn finds_whose_pods_a_url_leads_to(cluster: &Cluster) {
     let live = "apiVersion: rolldrop.dev/v1\nkind: Scenario\nmetadata: {name: live}\nspec:\n  target: {url: 'http://HOST/'}\n";
     let plan = |host: &str, sidecar: &str| {
@@ -231,7 +232,7 @@ fn gateway_losses_match_its_log() {
         let (cluster, [traefik, haproxy]) = gateways();
         finds_whose_pods_a_url_leads_to(&cluster);
 
-        // No option says that these balance requests, and only the run waits for the pods.
+        // No option states that these gateways balance requests, and only the run itself waits for the pods.
         let finished = cluster.run(&scenario(&traefik, &haproxy)).measured().expect_code(0);
         let (events, Analysed { timeline, analysis, .. }) = analysed(&finished.dir().join("run"));
         for target in &timeline.info.targets {
@@ -247,7 +248,8 @@ fn gateway_losses_match_its_log() {
         let mut of_balancer = BTreeSet::new();
         let (mut of_ingress, mut unexplained) = (0, 0);
         for lost in &analysis.lost {
-            // A balancer that keeps its connections answers over these: it shows little of the pods that it still has.
+            // A balancer that keeps its connections sends responses over them, which reveals little about the pods
+            // still in use.
             if *lost.target == *"balancer" && lost.cause == Cause::GatewayError {
                 unexplained += 1;
                 of_balancer.insert(lost.seq);
@@ -284,7 +286,7 @@ fn gateway_losses_match_its_log() {
     });
 }
 
-/// Returns the requests for which HAProxy had no server, by their numbers.
+/// Returns the numbers of requests for which HAProxy had no server.
 fn without_a_server(log: &str) -> BTreeSet<u64> {
     let of_none = log.lines().filter(|line| line.ends_with(" <NOSRV>"));
     of_none.filter_map(|line| number(line.split(' ').next()?)).collect()

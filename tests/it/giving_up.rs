@@ -1,4 +1,4 @@
-//! `load.abort`: a run that loses too much stops everything that it began.
+//! `load.abort`: a run that loses too many requests stops everything that it started.
 
 use rolldrop_explain::model::Verdict;
 use rolldrop_record::RunDir;
@@ -9,7 +9,7 @@ use crate::machine::measured;
 use crate::runs::{Dataplane, actions, result, turn};
 use crate::web::Web;
 
-/// Returns a scenario in which all pods go at once, and new ones take long to become ready.
+/// Returns a scenario in which all pods are deleted at once, and new ones take long to become ready.
 fn scenario() -> String {
     let slow =
         json!({"httpGet": {"path": "/readyz", "port": 8080}, "initialDelaySeconds": 4, "periodSeconds": 1});
@@ -35,7 +35,7 @@ fn excessive_loss_aborts_and_undoes_run() {
         let ended = Rolldrop::run(&scenario()).on(Dataplane::Userspace).measured().expect_code(3);
         let path = ended.dir().join("run");
         let result = result(&path);
-        // It would hide that it is partial.
+        // An invalid verdict would hide the partial one.
         ended.figure(!ended.is_invalid());
         let Verdict::Partial { why } = &result.verdict else { panic!("{:?}\n{ended}", result.verdict) };
         assert!(why.iter().any(|why| why.starts_with("the run was aborted: ")), "{why:?}\n{ended}");
@@ -50,7 +50,7 @@ fn excessive_loss_aborts_and_undoes_run() {
         assert!(records.info.aborted.is_some() && !records.info.interrupted);
         let actions = actions(&records).into_iter().map(|action| (action.disruption, action.status));
         assert_eq!(actions.collect::<Vec<_>>(), [(0, Some(200)); 2], "the second never came\n{ended}");
-        // Every request has its row: the load was stopped, not cut off.
+        // Every request has a row: the load was stopped, not cut off.
         assert!(
             records.requests.iter().all(|row| row.outcome != rolldrop_record::Outcome::Cancelled),
             "{ended}"

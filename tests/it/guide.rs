@@ -1,6 +1,6 @@
-//! The README and the guide, command by command, as they are written.
+//! The README and the guide, executed command by command as written.
 //!
-//! The table in `docs/README.md` lists the replaced texts and the reasons; it is read here and repeated nowhere.
+//! The table in `docs/README.md` lists the replaced texts with reasons. It is read here, and not repeated anywhere.
 
 use std::fmt::Write;
 use std::fs::{self, File};
@@ -17,10 +17,10 @@ use crate::machine::{Meanwhile, figure, measured};
 use crate::runs::turn;
 use crate::web::Web;
 
-/// Exit status of a script that stops because a command did not end as the page says.
+/// Exit status of a script that stops because a command's exit status differs from the page.
 const NOT_AS_WRITTEN: i32 = 99;
 
-/// One command of a page, with its continuation: further lines, or a document.
+/// A command on a page, with its continuation: further lines, or a here-document.
 #[derive(Debug, PartialEq)]
 struct Written {
     line: usize,
@@ -28,7 +28,7 @@ struct Written {
 }
 
 impl Written {
-    /// Returns the exit statuses that the page allows: 0, or those in a comment.
+    /// Returns the exit statuses that the page allows: 0, or those stated in a comment.
     fn allowed(&self) -> Vec<i32> {
         let Some(said) = self.text.split("exits with ").nth(1) else {
             return vec![0];
@@ -39,7 +39,7 @@ impl Written {
     }
 }
 
-/// Returns the commands of a page's `sh` blocks.
+/// Returns the commands in a page's `sh` blocks.
 fn commands(page: &str) -> Vec<Written> {
     let mut found: Vec<Written> = Vec::new();
     let (mut is_shell, mut end_of_document, mut goes_on) = (false, None, false);
@@ -67,7 +67,7 @@ fn commands(page: &str) -> Vec<Written> {
     found
 }
 
-/// A row of the table of `docs/README.md`.
+/// A row in the table of `docs/README.md`.
 struct Replaced {
     pages: String,
     from: String,
@@ -90,7 +90,7 @@ fn replaced() -> Vec<Replaced> {
     rows
 }
 
-/// Wrapper in place of rolldrop: it repeats a run that is invalid because the machine was too busy, twice at most.
+/// Wrapper around rolldrop that repeats a run, at most twice, if it was invalid because the machine was too busy.
 const REPEATING: &str = r#"#!/bin/bash
 [ "$1" = run ] || exec "$ROLLDROP" "$@"
 for word in "$@"; do
@@ -127,7 +127,7 @@ impl Desk {
         self.dir.path().join("work").join(name)
     }
 
-    /// Returns the script that runs a page's commands as they are written, apart from the table's replacements.
+    /// Returns a script that runs a page's commands as written, except for the replacements in the table.
     fn script(page: &str, text: &str) -> String {
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let (port, site) = (free.expect("a port").port().to_string(), Server::start().address.to_string());
@@ -157,7 +157,7 @@ impl Desk {
         script
     }
 
-    /// Runs a page's commands, each of which ends as the page says.
+    /// Runs a page's commands, and checks each exit status against the page.
     fn run(&self, page: &str, text: &str) {
         let log = |name: &str| File::create(self.dir.path().join(name)).expect("a file");
         let said = |name: &str| fs::read_to_string(self.dir.path().join(name)).expect("a file");
@@ -180,7 +180,7 @@ impl Desk {
         let meanwhile = Meanwhile::begins();
         let status = bash.status().expect("bash starts");
         let both = || format!("{status}\n--- stdout\n{}\n--- stderr\n{}", said("stdout"), said("stderr"));
-        // Most of these commands end as they do because of a measurement.
+        // The exit status of most of these commands depends on a measurement.
         figure(meanwhile.taken(), status.success(), both);
         let stdout = said("stdout");
         let times = stdout.lines().filter(|line| line.starts_with("--- line "));
@@ -188,7 +188,7 @@ impl Desk {
     }
 }
 
-/// Starts the cluster that takes the place of the reader's, with the workload that the README describes.
+/// Starts a cluster in place of the reader's, with the workload that the README describes.
 fn staging(dir: &Path) -> Cluster {
     let cluster = Setup::new().start();
     let manifests = dir.join("shop.yaml");

@@ -1,4 +1,4 @@
-//! Runs the binary; when something fails, shows the command and its output.
+//! Runs the binary, and shows the command and its output on failure.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -16,26 +16,26 @@ use tempfile::TempDir;
 use crate::machine::{Meanwhile, figure};
 use crate::runs::Dataplane;
 
-/// Longest wait of a test for anything: far longer than it takes on a busy machine, so that a test fails only if the
+/// Time limit for every wait in a test. It is far longer than needed on a busy machine, so a test fails only if the
 /// event never comes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
-/// The programs that scripts/test installs.
+/// Folder of the programs that scripts/test installs.
 pub(crate) const VENV: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin");
 
-/// The binary under test, in a directory of its own.
+/// A call of the binary under test, in a directory of its own.
 pub(crate) struct Rolldrop {
     args: Vec<OsString>,
     files: Vec<(String, String)>,
     env: Vec<(String, String)>,
 }
 
-/// Returns the folder of the repository.
+/// Returns the repository's root folder.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns a file of the repository.
+/// Returns the contents of a file in the repository.
 #[track_caller]
 pub(crate) fn tracked(path: impl AsRef<Path>) -> String {
     let path = root().join(path);
@@ -47,7 +47,7 @@ pub(crate) struct Finished {
     line: String,
     output: Output,
     dir: TempDir,
-    /// Share of the processors' time that others had meanwhile.
+    /// Share of CPU time used by others during the run.
     pub(crate) taken: f64,
 }
 
@@ -57,7 +57,7 @@ impl Rolldrop {
         Self { args: Vec::new(), files: Vec::new(), env: Vec::new() }.args(args)
     }
 
-    /// Returns `rolldrop run` of a scenario, by its name or as the text of a file, into the directory `run`.
+    /// Returns `rolldrop run` for a scenario, given by name or as a file's text. The run directory is `run`.
     pub(crate) fn run(scenario: &str) -> Self {
         if scenario.contains('\n') {
             Self::new(["run", "scenario.yaml", "--out", "run"]).file("scenario.yaml", scenario)
@@ -66,17 +66,17 @@ impl Rolldrop {
         }
     }
 
-    /// Runs it on an embedded cluster with this dataplane.
+    /// Selects an embedded cluster with this dataplane.
     pub(crate) fn on(self, dataplane: Dataplane) -> Self {
         self.args(["--dataplane", dataplane.into()])
     }
 
-    /// Runs it on the cluster of this kubeconfig, without a question.
+    /// Selects the cluster of this kubeconfig, without asking for consent.
     pub(crate) fn on_cluster(self, kubeconfig: &Path) -> Self {
         self.args(["--yes", "--kubeconfig"]).args([kubeconfig])
     }
 
-    /// Sets fields of the scenario.
+    /// Overrides fields of the scenario.
     pub(crate) fn set(self, fields: &[&str]) -> Self {
         self.args(fields.iter().flat_map(|field| ["--set", field]))
     }
@@ -87,25 +87,25 @@ impl Rolldrop {
         self
     }
 
-    /// Writes a file into the directory.
+    /// Adds a file to the directory.
     pub(crate) fn file(mut self, name: &str, text: &str) -> Self {
         self.files.push((name.to_owned(), text.to_owned()));
         self
     }
 
-    /// Sets a variable of its environment.
+    /// Sets an environment variable.
     pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Finds the programs that scripts/test installs, such as kubectl.
+    /// Puts the programs that scripts/test installs, such as kubectl, on the PATH.
     pub(crate) fn with_tools(self) -> Self {
         let path = std::env::var("PATH").unwrap_or_default();
         self.env("PATH", &format!("{VENV}:{path}"))
     }
 
-    /// Returns the command, in a new directory with its files.
+    /// Returns the command, and a new directory with its files.
     fn command(&self) -> (Command, TempDir) {
         let dir = tempfile::tempdir().expect("a temporary directory");
         for (name, text) in &self.files {
@@ -116,14 +116,14 @@ impl Rolldrop {
             .args(&self.args)
             .current_dir(dir.path())
             .env("NO_COLOR", "1")
-            // Other tests and builds fill the machine.
+            // Other tests and builds may use the whole machine.
             .env("ROLLDROP_MAX_BUSY", "100%")
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
         (command, dir)
     }
 
-    /// Runs it to its end.
+    /// Runs the program until it exits.
     pub(crate) fn finish(&self) -> Finished {
         let (mut command, dir) = self.command();
         let (line, meanwhile) = (format!("{command:?}"), Meanwhile::begins());
@@ -131,12 +131,13 @@ impl Rolldrop {
         Finished { line, output, dir, taken: meanwhile.taken() }
     }
 
-    /// Runs it to its end, again while the machine makes the measurement invalid, which says nothing of the program.
+    /// Runs the program until it exits. Repeats the run while the machine makes the measurement invalid, which is no
+    /// fault of the program.
     pub(crate) fn measured(&self) -> Finished {
         again_while_invalid(|| self.finish(), Finished::is_invalid)
     }
 
-    /// Starts it, and leaves it running. It writes to `stdout.log` and `stderr.log`.
+    /// Starts the program and leaves it running. Its output goes to `stdout.log` and `stderr.log`.
     pub(crate) fn start(&self) -> (Child, TempDir) {
         let (mut command, dir) = self.command();
         let log = |name: &str| std::fs::File::create(dir.path().join(name)).expect("a file");
@@ -145,17 +146,16 @@ impl Rolldrop {
     }
 }
 
-/// Most repetitions of a run that a starved machine made invalid.
+/// Maximum number of attempts for a run that a starved machine made invalid.
 const REPEATS: usize = 3;
 
-/// Runs something that measures, again while it was invalid.
+/// Runs a measurement, and repeats it while it is invalid.
 pub(crate) fn again_while_invalid<T>(run: impl Fn() -> T, is_invalid: impl Fn(&T) -> bool) -> T {
     (1..REPEATS).map(|_| run()).find(|run| !is_invalid(run)).unwrap_or_else(run)
 }
 
 impl Finished {
-    /// Fails, with everything known, unless the program exited with this code. The validity of a measurement is a
-    /// figure.
+    /// Fails with full details unless the program exited with this code. The validity of a measurement is a figure.
     #[track_caller]
     pub(crate) fn expect_code(self, code: i32) -> Self {
         if self.is_invalid() {
@@ -165,7 +165,7 @@ impl Finished {
         self
     }
 
-    /// Returns true if the run calls its own measurement invalid.
+    /// Returns true if the run reports its own measurement as invalid.
     pub(crate) fn is_invalid(&self) -> bool {
         self.stdout().contains("INVALID")
     }
@@ -191,7 +191,7 @@ impl Finished {
         String::from_utf8_lossy(&self.output.stderr).into_owned()
     }
 
-    /// Returns the directory that it ran in.
+    /// Returns the directory that the program ran in.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -220,15 +220,15 @@ pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut condition: impl FnMut
     }
 }
 
-/// Returns a loopback address for its caller alone: a port on it stays free while nothing listens on it. Embedded
-/// clusters have lower addresses.
+/// Returns a loopback address for the caller alone, so that ports on it stay free while nothing listens on them.
+/// Embedded clusters use lower addresses.
 pub(crate) fn own_host() -> Ipv4Addr {
     static NEXT: AtomicU8 = AtomicU8::new(0);
     let [.., high, low] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, 192 + NEXT.fetch_add(1, Ordering::Relaxed) % 64, high, low.clamp(1, 254))
 }
 
-/// Returns the text that a container wrote, from the entries of its log: `TIME STREAM TAG TEXT`.
+/// Returns the text that a container wrote, taken from its log entries `TIME STREAM TAG TEXT`.
 pub(crate) fn written(log: &str) -> String {
     let mut text = String::new();
     for entry in log.lines() {
@@ -242,14 +242,14 @@ pub(crate) fn written(log: &str) -> String {
     text
 }
 
-/// Returns a process' processor time so far, in seconds (proc_pid_stat(5), with 100 ticks a second).
+/// Returns the CPU time used by a process so far, in seconds (proc_pid_stat(5), with 100 ticks per second).
 pub(crate) fn cpu_s(process: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("its times");
     let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     fields[11..13].iter().map(|ticks| ticks.parse::<f64>().expect("a number")).sum::<f64>() / 100.0
 }
 
-/// Runs a command to its end, with this on its stdin.
+/// Runs a command until it exits, with this input on stdin.
 #[track_caller]
 pub(crate) fn fed(command: &mut Command, input: &str) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -260,7 +260,7 @@ pub(crate) fn fed(command: &mut Command, input: &str) -> Output {
     child.wait_with_output().expect("an end")
 }
 
-/// Sends a process that was started here a signal.
+/// Sends a signal to a child process.
 pub(crate) fn signal(child: &Child, signal: Signal) {
     signal_pid(child.id(), signal);
 }
@@ -269,7 +269,7 @@ fn signal_pid(pid: u32, signal: Signal) {
     kill(Pid::from_raw(i32::try_from(pid).expect("a pid")), signal).expect("it is there");
 }
 
-/// A process; its start time distinguishes it from a later one with the same number.
+/// A process. Its start time distinguishes it from a later process with the same pid.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Process {
     pid: u32,
@@ -280,7 +280,7 @@ pub(crate) struct Process {
 impl Process {
     fn read(pid: u32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name, in brackets, may hold anything; what follows it is numbers.
+        // The name, in parentheses, may contain anything; only numbers follow it.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let is_zombie = fields.first() == Some(&"Z");
         let process =
@@ -288,7 +288,7 @@ impl Process {
         (!is_zombie).then_some(process)
     }
 
-    /// Returns true if the process still runs.
+    /// Returns true if the process is still running.
     pub(crate) fn is_alive(&self) -> bool {
         Self::read(self.pid).is_some_and(|now| now.started == self.started)
     }
@@ -298,12 +298,12 @@ impl Process {
         self.parent == pid
     }
 
-    /// Returns true if the process has this number.
+    /// Returns true if the process has this pid.
     pub(crate) fn is(&self, pid: u32) -> bool {
         self.pid == pid
     }
 
-    /// Returns true if this process was its parent when it was found.
+    /// Returns true if `parent` was the process's parent when it was found.
     pub(crate) fn is_child_of_process(&self, parent: &Self) -> bool {
         self.parent == parent.pid
     }
@@ -313,7 +313,7 @@ impl Process {
         self.arguments().get(1).is_some_and(|argument| argument == subcommand)
     }
 
-    /// Returns the words of the process's command.
+    /// Returns the process's command-line arguments.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let arguments = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
         let words = arguments.strip_suffix(b"\0").unwrap_or(&arguments).split(|byte| *byte == 0);
@@ -326,7 +326,7 @@ impl Process {
         stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
     }
 
-    /// Returns the processor time that the process and its ended children have used so far, in ticks.
+    /// Returns the CPU time that the process and its exited children have used so far, in ticks.
     pub(crate) fn ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
@@ -334,14 +334,14 @@ impl Process {
         fields.skip(11).take(4).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
     }
 
-    /// Returns a variable of the process's environment.
+    /// Returns a variable from the process's environment.
     pub(crate) fn variable(&self, name: &str) -> Option<String> {
         let all = std::fs::read(format!("/proc/{}/environ", self.pid)).ok()?;
         let mut all = all.split(|byte| *byte == 0).map(String::from_utf8_lossy);
         all.find_map(|variable| Some(variable.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
     }
 
-    /// Returns all processes below this one, itself included.
+    /// Returns this process and all of its descendants.
     pub(crate) fn tree(&self) -> Vec<Self> {
         process_tree(self.pid)
     }
@@ -351,13 +351,13 @@ impl Process {
         self.signal(Signal::SIGKILL);
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the process.
     pub(crate) fn signal(&self, signal: Signal) {
         signal_pid(self.pid, signal);
     }
 }
 
-/// Returns every process below `pid`, itself included.
+/// Returns the process `pid` and all of its descendants.
 pub(crate) fn process_tree(pid: u32) -> Vec<Process> {
     let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -1,5 +1,5 @@
-//! Far more objects than the embedded cluster is made for, and requests that are made to hurt: it
-//! stays small, quick, and there. Slow and silent clients are in `api`, processes that hide in `pods`.
+//! Far more objects than the embedded cluster is made for, and malicious requests: the cluster stays small, fast and
+//! available. For slow and silent clients see `api`, for hidden processes see `pods`.
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,12 +13,12 @@ use crate::kubectl::SharedCluster;
 const CLIENTS: usize = 4;
 const PER_CLIENT: usize = 2500;
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
-/// Path of the objects that the test has made.
+/// Path of the objects that the test created.
 const OURS: &str = "/api/v1/namespaces/default/configmaps?labelSelector=crowd";
-/// A few times the memory that the server needs in a debug build.
+/// Memory limit: a few times as much as the server needs in a debug build.
 const LIMIT_KIB: u64 = 400 * 1024;
 
-/// Creates objects on one connection, some at a time.
+/// Creates objects over one connection, some at a time.
 fn create(server: &Server, client: usize) {
     let mut stream = server.connect();
     let mut buffer = vec![0; 1 << 16];
@@ -46,12 +46,12 @@ fn create(server: &Server, client: usize) {
     }
 }
 
-/// Returns the memory that a process has, or had at most: `VmRSS` or `VmHWM`.
+/// Returns the current or peak memory of a process: `VmRSS` or `VmHWM`.
 pub(crate) fn memory_kib(pid: u32, which: &str) -> u64 {
     memory_kib_if_alive(pid, which).expect("its memory")
 }
 
-/// Returns the same, if the process has not ended.
+/// Returns the same as `memory_kib`, or `None` if the process has exited.
 pub(crate) fn memory_kib_if_alive(pid: u32, which: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find(|line| line.starts_with(which))?;
@@ -69,14 +69,14 @@ fn server_memory_survives_10000_objects() {
     const TOTAL: usize = CLIENTS * PER_CLIENT;
     let cluster = SharedCluster::start("hostile-cluster");
     let server = Server::of(&cluster);
-    // It asks for everything, and never reads.
+    // This client requests everything, and never reads.
     let mut silent = server.connect();
     let head =
         format!("GET {MAPS}?watch=1 HTTP/1.1\r\nHost: api\r\nAuthorization: Bearer {}\r\n\r\n", server.token);
     silent.write_all(head.as_bytes()).expect("it is sent");
     let version = server.get_json(MAPS)["metadata"]["resourceVersion"].clone();
     let version = version.as_str().expect("a version");
-    // This one reads along.
+    // This client keeps reading.
     let watch = format!("GET {OURS}&watch=1&timeoutSeconds=600&resourceVersion={version} HTTP/1.0");
     let mut reading = server.connect();
     write!(reading, "{watch}\r\nAuthorization: Bearer {}\r\n\r\n", server.token).expect("it is sent");
@@ -105,7 +105,7 @@ fn server_memory_survives_10000_objects() {
     let full = memory_kib(cluster.pid(), "VmRSS");
     assert!(full < LIMIT_KIB, "{full} KiB");
 
-    // Others are served while they are deleted one by one.
+    // Other clients are served while the objects are deleted one by one.
     let (deleted, mut others) = (AtomicBool::new(false), 0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -119,7 +119,7 @@ fn server_memory_survives_10000_objects() {
     });
     assert!(others > 5, "{others} answers meanwhile");
     assert_eq!(listed(&server, OURS), (0, String::new()));
-    // The controllers have seen all that when they collect what came last.
+    // Once the controllers collect the last object, they have seen all earlier changes.
     let owner = json!({"metadata": {"name": "owner"}}).to_string();
     let uid = server.request(&format!("POST {MAPS}"), "", &owner).json()["metadata"]["uid"].clone();
     let references = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}]);
@@ -141,7 +141,7 @@ fn malicious_requests_leave_no_residue() {
     const YAML: &str = "Content-Type: application/yaml\r\n";
     const APPLY: &str = "Content-Type: application/apply-patch+yaml\r\n";
     const MERGE: &str = "Content-Type: application/merge-patch+json\r\n";
-    /// Memory in a debug build into which 50 MB of body would not fit.
+    /// Peak memory in a debug build that leaves no room for a body of 50 MB.
     const PEAK_KIB: u64 = 150 * 1024;
 
     let cluster = SharedCluster::start("hurt-cluster");
@@ -165,7 +165,7 @@ fn malicious_requests_leave_no_residue() {
         (&post, YAML, "- ".repeat(100_000), 400),
         (&patch, MERGE, nested("{\"data\":", "}"), 400),
         (&patch, APPLY, nested("{data: ", "}"), 400),
-        // Nothing is unpacked: what comes is read as it is.
+        // Nothing is decompressed: the body is read as sent.
         (&post, gzip, "\u{1f}\u{8b}\u{8}".to_owned(), 400),
         (&post, JSON, in_data("1".repeat(1_000_000)), 400),
     ];

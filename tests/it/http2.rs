@@ -1,4 +1,4 @@
-//! HTTP/2 and gRPC against the sample server: alone, and through a Service whose pods go away.
+//! HTTP/2 and gRPC against the sample server: alone, and through a Service whose pods are terminated.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::runs::{Dataplane, MeasuredRun, measure};
 use crate::sample_server::Server;
 use crate::web::Web;
 
-/// Returns a scenario of pods that keep serving for a while after SIGTERM, without a proxy beside them.
+/// Returns a scenario whose pods keep serving for a while after SIGTERM, without a sidecar.
 fn scenario(path: &str) -> String {
     let web = Web::new(2).named().args(&["--on-sigterm", "drain", "--drain-for", "3s"]);
     web.scenario(
@@ -34,15 +34,15 @@ fn scenario(path: &str) -> String {
     )
 }
 
-/// Returns the rows of requests that were sent. Their number is a figure, as a slow machine may not send all.
+/// Returns the rows of requests that were sent. Their number is a figure, because a slow machine may not send all.
 fn sent(run: &MeasuredRun) -> Vec<&RequestRow> {
     let rows: Vec<_> = run.records.requests.iter().filter(|row| row.outcome != Outcome::NotSent).collect();
     run.finished.figure(rows.len() * 2 > run.records.requests.len());
     rows
 }
 
-/// Checks that no request was lost. Requests that a GOAWAY leaves out were not processed, and any client sends them
-/// again (RFC 9113, 6.8).
+/// Checks that no request was lost. Requests beyond a GOAWAY's last stream were not processed, and any client may retry
+/// them (RFC 9113, 6.8).
 fn expect_none_lost(run: &MeasuredRun, rows: &[&RequestRow]) {
     let is_left_out = |row: &RequestRow| row.outcome == Outcome::H2Goaway && row.final_outcome == Outcome::Ok;
     let lost: Vec<_> = rows.iter().filter(|row| row.outcome != Outcome::Ok && !is_left_out(row)).collect();
@@ -68,7 +68,7 @@ fn graceful_drain_drops_no_http2_request() {
 fn graceful_drain_drops_no_grpc_call() {
     measured(|| {
         let calls = ["--set", "load.grpc.method=shop.v1.Cart/Get"];
-        // A call's path is its method's path.
+        // A call's path is determined by its method.
         let scenario = scenario("/");
         let run = measure(&scenario, Dataplane::Userspace, &calls);
         let rows = sent(&run);

@@ -1,4 +1,4 @@
-//! Two runs of one workload: the second is refused, or warned.
+//! Two runs on one workload: the second is refused, or gets a warning.
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -34,7 +34,7 @@ impl Shop {
         rolldrop.args(["-n", self.0.namespace(), "--kubeconfig"]).args([kubeconfig]).args(["--yes"])
     }
 
-    /// Returns the annotation; `None` if nobody uses the workload.
+    /// Returns the in-use annotation; `None` if no run uses the workload.
     fn holder(&self) -> Option<Value> {
         let text = self.0.ok(r"get deployment/web -o jsonpath={.metadata.annotations.rolldrop\.dev/in-use}");
         (!text.is_empty()).then(|| serde_json::from_str(&text).expect("JSON"))
@@ -67,7 +67,7 @@ fn workload_in_use_refuses_second_run() {
     assert!(watching.stderr().contains(&format!("warning: {said}")), "{watching}");
     assert_eq!(shop.spec(), before);
 
-    // Killed, it holds the workload until somebody cleans up after it.
+    // A killed run holds the workload until somebody cleans up.
     signal(&first, Signal::SIGKILL);
     first.wait().expect("an end");
     assert!(shop.holder().is_some());

@@ -1,4 +1,4 @@
-//! A real ingress controller as a consumer of endpoints: Traefik, unmodified, as a pod.
+//! A real ingress controller as a consumer of endpoints: unmodified Traefik in a pod.
 
 use serde_json::{Value, json};
 
@@ -7,14 +7,15 @@ use crate::pods::{PODS, log_with, on_with, run, shell};
 use crate::termination::lab::{LIMIT, Lab};
 
 const TRAEFIK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin/traefik");
-/// Number of answers in a row which shows that a pod is no backend any more: the controller takes turns.
+/// Number of consecutive responses from other pods that proves that a pod is no longer a backend, since the controller
+/// uses round-robin.
 const ROW: usize = 30;
 
 fn field(name: &str, path: &str) -> Value {
     json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
 }
 
-/// Creates a server that an Ingress leads to.
+/// Creates a server behind an Ingress.
 async fn serve(lab: &Lab, name: &str, pre_stop: Value) {
     let app = json!({
         "name": "app", "image": "rolldrop", "args": ["workload", "--listen", "$(POD_IP):8080"],
@@ -25,10 +26,10 @@ async fn serve(lab: &Lab, name: &str, pre_stop: Value) {
     lab.create(PODS, &json!({"metadata": metadata, "spec": {"containers": [app]}})).await;
 }
 
-/// Creates the controller, an Ingress to the servers, and a pod that sends requests through it again and again, and
-/// writes the status and the pod that answered.
+/// Creates the controller, an Ingress for the servers, and a client pod. The client repeatedly sends requests through
+/// the Ingress, and logs each status and the pod that responded.
 async fn ask_through_traefik(lab: &Lab) {
-    // It has no address: who reaches its pods goes by their own.
+    // The Service is headless, so clients use the pods' own addresses.
     let spec = json!({"clusterIP": "None", "selector": {"app": "web"}, "ports": [{"port": 8080}]});
     lab.create("/api/v1/namespaces/default/services", &json!({"metadata": {"name": "web"}, "spec": spec}))
         .await;
@@ -49,7 +50,7 @@ async fn ask_through_traefik(lab: &Lab) {
     let mut env = vec![field("POD_IP", "status.podIP")];
     let mut command = vec![];
     if lab.dataplane == "userspace" {
-        // Without files of the service account it needs a kubeconfig, as outside of a cluster.
+        // Without service account files, the controller needs a kubeconfig, as outside a cluster.
         env.push(json!({"name": "KUBECONFIG", "value": lab.dir().join("kubeconfig")}));
         command.extend(["env", "--unset", "KUBERNETES_SERVICE_HOST"]);
     }
@@ -70,12 +71,12 @@ async fn ask_through_traefik(lab: &Lab) {
         .await;
 }
 
-/// Returns the answers that the client has written so far.
+/// Returns the responses that the client has logged so far.
 fn answers(lab: &Lab) -> Vec<String> {
     log_with(lab, "client", "app", "").lines().map(str::to_owned).collect()
 }
 
-/// Waits until the last [`ROW`] answers are from these pods and no others; returns all answers from number `from` on.
+/// Waits until the last [`ROW`] responses are from exactly these pods. Returns all responses from number `from` on.
 async fn until_only(lab: &Lab, from: usize, pods: &[&str]) -> Vec<String> {
     let deadline = tokio::time::Instant::now() + LIMIT;
     loop {
@@ -103,14 +104,14 @@ fn ingress_answers_502_for_gone_pod() {
             ask_through_traefik(&lab).await;
             until_only(&lab, 0, &["serves-on", "exits", "stays"]).await;
 
-            // The rest of its hook is of no use: it leaves with the controller's next configuration.
+            // The rest of the hook has no effect, because the pod leaves with the controller's next configuration.
             let before = answers(&lab).len();
             lab.call("DELETE", &format!("{PODS}/serves-on"), None).await;
             let seen = until_only(&lab, before, &["exits", "stays"]).await;
             assert!(seen.contains(&"200 serves-on".to_owned()), "{dataplane}: it still served: {seen:?}");
             assert!(seen.iter().all(|answer| answer.starts_with("200 ")), "{dataplane}: {seen:?}");
 
-            // If a pod ends at once, the client sees a gateway's status.
+            // If a pod exits at once, the client gets a gateway error status.
             let before = answers(&lab).len();
             lab.call("DELETE", &format!("{PODS}/exits"), None).await;
             let seen = until_only(&lab, before, &["stays"]).await;

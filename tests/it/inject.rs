@@ -1,4 +1,4 @@
-//! `rolldrop inject`: its output runs, on a cluster and in a scenario.
+//! `rolldrop inject`: its output works on a cluster and in a scenario.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -82,7 +82,7 @@ fn every_workload_kind_runs_with_sidecar() {
         object["metadata"]["name"] = name.as_str().into();
         object["spec"]["template"]["metadata"]["labels"]["kind"] = name.as_str().into();
         object["spec"]["selector"]["matchLabels"]["kind"] = name.as_str().into();
-        // The pod that a controller which this cluster does not have would create.
+        // This cluster lacks the controller, so the test creates the pod that the controller would create.
         let pod_of = |object: &Value| {
             let template = &object["spec"]["template"];
             let mut metadata = template["metadata"].clone();
@@ -124,7 +124,7 @@ fn scenario_setting_injects_sidecar() {
     });
 }
 
-/// The hook is a command in the sidecar's container, on either dataplane.
+/// On both dataplanes, the hook is a command in the sidecar's container.
 #[test]
 fn sidecar_hook_marks_each_terminated_pod() {
     for run in runs::naive_exit() {
@@ -147,7 +147,7 @@ fn sidecar_hook_marks_each_terminated_pod() {
     }
 }
 
-/// Tests one small file of our own for each kind of file that people have (`tests/it/kinds`), with its expected result.
+/// Tests one small file for each kind of file that people have (`tests/it/kinds`), with its expected result.
 #[test]
 fn inject_handles_each_file_kind() {
     let folder = root().join("tests/it/kinds");

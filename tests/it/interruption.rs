@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use crate::harness::{LIMIT, Process, Rolldrop, process_tree, signal, wait_for};
 use crate::runs::{result, turn};
 
-/// Starts a run and waits until its first rows are on disk, in mid-load. Answers all its processes.
+/// Starts a run, and waits until its first rows are on disk during the load. Returns all of its processes.
 fn run_under_load() -> (Child, tempfile::TempDir, Vec<Process>) {
     let (child, dir) = Rolldrop::new(["run", "--out", "run"]).start();
     let (child, processes) = until_under_load(child, dir.path());
@@ -24,7 +24,7 @@ fn until_under_load(child: Child, dir: &Path) -> (Child, Vec<Process>) {
         entries.map(|e| e.path()).any(|path| path.extension().is_some_and(|e| e == "parquet")).then_some(())
     };
     wait_for("rows on disk", LIMIT, || has_rows(&requests));
-    // Two more when no pod is being replaced at this moment.
+    // There are two more if no pod is being replaced at the moment.
     let processes = wait_for("run, cluster, load worker, and pods of two containers", LIMIT, || {
         Some(process_tree(child.id())).filter(|processes| processes.len() >= 7)
     });
@@ -45,7 +45,7 @@ fn killed_run_leaves_partial_report() {
 
     let run = dir.path().join("run");
     let report = Rolldrop::new(["report".as_ref(), run.as_os_str()]).finish().expect_code(3);
-    // A machine that others use makes it invalid as well.
+    // On a busy machine, the run is invalid as well.
     assert!(report.stdout().to_lowercase().contains("partial") && !result(&run).complete, "{report}");
     assert!(run.join("report.html").is_file() && run.join("charts/timeline.png").is_file(), "{report}");
 }
@@ -78,7 +78,7 @@ fn killed_cluster_ends_run_with_reason() {
             "{said}"
         );
         assert!(!said.contains("rolldrop cleanup"), "{said}");
-        // Its load has ended as well, and its records are closed.
+        // The load has finished as well, and the records are complete.
         let info = std::fs::read_to_string(dir.path().join("run/run.json")).expect("run.json");
         let info: serde_json::Value = serde_json::from_str(&info).expect("JSON");
         assert!(info["ended"].is_i64() && info["complete"] == false, "{info}");
@@ -97,7 +97,7 @@ fn subsets(supervisors: &[&'static str]) -> Vec<Vec<&'static str>> {
     (1..1 << supervisors.len()).map(chosen).collect()
 }
 
-/// Kills these together, so that none sees that another one is gone. Checks that nothing is left.
+/// Kills these processes together, so that none sees that another is gone. Checks that nothing is left.
 fn killed_together(dataplane: &str, names: &[&str]) {
     let (child, dir) = Rolldrop::new(["run", "--out", "run", "--dataplane", dataplane]).start();
     let (mut child, processes) = until_under_load(child, dir.path());
@@ -114,9 +114,9 @@ fn killed_together(dataplane: &str, names: &[&str]) {
     });
     let doomed: Vec<Process> = doomed.collect();
     doomed.iter().for_each(|process| process.signal(Signal::SIGSTOP));
-    // Pods come and go.
+    // Pods may have been replaced since.
     let all = process_tree(child.id());
-    // All containers are in the namespace of the first process, and below the cluster's.
+    // All containers are in the PID namespace of the first process, and are descendants of the cluster's process.
     let of_init = names.contains(&"init").then_some(&cluster);
     let orphans: HashSet<Process> = doomed.iter().chain(of_init).flat_map(Process::tree).collect();
     let orphans: Vec<Process> = orphans.into_iter().filter(|process| !doomed.contains(process)).collect();
@@ -125,7 +125,7 @@ fn killed_together(dataplane: &str, names: &[&str]) {
     let after = format!("{names:?} on {dataplane}");
     wait_for(&format!("the orphans' end after {after}"), LIMIT, || none_alive(&orphans));
     let gone = killed.elapsed();
-    // A run that lives ends by itself, with its report, and the rest in good order before.
+    // A surviving run finishes by itself, with its report, after everything else has shut down cleanly.
     wait_for(&format!("the run's end after {after}"), LIMIT, || child.try_wait().expect("its state"));
     wait_for(&format!("the end of all after {after}"), LIMIT, || none_alive(&all));
     println!(
@@ -139,7 +139,7 @@ fn killed_together(dataplane: &str, names: &[&str]) {
 fn every_subset(dataplane: &str, supervisors: &[&'static str]) {
     let _turn = turn();
     let subsets = subsets(supervisors);
-    // Each takes seconds to come under load.
+    // Each run takes seconds until its load starts.
     for some in subsets.chunks(3) {
         std::thread::scope(|scope| {
             some.iter().for_each(|names| {

@@ -1,5 +1,4 @@
-//! The kernel dataplane, as clients inside and outside of its network see it; and the common behaviour of both
-//! dataplanes.
+//! The kernel dataplane as seen by clients inside and outside its network, and behaviour common to both dataplanes.
 
 mod traffic;
 
@@ -25,21 +24,21 @@ use crate::harness::{LIMIT, Process, process_tree, wait_for};
 use crate::lab::{self, Setup};
 use crate::runs::json_lines;
 
-/// A lost SYN is sent again after a second: a limit below that distinguishes a stall from a slow machine.
+/// A lost SYN is retransmitted after a second. A lower limit distinguishes a stall from a slow machine.
 const CURL_LIMITS: [&str; 4] = ["--connect-timeout", "0.9", "--max-time", "30"];
 
 /// A cluster as `rolldrop run` starts it.
 struct Cluster {
     process: lab::Cluster,
-    // After the process, whose directory it is.
+    // Dropped after the process, whose directory it is.
     dir: TempDir,
     client: Client,
     program: Program,
 }
 
-/// The binary, and the way to run it.
+/// The binary and the command to run it.
 pub(crate) struct Program {
-    /// Command that runs the binary, as another user for example.
+    /// Prefix of the command, for example to run as another user.
     through: Vec<&'static str>,
     binary: PathBuf,
 }
@@ -53,7 +52,7 @@ impl Program {
     }
 }
 
-/// Returns binary and directory of a user without privileges: the user that runs the tests, unless that is root.
+/// Returns a binary and a directory for an unprivileged user: the user who runs the tests, unless that is root.
 pub(crate) fn unprivileged() -> (Program, TempDir) {
     const NOBODY: u32 = 65534;
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -61,7 +60,7 @@ pub(crate) fn unprivileged() -> (Program, TempDir) {
         return (Program { through: vec![], binary: env!("CARGO_BIN_EXE_rolldrop").into() }, dir);
     }
     std::os::unix::fs::chown(dir.path(), Some(NOBODY), Some(NOBODY)).expect("root may");
-    // Root's build may be in a folder that no other user can enter.
+    // Root's build may be in a folder that other users cannot enter.
     let binary = dir.path().join("rolldrop");
     fs::copy(env!("CARGO_BIN_EXE_rolldrop"), &binary).expect("a copy");
     let through = vec!["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
@@ -94,7 +93,7 @@ impl Cluster {
         self.pod_on(name, script, None).await;
     }
 
-    /// Creates the same pod, on the given node.
+    /// Creates such a pod on the given node.
     async fn pod_on(&self, name: &str, script: &str, node: Option<&str>) {
         let binary = &self.program.binary;
         let pod = json!({
@@ -112,7 +111,7 @@ impl Cluster {
         self.pods().create(&PostParams::default(), &pod).await.expect("it is created");
     }
 
-    /// Creates the Service `web`, port 80, of those pods; returns its address and its node port.
+    /// Creates the Service `web` with port 80 for those pods. Returns its address and node port.
     async fn service(&self, kind: &str) -> (String, Option<i32>) {
         let services = Api::<Service>::default_namespaced(self.client.clone());
         let service = json!({
@@ -136,12 +135,12 @@ impl Cluster {
         self.exec_command(args).output().expect("the binary starts")
     }
 
-    /// Returns curl's result for a request in the network: the HTTP status, or `exit CODE`.
+    /// Returns curl's result for a request inside the network: the HTTP status, or `exit CODE`.
     fn curl(&self, url: &str, more: &[&str]) -> String {
         self.curl_at("node-1", url, more)
     }
 
-    /// Does the same, at the given node.
+    /// Returns curl's result for a request from the given node.
     fn curl_at(&self, node: &str, url: &str, more: &[&str]) -> String {
         let head = ["--node", node, "--", "curl", "--silent", "--output", "/dev/null"];
         let output =
@@ -152,7 +151,7 @@ impl Cluster {
         }
     }
 
-    /// Returns the outcomes of some requests on fresh connections.
+    /// Returns the outcomes of several requests on fresh connections.
     fn outcomes(&self, spot: &[&str], url: &str) -> BTreeMap<String, u64> {
         let load = ["--", env!("CARGO_BIN_EXE_rolldrop"), "load", url, "-r", "20", "-d", "500ms"];
         let more = ["--warmup", "0s", "--connect-timeout", "900ms", "--format", "json", "--quiet"];
@@ -169,7 +168,7 @@ impl Cluster {
         }
     }
 
-    /// Deletes a pod and waits until its object, and so its address, is gone; returns the address.
+    /// Deletes a pod, and waits until its object, and therefore its address, is gone. Returns the address.
     async fn delete(&self, name: &str) -> String {
         let pod = self.pods().get(name).await.expect("the pod");
         let parameters = DeleteParams::default().grace_period(1);
@@ -189,12 +188,12 @@ fn outcomes_of(output: &Output) -> BTreeMap<String, u64> {
         .unwrap_or_else(|e| panic!("{e}: {said}{}", String::from_utf8_lossy(&output.stderr)));
     let mut outcomes: BTreeMap<_, _> =
         serde_json::from_value(result["requests"]["by_outcome"].clone()).expect("outcomes");
-    // The client's own fault, when the machine is slow.
+    // Unsent requests are the client's own fault on a slow machine.
     outcomes.remove("not_sent");
     outcomes
 }
 
-/// Returns a configuration with no other delays, so that the tests are short.
+/// Returns a configuration with no delays other than these, to keep the tests short.
 fn config(latencies: &Value) -> Value {
     let mut all = json!({
         "scheduledToSandbox": "0ms", "sandboxToProcessStart": "0ms", "terminatedToFinalDelete": "0ms",
@@ -205,7 +204,7 @@ fn config(latencies: &Value) -> Value {
     json!({"latencies": all, "serviceProxy": {"minSyncPeriod": "50ms"}})
 }
 
-/// Returns a configuration in which endpoints stay in their slices although their pods are gone.
+/// Returns a configuration in which endpoints stay in their slices after their pods are gone.
 fn endpoints_stay() -> Value {
     json!({"deletionToSlice": "1h", "terminatedToSlice": "1h"})
 }
@@ -254,7 +253,7 @@ async fn same_port_replicas_all_get_requests() {
     for name in ["web", "web.default.svc.cluster.local"] {
         assert_eq!(cluster.curl(&format!("http://{name}/"), &[]), "200", "{name}");
     }
-    // Each one's localhost is its own, and its own Service leads a pod also to itself.
+    // Each pod has its own localhost, and a pod can reach itself through its own Service.
     let pod = pods.list(&ListParams::default()).await.expect("pods").items[0].metadata.name.clone();
     let pod = format!("default/{}", pod.expect("a name"));
     for url in ["http://127.0.0.1:8080/".to_owned(), format!("http://{ip}/")] {
@@ -278,7 +277,7 @@ async fn service_without_listener_refuses_connections() {
 
     cluster.pod("web", r#""$0" workload --listen 0.0.0.0:8080 & echo $! > "$1/pid"; sleep 1000"#).await;
     cluster.wait_for_outcome(&url, "ok");
-    // The server ends; its pod, and so its endpoint, does not.
+    // The server exits, but its pod, and therefore its endpoint, remains.
     let pid = cluster.dir.path().join("pid");
     let kill = format!("kill -9 $(cat {})", pid.display());
     assert!(cluster.exec(&["--pod", "default/web", "--", "sh", "-c", &kill]).status.success());
@@ -298,7 +297,7 @@ async fn empty_service_refuses_every_pod_connection() {
     let is_up = || cluster.exec(&[&spot[..], &["--", "true"]].concat()).status.success();
     wait_for("the pod", LIMIT, || is_up().then_some(()));
     cluster.wait_for_outcome(&url, "connect_refused");
-    // More than the six that a Linux node answers at once without further ado, once the machine sends so many in time.
+    // More requests than the six that a Linux node answers immediately, once the machine sends enough of them in time.
     wait_for("more than six at once", LIMIT, || {
         let outcomes = cluster.outcomes(&spot, &url);
         assert!(outcomes.keys().all(|outcome| outcome == "connect_refused"), "{outcomes:?}");
@@ -369,7 +368,7 @@ async fn stale_flow_stalls_only_its_port() {
     assert_eq!(cluster.curl(&url, &["--local-port", "40002"]), "200", "another port works at once");
 }
 
-/// Returns the processes of a cluster with a pod that ignores SIGTERM, and its network namespaces.
+/// Creates a pod that ignores SIGTERM. Returns the cluster's processes and network namespaces.
 async fn with_a_stubborn_pod(cluster: &Cluster) -> (Vec<Process>, Vec<PathBuf>) {
     cluster.pod("web", "trap '' TERM; (setsid env -i sleep 1000 &); sleep 1000; :").await;
     let sleeping = |tree: &[Process]| tree.iter().filter(|process| process.runs("1000")).count();
@@ -441,11 +440,11 @@ async fn each_node_uses_own_proxy_table() {
         assert_eq!(nodes.len(), 2);
         let (_, port) = cluster.service("NodePort").await;
         let port = port.expect("a node port");
-        // A pod on either node: connections cross from one to the other.
+        // There is a pod on each node, so connections cross between nodes.
         for (pod, _) in &nodes {
             cluster.pod_on(pod, SERVE_AT_POD_IP, Some(pod)).await;
         }
-        // Returns the names of the Service's pods in each sync line of a node.
+        // Returns the names of the Service's pods in each of a node's sync lines.
         let tables = |node: &str| -> Vec<Vec<String>> {
             let log = json_lines(&cluster.dir.path().join("service-proxy.jsonl"));
             let of_node = |line: &&Value| line["node"] == node && line["service"] == "default/web";
@@ -460,7 +459,7 @@ async fn each_node_uses_own_proxy_table() {
                 tables(node).last().is_some_and(|pods| pods.len() == 2).then_some(())
             });
         }
-        // From everywhere, by everyone's table, to pods everywhere: none of these stalls.
+        // From every node, through every node's rules, to pods on every node: no request stalls.
         for (from, _) in &nodes {
             for (_, address) in &nodes {
                 let outcomes = cluster.outcomes(&["--node", from], &format!("http://{address}:{port}/"));
@@ -499,7 +498,7 @@ async fn unprivileged_user_gets_kernel_dataplane() {
     cluster.pod("web", SERVE).await;
     let url = format!("http://{ip}/");
     wait_for(&url, LIMIT, || (cluster.curl(&url, &[]) == "200").then_some(()));
-    // Root of the cluster's namespaces, and of nothing outside.
+    // The process is root in the cluster's namespaces, but not outside.
     let id = cluster.exec(&["--pod", "default/web", "--", "sh", "-c", "id -u"]);
     assert!(String::from_utf8_lossy(&id.stdout).starts_with("0\n"), "{id:?}");
     let status = fs::read_to_string(format!("/proc/{}/status", cluster.process.pid())).expect("it runs");
@@ -589,7 +588,7 @@ async fn killed_exec_client_ends_pod_command() {
     wait_for("its end", LIMIT, || (!command.is_alive()).then_some(()));
 }
 
-/// Starts a cluster without a directory of its own; returns it and its temporary directory.
+/// Starts a cluster without its own directory. Returns the process and its temporary directory.
 fn start_in_temporary_directory(parent: &Path) -> (Child, PathBuf) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rolldrop"));
     command.args(["cluster", "--lifeline", "--dataplane", "kernel"]).env("TMPDIR", parent);
@@ -615,7 +614,7 @@ fn next_start_removes_stale_directory() {
     let (mut killed, stale) = start_in_temporary_directory(parent.path());
     let (mut alive, in_use) = start_in_temporary_directory(parent.path());
     assert!(stale.exists(), "it is in use");
-    // None of them is to see that another is gone.
+    // No process must see that another is gone.
     let tree = process_tree(killed.id());
     tree.iter().for_each(|process| process.signal(Signal::SIGSTOP));
     tree.iter().for_each(Process::kill);

@@ -1,5 +1,5 @@
-//! kube-rs, unmodified, against a running `rolldrop cluster`: typed objects, patches, watchers and stores, waiting,
-//! eviction, logs, and its handling of errors.
+//! Unmodified kube-rs against a running `rolldrop cluster`: typed objects, patches, watchers and stores, waiting,
+//! eviction, logs, and error handling.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -26,7 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::harness::LIMIT;
 use crate::kubectl::{Kubectl, SharedCluster, pod, web};
 
-/// Runs a test with a client and a namespace of its own.
+/// Runs a test with its own client and namespace.
 fn with_client<F: Future<Output = ()>>(test: impl FnOnce(Client, Kubectl) -> F) {
     let kubectl = Kubectl::in_namespace("kube-rs");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
@@ -35,7 +35,7 @@ fn with_client<F: Future<Output = ()>>(test: impl FnOnce(Client, Kubectl) -> F) 
         let options = KubeConfigOptions::default();
         let mut config = kube::Config::from_custom_kubeconfig(file, &options).await.expect("a config");
         config.proxy_url = None;
-        // A refused eviction is an answer here, not a reason to try again.
+        // A refused eviction is a valid response here, not a reason to retry.
         config.default_retry = false;
         test(Client::try_from(config).expect("a client"), kubectl).await;
     };
@@ -51,20 +51,20 @@ fn typed<K: DeserializeOwned>(value: serde_json::Value) -> K {
     serde_json::from_value(value).expect("the object is well formed")
 }
 
-/// Returns the next item of a stream, which must have one.
+/// Returns the next item of a stream; fails if there is none.
 async fn next<T, E: std::fmt::Debug>(stream: &mut (impl Stream<Item = Result<T, E>> + Unpin)) -> T {
     let item = timeout(LIMIT, stream.next()).await.expect("an event in time");
     item.expect("the stream goes on").expect("no error")
 }
 
-/// Waits for the ConfigMap that a controller puts into a new namespace.
+/// Waits for the ConfigMap that a controller creates in a new namespace.
 async fn until_settled(maps: &Api<ConfigMap>) {
     let is_there = |map: Option<&ConfigMap>| map.is_some();
     let settled = await_condition(maps.clone(), "kube-root-ca.crt", is_there);
     timeout(LIMIT, settled).await.expect("in time").expect("it is made");
 }
 
-/// Adds an event of a watcher to what it knows; whether that is all there is.
+/// Applies a watcher's event to the known names. Returns true once they are complete.
 fn learn(known: &mut BTreeSet<String>, event: watcher::Event<ConfigMap>) -> bool {
     let is_listing = matches!(event, watcher::Event::Init | watcher::Event::InitApply(_));
     match event {
@@ -76,7 +76,7 @@ fn learn(known: &mut BTreeSet<String>, event: watcher::Event<ConfigMap>) -> bool
     !is_listing
 }
 
-/// Returns the API's refusal: code, reason, message.
+/// Returns the code, reason and message of the API's refusal.
 fn refusal<T: std::fmt::Debug>(result: Result<T, kube::Error>) -> (u16, String, String) {
     match result {
         Err(kube::Error::Api(status)) => (status.code, status.reason.clone(), status.message.clone()),
@@ -169,7 +169,7 @@ fn server_side_apply_sets_fields() {
         let (first, second) = (PatchParams::apply("first"), PatchParams::apply("second"));
         maps.patch("owned", &first, &apply(json!({"a": "1", "b": "1"}))).await.expect("created");
         maps.patch("owned", &second, &apply(json!({"c": "2"}))).await.expect("added to");
-        // Fields have no owners here: a field that is no longer applied stays.
+        // This cluster does not track field owners, so a field that is no longer applied stays.
         let left = maps.patch("owned", &first, &apply(json!({"a": "3"}))).await.expect("applied");
         let data: Vec<_> = left.data.expect("data").into_iter().collect();
         assert_eq!(
@@ -265,7 +265,7 @@ fn watch_resumes_from_last_version() {
         }
         let mut version = start.metadata.resource_version.expect("a version");
         let mut names = Vec::new();
-        // Each watch is left after one event, and the next begins behind it.
+        // Each watch is dropped after one event, and the next resumes after it.
         while names.len() < 3 {
             let mut events = pin!(maps.watch(&WatchParams::default(), &version).await.expect("a watch"));
             let WatchEvent::Added(map) = next(&mut events).await else { panic!("not an addition") };
@@ -289,18 +289,18 @@ fn watch_resumes_from_last_version() {
 fn watcher_relists_after_expired_version() {
     with_client(async |client, kubectl| {
         let maps: Api<ConfigMap> = Api::namespaced(client.clone(), kubectl.namespace());
-        // Versions are those of the whole cluster, and the first is long behind.
+        // Resource versions are cluster-wide, and the first is long expired.
         match maps.watch(&WatchParams::default(), "1").await {
             Err(kube::Error::Api(status)) => assert_eq!(status.code, 410),
             Ok(events) => {
-                // Not far enough behind: the server then sends the changes that it remembers.
+                // The version is not old enough, so the server sends the changes that it remembers.
                 let mut events = pin!(events);
                 maps.create(&PostParams::default(), &config_map("kept", &[])).await.expect("created");
                 next(&mut events).await;
             }
             Err(other) => panic!("{other:?}"),
         }
-        // Short watches make the watcher come back several times, by a list or by what it saw.
+        // Short watches make the watcher reconnect several times, with a list or from the last seen version.
         for config in [watcher::Config::default(), watcher::Config::default().streaming_lists()] {
             let config = config.timeout(1);
             let mut events = pin!(watcher(maps.clone(), config));
@@ -311,7 +311,7 @@ fn watcher_relists_after_expired_version() {
                 while !known.contains(&name) {
                     learn(&mut known, next(&mut events).await);
                 }
-                // Longer than one watch lasts.
+                // The timeout is longer than one watch.
                 let idle = timeout(Duration::from_millis(1500), events.next()).await;
                 if let Ok(event) = idle {
                     learn(&mut known, event.expect("it goes on").expect("no error"));
@@ -320,7 +320,7 @@ fn watcher_relists_after_expired_version() {
             for n in 0..3 {
                 maps.delete(&format!("w{n}"), &DeleteParams::default()).await.expect("deleted");
             }
-            // It may learn of these by a list, if others have changed so much meanwhile that its version is gone.
+            // The watcher may learn of these from a list if its version has expired because of many other changes.
             let is_left = |known: &BTreeSet<String>| known.iter().any(|name| name.starts_with('w'));
             while !learn(&mut known, next(&mut events).await) || is_left(&known) {}
         }
@@ -360,7 +360,7 @@ fn reflector_store_follows_api_changes() {
             }
         }
         maps.create(&PostParams::default(), &map("last", 0)).await.expect("created");
-        // Events come in the order of the changes, so that one is the last.
+        // Events arrive in the order of the changes, so this one is the last.
         let last = reflector::ObjectRef::new("last").within(kubectl.namespace());
         timeout(LIMIT, async {
             while store.get(&last).is_none() {
@@ -448,7 +448,7 @@ fn eviction_succeeds_only_within_budget() {
         let gone = await_condition(pods.clone(), &name, conditions::is_deleted(&uid));
         timeout(LIMIT, gone).await.expect("in time").expect("it goes");
 
-        // Those that a Deployment owns go with it.
+        // Objects that the Deployment owns are deleted with it.
         let cascade = DeleteParams {
             propagation_policy: Some(PropagationPolicy::Background),
             ..DeleteParams::default()

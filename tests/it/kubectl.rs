@@ -1,7 +1,7 @@
-//! The real kubectl, unmodified, against a running `rolldrop cluster`.
+//! The real, unmodified kubectl against a running `rolldrop cluster`.
 //!
-//! All tests share one cluster of three nodes; each has a namespace of its own. The cluster
-//! ends with the test process, whose end of the pipe it holds on to.
+//! All tests share one cluster of three nodes; each test has its own namespace. The cluster exits with the test
+//! process, which holds the other end of its lifeline pipe.
 
 mod apply;
 mod change;
@@ -44,25 +44,25 @@ impl SharedCluster {
         CLUSTER.get_or_init(|| Self::start("kubectl-cluster"))
     }
 
-    /// Starts one more cluster like it, in a directory of this name; it ends when dropped.
+    /// Starts another such cluster, in a directory with this name. The cluster is shut down when dropped.
     pub(crate) fn start(name: &str) -> Self {
-        // Below target, where a left-over does no harm: statics are never dropped.
+        // The directory is below target, where leftovers do no harm, because statics are never dropped.
         let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
         if let Err(error) = std::fs::remove_dir_all(&dir) {
             assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{}: {error}", dir.display());
         }
         std::fs::create_dir_all(&dir).expect("a directory");
-        // Its bookmarks come often, so that no test waits long for one.
+        // Bookmarks are frequent, so that no test waits long for one.
         let bookmarks = json!({"apiServer": {"bookmarkPeriod": "1s"}});
         Self { process: Setup::new().nodes(3).with(bookmarks).within(&dir).start() }
     }
 
-    /// Returns the path of a file that a test may make, beside the cluster's own.
+    /// Returns the path for a test's own file, beside the cluster's files.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.process.dir().join(name)
     }
 
-    /// Returns the number of the cluster's process.
+    /// Returns the pid of the cluster.
     pub(crate) fn pid(&self) -> u32 {
         self.process.pid()
     }
@@ -73,7 +73,8 @@ impl SharedCluster {
     }
 }
 
-/// Returns the command `kubectl ARGS...`, split at blanks, for the cluster of this kubeconfig, in its directory.
+/// Returns the command `kubectl ARGS...`, split at spaces, for the cluster of this kubeconfig. It runs in the
+/// kubeconfig's directory.
 fn command(kubeconfig: &Path, args: &str) -> Command {
     let dir = kubeconfig.parent().expect("a directory");
     let mut command = Command::new(KUBECTL);
@@ -87,13 +88,13 @@ fn command(kubeconfig: &Path, args: &str) -> Command {
     command
 }
 
-/// Runs it to its end, whatever that is, with this on its stdin.
+/// Runs kubectl until it exits, with any status and with this input on stdin.
 #[track_caller]
 pub(crate) fn run(kubeconfig: &Path, args: &str, input: &str) -> Ran {
     Ran { line: format!("kubectl {args}"), output: fed(&mut command(kubeconfig, args), input) }
 }
 
-/// kubectl in a namespace of its own.
+/// kubectl with its own namespace.
 pub(crate) struct Kubectl {
     namespace: String,
 }
@@ -111,12 +112,11 @@ impl Kubectl {
         kubectl
     }
 
-    /// Returns the namespace.
     pub(crate) fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// Returns the command for `kubectl ARGS...`, split at blanks.
+    /// Returns the command for `kubectl ARGS...`, split at spaces.
     pub(crate) fn command(&self, args: &str) -> Command {
         command(&SharedCluster::get().kubeconfig(), &self.in_it(args))
     }
@@ -125,7 +125,7 @@ impl Kubectl {
         format!("--namespace {} {args}", self.namespace)
     }
 
-    /// Runs `kubectl ARGS...` to its end, whatever that is.
+    /// Runs `kubectl ARGS...` until it exits, with any status.
     pub(crate) fn run(&self, args: &str) -> Ran {
         self.run_with(args, "")
     }
@@ -134,13 +134,13 @@ impl Kubectl {
         run(&SharedCluster::get().kubeconfig(), &self.in_it(args), input)
     }
 
-    /// Runs `kubectl ARGS...`, which succeeds, and answers what it wrote to stdout.
+    /// Runs `kubectl ARGS...`, which must succeed, and returns its stdout.
     #[track_caller]
     pub(crate) fn ok(&self, args: &str) -> String {
         self.run(args).ok()
     }
 
-    /// Runs `kubectl ARGS...`, which fails, and answers what it wrote to stderr.
+    /// Runs `kubectl ARGS...`, which must fail, and returns its stderr.
     #[track_caller]
     pub(crate) fn fails(&self, args: &str) -> String {
         let ran = self.run(args);
@@ -166,7 +166,7 @@ impl Kubectl {
         self.ok(&format!("get {object} -o jsonpath={{{path}}}"))
     }
 
-    /// Waits until `kubectl ARGS...` succeeds with an output that is as wished.
+    /// Waits until `kubectl ARGS...` succeeds with the desired output.
     #[track_caller]
     pub(crate) fn until(&self, args: &str, wished: impl Fn(&str) -> bool) -> String {
         wait_for(&format!("kubectl {args}"), LIMIT, || {
@@ -175,7 +175,7 @@ impl Kubectl {
         })
     }
 
-    /// Runs a deployment `web` of idle pods, and waits until all are ready.
+    /// Creates a Deployment `web` of idle pods, and waits until all are ready.
     #[track_caller]
     pub(crate) fn run_web(&self, replicas: u32) {
         self.apply(&web(replicas));
@@ -185,12 +185,12 @@ impl Kubectl {
 
 impl Drop for Kubectl {
     fn drop(&mut self) {
-        // Its pods would take time from other tests.
+        // The pods would take CPU time from other tests.
         self.run(&format!("delete namespace {} --wait=false", self.namespace));
     }
 }
 
-/// Returns a deployment `web` whose pods do nothing, and end at once.
+/// Returns a Deployment `web` whose pods do nothing, and exit at once when deleted.
 pub(crate) fn web(replicas: u32) -> String {
     format!(
         "
@@ -261,7 +261,7 @@ impl fmt::Display for Ran {
     }
 }
 
-/// Returns the words of each line of a table.
+/// Splits a table into lines and words.
 pub(crate) fn rows(table: &str) -> Vec<Vec<&str>> {
     table.lines().map(|line| line.split_whitespace().collect()).collect()
 }

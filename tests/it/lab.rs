@@ -1,4 +1,4 @@
-//! Clusters for tests: one builder, whose defaults suit most tests, and operations on clusters.
+//! Clusters for tests: a builder whose defaults suit most tests, and operations on clusters.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::runs::Dataplane;
 use crate::termination::lab::Lab;
 use crate::web::Web;
 
-/// Lets pods of the namespace `default` that name no service account do everything.
+/// Returns a binding that grants all permissions to pods in the namespace `default` that name no service account.
 pub(crate) fn trust_default_account() -> Value {
     let group = "rbac.authorization.k8s.io";
     json!({
@@ -26,8 +26,8 @@ pub(crate) fn trust_default_account() -> Value {
     })
 }
 
-/// Lets pods that name no service account get the pods of their namespace: a role and its binding, by where they are
-/// created.
+/// Returns a role and a binding, with the paths to create them at. They let pods that name no service account get pods
+/// in their own namespace.
 pub(crate) fn may_get_pods() -> [(&'static str, Value); 2] {
     let rules = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]);
     let binding = json!({
@@ -38,7 +38,7 @@ pub(crate) fn may_get_pods() -> [(&'static str, Value); 2] {
     [("roles", json!({"metadata": {"name": "get-pods"}, "rules": rules})), ("rolebindings", binding)]
 }
 
-/// A cluster to be started: one node, the userspace dataplane, and a directory of its own for the logs.
+/// Builder of a cluster. By default, it has one node, the userspace dataplane, and its own log directory.
 pub(crate) struct Setup<'a> {
     dataplane: &'static str,
     config: Value,
@@ -60,32 +60,32 @@ impl<'a> Setup<'a> {
         self.with(json!({"nodes": nodes}))
     }
 
-    /// Sets fields of the configuration.
+    /// Sets configuration fields.
     pub(crate) fn with(mut self, fields: Value) -> Self {
         let Value::Object(fields) = fields else { panic!("{fields} has no fields") };
         self.config.as_object_mut().expect("an object").extend(fields);
         self
     }
 
-    /// Makes another command start the cluster, as another user for example.
+    /// Starts the cluster with another command, for example as another user.
     pub(crate) fn by(mut self, program: Command) -> Self {
         self.program = program;
         self
     }
 
-    /// Makes the cluster write its logs into a directory of the caller.
+    /// Makes the cluster write its logs to the caller's directory.
     pub(crate) fn within(mut self, dir: &'a Path) -> Self {
         self.dir = Some(dir);
         self
     }
 
-    /// Starts it, and watches what happens on it.
+    /// Starts the cluster, and records everything that happens on it.
     pub(crate) async fn watched(self) -> Lab {
         let dataplane = self.dataplane;
         Lab::watch(self.start(), dataplane).await
     }
 
-    /// Starts it, and waits until it is ready.
+    /// Starts the cluster, and waits until it is ready.
     #[track_caller]
     pub(crate) fn start(self) -> Cluster {
         let dataplane = json!({"dataplane": self.dataplane});
@@ -106,7 +106,7 @@ impl<'a> Setup<'a> {
     }
 }
 
-/// A `rolldrop cluster` whose lifeline this value holds: the cluster ends with it.
+/// A `rolldrop cluster` process. This value holds the lifeline, so dropping it shuts the cluster down.
 pub(crate) struct Cluster {
     child: Child,
     ready: Value,
@@ -134,8 +134,8 @@ impl Cluster {
         self.dir.join("kubeconfig")
     }
 
-    /// Returns the kubeconfig without the mark of an embedded cluster: rolldrop takes it for one whose Services it
-    /// cannot reach.
+    /// Returns the kubeconfig without the mark of an embedded cluster, so that rolldrop treats the cluster as one whose
+    /// Services it cannot reach.
     pub(crate) fn kubeconfig_as_of_a_real_one(&self) -> String {
         let text = std::fs::read_to_string(self.kubeconfig()).expect("a kubeconfig");
         let mut config: Value = serde_saphyr::from_str(&text).expect("YAML");
@@ -147,7 +147,7 @@ impl Cluster {
         self.child.id()
     }
 
-    /// Returns the configuration with which kube-rs reaches the cluster.
+    /// Returns the kube-rs configuration for the cluster.
     pub(crate) async fn client_config(&self) -> kube::Config {
         let file = Kubeconfig::read_from(self.kubeconfig()).expect("a kubeconfig");
         let options = KubeConfigOptions::default();
@@ -156,12 +156,12 @@ impl Cluster {
         config
     }
 
-    /// Returns a client of the cluster.
+    /// Returns a client for the cluster.
     pub(crate) async fn client(&self) -> kube::Client {
         kube::Client::try_from(self.client_config().await).expect("a client")
     }
 
-    /// Runs kubectl, which succeeds; returns what it wrote.
+    /// Runs kubectl, which must succeed, and returns its output.
     #[track_caller]
     pub(crate) fn kubectl(&self, args: &str) -> String {
         self.fed(args, "").ok()
@@ -193,17 +193,17 @@ impl Cluster {
         })
     }
 
-    /// Returns `rolldrop run` of a scenario on the cluster.
+    /// Returns `rolldrop run` for a scenario on this cluster.
     pub(crate) fn run(&self, scenario: &str) -> Rolldrop {
         Rolldrop::run(scenario).on_cluster(&self.kubeconfig())
     }
 
-    /// Lets go of its lifeline.
+    /// Closes the cluster's lifeline.
     pub(crate) fn let_go(&mut self) {
         drop(self.child.stdin.take());
     }
 
-    /// Lets go of its lifeline, and waits for its end.
+    /// Closes the cluster's lifeline, and waits until the cluster exits.
     #[track_caller]
     pub(crate) fn end(&mut self) -> ExitStatus {
         self.let_go();
@@ -214,7 +214,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // The test has failed already; a clean end is not checked any more.
+            // The test has already failed, so a clean shutdown is not checked.
             let _ = self.child.kill();
             let _ = self.child.wait();
         } else {

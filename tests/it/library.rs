@@ -1,4 +1,5 @@
-//! The built-in scenarios show the results that they expect, and run unchanged on any cluster unless they state a need.
+//! The built-in scenarios show the results that they expect, and run unchanged on any cluster unless they state a
+//! requirement.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,12 +13,12 @@ use crate::runs::{Dataplane, turn};
 /// Scenarios whose runs other tests check (`runs::all`, `expectations`).
 const ELSEWHERE: [&str; 7] =
     ["drain-in-app", "gate", "idle-close", "killed-in-flight", "naive-exit", "no-sidecar", "prestop-sleep"];
-/// Number of scenarios that wait for a turn at once.
+/// Number of scenarios that may wait for a turn at the same time.
 const SIDE_BY_SIDE: usize = 3;
-/// Begins a setting of the embedded cluster that says nothing but how many nodes it has.
+/// Prefix of an embedded cluster setting that contains only the number of nodes.
 const NODES_ONLY: &str = "  cluster: {embedded: {nodes: ";
 
-/// Names and texts.
+/// Returns the names and texts of all scenarios.
 fn library() -> Vec<(String, String)> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
     let of = |entry: fs::DirEntry| {
@@ -38,7 +39,7 @@ fn library_scenarios_meet_their_expectations() {
     let show = |name: &str| {
         let _turn = turn();
         let run = Rolldrop::run(name).args(["--quiet"]).on(Dataplane::Kernel).with_tools().measured();
-        // The pods' behaviour depends on their share of processor time.
+        // The pods' behaviour depends on their share of CPU time.
         run.figure(run.code() == Some(0));
     };
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Runs on a cluster that was there before and stays: what they change is changed back.
+//! Runs on an existing cluster, which stays: the runs undo their changes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::machine::measured;
 use crate::runs::{every_answer_has_its_row, json_lines, no_file_holds, result, turn};
 use crate::web::Web;
 
-/// Returns a Deployment, and a Service that names one target port and numbers the other.
+/// Returns a Deployment, and a Service with one named and one numeric target port.
 fn web() -> String {
     let ports = json!([
         {"name": "named", "port": 80, "targetPort": "http"},
@@ -26,7 +26,7 @@ fn web() -> String {
     web.service(json!({"ports": ports})).manifests()
 }
 
-/// Scenario that measures existing objects, with the sidecar, and deletes a pod.
+/// Scenario that measures existing objects with the sidecar, and deletes a pod.
 const SCENARIO: &str = "\
 apiVersion: rolldrop.dev/v1
 kind: Scenario
@@ -40,7 +40,7 @@ spec:
   disruptions: [{at: 1s, action: deletePod, selector: app=web}]
 ";
 
-/// A Deployment `web` with its Service in a namespace of its own.
+/// A Deployment `web` with its Service, in its own namespace.
 struct Shop(Kubectl);
 
 impl Shop {
@@ -61,7 +61,7 @@ impl Shop {
         run.args([SharedCluster::get().kubeconfig()]).args(more)
     }
 
-    /// Checks that a run announces its changes and asks, and that without consent nothing happens.
+    /// Checks that a run announces its changes and asks for consent, and that nothing happens without consent.
     fn says_what_it_will_do_and_asks(&self) {
         let namespace = self.0.namespace();
         let planned = self.unasked(SCENARIO, &["--dry-run"]).finish().expect_code(0);
@@ -69,7 +69,7 @@ impl Shop {
         let changing = calls.lines().filter_map(|line| {
             let mut words = line.split_whitespace().skip(1);
             let (method, path) = (words.next()?, words.next()?);
-            // The Secret's name is another one each time.
+            // The Secret's name differs each time.
             let path = path.split_once("/rolldrop-admin-").map_or(path, |(path, _)| path);
             (method != "GET")
                 .then(|| format!("{method} {}", path.rsplit_once(namespace).expect("a namespace").1))
@@ -100,7 +100,7 @@ impl Shop {
         assert!(alone.stderr().contains("this run adds the sidecar to Deployment web"), "{alone}");
         assert!(alone.stderr().contains("there is no terminal to ask on: add --yes"), "{alone}");
 
-        // On a terminal it asks.
+        // On a terminal, the run asks for consent.
         let (program, kubeconfig) = (env!("CARGO_BIN_EXE_rolldrop"), SharedCluster::get().kubeconfig());
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::write(dir.path().join("scenario.yaml"), SCENARIO).expect("a file");
@@ -128,7 +128,7 @@ impl Shop {
         items.iter().map(|item| json!([item["spec"], item["metadata"]["labels"]])).collect()
     }
 
-    /// Checks that there are this many pods, all ready, and none with the sidecar.
+    /// Checks that there are exactly this many pods, all ready, and none with the sidecar.
     fn is_as_before(&self, pods: usize) {
         let list: Value = serde_json::from_str(&self.0.ok("get pods -l app=web -o json")).expect("JSON");
         let items = list["items"].as_array().expect("items");
@@ -143,7 +143,7 @@ impl Shop {
         }
     }
 
-    /// Returns the token of the current run, which a Secret holds; there is no other Secret of the name.
+    /// Returns the current run's token from its Secret, which must be the only one with the run's label.
     fn token(&self) -> String {
         let secrets = "secrets -l rolldrop.dev/run";
         assert!(self.0.field(secrets, ".items[*].metadata.name").starts_with("rolldrop-admin-"));
@@ -192,7 +192,7 @@ fn sidecar_injection_lasts_only_for_run() {
         let waited = "waiting until all is as before the run: Deployment web: ";
         assert!(finished.stderr().contains(waited), "{finished}");
 
-        // The run does not change objects that a GitOps controller would change back.
+        // The run does not change objects whose changes a GitOps controller would revert.
         shop.0.ok("annotate deployment/web argocd.argoproj.io/tracking-id=shop:apps/Deployment:shop/web");
         let refused = shop.run(SCENARIO, &[]).finish().expect_code(2);
         assert!(refused.stderr().contains("Deployment web is managed by Argo CD"), "{refused}");
@@ -217,7 +217,7 @@ fn interrupted_or_killed_run_is_undone() {
     assert!(shop.is_injected());
     let token = shop.token();
     assert_eq!(token.len(), 64, "{token}");
-    // The pod that the run deletes is asked for nothing.
+    // Nothing is requested from the pod that the run deletes.
     wait_for("the deletion", LIMIT, || {
         let events = json_lines(&dir.path().join("run/events.jsonl"));
         events.iter().any(|event| event["kind"] == "action").then_some(())
@@ -227,7 +227,7 @@ fn interrupted_or_killed_run_is_undone() {
     shop.0.ok(ROLLED_OUT);
     let refusal = shop.refusal("/metrics");
     assert!(refusal.contains("Unauthorized") || refusal.contains("credentials"), "{refusal}");
-    // It is written down some seconds later; of what comes after it nothing is on the disk.
+    // The row is written some seconds later; nothing after it is on disk yet.
     wait_for("a row of a proxy", LIMIT, || {
         let parts = std::fs::read_dir(dir.path().join("run/served")).ok()?;
         parts.flatten().any(|part| part.path().extension() == Some("parquet".as_ref())).then_some(())
@@ -252,13 +252,13 @@ fn interrupted_or_killed_run_is_undone() {
     assert!(labels.contains("rolldrop.dev/run") && labels.contains("live-"), "{labels}");
     let owner = shop.0.field("configmap/notes", ".metadata.ownerReferences[0].name");
     assert!(owner.starts_with("rolldrop-run-live-"), "{owner}");
-    // Pods that are created after the token is gone start all the same, and refuse every reader.
+    // Pods created after the token is gone still start, but refuse every reader.
     shop.0.ok("delete secrets -l rolldrop.dev/run");
     shop.0.ok("delete pods -l app=web");
     shop.0.ok(ROLLED_OUT);
     let refusal = shop.refusal("/rows");
     assert!(refusal.contains("Unauthorized") || refusal.contains("credentials"), "{refusal}");
-    // Somebody else's changes are theirs.
+    // Changes made by others are left alone.
     shop.0.ok("scale deployment/web --replicas=3");
     let cleaned = cleanup().expect_code(0);
     let namespace = shop.0.namespace();
@@ -302,7 +302,7 @@ fn run_awaits_pod_deletion_until_interrupted() {
     let said = || std::fs::read_to_string(dir.path().join("stderr.log")).unwrap_or_default();
     wait_for("the wait", LIMIT, || said().contains(waited).then_some(()));
     signal(&child, Signal::SIGINT);
-    // The record was whole before: it ends as a run that was not interrupted does, if its measurement is valid.
+    // The record was already complete, so the run exits like an uninterrupted one if its measurement is valid.
     let code = child.wait().expect("an end").code();
     let stdout = std::fs::read_to_string(dir.path().join("stdout.log")).unwrap_or_default();
     assert_eq!(code, Some(if stdout.contains("INVALID") { 3 } else { 0 }), "{stdout}{}", said());
@@ -328,7 +328,7 @@ fn target_option_measures_existing_rollout() {
             run.with_tools().measured()
         };
 
-        // The command gets the namespace as well.
+        // The command also gets the namespace.
         let words = ["run", "--target", "svc/web:named", "-n", "shop", "--out", "run", "--"];
         let finished =
             run(&[&words[..], &["kubectl", "rollout", "restart", "deploy/web"]].concat()).expect_code(0);
@@ -338,11 +338,11 @@ fn target_option_measures_existing_rollout() {
         assert_eq!(modes, [Mode::Rollout; 2], "{finished}");
         assert!(result.requests.total > 500, "{finished}");
 
-        // Without a command it watches, and nothing is changed but what the beats are written to.
+        // Without a command, the run only watches, and changes only the object that the beats are written to.
         let changes = |more: &[&str]| {
             let words = ["run", "-t", "svc/web:named", "-n", "shop", "-d", "2s", "--out", "run"];
             let observed = run(&[&words[..], more].concat());
-            // Entries of connections that the first run lost may still route some of these to a dead pod.
+            // Conntrack entries from the first run's lost connections may still route some requests to a dead pod.
             assert!(matches!(observed.code(), Some(0 | 3)), "{observed}");
             let said = observed.stderr();
             assert!(

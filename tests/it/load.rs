@@ -1,4 +1,4 @@
-//! `rolldrop load`, against a server that records its requests.
+//! `rolldrop load` against a server that records its requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,7 +18,8 @@ pub(crate) struct Got {
     body: String,
 }
 
-/// Answers every request, except that it closes the connection of `/lost`, and of `/flaky` unless it is a retry.
+/// A server that answers every request, except that it closes the connection on `/lost`, and on `/flaky` unless it is a
+/// retry.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     got: Arc<Mutex<Vec<Got>>>,
@@ -26,19 +27,19 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves until the test process ends.
+    /// Starts a server that runs until the test process exits.
     pub(crate) fn start() -> Self {
         Self::on(TcpListener::bind("127.0.0.1:0").expect("a port"))
     }
 
-    /// Starts a server that closes the connection of every request.
+    /// Starts a server that closes the connection on every request.
     pub(crate) fn losing() -> Self {
         let server = Self::start();
         server.loses_all.store(true, Ordering::Relaxed);
         server
     }
 
-    /// Serves the connections of this listener.
+    /// Starts a server on this listener.
     pub(crate) fn on(listener: TcpListener) -> Self {
         let loses_all = Arc::new(AtomicBool::new(false));
         let address = listener.local_addr().expect("an address");
@@ -177,8 +178,8 @@ fn max_requests_limits_each_connection() {
     assert_eq!((rows.len(), carried.len(), carried.values().max()), (100, 15, Some(&7)), "{finished}");
 }
 
-/// The small form of `scripts/bench-load memory`: memory is bounded, however many requests were
-/// recorded, and every one has its row.
+/// This is the short form of `scripts/bench-load memory`: memory is bounded however many requests are recorded, and
+/// every request has a row.
 #[test]
 fn load_memory_stays_bounded() {
     const REQUESTS: usize = 50_000;
@@ -192,7 +193,7 @@ fn load_memory_stays_bounded() {
     let status = wait_for("the end of the load", LIMIT, || {
         let status = std::fs::read_to_string(format!("/proc/{}/status", load.id())).unwrap_or_default();
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
-        // A process that has ended has no memory.
+        // An exited process has no memory.
         peak_kib = peak.map_or(peak_kib, |peak| peak.trim().parse().expect("a number"));
         load.try_wait().expect("its status")
     });
@@ -221,7 +222,7 @@ fn bad_options_fail_before_first_request() {
     assert!(foreign.contains("cannot come from 192.0.2.7: Cannot assign requested address"), "{foreign}");
     let family = said(&[&url, "--source-address", "::1"]);
     assert!(family.contains("cannot come from ::1: "), "{family}");
-    // A name that does not resolve leaves no directory in the way of the next attempt.
+    // A name that does not resolve leaves no directory behind that would block the next attempt.
     let unknown = Rolldrop::new(["load", "http://no-such-name.invalid/", "--out", "run"]).finish();
     assert!(!unknown.dir().join("run").exists(), "{unknown}");
     unknown.expect_code(2);
@@ -248,7 +249,7 @@ fn bad_options_fail_before_first_request() {
     assert!(said(&[&url, "--record", "csv=no/such/rows"]).contains("failed to write no/such/rows"));
     assert!(said(&[&url, "--connect-to", "web"]).contains("HOST1:PORT1:HOST2:PORT2"));
     assert!(said(&[&url, "--success", "2xx"]).contains("takes statuses"));
-    // A second's connections over loopback; elsewhere a minute's (TIME_WAIT).
+    // Over loopback, ports for one second of connections are enough; elsewhere, for a minute (TIME_WAIT).
     let few = ["--source-ports", "41000-41099", "-d", "10m"];
     let ports = said(&[&[url.as_str(), "-r", "400"], few.as_slice()].concat());
     assert!(

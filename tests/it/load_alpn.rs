@@ -14,12 +14,12 @@ use rolldrop_record::{Outcome, RequestRow};
 use crate::harness::{LIMIT, Rolldrop, own_host, wait_for};
 use crate::load_tls::Authority;
 
-/// nginx in the foreground, in a directory of its own, until it is dropped.
+/// nginx in the foreground, in its own directory, until it is dropped.
 struct Nginx {
     process: Child,
     dir: tempfile::TempDir,
     host: Ipv4Addr,
-    /// HTTP/2 or 1.1; 1.1 alone; HTTP/2 for clients with a certificate.
+    /// Ports for HTTP/2 or 1.1, for 1.1 only, and for HTTP/2 with client certificates.
     ports: [u16; 3],
 }
 
@@ -31,7 +31,7 @@ impl Drop for Nginx {
 }
 
 impl Nginx {
-    /// Starts nginx, so that it ends a connection after this many requests.
+    /// Starts nginx, configured to close a connection after this many requests.
     fn start(requests: u64) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let authority = Authority::new();
@@ -39,7 +39,7 @@ impl Nginx {
         let named =
             |params: &mut CertificateParams| params.subject_alt_names.push(SanType::IpAddress(host.into()));
         let (server, client) = (authority.sign(named), authority.sign(|_| {}));
-        // No other process takes the ports until nginx does.
+        // On this address, no other process takes the ports before nginx does.
         let listeners = [(); 3].map(|()| TcpListener::bind((host, 0)).expect("a port"));
         let ports = listeners.map(|listener| listener.local_addr().expect("an address").port());
         let [either, only1, known] = ports;
@@ -83,7 +83,7 @@ impl Nginx {
         self.dir.path().join(name).display().to_string()
     }
 
-    /// Runs a load on one of its ports; returns its rows.
+    /// Runs a load on one of the ports; returns the rows.
     fn load(&self, port: usize, args: &[&str]) -> Vec<RequestRow> {
         let ca = self.path("ca.pem");
         let url = format!("https://{}:{}/", self.host, self.ports[port]);
@@ -99,7 +99,7 @@ impl Nginx {
         rows
     }
 
-    /// Returns the protocol that nginx spoke and its status, by request id. nginx logs a request when it is done.
+    /// Returns the protocol and status that nginx logged, by request id. nginx logs a request once it is done.
     fn log(&self, requests: usize) -> Vec<(String, String)> {
         let path = self.dir.path().join("access.log");
         wait_for("nginx's log", LIMIT, || {
@@ -109,7 +109,7 @@ impl Nginx {
     }
 }
 
-/// Returns each request's id, without the part that all requests of a run share, and nginx's log entry of it.
+/// Returns each request's id, without the part shared by the whole run, with its nginx log entry.
 fn lines(path: &Path) -> Vec<(String, String)> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let entry = |line: &str| {
@@ -119,7 +119,7 @@ fn lines(path: &Path) -> Vec<(String, String)> {
     text.lines().filter_map(entry).collect()
 }
 
-/// Checks that all rows are answers in this protocol.
+/// Checks that all rows are responses in this protocol.
 #[track_caller]
 fn assert_spoken(rows: &[RequestRow], is_http2: bool) {
     for row in rows {
@@ -147,7 +147,7 @@ fn alpn_decides_protocol_unless_forced() {
             assert!(row.sent.is_none() && row.detail.is_some(), "{row:?}");
         }
     }
-    // Of five loads with ten requests each, twice.
+    // Five loads with ten requests each were sent, twice.
     let log = nginx.log(100);
     let spoken = |name| log.iter().filter(|(_, line)| line == name).count();
     assert_eq!((spoken("HTTP/2.0 200"), spoken("HTTP/1.1 200")), (60, 40), "{log:?}");
@@ -158,7 +158,7 @@ fn http2_sends_client_certificate() {
     let nginx = Nginx::start(1000);
     let cert = nginx.path("client.pem");
     assert_spoken(&nginx.load(2, &[&TEN[..], &["--cert", &cert]].concat()), true);
-    // Without one nginx answers that it wants one, over HTTP/2.
+    // Without a certificate, nginx responds over HTTP/2 that one is required.
     for row in nginx.load(2, &TEN) {
         assert_eq!((row.outcome, row.status), (Outcome::HttpError, Some(400)), "{row:?}");
         assert!(row.stream.is_some(), "{row:?}");
@@ -178,8 +178,7 @@ fn kept_connection_keeps_negotiated_protocol() {
     }
 }
 
-/// nginx goes away after some requests of a connection: with a GOAWAY in HTTP/2, in HTTP/1.1 with
-/// `Connection: close`.
+/// nginx closes a connection after some requests: with a GOAWAY in HTTP/2, with `Connection: close` in HTTP/1.1.
 #[test]
 fn outcomes_match_nginx_log() {
     for (port, name) in [(0, "HTTP/2.0 200"), (1, "HTTP/1.1 200")] {

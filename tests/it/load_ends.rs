@@ -1,4 +1,4 @@
-//! `rolldrop load` that is interrupted: results are kept, and marked as partial.
+//! Interrupted `rolldrop load`: results are kept, and marked as partial.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -52,12 +52,12 @@ fn first_signal_keeps_partial_results() {
     }
 }
 
-/// Fills a disk in mid-load: the rows recorded until then are kept, and the error says where.
+/// Fills the disk during a load: the rows recorded so far are kept, and the error tells where.
 #[test]
 fn full_disk_keeps_recorded_rows() {
     let server = Server::start();
     let program = env!("CARGO_BIN_EXE_rolldrop");
-    // A part is closed after 5 s: the first one, of some 45 kB, fits however busy the machine is, a second one not.
+    // A part is closed after 5 s. The first part, about 45 kB, fits however busy the machine is; a second one does not.
     let script = format!(
         "mount -t tmpfs -o size=96k none disk && cd disk && {program} load {} -r 400 -d 10m --quiet --out 'a run'; \
          echo status $?; cp -r 'a run' ../kept; {program} report ../kept; echo status $?",
@@ -78,7 +78,7 @@ fn full_disk_keeps_recorded_rows() {
     assert_eq!(told.matches("No space").count(), 1, "{all}");
     assert!(!rows(dir.path(), "kept").is_empty(), "{all}");
     assert!(said.starts_with("status 2\n"), "nothing but what was recorded: {all}");
-    // A machine that others use makes it invalid as well.
+    // On a busy machine, the load is invalid as well.
     assert!(said.to_lowercase().contains("partial") && said.contains(" requests were dropped"), "{all}");
     assert!(!result(&dir.path().join("kept")).complete, "{all}");
 }
@@ -87,7 +87,7 @@ fn full_disk_keeps_recorded_rows() {
 fn second_signal_cancels_inflight_requests() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/", listener.local_addr().expect("an address"));
-    // Reads and never answers.
+    // This server reads, but never responds.
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             std::thread::spawn(move || stream.read_to_end(&mut Vec::new()));

@@ -1,4 +1,4 @@
-//! A load that pods of the cluster send, an Indexed Job of workers.
+//! A load sent by pods in the cluster: an Indexed Job of workers.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -21,7 +21,7 @@ use crate::machine::measured;
 use crate::runs::{self, Dataplane, json_lines, result, turn};
 use crate::web::Web;
 
-/// Returns a scenario of three pods behind a Service on two nodes, and a worker on each node.
+/// Returns a scenario with three pods behind a Service on two nodes, and a worker on each node.
 fn scenario() -> String {
     web().scenario("from-the-cluster", FROM_CLUSTER)
 }
@@ -58,7 +58,7 @@ fn cluster_load_has_consumer_per_node() {
         ];
         assert_eq!(targets, consumers);
 
-        // Every request of the schedule has a row, of one worker, and came across.
+        // Every scheduled request has a row from exactly one worker, which was handed over.
         for source in info.sources.iter().filter(|source| source.role == Role::Load) {
             let rows = source.rows.expect("they were handed over");
             assert_eq!((rows.recorded, rows.received), (Some(700), 700), "{source:?}");
@@ -74,10 +74,10 @@ fn cluster_load_has_consumer_per_node() {
         assert_eq!(r.total, r.ok + r.dropped + r.app_errors + r.not_sent + r.cancelled, "{r:?}");
         assert_eq!(r.dropped, r.in_window + r.outside_window, "{r:?}");
 
-        // The drain of its node leaves a load worker where it is.
+        // Draining a node leaves the load worker on it alone.
         let of_mode = |mode| run.result.terminations.iter().filter(move |t| t.mode == mode);
         assert!(of_mode(Mode::Drain).count() >= 1, "{}", run.finished);
-        // On a slow machine the second deletion may be left out, or run into the drain.
+        // On a slow machine, the second deletion may be skipped, or overlap with the drain.
         let deleted = run.result.terminations.iter().filter(|t| t.mode != Mode::Drain);
         assert!(deleted.clone().count() >= 1, "{}", run.finished);
         for termination in deleted {
@@ -102,7 +102,7 @@ fn cluster_load_has_consumer_per_node() {
     });
 }
 
-/// Returns the load worker of an index, below a process.
+/// Returns the load worker with this index among a process's descendants.
 fn worker_of(child: &Child, index: &str) -> Option<Process> {
     let tree = process_tree(child.id());
     tree.into_iter().find(|process| {
@@ -114,7 +114,7 @@ fn said(dir: &Path) -> String {
     fs::read_to_string(dir.join("stderr.log")).unwrap_or_default()
 }
 
-/// Returns the number of requests, out of `of`, that were due by the last line of progress.
+/// Returns the number of requests, out of `of`, that were due according to the last progress line.
 fn sent(dir: &Path, of: u64) -> u64 {
     let (said, of) = (said(dir), format!("/{of} requests"));
     let last = said.lines().rev().find_map(|line| line.split_once(&of));
@@ -147,7 +147,7 @@ fn dead_load_worker_spares_others() {
     let warned =
         |kind: &EventKind| matches!(kind, EventKind::Warning { message } if message.contains("was lost"));
     assert!(records.events.iter().any(|event| warned(&event.kind)));
-    // The result has the outcomes of the other requests, beside all other figures.
+    // The result contains the outcomes of the other requests and all other figures.
     let result = result(&run_dir);
     let requests = &result.requests;
     assert_eq!(requests.total, 400 + killed.received, "{requests:?}");
@@ -227,7 +227,7 @@ fn unreachable_workers_dial_in_and_unready_are_skipped() {
     let _turn = turn();
     let cluster = Setup::on(Dataplane::Kernel).nodes(3).start();
     let kubeconfig = cluster.kubeconfig();
-    // Nobody starts the pod on the third node, and nobody ends it before the run removes it.
+    // Nothing starts the pod on the third node, and nothing terminates it before the run removes it.
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let client = runtime.block_on(cluster.client());
     let ask = async |client: &kube::Client, what: &str| {
@@ -246,13 +246,13 @@ fn unreachable_workers_dial_in_and_unready_are_skipped() {
         handle.block_on(ask(&client, "restart")).expect("the agent is back");
     });
     let scenario = web().pod(json!({"nodeName": "node-1"})).scenario("from-the-cluster", FROM_CLUSTER);
-    // On a node of the cluster, to which pods can connect.
+    // The run is on a node of the cluster, which pods can connect to.
     let inside = ["cluster", "exec", "--kubeconfig"].map(OsStr::new);
     let run = ["--", env!("CARGO_BIN_EXE_rolldrop"), "run", "scenario.yaml", "--out", "run", "--yes"];
     let settings = ["cluster=null", "load.duration=5s", "disruptions=[]", "load.job.startLimit=8s"];
     let settings = settings.into_iter().flat_map(|setting| ["--set", setting]);
     let listen = ["--collect-listen", "10.0.0.1:0", "--kubeconfig", "inside"];
-    // There the API server is where pods find it.
+    // Inside, the API server has the address that pods use.
     let server = cluster.ready()["server"].as_str().expect("its URL");
     let as_inside =
         fs::read_to_string(&kubeconfig).expect("a kubeconfig").replace(server, "https://10.96.0.1");
@@ -272,7 +272,7 @@ fn unreachable_workers_dial_in_and_unready_are_skipped() {
     let records = records.unwrap_or_else(|e| panic!("{e}\n{finished}"));
     let loads = records.info.sources.iter().filter(|source| source.role == Role::Load);
     let rows: Vec<_> = loads.filter_map(|source| source.rows).map(|r| (r.recorded, r.received)).collect();
-    // The other pods have sent the requests of the pod on the third node.
+    // The other pods sent the requests intended for the pod on the third node.
     assert_eq!(rows, [(Some(250), 250), (Some(250), 250)], "{finished}");
     assert_eq!(records.requests.len(), 500, "{finished}");
     let warned = records.events.iter().filter_map(|event| match &event.kind {

@@ -16,7 +16,7 @@ use crate::harness::{Finished, Rolldrop};
 
 const NAME: &str = "web.test";
 
-/// Answers every request, until the test process ends.
+/// Answers every request until the test process exits.
 fn serve(listener: TcpListener) {
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
@@ -32,8 +32,8 @@ fn answer(stream: &mut (impl Read + Write)) {
     }
 }
 
-/// Starts a DNS server that gives the next of these answers to each question for IPv4 addresses of the name, and the
-/// last one from then on; `None` means that there is no such name.
+/// Starts a DNS server that returns these answers to successive queries for IPv4 addresses, and then repeats the last
+/// one. `None` means that the name does not exist.
 fn dns(answers: Vec<Option<Vec<Ipv4Addr>>>, v6: Vec<Ipv6Addr>) -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
     let address = socket.local_addr().expect("an address");
@@ -120,7 +120,7 @@ fn load_follows_dns_and_records_nxdomain() {
     let at = |event: &Value| event["t_ns"].as_i64().expect("a stamp");
     let within = |part: usize, row: &RequestRow| {
         let end = answers.get(part + 1).map_or(i64::MAX, at);
-        // Requests under way when the answer changed may have used either address.
+        // Requests in flight when the DNS answer changed may have used either address.
         let tried = row.connect_start.unwrap_or(row.end).unix_ns();
         at(&answers[part]) < row.scheduled.unix_ns() && tried < end
     };
@@ -199,7 +199,7 @@ fn first_byte_timeout_is_separate() {
         for mut stream in listener.incoming().flatten() {
             let mut request = [0; 4096];
             let length = stream.read(&mut request).unwrap_or(0);
-            // One target begins its answer and never ends it.
+            // One target begins its response and never completes it.
             if request[..length].starts_with(b"GET /begins") {
                 let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n");
             }

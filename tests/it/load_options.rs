@@ -32,7 +32,7 @@ fn max_age_limits_connection_reuse() {
         )
         .expect_code(0);
         let mut rows = rows(&finished);
-        // While the one connection is in use, no other request is sent.
+        // While the only connection is in use, no other request is sent.
         rows.retain(|row| row.outcome != Outcome::NotSent);
         rows.sort_by_key(|row| row.seq);
         let of_one = |one: &RequestRow, other: &RequestRow| one.conn == other.conn;
@@ -46,7 +46,7 @@ fn max_age_limits_connection_reuse() {
         at.expect("a stamp").seconds_since(row.connected.expect("a connection"))
     };
     for (one, next) in aged.iter().zip(&aged[1..]) {
-        // However late the machine is, it takes none that is too old, and leaves none that is not.
+        // However slow the machine is, the load reuses no connection that is too old, and abandons none that is not.
         let (first, last) = (&one[0], &one[one.len() - 1]);
         let at_most_s = 0.3 + age_s(first, first.sent);
         assert!(age_s(first, Some(last.scheduled)) < at_most_s, "{one:?}");
@@ -54,7 +54,7 @@ fn max_age_limits_connection_reuse() {
     }
 }
 
-/// A load that began with ports of the one before would meet its stale flows.
+/// A load that started with the previous load's ports would hit that load's stale flows.
 #[test]
 fn next_load_continues_source_ports() {
     let (server, dir) = (Server::start(), tempfile::tempdir().expect("a directory"));
@@ -102,7 +102,7 @@ fn env_header_reaches_server_not_disk() {
 
 #[test]
 fn load_accepts_ipv6_target() {
-    // Where this machine has none, the rows say so.
+    // If this machine has no IPv6, the rows show it.
     match TcpListener::bind("[::1]:0") {
         Ok(listener) => {
             let server = Server::on(listener);
@@ -245,7 +245,7 @@ fn result_splits_targets_statuses_seconds() {
     };
     assert_eq!((&of("/")["ok"], &of("/lost")["dropped"]), (&75.into(), &75.into()), "{result}");
     assert_eq!(of("/lost")["service_ms"]["n"], 0, "{result}");
-    // The server's answer has 40 bytes: its head has 38.
+    // The server's response has 40 bytes, of which the head has 38.
     assert_eq!(result["bytes"]["received"], 75 * 40, "{result}");
     assert!(result["latency_ms"]["connect"]["n"].as_u64() >= Some(150), "{result}");
     assert!(result["latency_ms"]["tls"].is_null(), "{result}");

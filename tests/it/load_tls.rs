@@ -1,5 +1,5 @@
-//! `rolldrop load` over TLS, against servers that fail in one way each. Its rows are compared with the server's
-//! behaviour, and the presence of an answer with curl's result.
+//! `rolldrop load` over TLS against servers that each fail in one way. The rows are compared with the server's
+//! behaviour, and the presence of a response with curl's result.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -28,7 +28,7 @@ pub(crate) struct Authority {
     pub(crate) pem: String,
 }
 
-/// A certificate with its key.
+/// A certificate and its key.
 pub(crate) struct Identity {
     certificate: CertificateDer<'static>,
     key: PrivateKeyDer<'static>,
@@ -44,7 +44,7 @@ impl Authority {
     fn named(name: &str) -> Self {
         let mut params = CertificateParams::new([]).expect("parameters");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Who has the name of its issuer is self-signed to OpenSSL, and so to curl.
+        // OpenSSL, and therefore curl, treats a certificate with its issuer's name as self-signed.
         params.distinguished_name.push(DnType::CommonName, name);
         let key = KeyPair::generate().expect("a key");
         let certificate = params.self_signed(&key).expect("a certificate");
@@ -78,22 +78,22 @@ impl Authority {
     }
 }
 
-/// The server's treatment of a request.
+/// Treatment of a request by the server.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
-    /// Answers every request.
+    /// Sends a complete response.
     Whole,
-    /// Announces more than it sends, and closes the connection, not TLS.
+    /// Announces more than it sends, and closes the connection without closing TLS.
     CutShort,
-    /// Sends a body of no announced length, and closes TLS and the connection.
+    /// Sends a body without a length, and closes TLS and the connection.
     UntilClose,
-    /// The same, but closes only the connection.
+    /// Sends a body without a length, and closes only the connection.
     UntilCut,
 }
 
 type ServerNames = Arc<Mutex<Vec<Option<String>>>>;
 
-/// Serves until the test process ends. Returns the address, and the names that clients ask for.
+/// Serves until the test process exits. Returns the address, and the server names that clients request.
 fn serve(at: &str, config: ServerConfig, answer: Answer) -> (SocketAddr, ServerNames) {
     let (config, names) = (Arc::new(config), ServerNames::default());
     let asked = Arc::clone(&names);
@@ -101,7 +101,7 @@ fn serve(at: &str, config: ServerConfig, answer: Answer) -> (SocketAddr, ServerN
         let (config, asked) = (Arc::clone(&config), Arc::clone(&asked));
         std::thread::spawn(move || {
             let mut tls = StreamOwned::new(ServerConnection::new(config).expect("a session"), stream);
-            // However the client ends it.
+            // Any way in which the client closes the connection is fine.
             let _ = talk(&mut tls, answer, &asked);
         });
     });
@@ -198,8 +198,8 @@ impl Files {
         (rows, finished)
     }
 
-    /// Fails unless every row has this outcome, and curl agrees whether there was an answer. Each argument means the
-    /// same to both.
+    /// Fails unless every row has this outcome, and curl agrees on whether there was a response. Arguments have the
+    /// same meaning for both programs.
     #[track_caller]
     fn expect(&self, url: &str, args: &[&str], outcome: Outcome, detail: Option<&str>, curl_codes: &[i32]) {
         let timeouts: &[&str] = if args.contains(&"--tls-timeout") { &[] } else { &["--tls-timeout", "60s"] };
@@ -211,7 +211,7 @@ impl Files {
             assert_eq!((row.tls.is_some(), row.sent.is_some()), (has_session, has_session), "{row:?}");
         }
         let is_ours = |arg: &&&str| !arg.starts_with("--tls-timeout") && !arg.ends_with("ms");
-        // Only where there is never an answer it gives up.
+        // curl gives up early only where no response ever comes.
         let patience = if args.contains(&"--tls-timeout") { "2" } else { "300" };
         let curl = Command::new("curl")
             .args([
@@ -294,7 +294,7 @@ fn missing_client_certificate_records_alert() {
     let both = format!("{}{}", client.certificate_pem, client.key_pem);
     files.0.extend([("cert.pem", client.certificate_pem), ("key.pem", client.key_pem), ("both.pem", both)]);
     let url = format!("https://{address}/");
-    // In TLS 1.3 the server says so when the client's handshake is done and the request is sent.
+    // In TLS 1.3, the server's alert comes after the client has finished the handshake and sent the request.
     let missing = Some("alert certificate_required (116)");
     files.expect(&url, &CA, Outcome::TlsError, missing, &[35, 56]);
     let (rows, finished) = files.load(&url, &["--cacert", "ca.pem", "--tls-max", "1.2"]);
@@ -345,7 +345,7 @@ fn missing_close_notify_truncates_body() {
     let cut = Some("no_close_notify");
     for (answer, outcome, detail, curl_codes) in [
         (Answer::UntilClose, Outcome::Ok, None, &[0][..]),
-        // Some builds of curl take it for whole.
+        // Some builds of curl accept the body as complete.
         (Answer::UntilCut, Outcome::TruncatedBody, cut, &[0, 56]),
         (Answer::CutShort, Outcome::TruncatedBody, cut, &[18, 56]),
     ] {
@@ -365,7 +365,7 @@ fn tls_resume_option_resumes_sessions() {
         rows.iter().map(|row| row.tls_session.map(|session| session.as_str())).collect::<Vec<_>>()
     };
     assert_eq!(sessions(&CA), [Some("1.3"); 5]);
-    // One after the other: a session is there when the answer before has come.
+    // Requests are sent one after another, so that a session is available once the previous response has arrived.
     let resumed =
         sessions(&["--cacert", "ca.pem", "--tls-resume", "-r", "max", "-c", "1", "--connections", "fresh"]);
     assert_eq!((resumed[0], resumed[4]), (Some("1.3"), Some("1.3 resumed")), "{resumed:?}");

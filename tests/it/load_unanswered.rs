@@ -1,5 +1,5 @@
-//! `rolldrop load` in a network of its own whose packet filter drops, rejects and resets: the rows show the kernel's
-//! error for each.
+//! `rolldrop load` in its own network namespace, whose packet filter drops, rejects and resets: the rows show the
+//! kernel's error for each.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ table inet filter {
 }
 ";
 
-/// Brings the network up, and becomes the load.
+/// Script that brings the network up, and then executes the load.
 const SCRIPT: &str = r#"ip link set lo up && nft -f rules.nft && exec "$0" load "$@""#;
 
 #[test]
@@ -31,7 +31,7 @@ fn unanswered_syns_have_distinct_outcomes() {
         ("http://127.0.0.1:81/", (Outcome::ConnectTimeout, None)),
         ("http://127.0.0.1:82/", (Outcome::ConnectUnreachable, Some(Errno::EHOSTUNREACH))),
         ("http://127.0.0.1:83/", (Outcome::ConnectRefused, Some(Errno::ECONNREFUSED))),
-        // There is no route to it.
+        // This address has no route.
         ("http://192.0.2.1/", (Outcome::ConnectUnreachable, Some(Errno::ENETUNREACH))),
     ]);
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";

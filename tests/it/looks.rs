@@ -9,12 +9,12 @@ use crate::harness::{Finished, Rolldrop};
 use crate::machine::measured;
 use crate::runs::{self, Dataplane, turn};
 
-/// Runs the sample app, of which this many pods end in each round, with this gate.
+/// Runs the sample app with this gate. This many pods are terminated in each round.
 fn run(terminations: u32, expect: &str, most: &str) -> Finished {
     run_from("local", terminations, expect, most)
 }
 
-/// Runs the same with the load from here or from the cluster.
+/// Runs the same, with the load sent from here or from the cluster.
 fn run_from(from: &str, terminations: u32, expect: &str, most: &str) -> Finished {
     let ends = format!(
         "disruptions=[{{at: 1s, action: deletePod, selector: app=web, count: 1, \
@@ -30,13 +30,14 @@ fn run_from(from: &str, terminations: u32, expect: &str, most: &str) -> Finished
         .measured()
 }
 
-/// Reads the run directory: `run.json` and `result.json`.
+/// Reads `run.json` and `result.json` from the run directory.
 fn read(run: &Finished) -> (RunInfo, RunResult) {
     let path = run.dir().join("run");
     (RunDir::open(&path).and_then(|run| run.info()).expect("run.json"), runs::result(&path))
 }
 
-/// Checks one load and one schedule: each request is in one count, and the load is as long as its requests say.
+/// Checks that there was one load with one schedule: each request is counted once, and the load's duration matches its
+/// requests.
 #[track_caller]
 fn expect_exact_accounting(run: &Finished) {
     let (info, result) = read(run);
@@ -50,7 +51,7 @@ fn expect_exact_accounting(run: &Finished) {
 #[test]
 fn run_repeats_rounds_until_gate_decides() {
     measured(|| {
-        // A bound of the median takes six windows at the first look of three, and seven at the others.
+        // A bound on the median takes six windows at the first of three looks, and seven at the others.
         let run = run(4, "{windows: {p50: {max: 60s}}, terminations: {min: 4}}", "3");
         run.figure(!run.is_invalid());
         let (info, result) = read(&run);
@@ -73,7 +74,7 @@ fn run_repeats_rounds_until_gate_decides() {
         }
         expect_exact_accounting(&run);
 
-        // Later commands use the confidence of its last look.
+        // Later commands use the confidence of the last look.
         let path = run.dir().join("run").display().to_string();
         let again = Rolldrop::new(["gate", &path]).finish().expect_code(0);
         assert!(again.stdout().contains("at 98.45 % confidence"), "{again}");
@@ -98,7 +99,7 @@ fn looks_include_load_worker_rows() {
         ] {
             assert!(said.contains(line), "{line}\n{run}");
         }
-        // The rows that looks have fetched are here once, with the rest.
+        // Rows fetched for looks are present only once, with the rest.
         let workers: Vec<_> = info.sources.iter().filter(|source| source.role == Role::Load).collect();
         assert!(!workers.is_empty(), "{:?}", info.sources);
         for source in workers {

@@ -1,12 +1,11 @@
-//! Checks that the machine had room for a test of a measured figure.
+//! Checks that the machine had enough CPU time for a test of measured figures.
 //!
-//! Most tests assert results that do not depend on speed: accounting, order, classes. A few assert a figure that was
-//! measured, and a figure is wrong on a machine whose processors others use: the other tests, or other programs. Such a
-//! test runs in [`measured`] and asserts its [`figure`]s there. A wrong figure is measured again once the other tests
-//! leave the machine alone, twice at most. If it is wrong then, too, the test fails, unless other processes had the
-//! processors: then the test ends as "machine starved", is listed, and counts as passed. The evidence is the kernel's
-//! account of processor time, not the failure: a machine that nobody else uses starves no test. `scripts/test` prints
-//! the list, and fails if it is too long.
+//! Most tests assert results that do not depend on speed: accounting, order, classes. A few assert measured figures,
+//! which are wrong if other tests or programs use the machine's CPUs. Such a test runs in [`measured`] and asserts its
+//! [`figure`]s there. A wrong figure is measured again, at most twice, once the other tests leave the machine alone. If
+//! it is still wrong, the test fails, unless other processes used the CPUs: then the test is reported as "machine
+//! starved", is listed, and counts as passed. The evidence is the kernel's account of CPU time, not the failure: a
+//! machine that nobody else uses starves no test. `scripts/test` prints the list, and fails if it is too long.
 
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -18,34 +17,33 @@ use std::time::Duration;
 
 use crate::harness::process_tree;
 
-/// A machine is starved when processes that are not of this test program, and the hypervisor, take more of its
-/// processors' time than this.
+/// A machine is starved if processes outside this test program, and the hypervisor, take more than this share of CPU
+/// time.
 const TAKEN: f64 = 0.25;
 
-/// The tests leave the machine alone while they take less than this of its processors' time, from one reading to the
-/// next.
+/// The tests leave the machine alone while they take less than this share of CPU time between two readings.
 const QUIET: f64 = 0.2;
 
-/// Most measurements of a test's figures.
+/// Maximum number of measurements of a test's figures.
 pub(crate) const MEASUREMENTS: usize = 3;
 
 thread_local! {
     static MEASUREMENT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Returns the number of the measurement in this thread's test, from 0 on.
+/// Returns the number of the current measurement in this thread's test, counted from 0.
 pub(crate) fn measurement() -> usize {
     MEASUREMENT.get()
 }
 
-/// Names the file to which starved tests are added.
+/// Environment variable that names the file to which starved tests are added.
 const LIST: &str = "ROLLDROP_STARVED_TESTS";
 
-/// Interval at which processor time is read. If a process is killed with its parent, its processor time since the last
+/// Interval at which CPU time is read. If a process is killed together with its parent, its CPU time since the last
 /// reading is lost.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// Ticks of all processors so far.
+/// Ticks of all CPUs so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ticks {
     all: u64,
@@ -68,7 +66,7 @@ impl Ticks {
     }
 }
 
-/// Ticks of all processors since the first reading, and those of them that others took.
+/// Ticks of all CPUs since the first reading, and the part of them that others took.
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
     all: u64,
@@ -89,7 +87,7 @@ impl Account {
     }
 }
 
-/// Returns the account until now.
+/// Returns the account up to now.
 fn account() -> Account {
     static STATE: Mutex<Option<(Ticks, Account)>> = Mutex::new(None);
     static READER: Once = Once::new();
@@ -109,7 +107,7 @@ fn account() -> Account {
     account
 }
 
-/// A time in which something is measured, from its creation on.
+/// A period in which something is measured, from its creation on.
 pub(crate) struct Meanwhile {
     since: Account,
 }
@@ -119,25 +117,25 @@ impl Meanwhile {
         Self { since: account() }
     }
 
-    /// Returns the share of the processors' time that others have had.
+    /// Returns the share of CPU time used by others.
     pub(crate) fn taken(&self) -> f64 {
         account().share_since(self.since)
     }
 }
 
-/// Returns true if others took so much of the processors' time that no figure counts.
+/// Returns true if others took so much CPU time that no figure counts.
 fn is_starved(taken: f64) -> bool {
     taken > TAKEN
 }
 
-/// Ends a measurement: a figure is wrong.
+/// Panic payload that aborts a measurement because a figure is wrong.
 struct Wrong {
-    /// Share of the processors' time that others used.
+    /// Share of CPU time used by others.
     taken: f64,
     at: &'static Location<'static>,
 }
 
-/// Asserts a figure that was measured while others had this share of the processors' time.
+/// Asserts a figure that was measured while others used this share of CPU time.
 #[track_caller]
 pub(crate) fn figure(taken: f64, holds: bool, what: impl FnOnce() -> String) {
     if !holds {
@@ -151,7 +149,7 @@ pub(crate) fn figure(taken: f64, holds: bool, what: impl FnOnce() -> String) {
     }
 }
 
-/// Runs a test of measured figures, again where one was wrong.
+/// Runs a test of measured figures, and repeats it if one was wrong.
 pub(crate) fn measured(test: impl Fn()) {
     if let Some(wrong) = measured_again(test, wait_until_quiet) {
         assert!(is_starved(wrong.taken), "the figure at {} was wrong {MEASUREMENTS} times", wrong.at);
@@ -175,7 +173,7 @@ fn measured_again(test: impl Fn(), wait: impl Fn()) -> Option<Wrong> {
     Some(wrong)
 }
 
-/// Waits until the tests leave the machine alone. They do in the end: a test that waits takes nothing.
+/// Waits until the tests leave the machine alone. They eventually do, because a waiting test takes no CPU time.
 fn wait_until_quiet() {
     loop {
         let before = Ticks::now();
@@ -188,12 +186,12 @@ fn wait_until_quiet() {
     }
 }
 
-/// Adds a test to those that the machine has starved.
+/// Adds a test to the list of starved tests.
 fn list(starved: &Wrong) {
     let (thread, Wrong { taken, at }) = (thread::current(), starved);
     let name = thread.name().unwrap_or("a test");
     let line = format!("{name}: others had {:.0} % of the processors' time ({at})\n", taken * 100.0);
-    // Not by a macro: the output of a test that passes is not shown.
+    // Written without a print macro, because the output of a passing test is not shown.
     let _ = std::io::stderr().write_all(format!("machine starved: {line}").as_bytes());
     if let Some(path) = std::env::var_os(LIST) {
         let mut file =
@@ -210,17 +208,17 @@ fn others_share_excludes_test_cpu() {
         account.add(before, now);
         account.share_since(Account::default())
     };
-    // Processor time of the tests themselves does not count as taken by others.
+    // CPU time of the tests themselves does not count as taken by others.
     assert_eq!(taken(ticks(0, 0, 0, 0), ticks(200, 200, 0, 200)), 0.0);
     assert_eq!(taken(ticks(0, 0, 0, 0), ticks(200, 100, 50, 50)), 0.5);
-    // A process that was killed with its parent takes its account along.
+    // The account of a process killed with its parent is lost.
     assert_eq!(taken(ticks(100, 100, 0, 90), ticks(300, 200, 0, 50)), 0.5);
     assert_eq!(taken(ticks(0, 0, 0, 0), ticks(0, 0, 0, 0)), 0.0);
 }
 
 #[test]
 fn wrong_figure_fails_unless_starved() {
-    // How often a figure that is right at the given measurement is measured, and whether the test fails.
+    // Returns how often a figure is measured that is right at the given measurement, and whether the test fails.
     let of = |right_at: usize, taken: f64| {
         let count = Cell::new(0);
         let test = || {

@@ -1,10 +1,10 @@
 //! The integration tests: the real binary, real processes, real sockets.
 //!
-//! `harness` runs the binary, `lab` sets up clusters, `web` is the measured app, and `machine` finds out when the
-//! machine was too busy for a measured figure. Helpers of a single test are in its own file.
+//! `harness` runs the binary, `lab` sets up clusters, `web` is the measured app, and `machine` detects when the machine
+//! was too busy for measured figures. Helpers for a single test are in the test's own file.
 //!
-//! A measured run takes half a minute, so each built-in scenario is run once
-//! (`runs`), and the tests look at that run's directory from all sides.
+//! A measured run takes half a minute, so each built-in scenario is run once (`runs`), and many tests examine that
+//! run's directory.
 
 mod api;
 mod bad_input;

@@ -1,4 +1,4 @@
-//! The built-in scenarios show the effects that they were made for.
+//! Checks that the built-in scenarios show the effects that they were made for.
 
 use std::process::Command;
 
@@ -14,7 +14,7 @@ fn naive_exit_drops_requests_and_attributes_them() {
         assert!(requests.dropped > 0, "{}", run.finished);
         assert_eq!(run.result.terminations.len(), 3);
         let attributed: u64 = run.result.groups.iter().map(|group| group.dropped).sum();
-        // Those of a group of which the cause is open count among both.
+        // Lost requests of a group whose cause is undecided count in both numbers.
         assert!(attributed <= requests.dropped, "{}", run.finished);
         assert!(attributed + requests.unattributed >= requests.dropped, "{}", run.finished);
         let killed_in_flight = requests.by_cause.get(&Cause::KilledInFlight).copied().unwrap_or(0);
@@ -39,7 +39,7 @@ fn sidecarless_run_sees_refusals_and_timeouts() {
         assert_eq!(run.result.terminations.len(), 4, "{}", run.finished);
         run.finished.figure(run.result.terminations.iter().all(|t| t.windows[0].upper_s.is_some()));
         let attributed: u64 = run.result.groups.iter().map(|group| group.dropped).sum();
-        // Those of a group of which the cause is open count among both.
+        // Lost requests of a group whose cause is undecided count in both numbers.
         assert!(attributed <= requests.dropped, "{}", run.finished);
         assert!(attributed + requests.unattributed >= requests.dropped, "{}", run.finished);
     });
@@ -54,7 +54,7 @@ fn lossless_runs_still_measure_windows() {
                 let window = termination.windows.first().expect("a window");
                 run.finished.figure(window.upper_s.is_some());
             }
-            // A single window can be shorter than the distance of two arrivals; three are not.
+            // A single window can be shorter than the time between two arrivals, but not all three.
             let late: u64 = run.result.terminations.iter().map(|t| t.windows[0].late_arrivals).sum();
             run.finished.figure(late > 0);
         }
@@ -94,7 +94,7 @@ fn idle_close_race_drops_requests() {
     });
 }
 
-/// Returns true if most dropped requests have this cause: a busy machine adds a few with other causes.
+/// Returns true if most dropped requests have this cause. A busy machine adds a few with other causes.
 fn is_main_cause(run: &MeasuredRun, cause: Cause) -> bool {
     let requests = &run.result.requests;
     requests.by_cause.get(&cause).is_some_and(|count| count * 2 > requests.dropped)
@@ -129,7 +129,7 @@ fn ok_requests_join_served_rows() {
     for run in runs::with_sidecar() {
         let mut seen = std::collections::HashSet::new();
         assert!(run.records.requests.iter().all(|row| seen.insert((row.source.clone(), row.seq))));
-        // Each answered request was served, by the pod that the answer names.
+        // Each answered request was served by the pod that the response names.
         let served: std::collections::HashMap<_, _> =
             run.records.served.iter().filter_map(|row| Some((row.request.clone()?, row))).collect();
         for row in run.records.requests.iter().filter(|row| row.outcome == Outcome::Ok) {
@@ -212,7 +212,7 @@ print(duckdb.sql(f\"select count(*) from '{run}/served/*.parquet' where request_
     assert_eq!(lines[1], run.records.served.iter().filter(|r| r.request.is_some()).count().to_string());
 }
 
-/// Returns the groups as Python prints them: main before warmup, outcomes by name.
+/// Returns the groups in the order in which Python prints them: main before warmup, outcomes by name.
 fn expected_groups(run: &MeasuredRun) -> String {
     let mut groups = std::collections::BTreeMap::new();
     for row in &run.records.requests {

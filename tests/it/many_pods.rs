@@ -1,5 +1,5 @@
-//! A run in a namespace with far more pods than its own, and their cost for its process. `scripts/proofs/many-pods` is
-//! the long form (docs/proofs.md).
+//! A run in a namespace with far more pods than its own, and the cost of those pods for the run's process.
+//! `scripts/proofs/many-pods` is the long form (docs/proofs.md).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,12 +17,13 @@ use crate::web::Web;
 
 /// Number of other pods in the namespace, unless `MANY_PODS` sets it.
 const FEW: usize = 3000;
-/// Most memory that a run may ever have had, in KiB.
+/// Maximum peak memory of a run, in KiB.
 const MOST_KIB: u64 = 150 * 1024;
-/// Most KiB that each pod may add, twice the amount in a debug build: a whole pod takes five times its text.
+/// Maximum memory per additional pod, in KiB: twice the amount in a debug build. A fully decoded pod takes five times
+/// its text.
 const MOST_KIB_EACH: f64 = 10.0;
 
-/// Returns a pod of about the size that pods have, on a node without an agent.
+/// Returns a pod of typical size on a node without an agent.
 fn other(number: usize) -> Pod {
     let container = |name: &str| {
         let variables = (0..16).map(|n| json!({"name": format!("VARIABLE_{n}"), "value": "x".repeat(60)}));
@@ -42,7 +43,7 @@ fn other(number: usize) -> Pod {
     serde_json::from_value(pod).expect("a pod")
 }
 
-/// Fills the namespace, and returns the size of such a pod in bytes of JSON.
+/// Fills the namespace with pods. Returns the size of one pod in bytes of JSON.
 async fn fill(client: Client, pods: usize) -> usize {
     let node: Node = serde_json::from_value(json!({"metadata": {"name": "far"}})).expect("a node");
     Api::all(client.clone()).create(&kube::api::PostParams::default(), &node).await.expect("a node");
@@ -59,16 +60,16 @@ async fn fill(client: Client, pods: usize) -> usize {
 /// Costs of a run.
 #[derive(Debug)]
 struct Cost {
-    /// Most resident memory that its process ever had.
+    /// Peak resident memory of the run's process.
     peak_kib: u64,
     cpu_s: f64,
-    /// Number of pods in its first list.
+    /// Number of pods in the run's first list.
     listed: usize,
-    /// Seconds from its list of EndpointSlices to the end of its list of pods; the run requests both at once.
+    /// Seconds from the list of EndpointSlices to the end of the list of pods; the run requests both at once.
     list_s: f64,
 }
 
-/// Runs against the namespace, and measures that process alone: its load worker is another.
+/// Runs against the namespace, and measures the run's process only, without its load worker.
 fn run(binary: &Path, cluster: &Cluster, dir: &Path, name: &str) -> Cost {
     let words =
         ["run", "--target", "svc/web", "-n", "default", "-r", "20", "-d", "3s", "--yes", "--out", name];
@@ -93,7 +94,7 @@ fn run(binary: &Path, cluster: &Cluster, dir: &Path, name: &str) -> Cost {
         events.iter().filter(is_it).map(|event| event["t_ns"].as_i64().expect("a stamp")).collect::<Vec<_>>()
     };
     let (pods, slices) = (listed("pod"), listed("endpoint_slice"));
-    // All of a list have its stamp, and the lists are asked for at once.
+    // All objects in a list share its stamp, and both lists are requested at once.
     let list_s = (pods[0] - slices[0]) as f64 / 1e9;
     let listed = pods.len();
     Cost { peak_kib, cpu_s: used_s, listed, list_s }

@@ -1,5 +1,5 @@
-//! The deliberate faults that prove the gate (`gate/mutations.yaml`): each is a fault in a scenario that works, and
-//! changes existing fields. A few are run here; `scripts/proofs/mutations` runs all.
+//! The deliberate faults that prove the gate (`gate/mutations.yaml`): each breaks a working scenario by changing
+//! existing fields. A few are run here; `scripts/proofs/mutations` runs all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
@@ -38,7 +38,7 @@ impl Faults {
         serde_saphyr::from_str(include_str!("gate/mutations.yaml")).expect("YAML")
     }
 
-    /// Returns the scenario's Deployments, with their places in `manifests`.
+    /// Returns the scenario's Deployments, with their indices in `manifests`.
     fn deployments(&self) -> impl Iterator<Item = (usize, &str)> {
         let manifests = self.base["spec"]["manifests"].as_array().expect("manifests").iter().enumerate();
         manifests
@@ -46,7 +46,7 @@ impl Faults {
             .map(|(at, manifest)| (at, manifest["inline"]["metadata"]["name"].as_str().expect("a name")))
     }
 
-    /// Returns the `--set` arguments of `rolldrop run` that make the fault.
+    /// Returns the `--set` arguments of `rolldrop run` that introduce the fault.
     fn settings(&self, mutation: &Mutation) -> Vec<String> {
         let is_meant = |name: &str| mutation.only.is_empty() || mutation.only.iter().any(|only| only == name);
         let places = self.deployments().filter(|(_, name)| is_meant(name)).map(|(at, _)| at);
@@ -58,7 +58,7 @@ impl Faults {
     }
 }
 
-/// Plans the scenario with these settings, without running it; returns the exit code and the output.
+/// Plans the scenario with these settings, without running it. Returns the exit code and the output.
 fn plan(base: &Value, settings: &[String]) -> (Option<i32>, String) {
     let mut run = Rolldrop::new(["run", "base.yaml", "--dry-run", "--dataplane", "userspace"]);
     for setting in settings {
@@ -86,12 +86,12 @@ fn every_mutation_plans_as_declared() {
         let settings = faults.settings(mutation);
         assert!(!settings.is_empty(), "{name} changes nothing");
         let (code, said) = plan(&faults.base, &settings);
-        // A scenario that cannot work may be refused before it is started.
+        // A scenario that cannot work may be refused before it starts.
         assert!(code == Some(0) || *exit == code, "{name}: {settings:?}\n{said}");
     }
 }
 
-/// Settings for a shorter run with a load that hardly needs a processor.
+/// Settings for a shorter run with a load that needs little CPU time.
 const SMALL: [&str; 4] = [
     "load.rate=50",
     "load.duration=12s",

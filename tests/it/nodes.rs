@@ -1,4 +1,4 @@
-//! Nodes that are shut down, as anybody sees it by the API.
+//! Node shutdown, as seen through the API.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::termination::lab::{Lab, Seen};
 
 const NODE: &str = "/api/v1/nodes/node-1";
 
-/// Starts some nodes and a Service.
+/// Starts a cluster with this many nodes and a Service.
 async fn lab(nodes: u32) -> Lab {
     let lab = Setup::new().nodes(nodes).watched().await;
     let service = json!({
@@ -19,7 +19,7 @@ async fn lab(nodes: u32) -> Lab {
     lab
 }
 
-/// Runs a pod on the first node, as a controller would make it, and waits for its endpoint.
+/// Creates a pod on the first node, as a controller would, and waits for its endpoint.
 async fn run_ready(lab: &Lab, script: &str) {
     let mut app = shell("app", script);
     app["readinessProbe"] = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
@@ -28,7 +28,7 @@ async fn run_ready(lab: &Lab, script: &str) {
     lab.until("default", "a ready endpoint", |seen| endpoint(seen, "ready", true)).await;
 }
 
-/// Returns `Some` if the newest slice has this value for its endpoint.
+/// Returns `Some` if the endpoint's field has this value in the newest slice.
 fn endpoint(seen: &[Seen], field: &str, is: bool) -> Option<()> {
     let slice =
         seen.iter().rfind(|seen| seen.kind() == "EndpointSlice" && seen.name().starts_with("web-"))?;
@@ -91,7 +91,7 @@ fn endpoint_stays_ready_during_node_shutdown() {
                 leads.is_null() || *leads == json!({"ready": true, "serving": true, "terminating": false})
             );
         }
-        // Off or not, it takes no more pods until it is booted.
+        // Whether or not it is off, the node takes no more pods until it is booted.
         node_until(&lab, |node| taints(node) == ["node.kubernetes.io/not-ready:NoSchedule"]).await;
         post(&lab, "restart").await;
         node_until(&lab, |node| is_ready(node, "True", "KubeletReady") && taints(node).is_empty()).await;

@@ -1,4 +1,4 @@
-//! Output of a load for other programs, read by those programs or by their rules.
+//! Output of a load for other programs, read by those programs or according to their rules.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use crate::harness::Rolldrop;
 use crate::load::Server;
 
-/// Runs a Python program of ours with this argument in the environment that `scripts/test` makes,
-/// and reads the JSON that it prints.
+/// Runs a Python program with this argument, in the environment that `scripts/test` creates, and parses the JSON that
+/// the program prints.
 fn python(program: &str, dir: &Path) -> Value {
     let python = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin/python");
     let output = Command::new(python)
@@ -22,9 +22,8 @@ fn python(program: &str, dir: &Path) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
-/// The Python port of HdrHistogram reads the interval log, DuckDB the tables; the percentile table
-/// is taken as the plotter takes it: lines of numbers in four columns, of which the last has none
-/// at 100 %.
+/// The Python port of HdrHistogram reads the interval log, and DuckDB the tables. The percentile table is parsed like
+/// the plotter does: lines of numbers in four columns, with no number in the last column at 100 %.
 const HISTOGRAMS_AND_TABLES: &str = r##"
 import collections, json, re, duckdb
 from hdrh.histogram import HdrHistogram
@@ -61,7 +60,7 @@ fn python_tools_read_histograms_and_tables() {
     let outcomes = json!({"ok": 60, "eof_before_response": 60});
     assert_eq!((&read["tags"], &read["table"]), (&outcomes, &outcomes), "{finished}");
     assert_eq!(read["hgrm_n"], 60, "{read}");
-    // Three digits.
+    // Equal to three digits.
     let close = |a: &Value, b: &Value| {
         let (a, b) = (a.as_f64().expect("a number"), b.as_f64().expect("a number"));
         assert!((a - b).abs() <= 0.002 * b, "{a} is not {b}: {read} {finished}");

@@ -1,4 +1,4 @@
-//! `report.html` in a browser. `scripts/proofs/page` measures it there (`times`).
+//! `report.html` in a browser. `scripts/proofs/page` measures the page's response times (`times`).
 
 mod browser;
 mod reading;
@@ -13,7 +13,7 @@ use crate::harness::Rolldrop;
 use crate::synthetic::Synthetic;
 use browser::{Browser, Mouse};
 
-/// Returns the report of a recorded rollout, for which a sleep is suggested.
+/// Makes the report of a recorded rollout, which suggests a sleep.
 fn report(dir: &TempDir) -> PathBuf {
     let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/runs/plain-rollout/run");
     let out = dir.path().join("out");
@@ -45,7 +45,7 @@ fn first_screen_shows_remedy() {
     assert_eq!(browser.errors, Vec::<String>::new());
 }
 
-/// Script that returns the visible terminations, and those of them that are unfolded.
+/// Scripts that return the number of visible terminations, and how many of them are unfolded.
 const ROWS: &str =
     "[...document.querySelector('table.rows').tBodies].filter(body => body.checkVisibility()).length";
 const OPEN: &str = "[...document.querySelectorAll('tr.detail')].filter(row => row.checkVisibility()).length";
@@ -77,7 +77,7 @@ fn termination_table_sorts_filters_unfolds() {
     assert_eq!(browser.value("document.getElementById('shown').textContent"), "1 of 18");
     assert_eq!(browser.value(ROWS), 1);
 
-    // By the keyboard alone.
+    // With the keyboard alone.
     assert_eq!(browser.value(OPEN), 0);
     browser.value("[...document.querySelectorAll('.unfold')].find(b => b.checkVisibility()).focus()");
     for (key, code, open) in [("Enter", 13, 1), (" ", 32, 0), (" ", 32, 1)] {
@@ -108,7 +108,7 @@ fn charts_show_values_and_zoom() {
     let told: Vec<String> = serde_json::from_value(told).expect("texts");
     assert!(told.len() > 100 && told[0].contains(": ready, "), "{told:?}");
 
-    // The first bar is on a row of the picture, under the mouse.
+    // The mouse is moved to the first bar in a row of the picture.
     browser.value(&format!(
         "{{ const picture = {PICTURE}; picture.scrollIntoView(); const by = picture.querySelector('img').clientWidth / 1600; \
          const [x, y, w, h] = picture.dataset.readings.split(' ').map(v => v * by); \

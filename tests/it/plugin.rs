@@ -1,5 +1,5 @@
-//! `kubectl rolldrop`: the real kubectl finds the program as its plugin, asks it for completions, and
-//! passes its exit status on.
+//! `kubectl rolldrop`: the real kubectl finds the program as a plugin, asks it for completions, and passes on its exit
+//! status.
 
 use std::os::unix::fs::symlink;
 use std::process::{Command, Output};
@@ -10,7 +10,7 @@ use crate::harness::Rolldrop;
 use crate::kubectl::{KUBECTL, Kubectl, ROLLED_OUT, SharedCluster};
 use crate::web::Web;
 
-/// Returns a directory for the PATH, with both names that kubectl looks for.
+/// Returns a directory for the PATH, which contains both names that kubectl looks for.
 fn installed() -> TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     for name in ["kubectl-rolldrop", "kubectl_complete-rolldrop"] {
@@ -64,7 +64,7 @@ fn plugin_help_names_kubectl_rolldrop() {
         "{run}"
     );
 
-    // By its own name it says that.
+    // Called by its own name, the program shows that name.
     let own = Rolldrop::new(["run", "--help"]).finish().expect_code(0);
     assert!(
         own.stdout().contains("Usage: rolldrop run") && !own.stdout().contains("kubectl rolldrop"),
@@ -107,7 +107,7 @@ fn plugin_measures_cluster_of_kubeconfig() {
     let measured = kubectl(&installed, &[&args[..], &["--out", "run", "--quiet"]].concat());
     let said =
         format!("{}{}", String::from_utf8_lossy(&measured.stdout), String::from_utf8_lossy(&measured.stderr));
-    // Invalid on a starved machine.
+    // The run is invalid on a starved machine.
     assert!([Some(0), Some(3)].contains(&measured.status.code()), "{said}");
     assert!(said.contains("50 requests"), "{said}");
     let junit = std::fs::read_to_string(installed.path().join("run/junit.xml")).expect("junit.xml");

@@ -1,5 +1,5 @@
-//! The environment that pods find on both dataplanes: files, the API server, and an end to all processes that they have
-//! started.
+//! The environment of pods on both dataplanes: files, access to the API server, and termination of all processes that
+//! they started.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use crate::termination::lab::{LIMIT, Lab, Seen};
 
 pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// Runs a test on a cluster of its own.
+/// Runs a test on its own cluster.
 pub(crate) fn on(dataplane: &'static str, test: impl AsyncFnOnce(Lab)) {
     on_with(dataplane, json!({}), test);
 }
 
-/// Starts the same, with more in the cluster's configuration.
+/// Does the same as `on`, with additional cluster configuration.
 pub(crate) fn on_with(dataplane: &'static str, config: Value, test: impl AsyncFnOnce(Lab)) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async { test(Setup::on(dataplane).with(config).watched().await).await });
@@ -38,7 +38,7 @@ pub(crate) fn log_with(lab: &Lab, pod: &str, container: &str, text: &str) -> Str
     wait_for(text, LIMIT, || log_of(lab, pod, container).filter(|log| log.contains(text)))
 }
 
-/// Returns the log of a container of a pod.
+/// Returns the log of a pod's container.
 pub(crate) fn log_of(lab: &Lab, pod: &str, container: &str) -> Option<String> {
     let own = format!("default_{pod}_");
     let mut dirs = std::fs::read_dir(lab.dir().join("pods")).into_iter().flatten().flatten();
@@ -63,7 +63,7 @@ async fn until_deleted(lab: &Lab, pod: &str) {
     lab.until("default", "the end of the pod", deleted).await;
 }
 
-/// Returns the status that the API answers to a request for this path with this token.
+/// Returns the API's status for a request to this path with this token.
 async fn status_with_token(lab: &Lab, token: &str, path: &str) -> u16 {
     let mut file = Kubeconfig::read_from(lab.dir().join("kubeconfig")).expect("a kubeconfig");
     for user in &mut file.auth_infos {
@@ -95,7 +95,7 @@ fn volumes_appear_where_manifest_says() {
             mount("shared", "/common"),
             mount("me", "/me"),
         ];
-        // One may hide the directory from which the cluster was started.
+        // A volume may hide the directory from which the cluster was started.
         let started_in = std::env::current_dir().expect("a working directory");
         let above = started_in.ancestors().nth(1).filter(|above| above.parent().is_some());
         mounts.extend(above.map(|above| mount("cover", &above.to_string_lossy())));
@@ -269,14 +269,14 @@ fn api_server_answers_terminating_pod() {
             let log = log_with(&lab, "asker", "app", "SIGTERM");
             let (before, after) = log.split_once("SIGTERM").expect("a signal");
             let answers = |part: &str| part.matches("\"api_answered\"").count();
-            // Six while the hook slept and six after the signal, on an idle machine.
+            // On an idle machine, there are six responses while the hook sleeps and six after the signal.
             assert!(answers(before) >= 3 && answers(after) >= 3, "{dataplane}: {log}");
             assert!(!log.contains("api_failed") && !log.contains("api_refused"), "{dataplane}: {log}");
         });
     }
 }
 
-/// A process that did all it could to get away.
+/// The process did everything it could to escape.
 #[test]
 fn hidden_process_ends_with_pod() {
     for dataplane in ["userspace", "kernel"] {

@@ -1,11 +1,11 @@
-//! Probes that need a server of their own kind.
+//! Probes that need a special server.
 
 use serde_json::{Value, json};
 
 use crate::pods::{PODS, on, run};
 use crate::termination::lab::Seen;
 
-/// A minimal gRPC server: its service `shop` is serving once a file exists.
+/// A minimal gRPC server, whose service `shop` reports as serving once a file exists.
 const HEALTH_SERVER: &str = r"
 import os, socket, sys, threading
 
@@ -32,7 +32,7 @@ while True:
     threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
 ";
 
-/// Returns the messages of the events of a reason.
+/// Returns the messages of events with this reason.
 fn messages(seen: &[Seen], reason: &str) -> Vec<String> {
     let events = seen.iter().filter(|seen| seen.kind() == "Event" && seen.object["reason"] == *reason);
     events.map(|seen| seen.object["message"].as_str().unwrap_or_default().to_owned()).collect()
@@ -70,7 +70,7 @@ fn grpc_probes_follow_service_health() {
             };
             lab.until("default", "a ready pod", ready).await;
 
-            // No such service, for which a liveness probe restarts the container.
+            // The service is unknown, so the liveness probe restarts the container.
             let mut stranger = pod["spec"]["containers"][0].clone();
             stranger["livenessProbe"] = probe("bank", 1);
             stranger["volumeMounts"] = Value::Null;

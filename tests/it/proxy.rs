@@ -1,4 +1,4 @@
-//! The recording proxy as a process: its costs if one side does not read.
+//! The recording proxy as a process: its memory cost if one side does not read.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,10 +14,10 @@ use crate::harness::{LIMIT, Rolldrop, wait_for};
 
 /// Number of connections of which one side does not read.
 const SLOW: usize = 16;
-/// Most memory that they may cost the proxy, in MiB: a buffer each, and some for the allocator.
+/// Maximum memory that they may cost the proxy, in MiB: a buffer for each, and some for the allocator.
 const MOST_MIB: u64 = 8;
 
-/// A proxy before an app.
+/// A proxy in front of an app.
 struct Proxy {
     child: Child,
     _dir: TempDir,
@@ -69,13 +69,13 @@ impl Drop for Proxy {
     }
 }
 
-/// Bytes that both sides send before one of them sends without end.
+/// Bytes that both sides exchange before one of them sends endlessly.
 #[derive(Clone, Copy)]
 struct Conversation {
     mode: &'static str,
     ask: &'static [u8],
     answer: &'static [u8],
-    /// Returns the piece that is sent again and again.
+    /// Returns the piece that is sent repeatedly.
     piece: fn() -> Vec<u8>,
 }
 
@@ -106,7 +106,7 @@ const CONVERSATIONS: [Conversation; 4] = [
     Conversation { mode: "tcp", ask: b"ask", answer: b"answer", piece: plain },
 ];
 
-/// Sends without end; counts what goes.
+/// Sends endlessly, and counts the bytes sent.
 fn flood(mut stream: TcpStream, piece: &[u8], sent: &AtomicU64, is_over: &AtomicBool) {
     stream.set_write_timeout(Some(Duration::from_millis(100))).expect("a timeout");
     let mut at = 0;
@@ -126,7 +126,7 @@ fn flood(mut stream: TcpStream, piece: &[u8], sent: &AtomicU64, is_over: &Atomic
 fn say(stream: &mut TcpStream, what: &[u8], to: &mut TcpStream) {
     stream.write_all(what).expect("sent");
     to.set_read_timeout(Some(LIMIT)).expect("a timeout");
-    // The answer carries the pod header in addition.
+    // The response also carries the pod header.
     to.read_exact(&mut vec![0; what.len()]).expect("it arrives");
 }
 
@@ -149,7 +149,7 @@ fn slow_reader_blocks_sender_at_bounded_memory() {
                 let (sent, is_over) = (sent.clone(), is_over.clone());
                 floods.push(thread::spawn(move || flood(sender, &(conversation.piece)(), &sent, &is_over)));
             }
-            // Until the systems' own buffers are full on either side of the proxy.
+            // The senders stall once the system's own buffers on either side of the proxy are full.
             let mut last = 0;
             wait_for("senders that wait", LIMIT, || {
                 thread::sleep(Duration::from_millis(500));
@@ -189,7 +189,7 @@ fn proxy_raises_limit_and_queues_clients() {
         client.set_read_timeout(Some(LIMIT)).expect("a timeout");
         client.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("sent");
     }
-    // Each that has its answer makes room for another one.
+    // Each client that has its response makes room for another.
     for mut client in clients {
         let mut status = [0; 12];
         client.read_exact(&mut status).expect("an answer");

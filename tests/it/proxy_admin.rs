@@ -1,4 +1,4 @@
-//! The admin port of the recording proxy, as a process: its answers, its readers, and its address.
+//! The recording proxy's admin port, tested on a proxy process: responses, readers and address.
 
 use std::io::{BufRead, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use crate::harness::{LIMIT, Rolldrop, cpu_s, fed, own_host, wait_for};
 use crate::sample_server::Server;
 
-/// A proxy that runs.
+/// A running proxy.
 struct Proxy {
     child: Child,
-    /// Number of the proxy's own process: the child may be the program that started it.
+    /// Pid of the proxy itself: the child may be a program that started the proxy.
     pid: u32,
     data: SocketAddr,
     admin: SocketAddr,
@@ -23,7 +23,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy that answers everybody or, if there is a token, those who have it.
+    /// Starts a proxy that answers everybody or, if there is a token, only readers with the token.
     fn start(upstream: &str, admin: &str, token: &str) -> Self {
         let (command, token_file) = (Self::command(upstream, admin), "token.txt");
         Self::started(match token {
@@ -60,7 +60,8 @@ impl Proxy {
         get(self.admin, path, "")
     }
 
-    /// Runs the preStop hook of its container, under the command `before`; the error is its message.
+    /// Runs the preStop hook of the proxy's container, prefixed by the command `before`. The error is the hook's
+    /// message.
     fn pre_stop(&self, before: &[&str]) -> Result<(), String> {
         let admin = self.admin.to_string();
         let hook = [env!("CARGO_BIN_EXE_rolldrop"), "proxy-pre-stop", "--admin", &admin];
@@ -73,7 +74,7 @@ impl Proxy {
         }
     }
 
-    /// Returns the metrics as Prometheus' own client library reads them.
+    /// Returns the metrics as parsed by Prometheus' own client library.
     fn metrics(&self) -> Value {
         let (status, text) = self.admin("/metrics");
         assert_eq!(status, 200, "{text}");
@@ -83,7 +84,7 @@ impl Proxy {
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
-    /// Returns the number of requests with this outcome in a phase.
+    /// Returns the number of requests with this outcome in this phase.
     fn count(&self, outcome: &str, phase: &str) -> f64 {
         let labels = json!({"outcome": outcome, "phase": phase});
         let metrics = self.metrics();
@@ -98,13 +99,13 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         let pid = Pid::from_raw(i32::try_from(self.pid).expect("a pid"));
-        // It may have ended already.
+        // The proxy may have exited already.
         let _ = kill(pid, Signal::SIGTERM);
         let _ = self.child.wait();
     }
 }
 
-/// Script that returns each family's type, help, and samples with name, labels and value.
+/// Script that prints each metric family's type, help and samples with name, labels and value.
 const PARSE: &str = r"
 import json, sys
 from prometheus_client.parser import text_string_to_metric_families
@@ -118,23 +119,23 @@ print(json.dumps({
 }))
 ";
 
-/// Header by which the app logs a request.
+/// Header that makes the app log a request.
 const ID: &str = "rolldrop-id: t-1\r\n";
 
-/// Returns status and body of an address's answer.
+/// Sends a GET request; returns the status and body of the response.
 fn get(address: SocketAddr, path: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("a connection");
     stream.set_read_timeout(Some(LIMIT)).expect("a limit");
     write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n").expect("sent");
     let mut answer = String::new();
-    // One that is reset has no answer.
+    // A connection that is reset yields no response.
     let _ = stream.read_to_string(&mut answer);
     let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
     (status, body.to_owned())
 }
 
-/// Returns the first rows that the admin port hands over.
+/// Returns the first `count` rows from the admin port.
 fn rows(admin: SocketAddr, headers: &str, count: usize) -> Vec<Value> {
     let mut stream = TcpStream::connect(admin).expect("a connection");
     stream.set_read_timeout(Some(LIMIT)).expect("a limit");
@@ -200,7 +201,8 @@ fn metrics_count_requests_by_outcome_and_phase() {
     assert_eq!(current, [&json!({"phase": "listener_closed"})]);
 }
 
-/// The proxy looks all the time then whether the app still listens, and a slow look would hold up the relay.
+/// In this phase, the proxy checks continuously whether the app still listens, and a slow check would hold up the
+/// relay.
 #[test]
 fn listener_watch_costs_little_cpu() {
     let app = Server::start("exit", &[]);
@@ -222,7 +224,7 @@ fn pre_stop_mark_rejects_foreign_callers() {
         let now = samples.into_iter().find(|sample| sample[2] == 1.0).expect("a phase");
         now[1]["phase"].as_str().expect("a name").to_owned()
     };
-    // Anybody could ask for it once.
+    // In an earlier version, anybody could request this path.
     assert_eq!(proxy.admin("/prestop").0, 404);
     let error = proxy.pre_stop(&["setpriv", "--reuid=65534", "--clear-groups"]).expect_err("another user");
     assert!(error.contains("is not of this container and user"), "{error}");
@@ -230,7 +232,7 @@ fn pre_stop_mark_rejects_foreign_callers() {
     proxy.pre_stop(&[]).expect("a mark");
     assert_eq!(phase(&proxy), "pre_stop");
 
-    // Another container: from within its PID namespace, the proxy does not see who calls.
+    // The caller is in another container: from inside its own PID namespace, the proxy does not see who calls.
     let directory = tempfile::tempdir().expect("a directory");
     let log = directory.path().join("stderr.log");
     let script = "exec unshare --pid --fork --kill-child \"$0\" \"$@\"";
@@ -264,7 +266,7 @@ fn closed_admin_port_serves_only_health() {
     ] {
         assert_eq!(closed.admin(path).0, status, "{path}");
     }
-    // If the port is opened to everybody all the same, it does not reveal the clients' addresses.
+    // Even if the port is opened to everybody, it does not reveal the clients' addresses.
     for (token, header) in [("", ""), ("s3cret", "rolldrop-token: s3cret\r\n")] {
         let proxy = Proxy::start(&app.address, "127.0.0.1:0", token);
         get(proxy.data, "/", "");

@@ -1,4 +1,4 @@
-//! The ends of recording proxies in a run: on clocks of their own, in good order, and killed.
+//! Termination of recording proxies in a run: with skewed clocks, after a clean shutdown, and when killed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -18,12 +18,12 @@ use crate::termination::lab::now_ns;
 use crate::truth;
 
 const TOKEN: &str = "only-for-the-proxies";
-/// Largest difference between the clocks of two processes of one machine, even if a library is between one of them and
-/// its clock.
+/// Largest difference between the clocks of two processes on one machine, even if a library modifies one process's
+/// clock.
 const TOLERANCE_NS: i64 = 5_000_000;
 
-/// A workload of one pod behind the Service `web`: `env` adds to the proxy's environment, `app` to the app's arguments,
-/// `more` to its container.
+/// A workload of one pod behind the Service `web`. `env` adds to the proxy's environment, `app` to the app's arguments,
+/// and `more` to the app's container.
 struct Workload {
     name: &'static str,
     env: String,
@@ -103,16 +103,16 @@ spec:
     )
 }
 
-/// Returns the library that shows a process another time (libfaketime).
+/// Returns the path of libfaketime, a library that makes a process see a different time.
 fn faketime() -> String {
     let dirs = fs::read_dir("/usr/lib").expect("/usr/lib").flatten().map(|dir| dir.path());
     let mut libraries = dirs.map(|dir| dir.join("faketime/libfaketime.so.1")).filter(|path| path.exists());
     libraries.next().expect("libfaketime; scripts/test installs it").display().to_string()
 }
 
-/// Runs one deletion each of a pod whose proxy's clock is 3 s ahead, 3 s behind, and 0.4 ms/s too fast, nearly as fast
-/// as Linux lets a clock drift: a faster drift could hide behind long exchanges with the clock. The admin ports ask for
-/// a token; the last pod's app uses up its grace period.
+/// Deletes one pod each whose proxy's clock is 3 s ahead, 3 s behind, and 0.4 ms/s too fast. The last is nearly the
+/// fastest drift that Linux allows: a faster drift could hide behind slow exchanges of clock readings. The admin ports
+/// require a token; the last pod's app uses up its grace period.
 fn skewed() -> MeasuredRun {
     let secret = "\n                    - {name: ROLLDROP_ADMIN_TOKEN, valueFrom: {secretKeyRef: {name: admin, key: token}}}";
     let preload = format!("\n                    - {{name: LD_PRELOAD, value: {}}}", faketime());
@@ -142,7 +142,7 @@ fn skewed() -> MeasuredRun {
     runs::measure(&text, Dataplane::Kernel, &["--admin-token-file", &token.display().to_string()])
 }
 
-/// Returns the phases of each source, as stamped.
+/// Returns the stamps of each source's phases.
 fn phases(run: &MeasuredRun) -> BTreeMap<String, BTreeMap<ProxyPhase, Stamp>> {
     let mut phases: BTreeMap<String, BTreeMap<_, _>> = BTreeMap::new();
     for event in &run.records.events {
@@ -154,7 +154,7 @@ fn phases(run: &MeasuredRun) -> BTreeMap<String, BTreeMap<ProxyPhase, Stamp>> {
     phases
 }
 
-/// Returns the time at which the app of a pod got SIGTERM, by its own log.
+/// Returns the time at which a pod's app got SIGTERM, according to the app's own log.
 fn app_sigterm(run: &MeasuredRun, pod: &str) -> Stamp {
     let pods = fs::read_dir(run.path.join("cluster/pods")).expect("pod logs").flatten().map(|dir| dir.path());
     let own = format!("default_{pod}_");
@@ -199,7 +199,7 @@ fn offsets_are_right(run: &MeasuredRun) {
         let samples = run.records.events.iter().filter_map(|event| match &event.kind {
             EventKind::ClockSample { of, offset_ns, uncertainty_ns } if *of == source.name => {
                 let at = event.at.shifted_ns(*uncertainty_ns).shifted_ns(*offset_ns);
-                // It was read at any time of the exchange, and is too fast by 0.04 %.
+                // The clock was read at some time during the exchange, and is 0.04 % too fast.
                 Some((at, *offset_ns, *uncertainty_ns + *uncertainty_ns / 100))
             }
             _ => None,
@@ -266,7 +266,7 @@ fn every_phase_is_there_and_none_before_its_cause(run: &MeasuredRun) {
         for phase in [ListenerClosed, Sigterm, Drained, Exit] {
             assert!(latest(phase) >= signalled, "{pod}: {phase:?} before its app's SIGTERM");
         }
-        // Less than the skew.
+        // The limit is less than the skew.
         let early = clocks.place(pod, of_pod[&PreStop]).ns_since(sent);
         assert!(early < 2_900_000_000, "{pod}: its hook {early} ns after its deletion");
     }
@@ -318,7 +318,7 @@ struct Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // It has ended, unless the test has failed.
+        // The run has exited, unless the test failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -327,7 +327,7 @@ impl Drop for Run {
 impl Run {
     fn events(&self) -> Vec<serde_json::Value> {
         let path = self.dir.path().join("run/events.jsonl");
-        // Its last line may be in the making.
+        // The last line may be incomplete.
         let text = fs::read_to_string(path).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
@@ -338,8 +338,7 @@ impl Run {
         (ran.code() == Some(0)).then(|| ran.stdout())
     }
 
-    /// Changes a pod that is being deleted, again and again, until it is gone. Returns the versions, and the time of
-    /// each.
+    /// Changes a terminating pod repeatedly until it is gone. Returns the resource versions, and the time of each.
     fn changes_until_gone(&self, pod: &str) -> Vec<(String, Stamp)> {
         let change = |n: usize| {
             let show = "-o jsonpath={.metadata.resourceVersion}";
@@ -349,13 +348,13 @@ impl Run {
         (0..).map_while(change).collect()
     }
 
-    /// Returns the pod of a workload.
+    /// Returns the name of a workload's pod.
     fn pod(&self, workload: &str) -> String {
         self.kubectl(&format!("get pods -l is={workload} -o jsonpath={{.items[0].metadata.name}}"))
             .expect("a pod")
     }
 
-    /// Returns the proxy beside a pod, as a process.
+    /// Returns the process of a pod's proxy.
     fn proxy(&self, pod: &str) -> Process {
         let processes = process_tree(self.child.id());
         let own =
@@ -363,7 +362,7 @@ impl Run {
         processes.into_iter().find(own).unwrap_or_else(|| panic!("no proxy of {pod}"))
     }
 
-    /// Waits until the run has recorded of a pod's proxy what `is_so` asks for.
+    /// Waits until the run has recorded an event that meets the condition `is_so`.
     fn until_recorded(&self, what: &str, is_so: impl Fn(&serde_json::Value) -> bool) {
         wait_for(what, LIMIT, || self.events().iter().any(&is_so).then_some(()));
     }
@@ -419,7 +418,7 @@ fn killed_proxy_loss_is_counted() {
     let sources: BTreeMap<&str, Rows> =
         records.info.sources.iter().filter_map(|source| Some((&*source.name, source.rows?))).collect();
     let is_whole = |source: &str| sources[source].recorded == Some(sources[source].received);
-    // The container that ended in good order, and those that were started after it and after the crash.
+    // These are the container that shut down cleanly, and those started after it and after the crash.
     for source in [clean.clone(), format!("{clean}~1"), format!("{crash}~1")] {
         assert!(is_whole(&source), "{source}: {sources:?}\n{said}");
     }
@@ -430,7 +429,7 @@ fn killed_proxy_loss_is_counted() {
     for pod in [&crash, &killed] {
         let Rows { recorded, known, in_flight, received } = sources[&**pod];
         assert!(recorded.is_none() && known >= received && received > 0, "{pod}: {sources:?}");
-        // A request takes 0.3 s, and 40 a second come to a pod that is not ending.
+        // A request takes 0.3 s, and a pod that is not terminating gets 40 requests per second.
         assert!(*pod == killed || in_flight > 0, "{pod}: {sources:?}");
         let missing = known - received;
         let wanted = format!(
@@ -438,7 +437,7 @@ fn killed_proxy_loss_is_counted() {
              and {in_flight} requests were under way when it was last heard of"
         );
         assert!(findings.contains(&wanted.as_str()), "{wanted}: {findings:?}");
-        // The clients know of requests that were answered and have no row of the proxy.
+        // The clients know of answered requests that have no proxy row.
         let served: HashSet<_> = records.served.iter().filter_map(|row| row.request.clone()).collect();
         let id = |row: &rolldrop_record::RequestRow| records.info.request_id(row);
         let answered = records.requests.iter().filter(|row| row.pod.as_deref() == Some(pod));
@@ -447,14 +446,14 @@ fn killed_proxy_loss_is_counted() {
         let wanted = format!("{unrecorded} requests that pod {pod} answered have no row of its proxy");
         assert_eq!(findings.contains(&wanted.as_str()), unrecorded > 0, "{wanted}: {findings:?}");
     }
-    // A pod that is deleted by force may take its proxy along or not; either way it is accounted for.
+    // A forced deletion may or may not kill the pod's proxy with it; either way, the rows are accounted for.
     let Rows { recorded, known, received, .. } = sources[&*forced];
     assert!(received > 0 && (recorded == Some(received) || known >= received), "{sources:?}");
     let says_so = findings.iter().any(|what| what.starts_with(&format!("the proxy {forced} ")));
     assert_eq!(says_so, !is_whole(&forced), "{sources:?} {findings:?}");
 
-    // The API server answers a pod through the whole of its end: its proxy saw every change that was
-    // there when the proxy was told to leave.
+    // The API server serves a pod throughout its termination: the proxy saw every change made before the proxy was told
+    // to exit.
     let of_watched = || records.events.iter().filter(|event| event.source == watched);
     let seen: HashSet<&str> = of_watched()
         .filter_map(|event| match &event.kind {
@@ -472,12 +471,12 @@ fn killed_proxy_loss_is_counted() {
     let missed: Vec<_> = before().filter(|(version, _)| !seen.contains(version.as_str())).collect();
     assert!(missed.is_empty(), "{missed:?}");
 
-    // Nothing is counted twice, neither rows nor requests.
+    // Neither rows nor requests are counted twice.
     let mut by_source: BTreeMap<&str, u64> = BTreeMap::new();
     records.served.iter().for_each(|row| *by_source.entry(&row.source).or_default() += 1);
     for (source, rows) in &sources {
         let counted = by_source.get(source).copied().unwrap_or(0);
-        // Rows that came when the run was over are not counted.
+        // Rows that arrived after the run was over are not counted.
         assert!(counted >= rows.received, "{source}: {counted} {rows:?}");
     }
     let mut ids = HashSet::new();

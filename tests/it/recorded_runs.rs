@@ -1,4 +1,4 @@
-//! Compares every statement about the five recorded runs with their truth (`tests/reference/runs`).
+//! Compares every statement about the five recorded runs with the ground truth (`tests/reference/runs`).
 //!
 //! `cargo test --test it recorded_runs -- --nocapture` prints the table of required and actual values.
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 use statements::{Group, Lost, Statements, Termination};
 use truth::{Truth, Uid};
 
-/// Noise between the clocks of the record and of the run.
+/// Noise between the clocks of the ground truth and of the run.
 const NOISE_NS: i64 = 3_000_000;
 
 const RUNS: [&str; 5] = ["plain-one", "plain-rollout", "plain-all", "ingress", "both"];
@@ -28,7 +28,7 @@ struct Row {
     holds: bool,
 }
 
-/// The rows of one run.
+/// Rows for one run.
 struct Table {
     run: &'static str,
     rows: Vec<Row>,
@@ -39,7 +39,7 @@ impl Table {
         self.rows.push(Row { run: self.run, statement, required, seen, holds });
     }
 
-    /// Adds a row of `n` cases out of `of`, which must be at least this share.
+    /// Adds a row for `n` cases out of `of`, which must be at least the required share.
     fn share(
         &mut self,
         statement: &'static str,
@@ -51,7 +51,7 @@ impl Table {
         self.row(statement, required, format!("{n} of {of}"), holds);
     }
 
-    /// Adds a row of values whose median must be at most `most`.
+    /// Adds a row for values whose median must be at most `most`.
     fn median(&mut self, statement: &'static str, required: &'static str, values: Vec<f64>, most: f64) {
         let Some((median, largest)) = median_and_largest(values) else {
             return self.row(statement, required, "none".to_owned(), false);
@@ -70,7 +70,7 @@ fn dir(run: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests/reference/runs", run].iter().collect()
 }
 
-/// One recorded run: the statements about it, and the truth.
+/// A recorded run: rolldrop's statements and the ground truth.
 struct Recorded {
     said: Statements,
     truth: Truth,
@@ -82,7 +82,7 @@ impl Recorded {
         Self { said: Statements::of(&dir.join("run")), truth: Truth::read(&dir) }
     }
 
-    /// Returns the number of the target that balances in this way.
+    /// Returns the index of the target with this way of balancing.
     fn target(&self, balances: Balances) -> usize {
         self.said.balances.iter().position(|(_, b)| *b == balances).expect("such a target")
     }
@@ -92,7 +92,7 @@ impl Recorded {
         self.said.lost.iter().filter(move |lost| *lost.request.row.target == **name)
     }
 
-    /// Adds the rows that hold for a Service whose pods no answer names.
+    /// Adds the rows for a Service whose responses do not name pods.
     fn service(&self, table: &mut Table) {
         let target = self.target(Balances::Connections);
         self.windows(table, target);
@@ -123,14 +123,15 @@ impl Recorded {
         let sizes = sizes
             .map(|(lost, _)| lost.candidates.len() as f64 / dead_and_routed(lost.request.begun()) as f64);
         table.median("candidates, by dead pods in the rules", "median at most 2", sizes.collect(), 2.0);
-        // A pod's losses are those towards all consumers, and what a gateway dialled is not known of each.
+        // A pod's losses include those towards all consumers, and the pods that a gateway dialled are not known for
+        // every request.
         if self.said.balances.len() == 1 {
             self.shares(table, target, &known);
             self.groups(table, target, &known);
         }
     }
 
-    /// Adds the rows of the windows towards the Service.
+    /// Adds the rows for windows towards the Service.
     fn windows(&self, table: &mut Table, target: usize) {
         let ends = &self.said.terminations;
         let last_routed = self.truth.last_routed();
@@ -162,7 +163,7 @@ impl Recorded {
         );
     }
 
-    /// Adds the rows of the requests that each pod is stated to have lost.
+    /// Adds the rows for the number of requests attributed to each pod.
     fn shares(&self, table: &mut Table, target: usize, known: &[(&Lost, &Uid)]) {
         let mut of_pod: BTreeMap<&Uid, u64> = BTreeMap::new();
         for (_, pod) in known {
@@ -191,7 +192,7 @@ impl Recorded {
         );
     }
 
-    /// Adds the rows of a gateway's requests.
+    /// Adds the rows for a gateway's requests.
     fn gateway(&self, table: &mut Table) {
         let target = self.target(Balances::Requests);
         let lost: Vec<&Lost> = self.lost(target).collect();
@@ -242,7 +243,7 @@ impl Recorded {
         self.said.terminations.iter().filter(|end| group.pods.contains(&end.uid))
     }
 
-    /// Adds the rows of the requests that groups of pods are stated to have lost together.
+    /// Adds the rows for requests attributed to groups of pods.
     fn groups(&self, table: &mut Table, target: usize, known: &[(&Lost, &Uid)]) {
         let groups = &self.said.groups;
         let is_exact = |group: &&Group| {
@@ -322,8 +323,8 @@ fn recorded_statements_agree_with_truth() {
     assert!(untrue.is_empty(), "{untrue:?}");
 }
 
-/// Collects the differences of `now` from `before`, which has none of the result's sentences; figures may differ by
-/// rounding.
+/// Collects the differences between `before` and `now`. `before` contains none of the result's sentences, and figures
+/// may differ by rounding.
 fn differences(place: &str, before: &Value, now: &Value, found: &mut Vec<String>) {
     let is_close = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs().max(b.abs());
     match (before, now) {

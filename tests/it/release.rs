@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const URL: &str = "https://git.example.org/somebody/rolldrop";
-/// Each target, with krew's names for it.
+/// Targets, each with krew's names for the platform.
 const TARGETS: [(&str, &str, &str); 3] = [
     ("x86_64-unknown-linux-musl", "linux", "amd64"),
     ("aarch64-unknown-linux-musl", "linux", "arm64"),
@@ -32,12 +32,12 @@ fn expect_success(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Returns the output of a program that works on the release's files.
+/// Returns the output of a program that reads the release's files.
 fn shown(out: &TempDir, program: &str, args: &[&str]) -> String {
     expect_success(&Command::new(program).args(args).current_dir(out.path()).output().expect("it starts"))
 }
 
-/// Returns a value of `package.metadata.binstall`, with its variables replaced.
+/// Returns a value from `package.metadata.binstall`, with its variables replaced.
 fn binstall(key: &str, target: &str) -> String {
     let manifest =
         fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).expect("a manifest");

@@ -1,5 +1,5 @@
-//! The memory of a report: answered requests are added up, and lost ones are held. `scripts/proofs/report` is the long
-//! form (docs/performance.md).
+//! Memory use of a report: answered requests are only aggregated, while lost ones are kept in memory.
+//! `scripts/proofs/report` is the long form (docs/performance.md).
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use crate::harness::Rolldrop;
 use crate::hostile::memory_kib_if_alive;
 use crate::synthetic::{PER_SECOND, Synthetic};
 
-/// Number of requests of which one is lost.
+/// Number of requests per lost request.
 const ONE_LOST_OF: u64 = 1000;
-/// Most memory for 100,000 more requests; held in memory they would take 70,000 KiB.
+/// Maximum memory growth for 100,000 more requests; kept in memory, they would take 70,000 KiB.
 const MOST_GROWTH_KIB: u64 = 24 * 1024;
-/// Most memory for 100,000 more lost requests.
+/// Maximum memory growth for 100,000 more lost requests.
 const MOST_GROWTH_OF_LOST_KIB: u64 = 80_000;
 
 #[test]
@@ -33,14 +33,14 @@ fn lost_request_costs_under_one_kilobyte() {
     grows_by_less_than(MOST_GROWTH_OF_LOST_KIB, 1);
 }
 
-/// Checks the memory of the reports of 20,000 and of 120,000 requests.
+/// Compares the memory use of reports on 20,000 and on 120,000 requests.
 fn grows_by_less_than(most_kib: u64, one_lost_of: u64) {
     let [few, many] = [2, 12].map(|seconds| peak_kib(seconds, one_lost_of));
     println!("{few} KiB for 20,000 requests, {many} KiB for 120,000; one lost of {one_lost_of}");
     assert!(many < few + most_kib, "{few} KiB for 20,000 requests, {many} KiB for 120,000");
 }
 
-/// Returns the most memory that the report of a run of this many seconds takes, in KiB.
+/// Returns the peak memory of a report on a run of this many seconds, in KiB.
 fn peak_kib(seconds: u64, one_lost_of: u64) -> u64 {
     let dir = tempfile::tempdir().expect("a directory");
     let run = dir.path().join("run");
@@ -53,7 +53,7 @@ fn peak_kib(seconds: u64, one_lost_of: u64) -> u64 {
     peak_kib
 }
 
-/// Makes the report, and returns the most memory in use, in KiB.
+/// Makes the report, and returns the peak memory in KiB.
 fn report(run: &Path) -> u64 {
     let (mut child, _dir) = Rolldrop::new(["report".as_ref(), run.as_os_str()]).start();
     let mut peak_kib = 0;

@@ -1,5 +1,5 @@
-//! A rollout of an app that is not prepared for it, compared with the Service proxy's own log: the small form of
-//! `scripts/proofs/rollouts`.
+//! A rollout of an app that does not shut down gracefully, compared with the Service proxy's own log. This is the short
+//! form of `scripts/proofs/rollouts`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -13,13 +13,13 @@ use crate::truth::{ALPHA, CLOCK_TOLERANCE_S, routes, zero_s};
 use crate::web::Web;
 
 const RATE: f64 = 200.0;
-/// Largest number of endpoints, with those of the surge.
+/// Maximum number of endpoints, including the surge.
 const MOST_ENDPOINTS: f64 = 6.0;
-/// Largest share of wrong bounds that are stated at 95 %.
+/// Maximum share of wrong bounds among those stated at 95 %.
 const STATED_ALPHA: f64 = 0.05;
 
-/// Returns a scenario without a sidecar, whose app does not name its pod. The userspace Service proxy logs the
-/// destination of each connection.
+/// Returns a scenario without a sidecar, whose app does not name its pod. The userspace Service proxy logs each
+/// connection's destination.
 fn scenario() -> String {
     let web = Web::new(4).args(&["--on-sigterm", "exit"]);
     let surge = json!({"rollingUpdate": {"maxSurge": "50%", "maxUnavailable": "25%"}});
@@ -90,7 +90,8 @@ fn rollout_result_matches_service_proxy_log() {
     }
 }
 
-/// A real cluster's Service proxies do the same: then the answers of other pods say nothing of when a pod was left.
+/// Service proxies in real clusters do the same. Then responses from other pods do not show when a pod was no longer
+/// routed to.
 #[test]
 fn session_affinity_leaves_window_unbounded() {
     let web = Web::new(3).args(&["--on-sigterm", "exit"]).service(json!({"sessionAffinity": "ClientIP"}));
@@ -115,12 +116,12 @@ fn session_affinity_leaves_window_unbounded() {
         let is_said = run.result.findings.iter().any(|finding| finding.why.contains(affinity));
         assert!(is_said, "{}", run.finished);
         if dataplane == Dataplane::Userspace {
-            // The load is one client.
+            // All requests come from a single client.
             let log = json_lines(&run.path.join("cluster/service-proxy.jsonl"));
             let web =
                 log.iter().filter(|line| line["kind"] == "connection" && line["service"] == "default/web");
             let pods: Vec<&str> = web.filter_map(|line| line["pod"].as_str()).collect();
-            // One that was routed as its pod went may be logged behind the first to the next pod.
+            // A connection routed just as its pod was removed may be logged after the first connection to the next pod.
             let mut seen = Vec::new();
             let mut late = 0;
             for pod in pods {

@@ -1,4 +1,4 @@
-//! One run of each built-in scenario on each dataplane, shared by the tests that look at it.
+//! One run of each built-in scenario on each dataplane, shared by the tests that examine it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -14,12 +14,12 @@ use serde_json::Value;
 use crate::harness::{Finished, Rolldrop, again_while_invalid};
 use crate::machine::{MEASUREMENTS, measurement};
 
-/// The way in which the embedded cluster carries Services.
+/// Implementation of Services in the embedded cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dataplane {
-    /// The kernel's own: namespaces and nftables.
+    /// Kernel: network namespaces and nftables.
     Kernel,
-    /// Loopback addresses and TCP proxies.
+    /// Userspace: loopback addresses and TCP proxies.
     Userspace,
 }
 
@@ -32,7 +32,7 @@ impl From<Dataplane> for &'static str {
     }
 }
 
-/// Returns the run.json of a whole run that was never measured: fresh connections to one Service.
+/// Returns the run.json of a complete simulated run with fresh connections to one Service.
 pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, Stamp)) -> RunInfo {
     let made_up = rolldrop_simulation::info(rate, duration_s, (started, ended));
     RunInfo { tool: Tool::this(), name: "synthetic".into(), ..made_up }
@@ -40,7 +40,7 @@ pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, St
 
 /// A finished run.
 pub(crate) struct MeasuredRun {
-    /// Dataplane that carried its Services.
+    /// Dataplane of the embedded cluster.
     pub(crate) dataplane: Dataplane,
     /// Output of the command.
     pub(crate) finished: Finished,
@@ -48,12 +48,12 @@ pub(crate) struct MeasuredRun {
     pub(crate) path: PathBuf,
     /// All records of the run directory.
     pub(crate) records: Records,
-    /// Its result.json.
+    /// Contents of result.json.
     pub(crate) result: RunResult,
 }
 
 impl MeasuredRun {
-    /// Fails unless the run is valid, which is a figure: a machine that others use makes it invalid.
+    /// Fails unless the run is valid. Validity is a figure, because a busy machine makes a run invalid.
     #[track_caller]
     pub(crate) fn expect_valid(&self) {
         self.finished.figure(!self.finished.is_invalid());
@@ -61,7 +61,7 @@ impl MeasuredRun {
     }
 }
 
-/// Returns the calls that were meant to end pods, or to change them.
+/// Returns the calls intended to terminate or change pods.
 pub(crate) fn actions(records: &Records) -> Vec<&Action> {
     let of = records.events.iter().filter_map(|event| match &event.kind {
         EventKind::Action(action) => Some(action),
@@ -70,10 +70,10 @@ pub(crate) fn actions(records: &Records) -> Vec<&Action> {
     of.collect()
 }
 
-/// Runs that measure take turns: five at once, which wait most of the time, and no more.
+/// Measured runs take turns, at most five at once, since they mostly wait.
 static TURNS: (Mutex<usize>, Condvar) = (Mutex::new(5), Condvar::new());
 
-/// A run that tests share, and the runs that repeat it for a test of a wrong figure.
+/// A run shared by tests, and its repetitions for tests whose figures were wrong.
 type Shared<T> = [OnceLock<T>; MEASUREMENTS];
 
 const fn shared<T>() -> Shared<T> {
@@ -119,18 +119,18 @@ pub(crate) fn idle_close() -> &'static MeasuredRun {
     RUN[measurement()].get_or_init(|| measure("idle-close", Dataplane::Kernel, &[]))
 }
 
-/// Returns every built-in scenario's runs.
+/// Returns the shared runs of all scenarios.
 pub(crate) fn all() -> impl Iterator<Item = &'static MeasuredRun> {
     with_sidecar().chain([no_sidecar()])
 }
 
-/// Returns the runs in which a proxy in the pod recorded, too.
+/// Returns the runs in which a sidecar recorded as well.
 pub(crate) fn with_sidecar() -> impl Iterator<Item = &'static MeasuredRun> {
     let on_both = [naive_exit(), prestop_sleep(), drain_in_app()].into_iter().flatten();
     on_both.chain([killed_in_flight(), idle_close()])
 }
 
-/// Turn to use the machine; over when dropped.
+/// A turn to use the machine, which is over when dropped.
 pub(crate) struct Turn(());
 
 impl Drop for Turn {
@@ -141,7 +141,7 @@ impl Drop for Turn {
     }
 }
 
-/// Waits for a turn, which lasts as long as the answer lives.
+/// Waits for a turn, which lasts until the returned value is dropped.
 pub(crate) fn turn() -> Turn {
     let (free, freed) = &TURNS;
     let free = free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -149,23 +149,23 @@ pub(crate) fn turn() -> Turn {
     Turn(())
 }
 
-/// Held by tests that use much of the machine for long, and by tests that measure seconds meanwhile.
+/// Lock held by tests that use much of the machine for long, and by tests that measure seconds.
 pub(crate) static APART: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// Returns the result.json of a run directory.
+/// Returns the result.json in a run directory.
 pub(crate) fn result(run: &Path) -> RunResult {
     let json = fs::read(run.join("result.json")).expect("result.json");
     serde_json::from_slice(&json).expect("result.json reads")
 }
 
-/// Runs a scenario, by its name or as the text of a file, with further arguments.
+/// Runs a scenario, given by name or as a file's text, with additional arguments.
 pub(crate) fn measure(scenario: &str, dataplane: Dataplane, more: &[&str]) -> MeasuredRun {
     let _turn = turn();
     let run = Rolldrop::run(scenario).args(["--quiet"]).on(dataplane).args(more);
-    // Where pods come too slowly, an action finds no time before the load ends.
+    // If pods start too slowly, there is no time for an action before the load ends.
     let is_cut_short = |run: &Finished| run.is_invalid() || run.stdout().contains("was not done");
     let finished = again_while_invalid(|| run.finish(), is_cut_short);
-    // A busy machine makes a run invalid, and its accounting, order and classes no less true.
+    // A busy machine makes a run invalid, but its accounting, order and classes still hold.
     assert!(finished.code() == Some(0) || finished.is_invalid(), "{finished}");
     let path = finished.dir().join("run");
     let records = RunDir::open(&path).and_then(|run| run.read()).expect("the run directory reads");
@@ -173,8 +173,8 @@ pub(crate) fn measure(scenario: &str, dataplane: Dataplane, more: &[&str]) -> Me
     MeasuredRun { dataplane, finished, path, records, result }
 }
 
-/// Returns the times at which the Service proxy's table without a pod took effect, in Unix seconds: just before and
-/// just after the swap, for each pod that the Service `web` was once routed to and no longer is.
+/// Returns when the Service proxy's table without a pod took effect, in Unix seconds: just before and just after the
+/// swap. Contains each pod that the Service `web` once routed to and no longer does.
 pub(crate) fn stopped_routing(run: &MeasuredRun) -> BTreeMap<String, (f64, f64)> {
     let mut routed = HashSet::new();
     let mut stopped = BTreeMap::new();
@@ -192,12 +192,12 @@ pub(crate) fn stopped_routing(run: &MeasuredRun) -> BTreeMap<String, (f64, f64)>
     stopped
 }
 
-/// Returns a stamp of a log, in Unix seconds.
+/// Converts a log's timestamp to Unix seconds.
 pub(crate) fn seconds(stamp: &Value) -> f64 {
     stamp.as_i64().expect("nanoseconds") as f64 / 1e9
 }
 
-/// Checks that each request that a proxy answered has a row of that proxy, and that there are some.
+/// Checks that there are requests answered through a proxy, and that each has a row from that proxy.
 #[track_caller]
 pub(crate) fn every_answer_has_its_row(run: &Path) {
     let records = RunDir::open(run).and_then(|run| run.read()).expect("the run reads");
@@ -206,7 +206,7 @@ pub(crate) fn every_answer_has_its_row(run: &Path) {
     assert!(records.served.len() >= answered, "{} rows, {answered} answers", records.served.len());
 }
 
-/// Checks that no file of a directory contains a secret.
+/// Checks that no file in a directory contains a secret.
 pub(crate) fn no_file_holds(dir: &Path, secret: &str) {
     for entry in fs::read_dir(dir).expect("a directory").flatten() {
         let path = entry.path();
@@ -220,10 +220,10 @@ pub(crate) fn no_file_holds(dir: &Path, secret: &str) {
     }
 }
 
-/// Returns the values of a file of JSON lines.
+/// Returns the values in a JSON Lines file.
 pub(crate) fn json_lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    // Of a log that is being written the last line may not be whole yet.
+    // The last line of a log that is still being written may be incomplete.
     text.split_inclusive('\n')
         .filter(|line| line.starts_with('{') && line.ends_with('\n'))
         .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{}: {e}: {line}", path.display())))

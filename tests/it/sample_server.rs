@@ -1,4 +1,4 @@
-//! `rolldrop workload` as a process of its own, with its log.
+//! `rolldrop workload` as a separate process, with its log.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -19,7 +19,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server with this habit on SIGTERM.
+    /// Starts a server with this reaction to SIGTERM.
     pub(crate) fn start(habit: &str, further: &[&str]) -> Self {
         let args = ["workload", "--listen", "127.0.0.1:0", "--on-sigterm", habit, "--log", "log.jsonl"];
         let (child, dir) = Rolldrop::new(args).args(further).start();
@@ -31,7 +31,7 @@ impl Server {
         Self { child, dir, address }
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the server.
     pub(crate) fn signal(&self, signal: Signal) {
         harness::signal(&self.child, signal);
     }
@@ -49,7 +49,7 @@ impl Server {
         });
     }
 
-    /// Sends a request and leaves the answer to be read.
+    /// Sends a request, and returns the stream with the response unread.
     pub(crate) fn ask(&self, path: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).expect("a connection");
         write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nrolldrop-id: t-1\r\nconnection: close\r\n\r\n")
@@ -62,17 +62,17 @@ impl Server {
         json_lines(&self.dir.path().join("log.jsonl"))
     }
 
-    /// Returns true if the server's log has such an event or signal.
+    /// Returns true if the server's log contains this event or signal.
     pub(crate) fn said(&self, what: &str) -> bool {
         self.log().iter().any(|line| line["event"] == what || line["name"] == what)
     }
 
-    /// Waits until it has.
+    /// Waits until the server's log contains this event or signal.
     pub(crate) fn wait_for_line(&self, what: &str) {
         wait_for(what, LIMIT, || self.said(what).then_some(()));
     }
 
-    /// Waits for its end.
+    /// Waits until the server exits.
     pub(crate) fn end(&mut self) -> ExitStatus {
         self.child.wait().expect("its end")
     }
@@ -80,7 +80,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The server may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,5 +1,5 @@
-//! Apps that end as real apps end, most on servers that are not ours: the report of each states the lost requests,
-//! their cause, and the remedy for this workload, and none of its sentences contradicts its figures. Each is a row of
+//! Apps that shut down like real apps, most of them on third-party servers. Each report states the lost requests, their
+//! cause, and a remedy for this workload, and no sentence in it contradicts the figures. Each app is a row in
 //! `docs/findings.md`.
 //!
 //! The apps are in `servers`; `scripts/venv` installs the programs they need.
@@ -16,15 +16,15 @@ use crate::web::Web;
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/servers");
 const NODE_MODULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/node_modules");
 
-/// Connection settings: half of the requests on kept connections.
+/// Connection settings: half of the requests use kept-alive connections.
 const MIXED: &str = ", connections: {mode: mixed, share: 0.5}, podHeader: x-pod";
 const KEPT: &str = ", connections: {mode: keepalive}, podHeader: x-pod";
 
-/// Command of a Python server with 8 threads.
+/// Command for a Python server with 8 threads.
 const GUNICORN: [&str; 5] =
     ["gunicorn", "--bind=0.0.0.0:8080", "--threads=8", "--no-control-socket", "wsgi:app"];
 
-/// Returns three pods of an app in `servers`, run by this command.
+/// Returns three pods with an app from `servers`, run by this command.
 fn served_by(command: &[&str]) -> Web {
     let [program, args @ ..] = command else { panic!("a program") };
     let fields = json!({
@@ -51,12 +51,12 @@ fn grace(seconds: u32) -> Value {
     json!({"terminationGracePeriodSeconds": seconds})
 }
 
-/// Returns the sample server, which ends as soon as it gets SIGTERM.
+/// Returns the sample server, which exits as soon as it gets SIGTERM.
 fn exits() -> Web {
     Web::new(3).args(&["--on-sigterm=exit"])
 }
 
-/// Restarts the app under load, once.
+/// Runs a scenario that restarts the app once under load.
 fn restarted(web: &Web, load: &str) -> MeasuredRun {
     let scenario = web.scenario(
         "servers",
@@ -112,7 +112,7 @@ fn has_no_negative_time(run: &MeasuredRun) {
     assert!(!said.split([' ', '(']).any(is_negative), "{said}\n{}", run.finished);
 }
 
-/// Returns the number of requests that were answered with this status.
+/// Returns the number of responses with this status.
 fn answered(run: &MeasuredRun, status: u16) -> u64 {
     run.records.requests.iter().filter(|row| row.status == Some(status)).count() as u64
 }
@@ -126,7 +126,7 @@ fn gate(run: &MeasuredRun) -> Finished {
     Rolldrop::new(["gate".as_ref(), run.path.as_os_str()]).finish()
 }
 
-/// Checks that no form of the report suggests or recommends a sleep.
+/// Checks that no format of the report suggests a sleep.
 #[track_caller]
 fn suggests_no_sleep(run: &MeasuredRun) {
     let text = run.finished.stdout();
@@ -172,7 +172,7 @@ fn closing_fastify_refuses_requests() {
         let run = restarted(&fastify, MIXED);
         let refused = answered(&run, 503);
         assert!(refused > 0, "{}", run.finished);
-        // Nothing names the pod of a new connection, so some of those stay without a cause.
+        // Nothing names the pod of a new connection, so some lost requests stay without a cause.
         assert!(2 * lost(&run, Cause::RefusedWhileEnding) > refused, "{}", run.finished);
         assert_eq!(lost(&run, Cause::GatewayError), 0, "{}", run.finished);
         says(&run, &["refused_while_ending", "Connection: close"]);
@@ -194,7 +194,7 @@ fn sigkill_finding_blames_kept_connections() {
 #[test]
 fn shell_without_exec_is_named() {
     measured(|| {
-        // Python's own server has a queue of 5 connections, which a busy machine fills.
+        // Python's built-in server has a queue of only 5 connections, which fills up on a busy machine.
         let server = format!("{VENV}/gunicorn {}; true", GUNICORN[1..].join(" "));
         let shell = served_by(&GUNICORN).app(json!({"command": ["/bin/sh", "-c", server], "args": []}));
         let run = restarted(&shell.pod(grace(8)), "");
@@ -209,7 +209,7 @@ fn shell_without_exec_is_named() {
 fn draining_servers_exit_before_sigkill() {
     measured(|| {
         let run = restarted(&node("drain").app(sleeps(3)), MIXED);
-        // An idle connection may be closed as its client uses it.
+        // An idle connection may be closed just as the client uses it.
         assert_eq!(run.result.requests.dropped, lost(&run, Cause::IdleCloseRace), "{}", run.finished);
         assert!(run.result.terminations.iter().all(|t| t.exit_code == Some(0)), "{}", run.finished);
     });

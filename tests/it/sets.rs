@@ -1,4 +1,4 @@
-//! StatefulSets, whose pods come back under their names, and DaemonSets, with a pod on each node.
+//! StatefulSets, whose pods keep their names, and DaemonSets, with one pod on each node.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::runs::{Dataplane, MeasuredRun, json_lines, measure, seconds};
 use crate::truth::{CLOCK_TOLERANCE_S, zero_s};
 use crate::web::Web;
 
-/// Returns the scenario of a rolling restart of a StatefulSet of three pods whose app exits at once.
+/// Returns a scenario with a rolling restart of a StatefulSet of three pods, whose app exits at once.
 fn scenario(more: &str) -> String {
     Web::new(3).named().args(&["--on-sigterm", "exit"]).kind("StatefulSet").scenario(
         "names",
@@ -42,7 +42,7 @@ fn stops(run: &MeasuredRun, pod: &str) -> Vec<f64> {
     stops
 }
 
-/// Checks that the pods ended in order, that each successor had its predecessor's name, and that the two were not
+/// Checks that the pods terminated in order, that each successor had its predecessor's name, and that the two were not
 /// confused.
 fn each_pod_is_told_from_its_successor(run: &MeasuredRun) {
     let result = &run.result;
@@ -53,7 +53,7 @@ fn each_pod_is_told_from_its_successor(run: &MeasuredRun) {
     assert!(ends.iter().all(|end| end.mode == Mode::Rollout), "{}", run.finished);
     let zero = zero_s(run);
     for end in ends {
-        // Both were seen to begin: the first before the load.
+        // Both starts were seen; the first was before the load.
         let of_name: Vec<_> = result.starts.iter().filter(|start| start.pod == end.pod).collect();
         let [start] = of_name.iter().filter(|start| start.uid != end.uid).collect::<Vec<_>>()[..] else {
             panic!("{of_name:?}")
@@ -61,7 +61,7 @@ fn each_pod_is_told_from_its_successor(run: &MeasuredRun) {
         let first = start.timeline.get(&StartStage::FirstRequest).copied();
         let ready = start.timeline.get(&StartStage::Ready).copied();
         assert!(first.zip(ready).is_some_and(|(first, ready)| first + 0.1 >= ready), "{start:?}");
-        // The window belongs to the first pod of the name, although the second one was routed to again.
+        // The window belongs to the first pod of that name, although requests were later routed to the second one.
         let latest = zero + end.t0_s;
         let stop = stops(run, &end.pod).into_iter().find(|stop| *stop >= latest - CLOCK_TOLERANCE_S);
         let after = stop.expect("it left the rules") - latest;

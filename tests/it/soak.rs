@@ -1,8 +1,9 @@
-//! The recording proxy among clients and apps that misbehave at random, of HTTP/1.1 and HTTP/2, and among
-//! hostile ones: it loses no row and keeps nothing. `scripts/proofs/soak` is the long form (docs/proofs.md).
+//! The recording proxy between clients and apps that misbehave at random, over HTTP/1.1 and HTTP/2, with hostile
+//! clients beside them: the proxy loses no row and leaks nothing. `scripts/proofs/soak` is the long form
+//! (docs/proofs.md).
 //!
-//! Both ends keep count by request id. A client that stayed to the end of an answer knows whether it was complete; a
-//! client that was reset cannot know how many of its bytes were still in its own system.
+//! Both ends keep count by request id. A client that read to the end of a response knows whether the response was
+//! complete. A client that was reset cannot know how many bytes were still buffered in its own system.
 
 mod hostile;
 mod http1;
@@ -30,7 +31,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// Longest time for a conversation, if many share a busy machine.
+/// Maximum duration of a conversation when many share a busy machine.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Size of the test.
@@ -38,16 +39,16 @@ const PATIENCE: Duration = Duration::from_secs(600);
 struct Size {
     duration: Duration,
     clients: u64,
-    /// Clients that attack meanwhile, and are not counted.
+    /// Number of clients that attack meanwhile, and are not counted.
     hostile: u64,
-    /// Longest rest of a client between two conversations.
+    /// Maximum pause of a client between two conversations.
     rest: Duration,
     seed: u64,
     binary: PathBuf,
 }
 
 impl Size {
-    /// Returns the small size or, if `SOAK` is set, that many seconds at full load.
+    /// Returns the small size or, if `SOAK` is set, full load for that many seconds.
     fn chosen() -> Self {
         let full = std::env::var("SOAK").ok().map(|seconds| seconds.parse().expect("SOAK=SECONDS"));
         let binary =
@@ -56,7 +57,7 @@ impl Size {
             duration: Duration::from_secs(full.unwrap_or(120)),
             clients: if full.is_some() { 256 } else { 24 },
             hostile: if full.is_some() { 64 } else { 6 },
-            // Other tests run beside the small one, and some of them look at times.
+            // Other tests run beside the small form, and some of them measure times.
             rest: if full.is_some() { Duration::ZERO } else { Duration::from_secs(1) },
             seed: 1,
             binary: binary.into(),
@@ -64,7 +65,7 @@ impl Size {
     }
 }
 
-/// Facts known of a request, as bits.
+/// Facts known about a request, as bits.
 #[derive(Clone, Copy, Default)]
 struct Known(u8);
 
@@ -73,28 +74,29 @@ impl Known {
     const READ_BY_APP: u8 = 2;
     const RECORDED: u8 = 4;
     const RECORDED_COMPLETE: u8 = 8;
-    /// The client stayed until the answer ended.
+    /// The client stayed until the response ended.
     const ENDED: u8 = 16;
     const ENDED_COMPLETE: u8 = 32;
     const TWICE: u8 = 64;
-    /// The client has seen a part of an answer.
+    /// The client has seen part of a response.
     const BEGUN: u8 = 128;
 
     fn is(self, fact: u8) -> bool {
         self.0 & fact != 0
     }
 
-    /// Returns true if it should have a row and has none.
+    /// Returns true if the request should have a row but has none.
     fn lacks_row(self) -> bool {
         self.is(Self::READ_BY_APP | Self::ENDED) && !self.is(Self::RECORDED)
     }
 
-    /// Returns true if it should have a row even if hostile clients have used up the rows of unanswered requests.
+    /// Returns true if the request should have a row even after hostile clients have used up the rows for unanswered
+    /// requests.
     fn is_answered(self) -> bool {
         self.is(Self::BEGUN | Self::ENDED_COMPLETE)
     }
 
-    /// Returns its fault, if it has one.
+    /// Returns the request's fault, if any.
     fn fault(self) -> Option<&'static str> {
         if self.is(Self::TWICE) {
             Some("read or recorded twice")
@@ -110,7 +112,7 @@ impl Known {
     }
 }
 
-/// Row of a request that was not complete; a full run has some hundred thousand of them.
+/// Row of an incomplete request; a full run has some hundred thousand of them.
 #[derive(Debug)]
 #[expect(dead_code, reason = "shown when something is wrong with the request")]
 struct Cut {
@@ -121,18 +123,18 @@ struct Cut {
     conn: u64,
 }
 
-/// Facts that all ends know of all requests, by the number in their id.
+/// Facts from all sides about all requests, by the number in the request id.
 #[derive(Default)]
 struct Ledger {
     requests: Mutex<Vec<Known>>,
-    /// Faults that belong to no request.
+    /// Faults that belong to no single request.
     faults: Mutex<Vec<String>>,
-    /// Rows of the requests that were not complete.
+    /// Rows of incomplete requests.
     cut: Mutex<BTreeMap<u64, Cut>>,
 }
 
 impl Ledger {
-    /// Returns the number of a request that is about to be sent.
+    /// Allocates the number for a request that is about to be sent.
     fn new_id(&self) -> u64 {
         let mut requests = self.requests();
         requests.push(Known(Known::SENT));
@@ -152,12 +154,12 @@ impl Ledger {
         self.note(id, fact | if known.is(fact) { Known::TWICE } else { 0 });
     }
 
-    /// Notes that a client saw the beginning of an answer.
+    /// Notes that a client saw the beginning of a response.
     fn begun(&self, id: u64) {
         self.note(id, Known::BEGUN);
     }
 
-    /// Notes that a client that stayed saw the end of an answer.
+    /// Notes that a client that stayed saw the end of a response.
     fn ended(&self, id: u64, complete: bool) {
         self.note(id, Known::ENDED | if complete { Known::ENDED_COMPLETE } else { 0 });
     }
@@ -182,7 +184,7 @@ impl Ledger {
     }
 }
 
-/// The proxy, as its operating system sees it.
+/// The proxy as an operating-system process.
 struct Proxy(Child);
 
 impl Proxy {
@@ -204,7 +206,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Resident memory over time, in seconds and KiB.
+/// Resident memory over time, as seconds and KiB.
 struct Memory(Vec<(f64, f64)>);
 
 impl Memory {
@@ -212,13 +214,13 @@ impl Memory {
         samples.iter().map(|(_, kib)| kib).sum::<f64>() / samples.len().max(1) as f64 / 1024.0
     }
 
-    /// Returns the means of the first and of the last quarter.
+    /// Returns the means of the first and the last quarter.
     fn quarters_mib(&self) -> (f64, f64) {
         let quarter = self.0.len().div_ceil(4);
         (Self::mean_mib(&self.0[..quarter]), Self::mean_mib(&self.0[self.0.len() - quarter..]))
     }
 
-    /// Returns the slope of the least squares from the second quarter on.
+    /// Returns the least-squares slope from the second quarter on.
     fn mib_per_hour(&self) -> f64 {
         let samples = &self.0[self.0.len() / 4..];
         let n = samples.len() as f64;
@@ -344,8 +346,8 @@ fn ledger_in_words(ledger: &Ledger) -> String {
     )
 }
 
-/// Returns all faults. Missing rows of unanswered requests are no fault if the proxy counts as many for which it had no
-/// room; most of them are hostile.
+/// Returns all faults. Missing rows of unanswered requests are not faults if the proxy reports as many that it had no
+/// room for; most of those are hostile.
 fn faults(ledger: &Ledger, metrics: &str) -> Vec<String> {
     let unrecorded = unrecorded(metrics, "rows") + unrecorded(metrics, "answers");
     let requests = ledger.requests();
@@ -358,11 +360,11 @@ fn faults(ledger: &Ledger, metrics: &str) -> Vec<String> {
         known.fault().map(|fault| format!("soak-{id}: {fault} ({:#08b}) {:?}", known.0, cut.get(&id)))
     });
     let others = ledger.faults.lock().expect("no panic").clone();
-    // Those of requests first: the others are alike.
+    // Faults of requests come first, because the others are alike.
     of_requests.chain(lacking).chain(others).collect()
 }
 
-/// Returns the addresses of the proxy's data port and its admin port.
+/// Returns the addresses of the proxy's data and admin ports.
 async fn addresses(proxy: &mut Proxy) -> (SocketAddr, SocketAddr) {
     let stderr = tokio::process::ChildStderr::from_std(proxy.0.stderr.take().expect("its stderr"));
     let mut lines = BufReader::new(stderr.expect("a pipe")).lines();
@@ -372,7 +374,7 @@ async fn addresses(proxy: &mut Proxy) -> (SocketAddr, SocketAddr) {
     (data.parse().expect("an address"), admin.parse().expect("an address"))
 }
 
-/// Reads the row stream until it breaks off. The first line counts as received, too.
+/// Reads the row stream until it breaks off. The first line also counts as received.
 async fn read_rows(
     admin: SocketAddr,
     ledger: Arc<Ledger>,
@@ -417,22 +419,22 @@ async fn until_read(received: &AtomicU64) {
     }
 }
 
-/// Returns the number of rows that the proxy reports as recorded, without those for which it had no room: it counts
-/// them among the recorded ones.
+/// Returns the number of rows that the proxy reports as recorded, minus those that it had no room for, which it
+/// includes.
 async fn recorded(admin: SocketAddr) -> u64 {
     let clock = serde_json::from_str::<ClockAnswer>(&get(admin, "/clock").await).expect("its clock");
     clock.recorded.saturating_sub(unrecorded(&get(admin, "/metrics").await, ""))
 }
 
-/// Returns the number of requests passed on without being recorded, for reasons that begin with this text, by the
-/// metrics.
+/// Returns the number of requests forwarded without being recorded, according to the metrics, for reasons that begin
+/// with this text.
 fn unrecorded(metrics: &str, reason: &str) -> u64 {
     let name = format!("rolldrop_proxy_unrecorded_total{{reason=\"{reason}");
     let counts = metrics.lines().filter(|line| line.starts_with(&name));
     counts.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
 }
 
-/// Returns the answer of the admin port to this path.
+/// Returns the admin port's response for this path.
 async fn get(admin: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(admin).await.expect("the admin port");
     let ask = format!("GET {path} HTTP/1.1\r\nconnection: close\r\n\r\n");
@@ -464,17 +466,17 @@ async fn app(address: SocketAddr, mut rng: StdRng, ledger: Arc<Ledger>) {
     }
 }
 
-/// Serves a connection of the app, whose client chose the protocol.
+/// Serves a connection to the app; the client chose the protocol.
 async fn serve(stream: TcpStream, mut rng: StdRng, ledger: Arc<Ledger>) {
     if rng.random_bool(0.02) {
-        // Accepted, and closed at once.
+        // The connection is accepted, and closed at once.
         if rng.random() {
             reset(&stream);
         }
         return;
     }
     let mut first = [0; 3];
-    // Of a client that has closed its side no more comes.
+    // A client that has closed its side sends no more bytes.
     for _ in 0..1000 {
         match stream.peek(&mut first).await {
             Ok(1 | 2) => sleep(Duration::from_millis(1)).await,
@@ -482,19 +484,20 @@ async fn serve(stream: TcpStream, mut rng: StdRng, ledger: Arc<Ledger>) {
             _ => return,
         }
     }
-    // However it ends: both ends have kept count.
+    // The result does not matter, because both ends have kept count.
     let _ = match &first {
         b"PRI" => http2::serve(stream, rng, ledger).await.is_ok(),
         _ => http1::serve(stream, rng, &ledger).await.is_ok(),
     };
 }
 
-/// Runs a client, one connection after the other.
+/// Runs a client, which makes one connection after another.
 async fn client(proxy: SocketAddr, end: Instant, rest: Duration, mut rng: StdRng, ledger: &Arc<Ledger>) {
     while Instant::now() < end {
         let stream = match TcpStream::connect(proxy).await {
             Ok(stream) => stream,
-            // An app that was not there, or reset it, is passed on before this client has looked.
+            // If the app was not listening or reset the connection, the proxy may reset this client before the client
+            // reads.
             Err(error) if error.kind() == ErrorKind::ConnectionReset => continue,
             Err(error) => return ledger.fault(format!("a client was refused: {error}")),
         };
@@ -513,12 +516,12 @@ async fn client(proxy: SocketAddr, end: Instant, rest: Duration, mut rng: StdRng
     }
 }
 
-/// Makes a connection end in a reset when it is dropped.
+/// Makes a connection close with a reset when it is dropped.
 fn reset(stream: &TcpStream) {
     let _ = stream.set_zero_linger();
 }
 
-/// Returns unpredictable bytes, from a block that was made once, so that making them takes no time.
+/// Returns unpredictable bytes from a block generated once, so that this takes no time.
 fn bytes(rng: &mut StdRng, length: usize) -> &'static [u8] {
     static BLOCK: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let mut block = vec![0; 1 << 20];
@@ -529,7 +532,7 @@ fn bytes(rng: &mut StdRng, length: usize) -> &'static [u8] {
     &BLOCK[from..from + length]
 }
 
-/// Returns one of several values at random.
+/// Returns a random one of several values.
 fn one_of<T: Copy>(rng: &mut StdRng, of: &[T]) -> T {
     of[rng.random_range(0..of.len())]
 }

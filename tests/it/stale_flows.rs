@@ -1,5 +1,5 @@
-//! Stale flows, on the kernel dataplane: met when source ports are reused early, distinguished from the window, and
-//! avoided by walking through the ports.
+//! Stale flows on the kernel dataplane: they occur when source ports are reused early, are distinguished from the
+//! window, and are avoided by cycling through the ports.
 
 use rolldrop_record::{Cause, Outcome, RequestRow};
 
@@ -8,8 +8,8 @@ use crate::machine::measured;
 use crate::runs::{Dataplane, MeasuredRun, measure, stopped_routing};
 use crate::web::Web;
 
-/// Returns a scenario in which the second pod goes while the Service proxy's throttle delays its removal: for seconds,
-/// connections go to an address that no longer exists.
+/// Returns a scenario in which the second pod is deleted while the Service proxy's throttle delays its removal: for
+/// seconds, connections are routed to an address that no longer exists.
 fn scenario() -> String {
     let web = Web::new(3).named().args(&["--on-sigterm", "exit", "--log", "-"]);
     web.scenario(
@@ -25,12 +25,12 @@ fn scenario() -> String {
     )
 }
 
-/// Longest time for the swap of a table, plus the difference between two clocks.
+/// Maximum time for swapping a table, plus the difference between two clocks.
 const TOLERANCE_S: f64 = 0.05;
 
-/// Returns the connects that failed although they began after the last rule to a gone pod was removed.
+/// Returns the failed connection attempts that began after the last rule for a deleted pod was removed.
 fn failed_by_right_rules(run: &MeasuredRun) -> Vec<&RequestRow> {
-    // The run's own clearing up, when the load has ended, takes the others out.
+    // The other pods are removed only by the run's own cleanup, after the load.
     let is_measured = |pod: &str| run.result.terminations.iter().any(|termination| *termination.pod == *pod);
     let stopped = stopped_routing(run).into_iter().filter(|(pod, _)| is_measured(pod));
     let gone = stopped.map(|(_, (_, after))| after).fold(0.0, f64::max);

@@ -1,5 +1,5 @@
-//! Hostile clients before the recording proxy, under the memory limit of a sidecar, while a normal client
-//! is served. `scripts/proofs/hostile` is the long form, beside nginx and HAProxy (docs/proofs.md).
+//! Hostile clients against the recording proxy, under a sidecar's memory limit, while a normal client is served.
+//! `scripts/proofs/hostile` is the long form, which includes nginx and HAProxy (docs/proofs.md).
 
 mod app;
 pub(crate) mod attacks;
@@ -22,25 +22,25 @@ use self::attacks::{Attack, Client};
 use self::memory::{Cgroup, LIMIT_BYTES, Memory};
 use self::subjects::{Kind, Subject};
 
-/// Most memory that the proxy itself may have.
+/// Maximum memory of the proxy itself.
 const ANONYMOUS_BYTES: u64 = 128 * 1024 * 1024;
-/// Time that a normal client waits for its answer.
+/// Time that a normal client waits for a response.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Longest time until all is as before: the app gives idle clients 10 s.
+/// Maximum time until everything is released: the app gives idle clients 10 s.
 const AFTERWARDS: Duration = Duration::from_secs(300);
 const MIB: u64 = 1024 * 1024;
 
-/// An attack, by this many hostile clients of a kind at once.
+/// An attack by many hostile clients of one kind at once.
 #[derive(Clone, Copy)]
 struct Load {
     name: &'static str,
     attack: Attack,
     clients: usize,
-    /// The client's reaction when its connection is closed: it comes again, or keeps its side.
+    /// Reaction of the client when its connection is closed: it reconnects, or keeps its side open.
     client: Client,
 }
 
-/// Attacks that issues and reviews have asked for.
+/// Attacks requested in issues and reviews.
 const LOADS: [Load; 10] = [
     Load {
         name: "HEADERS on any stream, behind GOAWAY",
@@ -78,13 +78,13 @@ struct Outcome {
     failed: u64,
     slowest: Duration,
     descriptors: usize,
-    /// Number of descriptors more than before at the load's end, with the clients still there.
+    /// Number of additional descriptors at the end of the load, with the clients still connected.
     left: usize,
-    /// Time from the clients' end until there were as many descriptors as before.
+    /// Time from when the clients stopped until there were as many descriptors as before.
     after: Option<Duration>,
 }
 
-/// Runs a client that requests something small again and again, on a new connection each time.
+/// Runs a client that repeatedly requests something small, on a new connection each time.
 async fn normal(to: SocketAddr, stops: Arc<AtomicBool>) -> (u64, u64, Duration) {
     let (mut served, mut failed, mut slowest) = (0, 0, Duration::ZERO);
     while !stops.load(Ordering::Relaxed) {
@@ -111,7 +111,7 @@ async fn ask(to: SocketAddr) -> bool {
     answer.await.is_ok_and(|answer| answer.starts_with(b"HTTP/1.1 200 "))
 }
 
-/// Puts a subject under a load, and watches it until it has released everything.
+/// Puts a subject under load, and watches it until it has released everything.
 async fn attack(kind: Kind, load: Load, lasts: Duration) -> Result<Outcome, String> {
     let cgroup = Cgroup::new()?;
     let (_app, upstream) = app::start().await;
@@ -124,7 +124,7 @@ async fn attack(kind: Kind, load: Load, lasts: Duration) -> Result<Outcome, Stri
     let mut clients = JoinSet::new();
     for _ in 0..load.clients {
         clients.spawn(async move {
-            // A client whose connection is closed comes again.
+            // A client whose connection is closed reconnects.
             while Instant::now() < end {
                 let _ = load.attack.run(to, end, load.client).await;
                 if load.client == Client::Stays {
@@ -179,7 +179,7 @@ fn row(kind: Kind, load: Load, outcome: &Result<Outcome, String>) -> String {
     row
 }
 
-/// Lets this process, and those that it starts, open as many files as allowed; returns that number.
+/// Raises the open-file limit of this process and its children to the maximum; returns the limit.
 pub(crate) fn files() -> usize {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
@@ -188,8 +188,8 @@ pub(crate) fn files() -> usize {
 }
 
 impl Kind {
-    /// Returns the largest number of clients if each has a file here, and each one that is let through has one in the
-    /// app.
+    /// Returns the maximum number of clients, given that each takes a file here, and each one let through takes another
+    /// in the app.
     fn most_clients(self) -> usize {
         match self {
             Kind::Rolldrop => files() - 2 * Budget::DEFAULT.connections,
@@ -198,7 +198,7 @@ impl Kind {
     }
 }
 
-/// Returns all loads for the requested time, or, without a request, as many as may run beside other tests.
+/// Returns all loads for the requested time or, without a request, those that may run beside other tests.
 fn chosen() -> (Vec<Load>, Vec<Kind>, Duration) {
     if let Ok(seconds) = std::env::var("HOSTILE") {
         let only = std::env::var("HOSTILE_ONLY").ok();

@@ -1,4 +1,4 @@
-//! The time between two syncs of a Service proxy, by its own account.
+//! Time between two syncs of a Service proxy, according to its own log.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::termination::lab::{LIMIT, Lab};
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Returns a slice of this Service with this endpoint.
+/// Returns an EndpointSlice for this Service with this endpoint.
 fn slice(service: &str, address: &str) -> Value {
     json!({
         "metadata": {"name": format!("{service}-1"), "labels": {"kubernetes.io/service-name": service}},
@@ -41,7 +41,7 @@ fn other_slices_delay_isolated_change() {
         let lab = Setup::new().with(config).watched().await;
         let service = json!({"metadata": {"name": "web"}, "spec": {"ports": [{"port": 8080}]}});
         lab.create("/api/v1/namespaces/default/services", &service).await;
-        // No Service has the other name: its rules are none.
+        // No Service is named `other`, so its slices make no rules.
         for service in ["other", "web"] {
             lab.create(SLICES, &slice(service, "192.0.2.1")).await;
         }

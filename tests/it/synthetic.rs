@@ -1,4 +1,4 @@
-//! Run directories that were never measured: as many requests and terminations as a test of size needs.
+//! Simulated run directories, with as many requests and terminations as tests of size need.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ pub(crate) const PER_SECOND: u64 = 10_000;
 /// Number of pods that serve at a time.
 const PODS: u64 = 10;
 
-/// A run on fresh connections, in which pods are deleted one by one, and replaced.
+/// A run on fresh connections, in which pods are deleted and replaced one by one.
 pub(crate) struct Synthetic {
     pub(crate) workers: u64,
     pub(crate) seconds: u64,
     /// Number of deletions, spread evenly over the run.
     pub(crate) deletions: u64,
-    /// Number of requests of which one is lost.
+    /// Number of requests per lost request.
     pub(crate) one_lost_of: u64,
 }
 
@@ -47,7 +47,7 @@ impl Synthetic {
                         let took_us =
                             1000 + i64::try_from(seq.wrapping_mul(2_654_435_761) % 2000).expect("a time");
                         let is_lost = seq % one_lost_of == 0;
-                        // Ten pods serve at a time: a deleted one gets none.
+                        // Ten pods serve at a time; a deleted pod gets no requests.
                         let deleted = seq * (deletions + 1) / (seconds * PER_SECOND);
                         let pod = deleted + seq % PODS;
                         let outcome = if is_lost { Outcome::ConnectRefused } else { Outcome::Ok };

@@ -1,4 +1,4 @@
-//! Progress on a terminal and elsewhere, and completions: the output that people see, and that pipes get.
+//! Progress on a terminal and elsewhere, and completions: output for people and for pipes.
 
 use std::process::Command;
 
@@ -8,13 +8,14 @@ use crate::runs::turn;
 
 const LOAD: [&str; 5] = ["-r", "100", "-d", "2500ms", "--format"];
 
-/// Runs a load on a pseudo-terminal of this width, with stdout in a file. Returns what the terminal got, and that file.
+/// Runs a load on a pseudo-terminal of this width, with stdout redirected to a file. Returns the terminal's output and
+/// the file's contents.
 fn on_a_terminal(columns: u32, more: &str) -> (String, String) {
     let server = Server::start();
     shown_by(&format!("load {} {} json {more}", server.url("/lost"), LOAD.join(" ")), columns)
 }
 
-/// Returns the bytes that a terminal of this width and 24 rows gets from a command, and the command's stdout.
+/// Returns a command's output on a terminal of this width with 24 rows, and the command's stdout.
 fn shown_by(words: &str, columns: u32) -> (String, String) {
     let dir = tempfile::tempdir().expect("a directory");
     let command = format!("{} {words} > result", env!("CARGO_BIN_EXE_rolldrop"));
@@ -33,12 +34,12 @@ fn shown_by(words: &str, columns: u32) -> (String, String) {
         .expect("script of bsdutils");
     let read =
         |name: &str| String::from_utf8_lossy(&std::fs::read(dir.path().join(name)).expect(name)).into_owned();
-    // Measured, also where the machine was too busy for figures.
+    // Exit status 3 means that the machine was too busy for figures.
     assert!(matches!(output.status.code(), Some(0 | 3)), "{}", read("typescript"));
     (read("typescript"), read("result"))
 }
 
-/// Returns the lines of a terminal's output without the codes that move its cursor.
+/// Returns the lines of a terminal's output, without codes that move the cursor.
 fn lines(typescript: &str) -> Vec<String> {
     let mut text = String::new();
     let mut rest = typescript.chars();
@@ -66,7 +67,7 @@ fn terminal_block_fits_and_spares_stdout() {
         for text in ["/250 requests", " s left", "offered ", "sent ", "in flight", "failed: ", "eof_before"] {
             assert!(shown(text), "{text:?} at {columns}: {lines:#?}");
         }
-        // Lines of the block are padded to the terminal's width, so they follow each other without breaks.
+        // Lines in the block are padded to the terminal's width, so no line breaks separate them.
         let block = lines.iter().filter(|line| line.contains("in flight"));
         for line in block {
             let characters: Vec<char> = line.chars().collect();
@@ -99,7 +100,7 @@ fn no_color_and_quiet_reduce_output() {
 #[test]
 fn terminal_shows_pods_action_and_losses() {
     let _turn = turn();
-    // The pod that exits is working on some requests, which are lost however soon its endpoint goes.
+    // The exiting pod has some requests in flight, which are lost however soon its endpoint is removed.
     let sets = "load.duration=9s disruptions.0.repeat=1 expect={} target.path=/slow?ms=300";
     let sets: Vec<String> = sets.split(' ').map(|set| format!("--set {set}")).collect();
     let (typescript, _) = shown_by(&format!("run naive-exit {}", sets.join(" ")), 80);
@@ -120,7 +121,8 @@ fn terminal_shows_pods_action_and_losses() {
         assert!(shown(parts), "{parts:?}: {lines:#?}");
     }
     assert!(!typescript.contains("/3300 requests"), "the warm-up does not count: {lines:#?}");
-    // The cursor goes back to the block's first line: it never was higher than the terminal.
+    // The cursor moves back to the block's first line, so these moves show that the block never was higher than the
+    // terminal.
     let moved = typescript.split("\u{1b}[").filter_map(|rest| rest.split_once('A')?.0.parse::<u32>().ok());
     let highest = moved.max().expect("a block of several lines");
     assert!((4..24).contains(&highest), "{highest} lines up");
@@ -165,7 +167,7 @@ fn every_shell_gets_its_completions() {
         let hidden = script.stdout().replace("load-workers", "").contains("load-worker");
         assert!(!hidden, "hidden commands stay hidden\n{script}");
     }
-    // Shells take their scripts, and complete a word with them where they can be asked to.
+    // Shells accept their completion scripts and, where they can be asked to, complete a word with them.
     let asked = [
         (
             "bash",

@@ -1,8 +1,8 @@
 //! Terminations of pods on the embedded cluster, compared with those recorded on a real v1.36.2.
 //!
-//! Most cases wait for tens of seconds, so all of them run at once, on one cluster, in a namespace each, the first time
-//! that a test asks for one. The compared facts can be seen from outside: the API's watches, the signals that reach the
-//! pods' programs (by their own logs) and the ends of their processes (by the kernel).
+//! Most cases wait for tens of seconds, so all of them run at once on one cluster, each in its own namespace, when a
+//! test first needs one. The compared facts can be seen from outside: API watches, signals received by the pods'
+//! programs (from their own logs), and process exits (from the kernel).
 
 pub(crate) mod case;
 mod claims;
@@ -31,13 +31,13 @@ use recording::Recording;
 use crate::lab::Setup;
 use crate::runs::APART;
 
-/// The cases of one cluster, by name; the error is the reason that a case could not be recorded.
+/// Recordings on one cluster, by case; the error is the reason why a case could not be recorded.
 type Recorded = BTreeMap<&'static str, Result<Recording, String>>;
 
 /// The dataplanes that the cases are recorded on.
 const DATAPLANES: [&str; 2] = ["userspace", "kernel"];
 
-/// Time between the beginnings of two cases, so that not all pods start at once.
+/// Time between the starts of two cases, so that not all pods start at once.
 const STAGGER: Duration = Duration::from_millis(200);
 
 /// Returns the recordings of a case, one for each dataplane.
@@ -45,7 +45,7 @@ const STAGGER: Duration = Duration::from_millis(200);
 fn recordings(case: &str) -> Vec<&'static Recording> {
     static RECORDED: OnceLock<Vec<Recorded>> = OnceLock::new();
     let recorded = RECORDED.get_or_init(|| {
-        // On a thread of its own, as the test may be asynchronous.
+        // The lock is taken on a separate thread, because the test may be asynchronous.
         let _apart = std::thread::spawn(|| APART.blocking_lock()).join().expect("a turn");
         let both = DATAPLANES.map(|dataplane| std::thread::spawn(move || record(dataplane)));
         both.into_iter().map(|one| one.join().expect("a recorded cluster")).collect()
@@ -62,16 +62,16 @@ fn recordings(case: &str) -> Vec<&'static Recording> {
 fn record(dataplane: &'static str) -> Recorded {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        // Each case was recorded alone: the controllers' rate of calls is no limit to all at once.
+        // Each case was recorded alone, so the controllers' rate limit must not affect all cases at once.
         let controllers = json!({"kubeApiQps": 1000, "kubeApiBurst": 1000});
-        // As the official image says.
+        // As in the official image.
         let images = json!({"nginx": {"stopSignal": "SIGQUIT"}});
         let setup = Setup::on(dataplane).with(json!({"controllers": controllers, "images": images}));
         let lab = Arc::new(setup.watched().await);
         let mut running = JoinSet::new();
         let pods =
             [recorded::cases(&lab), node_agent::cases(&lab), claims::cases(&lab), services::cases(&lab)];
-        // The cases of several pods, which take less time, come when all single ones run.
+        // Cases with several pods take less time, so they start after all single-pod cases.
         let pods = pods.into_iter().flatten().map(|(name, case)| (name, case.run().boxed()));
         for (n, (name, case)) in (0..).zip(pods.chain(services::flows(&lab))) {
             let case = tokio::time::sleep(STAGGER * n).then(|()| case);

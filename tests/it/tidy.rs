@@ -1,4 +1,4 @@
-//! The architecture's rules, checked in the source: which part may use which, and which stay pure.
+//! Checks the architecture's rules in the source: which parts may use which, and which stay pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -31,13 +31,14 @@ const IMPURE: &[&str] = &[
     ".await",
 ];
 
-/// Crates that return facts: `report` makes the sentences about them.
+/// Crates that return only facts; `report` writes the sentences about them.
 const WITHOUT_PROSE: &[&str] = &["explain", "judge"];
 
-/// The one source of theirs that makes text of `result.json`: the causes of ends that the run did not make.
+/// The only source file in these crates that writes text for `result.json`: the causes of terminations that the run did
+/// not trigger.
 const CAUSES_OF_ENDS: &str = "timeline/ended_by.rs";
 
-/// Crates whose top modules do not use each other in a circle.
+/// Crates whose top-level modules form no cycle.
 const WITHOUT_CIRCLES: &[&str] = &[
     "manifest",
     "scenario",
@@ -58,7 +59,7 @@ const WITHOUT_CIRCLES: &[&str] = &[
 
 const MAX_LINES: usize = 800;
 
-/// Files that are compiled into unit tests, or fuzz targets, only.
+/// Files that are compiled only into unit tests or fuzz targets.
 const TEST_FILES: &[&str] = &["tests.rs", "samples.rs", "known_answers.rs", "fuzzing.rs"];
 
 struct Source {
@@ -76,7 +77,7 @@ fn libraries() -> Vec<(String, PathBuf)> {
     folders.map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path())).collect()
 }
 
-/// Returns all files of Rust below a folder.
+/// Returns all Rust files below a folder.
 fn rust_files(folder: PathBuf) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder];
@@ -93,7 +94,7 @@ fn rust_files(folder: PathBuf) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the code of all crates, without files for tests or fuzz targets only.
+/// Returns the source of all crates, without files that are only for tests or fuzz targets.
 fn sources() -> Vec<Source> {
     let own = ("rolldrop".to_owned(), root().to_owned());
     let all = libraries().into_iter().filter(|(name, _)| name != "testing").chain([own]);
@@ -115,7 +116,7 @@ fn sources() -> Vec<Source> {
     sources.filter(|source| !is_test(&source.path)).collect()
 }
 
-/// Returns the text without comments and without its unit tests.
+/// Returns the text without comments and unit tests.
 fn code(text: &str) -> String {
     let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
@@ -203,7 +204,7 @@ fn top_level_modules_form_no_cycle() {
             used.remove(*module);
         }
         assert!(uses.len() > 2, "{library}: {uses:?}");
-        // A module that uses none of the remaining ones is in no circle.
+        // A module that uses none of the remaining ones is in no cycle.
         loop {
             let left: BTreeSet<String> = uses.keys().map(|module| (*module).to_owned()).collect();
             uses.retain(|_, used| !used.is_disjoint(&left));
@@ -215,7 +216,7 @@ fn top_level_modules_form_no_cycle() {
     }
 }
 
-/// Returns our libraries that a manifest names, without those for tests.
+/// Returns our libraries that a manifest depends on, except dev-dependencies.
 fn dependencies(manifest: &Path) -> BTreeSet<String> {
     let text = fs::read_to_string(manifest).expect("a manifest");
     let sections = ["dependencies]\n", "target.'cfg(target_os = \"linux\")'.dependencies]\n"];
@@ -303,7 +304,7 @@ fn tests_named_in_docs_exist() {
         let is_test = |line: &str| line.ends_with("test]") || line.starts_with("#[tokio::test(");
         let mut lines = text.lines().map(str::trim);
         while lines.any(is_test) {
-            // There may be other attributes in between.
+            // Other attributes may come in between.
             let name = lines.find_map(|line| line.trim_start_matches("async ").strip_prefix("fn "));
             tests.extend(name.and_then(|name| name.split('(').next()).map(str::to_owned));
         }

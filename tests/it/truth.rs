@@ -1,4 +1,4 @@
-//! Compares the tool's statements with the truth, by logs that are separate from everything that measures.
+//! Compares the tool's statements with the ground truth, from logs that are independent of everything that measures.
 //!
 //! The embedded Service proxy logs when it stopped routing to a pod, and the sample server logs its treatment of each
 //! request.
@@ -13,9 +13,9 @@ use crate::harness::written;
 use crate::machine::{figure, measured};
 use crate::runs::{self, Dataplane, MeasuredRun, json_lines, seconds, stopped_routing};
 
-/// Chance of failing by accident at which a bound that must always hold is tested.
+/// Probability of a false failure when testing a bound that must always hold.
 pub(crate) const ALPHA: f64 = 1e-6;
-/// Largest difference between the clocks of two processes of one machine, in seconds.
+/// Maximum difference between the clocks of two processes on one machine, in seconds.
 pub(crate) const CLOCK_TOLERANCE_S: f64 = 0.001;
 
 fn text(value: &Value) -> String {
@@ -36,7 +36,7 @@ pub(crate) fn zero_s(run: &MeasuredRun) -> f64 {
     started.expect("the load's beginning")
 }
 
-/// Returns the worst delay of the load, in seconds, among the requests due between these times.
+/// Returns the maximum send delay in seconds among the requests due between these times.
 fn late_s(run: &MeasuredRun, from_s: f64, to_s: f64) -> f64 {
     let rows = run.records.requests.iter().filter_map(|row| {
         let begun = row.connect_start.or(row.sent)?;
@@ -46,9 +46,8 @@ fn late_s(run: &MeasuredRun, from_s: f64, to_s: f64) -> f64 {
     rows.fold(0.0, f64::max)
 }
 
-/// Compares the windows of a run with the Service proxy's log. An upper bound depends on how soon the next arrival
-/// would have come: a load that is late sends none meanwhile. The machine may delay other things too, so the result is
-/// a figure.
+/// Compares the windows of a run with the Service proxy's log. An upper bound depends on when the next arrival would
+/// have come, and a late load sends none meanwhile. The machine may delay other things too, so the result is a figure.
 pub(crate) fn bounds_hold(run: &MeasuredRun) {
     let stopped = stopped_routing(run);
     let zero = zero_s(run);
@@ -59,7 +58,7 @@ pub(crate) fn bounds_hold(run: &MeasuredRun) {
         let t0_earliest = t0_latest - termination.t0_uncertainty_s;
         let on_time = t0_latest + window.lower_s.unwrap_or(0.0) + (1.0 / ALPHA).ln() / window.rate_before;
         let upper = on_time + late_s(run, t0_earliest, on_time);
-        // Of a window that may be empty it is only known that it does not end before it begins.
+        // A window that may be empty is only known not to end before it begins.
         let lower = window.lower_s.map_or(t0_earliest, |lower_s| t0_latest + lower_s);
         let said =
             format!("{}: {window:?}, truth {:.6}\n{}", termination.pod, after - t0_latest, run.finished);
@@ -97,7 +96,7 @@ fn outcomes_match_server_log() {
             let events = did.get(&id).map_or(&[][..], Vec::as_slice);
             let fits = match row.outcome {
                 Outcome::Ok => events == ["received", "answered"],
-                // Lost before, in, or on the way back from the server; never counted as answered.
+                // The request was lost before, in, or on the way back from the server, but never counted as answered.
                 _ => events != ["received", "answered"],
             };
             assert!(fits, "{id}: {} but the server says {events:?}\n{}", row.outcome, run.finished);
@@ -130,7 +129,7 @@ impl Routes {
 
 #[test]
 fn drops_match_connection_routes() {
-    // Which pod a connection goes to, the kernel does not write down.
+    // The kernel dataplane does not log which pod a connection goes to.
     let of_userspace = |run: &&MeasuredRun| run.dataplane == Dataplane::Userspace;
     let run = runs::naive_exit().iter().find(of_userspace).expect("a run");
     let routes = routes(run);

@@ -1,4 +1,4 @@
-//! Runs on a cluster that says it is older than it is.
+//! Runs on a cluster that reports an older version than its own.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::harness::{Finished, Rolldrop};
 use crate::lab::Setup;
 use crate::web::Web;
 
-/// Returns the app with these fields in its pods' spec and its container.
+/// Returns a scenario whose app has these fields in its pods' spec and in its container.
 fn scenario(pod: Value, app: Value) -> String {
     let web = Web::new(1).pod(pod).app(app);
     web.scenario("old", "  target: {service: web}\n  load: {rate: 50, duration: 1s}\n")
@@ -42,14 +42,14 @@ fn old_server_fails_run_before_changes() {
     let too_old = run("v1.29.14-eks-1", &scenario(sidecar(), sleep), &[]).expect_code(2);
     says(&too_old, &["container app: preStop sleep came with 1.30; write exec: {command: [sleep, \"1\"]}"]);
     assert!(!too_old.stderr().contains("native sidecars"), "{too_old}");
-    // The sidecar that the scenario asks for is one, too.
+    // The recording proxy that the scenario requests is also a native sidecar.
     let too_old = run("v1.28.15", &plain(), &["--set", "sidecar.inject=true"]).expect_code(2);
     says(&too_old, &["container rolldrop", "native sidecars"]);
 
-    // Nothing of them is there, and what 1.29 has runs.
+    // The refused runs left nothing behind, and features of 1.29 work.
     let fits = run("v1.29.14-eks-1", &scenario(sidecar(), json!({})), &[]);
     assert!(fits.stdout().contains("50 requests"), "{fits}");
-    // An older cluster gets a warning, and is measured.
+    // An older cluster gets a warning, but is measured.
     let old = run("v1.28.15", &plain(), &[]);
     assert!(old.stdout().contains("50 requests"), "{old}");
     assert!(old.stderr().contains("the cluster runs Kubernetes 1.28; rolldrop is made for 1.29"), "{old}");

@@ -1,11 +1,11 @@
-//! The app that tests measure: the sample server, its Service, and their scenarios.
+//! The app measured by tests: the sample server, its Service, and scenarios for them.
 
 use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-/// A Deployment (or another workload) and a Service `web`, and further objects. Pods serve HTTP on port 8080 of their
-/// own address.
+/// A Deployment (or another workload) and a Service, both named `web`, and further objects. Pods serve HTTP on port
+/// 8080.
 pub(crate) struct Web {
     deployment: Value,
     service: Value,
@@ -13,7 +13,7 @@ pub(crate) struct Web {
 }
 
 impl Web {
-    /// Returns a Deployment of this many pods, behind port 80.
+    /// Returns a Deployment with this many pods, behind a Service on port 80.
     pub(crate) fn new(replicas: u32) -> Self {
         let container = json!({
             "name": "app",
@@ -35,14 +35,14 @@ impl Web {
         }
     }
 
-    /// Adds arguments of the server.
+    /// Adds arguments for the server.
     pub(crate) fn args(mut self, more: &[&str]) -> Self {
         let args = self.container()["args"].as_array_mut().expect("a list");
         args.extend(more.iter().map(|arg| json!(arg)));
         self
     }
 
-    /// Makes answers name their pod.
+    /// Makes responses name their pod.
     pub(crate) fn named(self) -> Self {
         self.env(from_field("POD_NAME", "metadata.name"))
     }
@@ -53,7 +53,7 @@ impl Web {
         self
     }
 
-    /// Adds a label to the pods, which the Service asks for.
+    /// Adds a label to the pods and to the Service's selector.
     pub(crate) fn label(mut self, name: &str, value: &str) -> Self {
         self.deployment["spec"]["template"]["metadata"]["labels"][name] = value.into();
         self.service["spec"]["selector"][name] = value.into();
@@ -99,13 +99,13 @@ impl Web {
         self
     }
 
-    /// Returns the text of a file for kubectl.
+    /// Returns the objects as a manifest file for kubectl.
     pub(crate) fn manifests(&self) -> String {
         self.objects().map(|object| format!("---\n{object}\n")).collect()
     }
 
-    /// Returns the text of a scenario of this name that creates the objects. `spec` is the rest of its spec, indented
-    /// by two spaces.
+    /// Returns the text of a scenario with this name that creates the objects. `spec` is the rest of the scenario's
+    /// spec, indented by two spaces.
     pub(crate) fn scenario(&self, name: &str, spec: &str) -> String {
         let mut manifests = String::new();
         for object in self.objects() {

@@ -1,4 +1,4 @@
-//! `rolldrop load ws://...` against the sample server, which goes away in the middle of it.
+//! `rolldrop load ws://...` against the sample server, which shuts down during the load.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,4 @@
-//! The pods that requests reached, as answers name them: by any header or by the body, over HTTP/1.1 and HTTP/2, with
-//! known answers.
+//! Known-answer tests of the pods that responses name, in any header or in the body, over HTTP/1.1 and HTTP/2.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -21,7 +20,7 @@ use crate::machine::measured;
 use crate::runs::{Dataplane, measure};
 use crate::web::Web;
 
-/// Pod that the server named for each id, and whether the answer was an error.
+/// Pod that the server named for each request id, and whether the response was an error.
 type Truth = Arc<Mutex<BTreeMap<String, (String, bool)>>>;
 
 /// Names a pod by its own rule, in the header, behind which a gateway names itself, and for `/body` in the body; every
@@ -44,7 +43,7 @@ fn answer(request: &Request<Incoming>, truth: &Truth) -> Response<Full<Bytes>> {
     answer.status(if is_error { 503 } else { 200 }).body(Full::from(body)).expect("an answer")
 }
 
-/// Serves until the test process ends.
+/// Serves until the test process exits.
 fn serve(http2: bool) -> (SocketAddr, Truth) {
     let truth = Truth::default();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -1,9 +1,8 @@
 //! Connects to a real cluster or starts the embedded one.
 //!
-//! The only seam between the two is the Kubernetes API: a [`Cluster`] hands out a
-//! [`kube::Client`], and nothing outside this module can ask which kind of cluster is
-//! behind it. The embedded cluster runs in a child process (`rolldrop cluster --lifeline`)
-//! that ends with all its pods as soon as the pipe to its parent closes.
+//! Both are used only through the Kubernetes API: a [`Cluster`] provides a [`kube::Client`], and nothing outside this
+//! module can tell which kind of cluster is behind it. The embedded cluster runs in a child process
+//! (`rolldrop cluster --lifeline`) that exits, together with all its pods, as soon as the pipe to its parent closes.
 
 use std::ffi::OsString;
 use std::io;
@@ -25,23 +24,23 @@ use rolldrop_kubernetes::warnings::Warnings;
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "the choices say what their fields are")]
 pub enum Choice {
-    /// Start the embedded one, with its logs and its kubeconfig in this directory.
+    /// Start the embedded cluster, with its logs and its kubeconfig in this directory.
     Embedded { config: Box<lab::Config>, log_dir: PathBuf },
-    /// Use a kubeconfig: the given file, or the one that `KUBECONFIG` or the home directory names, or inside a pod the
-    /// pod's service account. Without a context, its current one.
+    /// Use a kubeconfig: the given file, or else the one from `KUBECONFIG` or the home directory; inside a pod without
+    /// any, use the pod's service account. `None` as the context means the kubeconfig's current one.
     Kubeconfig { path: Option<PathBuf>, context: Option<String> },
-    /// The one that this process is a pod of, by its service account, whatever kubeconfig there is.
+    /// Use the cluster that this process runs in as a pod, through its service account, even if there is a kubeconfig.
     InCluster,
 }
 
-/// There is no cluster to talk to.
+/// Reason that there is no cluster to talk to.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum ClusterError {
     /// The kubeconfig cannot be read or used.
     #[error("cannot read the kubeconfig{}", path.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
     Kubeconfig { path: Option<PathBuf>, source: Box<kube::config::KubeconfigError> },
-    /// There is no kubeconfig, and this is no pod either.
+    /// There is no kubeconfig, and this process is not in a pod either.
     #[error(
         "there is no kubeconfig ({} is not there; --kubeconfig or KUBECONFIG name another), and this is not a pod",
         files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
@@ -50,7 +49,7 @@ pub enum ClusterError {
     /// There is no service account.
     #[error("this is not a pod of a cluster with a service account")]
     NotInCluster(#[source] Box<kube::config::InClusterError>),
-    /// The client cannot be made, with TLS settings that do not work for example.
+    /// The client cannot be created, for example because of invalid TLS settings.
     #[error("cannot make a client for it")]
     Client(#[source] Box<kube::Error>),
     /// The embedded cluster did not start.
@@ -58,25 +57,25 @@ pub enum ClusterError {
     Embedded(#[from] ChildError),
 }
 
-/// Way to reach a cluster again that does not end with this process.
+/// Way to reach a cluster again, if it outlives this process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// The kubeconfig, where it is not the one that any program would use.
+    /// The kubeconfig, if it is not the default one.
     pub kubeconfig: Option<PathBuf>,
-    /// The context in it; none in a pod, which has no kubeconfig.
+    /// The context in the kubeconfig; `None` in a pod, which has no kubeconfig.
     pub context: Option<String>,
 }
 
 /// A cluster to work with.
 pub struct Cluster {
     client: Client,
-    /// Warnings of its API server.
+    /// Warnings from its API server.
     warnings: Warnings,
     default_namespace: String,
     /// URL of its API server.
     server: String,
     origin: Origin,
-    /// Content of the context in the kubeconfig.
+    /// Contents of the kubeconfig's context.
     context: Option<Context>,
     /// True if its Services are reached through `rolldrop cluster exec`.
     has_inside: bool,
@@ -84,8 +83,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Connects to a cluster, starting it first if it is the embedded one. A real cluster is not
-    /// contacted yet.
+    /// Connects to a cluster, starting it first if it is the embedded one. A real cluster is not contacted yet.
     ///
     /// # Errors
     ///
@@ -144,7 +142,7 @@ impl Cluster {
         process: Option<ClusterProcess>,
     ) -> Result<Self, ClusterError> {
         let (default_namespace, server) = (config.default_namespace.clone(), config.cluster_url.to_string());
-        // A measured request must be one request, without the client's retries.
+        // Each measured request must be sent only once, so the client must not retry.
         config.default_retry = false;
         let builder =
             ClientBuilder::try_from(config).map_err(|error| ClusterError::Client(Box::new(error)))?;
@@ -162,7 +160,7 @@ impl Cluster {
         })
     }
 
-    /// Returns the warnings of its API server to that client as it creates objects.
+    /// Returns the warnings that the API server sends when the client creates objects.
     pub fn warnings(&self) -> Warnings {
         self.warnings.clone()
     }
@@ -172,12 +170,12 @@ impl Cluster {
         self.client.clone()
     }
 
-    /// Returns the namespace for objects that name none.
+    /// Returns the namespace for objects that do not name one.
     pub fn default_namespace(&self) -> &str {
         &self.default_namespace
     }
 
-    /// Returns the way to reach it again; `None` if it ends with this process.
+    /// Returns the way to reach the cluster again; `None` if it ends with this process.
     pub fn origin(&self) -> Option<Origin> {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let Origin { kubeconfig, context } = &self.origin;
@@ -194,8 +192,8 @@ impl Cluster {
         self.process.is_none().then(|| format!("{whose} at {}", self.server.trim_end_matches('/')))
     }
 
-    /// Returns the value of `KUBECONFIG` with which a program finds this cluster and, unless told otherwise, this
-    /// namespace; `None` if it would find them anyway. Writes `file` for that if needed; it holds no secrets.
+    /// Returns the `KUBECONFIG` value that lets a program find this cluster and, by default, this namespace; `None` if
+    /// it would find them anyway. Writes `file` for this purpose if needed; the file holds no secrets.
     ///
     /// # Errors
     ///
@@ -212,7 +210,7 @@ impl Cluster {
             let is_needed = self.origin.kubeconfig.is_some();
             return is_needed.then(|| std::env::join_paths(files).map_err(io::Error::other)).transpose();
         }
-        // Of several files, the first that says something counts.
+        // Among several files, the first one that sets a value takes precedence.
         let overlay = json!({
             "apiVersion": "v1",
             "kind": "Config",
@@ -226,22 +224,22 @@ impl Cluster {
         std::env::join_paths(files).map(Some).map_err(io::Error::other)
     }
 
-    /// Returns true if [`Cluster::command`] enters a network of the cluster's own.
+    /// Returns true if [`Cluster::command`] enters the cluster's own network.
     pub fn is_entered(&self) -> bool {
         self.has_inside
     }
 
-    /// Returns true if [`Cluster::command`] runs where the Services' own addresses can be reached.
+    /// Returns true if the Services' own addresses can be reached where [`Cluster::command`] runs.
     pub fn reaches_services(&self) -> bool {
-        // Without a context this is a pod.
+        // Without a context, this process runs in a pod.
         self.has_inside || self.origin.context.is_none()
     }
 
-    /// Makes a command to run `program` where the cluster's Services can be reached.
+    /// Creates a command that runs `program` where the cluster's Services can be reached.
     ///
     /// # Errors
     ///
-    /// Fails if this program's own file, which enters the cluster's network, is not found.
+    /// Fails if this program's executable, which enters the cluster's network, cannot be found.
     pub fn command(&self, program: &Path) -> io::Result<Command> {
         if !self.has_inside {
             return Ok(Command::new(program));
@@ -263,7 +261,7 @@ impl Cluster {
         self.process.as_ref()?.notice()
     }
 
-    /// Waits until an embedded cluster has ended too early, with all that ran in it. Other clusters never end.
+    /// Waits until an embedded cluster has died, along with everything in it. For other clusters, never returns.
     pub async fn died(&self) -> Died {
         match &self.process {
             Some(process) => process.died().await,
@@ -271,7 +269,7 @@ impl Cluster {
         }
     }
 
-    /// Releases the cluster. An embedded one ends, and nothing is left when this returns.
+    /// Releases the cluster. Stops an embedded cluster; nothing is left of it when this returns.
     pub async fn shut_down(self) {
         drop(self.client);
         if let Some(process) = self.process {
@@ -280,7 +278,7 @@ impl Cluster {
     }
 }
 
-/// Returns the kubeconfig files that any program would read, if they are there.
+/// Returns the default kubeconfig files, whether they exist or not.
 fn kubeconfig_files() -> Vec<PathBuf> {
     let named = std::env::var_os("KUBECONFIG").unwrap_or_default();
     let named: Vec<_> = std::env::split_paths(&named).filter(|path| !path.as_os_str().is_empty()).collect();
@@ -295,7 +293,7 @@ fn has_kubeconfig() -> bool {
     kubeconfig_files().iter().any(|path| path.is_file())
 }
 
-/// Returns true if a context belongs to an embedded cluster, which the kubeconfig's extension shows.
+/// Returns true if a context belongs to an embedded cluster, according to an extension in the kubeconfig.
 fn is_embedded(file: &Kubeconfig, context: &Context) -> bool {
     let cluster = file.clusters.iter().find(|cluster| cluster.name == context.cluster);
     let extensions = cluster.and_then(|named| named.cluster.as_ref()?.extensions.as_ref());
@@ -319,7 +317,7 @@ mod tests {
         let pods: Api<Pod> = Api::default_namespaced(cluster.client());
         for status in ["429 Too Many Requests", "503 Service Unavailable", "504 Gateway Timeout"] {
             let answer = async {
-                // Any further request of this round would find nobody, and the test would not end.
+                // Nobody would accept a second request in this round, and the test would hang.
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let mut request = Vec::new();
                 while !request.ends_with(b"\r\n\r\n") {

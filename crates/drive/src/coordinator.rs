@@ -1,8 +1,8 @@
-//! Applies manifests, disrupts, watches, collects.
+//! Applies manifests, disrupts workloads, watches the cluster, and collects records.
 //!
-//! A [`Session`] is one run's access to one cluster. It knows a `kube::Client` and not what kind of cluster is behind
-//! it. Everything that it sees goes to one recorder thread, which owns the run directory's event log and the tables
-//! of the proxies. It sends no load and judges nothing.
+//! A [`Session`] is one run's access to one cluster. It uses a `kube::Client` and does not know what kind of cluster is
+//! behind it. Everything that it sees goes to one recorder thread, which owns the run directory's event log and the
+//! proxies' tables. A session sends no load and judges nothing.
 
 mod apply;
 mod beats;

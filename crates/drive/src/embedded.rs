@@ -1,7 +1,7 @@
-//! The embedded cluster, as the program uses it: the lab, and the process in which it runs.
+//! The embedded cluster as the rest of the program uses it: the lab, and the process that runs it.
 //!
-//! Builds with the feature `embedded` have one, on Linux. Others have `absent` in its place; besides this module only
-//! `cli`, where the commands are, asks which it is.
+//! Linux builds with the feature `embedded` have one. Other builds have `absent` in its place. Only this module and
+//! `cli`, which defines the commands, distinguish the two.
 
 #[cfg(not(all(feature = "embedded", target_os = "linux")))]
 mod absent;
@@ -13,7 +13,7 @@ pub use absent::{child, lab};
 #[cfg(all(feature = "embedded", target_os = "linux"))]
 pub use rolldrop_lab as lab;
 
-/// Explanation of why there is no embedded cluster, and of the alternatives.
+/// Error that explains why there is no embedded cluster, and what the alternatives are.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", WHY)]
 pub struct NoCluster;

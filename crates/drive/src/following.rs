@@ -1,4 +1,4 @@
-//! Follows a load while it is sent, for its viewer, and passes interruptions on to it.
+//! Reports a load's progress to the viewer while it is sent, and passes interruptions on to the load.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use crate::operator::{Interrupts, Operator};
 use crate::viewer::{Loading, Planned};
 use rolldrop_load::Control;
 
-/// Interval at which the load is sampled.
+/// Interval between progress reports.
 const SAMPLED: Duration = Duration::from_millis(200);
 
-/// Follows a load until `running` ends, and passes interruptions on to it: the first ends the schedule, the second cuts
-/// off what is in flight. `part_of` describes what the load is part of.
+/// Reports a load's progress until `running` completes, and passes interruptions on to the load: the first ends the
+/// schedule, the second cuts off requests in flight. `part_of` describes the larger job that the load is part of.
 pub async fn follow<T>(
     running: impl Future<Output = T>,
     control: &Control,

@@ -1,8 +1,8 @@
-//! One run against one cluster: what a scenario plans is done, watched, collected and undone.
+//! One run against one cluster: carries out a scenario, watches and collects what happens, and undoes its changes.
 //!
-//! [`run`] has the steps of a run. [`cluster`] connects to a real cluster, or starts the embedded one ([`embedded`]); both
-//! hand out the same client. A [`coordinator::Session`] is a run's access to it. A [`viewer::Viewer`] sees what happens.
-//! Nothing here judges what is found.
+//! [`run`] contains the steps of a run. [`cluster`] connects to a real cluster or starts the embedded one
+//! ([`embedded`]), and provides the same client for either. A [`coordinator::Session`] is a run's access to the
+//! cluster. A [`viewer::Viewer`] shows progress. This crate does not judge results.
 
 pub mod cluster;
 pub mod coordinator;

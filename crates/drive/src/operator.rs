@@ -1,4 +1,4 @@
-//! The user who runs a command: what interrupts it, and what shows its progress.
+//! The user who runs a command: the user's interruptions, and the view of progress.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use crate::viewer::Viewer;
 /// Interruptions by the user.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupts {
-    /// Cancelled by the first, which ends the command in good order.
+    /// Cancelled by the first interruption, which ends the command in good order.
     pub stop: CancellationToken,
-    /// Cancelled by the second, which ends it at once.
+    /// Cancelled by the second interruption, which ends the command at once.
     pub abort: CancellationToken,
 }
 
@@ -20,6 +20,6 @@ pub struct Interrupts {
 pub struct Operator {
     /// Interruptions by the user.
     pub interrupts: Interrupts,
-    /// View of the progress.
+    /// View of the command's progress.
     pub viewer: Arc<dyn Viewer>,
 }

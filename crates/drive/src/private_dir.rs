@@ -2,10 +2,10 @@
 
 use std::io;
 
-/// Makes a temporary directory that nobody else can enter, with a name that nobody can guess.
+/// Creates a temporary directory with an unguessable name that only its owner can enter.
 ///
 /// # Errors
-/// Fails if it cannot be made.
+/// Fails if the directory cannot be created.
 pub fn private_dir(prefix: &str) -> io::Result<tempfile::TempDir> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(prefix);

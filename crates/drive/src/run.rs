@@ -1,6 +1,7 @@
-//! One run: deploys a scenario's manifests, sends the load, disrupts, collects, and undoes.
+//! One run: deploys a scenario's manifests, sends the load, disrupts the workload, collects the records, and undoes its
+//! changes.
 //!
-//! [`under_load`] has the part from the first answer to the last row.
+//! [`under_load`] covers the part from the first response to the last row.
 
 mod abort;
 mod admin_secret;
@@ -61,57 +62,57 @@ use under_load::Measuring;
 /// Settings that only some commands add to a run.
 #[derive(Default)]
 pub struct Extras<'a> {
-    /// Ends pods, in place of the scenario's disruptions.
+    /// Command that terminates pods, in place of the scenario's disruptions.
     pub command: Option<&'a UserCommand>,
-    /// Looks at its gate, if the run continues while the gate is inconclusive.
+    /// Planned looks at the gate, if the run continues while the gate is inconclusive.
     pub looks: Option<PlannedLooks<'a>>,
-    /// Policy on how sure its recommendation must be.
+    /// Policy for how certain the recommendation must be.
     pub policy: Policy,
-    /// Settings of its rounds, if it has several.
+    /// Settings of a run that repeats rounds until its windows cover enough.
     pub covering: Option<Covering<'a>>,
-    /// Text about what the run is part of, given the number of terminations so far.
+    /// Describes the larger job that the run is part of, given the number of terminations so far.
     pub told: Option<&'a dyn Fn(usize) -> String>,
-    /// Name of the tuning that the run is part of, under which workloads are marked as in use.
+    /// Name of the tuning that the run is part of; workloads are marked as in use by it.
     pub holder: Option<&'a str>,
-    /// Settings for how the pods of a workload that is not the run's own end during the run.
+    /// Termination settings for the pods of an existing workload during the run.
     pub ending: Option<(&'a Sleepers, Ending)>,
 }
 
-/// Settings of a run beside its scenario.
+/// Settings of a run that are not part of its scenario.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Namespace of the run; `None` for the cluster's default.
     pub namespace: Option<String>,
-    /// Image to use for `rolldrop`.
+    /// Image to use in place of `rolldrop`.
     pub image: Option<String>,
     /// Policy for objects that a GitOps controller manages.
     pub gitops: GitOps,
-    /// True if nothing is asked.
+    /// True if the run does not ask for consent.
     pub yes: bool,
-    /// How rows come back from pods that send the load.
+    /// Settings for collecting rows from pods that send the load.
     pub collecting: Collecting,
-    /// Share of its processors' time that this machine may have in use, if not the stated limit.
+    /// Highest share of processor time that may be in use on this machine; `None` for the default limit.
     pub max_busy: Option<f64>,
     /// Implementation of Services, as stated by the user.
     pub service_proxy: Option<ServiceProxy>,
-    /// True if the run writes to an object of its own while pods may end.
+    /// True if the run writes beats to its own ConfigMap while pods may be terminated.
     pub beats: bool,
-    /// Token of the proxies' admin ports, if the user gives one.
+    /// Token for the proxies' admin ports, if the user gives one.
     pub admin_token: Option<AdminToken>,
-    /// Counts a load's requests by the drop policy.
+    /// Counts a load's finished and dropped requests according to the drop policy.
     pub count: fn(&load::Progress) -> Ended,
 }
 
-/// Requests that have ended, as their user sees it.
+/// Counts of finished requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// All of them.
+    /// All finished requests.
     pub all: u64,
-    /// Those that were dropped.
+    /// Dropped requests among them.
     pub dropped: u64,
 }
 
-/// A run to be made.
+/// A run that is ready to be carried out.
 pub struct Job<'a> {
     /// The scenario, with what the run adds to its manifests.
     pub scenario: Scenario,
@@ -126,7 +127,7 @@ impl<'a> Job<'a> {
     /// Checks what can be checked before a cluster is started.
     ///
     /// # Errors
-    /// Fails if its settings cannot work.
+    /// Fails if the settings cannot work.
     pub fn new(
         mut scenario: Scenario,
         options: &'a Options,
@@ -150,10 +151,10 @@ impl<'a> Job<'a> {
         Intent { options, admin_secret: admin_secret.as_ref(), consent: *consent, extras }
     }
 
-    /// Plans each call of the API server that it would make, and changes nothing.
+    /// Plans each API server call that the run would make, and changes nothing.
     ///
     /// # Errors
-    /// Fails if the run could not be made.
+    /// Fails if the run would not be possible.
     pub async fn dry_run(
         &self,
         choice: impl FnOnce(&Path) -> Choice,
@@ -162,7 +163,7 @@ impl<'a> Job<'a> {
         dry::plan(&self.scenario, choice, &self.intent(), operator).await
     }
 
-    /// Measures, and returns whether it was interrupted.
+    /// Measures. Returns true if the run was interrupted.
     ///
     /// # Errors
     /// Fails if nothing could be measured.
@@ -182,7 +183,7 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Time limit for a run to close its records after its cluster has ended. It usually takes a second.
+/// Time limit for closing a run's records after its cluster has died. It usually takes a second.
 const AFTER_THE_CLUSTER: Duration = Duration::from_secs(20);
 
 async fn connect(choice: Choice, operator: &Operator) -> Result<Cluster, RunError> {
@@ -200,10 +201,10 @@ async fn connect(choice: Choice, operator: &Operator) -> Result<Cluster, RunErro
     Ok(cluster)
 }
 
-/// Returns the caller of a cluster's API server.
+/// Returns a caller for a cluster's API server.
 ///
 /// # Errors
-/// Fails if the namespace cannot be one.
+/// Fails if the name of the namespace is not valid.
 pub fn caller(
     cluster: &Cluster,
     namespace: Option<&str>,
@@ -221,7 +222,7 @@ pub fn caller(
         warnings: cluster.warnings(),
         namespace,
         limits: Limits::default(),
-        // A run can also stop without an interruption.
+        // A child token, because a run can also stop without an interruption.
         stop: interrupts.stop.child_token(),
     })
 }
@@ -233,13 +234,13 @@ struct Run<'a> {
     interrupts: &'a Interrupts,
     viewer: &'a Arc<dyn Viewer>,
     operator: &'a Operator,
-    /// The token of the proxies' admin ports.
+    /// Token for the proxies' admin ports.
     admin_token: Option<AdminToken>,
     intent: Intent<'a>,
 }
 
 impl Run<'_> {
-    /// Measures, and returns whether it was interrupted. When nothing could be measured, that is an error.
+    /// Measures. Returns true if the run was interrupted, and an error if nothing could be measured.
     async fn carry_out(&self, scenario: &Scenario, choice: Choice) -> Result<bool, RunError> {
         let cluster = connect(choice, self.operator).await?;
         if let Some(notice) = cluster.notice() {
@@ -254,7 +255,7 @@ impl Run<'_> {
         measured
     }
 
-    /// Measures. The end of the cluster ends the run.
+    /// Measures until the run is complete or the cluster dies.
     async fn measure_on(
         &self,
         scenario: &Scenario,
@@ -269,7 +270,7 @@ impl Run<'_> {
         };
         halt.cancel();
         give_up.cancel();
-        // Keeps what was recorded, as far as that does not need the cluster.
+        // Closes the record, as far as that is possible without the cluster.
         let _ = timeout(AFTER_THE_CLUSTER, measuring).await;
         Err(died.into())
     }
@@ -310,21 +311,21 @@ impl Run<'_> {
             Ok(()) => self.load_and_disrupt(scenario, cluster, &session, &halt, load_workers).await,
             Err(error) => Err(RunError::interruption(error)),
         };
-        // Also after an error, so that what the session created is removed.
+        // Runs after an error, too, to remove everything that the session created.
         let last = if session.has_changes() { "undoing what was changed" } else { "closing the record" };
         self.viewer.step(last);
         let finished = session.finish(give_up.clone()).await;
         let closed = closed(finished, loaded.is_err(), |error| self.viewer.warn(error))?;
         let Closed { sources, undone, events } = closed;
         let written = loaded.and_then(|info| self.write(RunInfo { events, ..info }, sources, give_up));
-        // A cluster that ends with the run takes its objects with it.
+        // If the cluster ends with the run, so do its objects.
         if cluster.origin().is_some() {
             self.leave(&undone, caller, give_up).await;
         }
         written
     }
 
-    /// Writes down what the run was, and returns whether it was interrupted.
+    /// Completes run.json and writes it. Returns true if the run was interrupted.
     fn write(
         &self,
         mut info: RunInfo,
@@ -339,8 +340,8 @@ impl Run<'_> {
         Ok(info.interrupted)
     }
 
-    /// Says what could not be undone, and waits until the rest has taken effect. The record is whole by now: an
-    /// interruption ends only the wait.
+    /// Reports changes that could not be undone, and waits until the undoing of the others has taken effect. The record
+    /// is already complete, so an interruption ends only the wait.
     async fn leave(&self, undone: &[Undone], caller: Caller, give_up: &CancellationToken) {
         let mut left = undone.iter().filter(|undone| undone.is_left()).peekable();
         let is_left = left.peek().is_some();
@@ -382,7 +383,7 @@ impl Run<'_> {
                 session.record_at(at, kind);
             }
         };
-        // The load comes from a place that can reach the cluster's Services, which may not be here.
+        // The load is sent from where the cluster's Services can be reached, which may not be this machine.
         let mut sending = match load_workers {
             None => {
                 let mut command = evidence::own_command(cluster)?;
@@ -407,9 +408,9 @@ impl Run<'_> {
         measured
     }
 
-    /// Deploys the target, and waits until it is ready.
+    /// Deploys the target and waits until it is ready.
     async fn deploy(&self, scenario: &Scenario, session: &Session) -> Result<Ready, RunError> {
-        // Secrets first, so that they are removed last: pods may still need them while they end.
+        // Secrets first, so that they are removed last: pods may still need them while they terminate.
         let secrets = self.intent.secrets(scenario, session.namespace());
         let deploys = !scenario.manifests.is_empty();
         if deploys || !secrets.is_empty() {
@@ -440,8 +441,8 @@ impl Run<'_> {
     }
 }
 
-/// Returns the result of closing a run. If the run had failed before, its own error is the one to report, as it may be
-/// the cause of this one; this one is then only a warning.
+/// Returns the result of closing a run. If the run has already failed, a failure to close it is only a warning: the
+/// earlier error may have caused it, and is the one to report.
 fn closed<T: Default>(
     finished: Result<T, CoordinatorError>,
     has_failed: bool,
@@ -456,14 +457,14 @@ fn closed<T: Default>(
     })
 }
 
-/// Returns a unique name, valid as the value of a label.
+/// Returns a unique name that is valid as a label value.
 pub fn run_name(scenario: &str, now: Stamp) -> String {
     let time = jiff::Timestamp::from_nanosecond(now.unix_ns().into()).unwrap_or_default();
     let scenario: String = scenario.chars().take(40).collect();
     format!("{scenario}-{}", time.strftime("%Y%m%dT%H%M%S.%3fZ"))
 }
 
-/// Returns a new directory `FOLDER/NAME-TIME`, followed by a number if that exists.
+/// Returns the path `FOLDER/NAME-TIME` for a new directory, with a number appended if that path already exists.
 pub fn default_out(folder: &str, name: &str, now: Stamp) -> PathBuf {
     let time = jiff::Timestamp::from_nanosecond(now.unix_ns().into()).unwrap_or_default();
     let base = PathBuf::from(folder).join(format!("{name}-{}", time.strftime("%Y%m%dT%H%M%SZ")));

@@ -1,5 +1,5 @@
-//! Live view of a run: the recorded events, and also what is not recorded, such as what each disruption is waiting for,
-//! the progress of the load, and messages to the user.
+//! Live view of a run: the recorded events, plus unrecorded details such as the condition that each disruption waits
+//! for, the load's progress, and messages to the user.
 
 use std::time::Duration;
 use std::{fmt, io};
@@ -8,63 +8,63 @@ use rolldrop_load as load;
 use rolldrop_record::{Event, Stamp};
 use rolldrop_scenario::Disruption;
 
-/// Views a run while it lasts. All tasks of the run call it, so it must not block.
+/// Shows a run in progress. All tasks of the run call it, so it must not block.
 pub trait Viewer: fmt::Debug + Send + Sync {
     /// Called for each recorded event.
     fn recorded(&self, event: &Event);
 
-    /// Called when a disruption of the scenario, counted from 0, reaches another stage.
+    /// Called when a disruption reaches another stage. `index` is the disruption's position in the scenario, from 0.
     fn stands(&self, index: u32, disruption: &Disruption, standing: Standing);
 
-    /// Called with the changes that have not settled yet; `None` once all have.
+    /// Called with a description of the changes that have not settled yet; `None` once all have settled.
     fn unsettled(&self, what: Option<&str>);
 
-    /// Called with the reason that the awaited pods are not ready, before anything is measured.
+    /// Called before anything is measured, with the reason that the awaited pods are not ready.
     fn unready(&self, why: &str);
 
-    /// Called with the time without losses that the run waits for; `None` if it no longer waits.
+    /// Called with the loss-free time that the run waits for; `None` once it no longer waits.
     fn awaits_silence(&self, silence: Option<Duration>);
 
-    /// Called again and again while a load is sent; `None` when it has ended.
+    /// Called repeatedly while a load is sent, and with `None` when it has ended.
     fn loads(&self, load: Option<&Loading<'_>>);
 
-    /// Called when a run begins, which may be one of several.
+    /// Called when a run begins. There may be several runs.
     fn begins(&self);
 
-    /// Called when it has ended.
+    /// Called when a run has ended.
     fn ends(&self);
 
-    /// Called with the step of the run that begins.
+    /// Called when a step of the run begins.
     fn step(&self, what: &str);
 
     /// Called with a message.
     fn say(&self, message: &str);
 
-    /// Called with a message that is shown in any case.
+    /// Called with a message that is always shown.
     fn note(&self, message: &str);
 
-    /// Called with a warning, which is shown in any case, and may come again.
+    /// Called with a warning, which is always shown. The same warning may be repeated.
     fn warn(&self, message: &str);
 
-    /// Shows a question on the terminal, which the user answers there.
+    /// Shows a question on the terminal; the user answers it there.
     ///
     /// # Errors
-    /// Fails if it cannot be shown.
+    /// Fails if the question cannot be shown.
     fn ask(&self, question: &str) -> io::Result<()>;
 }
 
-/// A load that is being sent, at one moment.
+/// Snapshot of a load that is being sent.
 #[derive(Debug)]
 pub struct Loading<'a> {
-    /// Facts that were known before it started.
+    /// Facts that were known before the load started.
     pub planned: &'a Planned,
-    /// Description of what the load is part of, shown in place of these facts.
+    /// Description of the larger job that the load is part of, shown instead of `planned`.
     pub part_of: Option<String>,
-    /// Requests so far.
+    /// Progress of the requests so far.
     pub progress: load::Progress,
-    /// Time since it started.
+    /// Time since the load started.
     pub elapsed: Duration,
-    /// True if it was stopped, and waits for what is in flight.
+    /// True if the load was stopped and is waiting for requests in flight.
     pub is_stopped: bool,
 }
 
@@ -73,13 +73,13 @@ pub struct Loading<'a> {
 pub struct Planned {
     /// Number of requests that will be counted.
     pub requests: Option<u64>,
-    /// Number of requests that the warm-up sends before them.
+    /// Number of requests that the warm-up sends first.
     pub warmup_requests: Option<u64>,
     /// Length of the warm-up.
     pub warmup: Duration,
-    /// Time it takes to send all requests.
+    /// Time that sending all requests takes.
     pub length: Option<Duration>,
-    /// True if something else may end the load earlier.
+    /// True if something else may stop the load earlier.
     pub may_end_before: bool,
 }
 

@@ -1,8 +1,8 @@
-//! Compares two sides: better, worse, the same, or inconclusive.
+//! Compares two sides, and judges the candidate as better, worse, the same, or inconclusive.
 //!
-//! The unit is a group of requests that can be lost together: the termination if pods ended, else a block of time as
-//! long as neighbouring requests are correlated (`blocks`). All rows share one chance of a false alarm (Holm). Runs
-//! that differ in more than their results are refused.
+//! The unit is a group of requests that can be lost together: a termination if pods ended, otherwise a block of time as
+//! long as neighbouring requests are correlated (`blocks`). All rows share one false-alarm rate (Holm). Runs that
+//! differ in more than their results are rejected.
 
 mod blocks;
 mod ends;
@@ -32,18 +32,18 @@ use rolldrop_record::Outcome;
 use rolldrop_record::expect::Worse;
 use worse::Limited;
 
-/// Required confidence, and limits below which differences do not matter.
+/// Required confidence, and thresholds below which differences do not matter.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Confidence of each interval, and of all verdicts together.
+    /// Confidence of each interval, and joint confidence of all verdicts.
     pub confidence: f64,
-    /// A latency or a rate within this share of the baseline's counts as the same.
+    /// Maximum relative difference from the baseline at which a latency or a rate counts as the same.
     pub tolerance: f64,
-    /// Number of times that the blocks of time are resampled.
+    /// Number of bootstrap resamples of the blocks of time.
     pub replicates: u32,
-    /// True to compare sides even if they are not comparable.
+    /// True if sides are compared even when they are not comparable.
     pub anyway: bool,
-    /// Margins by which single figures may be worse. Such a figure has no other verdict.
+    /// Margins by which individual figures may be worse. These figures get no other verdict.
     pub worse: Vec<Worse>,
 }
 
@@ -56,19 +56,19 @@ impl Default for Options {
 /// Reason why two sides are not compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Incomparable {
-    /// One side has no run.
+    /// One side has no runs.
     Nothing,
-    /// They differ in more than their results, or are invalid.
+    /// The sides differ in more than their results, or are invalid.
     Differs(Vec<Difference>),
 }
 
-/// Quantiles of the latency that the chart marks.
+/// Latency quantiles that the chart marks.
 const MARKED: [Quantile; 2] = [Quantile::P50, Quantile::P99];
 
-/// Compares a side with a baseline.
+/// Compares a candidate with a baseline.
 ///
 /// # Errors
-/// If a side has no run, or if they differ in more than their results and the options do not ask to compare such sides.
+/// Fails if a side has no runs, or if the sides differ in more than their results and the options do not allow that.
 pub fn compare(
     baseline: &[Sample],
     candidate: &[Sample],
@@ -77,11 +77,11 @@ pub fn compare(
     with_limits(baseline, candidate, options).map(|(comparison, _)| comparison)
 }
 
-/// Checks that a run is not worse than a baseline of few runs, figure by figure. An inconclusive figure passes if it
-/// does not even look worse.
+/// Checks, figure by figure, that a run is not worse than a baseline of few runs. An inconclusive figure passes unless
+/// it looks worse.
 ///
 /// # Errors
-/// As [`compare`].
+/// Same as [`compare`].
 pub fn checks(
     baseline: &[Sample],
     candidate: &Sample,
@@ -145,7 +145,7 @@ fn with_limits(
     Ok((comparison, limits))
 }
 
-/// Returns the chart data of each side of a comparison.
+/// Returns the chart data of both sides.
 pub fn charts(baseline: &[Sample], candidate: &[Sample]) -> [SideChart; 2] {
     let blocks = [Blocks::new(baseline), Blocks::new(candidate)];
     let is_known = |quantile: &Quantile| beyond(&blocks, quantile.share()) >= FEWEST_BEYOND;
@@ -171,7 +171,7 @@ fn windows_s(side: &[Sample]) -> BTreeMap<String, Vec<Option<f64>>> {
     windows
 }
 
-/// Returns a side's dropped requests by steps of time, one run after the other, and the length of a step in seconds.
+/// Returns a side's dropped requests per time step, one run after the other, and the length of a step in seconds.
 fn dropped_over_time(side: &[Sample]) -> (f64, Vec<BTreeMap<Outcome, u64>>) {
     let step_s = side.iter().map(|sample| sample.block_s.max(1.0)).fold(1.0, f64::max);
     let mut seconds: Vec<BTreeMap<_, u64>> = Vec::new();
@@ -200,7 +200,7 @@ fn side(samples: &[Sample]) -> Side {
     }
 }
 
-/// Returns the values that a side's runs have for a key of their fingerprints.
+/// Returns the values of a fingerprint key in a side's runs.
 fn values(side: &[Sample], key: &str) -> BTreeSet<Option<String>> {
     side.iter().map(|s| s.fingerprint.get(key).cloned()).collect()
 }
@@ -237,7 +237,7 @@ fn caveats(baseline: &[Sample], candidate: &[Sample]) -> Vec<Caveat> {
     caveats
 }
 
-/// Returns the counts that scale by themselves and differ between the sides.
+/// Returns the automatically scaling counts that differ between the sides.
 fn scales(baseline: &[Sample], candidate: &[Sample]) -> Vec<Caveat> {
     let keys: BTreeSet<&String> = baseline.iter().chain(candidate).flat_map(|s| s.scale.keys()).collect();
     let counts = |side: &[Sample], key: &String| -> BTreeSet<u64> {
@@ -250,27 +250,27 @@ fn scales(baseline: &[Sample], candidate: &[Sample]) -> Vec<Caveat> {
     keys.into_iter().filter_map(caveat).collect()
 }
 
-/// Returns true if a side is one run.
+/// Returns true if either side is a single run.
 const fn is_one_run(baseline: &[Sample], candidate: &[Sample]) -> bool {
     baseline.len() == 1 || candidate.len() == 1
 }
 
-/// Judges figures of which less is better.
+/// Judges a figure for which less is better.
 fn less_is_better(baseline: f64, candidate: f64) -> Judgement {
     if candidate < baseline { Judgement::Better } else { Judgement::Worse }
 }
 
-/// Keeps the verdicts that hold for all rows and limits together; the others become inconclusive.
+/// Keeps the verdicts that hold for all rows and limits jointly, and makes the others inconclusive.
 fn judge(rows: &mut [Row], limits: &mut [Limited], options: &Options) {
     let of_rows = rows.iter().filter_map(|row| Some((row.p?, row.metric == Metric::Dropped)));
     let of_limits = limits.iter().filter_map(|limit| Some((limit.p?, limit.is_dropped)));
     let tested: Vec<(f64, bool)> = of_rows.chain(of_limits).collect();
-    // The dropped requests, the most important figure, get half of the chance of a false alarm.
+    // The dropped requests, the most important figure, get half of the false-alarm rate.
     let weight = |is_dropped| if is_dropped { (tested.len() - 1).max(1) as f64 } else { 1.0 };
     let p: Vec<(f64, f64)> = tested.iter().map(|(p, is_dropped)| (*p, weight(*is_dropped))).collect();
     let alpha = 1.0 - options.confidence;
     let mut adjusted = exact::holm(&p).into_iter();
-    // Returns the number of figures tested, if this one differs alone but not among them.
+    // Returns the number of figures tested, if this figure differs only when tested alone.
     let by_chance = |own: f64| (own <= alpha).then_some(p.len());
     let mut is_open = |own: Option<f64>| {
         let own = own?;
@@ -289,7 +289,7 @@ fn judge(rows: &mut [Row], limits: &mut [Limited], options: &Options) {
     }
 }
 
-/// Combines the checks that need no baseline. A run can serve as a baseline regardless of its own comparison.
+/// Combines the checks that need no baseline. A run can become a baseline regardless of its own comparison.
 pub(crate) fn verdict_alone(checks: &[Check]) -> CheckVerdict {
     let alone = checks.iter().filter(|check| !matches!(check.name, CheckName::Worse(_)));
     gate::verdict(alone.map(|check| check.verdict))

@@ -1,8 +1,8 @@
-//! Expectations against a result: checks, and their verdict.
+//! Checks a result against expectations, and combines the checks into a verdict.
 //!
-//! Pure. A number is compared with what was observed; a share, a quantile or a window with its bounds: it passes if the
-//! whole interval lies within the limit and fails if it lies beyond it. An unknown figure is inconclusive, never 0. An
-//! invalid run passes no check.
+//! Pure. A count is compared with the limit as observed. A share, a quantile or a window has bounds: it passes if the
+//! whole interval lies within the limit, and fails if all of it lies beyond. An unknown figure is inconclusive, never
+//! 0. An invalid run passes no check.
 
 mod defaults;
 mod figure;
@@ -26,8 +26,8 @@ use rolldrop_explain::model::{CheckVerdict, CommandResult, RequestCounts, RunRes
 use rolldrop_record::Cause;
 use rolldrop_record::expect::{Accounting, Expect, Validity};
 
-/// Checks every expectation except those that need a baseline. Unless an expectation replaces these, also checks that
-/// something was sent, that the target works while no pod ends, and that pods ended.
+/// Checks every expectation except those that need a baseline. Unless the expectations override them, it also makes the
+/// default checks: requests were sent, the target works while no pod ends, and pods ended.
 pub fn with_defaults(result: &RunResult, expect: &Expect) -> Vec<Check> {
     let expect = &expect.clone().with_default_limits();
     let all = Part::all(result);
@@ -60,13 +60,13 @@ pub fn with_defaults(result: &RunResult, expect: &Expect) -> Vec<Check> {
     checks
 }
 
-/// Counts the requests that were sent.
+/// Returns the number of requests that were sent.
 pub fn sent(counts: &RequestCounts) -> u64 {
     counts.total - counts.not_sent
 }
 
-/// Checks the user's command, if one ended the pods: one that failed fails the gate, one that the run cut off is not
-/// judged.
+/// Checks the user's command, if one ended the pods. A failed command fails the gate; a command that the run cut off is
+/// not judged.
 pub(crate) fn of_command(result: &RunResult) -> Vec<Check> {
     let command = result.command.iter().filter(|command| command.duration_s.is_some());
     let check = |command: &CommandResult| {
@@ -84,7 +84,7 @@ fn accounting(counts: &RequestCounts, expected: Accounting) -> Check {
     Check::new(name, passes_if(adds_up && missing == 0), Evidence::Accounting { expected, adds_up, missing })
 }
 
-/// Checks that the measurement can be believed as far as is expected.
+/// Checks that the measurement is as trustworthy as expected.
 fn validity(found: &Verdict, expected: Validity) -> Check {
     let passes = match found {
         Verdict::Valid => true,
@@ -99,7 +99,7 @@ const fn passes_if(passes: bool) -> CheckVerdict {
     if passes { CheckVerdict::Pass } else { CheckVerdict::Fail }
 }
 
-/// Combines the verdicts of all checks: a failure outweighs an inconclusive check. Without checks the gate passes.
+/// Combines the verdicts of all checks: a failure outweighs an inconclusive check. Without checks, the gate passes.
 pub fn verdict(verdicts: impl Iterator<Item = CheckVerdict>) -> CheckVerdict {
     verdicts.fold(CheckVerdict::Pass, |all, one| match (all, one) {
         (CheckVerdict::Fail, _) | (_, CheckVerdict::Fail) => CheckVerdict::Fail,

@@ -1,4 +1,4 @@
-//! Statistics that know nothing of runs.
+//! Statistics, independent of the types that describe runs.
 
 pub(crate) mod exact;
 pub(crate) mod power;

@@ -1,4 +1,4 @@
-//! Results of judgements, as types: facts and figures, which `report` puts in words.
+//! Results of judgements, as types: facts and figures that `report` puts into words.
 
 pub mod basis;
 pub mod check;

@@ -1,22 +1,22 @@
-//! Error that each look at a gate may spend, if the run continues while the gate is inconclusive.
+//! Error that each look at a gate may spend when the run continues while the gate is inconclusive.
 //!
-//! A run that stops as soon as it passes would pass too often: each look is another chance to be wrong. So the looks
-//! share one error by a spending function α(t) (Lan and DeMets 1983, Biometrika 70, 659–663), where t is the share of
-//! the planned rounds that are done: look k of K spends α(k/K) − α((k − 1)/K). The function is the one that resembles
-//! the bounds of Pocock (1977, Biometrika 64, 191–199): α(t) = α ln(1 + (e − 1) t). It spends much of the error early,
-//! so an early look can settle something.
+//! A run that stops as soon as it passes would pass too often, because each look is another chance to be wrong. The
+//! looks therefore share one error through a spending function α(t) (Lan and DeMets 1983, Biometrika 70, 659–663),
+//! where t is the share of the planned rounds that are done: look k of K spends α(k/K) − α((k − 1)/K). We use the
+//! function that approximates Pocock's bounds (1977, Biometrika 64, 191–199): α(t) = α ln(1 + (e − 1) t). It spends
+//! much of the error early, so an early look can be decisive.
 //!
-//! Group-sequential methods usually turn these amounts into critical values, which needs the joint distribution of the
-//! looks' statistics. The gate's bounds are exact for discrete figures, and have no such distribution: each look takes
-//! its amount as its own error. By Bonferroni's inequality the error of all looks is at most α, however they depend on
-//! each other and however the run decides to continue.
+//! Group-sequential methods usually turn these amounts into critical values, which requires the joint distribution of
+//! the test statistics across looks. The gate's bounds are exact for discrete figures and have no such distribution, so
+//! each look uses its amount as its own error. By Bonferroni's inequality the error over all looks is at most α,
+//! however they depend on each other and however the run decides to continue.
 
 use std::f64::consts::E;
 
 use rolldrop_explain::model::ALPHA;
 use rolldrop_record::{Looks, Spending};
 
-/// Returns the looks of a run with up to `most` of them, before the first.
+/// Returns the schedule for a run with up to `most` looks, before the first look.
 pub fn looks(most: usize) -> Looks {
     let spent = |look: usize| ALPHA * ((E - 1.0) * look as f64 / most.max(1) as f64).ln_1p();
     let alphas = (1..=most).map(|look| spent(look) - spent(look - 1)).collect();

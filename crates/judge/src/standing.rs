@@ -1,31 +1,31 @@
-//! Standing of a run as a gate, in one word: the exit status and every report for CI follow from it.
+//! Gate result of a run in one word, from which the exit status and every CI report follow.
 
 use crate::gate;
 use rolldrop_explain::model::{CheckVerdict, RunResult, Verdict};
 
-/// Standing of a run as a gate, once its checks are made.
+/// Gate result of a run, determined after its checks are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Nothing was expected of it.
+    /// The scenario has no expectations.
     Measured,
     /// Every check passed.
     Passed,
     /// A check failed.
     Failed,
-    /// No check failed, and at least one cannot be decided.
+    /// No check failed, but at least one is undecided.
     Inconclusive,
     /// No check failed, but the target did not work even while no pod ended.
     NotWorking,
     /// The record is incomplete.
     Partial,
-    /// The measurement cannot be believed.
+    /// The measurement cannot be trusted.
     Invalid,
     /// No request was sent, so nothing was measured.
     NothingSent,
 }
 
 impl Standing {
-    /// All standings.
+    /// All standings, in order.
     pub const ALL: [Self; 8] = [
         Self::Measured,
         Self::Passed,
@@ -37,7 +37,7 @@ impl Standing {
         Self::NothingSent,
     ];
 
-    /// Determines the standing: an invalid run outweighs its checks, a failure outweighs an inconclusive check.
+    /// Determines the standing. An invalid run outweighs its checks, and a failure outweighs an inconclusive check.
     pub fn of(result: &RunResult) -> Self {
         let is_working = result.requests.outside_terminations.is_working();
         match (&result.verdict, gate::verdict(result.checks.iter().map(|check| check.verdict))) {
@@ -52,7 +52,7 @@ impl Standing {
         }
     }
 
-    /// Returns its name for programs, such as `not_working`.
+    /// Returns the machine-readable name, such as `not_working`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Measured => "measured",

@@ -1,4 +1,4 @@
-//! Checks of made-up runs.
+//! Tests checks on synthetic runs.
 
 mod expected;
 mod looks;
@@ -37,7 +37,7 @@ fn verdict_of(checks: &[Check]) -> CheckVerdict {
     gate::verdict(checks.iter().map(|check| check.verdict))
 }
 
-/// Limits the longest window to this.
+/// Returns a limit of `ms` milliseconds on the longest window.
 fn longest(ms: u64) -> WindowLimits {
     WindowLimits { max: Some(Span(Duration::from_millis(ms))), ..WindowLimits::default() }
 }
@@ -46,7 +46,7 @@ fn longest(ms: u64) -> WindowLimits {
 fn result_survives_json_and_gate() {
     let result = analysed(three_pods()).result;
     let json = serde_json::to_string(&result).unwrap();
-    // Floats are compared in their printed form: reading may differ in the last digit.
+    // Floats are compared in their printed form, because parsing may change the last digit.
     let again: RunResult = serde_json::from_str(&json).unwrap();
     assert_eq!(again.requests, result.requests);
     assert_eq!(again.terminations.len(), 1);
@@ -152,11 +152,11 @@ fn ending_pod_500s_are_counted_apart() {
     let allowed = serde_json::json!({"appErrors": {"whileEnding": {"max": 60}}});
     assert_eq!(failed(allowed, result), [""; 0]);
 
-    // Without names it is only known that a pod was ending.
+    // If pods are not known by name, it is only known that a pod was terminating.
     let unnamed = analysed(refusing(500, false)).result;
     assert_eq!(unnamed.requests.app_errors_while_ending, 60);
 
-    // No more than the app answers in any case.
+    // No more errors than the app returns anyway.
     let mut records = refusing(500, true);
     for i in 0..290i64 {
         request(

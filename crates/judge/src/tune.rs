@@ -1,10 +1,12 @@
-//! Conclusions from the runs of `rolldrop tune`: a sleep, a grace period, their price, and the proof that they hold.
+//! Conclusions from the runs of `rolldrop tune`: a preStop sleep, a grace period, their price, and the proof that they
+//! hold.
 //!
-//! The first run shows the losses with the current settings. If something names the pods, they sleep in the second run
-//! for long enough that every window is seen to its end. The chosen sleep is the longest of these windows, in whole
-//! seconds: no margin is added, because the next run proves it. The statement is that of Wilks 1941: the largest of n
-//! windows covers a share of all, at a confidence (`stats`). Without names, the search begins at the windows that the
-//! first run bounds (module `first`).
+//! The first run shows the losses with the current settings. If the run can tell which pod answered each request, the
+//! pods sleep long enough in the second run for every window to be seen to its end. The chosen sleep is the longest of
+//! these windows, rounded up to whole seconds. It has no safety margin, because the next run proves it. The statement
+//! follows Wilks 1941: the largest of n windows covers a certain share of all windows at a certain confidence
+//! (`stats`). If pods are not known by name, the search begins at the windows that the first run bounds (module
+//! `first`).
 
 mod alike;
 mod first;
@@ -37,10 +39,10 @@ pub use starts::{LostAtStart, StartSetting, lost_at_starts, with_starts};
 /// Version of `tune.json`.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// Settings by which the pods of a workload end and start.
+/// Settings that govern how a workload's pods terminate and start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Length of the preStop sleep, in seconds; 0 for none.
+    /// Duration of the preStop sleep, in seconds; 0 for none.
     pub pre_stop_seconds: u64,
     /// `terminationGracePeriodSeconds`.
     pub termination_grace_period_seconds: u64,
@@ -50,36 +52,36 @@ pub struct Settings {
     pub readiness_delay_seconds: Option<u64>,
 }
 
-/// The contents of `tune.json`.
+/// Contents of `tune.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tuning {
     /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
-    /// Tool that measured.
+    /// Tool that made the measurements.
     pub tool: Tool,
     /// Workload, such as `deployment/web`.
     pub workload: String,
-    /// Containers of the workload that sleep.
+    /// The workload's containers that get the preStop sleep.
     pub containers: Vec<String>,
-    /// Fingerprint of the cluster.
+    /// Cluster in which the tuning ran.
     pub cluster: ClusterInfo,
-    /// Share of future terminations that was to be covered.
+    /// Requested coverage: the share of future terminations that the chosen sleep should cover.
     pub coverage_asked: f64,
     /// Confidence of that coverage.
     pub confidence: f64,
-    /// Settings before the tuning.
+    /// Settings in force before the tuning.
     pub before: Settings,
-    /// Runs, in order.
+    /// Runs, in the order in which they were made.
     pub steps: Vec<Step>,
-    /// Longest windows of all runs.
+    /// Longest windows seen in any run.
     pub seen: Seen,
-    /// Requests lost with the settings before, by cause.
+    /// Requests lost with the original settings, by cause.
     pub lost_before: Vec<LostTo>,
-    /// Chosen settings, if the windows show any.
+    /// Chosen settings, if the windows support any.
     pub chosen: Option<Choice>,
     /// Price of the chosen settings.
     pub price: Option<Price>,
-    /// Effects of platform limits on the chosen settings, a sentence each.
+    /// Effects of platform limits on the chosen settings, one sentence each.
     pub limits: Vec<String>,
     /// Outcome of the tuning.
     pub outcome: Outcome,
@@ -89,23 +91,23 @@ pub struct Tuning {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum Outcome {
-    /// The chosen settings lost nothing that a sleep saves, in the required number of terminations.
+    /// With the chosen settings, the required number of terminations lost nothing that a sleep could have saved.
     Proven,
     /// The current settings are already right.
     AlreadyRight,
-    /// No lost request is one that a sleep saves.
+    /// A sleep could have saved none of the lost requests.
     NotForASleep,
-    /// The tuning could not show any settings to hold.
+    /// The tuning found no settings that demonstrably hold.
     NotShown {
         /// Reasons, one sentence each.
         why: Vec<String>,
     },
-    /// The chosen settings of an earlier tuning lose requests that a sleep saves.
+    /// The settings chosen by an earlier tuning lose requests that a sleep could save.
     NoLonger {
         /// Reasons, one sentence each.
         why: Vec<String>,
     },
-    /// The tuning has not ended, or was interrupted; the result holds what it has measured so far.
+    /// The tuning has not finished, or was interrupted. The result contains the measurements so far.
     Partial {
         /// Reasons, one sentence each.
         why: Vec<String>,
@@ -113,26 +115,26 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Returns true if the chosen settings are shown to hold.
+    /// Returns true if the runs demonstrate that the chosen settings hold.
     pub const fn is_shown(&self) -> bool {
         matches!(self, Self::Proven | Self::AlreadyRight)
     }
 }
 
-/// The purpose of a run.
+/// Purpose of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
-    /// To show the losses with the current settings.
+    /// Shows the losses with the current settings.
     Before,
-    /// To show the whole windows.
+    /// Shows windows to their end.
     Windows,
-    /// To prove that the chosen settings hold.
+    /// Proves that the chosen settings hold.
     Proof,
 }
 
 impl Purpose {
-    /// Returns its name, as in the names of the run directories.
+    /// Returns the purpose's name, as used in the names of run directories.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Before => "before",
@@ -142,43 +144,43 @@ impl Purpose {
     }
 }
 
-/// One run.
+/// One run of a tuning.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Step {
     /// Purpose of the run.
     pub purpose: Purpose,
-    /// Run directory, relative to that of the tuning.
+    /// Path of the run directory, relative to the tuning's directory.
     pub run: String,
-    /// Settings of its pods.
+    /// Settings that the pods had during the run.
     pub settings: Settings,
     /// Verdict on the measurement.
     pub verdict: Verdict,
-    /// Modes of its terminations.
+    /// Modes of the terminations in the run.
     pub modes: BTreeSet<Mode>,
-    /// Pods that ended.
+    /// Number of pods that ended.
     pub terminations: usize,
-    /// Rollouts in which they ended.
+    /// Number of rollouts in which pods ended.
     pub rollouts: usize,
-    /// Unit that the coverage counts.
+    /// Unit in which the coverage is counted.
     pub unit: Unit,
-    /// Number of these units.
+    /// Number of such units.
     pub units: usize,
-    /// Confidence at which it was to show something.
+    /// Confidence of `coverage`.
     pub confidence: f64,
-    /// Share of future units of which this many show something, at that confidence.
+    /// Share of future units that this number of units covers, at that confidence.
     pub coverage: f64,
-    /// Requests that were lost.
+    /// Number of lost requests.
     pub lost: u64,
-    /// Number of these with a cause that a sleep helps.
+    /// Number of lost requests whose cause a sleep helps against.
     pub lost_for_a_sleep: u64,
-    /// Those that no sleep saves, one by one; only for a proof.
+    /// Lost requests that no sleep could have saved, one by one; only for a proof.
     pub lost_otherwise: Vec<LostOtherwise>,
-    /// Number of all requests.
+    /// Total number of requests.
     pub requests: u64,
 }
 
 impl Step {
-    /// Summarises a run.
+    /// Summarizes a run as a step.
     pub fn of(
         purpose: Purpose,
         run: &str,
@@ -209,8 +211,8 @@ impl Step {
 }
 
 impl Step {
-    /// Counts the requests that were lost by no known cause when their pod's sleep was over: a longer one may save
-    /// them.
+    /// Counts the requests that were lost without a known cause after their pod's sleep was over. A longer sleep might
+    /// save them.
     pub fn unclear(&self) -> u64 {
         let slept_s = self.settings.pre_stop_seconds as f64;
         let is_unclear = |lost: &&LostOtherwise| {
@@ -221,27 +223,27 @@ impl Step {
     }
 }
 
-/// A request that a proof lost by a cause that no sleep helps, with what is known about it.
+/// A request lost during a proof by a cause that no sleep helps against, with the facts known about it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LostOtherwise {
-    /// Its number in its load source, as in `lost.csv`.
+    /// Number of the request in its load source, as in `lost.csv`.
     pub seq: u64,
-    /// Load source.
+    /// Name of the load source.
     pub source: String,
-    /// Time at which it was begun, in seconds since the counted part of the load began.
+    /// Time the request began, in seconds since the counted part of the load began.
     pub begun_seconds: f64,
-    /// Cause of its loss.
+    /// Cause of the loss.
     pub cause: Cause,
-    /// Its outcome.
+    /// Outcome of the request.
     pub outcome: Ended,
-    /// Pod that most likely lost it; `None` if no ending pod explains it.
+    /// Pod that most likely lost the request; `None` if no terminating pod explains it.
     pub pod: Option<String>,
-    /// Time from that pod's deletion to the request's beginning, in seconds; negative if before.
+    /// Time from the deletion of that pod to the start of the request, in seconds; negative if the request began first.
     pub after_deletion_seconds: Option<f64>,
 }
 
-/// Returns the requests of a run that were lost by causes that no sleep helps, in order, including the generator's own
-/// stale flows.
+/// Returns a run's requests that were lost by causes that no sleep helps against, in order, including the generator's
+/// own stale flows.
 fn lost_otherwise(result: &RunResult, lost: &[Lost]) -> Vec<LostOtherwise> {
     let terminations = &result.terminations;
     let of = |lost: &Lost| {
@@ -263,21 +265,21 @@ fn lost_otherwise(result: &RunResult, lost: &[Lost]) -> Vec<LostOtherwise> {
     all
 }
 
-/// Counts the requests that a run lost by causes that a sleep helps.
+/// Counts the requests that a run lost by causes that a sleep helps against.
 pub fn for_a_sleep(result: &RunResult) -> u64 {
     result.requests.by_cause.iter().filter(|(cause, _)| cause.is_helped_by_sleep()).map(|(_, n)| n).sum()
 }
 
-/// Knowledge of the pod that a late request was routed to.
+/// State of knowledge about the pod that received a late request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Names {
-    /// Known: from a header, the sidecar, connection tracking or the address.
+    /// Known from a header, the sidecar, connection tracking or the address.
     Known,
-    /// Not known.
+    /// Unknown.
     Unknown,
 }
 
-/// Tells if a run knows by name which pods answered its requests, and so the time at which each new pod first answered.
+/// Determines whether a run knows which pod answered each request, and therefore when each new pod first answered.
 pub fn names(result: &RunResult) -> Names {
     let is_named = |start: &Start| start.timeline.contains_key(&StartStage::FirstRequest);
     if result.starts.iter().any(is_named) { Names::Known } else { Names::Unknown }
@@ -287,21 +289,22 @@ fn confidence(result: &RunResult) -> f64 {
     result.recommendation.first().map_or(Policy::default().confidence, |rec| rec.confidence)
 }
 
-/// Requests lost by one cause.
+/// Number of requests lost by one cause, with the remedy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LostTo {
-    /// The cause.
+    /// Cause of the losses.
     pub cause: Cause,
     /// Number of requests.
     pub requests: u64,
-    /// True if a preStop sleep saves them.
+    /// True if a preStop sleep would save these requests.
     pub helped_by_sleep: bool,
-    /// Remedy. Empty if a sleep helps: the length that one run suggests is not the one that the tuning finds.
+    /// Remedy; empty if a sleep helps, because the length that one run suggests differs from the one that the tuning
+    /// finds.
     pub remedy: String,
 }
 
-/// Returns a run's lost requests by cause, most first. The generator's own stale flows are left out: they are not the
-/// workload's.
+/// Returns a run's lost requests by cause, most frequent first, without the generator's own stale flows, which are not
+/// the workload's fault.
 pub fn lost_to(result: &RunResult) -> Vec<LostTo> {
     let others = result.findings.iter().filter_map(|found| Some((found.cause?, found.remedy.as_str())));
     let remedies: BTreeMap<Cause, &str> = others.filter(|(cause, _)| !cause.is_helped_by_sleep()).collect();
@@ -326,39 +329,39 @@ pub fn lost_to(result: &RunResult) -> Vec<LostTo> {
 pub struct Choice {
     /// Chosen settings.
     pub settings: Settings,
-    /// Each consumer, with the sleep that it needs alone.
+    /// Consumers, each with the sleep that it requires on its own.
     pub consumers: Vec<Consumer>,
-    /// Time from SIGTERM to the end of the slowest pod, in seconds; `None` if not seen for every pod.
+    /// Time from SIGTERM until the slowest pod ended, in seconds; `None` if not seen for every pod.
     pub stopping_seconds: Option<f64>,
 }
 
-/// Sleep that one consumer needs.
+/// The sleep that one consumer requires.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Consumer {
     /// Name of the consumer.
     pub consumer: String,
-    /// Upper bounds of its windows, in seconds, sorted.
+    /// Upper bounds of the consumer's windows, in seconds, shortest first.
     pub windows_seconds: Vec<f64>,
-    /// Smallest whole number of seconds that covers them all.
+    /// Shortest sleep, in whole seconds, that covers all these windows.
     pub pre_stop_seconds: u64,
-    /// Likeness of the windows within a rollout; `None` if not known.
+    /// Similarity of the windows within a rollout; `None` if unknown.
     pub within_rollouts: Option<Alike>,
 }
 
 /// Constraints on the choice of settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish {
-    /// Current settings, with those that starting pods need.
+    /// Current settings, including those that starting pods need.
     pub before: Settings,
-    /// True if the grace period may become shorter than it is.
+    /// True if the grace period may be reduced.
     pub may_shorten: bool,
-    /// Shortest sleep, in whole seconds, that no window of the runs so far is known to outlast.
+    /// Shortest sleep, in whole seconds, that no window in the runs so far is known to have outlasted.
     pub least_s: u64,
 }
 
 impl Wish {
     /// Returns the settings with a sleep of `sleep_s` seconds, for pods that take `stopping_s` from SIGTERM to their
-    /// end. If that is not known, they keep the time that they have for it.
+    /// end. If that time is unknown, they keep the time that they have now.
     pub fn settings(self, sleep_s: u64, stopping_s: Option<f64>) -> Settings {
         let set = self.before.termination_grace_period_seconds;
         let least = match stopping_s {
@@ -376,26 +379,26 @@ impl Wish {
 /// Reason why the windows of a run support no settings.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Unknown {
-    /// A window lasted as long as the pods slept, and may last longer.
+    /// A window lasted as long as the pods slept, and may have lasted longer.
     Outlasted,
-    /// A pod ended before its sleep was over.
+    /// A pod that ended before its sleep was over.
     EndedEarly(EndedEarly),
-    /// There is no window, or the windows are refused.
+    /// There are no windows, or the recommendation is refused.
     Unsupported(Unsupported),
 }
 
 /// A pod that ended before its sleep was over.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EndedEarly {
-    /// The pod.
+    /// Name of the pod.
     pub pod: String,
-    /// Time from its deletion to its end, in seconds.
+    /// Time from the pod's deletion to its end, in seconds.
     pub ended_s: f64,
-    /// Time that it was to sleep, in seconds.
+    /// Time the pod should have slept, in seconds.
     pub sleep_s: u64,
 }
 
-/// Reason why windows support no settings, whatever the sleep.
+/// Reason why windows support no settings, regardless of the sleep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unsupported {
     /// No pod ended.
@@ -404,10 +407,10 @@ pub enum Unsupported {
     Refused(Vec<String>),
 }
 
-/// Returns the settings that the windows of a run support, in which pods slept for `seen_with` seconds.
+/// Returns the settings that a run's windows support. In that run, the pods slept for `seen_with` seconds.
 ///
 /// # Errors
-/// If the windows support none.
+/// Fails if the windows support no settings.
 pub fn choose(windows: &RunResult, seen_with: u64, wish: Wish) -> Result<Choice, Unknown> {
     let Some(rec) = widest(&windows.recommendation) else {
         return Err(Unknown::Unsupported(Unsupported::NoEnd));
@@ -427,7 +430,7 @@ pub fn choose(windows: &RunResult, seen_with: u64, wish: Wish) -> Result<Choice,
     Ok(Choice { settings: wish.settings(sleep_s, stopping), consumers, stopping_seconds: stopping })
 }
 
-/// Returns the first pod that did not sleep as long as it was to; `None` if all did.
+/// Returns the first pod that ended before its sleep was over; `None` if there is no such pod.
 fn ended_early(windows: &RunResult, sleep_s: u64) -> Option<EndedEarly> {
     let early = |t: &Termination| {
         let ended_s = *t.timeline.get(&Stage::ContainersTerminated)?;
@@ -437,7 +440,7 @@ fn ended_early(windows: &RunResult, sleep_s: u64) -> Option<EndedEarly> {
     windows.terminations.iter().find_map(early)
 }
 
-/// Returns true if a window lasted as long as the pods slept, so that its end is not known.
+/// Returns true if a window lasted at least as long as the pods slept, so that its end is unknown.
 pub fn is_outlasted(windows: &RunResult, slept_s: u64) -> bool {
     let all = windows.terminations.iter().flat_map(|t| &t.windows);
     let lasted = all.filter_map(|window| window.upper_s.or(window.lower_s));
@@ -445,7 +448,7 @@ pub fn is_outlasted(windows: &RunResult, slept_s: u64) -> bool {
     lasted.chain(groups).any(|lasted| lasted >= slept_s as f64)
 }
 
-/// Returns the time from SIGTERM to the end of the slowest pod, in seconds; `None` if that was not seen for every pod.
+/// Returns the time from SIGTERM until the slowest pod ended, in seconds; `None` if not seen for every pod.
 pub fn stopping(result: &RunResult) -> Option<f64> {
     result.terminations.iter().map(stopping_s).try_fold(0.0_f64, |most, s| Some(most.max(s?)))
 }
@@ -472,7 +475,7 @@ fn consumers(windows: &RunResult) -> Vec<Consumer> {
     all.into_iter().map(consumer).collect()
 }
 
-/// Returns the time from SIGTERM to the end of a pod's containers; `None` if not seen, or cut short by SIGKILL.
+/// Returns the time from SIGTERM until a pod's containers ended; `None` if not seen, or cut short by SIGKILL.
 fn stopping_s(t: &Termination) -> Option<f64> {
     if t.exit_code == Some(137) {
         return None;

@@ -1,15 +1,15 @@
-//! Stands between the API server and its callers: an object that was not asked for never passes.
+//! Guards the path between the API server and its callers: an object that was not asked for never passes.
 //!
-//! Every client that the program's `cluster` hands out has this layer around it, so all objects enter
-//! at this one place. It checks, as client-go and apimachinery do:
+//! This layer wraps every client that the program's `cluster` hands out, so all objects enter here. Like client-go and
+//! apimachinery, it checks:
 //!
-//! - names and namespaces: of a request before it is sent, of an object before anybody sees it;
-//! - that an object is in the namespace, has the name, and fits the selectors that were asked for;
-//! - that an answer and a line of a watch are not longer than [`ANSWER_BYTES`] and [`WATCH_LINE_BYTES`].
+//! - names and namespaces: in a request before it is sent, in an object before anybody sees it;
+//! - that an object is in the requested namespace, has the requested name and matches the requested selectors;
+//! - that a response is not longer than [`ANSWER_BYTES`], and a watch line not longer than [`WATCH_LINE_BYTES`].
 //!
-//! Answers of pods through the API server's proxy are no objects and pass unchanged: their readers limit them.
-//! Only errors, which a client reads as a whole, are limited here, to [`ERROR_BYTES`].
-//! The checks themselves are in `asked` and `seen`.
+//! Responses from pods through the API server's proxy are not objects and pass unchanged; their readers limit them.
+//! Only errors, which a client reads as a whole, are limited here, to [`ERROR_BYTES`]. The checks themselves are in
+//! `asked` and `seen`.
 
 mod asked;
 pub mod names;
@@ -33,25 +33,25 @@ use tower::{BoxError, Layer, Service};
 pub use asked::label_selector;
 use asked::{Asked, Reading};
 
-/// Longest answer of the API server, in bytes. A page of [`PAGE`] pods has a MiB or two.
+/// Maximum length of an API server response, in bytes. A page of [`PAGE`] pods takes one or two MiB.
 pub const ANSWER_BYTES: usize = 32 * 1024 * 1024;
-/// Longest line of a watch, in bytes: etcd takes objects of 1.5 MiB.
+/// Maximum length of a watch line, in bytes; etcd takes objects of 1.5 MiB.
 pub const WATCH_LINE_BYTES: usize = 4 * 1024 * 1024;
-/// Longest error of a pod or node that is asked through the API server, in bytes.
+/// Maximum length of an error from a pod or node that is asked through the API server, in bytes.
 pub const ERROR_BYTES: usize = 64 * 1024;
-/// Number of objects of a list that are requested at once. A page is in memory as received, as text and as objects, and
-/// allocators keep much of that memory.
+/// Number of objects per page of a list. A page is in memory as received, as text and as objects, and allocators keep
+/// much of that memory.
 pub const PAGE: u32 = 100;
-/// Most pages of one list, for up to 150,000 objects.
+/// Maximum number of pages per list, enough for 150,000 objects.
 pub const MOST_PAGES: u32 = 1500;
 
-/// Reason that an answer of the API server is not used, or that a request is not sent.
+/// Reason for not using an API server response, or for not sending a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Untrusted {
-    /// A request has an impossible name.
+    /// A request contains an invalid name.
     #[error("not asked of the API server: {0}")]
     Request(String),
-    /// An answer does not fit the request.
+    /// A response does not match the request.
     #[error("the API server's answer is not used: {0}")]
     Answer(String),
 }
@@ -68,7 +68,7 @@ pub fn distrust(error: &kube::Error) -> Option<&Untrusted> {
     None
 }
 
-/// Puts a [`Guard`] around a client's service.
+/// Layer that puts a [`Guard`] around a client's service.
 #[derive(Clone, Copy, Debug)]
 pub struct GuardLayer;
 
@@ -80,7 +80,7 @@ impl<S> Layer<S> for GuardLayer {
     }
 }
 
-/// Checks requests and answers on their way.
+/// Service that checks requests and responses on their way.
 #[derive(Clone, Debug)]
 pub struct Guard<S>(S);
 
@@ -141,7 +141,7 @@ async fn whole(body: GuardedBody, most: usize) -> Result<Bytes, BoxError> {
             error
         }
     })?;
-    // Of one frame this is no copy.
+    // For a single frame, this does not copy.
     let mut collected = collected.aggregate();
     Ok(collected.copy_to_bytes(collected.remaining()))
 }
@@ -150,12 +150,12 @@ fn unbelieved(why: String) -> kube::Error {
     kube::Error::Service(Untrusted::Answer(why).into())
 }
 
-/// Passes on the lines of a watch that fit the request, up to the first one that does not.
+/// Passes on the lines of a watch that match the request, up to the first one that does not.
 fn checked_lines(body: GuardedBody, asked: Asked) -> GuardedBody {
     let state = (body.into_data_stream(), BytesMut::new(), asked);
     let lines = stream::try_unfold(state, |(mut data, mut held, asked)| async move {
         loop {
-            // The held bytes contain no end of a line.
+            // The held bytes contain no line ending.
             let Some(more) = data.try_next().await? else {
                 let rest = held.split().freeze();
                 let complete = seen::is_json(&rest);

@@ -1,9 +1,9 @@
-//! Reads a Kubernetes API server's answers for clients: [`guard`] checks that they fit the requests, [`Listed`] reads
-//! lists, [`pods`] has pods with only the fields that are used, and [`warnings`] collects the server's warnings.
+//! Reads a Kubernetes API server's responses: [`guard`] checks that they match the requests, [`Listed`] reads lists,
+//! [`pods`] contains pods with only the fields that are used, and [`warnings`] collects the server's warnings.
 //!
-//! A cluster may have tens of thousands of objects, and all of their text passes through here. This crate has its own
-//! optimisations for that (`[profile.release]`): the code that reads pods is not generic, so that it is compiled in
-//! this crate.
+//! A cluster may have tens of thousands of objects, and all of their text passes through here. This crate therefore has
+//! its own optimisations (`[profile.release]`): the code that reads pods is not generic, so that it is compiled in this
+//! crate.
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Event, Node, Pod, Service};
@@ -17,7 +17,7 @@ pub mod guard;
 pub mod pods;
 pub mod warnings;
 
-/// An object that is read from lists.
+/// Object that is read from lists.
 pub trait Listed: Clone + DeserializeOwned {
     /// Reads a page of a list.
     ///

@@ -1,7 +1,7 @@
-//! Pods as they are read from lists and watches, with only the fields that are used here.
+//! Pods read from lists and watches, with only the fields that are used here.
 //!
-//! A namespace may have tens of thousands of pods. Most of the text of each are its environment, volumes, annotations
-//! and `managedFields`, which take five times their length as objects.
+//! A namespace may have tens of thousands of pods. Most of each pod's text is its environment, volumes, annotations and
+//! `managedFields`, which as objects take five times the length of their text.
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -11,12 +11,12 @@ use serde::Deserialize;
 
 use super::Listed;
 
-/// A pod with the fields that `sidecar::observed` and the coordinator read, and no others.
+/// Pod with only the fields that `sidecar::observed` and the coordinator read.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "Pod")]
 pub struct ListedPod(pub Pod);
 
-/// A pod of which thousands are held at once: the fields that decide if and how it may be terminated.
+/// Pod of which thousands are held at once, with the fields that decide whether and how it may be terminated.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "Pod")]
 pub struct Candidate {
@@ -24,9 +24,9 @@ pub struct Candidate {
     pub metadata: ObjectMeta,
     /// Node that the pod is bound to.
     pub node: Option<String>,
-    /// Names of its containers, without sidecars.
+    /// Names of the containers, without sidecars.
     pub containers: Vec<String>,
-    /// True if its Ready condition is True, and it is not about to end.
+    /// True if the Ready condition is True and the pod is not about to terminate.
     pub is_ready: bool,
 }
 
@@ -89,7 +89,7 @@ fn reduce_status(read: ContainerStatus) -> ContainerStatus {
     }
 }
 
-/// To the API server both are pods, and both are read here.
+/// The API server treats both types as pods, and both are read here.
 macro_rules! asked_for_as_pods {
     ($type:ty, $($metadata:tt).+) => {
         impl k8s_openapi::Resource for $type {
@@ -132,7 +132,7 @@ mod tests {
     use rolldrop_record::event::Change;
     use rolldrop_sidecar::observed::{pod_event, statuses};
 
-    /// Returns a pod that has all fields that are read of pods, and more.
+    /// Returns a pod that has every field that is read from pods, and more.
     fn whole() -> Value {
         let reference = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": "r", "controller": true});
         json!({
@@ -176,7 +176,7 @@ mod tests {
             (json!({"httpGet": {"port": 80}}), true, Some(31)),
             (json!({"httpGet": {"port": "http"}}), true, Some(31)),
             (json!({"tcpSocket": {"port": 80}, "periodSeconds": 1, "failureThreshold": 2}), true, Some(3)),
-            // The app may still listen on that port alone.
+            // The app may be listening on that port only.
             (json!({"httpGet": {"port": 81}}), true, None),
             (json!({"grpc": {"port": 81}}), true, None),
             (json!({"exec": {"command": ["true"]}}), false, None),

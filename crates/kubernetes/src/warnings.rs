@@ -1,4 +1,4 @@
-//! Warnings of an API server when it creates an object: the `Warning` headers of its answers (RFC 7234, 5.5).
+//! Warnings that an API server sends when it creates an object: the `Warning` headers of its responses (RFC 7234, 5.5).
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -8,15 +8,15 @@ use futures::future::BoxFuture;
 use http::{HeaderMap, Method, Request, Response, header};
 use tower::{Layer, Service};
 
-/// More than an API server sends for one object.
+/// Maximum number of warnings kept: more than an API server sends for one object.
 const MAX_WARNINGS: usize = 64;
 
-/// Collects the warnings of answers to POST requests. Clones collect together.
+/// Collector of warnings from responses to POST requests. Clones share one collection.
 #[derive(Clone, Debug, Default)]
 pub struct Warnings(Arc<Mutex<Vec<String>>>);
 
 impl Warnings {
-    /// Returns the warnings that have come since the last call.
+    /// Returns the warnings received since the last call.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -48,7 +48,7 @@ impl<S> Layer<S> for Warnings {
     }
 }
 
-/// A client's service whose warnings are collected.
+/// Client service whose warnings are collected.
 #[derive(Clone, Debug)]
 pub struct Heard<S> {
     inner: S,

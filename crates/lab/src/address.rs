@@ -1,10 +1,9 @@
-//! The addresses of a cluster.
+//! Addresses of a cluster's nodes, pods and Services.
 //!
-//! With the userspace dataplane every cluster takes one block `127.N.0.0/16` for itself, so that several can run side
-//! by side on one machine. Nodes are `127.N.0.1` onwards, Services come from `127.N.240.0/20`, and pods have the
-//! addresses in between. With the kernel dataplane every cluster has a network of its own, and all clusters use the
-//! same addresses: nodes are `10.0.0.1` onwards, node N's pods are in `10.244.N.0/24`, and Services in
-//! `10.96.0.0/16`.
+//! On the userspace dataplane, each cluster claims a `127.N.0.0/16` block, so that several clusters can run side by
+//! side on one machine. Nodes start at `127.N.0.1`, Services use `127.N.240.0/20`, and pods use the addresses in
+//! between. On the kernel dataplane, each cluster has its own network, and all clusters use the same addresses: nodes
+//! start at `10.0.0.1`, node N's pods use `10.244.N.0/24`, and Services use `10.96.0.0/16`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,16 +18,16 @@ const BLOCKS: std::ops::RangeInclusive<u8> = 64..=191;
 const PODS: (u16, u16) = (0x0101, 0xEFFE);
 /// First and last Service address within the block, as the lower 16 bits.
 const SERVICES: (u16, u16) = (0xF001, 0xFFFD);
-/// The port on the block's last address but one whose listener marks the block as taken.
+/// Port whose listener, on the block's second-to-last address, marks the block as taken.
 const CLAIM_PORT: u16 = 10_259;
 /// First and last Service address of a private network, as the lower 16 bits.
 const PRIVATE_SERVICES: (u16, u16) = (0x0001, 0xFFFE);
-/// The control plane's place among the nodes.
+/// Last octet of the control plane's address, which is in the node range.
 const CONTROL_PLANE: u8 = 254;
-/// First and last pod address of a node of a private network, as the lowest 8 bits.
+/// First and last pod address on each node of a private network, as the lowest 8 bits.
 const NODE_PODS: (u8, u8) = (2, 254);
 
-/// One cluster's addresses. A loopback block is free again when this is dropped.
+/// Addresses of one cluster. Dropping this frees its loopback block.
 #[derive(Debug)]
 pub(crate) struct AddressBlock(Plan);
 
@@ -37,7 +36,7 @@ enum Plan {
     Loopback {
         second_octet: u8,
         next_pod: Mutex<u16>,
-        /// Held, but never accepted from: it keeps other clusters off this block.
+        /// Held but never accepted from; it keeps other clusters off this block.
         _claim: TcpListener,
     },
     Private {
@@ -47,17 +46,17 @@ enum Plan {
 
 #[derive(Debug, Default)]
 struct PrivatePods {
-    /// Last address given to a pod, by node.
+    /// Last address given to a pod on each node.
     last: BTreeMap<u8, u8>,
     in_use: BTreeSet<Ipv4Addr>,
 }
 
 impl AddressBlock {
-    /// Takes the first free block of loopback addresses, trying from `start` (any number) upwards.
+    /// Claims the first free block of loopback addresses, counting up from `start` (any number).
     ///
     /// # Errors
     ///
-    /// The last block's error if none is free.
+    /// The error from the last block if none is free.
     pub(crate) fn claim(start: usize) -> io::Result<Self> {
         let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
         for n in 0..BLOCKS.len() {
@@ -84,7 +83,7 @@ impl AddressBlock {
         self.among_nodes(index.saturating_add(1))
     }
 
-    /// Returns the control plane's address, at which pods reach the API server and DNS.
+    /// Returns the control plane's address, where pods reach the API server and DNS.
     pub(crate) fn control_plane(&self) -> Ipv4Addr {
         self.among_nodes(CONTROL_PLANE)
     }
@@ -96,9 +95,9 @@ impl AddressBlock {
         }
     }
 
-    /// Returns an address for a new pod of node `index` (from 0), or `None` if all are in use. Addresses are handed
-    /// out in turn: a pod's address is not used again before some 61,000 others have been (on a private network:
-    /// before the other 252 of its node).
+    /// Returns an address for a new pod on node `index` (from 0), or `None` if all are in use. Addresses are handed out
+    /// in turn: a pod's address is reused only after some 61,000 others (on a private network: after the other 252 of
+    /// its node).
     pub(crate) fn next_pod(&self, index: u8) -> Option<Ipv4Addr> {
         match &self.0 {
             Plan::Loopback { second_octet, next_pod, .. } => {
@@ -131,14 +130,14 @@ impl AddressBlock {
         }
     }
 
-    /// Takes a pod's address back.
+    /// Returns a pod's address to the pool.
     pub(crate) fn release_pod(&self, ip: Ipv4Addr) {
         if let Plan::Private { pods } = &self.0 {
             lock(pods).in_use.remove(&ip);
         }
     }
 
-    /// Returns all addresses that a Service may have, in order.
+    /// Returns all addresses available to Services, in order.
     pub(crate) fn services(&self) -> impl Iterator<Item = Ipv4Addr> + use<> {
         let (high, (first, last)) = match self.0 {
             Plan::Loopback { second_octet, .. } => ([127, second_octet], SERVICES),
@@ -148,7 +147,7 @@ impl AddressBlock {
     }
 }
 
-/// Returns the network address of the pods of node `index` (from 0) of a private network: a /24.
+/// Returns the network address of the /24 for pods on node `index` (from 0) of a private network.
 pub(crate) fn node_pods(index: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 244, index.saturating_add(1), 0)
 }

@@ -1,4 +1,4 @@
-//! Commands to node agents from outside: stop, restart, node shutdown, and killing a container's process.
+//! Commands to node agents from outside: stop, restart, shut down the node, and kill a container's process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -7,10 +7,10 @@ use tokio::sync::mpsc;
 
 use super::sync::lock;
 
-/// Kills the process of one container.
+/// Function that kills the process of one container.
 type Kill = Box<dyn Fn() + Send + Sync>;
 
-/// Reaches the node agents of a cluster by their nodes' names. Clones reach the same ones.
+/// Handle to a cluster's node agents, by node name. Clones share the same agents.
 #[derive(Clone, Default)]
 pub(crate) struct Agents {
     senders: Arc<Mutex<HashMap<String, mpsc::UnboundedSender<Command>>>>,
@@ -21,20 +21,21 @@ pub(crate) struct Agents {
 /// Command to a node agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// End and start again, while containers live on. The termination of a pod starts over, with its whole grace
-    /// period. A node that was shut down boots.
+    /// Exit and start again while containers keep running. Pod terminations start over with their full grace period. A
+    /// node that was shut down boots.
     Restart,
-    /// End, while containers live on, until a restart. The agent obeys no other command meanwhile.
+    /// Exit while containers keep running, and stay down until a restart. Meanwhile, the agent ignores all other
+    /// commands.
     Stop,
-    /// Shut the node down: its pods end within this time, or within their own grace period if that is shorter,
-    /// without being deleted. When the last has ended the node is off until a restart.
+    /// Shut the node down: its pods are terminated, but not deleted, within this time or their own grace period,
+    /// whichever is shorter. Once the last pod has terminated, the node is off until a restart.
     Shutdown {
-        /// Grace period of all pods.
+        /// Maximum grace period of all pods.
         grace_seconds: i64,
     },
 }
 
-/// A container whose process runs, until this is dropped.
+/// A container's running process, registered until this is dropped.
 pub(crate) struct Running {
     agents: Agents,
     key: (String, String),
@@ -47,20 +48,20 @@ impl Drop for Running {
 }
 
 impl Agents {
-    /// Sends a node's agent a command; does not wait until it is done. Returns true if there is such a node.
+    /// Sends a command to a node's agent without waiting until it is carried out. Returns true if the node exists.
     pub(crate) fn command(&self, node: &str, command: Command) -> bool {
         lock(&self.senders).get(node).is_some_and(|sender| sender.send(command).is_ok())
     }
 
-    /// Kills the process of a pod's container, if one runs; the agent notices that by itself. Returns true if there
-    /// was one.
+    /// Kills the process of a pod's container, if it is running; the agent notices by itself. Returns true if it was
+    /// running.
     pub(crate) fn kill(&self, pod_uid: &str, container: &str) -> bool {
         let running = lock(&self.running);
         let found = running.get(&(pod_uid.to_owned(), container.to_owned()));
         found.inspect(|kill| kill()).is_some()
     }
 
-    /// Registers a container's running process; it can be killed until the returned value is dropped.
+    /// Registers a container's running process, which can be killed until the returned value is dropped.
     pub(crate) fn runs(
         &self,
         pod_uid: &str,
@@ -73,7 +74,7 @@ impl Agents {
         Running { agents: self.clone(), key }
     }
 
-    /// Returns a receiver of the commands to a node's agent from now on.
+    /// Returns a receiver for commands sent to a node's agent from now on.
     pub(crate) fn commands_of(&self, node: &str) -> mpsc::UnboundedReceiver<Command> {
         let (sender, receiver) = mpsc::unbounded_channel();
         lock(&self.senders).insert(node.to_owned(), sender);

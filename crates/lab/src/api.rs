@@ -1,13 +1,13 @@
-//! The Kubernetes API over HTTPS on loopback, for clients with a token.
+//! Serves the Kubernetes API over HTTPS on loopback, to clients with a token.
 //!
-//! HTTP/1.1 and JSON only. This module turns a request into a call of the [registry](super::registry) and its result
-//! into an answer; the registry has the semantics. `route` reads paths, `auth` authorizes users by
-//! [RBAC](super::rbac), `objects` serves verbs on objects, `watch` watches, `proxy` pods' own ports, `log` their
-//! logs.
+//! HTTP/1.1 and JSON only. This module turns requests into calls to the [registry](super::registry), which implements
+//! the semantics, and turns the results into responses. `route` parses paths, `auth` authorizes users through
+//! [RBAC](super::rbac), `objects` handles verbs on objects, `watch` serves watches, `proxy` forwards requests to pod
+//! ports, and `log` serves pod logs.
 //!
-//! A slow client costs little and is cut off: it has `HEAD_TIMEOUT` for a TLS handshake and for the head of each
-//! request, and the connection ends if it does not read an answer for `STALL_TIMEOUT`. Idle connections make room for
-//! new ones (`places`).
+//! A slow client costs little and is cut off: it has `HEAD_TIMEOUT` for the TLS handshake and for the head of each
+//! request, and its connection is closed if it reads nothing of a response for `STALL_TIMEOUT`. Idle connections are
+//! closed to make room for new ones (`places`).
 
 mod auth;
 mod body;
@@ -57,17 +57,17 @@ use route::{Route, Subresource};
 pub(crate) use server::Server;
 pub(crate) use tls::{Identity, IdentityError};
 
-/// Time limit for a client's TLS handshake, and for the head of each request.
+/// Time limit for the TLS handshake and for the head of each request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time for which a connection without a request is kept (kube-apiserver: `IdleTimeout` in
+/// Time after which an idle connection is closed (kube-apiserver: `IdleTimeout` in
 /// staging/src/k8s.io/apiserver/pkg/server/secure_serving.go).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
-/// Time for which a client may leave an answer unread before its connection ends.
+/// Time after which a connection is closed if the client does not read its response.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of connections; if none of them is idle, further ones wait.
+/// Maximum number of connections. Once all are in use and none is idle, new connections wait.
 const MAX_CONNECTIONS: usize = 512;
 
-/// Serves the API on `listener` until the cluster ends.
+/// Serves the API on `listener` until the cluster is stopped.
 pub(crate) async fn serve(listener: TcpListener, server: Arc<Server>) {
     let places = Places::new(MAX_CONNECTIONS, Patience { idle: IDLE_TIMEOUT, head: HEAD_TIMEOUT });
     let mut connections = JoinSet::new();
@@ -80,7 +80,7 @@ pub(crate) async fn serve(listener: TcpListener, server: Arc<Server>) {
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of file descriptors, most likely: let some connections end first.
+                // Most likely out of file descriptors: wait for some connections to close.
                 tracing::warn!(%error, "API server cannot accept");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
@@ -110,7 +110,7 @@ async fn serve_connection(
     server: &Arc<Server>,
     place: &Arc<Place>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    // Watch events are small and must not wait for each other.
+    // Watch events are small, and Nagle's algorithm would delay them.
     stream.set_nodelay(true)?;
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(STALL_TIMEOUT));
@@ -122,7 +122,7 @@ async fn serve_connection(
         Ok::<_, Infallible>(answer.map(|body| AnswerBody { body, _request: in_hand }))
     });
     hyper::server::conn::http1::Builder::new()
-        // The place's own clock cuts off slow heads, and leaves idle connections more time.
+        // The place has its own timeouts: it cuts off slow request heads, but leaves idle connections open for longer.
         .header_read_timeout(None)
         .serve_connection(TokioIo::new(place.noticing(stream)), service)
         .await?;

@@ -1,4 +1,4 @@
-//! The objects that every cluster has from the start.
+//! Objects that every cluster has from the start.
 
 mod roles;
 
@@ -16,11 +16,11 @@ use super::well_known::SERVICE_NAME;
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
-/// Position of the DNS Service's address among all, so that it is 10.96.0.10 where possible.
+/// Index of the DNS Service's address among all Service addresses, so that it is 10.96.0.10 where possible.
 const DNS_SERVICE_ADDRESS: usize = 9;
 
-/// Creates these objects, and returns the names of the nodes. `proxy_mode` is kube-proxy's word for the dataplane;
-/// pods reach the API server at `server`.
+/// Creates these objects and returns the names of the nodes. `proxy_mode` is kube-proxy's name for the dataplane; pods
+/// reach the API server at `server`.
 pub(super) fn create_objects(
     registry: &Registry,
     config: &Config,
@@ -38,7 +38,7 @@ pub(super) fn create_objects(
     }
     roles::create(registry)?;
     create_kubernetes_service(registry, server)?;
-    // Clients look up here how Services are proxied; kubeadm puts kube-proxy's settings there.
+    // Clients look here for the proxy mode; kubeadm puts kube-proxy's settings in the same place.
     let settings = format!(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: {proxy_mode}\nminSyncPeriod: {}\n",
         super::duration::to_text(config.service_proxy.min_sync_period),
@@ -63,9 +63,9 @@ pub(super) fn node_name(index: u8) -> String {
     format!("node-{}", u32::from(index) + 1)
 }
 
-/// Creates the Service by which pods reach the API server.
+/// Creates the Service through which pods reach the API server.
 fn create_kubernetes_service(registry: &Registry, server: SocketAddr) -> Result<(), Status> {
-    // On loopback a port below 1024 may not be free to listen on.
+    // On loopback, a port below 1024 may not be available.
     let port = if server.ip().is_loopback() { server.port() } else { 443 };
     let service = OwnService {
         namespace: "default",
@@ -85,7 +85,7 @@ fn create_kubernetes_service(registry: &Registry, server: SocketAddr) -> Result<
     registry.create(Resource::Endpoints, "default", endpoints).map(drop)
 }
 
-/// Creates the Service by which pods find the DNS server at `server`.
+/// Creates the Service through which pods reach the DNS server at `server`.
 pub(super) fn announce_dns(registry: &Registry, server: SocketAddr) -> Result<(), Status> {
     let labels = json!({
         "k8s-app": "kube-dns",
@@ -104,13 +104,13 @@ pub(super) fn announce_dns(registry: &Registry, server: SocketAddr) -> Result<()
     service.create(registry)
 }
 
-/// A Service of the cluster's own, routed to `target`.
+/// Service that belongs to the cluster itself, routed to `target`.
 struct OwnService<'a> {
     namespace: &'a str,
     name: &'a str,
     labels: Value,
     address: Option<Ipv4Addr>,
-    /// Names and protocols of the ports; all of them have the same number.
+    /// Names and protocols of the ports, which all have the same number.
     ports: &'a [(&'a str, &'a str)],
     port: u16,
     target: SocketAddr,
@@ -180,7 +180,7 @@ fn node_object(name: &str, address: &str) -> Value {
     })
 }
 
-/// Returns the capacity of a node: this machine's. CPU and memory are not divided between pods; only the number of
+/// Returns a node's capacity, which is this machine's. CPU and memory are not divided among pods; only the number of
 /// pods is limited.
 fn resources() -> Value {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -190,14 +190,14 @@ fn resources() -> Value {
     json!({"cpu": cpus.to_string(), "memory": format!("{memory}Ki"), "pods": "1000"})
 }
 
-/// Returns this machine's name for its operating system.
+/// Returns the name of this machine's operating system.
 fn os_image() -> String {
     let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     let name = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
     name.map_or_else(|| "Linux".to_owned(), |name| name.trim_matches(['"', '\'']).to_owned())
 }
 
-/// Returns the first line of a file; empty if there is no such file.
+/// Returns the first line of a file, or an empty string if there is no such file.
 fn first_line(path: &str) -> String {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.lines().next().unwrap_or_default().to_owned()

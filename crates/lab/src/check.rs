@@ -1,4 +1,4 @@
-//! Tests if the kernel dataplane works here, by using all of it.
+//! Tests whether the kernel dataplane works on this machine by using every part of it.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -9,14 +9,14 @@ use super::config::GoneAddress;
 use super::kernel::{Fabric, KernelError, NodePlan, Pids, Tool, enter, names_dir};
 use super::service_proxy::rules;
 
-/// The subcommand of `rolldrop cluster` that runs [`run`].
+/// Subcommand of `rolldrop cluster` that runs [`run`].
 pub const COMMAND: &str = "check-kernel";
 
-/// Tries the kernel dataplane in a process of its own, since a process that entered namespaces cannot leave them.
+/// Tries the kernel dataplane in a separate process, because a process that has entered namespaces cannot leave them.
 ///
 /// # Errors
 ///
-/// The reason why it does not work.
+/// The reason why the dataplane does not work.
 pub fn check() -> Result<(), KernelError> {
     let tried = |error: std::io::Error| KernelError::Tried(error.to_string());
     let program = std::env::current_exe().map_err(tried)?;
@@ -35,7 +35,7 @@ pub fn check() -> Result<(), KernelError> {
 ///
 /// # Errors
 ///
-/// The error of the first part that does not work.
+/// The error of the first part that fails.
 pub fn run(scratch: &Path) -> Result<(), KernelError> {
     let nft = Tool::find("nft")?;
     Tool::find("ip")?;

@@ -1,34 +1,34 @@
-//! Lists of conditions in statuses, and their times.
+//! Condition lists in statuses, and their times.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::value::list;
 
-/// Returns one of an object's `status.conditions`, or null.
+/// Returns the condition of this type from an object's `status.conditions`, or null.
 pub(super) fn of<'a>(object: &'a Value, condition_type: &str) -> &'a Value {
     find(list(&object["status"]["conditions"]), condition_type).unwrap_or(&Value::Null)
 }
 
-/// Finds the condition of a type.
+/// Finds the condition with this type.
 pub(super) fn find<'a>(conditions: &'a [Value], condition_type: &str) -> Option<&'a Value> {
     conditions.iter().find(|condition| condition["type"] == condition_type)
 }
 
-/// Removes the condition of a type.
+/// Removes the condition with this type.
 pub(super) fn remove(conditions: &mut Vec<Value>, condition_type: &str) {
     conditions.retain(|condition| condition["type"] != condition_type);
 }
 
-/// Replaces the object's condition of the same type by `condition`, which has its `status`. The transition time is
-/// `now`, or that of the old condition if its status was the same.
+/// Replaces the object's condition of the same type with `condition`, which has its `status`. The transition time is
+/// `now`, or the old condition's time if its status was the same.
 pub(super) fn put(object: &mut Value, condition: Value, now: &str) {
     let mut conditions = list(&object["status"]["conditions"]).to_vec();
     put_in(&mut conditions, condition, now);
     object["status"]["conditions"] = Value::Array(conditions);
 }
 
-/// As [`put`], in a list of conditions.
+/// Does the same as [`put`] in a list of conditions.
 pub(super) fn put_in(conditions: &mut Vec<Value>, mut condition: Value, now: &str) {
     let before = conditions.iter_mut().find(|before| before["type"] == condition["type"]);
     let same_status = before.as_ref().filter(|before| before["status"] == condition["status"]);
@@ -61,7 +61,7 @@ pub(super) fn disruption_target(
     put(pod, condition, now);
 }
 
-/// Converts a time in text to Unix seconds.
+/// Converts a time from text to Unix seconds.
 pub(super) fn unix_seconds(time: &Value) -> Option<i64> {
     time.as_str()?.parse::<Timestamp>().ok().map(Timestamp::as_second)
 }

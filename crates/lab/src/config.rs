@@ -1,4 +1,4 @@
-//! The parameters of an embedded cluster: `spec.cluster.embedded` of a scenario file.
+//! Parameters of an embedded cluster: `spec.cluster.embedded` in a scenario file.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use super::consumer::Consumer;
 use super::duration;
 use super::latency::Latencies;
 
-/// Maximum number of nodes of an embedded cluster.
+/// Maximum number of nodes in an embedded cluster.
 pub const MAX_NODES: u32 = 200;
 
 /// The parameters of an embedded cluster, all with defaults.
@@ -22,24 +22,24 @@ pub struct Config {
     pub nodes: u32,
     /// Dataplane that connects clients to pods.
     pub dataplane: DataplaneChoice,
-    /// Configuration of images, by the last component of their names, without tag or digest.
+    /// Image configurations, keyed by the last component of the image name without tag or digest.
     pub images: BTreeMap<String, Image>,
-    /// Fate of a connection to an address whose pod is gone, with the kernel dataplane.
+    /// Handling of connections to a removed pod's address on the kernel dataplane.
     pub gone_address: GoneAddress,
-    /// The Service proxy's own settings.
+    /// Service proxy settings.
     pub service_proxy: ServiceProxy,
-    /// The API server's own settings.
+    /// API server settings.
     pub api_server: ApiServer,
-    /// The controllers' own settings.
+    /// Controller settings.
     pub controllers: Controllers,
-    /// The cluster's DNS.
+    /// DNS settings.
     pub dns: Dns,
     /// Delays of the model.
     pub latencies: Latencies,
-    /// Share (0 to 1) of probes whose first tick finds no container yet, so that the first probe comes a period
-    /// later. Measured: 15 of 90 starts (`reference/timings.csv`, hops "process start" and "first probe" of the cases
-    /// F and the replacements of A and C; 11 of the 15 came 1.00 to 1.02 s after the process, the other four 0.59 to
-    /// 0.96 s).
+    /// Share (0 to 1) of probes whose first tick finds no container yet, so that the first probe comes one period
+    /// later. Measured in 15 of 90 starts (`reference/timings.csv`, hops "process start" and "first probe", case F and
+    /// the replacements of cases A and C; 11 of the 15 probes came 1.00 to 1.02 s after the process started, the other
+    /// four after 0.59 to 0.96 s).
     pub first_probe_missed: f64,
 }
 
@@ -61,11 +61,11 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Checks what the types cannot express.
+    /// Checks the constraints that the types cannot express.
     ///
     /// # Errors
     ///
-    /// The first parameter that this machine or this version cannot honour.
+    /// The first parameter that this machine or version cannot honour.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if self.nodes == 0 || self.nodes > MAX_NODES {
             return Err(ConfigError::Nodes(self.nodes));
@@ -102,10 +102,10 @@ pub enum ConfigError {
     /// A share outside 0..=1.
     #[error("firstProbeMissed: {0} is outside 0..=1")]
     FirstProbeMissed(f64),
-    /// A link of a node that does not exist.
+    /// A link for a node that does not exist.
     #[error("latencies.link.{0}: there is no such node; `nodes` is {1}")]
     NoSuchNode(Consumer, u32),
-    /// A link that the userspace dataplane does not have.
+    /// A link that the userspace dataplane does not support.
     #[error(
         "latencies.link.{0}: links of pods have a delay on the kernel dataplane only; name a node, such as node-1"
     )]
@@ -124,7 +124,7 @@ pub struct Image {
     pub stop_signal: Option<String>,
 }
 
-/// Returns the signal of that name, in Linux' or in Kubernetes' notation. Real-time signals cannot be sent.
+/// Returns the signal with this name, in Linux or Kubernetes notation. Real-time signals cannot be sent.
 pub fn signal(name: &str) -> Option<Signal> {
     Signal::from_str(match name {
         "SIGCLD" => "SIGCHLD",
@@ -148,18 +148,18 @@ pub enum DataplaneChoice {
     Userspace,
 }
 
-/// Fate of a connection to an address whose pod is gone.
+/// Handling of connections to a removed pod's address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GoneAddress {
-    /// Packets vanish, so the connection stalls, as measured on a real cluster.
+    /// Packets are dropped, so the connection stalls, as measured on a real cluster.
     #[default]
     Drop,
-    /// The host is unreachable.
+    /// The client is told that the host is unreachable.
     Unreachable,
 }
 
-/// Settings of the Service proxy, named as kube-proxy's.
+/// Service proxy settings, named after kube-proxy's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServiceProxy {
@@ -178,7 +178,7 @@ impl Default for ServiceProxy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Dns {
-    /// Time for which clients may keep an answer, in whole seconds.
+    /// Time clients may cache a response, in whole seconds.
     #[serde(with = "duration")]
     pub ttl: Duration,
 }
@@ -191,17 +191,17 @@ impl Default for Dns {
 }
 
 impl Dns {
-    /// Returns the time in seconds, as answers carry it.
+    /// Returns the TTL in seconds, as responses carry it.
     pub fn ttl_seconds(&self) -> u32 {
         u32::try_from(self.ttl.as_secs()).unwrap_or(u32::MAX)
     }
 }
 
-/// Settings of the API server, named as kube-apiserver's options.
+/// API server settings, named after kube-apiserver's options.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct ApiServer {
-    /// Interval of bookmarks on a watch that allows them; not zero.
+    /// Interval between bookmarks on a watch that allows them; not zero.
     #[serde(with = "duration")]
     pub bookmark_period: Duration,
 }
@@ -215,13 +215,13 @@ impl Default for ApiServer {
     }
 }
 
-/// Settings of the controllers, named as the options and constants of kube-controller-manager.
+/// Controller settings, named after the options and constants of kube-controller-manager.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Controllers {
-    /// Calls per second that one controller may make.
+    /// Number of API calls per second that one controller may make.
     pub kube_api_qps: u32,
-    /// Calls that one controller may make at once.
+    /// Number of API calls that one controller may make in a burst.
     pub kube_api_burst: u32,
     /// Job: pause after a pod has failed, doubling with each failure in a row.
     #[serde(with = "duration")]

@@ -5,23 +5,23 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A consumer of endpoints: the key of a link.
+/// Consumer of endpoints, which is the key of a link.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Consumer {
-    /// `node-1`: clients on that node, by its Service proxy or directly. Numbers count from 1.
+    /// `node-1`: clients on that node, whether through its Service proxy or directly. Numbers start at 1.
     Node(u32),
-    /// `app=gateway`: pods with that label.
+    /// `app=gateway`: pods with this label.
     Pods {
-        /// Its name.
+        /// Name of the label.
         label: String,
-        /// Its value.
+        /// Value of the label.
         value: String,
     },
 }
 
 impl Consumer {
-    /// Returns true if this is a pod with these labels (an object, or null).
+    /// Returns true if the consumer is a pod with these labels (an object, or null).
     pub(crate) fn is_pod_with(&self, labels: &Value) -> bool {
         matches!(self, Self::Pods { label, value } if labels[label] == value.as_str())
     }

@@ -1,7 +1,7 @@
-//! The control plane's loops: each follows a few resources and brings the objects closer to their specifications.
+//! The control plane's loops: each watches a few resources and brings objects closer to their specifications.
 //!
-//! They run in one process with the store, so a controller keeps no cache of its own: an event only says where to
-//! look. Named [latencies](super::latency::Latencies) stand for the time that a real cluster takes.
+//! They run in the same process as the store, so a controller keeps no cache: an event only tells it which objects to
+//! check. Named [latencies](super::latency::Latencies) represent the time that a real cluster takes.
 
 mod availability;
 mod claim;
@@ -33,7 +33,7 @@ use tokio::task::JoinSet;
 
 use super::shared::Shared;
 
-/// Runs all controllers until the cluster ends.
+/// Runs all controllers until the cluster stops.
 pub(crate) async fn run(shared: Shared, authority: Arc<str>) {
     let stop = shared.stop.clone();
     let mut tasks = JoinSet::new();
@@ -52,7 +52,7 @@ pub(crate) async fn run(shared: Shared, authority: Arc<str>) {
     tasks.spawn(events::run(shared));
     tokio::select! {
         () = stop.cancelled() => {}
-        // Controllers do not end by themselves: one that does has panicked.
+        // Controllers never return by themselves; one that does has panicked.
         Some(ended) = tasks.join_next() => {
             if let Err(error) = ended {
                 tracing::error!(%error, "a controller failed; the cluster ends");

@@ -1,7 +1,7 @@
-//! Makes sure that no process is left behind.
+//! Kills descendant processes, so that none is left behind.
 //!
-//! A process that is a child subreaper inherits its orphaned descendants, so everything that it has ever started, and
-//! everything that those have started, can be found below it in `/proc` and killed.
+//! A child subreaper inherits its orphaned descendants, so every process that it or its descendants ever started can be
+//! found below it in `/proc` and killed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,21 +12,21 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
-/// Time limit for killing: a process in an uninterruptible wait is not worth more.
+/// Time limit for killing. A process in an uninterruptible wait is not worth waiting for any longer.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PERIOD: Duration = Duration::from_millis(2);
 const MARK: &str = "ROLLDROP_CLUSTER_PID";
 
-/// Kills all descendants of this process when dropped, also in a panic.
+/// Guard that kills all descendants of this process when dropped, even in a panic.
 #[derive(Debug)]
 pub struct KillDescendants(());
 
 impl KillDescendants {
-    /// Makes this process inherit the orphans among its descendants.
+    /// Makes this process adopt the orphans among its descendants.
     ///
     /// # Errors
     ///
-    /// The operating system's error, if it does not allow that.
+    /// The operating system refuses.
     pub fn on_drop() -> io::Result<Self> {
         adopt_orphans()?;
         Ok(Self(()))
@@ -39,24 +39,24 @@ impl Drop for KillDescendants {
     }
 }
 
-/// Makes this process inherit the orphans among its descendants.
+/// Makes this process adopt the orphans among its descendants.
 ///
 /// # Errors
 ///
-/// The operating system's error, if it does not allow that.
+/// The operating system refuses.
 pub fn adopt_orphans() -> io::Result<()> {
     set_child_subreaper(true).map_err(io::Error::from)
 }
 
-/// Returns the variable in the environment of every pod's processes, and its value: the pid of the cluster's process.
-/// It distinguishes them from others if that process is killed, even when they have left its session.
+/// Returns an environment variable that every pod process gets, and its value: the PID of the cluster's process. It
+/// identifies these processes even after that process was killed or they have left its session.
 pub fn mark() -> (&'static str, String) {
     (MARK, std::process::id().to_string())
 }
 
-/// Kills those descendants of this process that the cluster whose process was `cluster` (the leader of its session)
-/// has started, and everything below them. It recognises them by their session or by the [`mark`]; it does not find
-/// one that has left the session, cleared its environment and lost its parent.
+/// Kills the descendants of this process that were started by the cluster whose process was `cluster` (the leader of
+/// its session), and everything below them. They are recognised by their session or by the [`mark`], so a process that
+/// has left the session, cleared its environment and lost its parent is not found.
 pub fn kill_cluster(cluster: i32) {
     let marked = format!("{MARK}={cluster}");
     kill_all(|processes, pid| {
@@ -71,23 +71,23 @@ pub fn kill_cluster(cluster: i32) {
     });
 }
 
-/// A process that cannot be confused with a later one of the same id.
+/// Process that cannot be confused with a later one that has the same PID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Member {
     pid: i32,
-    /// Time at which it started, in clock ticks since boot.
+    /// Start time, in clock ticks since boot.
     start_ticks: u64,
 }
 
-/// Returns the processes that run below a process now, at any depth.
+/// Returns the processes currently below a process, at any depth.
 pub fn below(pid: i32) -> BTreeSet<Member> {
     let processes = processes();
     let member = |pid: i32| processes.get(&pid).map(|p| Member { pid, start_ticks: p.start_ticks });
     descendants(&processes, pid).into_iter().filter_map(member).collect()
 }
 
-/// Kills every process that was started with this `NAME=value` in its environment, or is one of `members`, until none
-/// is left. Blocks until then.
+/// Kills every process that was started with this `NAME=value` in its environment or is one of `members`. Blocks until
+/// none is left, or for at most `PATIENCE`.
 pub fn kill_marked(variable: &str, members: &BTreeSet<Member>) {
     let own = Pid::this().as_raw();
     until_none(|processes| {
@@ -99,10 +99,10 @@ pub fn kill_marked(variable: &str, members: &BTreeSet<Member>) {
                 continue;
             }
             found = true;
-            // It may be gone by now, which is fine.
+            // It may already be gone, which is fine.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-            // Nobody else reaps an adopted orphan. A process that this process started itself leads a group in its
-            // own session, and somebody waits for that.
+            // Nobody else reaps an adopted orphan. A process that this one started itself leads its own group, and
+            // another task waits for it.
             if process.parent == own && process.group != pid {
                 let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
             }
@@ -111,8 +111,8 @@ pub fn kill_marked(variable: &str, members: &BTreeSet<Member>) {
     });
 }
 
-/// Sweeps over all processes again and again until a sweep finds none: between two looks at `/proc` a process may
-/// start another.
+/// Repeats a sweep over all processes until it finds none, because a process may start another between two reads of
+/// `/proc`.
 fn until_none(sweep: impl Fn(&BTreeMap<i32, Process>) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while sweep(&processes()) {
@@ -124,13 +124,13 @@ fn until_none(sweep: impl Fn(&BTreeMap<i32, Process>) -> bool) {
     }
 }
 
-/// Returns the time at which a process started, in clock ticks since boot.
+/// Returns a process's start time, in clock ticks since boot.
 pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(parse_stat(&stat)?.start_ticks)
 }
 
-/// Returns true if a process was started with this `NAME=value`; false if it is gone.
+/// Returns true if the process was started with this `NAME=value`, and false if it is gone.
 fn has_in_environment(pid: i32, variable: &str) -> bool {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     environment.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
@@ -142,19 +142,19 @@ struct Process {
     group: i32,
     session: i32,
     start_ticks: u64,
-    /// True if it has ended and waits to be reaped.
+    /// True if it has exited and is waiting to be reaped.
     dead: bool,
 }
 
-/// Kills the descendants for which `is_doomed` is true, until none is left.
+/// Kills the descendants for which `is_doomed` returns true, until none is left.
 fn kill_all(is_doomed: impl Fn(&BTreeMap<i32, Process>, i32) -> bool) {
     until_none(|processes| {
         let mut doomed = descendants(processes, Pid::this().as_raw());
         doomed.retain(|pid| is_doomed(processes, *pid));
         for pid in doomed.iter().copied().map(Pid::from_raw) {
-            // It may be gone by now, which is fine.
+            // It may already be gone, which is fine.
             let _ = kill(pid, Signal::SIGKILL);
-            // Ours if it is a child, direct or adopted; a grandchild becomes one.
+            // Only a child, direct or adopted, can be reaped; a grandchild becomes one.
             let _ = waitpid(pid, Some(WaitPidFlag::WNOHANG));
         }
         !doomed.is_empty()
@@ -184,8 +184,8 @@ fn processes() -> BTreeMap<i32, Process> {
     processes
 }
 
-/// Parses `/proc/PID/stat`: pid, (name), state, parent, process group, session, ..., and as its 22nd field the start
-/// time. The name may contain anything, so parsing begins after the last parenthesis.
+/// Parses `/proc/PID/stat`: pid, (name), state, parent, process group, session, ..., and the start time as field 22.
+/// The name may contain anything, so parsing starts after the last parenthesis.
 fn parse_stat(stat: &str) -> Option<Process> {
     let (_, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
@@ -232,8 +232,8 @@ mod tests {
         use std::process::Command;
 
         let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
-        // The cluster: a session with a member that ignores SIGTERM, and a marked one that has
-        // begun a session of its own, whose parent ends.
+        // The cluster: a session with a member that ignores SIGTERM, and a marked process that has started its own
+        // session and whose parent exits.
         let script = "trap '' TERM; sleep 1000 & \
                       ROLLDROP_CLUSTER_PID=$$ sh -c 'setsid sleep 1000 & exec sleep 0' & wait";
         adopt_orphans().unwrap();
@@ -249,7 +249,7 @@ mod tests {
             members.collect::<Vec<_>>()
         };
         let deadline = Instant::now() + Duration::from_secs(30);
-        // Until the marked one has left the session and its parent, and the other is there.
+        // Wait until the marked process has left the session and its parent, and the other one exists.
         let own = Pid::this().as_raw();
         let escaped = |(_, process): &(i32, Process)| process.session != cluster && process.parent == own;
         while !of_cluster().iter().any(escaped) || of_cluster().len() < 3 {

@@ -1,8 +1,8 @@
-//! The cluster's DNS server: names of Services and of the endpoints of headless ones.
+//! The cluster's DNS server, which resolves names of Services and of the endpoints of headless ones.
 //!
-//! It answers for `cluster.local` alone, over UDP and TCP, at the control plane's address, and is the endpoint of the
-//! Service `kube-system/kube-dns`. Like CoreDNS it watches the API and answers from what it has seen, with a delay
-//! (`dnsPropagation`). [`records`] resolves names, [`mod@answer`] encodes and decodes messages.
+//! It answers queries for `cluster.local` only, over UDP and TCP, at the control plane's address, and is the endpoint
+//! of the Service `kube-system/kube-dns`. Like CoreDNS, it watches the API and answers from what it has seen, after a
+//! delay (`dnsPropagation`). [`records`] resolves names; [`mod@answer`] encodes and decodes messages.
 
 mod answer;
 mod records;
@@ -28,16 +28,16 @@ use super::shared::Shared;
 use answer::{Transport, answer};
 use records::Records;
 
-/// The port of DNS.
+/// Standard port for DNS.
 const PORT: u16 = 53;
-/// Attempts at a port that is free for both UDP and TCP.
+/// Number of attempts to find a port that is free for both UDP and TCP.
 const ATTEMPTS: usize = 16;
-/// Time for which a TCP connection may be idle (CoreDNS's default).
+/// Time for which a TCP connection may stay idle (CoreDNS's default).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of TCP connections served at a time.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Returns the text of a `resolv.conf` for lookups at `server` as by a pod of `namespace`.
+/// Returns the text of a `resolv.conf` that looks names up at `server` as a pod in `namespace` does.
 pub(super) fn resolv_conf(namespace: &str, server: impl fmt::Display) -> String {
     format!(
         "search {namespace}.svc.cluster.local svc.cluster.local cluster.local\n\
@@ -45,7 +45,7 @@ pub(super) fn resolv_conf(namespace: &str, server: impl fmt::Display) -> String 
     )
 }
 
-/// Open sockets, not served yet.
+/// Open sockets that are not served yet.
 #[derive(Debug)]
 pub(super) struct Server {
     udp: UdpSocket,
@@ -54,7 +54,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Opens port 53 of `ip` or, if that is not allowed or taken, any port that is free for both UDP and TCP.
+    /// Opens port 53 on `ip` or, if that is taken or not permitted, any port that is free for both UDP and TCP.
     pub(super) async fn bind(ip: Ipv4Addr) -> io::Result<Self> {
         let mut last = Self::bind_port(ip, PORT).await;
         for _ in 0..ATTEMPTS {
@@ -77,7 +77,7 @@ impl Server {
         self.address
     }
 
-    /// Serves until the cluster ends.
+    /// Serves queries until the cluster stops.
     pub(super) async fn serve(self, shared: Shared) {
         let zone = Arc::new(RwLock::new(Zone::default()));
         let stop = shared.stop.clone();
@@ -98,7 +98,7 @@ impl Server {
     }
 }
 
-/// Data that the server answers from.
+/// Data for the server's responses.
 #[derive(Debug, Default)]
 struct Zone {
     records: Records,
@@ -119,7 +119,7 @@ impl Settings {
     }
 }
 
-/// Answers any input, in a zone with one Service.
+/// Answers arbitrary input for a zone with one Service.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(question: &[u8]) {
     use serde_json::json;
@@ -142,11 +142,11 @@ pub(crate) fn fuzz(question: &[u8]) {
     }
 }
 
-/// Follows the API, with a small delay.
+/// Applies API changes to the zone, with a small delay.
 async fn keep_up(shared: Shared, zone: Arc<RwLock<Zone>>) {
     let followed = [Resource::Namespaces, Resource::Services, Resource::EndpointSlices];
     let mut events = follow(&shared.registry, &followed);
-    // Changes that are not visible yet; one does not overtake another.
+    // Changes that are not visible yet; none overtakes an earlier one.
     let mut coming: VecDeque<(Instant, (Resource, WatchEvent))> = VecDeque::new();
     loop {
         let next = coming.front().map(|(at, _)| *at);
@@ -184,7 +184,7 @@ impl Zone {
 async fn serve_udp(socket: UdpSocket, settings: Settings) {
     let mut question = [0; 4096];
     loop {
-        // An error here comes from an earlier answer whose client has gone.
+        // An error here belongs to an earlier response whose client has gone.
         let Ok((length, client)) = socket.recv_from(&mut question).await else { continue };
         if let Some(answer) = settings.answer(&question[..length], Transport::Udp)
             && let Err(error) = socket.send_to(&answer, client).await
@@ -224,7 +224,7 @@ async fn serve_tcp(listener: TcpListener, settings: Settings) {
     }
 }
 
-/// Serves questions on a TCP connection; each message follows its length in two bytes.
+/// Serves queries on a TCP connection; a two-byte length precedes each message.
 async fn serve_connection(mut stream: TcpStream, settings: &Settings) -> io::Result<()> {
     loop {
         let length = timeout(IDLE_TIMEOUT, stream.read_u16()).await??;

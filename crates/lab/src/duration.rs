@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serializer};
 
-/// Units, each with its nanoseconds. Longer names come before their prefixes.
+/// Units and their lengths in nanoseconds. Longer names come before their prefixes.
 const UNITS: [(&str, f64); 7] =
     [("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("ms", 1e6), ("s", 1e9), ("m", 60e9), ("h", 3600e9)];
 
-/// Reads a duration such as `1s`, `250ms` or `1m30s`; `0` needs no unit.
+/// Parses a duration such as `1s`, `250ms` or `1m30s`; `0` needs no unit.
 ///
 /// # Errors
 ///
-/// A message that shows the text and the notation.
+/// A message that shows the text and the expected notation.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let invalid = || format!("invalid duration {text:?}: write it as 1s, 250ms or 1m30s");
     if text == "0" {
@@ -35,7 +35,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Writes a duration in its shortest single unit of s, ms or µs.
+/// Formats a duration in its shortest single unit of s, ms or µs.
 pub(crate) fn to_text(duration: Duration) -> String {
     let nanos = duration.as_nanos();
     if nanos.is_multiple_of(1_000_000_000) {
@@ -47,16 +47,16 @@ pub(crate) fn to_text(duration: Duration) -> String {
     }
 }
 
-/// For serde's `with`.
+/// Serializes a duration, for serde's `with`.
 ///
 /// # Errors
 ///
-/// The serializer's own.
+/// The serializer's error.
 pub(crate) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&to_text(*duration))
 }
 
-/// For serde's `with`.
+/// Deserializes a duration, for serde's `with`.
 ///
 /// # Errors
 ///

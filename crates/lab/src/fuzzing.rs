@@ -11,7 +11,7 @@ rolldrop_testing::targets! {
     grpc_probe: crate::node::grpc_check::fuzz,
 }
 
-/// Paths with their parameters, and the selectors among these.
+/// Parses API paths with their parameters, and selectors.
 fn api_query(bytes: &[u8]) {
     api::fuzzing::path(bytes);
     let text = String::from_utf8_lossy(bytes);

@@ -1,14 +1,14 @@
-//! The kernel dataplane: private namespaces of the kernel for a cluster, its nodes and its pods.
+//! The kernel dataplane: private kernel namespaces for a cluster, its nodes and its pods.
 //!
-//! [`enter`] takes this process, while it has one thread, into a user namespace (if it is not already privileged) and
-//! a network namespace of its own, and starts the first process (`init`) of a PID namespace in which all containers
-//! run: they end with it. The network namespace that the process is in then is the cluster's [`Fabric`]: the network
-//! between the nodes, where the control plane lives. Every node has a network namespace below it, and every pod one
-//! below its node's (`links`), with a host name of its own; a container starts in its pod's, in a mount namespace of
-//! its own (`mounts`), and as the first process of a PID namespace (`first`). `join` takes a command from outside
-//! into a node or a pod.
+//! While this process has only one thread, [`enter`] takes it into a new network namespace (and a user namespace if it
+//! is not already privileged) and starts the first process (`init`) of a PID namespace for all containers: the kernel
+//! kills them when `init` exits. The process is then in the cluster's [`Fabric`]: the network namespace between the
+//! nodes, where the control plane runs. Every node has a network namespace below it, and every pod has one below its
+//! node's (`links`), with its own host name. A container starts in its pod's namespaces, in its own mount namespace
+//! (`mounts`), and as the first process of a PID namespace (`first`). `join` takes an outside command into a node's or
+//! pod's namespaces.
 //!
-//! This module knows nothing of Services: the Service proxy sets their rules.
+//! This module knows nothing of Services; the Service proxy programs their rules.
 
 mod delay;
 mod entry;
@@ -43,15 +43,15 @@ pub use mounts::Bind;
 use namespace::Namespace;
 pub(super) use tool::Tool;
 
-/// The network of a cluster, and everything else that its pods need.
+/// A cluster's network and everything else that its pods need.
 #[derive(Debug)]
 pub struct Fabric {
     entered: Entered,
     nodes: Vec<Node>,
     ip: Tool,
-    /// Delays of the links between consumers and pods, if some have one.
+    /// Delays of the links between consumers and pods, if any link has one.
     delays: Option<Arc<Delays>>,
-    /// Links to the namespaces, by the names of nodes and pods.
+    /// Directory of links to the namespaces, by node and pod name.
     names: PathBuf,
 }
 
@@ -63,12 +63,12 @@ struct Node {
 }
 
 impl Fabric {
-    /// Makes the network of these nodes around the control plane's address. Links to the namespaces go to the
+    /// Creates the network for these nodes around the control plane's address. Links to the namespaces go in the
     /// directory `names`.
     ///
     /// # Errors
     ///
-    /// The kernel, `ip` or `nft` refuses a part of it.
+    /// The kernel, `ip` or `nft` rejects part of the setup.
     pub fn build(
         entered: Entered,
         control_plane: Ipv4Addr,
@@ -102,12 +102,12 @@ impl Fabric {
         Ok(Self { entered, nodes, ip, delays: None, names })
     }
 
-    /// Makes links to pods delay their packets.
+    /// Makes links to pods delay packets.
     pub fn delay_links(&mut self, delays: Delays) {
         self.delays = Some(Arc::new(delays));
     }
 
-    /// Sets the name resolution of commands that come from outside: the text of a `resolv.conf`.
+    /// Sets the name resolution for outside commands, given the text of a `resolv.conf`.
     ///
     /// # Errors
     ///
@@ -116,11 +116,11 @@ impl Fabric {
         fs::write(self.names.join(RESOLV_CONF), resolv_conf).map_err(|source| KernelError::Network { source })
     }
 
-    /// Waits until all containers have ended because their PID namespace has.
+    /// Waits until the PID namespace of the containers, and with it every container, is gone.
     ///
     /// # Errors
     ///
-    /// The system cannot tell.
+    /// The state of the PID namespace cannot be read.
     pub async fn ended(&self) -> io::Result<()> {
         let mut pipe = pipe::Receiver::from_owned_fd(self.entered.sign_of_life()?)?;
         while pipe.read(&mut [0; 64]).await? > 0 {}
@@ -131,17 +131,17 @@ impl Fabric {
     ///
     /// # Errors
     ///
-    /// Those of `work`, or there is no such node.
+    /// `work` fails, or there is no such node.
     pub fn on_node<T: Send>(&self, index: u8, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         self.node(index)?.net.run(work)
     }
 
-    /// Makes the namespaces of a pod (`namespace/name`) of node `index` (from 0). `own_delay` is the delay of its
-    /// links to other pods.
+    /// Creates the namespaces for a pod (`namespace/name`) on node `index` (from 0). `own_delay` is the delay of the
+    /// pod's links to other pods.
     ///
     /// # Errors
     ///
-    /// The kernel or `ip` refuses a part of it.
+    /// The kernel or `ip` rejects part of the setup.
     pub fn pod(
         self: &Arc<Self>,
         index: u8,
@@ -178,7 +178,7 @@ impl Fabric {
         Ok(PodNetwork { fabric, index, address, own, _delayed: delayed, names })
     }
 
-    /// Returns the directory for files that containers mount: they are in memory, and gone with the cluster.
+    /// Returns the directory for files that containers mount. The files are in memory and disappear with the cluster.
     pub fn store(&self) -> Store {
         let below = mounts::STORE.trim_start_matches('/');
         Store { made_at: self.entered.root().join(below), known_as: PathBuf::from(mounts::STORE) }
@@ -191,16 +191,16 @@ impl Fabric {
     }
 }
 
-/// A directory for files that containers mount.
+/// Directory for files that containers mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
-    /// Its path for this process.
+    /// Path as this process sees it.
     pub made_at: PathBuf,
-    /// Its path as the source of a [`Bind`].
+    /// Path for the source of a [`Bind`].
     pub known_as: PathBuf,
 }
 
-/// Puts a link to a namespace at `path`, replacing any link there.
+/// Creates a link to a namespace at `path`, replacing any existing link.
 fn link(namespace: &Namespace, path: &Path) -> io::Result<()> {
     if let Err(error) = fs::remove_file(path)
         && error.kind() != io::ErrorKind::NotFound
@@ -216,16 +216,16 @@ pub struct PodNetwork {
     fabric: Arc<Fabric>,
     index: u8,
     address: Ipv4Addr,
-    /// Its network and UTS (host name) namespaces.
+    /// Network and UTS (host name) namespaces.
     own: Arc<[Namespace; 2]>,
-    /// Passes packets to and from the pod, if links have a delay.
+    /// Link that passes packets to and from the pod, if links have a delay.
     _delayed: Option<delay::Link>,
     names: PathBuf,
 }
 
 impl PodNetwork {
-    /// Returns a place for a container: the pod's network and host name, a mount namespace of its own with `binds`,
-    /// and, unless its pod shares them, process ids of its own.
+    /// Returns a place for a container, with the pod's network and host name, a new mount namespace with `binds` and,
+    /// unless the pod shares process ids, a PID namespace of its own.
     ///
     /// # Errors
     ///
@@ -239,11 +239,11 @@ impl PodNetwork {
         Ok(Place { fabric: Arc::clone(&self.fabric), of_pod: Arc::clone(&self.own), mounts, own_pids, names })
     }
 
-    /// Takes the pod off the network: its address is gone when this returns.
+    /// Removes the pod from the network. Its address is gone when this returns.
     ///
     /// # Errors
     ///
-    /// `ip` refuses it.
+    /// `ip` fails.
     pub fn remove(&self) -> io::Result<()> {
         if let Some(delays) = &self.fabric.delays {
             delays.remove(self.address);
@@ -261,13 +261,13 @@ impl Drop for PodNetwork {
     }
 }
 
-/// Process ids that a container sees.
+/// Process ids visible in a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pids {
-    /// Its own: the program that it starts is process 1.
+    /// A separate set, in which the container's program is process 1.
     #[default]
     Own,
-    /// Those of other containers, too: `shareProcessNamespace`, or `hostPID`.
+    /// A set shared with other containers: `shareProcessNamespace` or `hostPID`.
     Shared,
 }
 
@@ -277,14 +277,14 @@ pub struct Place {
     fabric: Arc<Fabric>,
     of_pod: Arc<[Namespace; 2]>,
     mounts: Namespace,
-    /// Its PID namespace, once its first process has started; `None` if it shares one.
+    /// PID namespace, set once the container's first process has started; `None` if the container shares one.
     own_pids: Option<OnceLock<Namespace>>,
-    /// Links to the pod's namespaces.
+    /// Directory of links to the pod's namespaces.
     names: PathBuf,
 }
 
 impl Place {
-    /// Starts the container's first process there, and returns it.
+    /// Starts the container's first process in these namespaces and returns it.
     ///
     /// # Errors
     ///
@@ -295,7 +295,7 @@ impl Place {
         let started = self.spawn(command);
         let pid = birth.process()?;
         let child = started.inspect_err(|_| {
-            // The process could not become the program.
+            // The process could not execute the program.
             let _ = pid.map(|pid| waitpid(pid, None));
         })?;
         let pid = pid.ok_or_else(|| io::Error::other("the container's first process has no id"))?;
@@ -305,7 +305,7 @@ impl Place {
         Ok((child, Some(first)))
     }
 
-    /// Starts a further command there.
+    /// Starts another command in these namespaces.
     ///
     /// # Errors
     ///
@@ -319,7 +319,8 @@ impl Place {
             let pids = self.own_pids.as_ref().and_then(OnceLock::get);
             pids.unwrap_or(self.fabric.entered.pids()).join()?;
             self.mounts.join()?;
-            // As without namespaces; a container's manifest may name another, and a volume may cover it.
+            // Keep the directory that it would have without namespaces; the manifest may name another, and a volume may
+            // cover it.
             nix::unistd::chdir(&directory).or_else(|_| nix::unistd::chdir("/"))?;
             let _reactor = runtime.enter();
             command.spawn()
@@ -327,10 +328,10 @@ impl Place {
     }
 }
 
-/// File in the directory of links: name resolution for commands from outside.
+/// Name of the file in the links directory that holds the name resolution for outside commands.
 const RESOLV_CONF: &str = "resolv.conf";
 
-/// Returns the directory of links to namespaces within a cluster's log directory.
+/// Returns the directory for links to namespaces, within a cluster's log directory.
 pub fn names_dir(log_dir: &Path) -> PathBuf {
     log_dir.join("namespaces")
 }

@@ -1,9 +1,9 @@
-//! Kubeconfigs: of the cluster, and of a pod's service account.
+//! Kubeconfigs for the cluster and for a pod's service account.
 
 use serde_json::{Value, json};
 
-/// Returns a kubeconfig with one cluster, one user, and their context in a namespace, all of this name. It is JSON, which
-/// is also YAML.
+/// Returns a kubeconfig with one cluster, one user and one context, all called `name`; the context is in `namespace`.
+/// The text is JSON, which is also valid YAML.
 pub(crate) fn text(name: &str, cluster: &Value, user: &Value, namespace: &str) -> String {
     let config = json!({
         "apiVersion": "v1",

@@ -1,8 +1,8 @@
-//! The delays of the model: every hop that takes time on a real cluster, by name.
+//! Delays of the model: every hop that takes time on a real cluster, by name.
 //!
-//! A [`Latency`] is a distribution given by four points, [`Latencies`] names one per hop, and a [`Sampler`] draws
-//! from them. The defaults were measured on a real Kubernetes v1.36.2, between the two observations that each field
-//! names. They are never tuned to make a scenario come out one way or the other.
+//! A [`Latency`] is a distribution given by four points, [`Latencies`] names one per hop, and a [`Sampler`] draws from
+//! them. The defaults were measured on a real Kubernetes v1.36.2 cluster, between the two observations that each field
+//! names. They are never tuned to produce a particular outcome of a scenario.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,8 +21,8 @@ use super::sync::lock;
 /// A delay whose inverse cumulative distribution is piecewise linear through
 /// (0, min), (0.5, median), (0.95, p95) and (1, max).
 ///
-/// In YAML and JSON it is one duration (a constant), such as `20ms`, or the
-/// four of them: `{min: 5ms, median: 20ms, p95: 40ms, max: 60ms}`.
+/// In YAML and JSON it is either one duration (a constant), such as `20ms`, or all four points: `{min: 5ms, median:
+/// 20ms, p95: 40ms, max: 60ms}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 pub struct Latency {
@@ -41,7 +41,7 @@ impl Latency {
         Self { min: delay, median: delay, p95: delay, max: delay }
     }
 
-    /// Makes the distribution through four points, in microseconds.
+    /// Creates the distribution through four points, in microseconds.
     const fn from_micros([min, median, p95, max]: [u64; 4]) -> Self {
         Self {
             min: Duration::from_micros(min),
@@ -81,7 +81,7 @@ impl fmt::Display for Latency {
     }
 }
 
-/// The written form of a [`Latency`].
+/// Serialized form of a [`Latency`].
 #[derive(Serialize, Deserialize)]
 #[serde(untagged, expecting = "a duration such as 20ms, or {min, median, p95, max}")]
 enum Written {
@@ -133,8 +133,8 @@ macro_rules! latencies {
         #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
         pub struct Latencies {
             $($(#[doc = $doc])+ pub $field: Latency,)+
-            /// One-way delays between a consumer and the pods that it connects to. Consumers without an entry have
-            /// none.
+            /// One-way delays between a consumer and the pods that it connects to. Consumers without an entry have no
+            /// delay.
             pub link: BTreeMap<Consumer, Latency>,
         }
 
@@ -148,12 +148,12 @@ macro_rules! latencies {
             /// No delay anywhere, for tests of logic.
             pub const ZERO: Self = Self { $($field: Latency::ZERO,)+ link: BTreeMap::new() };
 
-            /// Returns every delay of a hop with its name in a scenario file.
+            /// Returns the delay of every hop, with its name in a scenario file.
             pub fn named(&self) -> Vec<(&'static str, Latency)> {
                 vec![$(($text, self.$field),)+]
             }
 
-            /// Returns the description of each delay, with the source of its default, by its name.
+            /// Returns the description of each delay, including the source of its default, with the delay's name.
             pub fn descriptions() -> Vec<(&'static str, &'static str)> {
                 vec![$(($text, concat!($($doc),+).trim_ascii_start()),)+]
             }
@@ -247,27 +247,27 @@ latencies! {
 }
 
 impl Latencies {
-    /// Returns the delay of clients that connect from node `index` (from 0).
+    /// Returns the delay for clients that connect from node `index` (from 0).
     pub(crate) fn link_of_node(&self, index: u8) -> Latency {
         self.link.get(&Consumer::Node(u32::from(index) + 1)).copied().unwrap_or(Latency::ZERO)
     }
 
-    /// Returns the delay of a pod with these labels (an object, or null), as a consumer.
+    /// Returns the consumer's delay for a pod with these labels (an object, or null).
     pub(crate) fn link_of_pod(&self, labels: &Value) -> Option<Latency> {
         self.link.iter().find(|(consumer, _)| consumer.is_pod_with(labels)).map(|(_, delay)| *delay)
     }
 
-    /// Returns a link whose consumer is in pods, if there is one.
+    /// Returns a link whose consumers are pods, if there is one.
     pub(crate) fn link_of_pods(&self) -> Option<&Consumer> {
         self.link.keys().find(|consumer| matches!(consumer, Consumer::Pods { .. }))
     }
 }
 
-/// Average lateness of a tokio timer: its end is rounded up to a whole millisecond, and so is the time for which the
-/// kernel is asked to wait.
+/// Average lateness of a tokio timer: both its deadline and the time that the kernel is asked to wait are rounded up to
+/// a whole millisecond.
 const TIMER_IS_LATE: Duration = Duration::from_millis(1);
 
-/// Draws delays. Clones share one random number generator.
+/// Source of random delays. Clones share one random number generator.
 #[derive(Clone, Debug)]
 pub(crate) struct Sampler {
     rng: Arc<Mutex<StdRng>>,
@@ -284,18 +284,18 @@ impl Sampler {
         Self { rng: Arc::new(Mutex::new(StdRng::seed_from_u64(seed))) }
     }
 
-    /// Draws one delay for a timer, shortened by the lateness of timers.
+    /// Draws one delay for a timer, reduced by the average lateness of timers.
     pub(crate) fn sample(&self, latency: &Latency) -> Duration {
         let drawn = latency.quantile(lock(&self.rng).random());
         drawn.saturating_sub(TIMER_IS_LATE)
     }
 
-    /// Draws true in this share (0 to 1) of all cases.
+    /// Returns true with this probability (0 to 1).
     pub(crate) fn happens(&self, share: f64) -> bool {
         lock(&self.rng).random::<f64>() < share
     }
 
-    /// Draws one of `n` choices (0 when there is none).
+    /// Draws one of `n` choices (0 if there are none).
     pub(crate) fn index(&self, n: usize) -> usize {
         if n == 0 { 0 } else { lock(&self.rng).random_range(0..n) }
     }

@@ -1,13 +1,13 @@
 //! The embedded cluster: a Kubernetes API with real processes as pods.
 //!
-//! Everything runs in one process: `store` keeps the objects, `registry` gives them Kubernetes' semantics, `api`
-//! serves them over HTTP, `controllers` drive them, and per node an agent (`node`) runs pods and a Service proxy
-//! (`service_proxy`) routes to them, on one of two dataplanes (`network`). It shares no code with the parts that
-//! measure it, except the clock.
+//! Everything runs in one process: `store` keeps the objects, `registry` gives them Kubernetes' semantics, `api` serves
+//! them over HTTP, and `controllers` drive them. Each node has an agent (`node`) that runs pods, and a Service proxy
+//! (`service_proxy`) that routes to them on one of two dataplanes (`network`). The cluster shares no code with the
+//! parts that measure it, except the clock.
 //!
-//! All of them use `shared`. `api`, `controllers`, `node`, `service_proxy` and `dns` are side by side above it: they
-//! meet in the registry, and none uses another's state (a node also asks `dns` for the text of a `resolv.conf`).
-//! `agents`, `tokens` and `logs`, which connect the API server and a node besides, are below both.
+//! All of these modules use `shared`. `api`, `controllers`, `node`, `service_proxy` and `dns` are peers above it: they
+//! communicate through the registry, and none uses another's state (a node also asks `dns` for the text of a
+//! `resolv.conf`). `agents`, `tokens` and `logs`, which also connect the API server and the nodes, are below both.
 
 mod address;
 mod agents;
@@ -75,10 +75,10 @@ use tokens::Tokens;
 
 /// Port at which pods reach the API server on a private network, behind the Service `kubernetes`.
 const API_PORT: u16 = 6443;
-/// Extension of a kubeconfig with the location of an embedded cluster on this machine.
+/// Extension of a kubeconfig that gives the location of an embedded cluster on this machine.
 pub const EXTENSION: &str = "rolldrop.dev/cluster";
 
-/// An embedded cluster could not start, or could not continue.
+/// Error that prevented an embedded cluster from starting or continuing.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbeddedError {
     /// A parameter cannot be honoured.
@@ -87,7 +87,7 @@ pub enum EmbeddedError {
     /// No addresses are left for one more cluster.
     #[error("take a block of loopback addresses")]
     Addresses(#[source] io::Error),
-    /// The log directory cannot be made.
+    /// The log directory cannot be created.
     #[error("create the log directory {}", path.display())]
     LogDir {
         /// The directory.
@@ -101,19 +101,19 @@ pub enum EmbeddedError {
     /// The kernel dataplane cannot be set up.
     #[error("set the kernel dataplane up")]
     Kernel(#[from] kernel::KernelError),
-    /// The API server's certificate cannot be made.
+    /// The API server's certificate cannot be created.
     #[error("make the API server's certificate")]
     Identity(#[from] api::IdentityError),
-    /// No port for DNS can be opened.
+    /// No DNS port can be opened.
     #[error("open a port for DNS")]
     Dns(#[source] io::Error),
-    /// The first objects cannot be created.
+    /// The initial objects cannot be created.
     #[error("create the cluster's own objects")]
     Bootstrap(#[source] status::Status),
     /// The Service proxies failed.
     #[error(transparent)]
     ServiceProxy(#[from] service_proxy::ServiceProxyError),
-    /// Somebody killed the first process of the containers' PID namespace, and all containers with it.
+    /// Somebody killed the first process of the containers' PID namespace and, with it, all containers.
     #[error("all containers were killed from outside")]
     Containers(#[source] Option<io::Error>),
     /// A part of the cluster panicked; its message is in the log.
@@ -121,20 +121,20 @@ pub enum EmbeddedError {
     Ended,
 }
 
-/// Environment of an embedded cluster on this machine.
+/// Environment for an embedded cluster on this machine.
 #[derive(Debug)]
 pub struct Options {
-    /// Directory for logs of pods and of Service proxies; created if missing.
+    /// Directory for pod and Service proxy logs; created if missing.
     pub log_dir: PathBuf,
-    /// Listener of the API server for clients outside, on loopback.
+    /// The API server's loopback listener, for clients outside the cluster.
     pub listener: std::net::TcpListener,
-    /// The namespaces that this process is in, if the cluster is to use the kernel dataplane.
+    /// Namespaces that this process has entered, if the cluster is to use the kernel dataplane.
     pub entered: Option<kernel::Entered>,
-    /// The program that runs for the image `rolldrop`.
+    /// Program to run for the image `rolldrop`.
     pub own_binary: PathBuf,
 }
 
-/// A running embedded cluster. It ends when dropped, but only [`Embedded::stop`] waits for that.
+/// A running embedded cluster. Dropping it stops the cluster, but only [`Embedded::stop`] waits for that.
 #[derive(Debug)]
 pub struct Embedded {
     server: SocketAddr,
@@ -147,11 +147,11 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Starts a cluster in this process. Its API can be used when this returns.
+    /// Starts a cluster in this process. Its API is ready when this returns.
     ///
     /// # Errors
     ///
-    /// A parameter cannot be honoured, or the machine refuses something.
+    /// A parameter cannot be honoured, or the machine rejects part of the setup.
     pub async fn start(config: Config, options: Options) -> Result<Self, EmbeddedError> {
         config.validate()?;
         std::fs::create_dir_all(&options.log_dir)
@@ -223,7 +223,7 @@ impl Embedded {
         self.dns
     }
 
-    /// Returns a kubeconfig for this cluster, in JSON, which is also YAML.
+    /// Returns a kubeconfig for this cluster, in JSON, which is also valid YAML.
     pub fn kubeconfig(&self) -> String {
         let authority = BASE64_STANDARD.encode(&**self.identity.authority_pem());
         let cluster = json!({
@@ -234,7 +234,7 @@ impl Embedded {
         kubeconfig::text("rolldrop", &cluster, &json!({"token": self.token}), "default")
     }
 
-    /// Waits until a part of the cluster ends by itself, which none should.
+    /// Waits until a part of the cluster fails or stops unexpectedly, and returns the error.
     pub async fn failure(&mut self) -> EmbeddedError {
         match self.tasks.join_next().await {
             Some(Ok(Err(error))) => error,
@@ -242,14 +242,14 @@ impl Embedded {
         }
     }
 
-    /// Ends the cluster: kills its pods and waits for its tasks.
+    /// Stops the cluster: kills its pods and waits for its tasks.
     pub async fn stop(mut self) {
         self.stop.cancel();
         while self.tasks.join_next().await.is_some() {}
     }
 }
 
-/// Runs all parts of a cluster until it is stopped, each in a task.
+/// Runs each part of a cluster in its own task until the cluster is stopped.
 fn run(
     shared: Shared,
     server: Arc<api::Server>,
@@ -290,7 +290,8 @@ fn run(
     tasks
 }
 
-/// Returns the addresses besides loopback at which nodes reach the API server, and pods by the Service `kubernetes`.
+/// Returns the addresses, besides loopback, at which nodes reach the API server and pods reach the Service
+/// `kubernetes`.
 fn server_addresses(registry: &Registry, nodes: usize) -> Vec<IpAddr> {
     let nodes = (0..=u8::MAX).take(nodes).map(|index| registry.addresses().node(index));
     let inside = [Some(registry.addresses().control_plane()), registry.addresses().services().next()];
@@ -302,7 +303,7 @@ fn listen(listener: std::net::TcpListener) -> io::Result<TcpListener> {
     TcpListener::from_std(listener)
 }
 
-/// Makes the network of the kernel dataplane.
+/// Creates the network of the kernel dataplane.
 fn fabric(
     entered: kernel::Entered,
     registry: &Registry,

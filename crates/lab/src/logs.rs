@@ -1,11 +1,11 @@
-//! The log files of containers: their location, format and rotation.
+//! Container log files: their location, format and rotation.
 //!
 //! The agent reads the output of a container's processes and writes it to a file line by line, as a container runtime
-//! does: `TIME STREAM TAG TEXT`, where the tag `F` ends a line and `P` means that the line continues in the next
-//! entry. A file that has grown too large is renamed and a new one begun, so that no line is lost and none is in two
-//! files.
+//! does: `TIME STREAM TAG TEXT`. The tag `F` ends a line, and `P` means that the line continues in the next entry. When
+//! a file has grown too large, it is renamed and a new one is started, so that no line is lost and no line appears in
+//! two files.
 //!
-//! Source: the format is that of the container runtime interface (kubernetes/kubernetes,
+//! Source: the format of the container runtime interface (kubernetes/kubernetes,
 //! `staging/src/k8s.io/cri-client/pkg/logs`).
 
 use std::fs::{self, File};
@@ -22,23 +22,23 @@ use rolldrop_record::Clock;
 
 /// Maximum size of a log before it is rotated (the kubelet's `containerLogMaxSize`).
 const MAX_BYTES: u64 = 10 * 1024 * 1024;
-/// Maximum number of files of one container's run, including the current one (the kubelet's `containerLogMaxFiles`).
+/// Maximum number of files per container run, including the current one (the kubelet's `containerLogMaxFiles`).
 const MAX_FILES: usize = 5;
 /// Maximum length of a line; a longer one is split (containerd's `max_container_log_line_size`).
 const MAX_TEXT_BYTES: usize = 16 * 1024;
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// Returns the directory of the log files of a pod's containers (see [`container_log`]).
+/// Returns the directory for the log files of a pod's containers (see [`container_log`]).
 pub(crate) fn pod_log_dir(log_dir: &Path, namespace: &str, name: &str, uid: &str) -> PathBuf {
     log_dir.join("pods").join(format!("{namespace}_{name}_{uid}"))
 }
 
-/// Returns the log file of a container's current run, stdout and stderr together.
+/// Returns the log file of a container's current run, with stdout and stderr combined.
 pub(crate) fn container_log(pod_log_dir: &Path, container: &str) -> PathBuf {
     pod_log_dir.join(format!("{container}.log"))
 }
 
-/// Returns the log file of the previous run.
+/// Returns the log file of a container's previous run.
 pub(crate) fn previous_container_log(pod_log_dir: &Path, container: &str) -> PathBuf {
     pod_log_dir.join(format!("{container}.previous.log"))
 }
@@ -46,16 +46,16 @@ pub(crate) fn previous_container_log(pod_log_dir: &Path, container: &str) -> Pat
 /// One entry of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogEntry<'a> {
-    /// Time at which it was read, in RFC 3339.
+    /// Time at which the output was read, in RFC 3339.
     pub time: &'a str,
-    /// True if it ends the line.
+    /// True if the entry ends its line.
     pub ends_line: bool,
-    /// Text, without the end of line.
+    /// Text without the line ending.
     pub text: &'a [u8],
 }
 
 impl<'a> LogEntry<'a> {
-    /// Parses an entry, given without its end of line; `None` if it is not one.
+    /// Parses an entry without its line ending; returns `None` if it is not an entry.
     pub(crate) fn parse(entry: &'a [u8]) -> Option<Self> {
         let mut parts = entry.splitn(4, |byte| *byte == b' ');
         let (time, _stream, tag, text) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -63,8 +63,8 @@ impl<'a> LogEntry<'a> {
     }
 }
 
-/// Returns the log that follows the file with this inode number, in a container's run whose current log is at `path`:
-/// the current one, or a rotated one. `None` if there is none.
+/// Returns the log file that follows the one with this inode number, in the container run whose current log is at
+/// `path`. This is the current log or a rotated one; `None` if there is none.
 pub(crate) fn next_log(path: &Path, inode: u64) -> Option<PathBuf> {
     let mut files = set_aside(path).into_iter().map(|(_, file)| file).chain([path.to_owned()]);
     let is_it = |file: &PathBuf| fs::metadata(file).is_ok_and(|found| found.ino() == inode);
@@ -72,7 +72,7 @@ pub(crate) fn next_log(path: &Path, inode: u64) -> Option<PathBuf> {
     files.next()
 }
 
-/// Returns the rotated logs, the oldest first: `app.log.1`, `app.log.2`, …
+/// Returns the rotated logs, oldest first: `app.log.1`, `app.log.2`, …
 fn set_aside(path: &Path) -> Vec<(u64, PathBuf)> {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
         return Vec::new();
@@ -86,7 +86,7 @@ fn set_aside(path: &Path) -> Vec<(u64, PathBuf)> {
     found
 }
 
-/// The log of one run of a container.
+/// Log of one container run.
 #[derive(Debug)]
 pub(crate) struct LogFile {
     path: PathBuf,
@@ -96,11 +96,11 @@ pub(crate) struct LogFile {
 }
 
 impl LogFile {
-    /// Begins a run: the log of the previous run becomes the previous log, and older ones are deleted.
+    /// Starts the log of a new run: the existing log becomes the previous log, and older ones are deleted.
     ///
     /// # Errors
     ///
-    /// The operating system's.
+    /// An error from the operating system.
     pub(crate) fn begin(path: &Path, clock: Clock) -> io::Result<Self> {
         if path.exists() {
             fs::rename(path, path.with_extension("previous.log"))?;
@@ -120,7 +120,7 @@ impl LogFile {
         Ok(())
     }
 
-    /// Rotates the log: begins a new file, and deletes the oldest ones beyond the limit.
+    /// Rotates the log: starts a new file and deletes the oldest ones beyond the limit.
     fn put_aside(&mut self) -> io::Result<()> {
         let old = set_aside(&self.path);
         let number = old.last().map_or(1, |(number, _)| number + 1);
@@ -135,7 +135,7 @@ impl LogFile {
     }
 }
 
-/// Records the output of a process and its descendants.
+/// Recorder for the output of a process and its descendants.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     log: LogFile,
@@ -160,7 +160,7 @@ impl Recorder {
         true
     }
 
-    /// Records the output up to now, without waiting for more: all processes that could write have ended.
+    /// Records the available output without waiting for more, because every process that could write has exited.
     pub(crate) fn finish(mut self) {
         let clock = self.log.clock;
         for entries in [self.stdout.rest(clock), self.stderr.rest(clock)] {
@@ -176,13 +176,13 @@ impl Recorder {
     }
 }
 
-/// One of a container's two outputs.
+/// Stdout or stderr of a container.
 #[derive(Debug)]
 struct Stream<T> {
     name: &'static str,
-    /// `None` once it has ended.
+    /// `None` once the stream has been closed.
     source: Option<T>,
-    /// Beginning of a line that has not ended.
+    /// Start of an unfinished line.
     line: Vec<u8>,
 }
 
@@ -191,7 +191,7 @@ impl<T: AsyncRead + AsFd + Unpin> Stream<T> {
         Self { name, source, line: Vec::new() }
     }
 
-    /// Returns the entries of the next output.
+    /// Waits for output and returns its entries.
     async fn next(&mut self, clock: Clock) -> Vec<u8> {
         let mut entries = Vec::new();
         let Some(source) = &mut self.source else { return entries };
@@ -206,7 +206,7 @@ impl<T: AsyncRead + AsFd + Unpin> Stream<T> {
         entries
     }
 
-    /// Returns the entries of the output that is already there.
+    /// Returns the entries of the output that is already available.
     fn rest(&mut self, clock: Clock) -> Vec<u8> {
         let mut entries = Vec::new();
         if let Some(source) = self.source.take() {
@@ -232,7 +232,7 @@ impl<T: AsyncRead + AsFd + Unpin> Stream<T> {
         }
     }
 
-    /// Ends the last line, which needs no end of line.
+    /// Ends the last line, which may lack a line ending.
     fn end(&mut self, clock: Clock, entries: &mut Vec<u8>) {
         if !self.line.is_empty() {
             self.entry(&time_of(clock), "F", entries);
@@ -246,7 +246,7 @@ impl<T: AsyncRead + AsFd + Unpin> Stream<T> {
     }
 }
 
-/// Reads what is available from a pipe without waiting. The pipe belongs to the runtime, so reading never blocks.
+/// Reads what is available in a pipe without waiting. The pipe belongs to the runtime, so reads never block.
 pub(crate) fn read_available(source: &impl AsFd, mut take: impl FnMut(&[u8])) {
     let mut chunk = [0; CHUNK_BYTES];
     while let Ok(read @ 1..) = nix::unistd::read(source, &mut chunk) {

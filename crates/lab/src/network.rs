@@ -1,8 +1,8 @@
-//! Pods' networks: the one seam between the two dataplanes and the code that runs pods.
+//! Pod networks: the only seam between the two dataplanes and the code that runs pods.
 //!
-//! A [`Sandbox`] is a pod's place, as a container runtime has it: its address, and on the kernel dataplane its
-//! namespaces. On the userspace dataplane it is an address of loopback and nothing else: the pod's processes share
-//! the machine's network and files.
+//! A [`Sandbox`] corresponds to a container runtime's pod sandbox: it holds the pod's address and, on the kernel
+//! dataplane, its namespaces. On the userspace dataplane it is only a loopback address; the pod's processes share the
+//! machine's network and files.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -18,7 +18,7 @@ use super::latency::Latency;
 use super::registry::Registry;
 use super::sync::lock;
 
-/// Dataplane: the way in which connections reach pods.
+/// Dataplane that carries connections to pods.
 #[derive(Clone, Debug)]
 pub(crate) enum Network {
     /// Loopback addresses, and TCP proxies for Services.
@@ -36,7 +36,7 @@ impl Network {
         }
     }
 
-    /// Returns the proxy mode, in the terms of kube-proxy's configuration.
+    /// Returns the proxy mode in the terms of kube-proxy's configuration.
     pub(crate) fn proxy_mode(&self) -> &'static str {
         match self {
             Self::Userspace => "userspace",
@@ -45,7 +45,7 @@ impl Network {
     }
 }
 
-/// The place of one pod.
+/// Address and namespaces of one pod.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
     network: Network,
@@ -54,7 +54,7 @@ pub(crate) struct Sandbox {
     /// `namespace/name`.
     pod: String,
     host_name: String,
-    /// Delay of its links to other pods, as a consumer.
+    /// Delay of the pod's links to other pods, as a consumer.
     own_delay: Option<Latency>,
     address: OnceLock<Ipv4Addr>,
     /// Namespaces on the kernel dataplane, while they exist.
@@ -62,8 +62,8 @@ pub(crate) struct Sandbox {
 }
 
 impl Sandbox {
-    /// Describes a place for the pod `pod` (`namespace/name`) with the host name `host_name`, on node `node_index`
-    /// (from 0). [`Sandbox::prepare`] makes it.
+    /// Describes the sandbox of the pod `pod` (`namespace/name`) with the host name `host_name`, on node `node_index`
+    /// (from 0). [`Sandbox::prepare`] creates it.
     pub(crate) fn new(
         network: Network,
         registry: Registry,
@@ -84,7 +84,7 @@ impl Sandbox {
     ///
     /// # Errors
     ///
-    /// No address is free, or the system refuses something. The caller may try again.
+    /// No address is free, or the system rejects part of the setup. The caller may try again.
     pub(crate) async fn prepare(&self) -> io::Result<()> {
         let taken = || io::Error::other("all addresses of the node's pods are in use");
         let address = match self.address() {
@@ -104,8 +104,8 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Makes a place for a container of the pod, with these files mounted and these process ids (on the kernel
-    /// dataplane; elsewhere a container sees the machine's files and processes unchanged).
+    /// Prepares a place for one of the pod's containers, with these mounts and process ids. On the userspace dataplane,
+    /// a container sees the machine's files and processes unchanged.
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ impl Sandbox {
         }
     }
 
-    /// Takes the pod off the network. Its address is gone when this returns.
+    /// Removes the pod from the network. Its address is gone when this returns.
     pub(crate) async fn remove(&self) {
         let Some(namespaces) = lock(&self.namespaces).take() else { return };
         let removed = tokio::task::spawn_blocking(move || namespaces.remove()).await;
@@ -139,26 +139,27 @@ impl Drop for Sandbox {
     }
 }
 
-/// Place where the processes of one container start. Clones mean the same place.
+/// Place where a container's processes start. Clones refer to the same place.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Placement {
-    /// `None` for the machine itself.
+    /// `None` if it is the machine itself.
     place: Option<Arc<Place>>,
     pids: Pids,
 }
 
 impl Placement {
-    /// Returns true if it is the machine itself, where only this process ends the processes that it has started.
+    /// Returns true if the place is the machine itself. There, only this process kills the processes that it has
+    /// started.
     pub(crate) fn is_the_machine(&self) -> bool {
         self.place.is_none()
     }
 
-    /// Returns true if the container's first process should be process 1, but is not for the kernel.
+    /// Returns true if the container's first process should be process 1 but has another id in the kernel.
     pub(crate) fn stands_for_process_1(&self) -> bool {
         self.is_the_machine() && self.pids == Pids::Own
     }
 
-    /// Starts the container's first process there.
+    /// Starts the container's first process in this place.
     ///
     /// # Errors
     ///
@@ -173,7 +174,7 @@ impl Placement {
         Ok(Running { process, stdout, stderr })
     }
 
-    /// Starts a further command there.
+    /// Starts another command in this place.
     ///
     /// # Errors
     ///
@@ -191,7 +192,7 @@ pub(crate) fn pid_of(child: &Child) -> Option<Pid> {
     child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw)
 }
 
-/// A container's first process, just started.
+/// First process of a container, just started.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) process: FirstProcess,
@@ -199,7 +200,7 @@ pub(crate) struct Running {
     pub(crate) stderr: Option<ChildStderr>,
 }
 
-/// A container's first process.
+/// First process of a container.
 #[derive(Debug)]
 pub(crate) enum FirstProcess {
     /// One of several processes in its PID namespace.
@@ -209,7 +210,7 @@ pub(crate) enum FirstProcess {
 }
 
 impl FirstProcess {
-    /// Returns its id; `None` once it has ended.
+    /// Returns the process id, or `None` once a child has been waited for.
     pub(crate) fn pid(&self) -> Option<Pid> {
         match self {
             Self::Child(child) => pid_of(child),
@@ -217,11 +218,11 @@ impl FirstProcess {
         }
     }
 
-    /// Waits for its end.
+    /// Waits until the process exits.
     ///
     /// # Errors
     ///
-    /// The system cannot tell.
+    /// The exit status cannot be read.
     pub(crate) async fn wait(&mut self) -> io::Result<ExitStatus> {
         match self {
             Self::Child(child) => child.wait().await,

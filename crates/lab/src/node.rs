@@ -1,10 +1,10 @@
-//! The node agent: it does a kubelet's job with processes of this machine.
+//! The node agent, which does a kubelet's job with processes of this machine.
 //!
-//! One agent per node follows the pods that are bound to it and runs a worker for each (`pod`). Containers are child
-//! processes in process groups of their own. `container` starts, probes and restarts them; `ending` and `stop` end
-//! them in the order and with the arithmetic of Kubernetes (`grace`). The agent talks to the rest of the cluster only
-//! through the registry, as a kubelet talks to the API server, and reports there if the node is ready (`readiness`);
-//! `agents` reaches it from outside. It knows no images and no resource limits.
+//! Each node's agent watches the pods bound to the node and runs a worker for each (`pod`). Containers are child
+//! processes in their own process groups. `container` starts, probes and restarts them; `ending` and `stop` stop them
+//! in Kubernetes' order and with its grace period arithmetic (`grace`). The agent communicates with the rest of the
+//! cluster only through the registry, as a kubelet does with the API server, and reports there whether the node is
+//! ready (`readiness`). `agents` delivers commands from outside. The agent knows nothing of images or resource limits.
 
 mod action;
 mod container;
@@ -53,7 +53,7 @@ use mode::Mode;
 use pod::{PodWorker, Seen};
 use status::Verdict;
 
-/// Runs the pods of one node until the cluster stops; none of their processes is left then.
+/// Runs the pods of one node until the cluster stops. When this returns, none of their processes is left.
 pub(crate) async fn run(shared: Shared, node: NodeInfo) {
     let mut commands = node.agents.commands_of(&node.name);
     let mut agent = Agent {
@@ -69,7 +69,7 @@ pub(crate) async fn run(shared: Shared, node: NodeInfo) {
         () = agent.follow(&mut workers, &mut commands) => {}
         () = stop.cancelled() => {}
     }
-    // The workers see the same token, kill what runs, and end.
+    // The workers see the same token, kill running processes, and return.
     while workers.join_next().await.is_some() {}
 }
 
@@ -77,23 +77,23 @@ struct Agent {
     shared: Shared,
     node: Arc<NodeInfo>,
     selection: Selection,
-    /// Pods with a worker, by uid.
+    /// Pods that have a worker, by UID.
     pods: HashMap<String, watch::Sender<Seen>>,
     mode: watch::Sender<Mode>,
 }
 
-/// Reason why an agent no longer follows its pods.
+/// Reason why an agent stops following its pods.
 enum Pause {
-    /// Its watch fell behind; it lists the pods again.
+    /// The agent's watch fell behind, so it lists the pods again.
     Behind,
-    /// It ends, and starts again at once.
+    /// The agent exits and starts again at once.
     Restart,
-    /// It ends, or the node is off, until a restart.
+    /// The agent exits, or the node is off, until a restart.
     Stop,
 }
 
 impl Agent {
-    /// Passes the pods' changes to their workers. Never returns.
+    /// Passes pod changes to their workers. Never returns.
     async fn follow(
         &mut self,
         workers: &mut JoinSet<String>,
@@ -114,7 +114,7 @@ impl Agent {
         }
     }
 
-    /// Passes the pods' changes to their workers, until there is a reason to pause.
+    /// Passes pod changes to their workers until there is a reason to pause.
     async fn serve(
         &mut self,
         watch: &mut Watch,
@@ -144,7 +144,8 @@ impl Agent {
         }
     }
 
-    /// Ends, and starts again after a while. Meanwhile it notices nothing; processes live on.
+    /// Keeps the agent down until `until` completes, then starts it again. Meanwhile it notices nothing, and processes
+    /// keep running.
     async fn stay_down(&self, until: impl Future<Output = ()>) {
         self.mode.send_modify(|mode| (mode.down, mode.restarts) = (true, mode.restarts + 1));
         until.await;
@@ -166,13 +167,13 @@ impl Agent {
         note_failure(readiness.post(&self.shared.registry, &self.node.name), "node status");
     }
 
-    /// Returns true if the node was shut down and its last pod has ended.
+    /// Returns true if the node was shut down and its last pod has terminated.
     fn is_off(&self) -> bool {
         let over = |seen: &watch::Sender<Seen>| is_terminal(&seen.borrow().object);
         self.mode.borrow().shutdown_grace.is_some() && self.pods.values().all(over)
     }
 
-    /// Marks pods that vanished while no watch was open.
+    /// Marks the pods that disappeared while no watch was open.
     fn forget_missing(&self) {
         let list = self.shared.registry.list(Resource::Pods, None, &self.selection);
         for (uid, seen) in &self.pods {
@@ -200,7 +201,7 @@ impl Agent {
         let pod = match Pod::deserialize(&*object) {
             Ok(pod) => pod,
             Err(error) => {
-                // The registry has checked its shape, so this is a bug of ours.
+                // The registry has checked the pod's format, so this is a bug in this program.
                 tracing::error!(%error, uid, "a pod cannot be read");
                 return;
             }
@@ -216,7 +217,7 @@ impl Agent {
         });
     }
 
-    /// Rejects a pod that came while the node shuts down.
+    /// Rejects a pod that arrived while the node was shutting down.
     fn reject(&self, pod: &Value) {
         let verdict = Verdict::NotAdmitted;
         let registry = &self.shared.registry;

@@ -1,4 +1,4 @@
-//! Properties that all kinds of object have: names, owners, and the stage of a pod's life.
+//! Helpers for reading objects: names, owners, the lifecycle stage of pods, and containers.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::conditions;
 use super::resource::Resource;
 use super::value::{list, text};
 
-/// Namespace (empty for cluster-wide resources) and name.
+/// Namespace (empty for cluster-scoped resources) and name.
 pub(crate) type Key = (String, String);
 
 pub(crate) fn key(object: &Value) -> Key {
@@ -17,12 +17,12 @@ pub(crate) fn uid(object: &Value) -> &str {
     text(&object["metadata"]["uid"])
 }
 
-/// Returns the owner that controls an object, as an owner reference.
+/// Returns the owner reference to an object's controller.
 pub(crate) fn controller_of(object: &Value) -> Option<&Value> {
     list(&object["metadata"]["ownerReferences"]).iter().find(|reference| reference["controller"] == true)
 }
 
-/// Returns the key of the controlling owner, if it is of this resource.
+/// Returns the key of an object's controller, if the controller belongs to `resource`.
 pub(crate) fn controller_key(object: &Value, resource: Resource) -> Option<Key> {
     let owner = controller_of(object).filter(|owner| owner["kind"] == resource.kind())?;
     Some((key(object).0, owner["name"].as_str()?.to_owned()))
@@ -33,7 +33,7 @@ pub(crate) fn is_controlled_by(object: &Value, owner: &Value) -> bool {
     controller_of(object).is_some_and(|reference| reference["uid"] == owner["metadata"]["uid"])
 }
 
-/// Returns the owner reference that makes `owner` the controller.
+/// Returns an owner reference that makes `owner` the controller of an object.
 pub(crate) fn controller_reference(owner: &Value) -> Value {
     json!({
         "apiVersion": owner["apiVersion"],
@@ -49,12 +49,12 @@ pub(crate) fn is_being_deleted(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string()
 }
 
-/// Returns true if a pod has ended for good.
+/// Returns true if a pod has reached a terminal phase.
 pub(crate) fn is_terminal(pod: &Value) -> bool {
     matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
 }
 
-/// Returns true if a pod counts: it has not ended, and is not being deleted.
+/// Returns true if a pod is neither terminal nor being deleted.
 pub(crate) fn is_active(pod: &Value) -> bool {
     !is_being_deleted(pod) && !is_terminal(pod)
 }
@@ -63,7 +63,7 @@ pub(crate) fn is_ready(pod: &Value) -> bool {
     conditions::of(pod, "Ready")["status"] == "True"
 }
 
-/// Writes the counts of a status, of which it leaves out those that are 0.
+/// Writes counts to a status, omitting zeros.
 pub(crate) fn write_counts<N: Into<Value> + Default + PartialEq>(
     status: &mut Value,
     counts: impl IntoIterator<Item = (&'static str, N)>,
@@ -75,12 +75,12 @@ pub(crate) fn write_counts<N: Into<Value> + Default + PartialEq>(
 
 const CONTAINER_LISTS: [&str; 2] = ["initContainers", "containers"];
 
-/// Returns the containers of a pod's specification, init containers included.
+/// Returns the containers in a pod spec, including init containers.
 pub(crate) fn containers(spec: &Value) -> impl Iterator<Item = &Value> {
     CONTAINER_LISTS.into_iter().flat_map(move |name| list(&spec[name]))
 }
 
-/// Returns the containers of a pod's specification, init containers included, for changes.
+/// Returns mutable references to the containers in a pod spec, including init containers.
 pub(crate) fn containers_mut(spec: &mut Value) -> impl Iterator<Item = &mut Value> {
     let fields = spec.as_object_mut().into_iter().flatten();
     let lists = fields.filter(|(name, _)| CONTAINER_LISTS.contains(&name.as_str()));

@@ -1,22 +1,23 @@
-//! All parameters of an embedded cluster with their defaults and the sources of these, for help and documentation.
+//! All parameters of an embedded cluster, with their defaults and the sources of those defaults, for help and
+//! documentation.
 
 use serde_json::Value;
 
 use super::Config;
 use super::latency::Latencies;
 
-/// One parameter.
+/// Parameter of an embedded cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// Its path in the configuration.
+    /// Path in the configuration.
     pub name: String,
-    /// Its default, as written there.
+    /// Default value, as written in the configuration.
     pub default: String,
-    /// Description, with the source of its default.
+    /// Description, including the source of the default.
     pub about: String,
 }
 
-/// Returns every parameter, section by section, with those of `parameters.txt` first and then the delays of hops.
+/// Returns every parameter, section by section: first those in `parameters.txt`, then the delays of hops.
 pub fn all() -> Vec<Parameter> {
     let config = Config::default();
     let written = serde_json::to_value(&config).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Kubernetes' quantities (`250m`, `64Mi`). Pure.
+//! Kubernetes quantities (`250m`, `64Mi`). Pure.
 
 /// Suffixes and their factors. Longer ones come before their prefixes.
 const SUFFIXES: [(&str, f64); 15] = [
@@ -19,7 +19,7 @@ const SUFFIXES: [(&str, f64); 15] = [
     ("E", 1e18),
 ];
 
-/// Parses a quantity.
+/// Parses a quantity; returns `None` if it is malformed.
 pub(crate) fn parse(text: &str) -> Option<f64> {
     let suffix = SUFFIXES.iter().find_map(|(suffix, factor)| Some((text.strip_suffix(suffix)?, factor)));
     let (number, factor) = suffix.unwrap_or((text, &1.0));

@@ -1,9 +1,8 @@
-//! Role-based access control: finds the roles that are bound to a user, and decides if one of their rules allows a
-//! request.
+//! Role-based access control: finds the roles bound to a user, and decides whether any of their rules allows a request.
 //!
-//! It follows v1.36 (plugin/pkg/auth/authorizer/rbac/rbac.go, pkg/registry/rbac/validation/rule.go and
-//! pkg/apis/rbac/v1/evaluation_helpers.go). It does not aggregate ClusterRoles, and does not check that a user who
-//! writes a role has the rights that the role gives.
+//! The logic follows Kubernetes v1.36 (plugin/pkg/auth/authorizer/rbac/rbac.go, pkg/registry/rbac/validation/rule.go
+//! and pkg/apis/rbac/v1/evaluation_helpers.go). It neither aggregates ClusterRoles nor prevents privilege escalation:
+//! users may write roles that grant permissions they do not have themselves.
 
 use std::sync::Arc;
 
@@ -15,27 +14,27 @@ use super::status::Status;
 use super::tokens::User;
 use super::value::{list, text};
 
-/// Action that a user asks for.
+/// Action that a user requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) verb: String,
     pub(crate) target: Target,
 }
 
-/// Target of an action.
+/// Target of a requested action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// Objects, or a subresource of them.
+    /// Objects, or one of their subresources.
     Resource(ResourceTarget),
-    /// A path that names no resource, such as `/version`.
+    /// A non-resource path, such as `/version`.
     Path(String),
 }
 
-/// Objects by their place in the API. Empty fields are not given.
+/// Objects, as addressed in the API. Empty fields are unspecified.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ResourceTarget {
     pub(crate) group: String,
-    /// In the plural, such as `pods`.
+    /// Plural name, such as `pods`.
     pub(crate) resource: String,
     pub(crate) subresource: String,
     pub(crate) namespace: String,
@@ -43,7 +42,7 @@ pub(crate) struct ResourceTarget {
 }
 
 impl ResourceTarget {
-    /// Returns the resource with its subresource, as rules name it: `pods/log`.
+    /// Returns the resource and subresource in the notation of rules: `pods/log`.
     fn combined(&self) -> String {
         match self.subresource.as_str() {
             "" => self.resource.clone(),
@@ -53,7 +52,7 @@ impl ResourceTarget {
 }
 
 impl Attributes {
-    /// Returns a 403, in the words of a real API server.
+    /// Returns a 403 status, worded as by a real API server.
     pub(crate) fn refuse(&self, user: &User, reason: &str) -> Status {
         let (user, verb) = (user.name(), &self.verb);
         let because = if reason.is_empty() { String::new() } else { format!(": {reason}") };
@@ -78,11 +77,11 @@ impl Attributes {
     }
 }
 
-/// Decides whether `user` may do what `attributes` say.
+/// Decides whether `user` may perform the action described by `attributes`.
 ///
 /// # Errors
 ///
-/// No rule allows it; the error names bound roles that do not exist, and is empty if all do.
+/// No rule allows the action. The error lists bound roles that do not exist, and is empty if all of them exist.
 pub(crate) fn decide(registry: &Registry, user: &User, attributes: &Attributes) -> Result<(), String> {
     if *user == User::Admin {
         return Ok(());
@@ -98,7 +97,7 @@ pub(crate) fn decide(registry: &Registry, user: &User, attributes: &Attributes) 
     Err(roles.reason())
 }
 
-/// The roles that are bound to a user in one namespace, or without one.
+/// The roles bound to a user, in one namespace or cluster-wide.
 #[derive(Debug)]
 pub(crate) struct BoundRoles {
     roles: Vec<Arc<Value>>,
@@ -107,7 +106,7 @@ pub(crate) struct BoundRoles {
 }
 
 impl BoundRoles {
-    /// Finds the roles of ClusterRoleBindings, and those of the namespace's RoleBindings, unless it is empty.
+    /// Finds the roles bound by ClusterRoleBindings and, unless `namespace` is empty, by its RoleBindings.
     pub(crate) fn of(registry: &Registry, user: &User, namespace: &str) -> Self {
         let everywhere = registry.all(Resource::ClusterRoleBindings, None);
         let here = match namespace {
@@ -141,12 +140,12 @@ impl BoundRoles {
         }
     }
 
-    /// Returns the rules of all of them.
+    /// Returns the rules of all bound roles.
     pub(crate) fn rules(&self) -> impl Iterator<Item = &Value> {
         self.roles.iter().flat_map(|role| list(&role["rules"]))
     }
 
-    /// Names the roles that are bound but do not exist; empty if all do.
+    /// Describes the bound roles that do not exist. Returns an empty string if all exist.
     pub(crate) fn reason(&self) -> String {
         match &self.missing[..] {
             [] => String::new(),
@@ -156,7 +155,7 @@ impl BoundRoles {
     }
 }
 
-/// Returns true if a binding names the user, or one of the user's groups.
+/// Returns true if the subjects of a binding include the user or one of the user's groups.
 fn is_bound(binding: &Value, user: &User) -> bool {
     let groups = user.groups();
     list(&binding["subjects"]).iter().any(|subject| {
@@ -177,7 +176,7 @@ fn is_bound(binding: &Value, user: &User) -> bool {
     })
 }
 
-/// Returns true if one rule of a role allows the action.
+/// Returns true if `rule` allows the action.
 fn allows(rule: &Value, attributes: &Attributes) -> bool {
     let has = |field: &str, wanted: &str| {
         list(&rule[field]).iter().any(|value| *value == *wanted || *value == *"*")
@@ -194,13 +193,13 @@ fn allows(rule: &Value, attributes: &Attributes) -> bool {
     is_allowed && has("verbs", &attributes.verb)
 }
 
-/// Matches `*`, `pods`, `pods/log` or `*/log`. A resource does not include its subresources.
+/// Matches patterns such as `*`, `pods`, `pods/log` and `*/log`. A plain `pods` does not cover its subresources.
 fn matches_resource(pattern: &str, target: &ResourceTarget) -> bool {
     let of_any = || !target.subresource.is_empty() && pattern.strip_prefix("*/") == Some(&target.subresource);
     pattern == "*" || pattern == target.combined() || of_any()
 }
 
-/// Matches a path, or the beginning of one before a `*`.
+/// Matches an exact path, or a path prefix followed by `*`.
 fn matches_url(pattern: &str, path: &str) -> bool {
     pattern == path || pattern.ends_with('*') && path.starts_with(pattern.trim_end_matches('*'))
 }

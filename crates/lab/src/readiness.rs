@@ -1,5 +1,5 @@
-//! Readiness of a node, as its agent reports it. There are no Leases and no heartbeats: a node that reported to be
-//! ready is, until it reports otherwise.
+//! Readiness of a node, as reported by its agent. There are no Leases and no heartbeats: a node that has reported
+//! itself ready stays ready until it reports otherwise.
 //!
 //! Source: kubernetes/kubernetes, `pkg/kubelet/nodestatus/setters.go`.
 
@@ -10,12 +10,12 @@ use crate::registry::{EventType, Part, Registry};
 use crate::resource::Resource;
 use crate::status::Status;
 
-/// Report of a node about itself.
+/// A node's report about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readiness {
     /// The node runs pods.
     Ready,
-    /// The node takes no more pods.
+    /// The node accepts no more pods.
     ShuttingDown,
 }
 
@@ -36,7 +36,7 @@ impl Readiness {
         })
     }
 
-    /// Writes the conditions into the node's status, and records an event if `Ready` has changed.
+    /// Writes the conditions to the node's status, and records an event if `Ready` has changed.
     pub(crate) fn post(self, registry: &Registry, node: &str) -> Result<(), Status> {
         let now = registry.now();
         let mut before = Value::Null;

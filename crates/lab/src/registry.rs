@@ -1,7 +1,7 @@
-//! Kubernetes' semantics on top of the [`Store`], for the HTTP handlers, the controllers and the node agents.
+//! Implements Kubernetes' semantics on top of the [`Store`], for the HTTP handlers, controllers and node agents.
 //!
-//! It knows names, defaults, generations, optimistic concurrency, selectors, graceful deletion and addresses of
-//! Services. It knows nothing of HTTP and takes no time: delays are up to the caller.
+//! The registry implements names, defaults, generations, optimistic concurrency, selectors, graceful deletion and
+//! Service addresses. It knows nothing of HTTP and adds no delays: those are up to the caller.
 
 mod admission;
 mod defaults;
@@ -39,7 +39,7 @@ pub(crate) use patch::{Patch, PatchKind};
 pub(crate) use validation::check_shape_of;
 pub(crate) use write::Effect;
 
-/// The objects of one cluster under Kubernetes' rules. Clones share them.
+/// A cluster's objects, with Kubernetes' rules enforced. Clones share the same objects.
 #[derive(Clone, Debug)]
 pub(crate) struct Registry {
     inner: Arc<Inner>,
@@ -50,61 +50,61 @@ struct Inner {
     store: Store,
     clock: Clock,
     addresses: AddressBlock,
-    /// Held while choosing a Service's address, until the Service is stored.
+    /// Lock held from choosing a Service's address until the Service is stored.
     service_addresses: Mutex<()>,
-    /// Name of the event whose content has this hash.
+    /// Event names, by hash of the event's content.
     events: Mutex<HashMap<u64, String>>,
 }
 
-/// Part of an object that a write may change.
+/// The part of an object that a write may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Everything but the status.
+    /// Everything except the status.
     Main,
     /// The status alone.
     Status,
 }
 
-/// The answer to a list.
+/// Result of a list request.
 #[derive(Clone, Debug)]
 pub(crate) struct List {
-    /// The objects, in order of namespace and name.
+    /// The objects, sorted by namespace and name.
     pub items: Vec<Arc<Value>>,
-    /// Version at which the list is true; a watch continues from it.
+    /// Store version that the list reflects. A watch can continue from there.
     pub version: u64,
 }
 
-/// Start of a watch.
+/// Starting point for a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WatchFrom {
-    /// One `Added` for every object that exists now.
+    /// Now, with an `Added` event for every existing object first.
     Existing,
-    /// The changes after this version.
+    /// After this version.
     Version(u64),
 }
 
-/// Kind of change of an object, from the point of view of a watch's selection.
+/// Type of a change, as seen through a watch's selectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WatchEventType {
-    /// It was created, or is now selected.
+    /// The object was created, or the selectors now match it.
     Added,
-    /// It changed.
+    /// The object changed.
     Modified,
-    /// It was removed, or is no longer selected.
+    /// The object was removed, or the selectors no longer match it.
     Deleted,
 }
 
-/// One event of a watch.
+/// A single watch event.
 #[derive(Clone, Debug)]
 pub(crate) struct WatchEvent {
-    /// Kind of change.
+    /// Type of the change.
     pub event_type: WatchEventType,
-    /// Object after the change, or its last state.
+    /// Object after the change, or its last state if it was deleted.
     pub object: Arc<Value>,
 }
 
 impl Registry {
-    /// Makes an empty cluster.
+    /// Creates an empty cluster.
     pub(crate) fn new(clock: Clock, addresses: AddressBlock) -> Self {
         let inner = Inner {
             store: Store::default(),
@@ -116,7 +116,7 @@ impl Registry {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Returns the current time as objects have it: RFC 3339 in whole seconds.
+    /// Returns the current time in the format used in objects: RFC 3339, in whole seconds.
     pub(crate) fn now(&self) -> String {
         rfc3339(self.now_seconds())
     }
@@ -126,38 +126,38 @@ impl Registry {
         self.inner.clock.now().unix_ns().div_euclid(1_000_000_000)
     }
 
-    /// Returns the addresses of nodes, pods and Services.
+    /// Returns the address block for nodes, pods and Services.
     pub(crate) fn addresses(&self) -> &AddressBlock {
         &self.inner.addresses
     }
 
-    /// Returns one object. The namespace of cluster-wide resources is empty.
+    /// Returns one object. For cluster-scoped resources, `namespace` is empty.
     ///
     /// # Errors
     ///
-    /// 404 if it does not exist.
+    /// 404 if the object does not exist.
     pub(crate) fn get(&self, resource: Resource, namespace: &str, name: &str) -> Result<Arc<Value>, Status> {
         self.inner.store.get(resource, namespace, name).ok_or_else(|| Status::not_found(resource, name))
     }
 
-    /// Returns the selected objects of a resource in one namespace or in all.
+    /// Returns the selected objects of a resource, in one namespace or in all of them.
     pub(crate) fn list(&self, resource: Resource, namespace: Option<&str>, selection: &Selection) -> List {
         let (mut items, version) = self.inner.store.list(resource, namespace);
         items.retain(|object| selection.matches(object));
         List { items, version }
     }
 
-    /// Returns all objects of a resource in one namespace or in all.
+    /// Returns all objects of a resource, in one namespace or in all of them.
     pub(crate) fn all(&self, resource: Resource, namespace: Option<&str>) -> Vec<Arc<Value>> {
         self.inner.store.list(resource, namespace).0
     }
 
-    /// Returns the objects of any kind whose `ownerReferences` name this uid.
+    /// Returns the objects of any kind whose `ownerReferences` contain the uid `owner`.
     pub(crate) fn dependents(&self, owner: &str) -> Vec<(Resource, Arc<Value>)> {
         self.inner.store.dependents(owner)
     }
 
-    /// Follows the selected objects of a resource in one namespace or in all.
+    /// Watches the selected objects of a resource, in one namespace or in all of them.
     ///
     /// # Errors
     ///
@@ -180,7 +180,7 @@ impl Registry {
         Ok(Watch { existing, changes, namespace: namespace.map(str::to_owned), selection })
     }
 
-    /// Binds a pod to a node, as the scheduler does. A pod that is bound or being deleted stays as it is.
+    /// Binds a pod to a node, as the scheduler does. Leaves pods unchanged that are already bound or being deleted.
     ///
     /// # Errors
     ///
@@ -209,7 +209,7 @@ fn copy_or_remove(from: &Value, to: &mut Value, field: &str) {
     }
 }
 
-/// Removes a field from an object, if it is there.
+/// Removes a field from an object, if present.
 fn remove(object: &mut Value, field: &str) {
     if let Some(map) = object.as_object_mut() {
         map.remove(field);
@@ -220,7 +220,7 @@ fn rfc3339(unix_seconds: i64) -> String {
     Timestamp::from_second(unix_seconds).map(|time| time.to_string()).unwrap_or_default()
 }
 
-/// Formats a number in the letters and digits of generated names, which cannot spell a word.
+/// Formats a number with the characters allowed in generated names, which were chosen so that they cannot form words.
 pub(super) fn in_name_characters(mut number: u64, length: usize) -> String {
     const CHARACTERS: [char; 27] = [
         'b', 'c', 'd', 'f', 'g', 'h', 'j', 'k', 'l', 'm', 'n', 'p', 'q', 'r', 's', 't', 'v', 'w', 'x', 'z',
@@ -236,7 +236,7 @@ pub(super) fn in_name_characters(mut number: u64, length: usize) -> String {
 
 fn random_uid() -> String {
     let random: u128 = rand::random();
-    // The version (4) and variant bits of a random UUID.
+    // Set the version (4) and variant bits for a random UUID.
     let bits = random & !(0xF << 76) & !(0x3 << 62) | (0x4 << 76) | (0x2 << 62);
     let hex = format!("{bits:032x}");
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
@@ -246,7 +246,7 @@ fn expired(gone: store::Gone) -> Status {
     Status::plain(410, gone.to_string())
 }
 
-/// Follows a selection of objects. Safe to cancel at any await.
+/// Watch on a selection of objects. Cancel-safe at every await.
 #[derive(Debug)]
 pub(crate) struct Watch {
     existing: VecDeque<Arc<Value>>,
@@ -256,11 +256,11 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Returns the next event, waiting for it if necessary.
+    /// Returns the next event, waiting if necessary.
     ///
     /// # Errors
     ///
-    /// 410 if the watch has fallen behind the history; list again.
+    /// 410 if the watch has fallen behind the history. The caller must list again.
     pub(crate) async fn next(&mut self) -> Result<WatchEvent, Status> {
         if let Some(object) = self.existing.pop_front() {
             return Ok(WatchEvent { event_type: WatchEventType::Added, object });
@@ -273,8 +273,8 @@ impl Watch {
         }
     }
 
-    /// Returns the version up to which this watch has seen everything: a later watch may begin there. `None` while
-    /// there is something to read.
+    /// Returns the version up to which this watch has delivered every event, so that a later watch can start there.
+    /// Returns `None` while events are pending.
     pub(crate) fn caught_up(&mut self) -> Option<u64> {
         if self.existing.is_empty() { self.changes.caught_up() } else { None }
     }
@@ -291,7 +291,7 @@ impl Watch {
             (false, true) => (WatchEventType::Added, object),
             (true, true) => (WatchEventType::Modified, object),
             (true, false) if removed => (WatchEventType::Deleted, object),
-            // No longer selected: the last selected state, at the version of the change.
+            // No longer selected: report the last selected state, with the version of the change.
             (true, false) => {
                 let mut last = before.as_deref().cloned().unwrap_or_default();
                 last["metadata"]["resourceVersion"] = json!(version.to_string());

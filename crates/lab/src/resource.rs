@@ -1,30 +1,30 @@
-//! The kinds of object that the embedded cluster knows.
+//! The kinds of objects supported by the embedded cluster.
 
 use serde_json::Value;
 
-/// Names of a kind of object.
+/// Names and traits of an object kind.
 struct Names {
     api_version: &'static str,
     kind: &'static str,
     plural: &'static str,
     short: &'static [&'static str],
-    /// Words for what it has or is.
+    /// Space-separated traits, as listed at `resources!`.
     traits: &'static str,
 }
 
-/// Defines [`Resource`]: one line for each kind, with its `apiVersion`, its kind, its name in paths, its short names,
-/// and words: `cluster` (its objects are in no namespace), `status` and `scale` (it has that subresource), `generation`
-/// (its metadata has one), and `all` (`kubectl get all` shows it).
+/// Defines [`Resource`] from one line per kind: `apiVersion`, kind, name in paths, short names and traits. The traits
+/// are `cluster` (cluster-scoped), `status` and `scale` (has that subresource), `generation` (counts changes in
+/// `metadata.generation`) and `all` (included in `kubectl get all`).
 macro_rules! resources {
     ($($resource:ident: $api_version:literal $kind:literal $plural:literal [$($short:literal)?] $traits:literal;)+) => {
-        /// A kind of object, by its place in the API.
+        /// An API resource.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Resource {
             $($resource,)+
         }
 
         impl Resource {
-            /// All of them.
+            /// All resources.
             pub const ALL: [Self; [$($kind),+].len()] = [$(Self::$resource),+];
 
             const fn names(self) -> Names {
@@ -71,7 +71,7 @@ resources! {
 }
 
 impl Resource {
-    /// Returns the API group; empty for the core group. Every version here is `v1`.
+    /// Returns the API group, which is empty for the core group. The version is always `v1`.
     pub fn group(self) -> &'static str {
         self.api_version().split_once('/').map_or("", |(group, _)| group)
     }
@@ -81,7 +81,7 @@ impl Resource {
         self.names().kind
     }
 
-    /// Returns the name in paths, such as `pods`.
+    /// Returns the plural name used in paths, such as `pods`.
     pub const fn plural(self) -> &'static str {
         self.names().plural
     }
@@ -91,17 +91,17 @@ impl Resource {
         self.names().short
     }
 
-    /// Returns the categories of resources that kubectl shows together, as for `kubectl get all`.
+    /// Returns the categories, which kubectl accepts in place of resource names, as in `kubectl get all`.
     pub fn categories(self) -> &'static [&'static str] {
         if self.has("all") { &["all"] } else { &[] }
     }
 
-    /// Returns the `apiVersion` of its objects.
+    /// Returns the `apiVersion` of the resource's objects.
     pub const fn api_version(self) -> &'static str {
         self.names().api_version
     }
 
-    /// Returns the plural with its group, as error messages have it: `deployments.apps`.
+    /// Returns the plural name with the group, as used in error messages: `deployments.apps`.
     pub fn qualified(self) -> String {
         match self.group() {
             "" => self.plural().to_owned(),
@@ -113,32 +113,32 @@ impl Resource {
         self.names().traits.split(' ').any(|own| own == word)
     }
 
-    /// Returns true if its objects live in namespaces.
+    /// Returns true if the resource's objects live in namespaces.
     pub fn namespaced(self) -> bool {
         !self.has("cluster")
     }
 
-    /// Returns true if it has a `status` subresource, which plain updates leave alone.
+    /// Returns true if the resource has a `status` subresource, which ordinary updates leave unchanged.
     pub fn has_status(self) -> bool {
         self.has("status")
     }
 
-    /// Returns true if it has a `scale` subresource.
+    /// Returns true if the resource has a `scale` subresource.
     pub fn has_scale(self) -> bool {
         self.has("scale")
     }
 
-    /// Returns true if `metadata.generation` counts the changes of its specification.
+    /// Returns true if `metadata.generation` counts changes to the object's spec.
     pub fn has_generation(self) -> bool {
         self.has("generation")
     }
 
-    /// Returns the resource at `group` and `plural`.
+    /// Returns the resource with this group and plural name.
     pub fn find(group: &str, plural: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|resource| resource.group() == group && resource.plural() == plural)
     }
 
-    /// Returns the resource with the `apiVersion` and `kind` of an object or an owner reference.
+    /// Returns the resource identified by the `apiVersion` and `kind` in an object or an owner reference.
     pub fn of_reference(reference: &Value) -> Option<Self> {
         let is_it = |resource: &Self| {
             reference["apiVersion"] == resource.api_version() && reference["kind"] == resource.kind()

@@ -1,18 +1,18 @@
-//! The fields that objects of the served kinds have, and how their lists and maps merge.
+//! Fields of all served object kinds, and merge rules for their lists and maps.
 //!
-//! Strict decoding, patches and protobuf use one table, which `scripts/api-schema.py` takes from Kubernetes' own types.
-//! It does not define which values are valid: the registry checks them.
+//! Strict decoding, patches and protobuf share one table, which `scripts/api-schema.py` generates from Kubernetes' own
+//! types. The table does not define which values are valid: the registry checks those.
 //!
-//! In `schema.txt` a line without indentation begins a type, an indented one names a field, its
-//! kind and its flags. `[T]` is a list and `{T}` a map. The flags:
+//! In `schema.txt`, each unindented line starts a type, and each indented line gives a field's name, kind and flags.
+//! `[T]` is a list and `{T}` a map. The flags are:
 //!
 //! | flag | meaning |
 //! |---|---|
-//! | `#N` | its number in protobuf; `#M.N` inside of message M where JSON has it in the same object |
-//! | `?` | left out when empty, zero or false |
-//! | `null` | a time that is written as null when it is not set |
-//! | `merge=KEY` | strategic merge patches unite the list, by this field of its elements |
-//! | `retainKeys` | strategic merge patches may name the fields that stay |
+//! | `#N` | field number in protobuf; `#M.N` if protobuf nests the field in message M but JSON does not |
+//! | `?` | omitted when empty, zero or false |
+//! | `null` | time written as null when unset |
+//! | `merge=KEY` | strategic merge patches merge the list, matching elements by this field |
+//! | `retainKeys` | strategic merge patches may list the fields to retain |
 
 mod shape;
 
@@ -23,27 +23,27 @@ use super::resource::Resource;
 
 pub(crate) use shape::{check, prune, stays, unknown_fields};
 
-/// The kind of a value.
+/// Type of a field's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Text.
     String,
     /// True or false.
     Bool,
-    /// A whole number of 32 or 64 bits.
+    /// A 32-bit or 64-bit integer.
     Integer {
         /// Number of bits.
         bits: u32,
     },
     /// A number with a unit.
     Quantity,
-    /// A whole number or text.
+    /// An integer or a string.
     IntOrString,
-    /// A point in time, in whole seconds.
+    /// A point in time, with a resolution of one second.
     Time,
-    /// A point in time, in microseconds.
+    /// A point in time, with a resolution of one microsecond.
     MicroTime,
-    /// Base64.
+    /// Base64-encoded bytes.
     Bytes,
     /// Any value.
     Any,
@@ -51,29 +51,30 @@ pub(crate) enum Kind {
     Structure(usize),
     /// A list.
     List(Box<Kind>),
-    /// A map from strings.
+    /// A map with string keys.
     Map(Box<Kind>),
 }
 
 /// A field of a structure.
 #[derive(Clone, Debug)]
 pub(crate) struct Field {
-    /// Kind of its value.
+    /// Type of the field's value.
     pub kind: Kind,
-    /// For lists that strategic merge patches unite: the field that identifies elements, empty for plain values.
+    /// For lists that strategic merge patches merge: the field that identifies elements, or empty if the elements are
+    /// plain values.
     pub merge_key: Option<&'static str>,
-    /// True if it is left out when empty, zero or false.
+    /// True if the field is omitted when empty, zero or false.
     pub omits_zero: bool,
-    /// True if it is written as null when it is not set.
+    /// True if the field is written as null when unset.
     pub shows_null: bool,
-    /// Path of its numbers in protobuf: one, or two if protobuf has a message in between.
+    /// Path of field numbers in protobuf: one number, or two if protobuf nests the field in another message.
     pub protobuf: Vec<u32>,
 }
 
 /// A structure and its fields.
 #[derive(Clone, Debug)]
 pub(crate) struct Structure {
-    /// Its name in Kubernetes' sources.
+    /// Name of the type in Kubernetes' sources.
     pub name: &'static str,
     /// Fields by name.
     pub fields: BTreeMap<&'static str, Field>,
@@ -92,17 +93,17 @@ pub(crate) fn of(resource: Resource) -> &'static Structure {
     structure(SCHEMA.roots[resource.kind()])
 }
 
-/// Returns the structure of a kind of object, even if it is not a resource's.
+/// Returns the structure of an object kind, including kinds that are not resources.
 pub(crate) fn named(kind: &str) -> Option<&'static Structure> {
     SCHEMA.roots.get(kind).map(|index| structure(*index))
 }
 
-/// Returns the structure that a [`Kind::Structure`] refers to.
+/// Returns the structure to which a [`Kind::Structure`] refers.
 pub(crate) fn structure(index: usize) -> &'static Structure {
     &SCHEMA.structures[index]
 }
 
-/// Parses the table, which is part of this program: the first test finds any mistake in it.
+/// Parses the embedded table. Any mistake in the table shows up in the first test.
 fn parse(text: &'static str) -> Schema {
     let is_head = |line: &&str| !line.starts_with(' ');
     let heads = text.lines().filter(is_head).map(|line| line.split(' ').next().unwrap_or_default());
@@ -156,7 +157,7 @@ fn parse_field(kind: Kind, flags: impl Iterator<Item = &'static str>) -> Field {
             ("?", _) => field.omits_zero = true,
             ("null", _) => field.shows_null = true,
             ("merge", key) => field.merge_key = Some(key),
-            // Patches say themselves what they retain.
+            // Nothing to record for `retainKeys`: each patch lists the fields to retain.
             _ => {}
         }
     }

@@ -6,7 +6,7 @@ use super::resource::Resource;
 use super::status::Status;
 use super::value::{list, text};
 
-/// Selection of objects for a list or watch.
+/// Label and field selectors for a list or watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selection {
     labels: LabelSelector,
@@ -14,27 +14,27 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// Selects everything.
+    /// Returns a selection that matches everything.
     pub(crate) fn all() -> Self {
         Self::default()
     }
 
-    /// Selects objects whose labels match.
+    /// Returns a selection of the objects whose labels match.
     pub(crate) fn labels(labels: LabelSelector) -> Self {
         Self { labels, fields: Vec::new() }
     }
 
-    /// Selects objects with this value at a dotted path, such as `spec.nodeName`.
+    /// Returns a selection of the objects with this value at a dotted path, such as `spec.nodeName`.
     pub(crate) fn field(path: &str, value: &str) -> Self {
         let requirement = FieldRequirement { path: path.to_owned(), value: value.to_owned(), equal: true };
         Self { labels: LabelSelector::default(), fields: vec![requirement] }
     }
 
-    /// Parses the query parameters `labelSelector` and `fieldSelector` of a request for `resource`.
+    /// Parses the `labelSelector` and `fieldSelector` query parameters of a request for `resource`.
     ///
     /// # Errors
     ///
-    /// 400 for an invalid selector, and for a field that cannot be selected by.
+    /// 400 for an invalid selector, and for a field that selectors do not support.
     pub(crate) fn parse(resource: Resource, labels: &str, fields: &str) -> Result<Self, Status> {
         let fields = fields.split(',').filter(|term| !term.trim().is_empty());
         let fields = fields.map(|term| FieldRequirement::parse(resource, term));
@@ -48,7 +48,7 @@ impl Selection {
     }
 }
 
-/// Returns the name that a `fieldSelector` asks for; `None` if it leaves the name open.
+/// Returns the object name that a `fieldSelector` requires, or `None` if it does not restrict the name.
 pub(crate) fn required_name(fields: &str) -> Option<&str> {
     fields
         .split(',')
@@ -56,7 +56,7 @@ pub(crate) fn required_name(fields: &str) -> Option<&str> {
         .find_map(|(path, value, equal)| (equal && path.trim() == "metadata.name").then(|| value.trim()))
 }
 
-/// A conjunction of requirements on labels; the empty one matches everything.
+/// Label requirements, all of which must hold. An empty selector matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LabelSelector {
     requirements: Vec<LabelRequirement>,
@@ -77,7 +77,7 @@ enum Operator {
 }
 
 impl LabelSelector {
-    /// Parses the textual form: `a=b,c!=d,e in (f,g),h,!i`.
+    /// Parses the text form: `a=b,c!=d,e in (f,g),h,!i`.
     ///
     /// # Errors
     ///
@@ -88,7 +88,8 @@ impl LabelSelector {
         Ok(Self { requirements: requirements.collect::<Result<_, _>>()? })
     }
 
-    /// Reads a Service's `spec.selector`: a map of labels. `None` if there is none, which selects nothing.
+    /// Reads a map of labels, such as a Service's `spec.selector`. Returns `None` if it is missing or empty: such a
+    /// Service selects nothing.
     pub(crate) fn from_map(map: &Value) -> Option<Self> {
         let map = map.as_object().filter(|map| !map.is_empty())?;
         let requirements = map.iter().map(|(key, value)| LabelRequirement {
@@ -118,12 +119,11 @@ impl LabelSelector {
         all
     }
 
-    /// Returns true if this is the empty selector, which matches everything.
     pub(crate) fn is_empty(&self) -> bool {
         self.requirements.is_empty()
     }
 
-    /// Returns true if `labels` (an object, or null) match.
+    /// Returns true if `labels` (an object or null) satisfy all requirements.
     pub(crate) fn matches(&self, labels: &Value) -> bool {
         self.requirements.iter().all(|requirement| {
             let value = labels.get(&requirement.key).and_then(Value::as_str);
@@ -165,7 +165,7 @@ impl LabelRequirement {
     }
 }
 
-/// Splits `a=b`, `a==b` or `a!=b` into its two sides, with true if they should be equal.
+/// Splits `a=b`, `a==b` or `a!=b` into the two sides and a flag that is true if they should be equal.
 fn split_equality(term: &str) -> Option<(&str, &str, bool)> {
     let unequal = term.split_once("!=").map(|(left, right)| (left, right, false));
     let equal = || term.split_once("==").or_else(|| term.split_once('='));
@@ -223,7 +223,7 @@ impl FieldRequirement {
     }
 }
 
-/// Fields that can be selected by besides name and namespace, by kind (pkg/apis/*/v1/conversion.go).
+/// Fields that field selectors support besides name and namespace, by kind (pkg/apis/*/v1/conversion.go).
 const SELECTABLE: &str = "
 Pod spec.nodeName spec.restartPolicy spec.schedulerName spec.serviceAccountName spec.hostNetwork status.phase
 Pod status.podIP status.nominatedNodeName
@@ -241,7 +241,7 @@ fn selectable(resource: Resource) -> Vec<&'static str> {
     lines.filter(|(kind, _)| *kind == resource.kind()).flat_map(|(_, fields)| fields.split(' ')).collect()
 }
 
-/// Returns the value of a selectable field that an object leaves out.
+/// Returns the value that a selectable field has when an object omits it.
 fn zero(path: &str) -> &'static str {
     match path {
         "spec.hostNetwork" | "spec.unschedulable" => "false",

@@ -1,12 +1,12 @@
-//! The Service proxy of every node.
+//! The Service proxy on every node.
 //!
-//! Each node has its own table of Service ports and endpoints (`table`), synced with kube-proxy's own timing
-//! (`runner`) and the measured delay of a sync. The dataplane puts a table into effect: TCP proxies on loopback
-//! addresses (`userspace`), or nftables rules in the node's network namespace (`kernel`, `rules`, `nft`). On both,
-//! every node's own address has the node ports of Services by that node's table. `service-proxy.jsonl` (`truth`)
-//! records the changes and the time at which each took effect.
+//! Each node has its own table of Service ports and endpoints (`table`), synced with kube-proxy's timing (`runner`) and
+//! the measured sync duration. The dataplane applies a table as TCP proxies on loopback addresses (`userspace`), or as
+//! nftables rules in the node's network namespace (`kernel`, `rules`, `nft`). On both dataplanes, each node's own
+//! address serves the node ports according to that node's table. `service-proxy.jsonl` (`truth`) records the changes
+//! and when each took effect.
 //!
-//! It routes to endpoints as EndpointSlices show them and knows nothing of pods.
+//! It routes to endpoints as EndpointSlices list them and knows nothing of pods.
 
 mod dataplane;
 mod kernel;
@@ -37,13 +37,13 @@ use runner::{Due, Throttle};
 use table::Table;
 use truth::TruthLog;
 
-/// Name of the log in the cluster's log directory.
+/// Name of the log file in the cluster's log directory.
 pub(crate) const LOG_FILE: &str = "service-proxy.jsonl";
 
-/// The Service proxies could not run.
+/// Error that stopped the Service proxies.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceProxyError {
-    /// Their log cannot be written.
+    /// The log cannot be written.
     #[error("write {}", path.display())]
     Log {
         /// The file.
@@ -51,7 +51,7 @@ pub enum ServiceProxyError {
         /// The cause.
         source: io::Error,
     },
-    /// The kernel dataplane's program is gone.
+    /// The kernel dataplane's program is missing.
     #[error(transparent)]
     Kernel(#[from] super::kernel::KernelError),
 }
@@ -81,7 +81,7 @@ pub(crate) async fn run(shared: Shared, nodes: Vec<String>) -> Result<(), Servic
     tokio::pin!(writing);
     tokio::select! {
         () = shared.stop.cancelled() => {}
-        // The writer ends only when it fails, as long as a proxy lives.
+        // While a proxy is running, the writer returns only if it fails.
         written = &mut writing => return written.map_err(log_error),
     }
     tasks.shutdown().await;
@@ -125,8 +125,8 @@ impl NodeProxy {
         tokio::join!(announcing, syncing);
     }
 
-    /// Runs one sync: takes the objects as they are now, and completes when the measured duration of a sync has
-    /// passed, with the result in effect.
+    /// Runs one sync: reads the current objects, and completes once the measured sync duration has passed and the
+    /// result is in effect.
     async fn sync(&mut self, due: Due) -> Synced {
         let shared = &self.node.shared;
         let table = compute(shared, &self.node.name);
@@ -152,14 +152,14 @@ impl NodeProxy {
     }
 }
 
-/// Computes the table of a node for the objects as they are now.
+/// Computes a node's table from the current objects.
 fn compute(shared: &Shared, node: &str) -> Table {
     let services = objects(shared, Resource::Services);
     let slices = objects(shared, Resource::EndpointSlices);
     table::compute(&services, &slices, node)
 }
 
-/// Returns all objects of a resource, except those that cannot be decoded, since the proxy cannot route by them.
+/// Returns the objects of a resource, except those that cannot be decoded: the proxy cannot route by them.
 fn objects<T: DeserializeOwned>(shared: &Shared, resource: Resource) -> Vec<T> {
     shared.registry.all(resource, None).iter().filter_map(|object| T::deserialize(&**object).ok()).collect()
 }

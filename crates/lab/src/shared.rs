@@ -1,5 +1,5 @@
-//! State that the tasks of a cluster share. It is below all of them: API server, controllers, node agents, Service
-//! proxies and DNS use it, and none of them uses another's state.
+//! State that the tasks of a cluster share. This module is below all of them: the API server, controllers, node agents,
+//! Service proxies and DNS use it, and none of them uses another's state.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,25 +23,25 @@ pub(crate) struct Shared {
     pub(crate) sampler: Sampler,
     pub(crate) clock: Clock,
     pub(crate) network: Network,
-    /// Directory for logs of pods and of Service proxies.
+    /// Directory for pod and Service proxy logs.
     pub(crate) log_dir: Arc<PathBuf>,
-    /// Cancelled when the cluster ends.
+    /// Cancelled when the cluster stops.
     pub(crate) stop: CancellationToken,
 }
 
 impl Shared {
-    /// Draws a delay of the model.
+    /// Draws one of the model's delays.
     pub(crate) fn sample(&self, latency: impl FnOnce(&Latencies) -> Latency) -> Duration {
         self.sampler.sample(&latency(&self.config.latencies))
     }
 
-    /// Waits for a delay of the model.
+    /// Waits for one of the model's delays.
     pub(crate) async fn delay(&self, latency: impl FnOnce(&Latencies) -> Latency) {
         tokio::time::sleep(self.sample(latency)).await;
     }
 
-    /// Deletes a pod as the API server does, which takes time: until the pod is marked, and then, if it has no grace
-    /// period, until it is removed. If this future is dropped in between, the pod is removed at once.
+    /// Deletes a pod as the API server does, including the delays: the pod is marked and, if it has no grace period,
+    /// then removed. If this future is dropped in between, the pod is removed at once.
     pub(crate) async fn delete_pod(
         &self,
         namespace: &str,

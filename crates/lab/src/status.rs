@@ -1,10 +1,10 @@
-//! Kubernetes `Status` objects: the API's answer to a request that fails.
+//! Kubernetes `Status` objects: the API's response to a failed request.
 
 use serde_json::{Value, json};
 
 use super::resource::Resource;
 
-/// A failure in the API's own terms.
+/// Failure in the API's own terms.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Status {
@@ -19,7 +19,7 @@ impl Status {
         Self { code, reason, message, details: json!({}) }
     }
 
-    /// Notes what it is about, as far as that is known.
+    /// Adds the object's group, kind and name to the details, as far as they are known.
     fn about(mut self, group: &str, kind: &str, name: &str) -> Self {
         for (field, text) in [("name", name), ("group", group), ("kind", kind)] {
             if !text.is_empty() {
@@ -33,7 +33,7 @@ impl Status {
         self.about(resource.group(), resource.plural(), name)
     }
 
-    /// Returns a failure with this code, for a reason that every answer with this code has.
+    /// Returns a failure with this HTTP code and the standard reason for it.
     pub fn plain(code: u16, message: impl Into<String>) -> Self {
         let reason = match code {
             400 => "BadRequest",
@@ -52,18 +52,18 @@ impl Status {
         Self::new(code, reason, message.into())
     }
 
-    /// 400: the request makes no sense.
+    /// 400: the request is malformed.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::plain(400, message)
     }
 
-    /// 403: it is not allowed.
+    /// 403: the operation is forbidden.
     pub fn forbidden(resource: Resource, name: &str, why: &str) -> Self {
         let message = format!("{} {name:?} is forbidden: {why}", resource.qualified());
         Self::new(403, "Forbidden", message).about_object(resource, name)
     }
 
-    /// 403: the user has no right to it. Without a resource, `why` names a path.
+    /// 403: the user lacks permission. Without a resource, `why` names a path.
     pub fn not_authorized(group: &str, resource: &str, name: &str, why: &str) -> Self {
         let subject = match (qualified_kind(group, resource), name) {
             (_, _) if resource.is_empty() => String::new(),
@@ -86,64 +86,64 @@ impl Status {
         status
     }
 
-    /// Returns true if it is [`Status::namespace_terminating`].
+    /// Returns true if this is a [`Status::namespace_terminating`] failure.
     pub fn is_about_a_terminating_namespace(&self) -> bool {
         self.details["causes"][0]["reason"] == "NamespaceTerminating"
     }
 
-    /// 404: no such object.
+    /// 404: the object does not exist.
     pub fn not_found(resource: Resource, name: &str) -> Self {
         let message = format!("{} {name:?} not found", resource.qualified());
         Self::new(404, "NotFound", message).about_object(resource, name)
     }
 
-    /// 404: no such path.
+    /// 404: the path does not exist.
     pub fn unknown_path() -> Self {
         Self::plain(404, "the server could not find the requested resource")
     }
 
-    /// 405: not with this verb.
+    /// 405: the path does not support this verb.
     pub fn method_not_allowed() -> Self {
         Self::plain(405, "the server does not allow this method on the requested resource")
     }
 
-    /// 409: the name is taken.
+    /// 409: the name is already taken.
     pub fn already_exists(resource: Resource, name: &str) -> Self {
         let message = format!("{} {name:?} already exists", resource.qualified());
         Self::new(409, "AlreadyExists", message).about_object(resource, name)
     }
 
-    /// 409: the object is not as the caller believed.
+    /// 409: the object is not in the state that the caller expected.
     pub fn conflict(resource: Resource, name: &str, why: &str) -> Self {
         let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", resource.qualified());
         Self::new(409, "Conflict", message).about_object(resource, name)
     }
 
-    /// 409: a deletion was meant for another object, or for another state of it. Kubernetes names the kind here, not
-    /// the resource.
+    /// 409: the deletion was meant for another object or another state of this object. Kubernetes names the kind here,
+    /// not the resource.
     pub fn precondition_failed(resource: Resource, name: &str, why: &str) -> Self {
         let kind = qualified_kind(resource.group(), resource.kind());
         let message = format!("Operation cannot be fulfilled on {kind} {name:?}: {why}");
         Self::new(409, "Conflict", message).about(resource.group(), resource.kind(), name)
     }
 
-    /// 415: a body that is not JSON, or an unknown kind of patch.
+    /// 415: the body is not JSON, or the kind of patch is unknown.
     pub fn unsupported_media_type(accepted: &str) -> Self {
         let what = "the body of the request was in an unknown format";
         Self::plain(415, format!("{what} - accepted media types include: {accepted}"))
     }
 
-    /// 422: fields of an object are wrong.
+    /// 422: fields of an object are invalid.
     pub fn invalid(resource: Resource, name: &str, causes: &[FieldError]) -> Self {
         Self::invalid_kind(resource.group(), resource.kind(), name, causes)
     }
 
-    /// 422: options of a request are wrong.
+    /// 422: options of a request are invalid.
     pub fn invalid_options(kind: &str, causes: &[FieldError]) -> Self {
         Self::invalid_kind("meta.k8s.io", kind, "", causes)
     }
 
-    /// 422: fields are wrong in an object of a kind without a resource.
+    /// 422: fields are invalid in an object whose kind has no resource.
     pub fn invalid_kind(group: &str, kind: &str, name: &str, causes: &[FieldError]) -> Self {
         let list = causes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let list = if causes.len() > 1 { format!("[{list}]") } else { list };
@@ -153,7 +153,7 @@ impl Status {
         status.about(group, kind, name)
     }
 
-    /// 422: a patch, shown as `value`, or what it would make of the object has wrong fields.
+    /// 422: a patch, shown as `value`, or the object that it would produce has invalid fields.
     pub fn invalid_patch(value: &str, why: &str) -> Self {
         let error = FieldError::invalid("patch", &json!(value), why);
         let mut status = Self::new(422, "Invalid", format!(" \"\" is invalid: {error}"));
@@ -161,13 +161,13 @@ impl Status {
         status
     }
 
-    /// 422: a patch that is well formed, but does not fit the object.
+    /// 422: a patch is well formed but does not fit the object.
     pub fn unprocessable(why: &str) -> Self {
         let message = "the server rejected our request due to an error in our request";
         Self::new(422, "Invalid", format!("{message}: {why}"))
     }
 
-    /// 429: not now, for this cause; the client may try again after this many seconds, if known.
+    /// 429: refused for now, for this cause; the client may retry after this many seconds, if known.
     pub fn too_many_requests(
         message: &str,
         cause: &str,
@@ -182,22 +182,22 @@ impl Status {
         status
     }
 
-    /// Returns the seconds after which to try again, if known.
+    /// Returns the number of seconds to wait before a retry, if known.
     pub fn retry_after_seconds(&self) -> Option<u64> {
         self.details["retryAfterSeconds"].as_u64()
     }
 
-    /// 500: this program's own fault.
+    /// 500: internal error in this program.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::plain(500, message)
     }
 
-    /// 504: it took too long.
+    /// 504: the operation took too long.
     pub fn timeout(message: &str) -> Self {
         Self::plain(504, format!("Timeout: {message}"))
     }
 
-    /// 504: the requested state has not come yet. A real API server waits a little before this answer.
+    /// 504: the requested version does not exist yet. A real API server waits briefly before this response.
     pub fn too_large_version(wanted: u64, current: u64) -> Self {
         let mut status = Self::timeout(&format!("Too large resource version: {wanted}, current: {current}"));
         let cause = json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
@@ -205,7 +205,7 @@ impl Status {
         status
     }
 
-    /// 503: a pod behind the API server did not answer.
+    /// 503: a pod behind the API server did not respond.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::plain(503, message)
     }
@@ -220,7 +220,7 @@ impl Status {
         self.reason
     }
 
-    /// Returns the object that goes over the wire.
+    /// Returns the object to send over the wire.
     pub fn to_json(&self) -> Value {
         json!({
             "kind": "Status",
@@ -235,7 +235,7 @@ impl Status {
     }
 }
 
-/// Logs a failure that nobody else is told of: `what` did not happen.
+/// Logs a failure that is reported nowhere else: `what` did not happen.
 pub(crate) fn note_failure<T>(result: Result<T, Status>, what: &str) {
     if let Err(status) = result {
         tracing::debug!(%status, "{what}");
@@ -247,7 +247,7 @@ fn qualified_kind(group: &str, kind: &str) -> String {
     if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") }
 }
 
-/// One wrong field of an object.
+/// Error in one field of an object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {}", self.body())]
 pub struct FieldError {
@@ -266,12 +266,12 @@ impl FieldError {
         Self::new("FieldValueRequired", field, why)
     }
 
-    /// The field has a value that it may not have.
+    /// The field has a value that is not allowed.
     pub fn invalid(field: impl Into<String>, value: &Value, why: &str) -> Self {
         Self::new("FieldValueInvalid", field, format!("{value}: {why}"))
     }
 
-    /// The field has a value that is not among the supported ones.
+    /// The field has an unsupported value.
     pub fn unsupported(field: impl Into<String>, value: &Value, supported: &[&str]) -> Self {
         let list: Vec<_> = supported.iter().map(|value| format!("{value:?}")).collect();
         let message = format!("{value}: supported values: {}", list.join(", "));
@@ -288,12 +288,12 @@ impl FieldError {
         Self::new("FieldValueNotFound", field, value.to_string())
     }
 
-    /// The field may not be set, or not be changed.
+    /// The field may not be set or changed.
     pub fn forbidden(field: impl Into<String>, why: &str) -> Self {
         Self::new("FieldValueForbidden", field, why)
     }
 
-    /// Describes the mistake in words.
+    /// Describes the error in words.
     fn body(&self) -> String {
         let problem = match self.reason {
             "FieldValueRequired" => "Required value",

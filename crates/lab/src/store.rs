@@ -1,8 +1,8 @@
-//! Objects, their one rising version, and the history that watchers read.
+//! Store of all objects, with one increasing resource version and the change history that watchers read.
 //!
-//! The store knows nothing of Kubernetes' rules ([`super::registry`] does). A watcher is a cursor into the history
-//! that all watchers of a resource share, so one that never reads costs nothing; one that falls out of the history
-//! gets an error.
+//! The store knows nothing of Kubernetes' rules ([`super::registry`] does). Each watcher is a cursor into a history
+//! shared by all watchers of a resource, so a watcher that never reads costs nothing. A watcher gets an error once
+//! it falls behind the oldest remembered change.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
@@ -18,11 +18,11 @@ use super::value::list;
 
 /// Maximum number of changes remembered per resource.
 const HISTORY: usize = 8192;
-/// Maximum weight of the remembered changes of all resources (see [`weight`]). As values they take a few times as
-/// much memory.
+/// Maximum total weight of the remembered changes, across all resources (see [`weight`]). In memory, the values take
+/// up a few times as much.
 const HISTORY_BYTES: usize = 16 * 1024 * 1024;
 
-/// All objects of a cluster. Clones share them.
+/// All objects in a cluster. Clones share the same objects.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Store {
     inner: Arc<Inner>,
@@ -31,7 +31,7 @@ pub(crate) struct Store {
 #[derive(Debug, Default)]
 struct Inner {
     state: Mutex<State>,
-    /// Tells watchers that the version has risen.
+    /// Notifies watchers when the version increases.
     version: watch::Sender<u64>,
 }
 
@@ -39,9 +39,9 @@ struct Inner {
 struct State {
     version: u64,
     tables: BTreeMap<Resource, Table>,
-    /// Objects whose `ownerReferences` name an object, by its uid.
+    /// Dependents by owner uid: the objects whose `ownerReferences` contain that uid.
     dependents: HashMap<String, BTreeSet<(Resource, Key)>>,
-    /// Weight of all remembered changes, in bytes.
+    /// Total weight of all remembered changes, in bytes.
     history_bytes: usize,
 }
 
@@ -49,52 +49,52 @@ struct State {
 struct Table {
     objects: BTreeMap<Key, Arc<Value>>,
     history: VecDeque<Change>,
-    /// Version of the newest change that has left the history.
+    /// Version of the newest change dropped from the history.
     forgotten: u64,
 }
 
-/// One change of one object.
+/// A single change to a single object.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
-    /// Version that the change made.
+    /// Version assigned to the change.
     pub version: u64,
-    /// Object before the change; `None` if it was created.
+    /// Object before the change, or `None` if the change created it.
     pub before: Option<Arc<Value>>,
-    /// Object after the change; if it was removed, its last state with the removal's version.
+    /// Object after the change. For a removal: the object's last state, with the version of the removal.
     pub object: Arc<Value>,
     /// True if the change removed the object.
     pub removed: bool,
     bytes: usize,
 }
 
-/// Step of [`Store::modify`] on an object.
+/// Action that [`Store::modify`] takes on an object.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Leave it as it is.
+    /// Leave the object unchanged.
     Keep,
-    /// Put this in its place.
+    /// Replace the object with this value.
     Replace(Value),
-    /// Remove it.
+    /// Remove the object.
     Remove,
-    /// Put this in its place, and then remove it: watchers see both.
+    /// Replace the object with this value, then remove it. Watchers see both changes.
     ReplaceThenRemove(Value),
 }
 
-/// A part of a list.
+/// Part of a list.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) objects: Vec<Arc<Value>>,
-    /// Number of objects that follow, selected or not.
+    /// Number of objects after this part, selected or not.
     pub(super) following: usize,
-    /// Version at which the list is true.
+    /// Store version that the list reflects.
     pub(super) version: u64,
 }
 
-/// The error of a watch that begins before the history, or has fallen behind it.
+/// Error for a watch that starts before the oldest remembered change, or has fallen behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too old resource version: {version} ({oldest})")]
 pub(crate) struct Gone {
-    /// Version of the watch.
+    /// Version that the watch had reached.
     pub version: u64,
     /// Oldest version from which a watch can continue.
     pub oldest: u64,
@@ -110,19 +110,18 @@ impl Store {
         self.lock().version
     }
 
-    /// Returns one object.
     pub(crate) fn get(&self, resource: Resource, namespace: &str, name: &str) -> Option<Arc<Value>> {
         self.lock().tables.get(&resource)?.objects.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
-    /// Returns all objects of a resource, or those of one namespace, in order of namespace and name, with the version
-    /// at which the list is true.
+    /// Returns all objects of a resource, or only those in one namespace, sorted by namespace and name, together with
+    /// the store version that the list reflects.
     pub(crate) fn list(&self, resource: Resource, namespace: Option<&str>) -> (Vec<Arc<Value>>, u64) {
         let Part { objects, version, .. } = self.page(resource, namespace, None, usize::MAX, |_| true);
         (objects, version)
     }
 
-    /// Returns the objects of any kind whose `ownerReferences` name this uid.
+    /// Returns the objects of any kind whose `ownerReferences` contain the uid `owner`.
     pub(crate) fn dependents(&self, owner: &str) -> Vec<(Resource, Arc<Value>)> {
         let state = self.lock();
         let keys = state.dependents.get(owner).into_iter().flatten();
@@ -132,8 +131,8 @@ impl Store {
         keys.filter_map(object).collect()
     }
 
-    /// Returns a page of a list: the first `most` selected objects after `start`, and the number of objects that follow
-    /// them, selected or not. It looks at no more objects than necessary. `is_selected` must not call the store.
+    /// Returns one page of a list: the first `most` selected objects after `start`, and the number of objects after
+    /// those, selected or not. It examines no more objects than necessary. `is_selected` must not call the store.
     pub(super) fn page(
         &self,
         resource: Resource,
@@ -156,7 +155,7 @@ impl Store {
         Part { objects, following: all.count(), version: state.version }
     }
 
-    /// Stores a new object; returns `None` if the name is taken.
+    /// Stores a new object. Returns `None` if the name is already taken.
     pub(crate) fn create(
         &self,
         resource: Resource,
@@ -174,14 +173,14 @@ impl Store {
         Some(object)
     }
 
-    /// Changes one object atomically, as `change` decides. Returns `None` if there is no such object; otherwise the
-    /// object as it is now (or its last state, if removed).
+    /// Atomically applies to one object the step that `change` returns. Returns the resulting object (or its last
+    /// state, if it was removed), or `None` if there is no such object.
     ///
     /// `change` runs under the store's lock: it must not call the store.
     ///
     /// # Errors
     ///
-    /// The error that `change` returns; then nothing has changed.
+    /// Any error from `change`, in which case the object stays unchanged.
     pub(crate) fn modify<E>(
         &self,
         resource: Resource,
@@ -208,7 +207,7 @@ impl Store {
         Ok(Some(after))
     }
 
-    /// Follows the changes of a resource after `version`.
+    /// Watches a resource for changes after `version`.
     ///
     /// # Errors
     ///
@@ -222,7 +221,7 @@ impl Store {
     fn announce(&self, state: MutexGuard<'_, State>) {
         let version = state.version;
         drop(state);
-        // Two writers may get here in either order; the version never falls.
+        // Two writers may get here in either order, but the announced version must never decrease.
         self.inner.version.send_if_modified(|announced| {
             let rises = version > *announced;
             *announced = version.max(*announced);
@@ -246,7 +245,7 @@ impl State {
         object
     }
 
-    /// Removes an object that exists.
+    /// Removes an object, which must exist.
     fn remove(&mut self, resource: Resource, key: &Key) -> Arc<Value> {
         self.version += 1;
         let table = self.tables.entry(resource).or_default();
@@ -262,7 +261,7 @@ impl State {
         object
     }
 
-    /// Updates the index of dependents from an object's former and new owners.
+    /// Updates the index of dependents after a change to an object's owners.
     fn index(&mut self, resource: Resource, key: &Key, before: Option<&Value>, after: Option<&Value>) {
         for owner in before.into_iter().flat_map(owner_uids) {
             if let Some(dependents) = self.dependents.get_mut(owner) {
@@ -284,7 +283,7 @@ impl State {
         if table.history.len() > HISTORY {
             self.history_bytes -= table.forget_oldest();
         }
-        // Surplus changes leave in order of age, across all resources; the newest always stays.
+        // Drop the oldest changes across all resources, but always keep the newest change.
         while self.history_bytes > HISTORY_BYTES {
             let age = |table: &&mut Table| table.history.front().map_or(u64::MAX, |change| change.version);
             match self.tables.values_mut().min_by_key(age) {
@@ -296,7 +295,7 @@ impl State {
 }
 
 impl Table {
-    /// Forgets the oldest change, and returns its weight.
+    /// Drops the oldest change and returns its weight.
     fn forget_oldest(&mut self) -> usize {
         let Some(oldest) = self.history.pop_front() else { return 0 };
         self.forgotten = oldest.version;
@@ -304,7 +303,7 @@ impl Table {
     }
 }
 
-/// Returns about how many bytes a value takes as JSON.
+/// Returns the approximate size of a value as JSON, in bytes.
 pub(super) fn weight(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 5,
@@ -322,22 +321,22 @@ fn set_version(object: &mut Value, version: u64) {
     object["metadata"]["resourceVersion"] = json!(version.to_string());
 }
 
-/// A place in the history of one resource.
+/// Cursor into the history of one resource.
 #[derive(Debug)]
 pub(crate) struct Watch {
     store: Store,
     resource: Resource,
-    /// Newest version that has been handed out.
+    /// Newest version delivered so far.
     version: u64,
     announced: watch::Receiver<u64>,
 }
 
 impl Watch {
-    /// Returns the next change, waiting for it if necessary. Safe to cancel.
+    /// Returns the next change, waiting if necessary. Cancel-safe.
     ///
     /// # Errors
     ///
-    /// [`Gone`] if the history has moved on past this watch.
+    /// [`Gone`] if this watch has fallen behind the history.
     pub(crate) async fn next(&mut self) -> Result<Change, Gone> {
         loop {
             self.announced.mark_unchanged();
@@ -345,13 +344,13 @@ impl Watch {
                 self.version = change.version;
                 return Ok(change);
             }
-            // Fails only if the store is gone, which `self.store` prevents.
+            // Fails only once the store is dropped, which `self.store` prevents.
             let _ = self.announced.changed().await;
         }
     }
 
-    /// Returns the version up to which this watch has handed out everything, or `None` while there is more. Moves the
-    /// watch there, so that other objects' changes do not push it out of the history.
+    /// Returns the version up to which this watch has delivered every change, or `None` if changes are still pending.
+    /// Advances the watch to that version, so that changes to other objects do not push it out of the history.
     pub(crate) fn caught_up(&mut self) -> Option<u64> {
         let version = self.store.version();
         match self.next_change() {

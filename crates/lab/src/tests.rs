@@ -1,4 +1,4 @@
-//! Tests the embedded cluster through its HTTP API, with the client that the rest of the program uses.
+//! Tests of the embedded cluster through its HTTP API, with the client that the rest of the program uses.
 
 use std::net::Ipv4Addr;
 use std::pin::pin;
@@ -18,10 +18,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::*;
 use latency::Latencies;
 
-/// Long enough for a machine that is busy with other tests.
+/// Time limit that is long enough for a machine busy with other tests.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Script that runs until SIGTERM, for which process 1 needs a handler.
+/// Script that runs until SIGTERM. As process 1, it needs a handler for that.
 const IDLE: &str = "trap 'exit 0' TERM; sleep 1000 & wait";
 
 struct Fixture {
@@ -48,7 +48,7 @@ async fn start() -> Fixture {
 async fn client_config(cluster: &Embedded) -> ClientConfig {
     let kubeconfig = serde_json::from_str(&cluster.kubeconfig()).unwrap();
     let mut config = ClientConfig::from_custom_kubeconfig(kubeconfig, &Default::default()).await.unwrap();
-    // The tests look at answers as they come.
+    // The tests check each response as it arrives, without retries.
     config.default_retry = false;
     config
 }
@@ -61,7 +61,7 @@ fn object<T: serde::de::DeserializeOwned>(value: serde_json::Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
-/// Makes a pod that does nothing until it is ended.
+/// Returns a pod that does nothing until it is terminated.
 fn idle_pod(name: &str) -> Pod {
     object(json!({
         "metadata": {"name": name, "labels": {"app": name}},
@@ -214,7 +214,7 @@ async fn api_server_streams_pod_port() {
     pods.create(&PostParams::default(), &idle_pod("idle")).await.unwrap();
     let pod = wait_for(&pods, "idle", "the pod runs", is_running).await;
     let ip: Ipv4Addr = pod.status.unwrap().pod_ip.unwrap().parse().unwrap();
-    // The test acts as the pod: its address is on loopback.
+    // The test acts as the pod, whose address is on loopback.
     let listener = TcpListener::bind((ip, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let path = format!("/api/v1/namespaces/default/pods/idle:{port}/proxy/rows/a?from=1");
@@ -233,7 +233,7 @@ async fn api_server_streams_pod_port() {
     assert!(!head.to_lowercase().contains("authorization"), "{head}");
     pod_side.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await.unwrap();
     let mut lines = within("the answer's head", asking).await.unwrap();
-    // Each line arrives before the next is sent.
+    // Each line arrives before the next one is sent.
     for word in ["one", "two", "six"] {
         pod_side.write_all(format!("4\r\n{word}\n\r\n").as_bytes()).await.unwrap();
         assert_eq!(within("a line", lines.try_next()).await.unwrap().as_deref(), Some(word));
@@ -339,7 +339,7 @@ async fn namespace_deletion_removes_its_pods() {
     fixture.cluster.stop().await;
 }
 
-/// Asks the cluster's DNS for the addresses of a name, over UDP.
+/// Asks the cluster's DNS server for the addresses of a name, over UDP.
 async fn resolve(server: SocketAddr, name: &str) -> (hickory_proto::op::ResponseCode, Vec<String>) {
     use hickory_proto::op::{Message, Query};
     use hickory_proto::rr::{Name, RecordType};
@@ -393,7 +393,7 @@ async fn dns_follows_services_and_ready_pods() {
     pods.delete("idle", &DeleteParams::default().grace_period(1)).await.unwrap();
     becomes("db.default.svc.cluster.local.", (ResponseCode::NXDomain, Vec::new())).await;
 
-    // The Service by which pods find it leads to it, over TCP, too.
+    // The Service that pods use for DNS leads to the same server, over TCP as well.
     let system = Api::<Service>::namespaced(fixture.client.clone(), "kube-system");
     let ports = system.get("kube-dns").await.unwrap().spec.unwrap().ports.unwrap();
     assert!(ports.iter().all(|port| port.port == i32::from(server.port())));
@@ -471,7 +471,7 @@ async fn eviction_marks_pod_before_deletion() {
         let marked = conditions.iter().any(|is| is.type_ == "DisruptionTarget" && is.status == "True");
         seen.push((marked, pod.metadata.deletion_timestamp.is_some()));
     }
-    // The mark comes first, then the deletion, as on a real cluster.
+    // The mark comes before the deletion, as on a real cluster.
     assert_eq!(seen, [(true, false), (true, true)]);
     fixture.cluster.stop().await;
 }

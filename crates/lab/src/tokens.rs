@@ -1,7 +1,7 @@
-//! Users of the API: bearer tokens and the users that they authenticate.
+//! API users: bearer tokens and the users that they authenticate.
 //!
-//! [RBAC](super::rbac) decides what users may do. Only a token's digest is kept, so neither a look into memory nor
-//! the time of a comparison reveals anything about it.
+//! [RBAC](super::rbac) decides what users may do. Only a token's digest is stored, so neither reading memory nor timing
+//! a comparison reveals anything about the token.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use super::sync::lock;
 
 type Digest = [u8; 32];
 
-/// The tokens of one cluster. Clones share them.
+/// Tokens of one cluster. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tokens {
     holders: Arc<Mutex<HashMap<Digest, User>>>,
@@ -21,35 +21,34 @@ pub(crate) struct Tokens {
 /// User that a token authenticates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum User {
-    /// The user of the kubeconfig.
+    /// User of the kubeconfig.
     Admin,
     /// A service account, usually a pod's.
     ServiceAccount {
-        /// Its namespace.
+        /// Namespace of the service account.
         namespace: String,
-        /// The service account.
+        /// Name of the service account.
         name: String,
     },
 }
 
 impl Tokens {
-    /// Makes a token for the user of the kubeconfig.
+    /// Issues a token for the kubeconfig's user.
     pub(crate) fn issue_admin(&self) -> String {
         self.issue_for(User::Admin)
     }
 
-    /// Makes a token for a service account. It is valid until [`Tokens::revoke`].
+    /// Issues a token for a service account, valid until [`Tokens::revoke`].
     pub(crate) fn issue(&self, namespace: &str, service_account: &str) -> String {
         let (namespace, name) = (namespace.to_owned(), service_account.to_owned());
         self.issue_for(User::ServiceAccount { namespace, name })
     }
 
-    /// Revokes a token.
     pub(crate) fn revoke(&self, token: &str) {
         lock(&self.holders).remove(&digest_of(token));
     }
 
-    /// Returns the user of `token`, if it is valid.
+    /// Returns the user that `token` authenticates, if it is valid.
     pub(crate) fn user(&self, token: &str) -> Option<User> {
         lock(&self.holders).get(&digest_of(token)).cloned()
     }
@@ -67,7 +66,7 @@ fn digest_of(token: &str) -> Digest {
 }
 
 impl User {
-    /// Returns the name, as `kubectl auth whoami` shows it.
+    /// Returns the user's name, as `kubectl auth whoami` shows it.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Admin => "kubernetes-admin".to_owned(),
@@ -77,7 +76,6 @@ impl User {
         }
     }
 
-    /// Returns the groups.
     pub(crate) fn groups(&self) -> Vec<String> {
         let own = match self {
             Self::Admin => vec!["system:masters".to_owned()],

@@ -1,6 +1,6 @@
-//! Version and architecture that the cluster reports.
+//! Version and architecture reported by the cluster.
 
-/// The version of the API server and of the node agents.
+/// Version of the API server and of the node agents.
 pub(crate) const GIT_VERSION: &str = "v1.36.2+rolldrop";
 
 /// Returns this machine's architecture, in Go's terms.

@@ -1,4 +1,4 @@
-//! Sends a load of its own to a URL, and prints what became of the requests:
+//! Sends a small load to a URL, and prints the outcomes of its requests:
 //!
 //! ```sh
 //! cargo run --release -p rolldrop-load --example send -- http://127.0.0.1:8080/
@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::args().nth(1).ok_or("which URL?")?;
     let pace = Pace::constant(200.0, Duration::from_secs(5));
     let plan = Plan::new(Load { pace, ..Load::new(url) })?;
-    // A run directory in place of `None` would get a row for each request.
+    // With a run directory instead of `None`, each request would get a row there.
     let mut running = Prepared::new(plan).await?.start(Clock::start(), None)?;
     let summary = running.join().await?;
     for (outcome, count) in summary.tally.outcomes.iter() {

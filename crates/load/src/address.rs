@@ -1,4 +1,4 @@
-//! Addresses that connections are made to.
+//! Addresses to connect to.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,23 +9,23 @@ use rolldrop_record::load::Family;
 /// Peer to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Remote {
-    /// An address and a port.
+    /// An IP address and a port.
     Tcp(SocketAddr),
-    /// A Unix socket.
+    /// Path of a Unix socket.
     Unix(Arc<Path>),
 }
 
-/// Peer to connect to, with its text in rows.
+/// Peer to connect to, with its text for rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
-    /// The peer itself.
+    /// The peer.
     pub(super) remote: Remote,
-    /// Its text in rows.
+    /// Text used in rows.
     pub(super) text: Arc<str>,
 }
 
 impl Address {
-    /// Returns true if it is an IP address of this family.
+    /// Returns true if this is an IP address of the given family.
     pub(super) fn is_of(&self, family: Family) -> bool {
         matches!(self.remote, Remote::Tcp(address) if family.has(address.ip()))
     }

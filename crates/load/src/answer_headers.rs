@@ -1,5 +1,5 @@
-//! Facts about the origin of answers in their headers: the pod, the gateways on the path, and the headers kept of an
-//! answer that is an error.
+//! Facts from response headers: the pod that responded, the gateways on the path, and selected headers of error
+//! responses.
 
 use std::collections::BTreeMap;
 use std::str;
@@ -13,13 +13,13 @@ use rolldrop_record::event::AnswerHeaders;
 
 /// Maximum length of a recorded header value, in bytes.
 const MAX_VALUE: usize = 256;
-/// Maximum number of headers kept of one answer.
+/// Maximum number of headers kept per response.
 const MAX_KEPT: usize = 32;
-/// Maximum number of different values of a header that are counted separately.
+/// Maximum number of different values that are counted separately per header.
 const MAX_VALUES: usize = 32;
 /// Maximum number of header fields in a head.
 pub(super) const MAX_FIELDS: usize = 128;
-/// Name under which further values are counted.
+/// Name under which all further values are counted.
 const OTHER_VALUES: &str = "(other)";
 
 /// Response headers to look for.
@@ -27,11 +27,11 @@ const OTHER_VALUES: &str = "(other)";
 pub(super) struct Wanted {
     /// Header that names the pod.
     pub(super) pod: HeaderName,
-    /// Headers to keep of answers that are not ok.
+    /// Headers to keep from responses that are not ok.
     kept: Vec<Pattern>,
 }
 
-/// A name that no header of an answer has.
+/// A name that no response header can have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not the name of a response header, such as x-served-by")]
 pub struct NotAHeader(String);
@@ -39,7 +39,7 @@ pub struct NotAHeader(String);
 #[derive(Clone, Debug)]
 enum Pattern {
     Name(HeaderName),
-    /// All names that begin with this.
+    /// All names with this prefix.
     Prefix(String),
 }
 
@@ -55,10 +55,10 @@ impl Pattern {
 }
 
 impl Wanted {
-    /// Looks for headers of these names; a name in `kept` may end in `*`, which stands for any ending.
+    /// Looks for headers with these names; a name in `kept` may end in `*`, which matches any suffix.
     ///
     /// # Errors
-    /// Returns an error if a name cannot be a header's.
+    /// Returns an error if a name is not a valid header name.
     pub(super) fn new(pod: &str, kept: &[String]) -> Result<Self, NotAHeader> {
         let name =
             |name: &str| HeaderName::from_bytes(name.as_bytes()).map_err(|_| NotAHeader(name.to_owned()));
@@ -71,7 +71,7 @@ impl Wanted {
         Ok(Self { pod: name(pod)?, kept })
     }
 
-    /// Returns the chosen fields as a JSON object; `None` if there are none.
+    /// Returns the selected fields as a JSON object; `None` if there are none.
     fn keep<'a>(&self, fields: impl Iterator<Item = (&'a str, &'a [u8])>) -> Option<Arc<str>> {
         let mut kept = Map::new();
         for (name, value) in fields {
@@ -89,34 +89,34 @@ impl Wanted {
         (!kept.is_empty()).then(|| Value::Object(kept).to_string().into())
     }
 
-    /// Returns the chosen headers of an HTTP/2 answer.
+    /// Returns the selected headers of an HTTP/2 response.
     pub(super) fn kept_of(&self, headers: &HeaderMap) -> Option<Arc<str>> {
         self.keep(headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())))
     }
 
-    /// Returns the chosen headers of an HTTP/1 answer with this head.
+    /// Returns the selected headers of an HTTP/1 response with this head.
     pub(super) fn kept_of_head(&self, head: &[u8]) -> Option<Arc<str>> {
         let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
         let mut response = httparse::Response::new(&mut fields);
-        // It has been read before.
+        // The head has been parsed before.
         response.parse(head).ok()?;
         self.keep(response.headers.iter().map(|field| (field.name, field.value)))
     }
 }
 
-/// Returns the beginning of a value as text.
+/// Returns the beginning of a value, as text.
 fn shown(value: &[u8]) -> String {
     let begin = value.get(..MAX_VALUE).unwrap_or(value);
     String::from_utf8_lossy(begin).into_owned()
 }
 
-/// The value of the pod header of one answer. Each proxy on the path may add its own field, after the existing ones:
-/// all are recorded, in order.
+/// Value of the pod header in one response. Each proxy on the path may append its own field: all of them are recorded,
+/// in order.
 #[derive(Default)]
 pub(super) struct PodName(Option<Arc<str>>);
 
 impl PodName {
-    /// Adds one more field of this name. An app and its sidecar may both name their pod.
+    /// Adds another field with this name. An app and its sidecar may both name their pod.
     pub(super) fn add(&mut self, value: &[u8]) {
         let Ok(value) = str::from_utf8(value) else { return };
         if value.is_empty() {
@@ -138,7 +138,8 @@ impl PodName {
     }
 }
 
-/// Number of answers by value of one header. Values that are too many or too long are counted together.
+/// Response counts by value of one header. Values that are too long, or beyond the maximum number, are counted
+/// together.
 #[derive(Clone, Debug, Default)]
 struct Values {
     seen: Vec<(Box<[u8]>, u64)>,
@@ -166,7 +167,7 @@ impl Values {
     }
 }
 
-/// Header statistics of one target's answers, from one worker.
+/// Header statistics for the responses of one target, from one worker.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answers {
     answers: u64,
@@ -176,14 +177,15 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// Counts an answer with these headers.
+    /// Counts a response with these headers.
     pub(super) fn count(&mut self, server: Option<&[u8]>, via: Option<&[u8]>) {
         self.answers += 1;
         self.server.add(server);
         self.via.add(via);
     }
 
-    /// Compares the pod that an answer names with `before`, the pod that the previous answer on its connection named.
+    /// Compares the pod that a response names with `before`, the pod that the previous response on the connection
+    /// named.
     pub(super) fn compare(&mut self, before: &mut Option<Arc<str>>, pod: Option<&Arc<str>>) {
         let Some(pod) = pod else { return };
         match before {
@@ -197,12 +199,12 @@ impl Answers {
     }
 }
 
-/// Header statistics of all targets, from all workers, for the record.
+/// Header statistics for all targets, from all workers, for the record.
 #[derive(Debug, Default)]
 pub(super) struct AllAnswers(BTreeMap<Arc<str>, AnswerHeaders>);
 
 impl AllAnswers {
-    /// Adds a worker's statistics of one target.
+    /// Adds a worker's statistics for one target.
     pub(super) fn add(&mut self, target: &Arc<str>, answers: &Answers) {
         let all = self
             .0
@@ -214,7 +216,7 @@ impl AllAnswers {
         answers.via.add_to(&mut all.via);
     }
 
-    /// Returns the events: one for each target that answered.
+    /// Returns the events, one for each target that responded.
     pub(super) fn into_events(self) -> impl Iterator<Item = EventKind> {
         let answered = self.0.into_values().filter(|all| all.answers > 0);
         answered.map(EventKind::AnswerHeaders)

@@ -1,4 +1,4 @@
-//! Sends a request over a connection that no other request shares: opened for it, or kept from another request.
+//! Sends a request over an unshared connection, which is either new or kept from an earlier request.
 
 use std::io;
 use std::pin::pin;
@@ -13,7 +13,7 @@ use super::request::Persistence;
 use super::websocket;
 use rolldrop_record::{Outcome, RequestRow};
 
-/// Sends the request over the connection. Returns true if the connection can carry another one.
+/// Sends the request over the connection. Returns true if the connection can carry another request.
 pub(super) async fn carry(
     context: &Context,
     endpoint: &Endpoint,
@@ -34,7 +34,7 @@ pub(super) async fn carry(
     let mut talk = Talk { context, endpoint, connection, row, write_error: None };
     let ended = match &endpoint.websocket {
         None => context.deadlines.within(sent, limit, pin!(talk.exchange(persistence))).await,
-        // Boxed, so that requests do not carry the room for it.
+        // Boxed, so that other requests do not reserve space for it.
         Some(templates) => {
             let exchange = Box::pin(websocket::exchange(&mut talk, templates, persistence));
             context.deadlines.within(sent, limit, exchange).await
@@ -48,7 +48,7 @@ pub(super) async fn carry(
     Ok(ended? && persistence == Persistence::Keep)
 }
 
-/// Opens a connection with this number, inside TLS if the endpoint uses it.
+/// Opens a connection with this number, inside TLS if the endpoint uses TLS.
 pub(super) async fn connect(
     context: &Context,
     endpoint: &Endpoint,
@@ -83,7 +83,7 @@ pub(super) async fn connect(
     let secured = pin!(connection.secured(tls));
     let connection = match context.deadlines.within(connected, settings.timeout.tls, secured).await {
         Ok(Ok(connection)) => connection,
-        // There was no TLS yet that could have been closed.
+        // TLS was not established yet, so this is a plain end of stream, not a TLS truncation.
         Ok(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
             return Err(ended_early(Reached::Connection, None));
         }

@@ -1,6 +1,6 @@
-//! One connection: opened without hiding a fact, and read to known ends.
+//! One connection, whose opening and closing are recorded in full.
 //!
-//! Raw non-blocking sockets, because the error number, the local port of a failed connection, and the count of bytes
+//! Uses raw non-blocking sockets, because the error number, the local port of a failed connection, and the byte counts
 //! are facts that belong in the row. `exchange` decides the outcome.
 
 use std::cell::RefCell;
@@ -27,13 +27,13 @@ use super::tls::{self, Client};
 use rolldrop_record::load::Http;
 use rolldrop_record::{Clock, Stamp, TlsSession};
 
-/// Bytes requested in one read.
+/// Number of bytes requested per read.
 const READ_SIZE: usize = 8 * 1024;
 
-/// Raises the limit of open files to the number that `connections` need, as far as the system allows. Requests that
-/// would need more files are not sent.
+/// Raises the open-file limit to what `connections` need, as far as the system allows. Requests that would need more
+/// files are not sent.
 pub(super) fn allow_open(connections: usize) {
-    /// Number of files that the rest of the process may have open.
+    /// Number of files allowed for the rest of the process.
     const OTHERS: u64 = 1024;
 
     let wanted = connections as u64 + OTHERS;
@@ -52,18 +52,18 @@ pub(super) struct Dialing {
     progress: Progress,
 }
 
-/// The state of a connection attempt after its start.
+/// State of a connection attempt after its start.
 enum Progress {
-    /// The peer has not answered.
+    /// The peer has not responded yet.
     Begun,
     /// The connection is established.
     Stands,
-    /// It failed.
+    /// The attempt failed.
     Failed(io::Error),
 }
 
 impl Progress {
-    /// Returns the progress after `connect`, called once or again.
+    /// Returns the progress after a first or repeated `connect`.
     fn of(connected: io::Result<()>) -> Self {
         let Err(e) = connected else { return Self::Stands };
         match e.raw_os_error().map(Errno::from_raw) {
@@ -74,21 +74,21 @@ impl Progress {
     }
 }
 
-/// Failure to even start connecting; the client's own fault.
+/// Failure to start connecting at all; the fault is the client's own.
 #[derive(Debug)]
 pub(super) enum CannotDial {
-    /// No socket could be opened, such as when the limit of open files is reached.
+    /// No socket could be opened, for example because the open-file limit was reached.
     Socket(io::Error),
-    /// No local port is free: not this one, or none at all if the kernel chooses.
+    /// No local port is free: the requested one is taken, or there is none at all if the kernel chooses.
     LocalPort(io::Error),
 }
 
-/// Maximum number of source ports tried in a row before the request is given up: a long search among busy ports would
-/// delay the requests after it.
+/// Maximum number of source ports to try in a row before the request is given up: a longer search among busy ports
+/// would delay later requests.
 const MAX_TRIES: usize = 1000;
 
-/// Starts to connect to `remote`. A TCP connection uses the next free one of `ports`; without ports the kernel
-/// chooses.
+/// Starts to connect to `remote`. A TCP connection uses the next free port of `ports`; without `ports` the kernel
+/// chooses one.
 ///
 /// # Errors
 /// Returns an error if this machine cannot start to connect.
@@ -102,7 +102,7 @@ pub(super) fn dial(remote: &Remote, ports: Option<&SourcePorts>) -> Result<Diali
 fn dial_unix(path: &Path) -> io::Result<Dialing> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
-    // It is established immediately or not at all: a full queue is EAGAIN.
+    // A Unix socket connects immediately or not at all: EAGAIN means that the queue is full.
     let progress = match socket.connect(&socket2::SockAddr::unix(path)?) {
         Ok(()) => Progress::Stands,
         Err(e) => Progress::Failed(e),
@@ -117,28 +117,28 @@ fn dial_tcp(remote: SocketAddr, ports: Option<&SourcePorts>) -> Result<Dialing, 
     let mut tries = ports.len().min(MAX_TRIES);
     loop {
         match dial_from(remote, Some(SocketAddr::new(address, ports.next()))) {
-            // In use, or not yet free again: the next one.
+            // In use, or not free again yet: try the next one.
             Err(CannotDial::LocalPort(_)) if tries > 1 => tries -= 1,
             dialed => return dialed,
         }
     }
 }
 
-/// Starts to connect to `remote` from this address and port, or one that the kernel chooses.
+/// Starts to connect to `remote` from `local`, or from an address and port that the kernel chooses.
 ///
 /// # Errors
 /// Returns an error if this machine cannot start to connect.
 pub(super) fn dial_from(remote: SocketAddr, local: Option<SocketAddr>) -> Result<Dialing, CannotDial> {
     let socket = open_socket(remote).map_err(CannotDial::Socket)?;
     if let Some(local) = local {
-        // A port that waits out its last connection may serve another one, to another address.
+        // A port in TIME_WAIT may still be used for a connection to another address.
         socket.set_reuse_address(true).map_err(CannotDial::Socket)?;
         socket.bind(&local.into()).map_err(CannotDial::LocalPort)?;
     }
     let remote = remote.into();
     let mut progress = Progress::of(socket.connect(&remote));
-    // Within one host the peer has answered when the call returns. To ask again then is less
-    // than to wait for the runtime's word.
+    // Within one host, the peer has responded by the time the call returns. Calling again costs less than waiting for a
+    // runtime event.
     if matches!(progress, Progress::Begun) {
         progress = Progress::of(socket.connect(&remote));
     }
@@ -154,9 +154,9 @@ pub(super) fn dial_from(remote: SocketAddr, local: Option<SocketAddr>) -> Result
     Ok(Dialing { socket: Either::Left(stream), local_port, progress })
 }
 
-/// Opens a socket that does not block and does not delay small writes.
+/// Opens a non-blocking socket that does not delay small writes (TCP_NODELAY).
 fn open_socket(remote: SocketAddr) -> io::Result<Socket> {
-    // Where the kernel takes the flag with the call, that saves two.
+    // Setting the flag in the same call, where the kernel supports this, saves two calls.
     #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
     let socket = Socket::new(Domain::for_address(remote), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
@@ -169,7 +169,7 @@ fn open_socket(remote: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Returns the unspecified address of the same family.
+/// Returns the unspecified address of the same address family.
 pub(super) fn unspecified(remote: SocketAddr) -> IpAddr {
     match remote {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -178,10 +178,10 @@ pub(super) fn unspecified(remote: SocketAddr) -> IpAddr {
 }
 
 impl Dialing {
-    /// Waits until the connection is established; `id` and `remote` describe it.
+    /// Waits until the connection is established; `id` and `remote` are stored in it.
     ///
     /// # Errors
-    /// Returns an error if the connection was refused or could not be made.
+    /// Returns an error if the connection was refused or failed.
     pub(super) async fn connected(self, id: u64, remote: Arc<str>, clock: Clock) -> io::Result<Connection> {
         match self.progress {
             Progress::Stands => {}
@@ -209,14 +209,14 @@ impl Dialing {
     }
 }
 
-/// Buffers of closed connections, for new ones.
+/// Buffers of closed connections, for reuse.
 #[derive(Debug, Default)]
 pub(super) struct Buffers(RefCell<Vec<Vec<u8>>>);
 
 impl Buffers {
-    /// Maximum number of buffers kept.
+    /// Maximum number of buffers to keep.
     const MOST: usize = 64;
-    /// Maximum capacity of a kept buffer, in bytes.
+    /// Maximum capacity of a buffer to keep, in bytes.
     const MOST_BYTES: usize = 4 * READ_SIZE;
 
     /// Returns an empty buffer.
@@ -224,7 +224,7 @@ impl Buffers {
         self.0.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(READ_SIZE))
     }
 
-    /// Keeps a buffer that is no longer needed.
+    /// Stores a buffer that is no longer needed.
     pub(super) fn give(&self, mut buffer: Vec<u8>) {
         let mut spare = self.0.borrow_mut();
         if spare.len() < Self::MOST && buffer.capacity() <= Self::MOST_BYTES {
@@ -237,33 +237,33 @@ impl Buffers {
 /// An established connection.
 pub(super) struct Connection {
     stream: Stream,
-    /// Number within its source.
+    /// Number of the connection within its source.
     pub(super) id: u64,
-    /// Time when it was established, before any TLS handshake.
+    /// Time the connection was established, before any TLS handshake.
     pub(super) since: Stamp,
-    /// Requests that it has carried.
+    /// Number of requests sent on the connection.
     pub(super) requests: u64,
     /// Local port; a Unix socket has none.
     pub(super) local_port: Option<u16>,
-    /// Remote address, as rows have it.
+    /// Remote address in the format used in rows.
     pub(super) remote: Arc<str>,
-    /// Bytes that were read and not yet consumed.
+    /// Bytes read but not yet consumed.
     pub(super) buffer: Vec<u8>,
-    /// Pod that the last answer named, if it named one.
+    /// Pod named by the last response, if any.
     pub(super) pod: Option<Arc<str>>,
-    /// Head of the last answer, if its body did not come with it.
+    /// Head of the last response, if the body did not arrive with it.
     pub(super) head: Vec<u8>,
-    /// Beginning of the current body, if it is searched for the pod's name.
+    /// Beginning of the current body, if the body is searched for the pod's name.
     pub(super) beginning: Option<Box<Beginning>>,
-    /// True if it has switched to WebSocket.
+    /// True if the connection has switched to WebSocket.
     pub(super) is_websocket: bool,
 }
 
 impl Connection {
-    /// Returns the same connection inside TLS.
+    /// Wraps the connection in TLS.
     ///
     /// # Errors
-    /// Returns an error if the handshake fails; [`tls::fault`] separates TLS's own reasons from the connection's.
+    /// Returns an error if the handshake fails; [`tls::fault`] tells TLS failures from connection failures.
     pub(super) async fn secured(self, client: &Client) -> io::Result<Self> {
         let stream = match self.stream {
             Stream::Plain(socket) => Stream::Tls(client.handshake(socket).await?),
@@ -272,7 +272,7 @@ impl Connection {
         Ok(Self { stream, ..self })
     }
 
-    /// Returns the version of its TLS session and whether it was resumed; `None` without TLS.
+    /// Returns the version of the TLS session and whether it was resumed; `None` without TLS.
     pub(super) fn tls_session(&self) -> Option<TlsSession> {
         match &self.stream {
             Stream::Plain(_) => None,
@@ -280,7 +280,7 @@ impl Connection {
         }
     }
 
-    /// Returns true if it speaks HTTP/2: as TLS negotiated (ALPN), or without TLS as `wanted`.
+    /// Returns true if the connection speaks HTTP/2: as negotiated by TLS (ALPN), or as `wanted` without TLS.
     pub(super) fn speaks_http2(&self, wanted: Http) -> bool {
         match &self.stream {
             Stream::Plain(_) => wanted == Http::Http2,
@@ -288,29 +288,29 @@ impl Connection {
         }
     }
 
-    /// Returns the stream alone, for a protocol that reads and writes by itself. Nothing has been read from it, unless
-    /// a request was sent.
+    /// Returns only the stream, for a protocol that reads and writes by itself. If no request was sent, nothing has
+    /// been read from the stream.
     pub(super) fn into_stream(self) -> Stream {
         self.stream
     }
 
-    /// Returns its buffer alone and closes the connection.
+    /// Returns only the buffer, and closes the connection.
     pub(super) fn into_buffer(self) -> Vec<u8> {
         self.buffer
     }
 
-    /// Returns true if nothing has arrived on the idle connection, as far as the runtime knows: a close or stray bytes
-    /// make it useless.
+    /// Returns true if the runtime has seen nothing arrive on the idle connection: a close or stray bytes make it
+    /// useless.
     pub(super) fn is_idle(&mut self) -> bool {
         self.stream.is_quiet()
     }
 
-    /// Writes all of `bytes`, adding to `written` as they leave.
+    /// Writes all of `bytes`, and adds to `written` as they are accepted.
     ///
     /// # Errors
-    /// Returns an error if the connection takes no more bytes.
+    /// Returns an error if the connection accepts no more bytes.
     pub(super) async fn write_all(&mut self, mut bytes: &[u8], written: &mut u64) -> io::Result<()> {
-        // Nearly always there is room for all bytes.
+        // Nearly always, all bytes fit at once.
         if let Some(count) = self.stream.write_now(bytes)? {
             *written += count as u64;
             bytes = &bytes[count..];
@@ -326,34 +326,34 @@ impl Connection {
         self.stream.flush().await
     }
 
-    /// Writes as much of `bytes` as the connection takes at once. An idle connection takes a few bytes completely.
+    /// Writes as many of `bytes` as the connection accepts immediately. An idle connection accepts a few bytes in full.
     pub(super) fn write_now(&mut self, bytes: &[u8]) {
         let mut written = 0;
         let mut write = pin!(self.write_all(bytes, &mut written));
-        // The result does not matter.
+        // The result is irrelevant.
         let _ = write.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 
-    /// Reads what has arrived into the buffer, as far as the runtime knows. Returns `None` if nothing has, and 0 bytes
-    /// at the end of the stream.
+    /// Reads bytes into the buffer if the runtime has seen any arrive. Returns `None` if it has not, and 0 bytes at the
+    /// end of the stream.
     ///
     /// # Errors
     /// Returns an error if the connection was reset or lost.
     pub(super) fn read_now(&mut self) -> io::Result<Option<usize>> {
         self.buffer.reserve(READ_SIZE / 2);
         let mut read = pin!(self.stream.read_buf(&mut self.buffer));
-        // The next reader registers itself again.
+        // The next read registers its own waker.
         match read.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(read) => read.map(Some),
             Poll::Pending => Ok(None),
         }
     }
 
-    /// Reads what comes next into the buffer. Returns 0 bytes at the end of the stream.
+    /// Waits for more bytes and reads them into the buffer. Returns 0 bytes at the end of the stream.
     ///
     /// # Errors
-    /// Returns an error if the connection was reset or lost; `UnexpectedEof` if it was closed without the end that TLS
-    /// announces.
+    /// Returns an error if the connection was reset or lost, or `UnexpectedEof` if it was closed without TLS's
+    /// close_notify.
     pub(super) async fn read(&mut self) -> io::Result<usize> {
         self.buffer.reserve(READ_SIZE / 2);
         self.stream.read_buf(&mut self.buffer).await
@@ -390,7 +390,7 @@ mod tests {
     async fn dial_skips_busy_source_ports() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let remote = Remote::Tcp(listener.local_addr().unwrap());
-        // Ports that the kernel never chooses by itself (it does from 32768 on); a listener holds one in the middle.
+        // Ports that the kernel never chooses by itself (its range starts at 32768); a listener holds the middle one.
         let from = 10_000 + u16::try_from(std::process::id() % 20_000).unwrap();
         let bind = |port: u16| std::net::TcpListener::bind(("0.0.0.0", port));
         let free: Vec<u16> = (from..32_768).filter(|port| bind(*port).is_ok()).take(4).collect();

@@ -1,17 +1,19 @@
-//! Asks the kernel's connection tracking where each connection of the load was sent.
+//! Asks the kernel's connection tracking where each connection of the load was routed.
 //!
-//! If rules of the kernel translate a Service's address (kube-proxy's, or those of the embedded cluster's kernel
-//! dataplane), its connection tracking reports, for each connection that it begins to track, the address from which
-//! it expects the answers. A [`Listener`] receives these reports in the network namespace of this process, and the
-//! recorder writes the address into the rows (`routed_to`), whether the request was answered or not.
+//! If kernel rules translate a Service's address (those of kube-proxy, or of the embedded cluster's kernel dataplane),
+//! connection tracking reports the address from which it expects the replies, for each connection that it begins to
+//! track. A [`Listener`] receives these reports in the network namespace of this process, and the recorder writes the
+//! address into the rows (`routed_to`), whether or not there was a response.
 //!
-//! The kernel queues its message while it sends the first packet, before `connect` returns. So the recorder, which
-//! has the rows of ended requests, finds all their entries by reading the queue to its end (`socket`). The workers
-//! take no part, and wait for nothing. In between a thread empties the queue. A message ([`message`]) is kept if it
-//! may belong to the load (`flows`). Messages that the queue had no room for are gaps, which the run's events name.
+//! The kernel queues its message while it sends the first packet, before `connect` returns. The recorder, which has the
+//! rows of ended requests, therefore finds all of their entries by reading the queue to its end (`socket`). The workers
+//! take no part in this and wait for nothing. Between these reads, a thread empties the queue. A message ([`message`])
+//! is kept if it may belong to the load (`flows`). Messages that did not fit into the queue leave gaps, which the run's
+//! events list.
 //!
-//! There are no entries for connections without a packet (refused by a rule), for those that a kube-proxy replacement
-//! balances at the socket, or for those that follow an earlier entry. Entries never show why a request was lost.
+//! There are no entries for connections without a packet (refused by a rule), for connections that a kube-proxy
+//! replacement balances at the socket, or for connections that follow an earlier entry. Entries never show why a
+//! request was lost.
 
 #[cfg(not(target_os = "linux"))]
 mod elsewhere;
@@ -41,29 +43,29 @@ use socket::{Signal, Socket};
 use crate::machine::kube_proxy;
 use rolldrop_record::{Clock, EventKind, RequestRow, Stamp};
 
-/// Interval at which the end of the load is noticed.
+/// Interval at which the thread checks for the end of the load.
 const TURN: Duration = Duration::from_millis(200);
-/// Time for which [`check`] looks for a sign: a Service proxy that has just started makes its first rules.
+/// Time that [`check`] waits for a report: a Service proxy that has just started is still creating its first rules.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Setting that makes the kernel report entries: 0 for never, 2 only while a process listens.
+/// Setting that makes the kernel report entries: 0 means never, 2 means only while a process listens.
 const EVENTS: &str = "/proc/sys/net/netfilter/nf_conntrack_events";
 
-/// Result of reading the socket.
+/// Result of one read from the socket.
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "its reader is the same code everywhere"))]
 enum Read<'a> {
-    /// Messages from the kernel.
+    /// One or more messages from the kernel.
     Datagram(&'a [u8]),
-    /// Nothing more, for now.
+    /// Nothing more to read at present.
     Nothing,
-    /// Messages were lost since the last read: there was no room for them.
+    /// Messages have been lost since the last read because the queue was full.
     Overrun,
 }
 
-/// The kernel does not report where connections go.
+/// Reason why the kernel does not report where connections go.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum ConntrackError {
-    /// This process may not listen.
+    /// This process lacks the permission to listen.
     #[error(
         "--evidence conntrack needs the capability NET_ADMIN where the load comes from: root on a node, or the \
          embedded \
@@ -76,33 +78,33 @@ pub enum ConntrackError {
          here: set it to 1 or 2"
     )]
     SwitchedOff,
-    /// Connections have no entries here.
+    /// Connections have no tracking entries here.
     #[error(
         "--evidence conntrack has no data: the kernel tracks no connections where the load comes from, since no \
          rule there needs it"
     )]
     Untracked,
-    /// The targets' connections have no entries.
+    /// Connections to the targets have no tracking entries.
     #[error(
         "--evidence conntrack has no data: the kernel tracked no connection to {to}. There are no entries with a \
          kube-proxy replacement that balances at the socket, or in a pod's own network"
     )]
     NoEntry { to: String },
-    /// The system has no such feature.
+    /// Listening failed, for example because the system does not support it.
     #[error("failed to listen to the kernel's connection tracking (--evidence conntrack)")]
     Io(#[source] io::Error),
 }
 
-/// Checks, with a connection within this network namespace, that the kernel reports where connections go.
+/// Checks that the kernel reports where connections go, by opening a connection within this network namespace.
 ///
 /// # Errors
-/// Returns an error if it does not.
+/// Returns an error if the kernel does not report this.
 pub fn check() -> Result<(), ConntrackError> {
     let mut socket = open()?;
     let deadline = Instant::now() + PATIENCE;
     let local: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     loop {
-        // One family may be absent, or have no rules.
+        // One of the address families may be unavailable, or have no rules.
         if local.iter().any(|address| is_told_of(&mut socket, *address).unwrap_or(false)) {
             return Ok(());
         }
@@ -152,7 +154,7 @@ pub(super) fn local_addresses() -> io::Result<impl Iterator<Item = IpAddr>> {
     }))
 }
 
-/// Receives the kernel's reports about a load's connections. Clones share it.
+/// Receiver of the kernel's reports about a load's connections. Clones share the same state.
 #[derive(Clone, Debug)]
 pub(super) struct Listener {
     heard: Arc<Mutex<Heard>>,
@@ -162,20 +164,20 @@ pub(super) struct Listener {
 
 #[derive(Debug)]
 struct Heard {
-    /// `None` once the kernel has failed.
+    /// Socket for the reports; `None` after a failure.
     socket: Option<Socket>,
     flows: Flows,
-    /// Time when the queue was last empty.
+    /// Time the queue was last empty.
     emptied: Stamp,
-    /// Intervals in which messages were lost: from and to.
+    /// Intervals in which messages were lost: start and end.
     gaps: Vec<(Stamp, Stamp)>,
 }
 
 impl Listener {
-    /// Starts listening for all connections from `origins` that are opened from now on.
+    /// Starts to listen for connections that are opened from `origins` from now on.
     ///
     /// # Errors
-    /// Returns an error if the kernel does not report them.
+    /// Returns an error if the kernel does not report connections.
     pub(super) fn begin(origins: Origins, clock: Clock) -> Result<Self, ConntrackError> {
         let socket = open()?;
         let signal = Arc::new(socket.signal().map_err(ConntrackError::Io)?);
@@ -185,10 +187,10 @@ impl Listener {
         Ok(Self { heard: Arc::new(Mutex::new(heard)), signal, clock })
     }
 
-    /// Checks that the kernel had an entry for a connection to one of these.
+    /// Checks that the kernel had an entry for a connection to one of `remotes`.
     ///
     /// # Errors
-    /// Returns an error if there was none.
+    /// Returns an error if there was no such entry.
     pub(super) fn check_has_any_to(&self, remotes: &[SocketAddr]) -> Result<(), ConntrackError> {
         if self.up_to_now().flows.has_any_to(remotes) {
             return Ok(());
@@ -197,10 +199,10 @@ impl Listener {
         Err(ConntrackError::NoEntry { to: remotes.join(", ") })
     }
 
-    /// Empties the queue whenever it has messages, until `end` is cancelled. Needs its own thread.
+    /// Empties the queue whenever it has messages, until `end` is cancelled. Must run on its own thread.
     pub(super) fn listen(&self, end: &CancellationToken) {
         while !end.is_cancelled() {
-            // Without a signal the queue is emptied at intervals.
+            // Without a signal, the queue is emptied at intervals.
             if self.signal.wait(TURN).is_err() {
                 sleep(TURN);
             }
@@ -210,8 +212,8 @@ impl Listener {
         }
     }
 
-    /// Fills in where the connections of these requests were sent; the rows are in the order in which the requests
-    /// ended.
+    /// Fills in the address to which the connection of each request was routed; the rows are ordered by the end of
+    /// their requests.
     pub(super) fn fill_in(&self, worker: usize, rows: &mut [RequestRow]) {
         let mut heard = self.up_to_now();
         for row in rows {
@@ -219,7 +221,7 @@ impl Listener {
         }
     }
 
-    /// Returns the summary: how many connections had an entry, and when entries were lost.
+    /// Returns the summary events: the number of connections that had an entry, and the times when entries were lost.
     pub(super) fn events(&self) -> Vec<(Stamp, EventKind)> {
         let mut heard = self.up_to_now();
         let now = self.clock.now();
@@ -235,7 +237,7 @@ impl Listener {
         events
     }
 
-    /// Reads everything that the kernel has reported by now.
+    /// Reads all reports that the kernel has queued by now.
     fn up_to_now(&self) -> MutexGuard<'_, Heard> {
         let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         heard.read_all(self.clock);
@@ -292,7 +294,7 @@ mod tests {
             }
             (Err(ConntrackError::Denied(_)), Err(ConntrackError::Denied(_)))
             | (Err(ConntrackError::SwitchedOff), Err(ConntrackError::SwitchedOff))
-            // It listens, and there is nothing to hear.
+            // Listening succeeds, but the kernel reports nothing.
             | (Err(ConntrackError::Untracked), Ok(_)) => {}
             (checked, began) => panic!("{checked:?}, {began:?}"),
         }

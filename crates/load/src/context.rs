@@ -1,4 +1,4 @@
-//! State that the exchanges of one worker share: the load, its targets, and its timeouts.
+//! State shared by the exchanges of one worker: the load, its targets, and its timeouts.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -22,16 +22,16 @@ use super::tls::Client;
 use rolldrop_record::load::Http;
 use rolldrop_record::{Clock, Outcome, RequestRow, Stamp};
 
-/// State that all exchanges of one worker share.
+/// State shared by all exchanges of one worker.
 #[derive(Debug)]
 pub(super) struct Context {
-    /// The load.
+    /// Plan of the load.
     pub(super) plan: Plan,
     /// The worker's clock.
     pub(super) clock: Clock,
     /// The worker's source name.
     pub(super) source: Arc<str>,
-    /// Ports that fresh connections come from; `None` if the kernel chooses.
+    /// Source ports of fresh connections; `None` if the kernel chooses.
     pub(super) ports: Option<SourcePorts>,
     /// Destinations of requests, in the plan's order.
     pub(super) endpoints: Vec<Endpoint>,
@@ -39,12 +39,12 @@ pub(super) struct Context {
     pub(super) deadlines: Deadlines,
     /// Buffers of closed connections.
     pub(super) buffers: Buffers,
-    /// True if all exchanges are to end at once. The setter also wakes them.
+    /// True if all exchanges should end at once. The code that sets it also wakes them.
     pub(super) is_aborted: Cell<bool>,
 }
 
 impl Context {
-    /// Returns the output of `future`, or `None` if it is cut off.
+    /// Returns the output of `future`, or `None` if the load is aborted first.
     pub(super) async fn unless_aborted<F: Future>(&self, mut future: Pin<&mut F>) -> Option<F::Output> {
         poll_fn(|context| match future.as_mut().poll(context) {
             Poll::Pending if self.is_aborted.get() => Poll::Ready(None),
@@ -53,10 +53,10 @@ impl Context {
         .await
     }
 
-    /// Returns the output of `future`, which is ready with the first byte of an answer.
+    /// Returns the output of `future`, which becomes ready with the first byte of a response.
     ///
     /// # Errors
-    /// Returns a response timeout if the deadline for the first byte, if there is one, passes before that.
+    /// Returns a response timeout if the deadline for the first byte, if any, expires first.
     pub(super) async fn by_first_byte<F: Future>(&self, sent: Stamp, future: F) -> Result<F::Output> {
         match self.plan.settings.timeout.first_byte {
             None => Ok(future.await),
@@ -67,44 +67,44 @@ impl Context {
         }
     }
 
-    /// Returns a buffer in which the body of an answer is kept to be searched for the pod's name; `None` if its headers
-    /// name the pod, or there is no pattern for bodies.
+    /// Returns a buffer for a response body that is to be searched for the pod's name; `None` if the headers name the
+    /// pod, or if there is no pattern for bodies.
     pub(super) fn searched_body(&self, row: &RequestRow) -> Option<Box<Beginning>> {
         (self.plan.pod_body.is_some() && row.pod.is_none()).then(Box::default)
     }
 }
 
-/// A target with its addresses and its requests.
+/// A target with its addresses and request templates.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     /// Name of the target.
     pub(super) name: Arc<str>,
-    /// Method of its requests.
+    /// Method of the target's requests.
     pub(super) method: Method,
-    /// True if Go's net/http would replay its requests.
+    /// True if Go's net/http would replay the target's requests.
     pub(super) go_replays: bool,
-    /// Its addresses, in turn.
+    /// Addresses of the target, used in turn.
     pub(super) walk: Walk,
-    /// TLS client, if it uses TLS.
+    /// TLS client, if the target uses TLS.
     pub(super) tls: Option<Client>,
-    /// Request that closes its connection.
+    /// Request template that closes the connection.
     pub(super) closing: Template,
-    /// Request that keeps its connection.
+    /// Request template that keeps the connection.
     pub(super) keeping: Template,
-    /// HTTP version.
+    /// HTTP version of the requests.
     pub(super) http: Http,
-    /// The same requests in HTTP/2, if the target may use it.
+    /// HTTP/2 template of the same requests, if the target may use HTTP/2.
     pub(super) http2: Option<request::http2::Template>,
     /// Settings for gRPC; `None` for plain HTTP.
     pub(super) grpc: Option<grpc::Call>,
-    /// Handshake and messages to send instead, if it uses WebSocket.
+    /// Handshake and message templates to use instead, if the target uses WebSocket.
     pub(super) websocket: Option<WebSocket>,
-    /// Header statistics of its answers.
+    /// Header statistics of the target's responses.
     pub(super) answers: RefCell<Answers>,
 }
 
 impl Endpoint {
-    /// Sets the row's pod to the one that the beginning of the body names. `before` is the pod that the previous answer
+    /// Sets the row's pod to the one named in the beginning of the body. `before` is the pod that the previous response
     /// on the connection named.
     pub(super) fn name_pod(
         &self,

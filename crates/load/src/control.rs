@@ -10,34 +10,34 @@ use tokio_util::sync::CancellationToken;
 
 use super::tally::{Counts, ErrorStatuses};
 
-/// Progress of a load so far, warm-up included. Counts lag by a fraction of a second.
+/// Progress of a load so far, including the warm-up. Counts lag by a fraction of a second.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Requests that have been due so far.
+    /// Number of requests that have become due so far.
     pub scheduled: u64,
-    /// Requests that are in flight.
+    /// Number of requests in flight.
     pub in_flight: u64,
-    /// Requests that ended, by outcome.
+    /// Outcome counts of the ended requests.
     pub outcomes: Counts,
-    /// Requests of the warm-up among these.
+    /// Outcome counts of the warm-up requests among these.
     #[serde(default)]
     pub warmup: Counts,
-    /// Statuses of complete answers outside the success set.
+    /// Counts of the statuses of complete responses outside the success set.
     #[serde(flatten)]
     pub error_statuses: ErrorStatuses,
-    /// Response times of the requests answered in the last second, if there were any.
+    /// Response times of the requests that got a complete response in the last second, if any.
     pub recent: Option<Recent>,
 }
 
 impl Progress {
-    /// Returns the requests of the counted part that ended, by outcome.
+    /// Returns the outcome counts of the ended requests in the counted part.
     pub fn counted(&self) -> Counts {
         let without = |(outcome, count): (_, u64)| (outcome, count.saturating_sub(self.warmup.of(outcome)));
         self.outcomes.iter().map(without).collect::<BTreeMap<_, _>>().into()
     }
 }
 
-/// Response times of the requests of about a second.
+/// Response times over about one second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recent {
     /// Median.
@@ -47,14 +47,14 @@ pub struct Recent {
 }
 
 impl Recent {
-    /// Computes the quantiles of times in nanoseconds; `None` if there are none.
+    /// Computes the quantiles of times in nanoseconds; `None` if there are no times.
     pub(super) fn of(ns: &Histogram<u64>) -> Option<Self> {
         let at = |quantile| Duration::from_nanos(ns.value_at_quantile(quantile));
         (!ns.is_empty()).then(|| Self { p50: at(0.5), p99: at(0.99) })
     }
 }
 
-/// State and control of a running load. Clones share it.
+/// State and control of a running load. Clones share the same state.
 #[derive(Clone, Debug, Default)]
 pub struct Control {
     pub(super) progress: Arc<Mutex<Progress>>,
@@ -68,18 +68,17 @@ impl Control {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Stores the progress that another process reports.
+    /// Stores the progress reported by another process.
     pub(super) fn report(&self, progress: Progress) {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }
 
-    /// Ends the schedule: no further request becomes due, and those in flight end
-    /// as they would have, within their timeouts.
+    /// Ends the schedule: no more requests become due. Requests in flight end normally, within their timeouts.
     pub fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// Ends the schedule and cuts off the requests in flight, which end as `cancelled`.
+    /// Ends the schedule and aborts the requests in flight, which end as `cancelled`.
     pub fn abort(&self) {
         self.stop.cancel();
         self.abort.cancel();

@@ -1,8 +1,9 @@
-//! The deadlines of one worker's requests: one queue, instead of a timer for each.
+//! Deadlines of a worker's requests, in one queue instead of one timer each.
 //!
-//! Deadlines with the same limit pass in the order in which they were set, so each limit has its own list. Setting
-//! and removing a deadline takes some nanoseconds, and nearly every one is removed. Only the earliest has a timer,
-//! which is not moved when that deadline is removed. A deadline is noticed some milliseconds after it has passed.
+//! Deadlines with the same limit expire in the order in which they were set, so each limit has its own list. Setting
+//! and removing a deadline takes a few nanoseconds, and nearly all deadlines are removed before they expire. Only the
+//! earliest one has a timer, which is not moved when that deadline is removed. An expired deadline is noticed a few
+//! milliseconds late.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -16,27 +17,26 @@ use tokio::time::timeout_at;
 
 use rolldrop_record::{Clock, Stamp};
 
-/// A limit passed before the awaited result.
+/// Error for a limit that expired before the awaited result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Elapsed;
 
-/// Deadlines of everything that one thread waits for.
+/// Deadlines of everything for which one thread waits.
 #[derive(Debug)]
 pub(super) struct Deadlines {
     clock: Clock,
     queue: RefCell<Queue>,
-    /// Notified when a deadline is set before the one that has the timer.
+    /// Notified when a deadline is set that expires before the timer fires.
     sooner: Notify,
 }
 
 impl Deadlines {
-    /// Creates an empty queue.
     pub(super) fn new(clock: Clock) -> Self {
         Self { clock, queue: RefCell::default(), sooner: Notify::new() }
     }
 
-    /// Returns the output of `future`, or [`Elapsed`] if it is not ready `limit` after `since`. Another task must
-    /// [`keep`](Self::keep) the deadlines during this time.
+    /// Returns the output of `future`, or [`Elapsed`] if the future is not ready `limit` after `since`. Another task
+    /// must run [`keep`](Self::keep) in the meantime.
     pub(super) async fn within<F: Future>(
         &self,
         since: Stamp,
@@ -59,7 +59,7 @@ impl Deadlines {
         .await
     }
 
-    /// Wakes every waiter whose deadline has passed, for as long as it is polled.
+    /// Wakes every waiter whose deadline has expired. Works only while it is polled.
     pub(super) async fn keep(&self) -> Infallible {
         loop {
             let now = self.clock.now();
@@ -70,7 +70,7 @@ impl Deadlines {
             let sooner = self.sooner.notified();
             match next.and_then(|at| self.clock.instant(at)) {
                 Some(at) => {
-                    // In both cases the queue is checked again.
+                    // Either way, the queue is checked again.
                     let _ = timeout_at(at.into(), sooner).await;
                 }
                 None => sooner.await,
@@ -87,7 +87,7 @@ impl Deadlines {
     }
 }
 
-/// A deadline that was set; dropping this removes it.
+/// A pending deadline; dropping this removes it.
 struct Waiting<'a> {
     deadlines: &'a Deadlines,
     id: usize,
@@ -110,13 +110,13 @@ impl Drop for Waiting<'_> {
 struct Queue {
     lists: Vec<List>,
     waits: Vec<Wait>,
-    /// Unused places in `waits`.
+    /// Unused slots in `waits`.
     free: Vec<usize>,
-    /// Time when the timer fires; `None` if it is not set.
+    /// Time the timer fires; `None` if it is not set.
     alarm: Option<Stamp>,
 }
 
-/// Deadlines with one limit, the earliest first.
+/// Deadlines with the same limit, earliest first.
 #[derive(Debug)]
 struct List {
     limit: Duration,
@@ -127,7 +127,7 @@ struct List {
 #[derive(Debug)]
 struct Wait {
     at: Stamp,
-    /// The waiting task; `None` once the deadline has passed.
+    /// Waker of the waiting task; `None` once the deadline has expired.
     waker: Option<Waker>,
     list: usize,
     before: Option<usize>,
@@ -135,7 +135,7 @@ struct Wait {
 }
 
 impl Queue {
-    /// Sets a deadline. Returns its number, and true if it passes before the timer fires.
+    /// Sets a deadline. Returns its number, and true if it expires before the timer fires.
     fn set(&mut self, at: Stamp, limit: Duration, waker: Waker) -> (usize, bool) {
         let list = self.lists.iter().position(|list| list.limit == limit).unwrap_or_else(|| {
             self.lists.push(List { limit, first: None, last: None });
@@ -172,7 +172,7 @@ impl Queue {
         self.free.push(id);
     }
 
-    /// Returns a task whose deadline has passed by `now`.
+    /// Returns the waker of a task whose deadline has expired by `now`.
     fn take_passed(&mut self, now: Stamp) -> Option<Waker> {
         let mut firsts = self.lists.iter().filter_map(|list| list.first);
         let id = firsts.find(|id| self.waits[*id].at <= now)?;
@@ -180,7 +180,7 @@ impl Queue {
         self.waits[id].waker.take()
     }
 
-    /// Returns the earliest deadline, for which the timer is to be set.
+    /// Returns the earliest deadline, for which the caller must set the timer.
     fn arm(&mut self) -> Option<Stamp> {
         let firsts = self.lists.iter().filter_map(|list| list.first);
         self.alarm = firsts.map(|id| self.waits[id].at).min();
@@ -219,7 +219,7 @@ mod tests {
                 yield_now().await;
                 7
             });
-            // A later, shorter one passes first, and so does a third that begins after it.
+            // A later, shorter deadline expires first, and so does a third one that begins after it.
             let short = within(1, pending::<()>());
             let done = tokio::join!(long, short, within(2, pending()));
             assert_eq!(done, (Ok(7), Err(Elapsed), Err(Elapsed)));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with a plain list of all waiting deadlines.
+        /// Compares the queue with a plain list of all pending deadlines.
         #[test]
         fn deadlines_pass_in_order(steps in proptest::collection::vec((0..4u8, 0..3u64, any::<prop::sample::Index>()), 1..200)) {
             let at = Stamp::from_unix_ns;

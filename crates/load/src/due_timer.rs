@@ -1,9 +1,9 @@
-//! Wakes a worker at a point in time, precisely.
+//! Wakes a worker at a precise point in time.
 //!
-//! Tokio's own timers have a granularity of a millisecond. On Linux a timerfd in the runtime's epoll set wakes within
-//! microseconds; elsewhere tokio's timer is used. Every call computes the waiting time again from the absolute due
-//! time, so nothing drifts. The last part of the wait can be spent polling the clock while connections are served, so
-//! that no sleeping processor delays it.
+//! Tokio's own timers have a granularity of one millisecond. On Linux, a timerfd in the runtime's epoll set wakes
+//! within microseconds; on other systems, tokio's timer is used. Each call computes the waiting time from the absolute
+//! due time, so nothing drifts. The last part of a wait can be spent polling the clock while connections are served, so
+//! that no sleeping processor delays the wake-up.
 
 use std::io;
 use std::time::Duration;
@@ -35,7 +35,7 @@ mod timerfd {
 
     use super::{Clock, Duration, Stamp, io, watch};
 
-    /// Wakes its worker when a stamp of the clock is reached.
+    /// Timer that wakes its worker when the clock reaches a stamp.
     pub(in super::super) struct DueTimer {
         clock: Clock,
         spin: Duration,
@@ -55,7 +55,7 @@ mod timerfd {
         /// Creates a timer on the current runtime, which polls the clock for the last `spin` of each wait.
         ///
         /// # Errors
-        /// Returns an error if the operating system gives no timer.
+        /// Returns an error if the operating system provides no timer.
         pub(in super::super) fn new(clock: Clock, spin: Duration) -> io::Result<Self> {
             let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
             let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
@@ -65,7 +65,7 @@ mod timerfd {
             Ok(Self { clock, spin, timer, armed: None })
         }
 
-        /// Returns when `due` is reached. May be dropped and called again at any time.
+        /// Waits until `due`. This method is cancel safe.
         ///
         /// # Errors
         /// Returns an error if the timer cannot be set.
@@ -75,14 +75,14 @@ mod timerfd {
                 let left_ns = wake.ns_since(self.clock.now());
                 let Ok(left_ns @ 1..) = u64::try_from(left_ns) else { break };
                 if self.armed != Some(wake) {
-                    // Setting the timer also takes back an expiry that nobody has read.
+                    // Setting the timer also discards an expiry that nobody has read.
                     let left = TimeSpec::from_duration(Duration::from_nanos(left_ns));
                     self.timer.get_ref().0.set(Expiration::OneShot(left), TimerSetTimeFlags::empty())?;
                     self.armed = Some(wake);
                 }
                 self.timer.readable().await?.clear_ready();
-                // Readiness can be left over from an earlier due time: look at the
-                // clock again, and set the timer anew if this one has not come.
+                // Readiness may be left over from an earlier due time: check the clock again, and rearm the timer if
+                // `due` is still ahead.
                 self.armed = None;
             }
             watch(self.clock, due).await;
@@ -95,7 +95,7 @@ mod timerfd {
 mod tokio_timer {
     use super::{Clock, Duration, Stamp, io, watch};
 
-    /// Wakes its worker when a stamp of the clock is reached.
+    /// Timer that wakes its worker when the clock reaches a stamp.
     pub(in super::super) struct DueTimer {
         clock: Clock,
         spin: Duration,
@@ -105,15 +105,15 @@ mod tokio_timer {
         /// Creates a timer on the current runtime, which polls the clock for the last `spin` of each wait.
         ///
         /// # Errors
-        /// Never.
+        /// This version never fails.
         pub(in super::super) fn new(clock: Clock, spin: Duration) -> io::Result<Self> {
             Ok(Self { clock, spin })
         }
 
-        /// Returns when `due` is reached. May be dropped and called again at any time.
+        /// Waits until `due`. This method is cancel safe.
         ///
         /// # Errors
-        /// Never.
+        /// This version never fails.
         pub(in super::super) async fn wait_until(&mut self, due: Stamp) -> io::Result<()> {
             if let Some(due) = self.clock.instant(due - self.spin) {
                 tokio::time::sleep_until(due.into()).await;

@@ -9,7 +9,7 @@ use super::plan::PlanError;
 use rolldrop_record::RunDirError;
 use rolldrop_record::parts::PartError;
 
-/// Result of a step of a load.
+/// Result of a step in starting or running a load.
 pub(super) type Result<T, E = LoadError> = std::result::Result<T, E>;
 
 /// Reason why a load could not be started or completed.
@@ -22,13 +22,13 @@ pub enum LoadError {
     /// The Unix socket does not exist.
     #[error("{path} is not a Unix socket: {why}")]
     NoSocket { path: PathBuf, why: String },
-    /// The target does not answer from here.
+    /// The target does not respond to requests from here.
     #[error("{url} gave no answer within {limit:?}: {why}")]
     NoAnswer { url: String, limit: Duration, why: String },
-    /// The load does not fit this machine.
+    /// The load is not possible on this machine.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The operating system refused a thread, a runtime or a timer.
+    /// The operating system refused to create a thread, a runtime or a timer.
     #[error("failed to run a load worker{}", remedy(.0))]
     Worker(#[source] io::Error),
     /// A worker or the recorder panicked.
@@ -37,7 +37,7 @@ pub enum LoadError {
     /// The interval log could not be written.
     #[error("failed to write {path}")]
     LatencyLog { path: PathBuf, source: io::Error },
-    /// A file of rows could not be written.
+    /// A row file could not be written.
     #[error("failed to write {path}")]
     Record { path: PathBuf, source: io::Error },
     /// The run directory could not be created.
@@ -69,7 +69,7 @@ pub(super) fn in_words(error: &dyn std::error::Error) -> String {
     words
 }
 
-/// Returns a remedy for the error message if the system has no thread left.
+/// Returns a remedy for the error message if the system has run out of threads.
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::WouldBlock => {

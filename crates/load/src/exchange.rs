@@ -1,9 +1,9 @@
-//! One scheduled request from its dispatch to its end: the attempt that its row records, and what a retrying client
-//! would do after it.
+//! One scheduled request from its dispatch to its end: the attempt that its row records, and the retries that a
+//! retrying client would make.
 //!
-//! The facts of the wire go into the row as they become known, so that whatever cuts the exchange short (a timeout,
-//! the end of the run) leaves all that was seen until then. `carry` sends over a connection that the request has for
-//! itself, `http2` over one that it shares.
+//! Facts from the wire go into the row as they become known, so that an exchange that is cut short (by a timeout, or by
+//! the end of the run) leaves all facts known until then. `carry` sends over a connection that the request has to
+//! itself, and `http2` over a shared one.
 
 use std::pin::pin;
 
@@ -18,26 +18,26 @@ use super::request::Persistence;
 use rolldrop_record::retry::is_retried;
 use rolldrop_record::{Outcome, RequestRow, Stamp};
 
-/// Way of a request to its target.
+/// Connection that a request takes to its target.
 pub(super) enum Via {
-    /// Over a connection that no other request shares.
+    /// A connection that no other request shares.
     Own {
-        /// An idle one, or the new one once it is established; `None` if it is still to be opened.
+        /// An idle connection, or the new one once it is established; `None` if it is still to be opened.
         connection: Option<Connection>,
-        /// Number for a new one.
+        /// Number for a new connection.
         id: u64,
     },
-    /// Over a connection that may speak HTTP/2; `None` once the ticket was used.
+    /// A connection that may speak HTTP/2; `None` once the ticket has been used.
     Http2(Option<http2::Ticket>),
 }
 
 impl Via {
-    /// Returns the way over a new connection with this number.
+    /// Returns the variant for a new connection with this number.
     pub(super) const fn dial(id: u64) -> Self {
         Via::Own { connection: None, id }
     }
 
-    /// Returns the way over an idle connection, which has carried a request before.
+    /// Returns the variant for an idle connection, which has carried a request before.
     pub(super) const fn over(connection: Connection) -> Self {
         Via::Own { id: connection.id, connection: Some(connection) }
     }
@@ -47,7 +47,7 @@ impl Via {
         matches!(self, Via::Own { connection: None, .. })
     }
 
-    /// Returns true if it is over a connection that takes no further request.
+    /// Returns true if the connection accepts no more requests.
     pub(super) fn is_void(&self) -> bool {
         matches!(self, Via::Http2(Some(ticket)) if ticket.is_void())
     }
@@ -61,20 +61,20 @@ impl Via {
     }
 }
 
-/// A request to be sent now. It stays in place until it has ended, because its parts are large.
+/// A request to send now. It is not moved until it has ended, because its parts are large.
 pub(super) struct Exchange {
     /// Index of the endpoint.
     pub(super) endpoint: usize,
-    /// Way to the endpoint. A connection that is left here at the end can carry another request.
+    /// Connection to the endpoint. A connection left here at the end can carry another request.
     pub(super) via: Via,
-    /// Tells whether the connection is kept after the answer.
+    /// Persistence of the connection after the response.
     pub(super) persistence: Persistence,
-    /// Its row, with the fields that the schedule knows already filled in.
+    /// Row of the request; the fields known to the schedule are already filled in.
     pub(super) row: RequestRow,
 }
 
 impl Exchange {
-    /// Sends the request and follows it to its end. Returns the time when all attempts were over.
+    /// Sends the request and follows it to its end. Returns the time the last attempt ended.
     pub(super) async fn run(&mut self, context: &Context) -> Stamp {
         let Self { endpoint, via, persistence, row } = self;
         let result = {
@@ -105,8 +105,8 @@ impl Exchange {
     }
 }
 
-/// Acts like a retrying client: sends the request again, on a new connection, while it fails and attempts are left. The
-/// row keeps the facts of the first attempt.
+/// Acts like a retrying client: resends the request on a new connection while it fails and attempts are left. The row
+/// keeps the facts of the first attempt.
 async fn retry(context: &Context, endpoint: usize, row: &mut RequestRow) {
     let method = context.endpoints[endpoint].method.as_str();
     let settings = &context.plan.settings;
@@ -120,7 +120,7 @@ async fn retry(context: &Context, endpoint: usize, row: &mut RequestRow) {
         let (source, target) = (row.source.clone(), row.target.clone());
         let again = RequestRow::not_sent(source, row.seq, target, row.phase, row.scheduled, now);
         let mut again = RequestRow { attempts: row.attempts, ..again };
-        // The retry's connection has no row and is not kept: it needs no number.
+        // The retry's connection has no row and is not kept, so it needs no number.
         let mut via = match context.endpoints[endpoint].http2 {
             Some(_) => Via::Http2(Some(http2::Ticket::alone())),
             None => Via::dial(0),
@@ -146,7 +146,7 @@ async fn attempt(
     let connection = match via {
         Via::Own { connection: Some(connection), .. } => connection,
         Via::Own { connection, id } => connection.insert(connect(context, endpoint, *id, row).await?),
-        // In a separate call, so that the future of an HTTP/1.1 exchange stays small.
+        // Called separately, so that the future of an HTTP/1.1 exchange stays small.
         Via::Http2(ticket) => {
             let Some(ticket) = ticket.take() else { unreachable!("a ticket is for one attempt") };
             let attempt = http2::attempt(context, endpoint, ticket, persistence, row);

@@ -1,5 +1,5 @@
-//! Failures of exchanges without a complete response: the outcome of an error or an end, depending on how far the
-//! exchange had come.
+//! Failures of exchanges without a complete response. Maps an error or an early end to its outcome, depending on the
+//! progress of the exchange.
 
 use std::io;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::tls::{self, Fault};
 use rolldrop_record::{Outcome, RequestRow};
 
-/// Result of a step of an exchange.
+/// Result of one step of an exchange.
 pub(super) type Result<T, E = Failure> = std::result::Result<T, E>;
 
 /// An exchange that did not end with a complete response.
@@ -15,7 +15,7 @@ pub(super) type Result<T, E = Failure> = std::result::Result<T, E>;
 pub(super) struct Failure {
     pub(super) outcome: Outcome,
     pub(super) errno: Option<i32>,
-    /// Reason that the protocol gave, if there is no error number.
+    /// Reason that the protocol reported, if there is no error number.
     pub(super) detail: Option<Arc<str>>,
 }
 
@@ -32,27 +32,27 @@ impl Failure {
 /// Progress of the exchange before the failure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reached {
-    /// Nothing has come over the connection.
+    /// Nothing has been received on this connection.
     Connection,
-    /// The connection has served before; nothing of this response has come.
+    /// The connection has carried earlier requests, but no part of this response has been received.
     Nothing,
-    /// Part of the head.
+    /// Part of the head has been received.
     Head,
-    /// The head, and perhaps part of the body.
+    /// The complete head has been received, and perhaps part of the body.
     Body,
 }
 
-/// The peer broke the protocol.
+/// The failure for a peer that violated the protocol.
 pub(super) const PROTOCOL_ERROR: Failure = Failure::new(Outcome::ProtocolError, None);
 
-/// Returns the failure if the response timeout has passed.
+/// Returns the failure for an expired response timeout.
 pub(super) fn overdue(row: &RequestRow) -> Failure {
     let outcome = if row.head.is_some() { Outcome::BodyTimeout } else { Outcome::ResponseTimeout };
     Failure::new(outcome, None)
 }
 
-/// Returns the failure if the stream ended before the response did. A reset during the write shows as an end when
-/// reading afterwards.
+/// Returns the failure for a stream that ended before the response did. A reset during the write appears as an end of
+/// stream in later reads.
 pub(super) fn ended_early(reached: Reached, write_error: Option<&io::Error>) -> Failure {
     match (write_error, reached) {
         (Some(e), _) => lost(reached, e, None),
@@ -61,16 +61,16 @@ pub(super) fn ended_early(reached: Reached, write_error: Option<&io::Error>) -> 
     }
 }
 
-/// Returns the failure if the connection broke. The kernel's own timeout (ETIMEDOUT: retransmissions were not answered)
-/// is a timeout; everything else took the connection away like a reset.
+/// Returns the failure for a broken connection. The kernel's own timeout (ETIMEDOUT: retransmissions were not
+/// acknowledged) is a timeout; every other error ended the connection like a reset.
 ///
-/// In TLS, too, a reset during the write shows as an end when reading afterwards.
+/// With TLS, too, a reset during the write appears as an end of stream in later reads.
 pub(super) fn lost(reached: Reached, error: &io::Error, write_error: Option<&io::Error>) -> Failure {
     if let Some(fault) = tls::fault(error) {
         return Failure::with_detail(tls_outcome(reached, &fault), fault.what);
     }
     let outcome = match (error.kind(), reached) {
-        // The connection was closed without the end that TLS announces: perhaps not by the server.
+        // The connection was closed without close_notify, perhaps not by the server.
         (io::ErrorKind::UnexpectedEof, _) if write_error.is_some() => {
             return ended_early(reached, write_error);
         }
@@ -87,8 +87,8 @@ pub(super) fn lost(reached: Reached, error: &io::Error, write_error: Option<&io:
     Failure::new(outcome, error.raw_os_error())
 }
 
-/// Returns the outcome if TLS itself failed. In TLS 1.3 the server's verdict on the client comes after the client's
-/// handshake is done. On a connection that has served, an alert is how TLS resets.
+/// Returns the outcome for a failure of TLS itself. In TLS 1.3, the server's verdict on the client arrives after the
+/// client has completed its handshake. On a connection that has carried requests, an alert is TLS's way to reset.
 fn tls_outcome(reached: Reached, fault: &Fault) -> Outcome {
     match reached {
         Reached::Connection => Outcome::TlsError,
@@ -104,7 +104,8 @@ pub(super) fn connect_outcome(error: &io::Error) -> Outcome {
         io::ErrorKind::ConnectionRefused => Outcome::ConnectRefused,
         io::ErrorKind::TimedOut => Outcome::ConnectTimeout,
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Outcome::ConnectUnreachable,
-        // A refused SYN gives ECONNREFUSED; here an established connection was reset before its socket was checked.
+        // A refused SYN gives ECONNREFUSED. In this case, an established connection was reset before its socket was
+        // checked.
         io::ErrorKind::ConnectionReset => Outcome::ResetBeforeResponse,
         _ => Outcome::ConnectError,
     }
@@ -150,7 +151,7 @@ mod tests {
         assert_eq!(ended(Reached::Body, Some(reset)), with(Outcome::ResetMidResponse, reset));
         assert_eq!(ended(Reached::Head, Some(timed_out)), with(Outcome::ResponseTimeout, timed_out));
         assert_eq!(ended(Reached::Body, Some(timed_out)), with(Outcome::BodyTimeout, timed_out));
-        // An end without close_notify.
+        // The connection was closed without close_notify.
         let cut = io::Error::from(io::ErrorKind::UnexpectedEof);
         let by_reset = lost(Reached::Body, &cut, Some(&os(reset)));
         assert_eq!((by_reset.outcome, by_reset.errno), with(Outcome::ResetMidResponse, reset));

@@ -1,4 +1,4 @@
-//! A worker's next request: the next one of its schedule, or, in a closed loop, one for every free connection.
+//! A worker's next request: the next one of its schedule or, in a closed loop, one for each free connection.
 
 use std::time::Duration;
 
@@ -7,25 +7,25 @@ use super::schedule::{Due, Share};
 use rolldrop_record::load::Length;
 use rolldrop_record::{Outcome, Phase, RequestRow, Stamp};
 
-/// After a request that could not be sent, a closed loop waits this long before its next one.
+/// Delay of a closed loop after a request that could not be sent.
 const AFTER_NOT_SENT: Duration = Duration::from_millis(10);
 
 /// Source of a worker's requests.
 #[derive(Debug)]
 pub(super) enum Feed {
-    /// Open loop: the next one is due at its time, whatever happened to the others.
+    /// Open loop: each request is due at its own time, regardless of the others.
     Open {
-        /// Requests after the next.
+        /// Requests after the next one.
         share: Share,
-        /// Next request; `None` past the end and after a stop.
+        /// Next request; `None` after the last one and after a stop.
         next: Option<Due>,
     },
-    /// Closed loop: the next one is due as soon as a connection is free.
+    /// Closed loop: the next request is due as soon as a connection is free.
     Closed(Closed),
 }
 
 impl Feed {
-    /// Returns the requests of worker `worker` of `workers`, in a load that begins at `zero`.
+    /// Returns the requests for worker number `worker` of `workers`, in a load that begins at `zero`.
     pub(super) fn new(plan: &Plan, worker: usize, workers: usize, zero: Stamp) -> Self {
         match &plan.timing {
             Timing::Schedule(schedule) => {
@@ -45,8 +45,8 @@ impl Feed {
         }
     }
 
-    /// Returns the next request, if there is one; in a closed loop only if `is_free` returns true: a connection could
-    /// take it.
+    /// Returns the next request, if any. A closed loop has one only if `is_free` returns true, which means that a
+    /// connection could take the request.
     pub(super) fn next(&self, now: Stamp, is_free: impl FnOnce() -> bool) -> Option<Due> {
         match self {
             Feed::Open { next, .. } => *next,
@@ -54,7 +54,7 @@ impl Feed {
         }
     }
 
-    /// Returns true if no further request will come.
+    /// Returns true if there will be no more requests.
     pub(super) fn is_over(&self, now: Stamp) -> bool {
         match self {
             Feed::Open { next, .. } => next.is_none(),
@@ -67,7 +67,7 @@ impl Feed {
         matches!(self, Feed::Open { .. })
     }
 
-    /// Continues with the request after `taken`.
+    /// Advances to the request after `taken`.
     pub(super) fn advance(&mut self, taken: Due) {
         match self {
             Feed::Open { share, next } => *next = share.next(),
@@ -80,7 +80,7 @@ impl Feed {
         }
     }
 
-    /// Notes that a request has ended; in a closed loop, one that was not sent delays the next.
+    /// Handles the end of a request: in a closed loop, a request that was not sent delays the next one.
     pub(super) fn ended(&mut self, row: &RequestRow) {
         if let Feed::Closed(closed) = self
             && row.outcome == Outcome::NotSent
@@ -89,7 +89,7 @@ impl Feed {
         }
     }
 
-    /// Ends the feed: no further request will come.
+    /// Ends the feed: there will be no more requests.
     pub(super) fn end(&mut self) {
         match self {
             Feed::Open { next, .. } => *next = None,
@@ -104,7 +104,7 @@ pub(super) struct Closed {
     worker: u64,
     workers: u64,
     seq: u64,
-    /// Time when the counted part begins.
+    /// Time the counted part begins.
     main: Stamp,
     end: Option<Stamp>,
     /// Remaining requests of the counted part.

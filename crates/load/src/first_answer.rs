@@ -1,9 +1,9 @@
-//! Waits for the first answer of the target, from the place that will send the load.
+//! Waits for the first response from each target, sent from the place where the load will come from.
 //!
-//! The request resembles those of the load: a server may not answer another method, or a call without its content type.
-//! But it has no id, so that no recorder counts it as part of the load, and a number that the load does not reach. An
-//! attempt before the Service's rules exist leaves a connection-tracking entry, like any other unanswered SYN, so no
-//! port of an attempt is used for the load.
+//! The request resembles those of the load, since a server may not respond to another method, or to a call without its
+//! content type. But it has no id, so that no recorder counts it as part of the load, and its request number is one
+//! that the load never reaches. An attempt before the Service's rules exist leaves a connection-tracking entry, like
+//! any other unanswered SYN, so the load does not use any port that an attempt used.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -29,39 +29,39 @@ use super::tls::Client;
 use rolldrop_record::Clock;
 use rolldrop_record::id::ID_HEADER;
 
-/// Time from one attempt to get an answer to the next.
+/// Delay between attempts to get a response.
 const RETRY: Duration = Duration::from_millis(100);
-/// Time for a connection to be established: to a Service without rules yet, it may never be.
+/// Time limit for establishing a connection: before a Service has rules, connecting may hang forever.
 const CONNECT: Duration = Duration::from_secs(2);
-/// Minimum time for an answer on that connection.
+/// Minimum time to wait for a response on that connection.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Time for the body of an answer, which may have no end.
+/// Time limit for reading the response body, which may be endless.
 const BODY: Duration = Duration::from_secs(1);
 /// Request number that no load reaches.
 const NUMBER: u64 = u32::MAX as u64;
-/// Maximum number of kinds of failed attempts that an error names.
+/// Maximum number of kinds of failure that an error lists.
 const MOST_KINDS: usize = 4;
 
-/// Source address and ports of the attempts.
+/// Source address and ports for the attempts.
 pub(super) struct From<'a> {
     /// Source address; `None` if the kernel chooses.
     pub(super) address: Option<IpAddr>,
-    /// The load's source ports, of which each attempt takes one; `None` if the kernel chooses.
+    /// The load's source ports, one of which is used up by each attempt; `None` if the kernel chooses.
     pub(super) ports: Option<&'a mut Vec<u16>>,
-    /// Number of ports that must remain for the load.
+    /// Number of ports that must be left for the load.
     pub(super) left: usize,
-    /// Response timeout of the load itself.
+    /// Response timeout of the load.
     pub(super) response_timeout: Duration,
 }
 
 impl From<'_> {
-    /// Returns true if a connection can be made within the limit. Sends nothing on it.
+    /// Returns true if a connection can be established within the limit. Sends nothing on it.
     pub(super) async fn reach(&mut self, address: &Address, limit: Duration, clock: Clock) -> bool {
         let Ok(dialing) = self.dial(&address.remote) else { return false };
         matches!(timeout(limit, dialing.connected(0, address.text.clone(), clock)).await, Ok(Ok(_)))
     }
 
-    /// Starts to connect, from a port that the load does not use.
+    /// Starts to connect from a port that the load will not use.
     fn dial(&mut self, remote: &Remote) -> Result<Dialing, CannotDial> {
         let Remote::Tcp(to) = remote else { return connection::dial(remote, None) };
         let address = self.address.unwrap_or_else(|| connection::unspecified(*to));
@@ -76,10 +76,10 @@ impl From<'_> {
     }
 }
 
-/// Waits for any HTTP answer from the target, at its addresses in turn.
+/// Waits for any HTTP response from the target, trying its addresses in turn.
 ///
 /// # Errors
-/// Returns an error if none comes within the limit.
+/// Returns an error if there is no response within the limit.
 pub(super) async fn first_answer(
     target: &PlannedTarget,
     walk: &Walk,
@@ -112,7 +112,7 @@ pub(super) async fn first_answer(
     }
 }
 
-/// Failures of attempts, with the number of each.
+/// Failed attempts, counted by kind.
 #[derive(Debug, Default)]
 struct Seen(BTreeMap<String, usize>);
 
@@ -121,7 +121,7 @@ impl Seen {
         *self.0.entry(why).or_default() += 1;
     }
 
-    /// Lists them as text, the most frequent first.
+    /// Describes the failures, most frequent first.
     fn in_words(&self, asked: &str) -> String {
         let mut kinds: Vec<_> = self.0.iter().collect();
         kinds.sort_by_key(|(_, times)| std::cmp::Reverse(**times));
@@ -134,11 +134,11 @@ impl Seen {
     }
 }
 
-/// Makes a request like those of the load, without an id.
+/// Builds a request like those of the load, but without an id.
 fn request(target: &PlannedTarget) -> Result<(Request<()>, Bytes), String> {
     let sender = Sender { ids: String::new(), worker: 0, workers: 1, seed: 0 };
     let made = match target.is_websocket {
-        // Its body is a message. The server answers a plain request too, if only by saying what it wants instead.
+        // The body is a gRPC message. The server responds to a plain request too, if only to say what it wants instead.
         true => http2::Template::new(
             &PlannedTarget { body: Text::Fixed(Bytes::new()), ..target.clone() },
             &sender,
@@ -191,14 +191,14 @@ async fn http1_answer(request: Request<()>, body: Bytes, stream: Stream) -> Resu
     *request.uri_mut() = path.map(Into::into).unwrap_or_default();
     let exchange = async {
         let response = sender.send_request(request).await?;
-        // The head is the answer.
+        // The head alone counts as the response.
         let _ = timeout(BODY, response.into_body().collect()).await;
         Ok(())
     };
     over(connection, exchange).await
 }
 
-/// Drives a connection until an exchange on it has ended; the exchange knows how the connection ended.
+/// Drives a connection until the exchange on it has ended; the exchange reports how the connection ended.
 async fn over<T>(connection: impl Future, exchange: impl Future<Output = T>) -> T {
     let driving = async {
         let _ = connection.await;
@@ -210,7 +210,7 @@ async fn over<T>(connection: impl Future, exchange: impl Future<Output = T>) -> 
     }
 }
 
-/// Waits for an answer. A stream that the server resets is one, too: only an HTTP/2 server does that.
+/// Waits for a response. A stream reset by the server counts as one: only an HTTP/2 server sends that.
 async fn http2_answer(request: Request<()>, body: Bytes, stream: Stream) -> Result<(), h2::Error> {
     let (mut requests, connection) = h2::client::handshake(stream).await?;
     let exchange = async move {
@@ -249,14 +249,14 @@ mod tests {
         Plan::new(settings).unwrap()
     }
 
-    /// Sends requests to the only target of a plan.
+    /// Waits for the first response of the plan's only target.
     async fn asked(plan: &Plan, address: SocketAddr, limit: Duration) -> Result<()> {
         let (walk, response_timeout) = (Walk::new(Route::Fixed(address.into()), 0), Duration::from_secs(5));
         let from = From { address: None, ports: None, left: 1, response_timeout };
         first_answer(&plan.targets[0], &walk, None, from, limit, Clock::start()).await
     }
 
-    /// Serves like gRPC's core: answers calls, and resets the stream of anything else.
+    /// Serves like gRPC core: responds to calls, and resets all other streams.
     async fn serve_calls(listener: TcpListener, answers_calls: bool) {
         while let Ok((stream, _)) = listener.accept().await {
             let mut connection = h2::server::handshake(stream).await.unwrap();
@@ -305,7 +305,7 @@ mod tests {
             while !request.ends_with(b">") {
                 stream.read_buf(&mut request).await.unwrap();
             }
-            // Its body has no end.
+            // The body is endless.
             stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nand so on").await.unwrap();
             (String::from_utf8(request).unwrap().to_ascii_lowercase(), stream)
         };
@@ -325,7 +325,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let plan = planned(address, |settings| settings.method = "POST".into());
         let serving = async {
-            // The first is not answered; then nobody listens.
+            // The first connection gets no response; then nobody listens.
             drop(listener.accept().await);
             drop(listener);
         };
@@ -344,7 +344,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let held: Vec<_> = (0..8).map(|_| std::net::TcpListener::bind("0.0.0.0:0").unwrap()).collect();
         let all: Vec<u16> = held.iter().map(|l| l.local_addr().unwrap().port()).collect();
-        // One of them stays in use; the load does not get that one either.
+        // One of them stays in use, so the load does not get it either.
         let _busy = held.into_iter().nth(6).unwrap();
         let mut ports = all.clone();
         let serving = async {

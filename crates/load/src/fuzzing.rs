@@ -1,4 +1,4 @@
-//! Fuzz targets: possible answers of servers, messages of the kernel about connections, and files of targets.
+//! Fuzz targets: arbitrary server responses, kernel messages about connections, and target files.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,7 +28,7 @@ fn target_file(bytes: &[u8]) {
     let _ = targets::parse(&String::from_utf8_lossy(bytes), |path| Ok(path.as_bytes().to_vec()));
 }
 
-/// Checks that a response has the same head and the same end, however it is cut into pieces.
+/// Checks that a response has the same head and the same end, however its bytes are split.
 fn response(input: &[u8]) {
     let method = if input.first().is_some_and(|first| first & 1 == 1) { Method::HEAD } else { Method::GET };
     let Ok(wanted) = Wanted::new("x-served-by", &["*".to_owned()]) else { return };
@@ -62,13 +62,13 @@ fn response(input: &[u8]) {
     assert_eq!(sum, taken);
 }
 
-/// Checks that frames mean the same, however they are cut into pieces.
+/// Checks that frames yield the same facts, however their bytes are split.
 fn http2(input: &[u8]) {
     let (whole, pieces) = pieces(input);
     assert_eq!(fuzz_frames(pieces), fuzz_frames(std::iter::once(whole)));
 }
 
-/// Checks that messages are the same, however they are cut into pieces. The rest of the first line is the status.
+/// Checks that messages yield the same result, however their bytes are split. The rest of the first line is the status.
 fn grpc(input: &[u8]) {
     let line = input.iter().position(|byte| *byte == b'\n').unwrap_or(input.len());
     let (status, input) = input.split_at(line);
@@ -90,7 +90,7 @@ fn grpc(input: &[u8]) {
     }
 }
 
-/// Checks that a frame has the same header, however it is cut into pieces.
+/// Checks that a frame yields the same header, however its bytes are split.
 fn websocket_header(input: &[u8]) {
     let (mut rest, _) = pieces(input);
     while let Ok(Some((_, head, payload))) = websocket::header(rest) {

@@ -1,7 +1,7 @@
-//! Unary gRPC over HTTP/2: the parts that a call adds to a request, and the status in its answer.
+//! Unary gRPC over HTTP/2: the additions to a request, and the status in its response.
 //!
-//! Follows the protocol's own description (grpc/grpc, doc/PROTOCOL-HTTP2.md, and doc/http-grpc-status-mapping.md for
-//! answers without a gRPC status). Messages are bytes that the user gives.
+//! Follows the protocol specification (grpc/grpc, doc/PROTOCOL-HTTP2.md, and doc/http-grpc-status-mapping.md for
+//! responses without a gRPC status). The user supplies messages as bytes.
 
 use std::time::Duration;
 
@@ -14,22 +14,22 @@ use rolldrop_record::Outcome;
 use rolldrop_record::load::Grpc;
 use rolldrop_record::retry::GRPC_UNAVAILABLE;
 
-/// Length of the prefix of each message in bytes: a flag for compression, and the message's length.
+/// Length in bytes of the prefix of each message: a compression flag, and the message's length.
 const PREFIX: usize = 5;
-/// Content type of requests, and beginning of the content type of answers.
+/// Content type of requests, and prefix of the content type of responses.
 const CONTENT_TYPE: &str = "application/grpc";
 
-/// Settings that all calls to a target have in common.
+/// Settings common to all calls to a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Call {
-    /// Response timeout, which the server learns by a header.
+    /// Response timeout, which a header tells the server.
     timeout: Duration,
     /// Statuses that count as success.
     success: Vec<i32>,
 }
 
 impl Call {
-    /// Returns the settings that the calls of a plan have in common.
+    /// Creates the settings common to all calls of a plan.
     pub(super) fn new(grpc: &Grpc, timeout: Duration) -> Self {
         Self { timeout, success: grpc.success.clone() }
     }
@@ -43,10 +43,10 @@ impl Call {
         }
     }
 
-    /// Returns the status of a complete answer, and the outcome.
+    /// Returns the status and the outcome of a complete response.
     ///
-    /// An answer of a proxy that knows no gRPC has the status that its HTTP status is mapped to, as every client
-    /// reports it. An answer with HTTP status 200 that is not gRPC, or has no gRPC status, breaks the protocol.
+    /// A response from a proxy that does not speak gRPC gets the status to which its HTTP status is mapped, as in every
+    /// gRPC client. A response with HTTP status 200 that is not gRPC or has no gRPC status violates the protocol.
     pub(super) fn judge(&self, answer: &Answer<'_>) -> (Option<i32>, Result<Outcome>) {
         let broken = |why: String| Err(Failure::with_detail(Outcome::ProtocolError, why));
         let status = match (answer.http, answer.status()) {
@@ -70,24 +70,24 @@ impl Call {
     }
 }
 
-/// Status OK.
+/// gRPC status OK.
 const OK: i32 = 0;
 
-/// An answer that is complete.
+/// A complete response.
 #[derive(Debug)]
 pub(super) struct Answer<'a> {
-    /// The HTTP status.
+    /// HTTP status.
     pub(super) http: StatusCode,
-    /// The headers.
+    /// Response headers.
     pub(super) headers: &'a HeaderMap,
-    /// The trailers, if there are any.
+    /// Response trailers, if any.
     pub(super) trailers: Option<&'a HeaderMap>,
-    /// The messages of the body.
+    /// Messages in the body.
     pub(super) messages: &'a Messages,
 }
 
 impl Answer<'_> {
-    /// Returns the status in the trailers, or, if the answer is nothing but trailers, in the headers.
+    /// Returns the status from the trailers or, in a trailers-only response, from the headers.
     fn status(&self) -> Option<i32> {
         let from = match self.trailers {
             Some(trailers) => trailers,
@@ -105,7 +105,7 @@ impl Answer<'_> {
         self.header(header::CONTENT_TYPE).is_some_and(|given| given.starts_with(CONTENT_TYPE))
     }
 
-    /// Describes the content type of an answer that is not gRPC.
+    /// Describes the content type of a response that is not gRPC.
     fn content_type(&self) -> String {
         match self.header(header::CONTENT_TYPE) {
             Some(given) => format!("content-type {given}"),
@@ -118,20 +118,20 @@ impl Answer<'_> {
     }
 }
 
-/// Counts the messages of a body as its bytes arrive.
+/// Counter for the messages of a body, fed as bytes arrive.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     /// Number of complete messages.
     whole: u64,
-    /// True if a message is marked as compressed.
+    /// True if any message is marked as compressed.
     is_compressed: bool,
     prefix: Vec<u8>,
-    /// Bytes that the current message still lacks.
+    /// Bytes still missing from the current message.
     left: usize,
 }
 
 impl Messages {
-    /// Takes a piece of the body.
+    /// Processes a piece of the body.
     pub(super) fn pass(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let part;
@@ -162,17 +162,17 @@ impl Messages {
     }
 }
 
-/// Returns a message with its prefix, as it is sent.
+/// Returns a message with its prefix, ready to send.
 pub(super) fn framed(message: &[u8]) -> Bytes {
     let mut framed = BytesMut::with_capacity(PREFIX + message.len());
     framed.put_u8(0);
-    // A message longer than its length field can say would not fit into memory twice.
+    // A message too long for its length field would not fit into memory twice.
     framed.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
     framed.put_slice(message);
     framed.freeze()
 }
 
-/// Formats a timeout for the header `grpc-timeout`: at most eight digits and a unit.
+/// Formats a timeout for the `grpc-timeout` header: at most eight digits and a unit.
 fn timeout(timeout: Duration) -> String {
     const MOST: u128 = 99_999_999;
     match (timeout.as_micros(), timeout.as_millis()) {
@@ -182,7 +182,7 @@ fn timeout(timeout: Duration) -> String {
     }
 }
 
-/// Returns the gRPC status for an HTTP status other than 200, for an answer without a gRPC status.
+/// Maps an HTTP status other than 200 to a gRPC status, for a response without one.
 fn status_of(http: StatusCode) -> i32 {
     match http.as_u16() {
         400 => 13,

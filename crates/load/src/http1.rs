@@ -11,18 +11,18 @@ use super::response::{self, Head};
 use rolldrop_record::RequestRow;
 use rolldrop_wire::http1::Body;
 
-/// A request and its response on a connection that nothing else uses at the same time.
+/// A request and its response on a connection that nothing else uses in the meantime.
 pub(super) struct Talk<'a> {
     pub(super) context: &'a Context,
     pub(super) endpoint: &'a Endpoint,
     pub(super) connection: &'a mut Connection,
     pub(super) row: &'a mut RequestRow,
-    /// Error of the write, if it failed. A server may answer and close before it has read everything: a failed write is
-    /// no reason not to look for its answer.
+    /// Error of a failed write. A server may respond and close before it has read everything, so a response is awaited
+    /// even after a failed write.
     pub(super) write_error: Option<io::Error>,
 }
 
-/// Tells whether the request asked for another protocol.
+/// Protocol switch that the request asked for, if any.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Switch {
     Asked,
@@ -36,7 +36,7 @@ impl Talk<'_> {
             Persistence::Close => &self.endpoint.closing,
             Persistence::Keep => &self.endpoint.keeping,
         };
-        // The connection's buffer is empty between requests; it serves the request first.
+        // The connection's buffer is empty between requests, so it is used for the request first.
         let mut request = std::mem::take(&mut self.connection.buffer);
         template.fill(self.row.seq, self.row.attempts, &mut request);
         self.write_error = self.connection.write_all(&request, &mut self.row.bytes_sent).await.err();
@@ -52,17 +52,17 @@ impl Talk<'_> {
             self.row.headers = self.context.plan.wanted.kept_of_head(&self.connection.head);
         }
         ended?;
-        // A body that came with its head ended when the head was complete.
+        // A body that arrived together with its head was complete when the head was.
         self.row.end = if self.row.bytes_received == before { complete } else { self.context.clock.now() };
         self.row.outcome = self.context.plan.outcome_of(head.status);
         Ok(head.keep_alive && self.write_error.is_none() && self.connection.buffer.is_empty())
     }
 
-    /// Reads the head of the final response, or of one that switches protocols if the request asked for that. Records
-    /// the headers in the row.
+    /// Reads the head of the final response, or of a response that switches protocols if the request asked for that.
+    /// Records the headers in the row.
     pub(super) async fn read_head(&mut self, switch: Switch) -> Result<Head> {
         loop {
-            // Interim responses (RFC 9110, 15.2) announce a final one.
+            // Interim responses (RFC 9110, 15.2) precede a final one.
             while let Some(mut head) = self.parse()? {
                 let is_final = match head.status {
                     101 if switch == Switch::Unasked => return Err(PROTOCOL_ERROR),
@@ -86,7 +86,7 @@ impl Talk<'_> {
         }
     }
 
-    /// Reads the next part of an answer; its first byte by the deadline for that, if there is one.
+    /// Reads the next part of a response. The first byte must arrive by its deadline, if there is one.
     pub(super) async fn read_more(&mut self, reached: Reached) -> Result<()> {
         let read = self.connection.read();
         let read = match self.row.sent.filter(|_| self.row.bytes_received == 0) {
@@ -112,7 +112,7 @@ impl Talk<'_> {
             .map_err(|_| PROTOCOL_ERROR)
     }
 
-    /// Records the headers of the answer, whose head is at the beginning of the buffer.
+    /// Records the headers of the response whose head is at the beginning of the buffer.
     fn note_headers(&mut self, head: &mut Head) {
         let Self { context, endpoint, connection, row, .. } = self;
         let (bytes, rest) = connection.buffer.split_at(head.len);
@@ -125,13 +125,13 @@ impl Talk<'_> {
         if !context.plan.is_success(head.status) && head.status != 101 {
             row.headers = context.plan.wanted.kept_of_head(bytes);
         } else if !head.is_whole_with(rest) {
-            // If the body breaks off, the row keeps headers of this answer.
+            // If the body is cut off, the row keeps headers of this response.
             connection.head.clear();
             connection.head.extend_from_slice(bytes);
         }
     }
 
-    /// Reads the body to its end. Its beginning is kept if it is searched for the pod's name.
+    /// Reads the body to its end. Keeps the beginning of the body if it is to be searched for the pod's name.
     pub(super) async fn read_body(&mut self, head: &mut Head) -> Result<()> {
         let Self { connection, row, write_error, .. } = self;
         let write_error = write_error.as_ref();

@@ -1,4 +1,4 @@
-//! Kept HTTP/1.1 connections of one worker, and the limit on all that it opens.
+//! One worker's HTTP/1.1 connections: the idle ones that it keeps, and the limit on all that it opens.
 
 use std::collections::VecDeque;
 
@@ -9,9 +9,9 @@ use super::request::Persistence;
 use super::websocket;
 use rolldrop_record::Stamp;
 
-/// The worker's connections: the idle ones, and the number of those in use.
+/// The worker's connections: idle ones, and the number in use.
 pub(super) struct Pool {
-    /// Idle connections by endpoint; the one that has been idle for longest is first.
+    /// Idle connections by endpoint, longest idle first.
     idle: Vec<VecDeque<Connection>>,
     in_use: usize,
     pub(super) limits: http2::Limits,
@@ -24,8 +24,8 @@ impl Pool {
         Self { idle, in_use: 0, limits, next_id: 0 }
     }
 
-    /// Takes a connection for one request; returns `None` if no more are allowed. Drops an idle one whose close has
-    /// already arrived: no request was sent on it.
+    /// Takes a connection for one request; returns `None` if no more connections are allowed. Drops idle connections
+    /// that the peer has already closed; no request was sent on them.
     pub(super) fn take(
         &mut self,
         endpoint: usize,
@@ -44,7 +44,7 @@ impl Pool {
             }
         }
         let open = self.in_use + self.idle.iter().map(VecDeque::len).sum::<usize>();
-        // An idle connection that this request cannot use makes room for one that it can.
+        // Close an idle connection that this request cannot use, to make room for one that it can.
         if open >= self.limits.connections {
             websocket::part(self.idle.iter_mut().find_map(VecDeque::pop_front)?);
         }

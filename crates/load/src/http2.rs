@@ -1,12 +1,13 @@
-//! One request on an HTTP/2 connection, from its dispatch to its end: the facts of the wire, and the outcome that
-//! follows from them.
+//! One request on an HTTP/2 connection, from its dispatch to its end: the facts observed on the wire, and the outcome
+//! derived from them.
 //!
-//! The `h2` crate speaks the protocol. A stream's own end counts before the connection's: what the peer sent about this
-//! stream (RST_STREAM, a GOAWAY that excludes it) is what happened to its request, whatever happened to the connection
-//! afterwards. Nothing is retried here.
+//! The `h2` crate implements the protocol. The end of a stream takes precedence over the end of the connection: what
+//! the peer sent about this stream (RST_STREAM, or a GOAWAY that excludes it) determines the outcome of its request,
+//! whatever happened to the connection afterwards. Nothing is retried here.
 //!
-//! `link` is a connection, `pool` a worker's connections, `wire` what passes over one. If TLS decides which HTTP is
-//! spoken, all of a worker's connections are here; a connection that speaks HTTP/1.1 is kept here and used by `carry`.
+//! `link` is a connection, `pool` holds a worker's connections, and `wire` records what passes over a connection. If
+//! TLS negotiates the HTTP version, all connections of a worker are managed here; those that speak HTTP/1.1 are kept
+//! here and used by `carry`.
 
 mod frames;
 mod link;
@@ -37,7 +38,7 @@ use rolldrop_wire::http2::error_name;
 /// Sends a request and follows it to its end.
 ///
 /// # Errors
-/// Returns an error if it did not end with a complete response.
+/// Returns an error if the request did not end with a complete response.
 pub(super) async fn attempt(
     context: &Context,
     endpoint: &Endpoint,
@@ -74,19 +75,19 @@ pub(super) async fn attempt(
     ended
 }
 
-/// A request on its connection.
+/// A request in progress on its connection.
 struct Call<'a> {
     context: &'a Context,
     endpoint: &'a Endpoint,
     link: &'a Link,
-    /// Number of its stream, once it has one.
+    /// Id of the stream, once there is one.
     stream: Option<u32>,
-    /// Beginning of the body, if it is searched for the pod's name.
+    /// Beginning of the body, if the body is searched for the pod's name.
     beginning: Option<Box<Beginning>>,
     row: &'a mut RequestRow,
 }
 
-/// Counts the bytes that passed, however the request ends.
+/// Counts the bytes transferred, however the request ends.
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.stream {
@@ -115,7 +116,7 @@ impl Call<'_> {
         self.stream = Some(id);
         self.row.stream = Some(id);
         if !body.is_empty() {
-            // If it cannot be sent, the answer shows why.
+            // If the body cannot be sent, the response shows why.
             let _ = stream.send_data(body, true);
         }
         self.answer(response, &method, begun).await
@@ -143,7 +144,7 @@ impl Call<'_> {
         ended
     }
 
-    /// Reads the rest of the answer after its head, and determines the outcome.
+    /// Reads the rest of the response after the head, and determines the outcome.
     async fn end_of(&mut self, body: RecvStream, head: &Parts, method: &Method) -> Result<()> {
         let mut messages = grpc::Messages::default();
         let trailers = self.body(body, announced(&head.headers, method), &mut messages).await?;
@@ -165,7 +166,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Reads the body to its end, and the trailers after it.
+    /// Reads the body to its end, and then the trailers.
     async fn body(
         &mut self,
         mut body: RecvStream,
@@ -175,11 +176,11 @@ impl Call<'_> {
         while let Some(data) = body.data().await {
             let data: Bytes = match data {
                 Ok(data) => data,
-                // The answer is complete; the server does not need the rest of the request (RFC 9113, 8.1).
+                // The response is complete; the server does not need the rest of the request (RFC 9113, 8.1).
                 Err(error) if error.reason() == Some(Reason::NO_ERROR) && self.is_complete() => break,
                 Err(error) => return Err(self.failure(&error, announced)),
             };
-            // Fails only if the stream is over.
+            // This fails only if the stream has ended.
             let _ = body.flow_control().release_capacity(data.len());
             if self.endpoint.grpc.is_some() {
                 messages.pass(&data);
@@ -199,8 +200,8 @@ impl Call<'_> {
         self.stream.is_some_and(|id| self.link.wire.get().stream(id).is_complete)
     }
 
-    /// Returns the failure by which the stream ended, from what the wire showed. `announced` is the length of the body
-    /// according to the head.
+    /// Returns the failure that ended the stream, based on the facts from the wire. `announced` is the length of the
+    /// body according to the head.
     fn failure(&self, error: &h2::Error, announced: Option<u64>) -> Failure {
         let wire = self.link.wire.get();
         let stream = self.stream.map(|id| wire.stream(id)).unwrap_or_default();
@@ -212,7 +213,7 @@ impl Call<'_> {
         };
         if let Some(code) = stream.reset {
             let outcome = match (code, reached) {
-                // A refused stream was not processed: there is nothing of an answer yet.
+                // A refused stream was not processed, so no part of a response has arrived.
                 (REFUSED_STREAM, Reached::Connection | Reached::Nothing) => Outcome::H2RefusedStream,
                 (_, Reached::Connection | Reached::Nothing) => Outcome::ResetBeforeResponse,
                 (_, Reached::Head | Reached::Body) => Outcome::ResetMidResponse,
@@ -245,13 +246,13 @@ impl Call<'_> {
 
 const REFUSED_STREAM: u32 = 7;
 
-/// Returns the length of the body, if the head gives it.
+/// Returns the body length given in the head, if any.
 fn announced(headers: &HeaderMap, method: &Method) -> Option<u64> {
     let length = headers.get(header::CONTENT_LENGTH).filter(|_| *method != Method::HEAD)?;
     length.to_str().ok()?.parse().ok()
 }
 
-/// Returns what frames in these pieces contain: bytes of messages, bytes of bodies, and all else in order.
+/// Returns a summary of the frames in these pieces: message bytes, body bytes, and all other facts in order.
 #[cfg(any(test, fuzzing))]
 pub(super) fn fuzz_frames<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (u64, u64, String) {
     let (mut frames, mut sums, mut others) = (frames::Frames::after(3), (0, 0), Vec::new());

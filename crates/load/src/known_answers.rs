@@ -1,5 +1,5 @@
-//! Known-answer tests: a server plays a script per request and logs its actions by request id; the load's rows must
-//! agree with this log, request by request.
+//! Known-answer tests: a server plays a script for each request and logs its actions by request id; the load's rows
+//! must agree with this log, request by request.
 
 mod differential;
 mod hidden_retries;
@@ -36,7 +36,7 @@ use rolldrop_record::parts::read_table;
 use rolldrop_record::{Clock, Outcome, RequestRow, RunDir};
 use server::{HANGING, Log, PROMPT, Script, Server};
 
-/// Timeouts that a busy machine does not reach.
+/// Timeouts that are not reached even on a busy machine.
 const PATIENT: Timeouts = Timeouts {
     connect: Duration::from_secs(60),
     tls: Duration::from_secs(60),
@@ -44,7 +44,7 @@ const PATIENT: Timeouts = Timeouts {
     response: Duration::from_secs(60),
 };
 
-/// Runs the load with a run directory, and returns its summary with its rows.
+/// Runs the load with a run directory, and returns its summary and its rows.
 async fn run(settings: Load) -> (Summary, Vec<RequestRow>) {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = RunDir::create(dir.path()).unwrap();
@@ -59,7 +59,7 @@ async fn run(settings: Load) -> (Summary, Vec<RequestRow>) {
     (summary, rows)
 }
 
-/// Checks that every scheduled request has exactly one row, and that the counts are those of the rows.
+/// Checks that every scheduled request has exactly one row, and that the counts match the rows.
 fn assert_accounted(summary: &Summary, rows: &[RequestRow]) {
     assert_eq!(rows.len() as u64, summary.scheduled);
     let tally = &summary.tally;
@@ -133,7 +133,7 @@ async fn hanging_response_times_out() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn head_response_ends_without_body() {
     let kept = &[Script::Ok, Script::Chunked, Script::NotFound, Script::Unavailable][..];
-    // Such heads do not announce that the server will close.
+    // Heads of these responses do not announce that the server will close the connection.
     let closed = &[Script::UntilEof][..];
     for (scripts, connections) in [(kept, Connections::KEEPALIVE), (closed, Connections::FRESH)] {
         let server = Server::start(scripts).await;
@@ -168,7 +168,7 @@ async fn expect_continue_accepts_100_and_417() {
     assert!((1..200).contains(&refused), "{refused}");
 }
 
-/// Returns an address that was free a moment ago, and that nobody listens on.
+/// Returns an address that was free a moment ago and on which nobody listens.
 fn closed_address() -> (Socket, SocketAddr) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
@@ -201,7 +201,7 @@ async fn closed_port_refuses_only_its_target() {
     }
 }
 
-/// Returns a listener that answers no SYN, because its accept queue is full while these sockets exist.
+/// Returns a listener that answers no SYN, because its accept queue is full while the returned sockets exist.
 #[cfg(target_os = "linux")]
 fn black_hole() -> (Vec<Socket>, SocketAddr) {
     let (listener, address) = closed_address();
@@ -272,7 +272,7 @@ fn endless(server: &Server) -> Load {
     }
 }
 
-/// Runs the settings until the progress satisfies `wanted`, and ends the run by `end`.
+/// Runs the load until its progress satisfies `wanted`, and then ends it with `end`.
 async fn run_until(
     settings: Load,
     wanted: impl Fn(&Progress) -> bool,

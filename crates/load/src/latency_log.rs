@@ -1,8 +1,8 @@
-//! `latency.hlog`: HdrHistogram's interval log of response times.
+//! `latency.hlog`: response times in HdrHistogram's interval log format.
 //!
-//! Times of the counted part in nanoseconds (3 digits; the column of maxima in milliseconds), in intervals of a second
-//! by the time at which requests ended, one tag per outcome. A request that failed counts with the time until it
-//! failed; `not_sent` and `cancelled` have no time and are left out.
+//! Contains the times of the counted part in nanoseconds (3 digits; the column of maxima is in milliseconds), in
+//! one-second intervals by the time at which requests ended, with one tag per outcome. A failed request counts with the
+//! time until it failed; `not_sent` and `cancelled` have no time and are left out.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,7 +16,7 @@ use super::error::{LoadError, Result};
 use super::tally::Times;
 use rolldrop_record::{Outcome, Phase, RequestRow, RunDir, Stamp};
 
-/// Name of the log in the run directory.
+/// File name of the log in the run directory.
 const LATENCY_LOG: &str = "latency.hlog";
 /// Length of an interval.
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);
@@ -24,19 +24,19 @@ pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 /// Response times by outcome.
 pub(super) type ByOutcome = BTreeMap<Outcome, Times>;
 
-/// Adds the response time of a request, if it has one and is of the counted part.
+/// Adds the response time of a request that has one and belongs to the counted part.
 pub(super) fn add(by_outcome: &mut ByOutcome, row: &RequestRow) {
     if row.phase == Phase::Main && !matches!(row.outcome, Outcome::NotSent | Outcome::Cancelled) {
         by_outcome.entry(row.outcome).or_default().record(row.response_ns());
     }
 }
 
-/// Returns the number of the interval that a stamp is in, counted from the schedule's zero.
+/// Returns the number of the interval that contains a stamp, counted from the schedule's zero.
 pub(super) fn interval_of(at: Stamp, zero: Stamp) -> i64 {
     at.ns_since(zero).div_euclid(length_ns())
 }
 
-/// File and buffers that the log borrows while it exists.
+/// File and buffers that the log borrows.
 pub(super) struct LogFile {
     file: LineWriter<File>,
     serializer: V2DeflateSerializer,
@@ -46,7 +46,7 @@ impl LogFile {
     /// Creates the log in a run directory.
     ///
     /// # Errors
-    /// Returns an error if it cannot be created.
+    /// Returns an error if the log cannot be created.
     pub(super) fn create(run_dir: &RunDir) -> Result<Self> {
         let path = run_dir.path().join(LATENCY_LOG);
         let file = File::create(&path).map_err(|source| LoadError::LatencyLog { path, source })?;
@@ -54,17 +54,17 @@ impl LogFile {
     }
 }
 
-/// The log, to be written interval by interval.
+/// Writer of the log, one interval at a time.
 pub(super) struct LatencyLog<'a> {
     writer: IntervalLogWriter<'a, 'a, LineWriter<File>, V2DeflateSerializer>,
     zero: Stamp,
 }
 
 impl<'a> LatencyLog<'a> {
-    /// Writes the header before the intervals.
+    /// Writes the header that precedes the intervals.
     ///
     /// # Errors
-    /// Returns an error if it cannot be written.
+    /// Returns an error if the header cannot be written.
     pub(super) fn begin(file: &'a mut LogFile, zero: Stamp) -> Result<Self> {
         let writer = IntervalLogWriterBuilder::new()
             .add_comment("[Histogram log format version 1.3]")
@@ -78,7 +78,7 @@ impl<'a> LatencyLog<'a> {
     /// Writes an interval.
     ///
     /// # Errors
-    /// Returns an error if it cannot be written.
+    /// Returns an error if the interval cannot be written.
     pub(super) fn write(&mut self, interval: i64, by_outcome: &ByOutcome) -> Result<()> {
         let start = since_epoch(self.zero.shifted_ns(interval.saturating_mul(length_ns())));
         for (outcome, histogram) in by_outcome {

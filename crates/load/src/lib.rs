@@ -1,14 +1,14 @@
 //! The open-loop load generator.
 //!
-//! Requests leave at intended send times that are fixed before the first one ([`plan::Plan`], `schedule`), whatever
-//! happened to the requests before them. Every scheduled request ends in exactly one row with one outcome; none is
-//! retried. Each worker thread owns its connections, its share of the schedule and its counts (`worker`); one recorder
-//! thread writes what they measured (`recorder`). The analysis, not this crate, judges the outcomes.
+//! Requests leave at intended send times that are fixed before the first one ([`plan::Plan`], `schedule`), regardless
+//! of the outcome of earlier requests. Every scheduled request produces exactly one row with one outcome; none is
+//! retried. Each worker thread owns its connections, its share of the schedule and its counts (`worker`); a single
+//! recorder thread writes the rows (`recorder`). The analysis, not this crate, judges the outcomes.
 //!
-//! [`Prepared`] sends from this process, where the load is then [`Running`]. [`process`] lets another process send
-//! it, as `rolldrop run` does, and [`remote`] many workers in a cluster. HTTP/1.1 (`exchange`), HTTP/2 (`http2`),
-//! unary gRPC (`grpc`) and WebSocket (`websocket`), in clear text or over TLS. Names follow the DNS as it changes
-//! (`resolve`).
+//! [`Prepared`] sends from this process and returns the [`Running`] load. [`process`] delegates sending to a child
+//! process, as `rolldrop run` does, and [`remote`] to many workers in a cluster. The supported protocols are HTTP/1.1
+//! (`exchange`), HTTP/2 (`http2`), unary gRPC (`grpc`) and WebSocket (`websocket`), in clear text or over TLS. New
+//! connections follow DNS changes (`resolve`).
 
 mod address;
 mod answer_headers;

@@ -1,8 +1,9 @@
-//! Reports of a load about its requests while it sends: one batch for each second.
+//! Per-second batches that report a load's requests while it runs.
 //!
-//! A [`Journal`] keeps the batches for a reader far from the run directory. Batches have the number of their second,
-//! counted from the schedule's zero. Counts and histograms are complete. Of the requests that were not `ok`, a batch
-//! has a limited number of rows, and tells how many more there were: in an outage nearly every request is one of them.
+//! A [`Journal`] keeps the batches for a reader that cannot access the run directory. Each batch has the number of its
+//! second, counted from the schedule's zero. Its counts and histograms are complete. It contains a limited number of
+//! rows for requests that were not `ok`, and tells how many more there were: in an outage, nearly every request is one
+//! of them.
 
 mod journal;
 
@@ -21,16 +22,16 @@ pub use journal::Journal;
 pub(crate) use journal::JournalWriter;
 use rolldrop_record::{Outcome, Phase, RequestRow};
 
-/// Maximum number of rows that are not `ok` and are reported in a second, over all workers: about 1 MB.
+/// Maximum number of rows that are not `ok` to report per second, over all workers: about 1 MB.
 pub const LIVE_ROWS: usize = 2_000;
 
 /// One line of the live stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Line {
-    /// A second that is over.
+    /// A completed second.
     Batch(Box<Batch>),
-    /// The last line: every scheduled request has its row, in a closed part.
+    /// The last line: every scheduled request has a row in a closed part.
     End {
         /// Final progress of each source.
         sources: Vec<Reached>,
@@ -42,41 +43,41 @@ pub enum Line {
 pub struct Reached {
     /// Name of the source.
     pub source: String,
-    /// Requests that have been due.
+    /// Number of requests that have become due.
     pub scheduled: u64,
-    /// Requests that are in flight.
+    /// Number of requests in flight.
     pub in_flight: u64,
-    /// Requests that have ended; there are as many rows.
+    /// Number of requests that have ended, which equals the number of rows.
     pub rows: u64,
-    /// Requests of the counted part that have ended, by outcome.
+    /// Outcome counts of the ended requests in the counted part.
     #[serde(default)]
     pub main: Counts,
 }
 
-/// Requests that ended in one second.
+/// Requests that ended within one second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Batch {
     /// Number of the second.
     pub n: u64,
     /// Progress of each source at the end of the second.
     pub sources: Vec<Reached>,
-    /// Requests of the warm-up, by outcome.
+    /// Outcome counts of the warm-up.
     pub warmup: Counts,
-    /// Requests of the counted part, by outcome.
+    /// Outcome counts of the counted part.
     pub main: Counts,
     /// Response times of the counted part, by outcome, as in `latency.hlog`.
     pub response: BTreeMap<Outcome, Packed>,
-    /// Service times of the answered requests of the counted part.
+    /// Service times of the requests in the counted part that got a complete response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<Packed>,
-    /// Requests that were not `ok` and whose rows are not in this batch.
+    /// Number of requests that were not `ok` and have no row in this batch.
     pub left: u64,
     /// Rows of requests that were not `ok`.
     pub rows: Vec<RequestRow>,
 }
 
 impl Batch {
-    /// Returns the same batch with at most `most` rows.
+    /// Returns a copy of the batch with at most `most` rows.
     #[must_use]
     pub fn with_rows(&self, most: usize) -> Self {
         let rows = &self.rows[..most.min(self.rows.len())];
@@ -94,12 +95,12 @@ impl Batch {
     }
 }
 
-/// A histogram in HdrHistogram's own encoding, V2 and deflated, as Base64.
+/// A histogram in HdrHistogram's own encoding (V2, deflated), as Base64.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Packed(String);
 
-/// A text that does not hold a histogram.
+/// A text that does not contain a histogram.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to read a histogram: {0}")]
 pub struct BadHistogram(String);
@@ -116,14 +117,14 @@ impl Packed {
     /// Unpacks the histogram.
     ///
     /// # Errors
-    /// Returns an error if the text does not hold one.
+    /// Returns an error if the text does not contain a histogram.
     pub fn unpack(&self) -> Result<Histogram<u64>, BadHistogram> {
         let bytes = BASE64_STANDARD.decode(&self.0).map_err(|e| BadHistogram(e.to_string()))?;
         Deserializer::new().deserialize(&mut Cursor::new(bytes)).map_err(|e| BadHistogram(e.to_string()))
     }
 }
 
-/// Content of a second's batch other than its response times.
+/// Content of a second's batch except the response times.
 #[derive(Debug, Default)]
 pub(crate) struct Beside {
     warmup: Counts,
@@ -134,7 +135,7 @@ pub(crate) struct Beside {
 }
 
 impl Beside {
-    /// Adds a request that has ended.
+    /// Adds an ended request.
     pub(crate) fn add(&mut self, row: &RequestRow) {
         match row.phase {
             Phase::Warmup => self.warmup.add(row.outcome, 1),
@@ -152,7 +153,7 @@ impl Beside {
         }
     }
 
-    /// Returns the batch of this second.
+    /// Builds the batch for this second.
     pub(crate) fn batch(self, n: u64, response: &ByOutcome, reached: &[Reached]) -> Batch {
         Batch {
             n,

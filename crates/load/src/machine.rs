@@ -1,7 +1,7 @@
-//! Samples how busy a measuring process and its machine are, once a second, from /proc.
+//! Samples the load on the measuring process and its machine once per second, from /proc.
 //!
-//! Each process that measures takes its own samples, since only its own threads show how long it waited for a
-//! processor. The analysis judges whether that was too long.
+//! Each measuring process takes its own samples, since only its own threads show how long they waited for a processor.
+//! The analysis judges whether this was too long.
 
 pub mod kube_proxy;
 
@@ -15,7 +15,7 @@ use rolldrop_record::{Clock, Stamp};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Samples this process and its machine.
+/// Sampler of this process and its machine.
 #[derive(Debug)]
 pub struct Watch {
     clock: Clock,
@@ -24,15 +24,15 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts to sample.
+    /// Starts sampling.
     pub fn begin(clock: Clock) -> Self {
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self { clock, ticks, last: Reading::take(&clock) }
     }
 
-    /// Waits for the next sample, and returns it with the end of its interval. Waits forever if there is no /proc. The
-    /// future may be dropped and made again.
+    /// Waits for the next sample, and returns it with the end of its interval. Waits forever if there is no /proc. This
+    /// method is cancel safe.
     pub async fn next(&mut self) -> (Stamp, MachineSample) {
         loop {
             self.ticks.tick().await;
@@ -49,7 +49,7 @@ impl Watch {
     }
 }
 
-/// Counters since boot, and since this process began.
+/// Counters since boot, and since the start of this process.
 #[derive(Debug)]
 struct Reading {
     at: Stamp,
@@ -73,11 +73,11 @@ impl Reading {
         Some(Self { at: clock.now(), total_ticks, idle_ticks, steal_ticks, waited_ns })
     }
 
-    /// Returns the sample between two readings, or `None` if they are too close.
+    /// Computes the sample between two readings; `None` if they are too close together.
     fn since(&self, earlier: &Reading) -> Option<MachineSample> {
         let interval_s = self.at.seconds_since(earlier.at);
         let ticks = self.total_ticks.checked_sub(earlier.total_ticks).filter(|&t| t > 0)? as f64;
-        // Threads that have ended take their waiting time with them.
+        // The waiting time of threads that have exited is no longer included.
         let waited_ns = self.waited_ns.saturating_sub(earlier.waited_ns) as f64;
         Some(MachineSample {
             interval_s,
@@ -88,11 +88,11 @@ impl Reading {
     }
 }
 
-/// Returns total, idle (with iowait) and stolen ticks from the first line of /proc/stat.
+/// Returns the total, idle (including iowait) and stolen ticks from the first line of /proc/stat.
 fn cpu_ticks(stat: &str) -> Option<(u64, u64, u64)> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let ticks: Vec<u64> = line.split_whitespace().map(|n| n.parse().unwrap_or(0)).collect();
-    // user nice system idle iowait irq softirq steal; guest time is within user.
+    // Fields: user nice system idle iowait irq softirq steal; guest time is included in user.
     let total = ticks.iter().take(8).sum();
     Some((total, ticks.get(3)? + ticks.get(4)?, *ticks.get(7)?))
 }

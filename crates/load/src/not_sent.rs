@@ -1,11 +1,11 @@
-//! Requests of the schedule that the load itself did not send.
+//! Scheduled requests that the load itself did not send.
 
 rolldrop_record::named! {
     /// Reason why a scheduled request was not sent.
     pub(super) enum NotSent {
         /// All allowed connections were in use.
         MaxConnections = "max_connections",
-        /// The worker reached it too late.
+        /// The worker got to the request too late.
         Late = "late",
         /// No socket could be opened.
         NoSocket = "no_socket",
@@ -13,7 +13,7 @@ rolldrop_record::named! {
         NoLocalPort = "no_local_port",
         /// All streams of the allowed connections were in use.
         MaxConcurrentStreams = "max_concurrent_streams",
-        /// The values filled into its template make no valid URL or header.
+        /// The values filled into the template result in an invalid URL or header.
         NoRequest = "no_request",
     }
 }

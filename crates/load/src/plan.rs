@@ -1,7 +1,7 @@
-//! Checks settings as a user gives them, and makes a [`Plan`] of them.
+//! Validates user settings and turns them into a [`Plan`].
 //!
-//! A plan holds only what can be carried out, so that bad input is refused before the first request. It resolves no
-//! names and opens no sockets.
+//! A plan contains only what can be carried out, so that bad input is rejected before the first request. Planning
+//! resolves no names and opens no sockets.
 
 mod error;
 mod target;
@@ -21,20 +21,20 @@ use rolldrop_record::run_info::{Balances, BalancesBecause, Role, Source, Target}
 use rolldrop_record::{Outcome, RunId};
 use target::{cycle, plan_target};
 
-/// Maximum length of the cycle in which targets with weights take their turns.
+/// Maximum length of the cycle in which weighted targets take turns.
 const MAX_CYCLE: u64 = 65_536;
 
-/// Source of the requests' times.
+/// Source of the request times.
 #[derive(Clone, Debug)]
 pub(super) enum Timing {
-    /// Each request has its intended send time.
+    /// Each request has an intended send time.
     Schedule(Schedule),
     /// A request is due whenever a connection is free.
     OnDemand(Length),
 }
 
-/// Worker threads of a load that run in one process, if several processes send it: each has its part of one schedule,
-/// so that together they send exactly the load.
+/// Worker threads in one process, for a load that several processes send. Each process sends its part of a common
+/// schedule, so that together they send exactly the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
     /// Number of the process's first thread.
@@ -47,27 +47,27 @@ pub struct Share {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(super) settings: Load,
-    /// The part that the ids of all its requests share.
+    /// Part of the id that all requests share.
     pub(super) run: RunId,
     pub(super) share: Share,
     pub(super) timing: Timing,
     pub(super) targets: Vec<PlannedTarget>,
-    /// Indexes of targets in the order of their turns, to be repeated.
+    /// Target indexes in turn order, repeated cyclically.
     pub(super) cycle: Vec<usize>,
     pub(super) max_connections: usize,
-    /// Headers to look for in answers.
+    /// Headers to look for in responses.
     pub(super) wanted: Wanted,
-    /// The client's side of TLS, if a target uses it.
+    /// Client TLS configuration, if any target uses TLS.
     pub(super) tls: Option<tls::Config>,
-    /// Pattern that finds the pod's name in the body of an answer.
+    /// Pattern that finds the pod's name in a response body.
     pub(super) pod_body: Option<PodBody>,
 }
 
 impl Plan {
-    /// Checks settings, and makes a plan of them.
+    /// Validates the settings and creates a plan.
     ///
     /// # Errors
-    /// Returns an error if they cannot be carried out; it tells which setting is wrong, and what is allowed.
+    /// Returns an error if the settings cannot be carried out; it names the wrong setting and the allowed values.
     pub fn new(settings: Load) -> Result<Self, PlanError> {
         let settings = Load { http: settings.spoken(), ..settings };
         settings.check()?;
@@ -87,21 +87,21 @@ impl Plan {
         Ok(Self { timing, targets, cycle, max_connections, wanted, tls, pod_body, settings, run, share })
     }
 
-    /// Returns the same load with the ids of this run. Without it, a plan is a run of its own.
+    /// Sets the run id of the requests. Without this call, a plan has its own run id.
     #[must_use]
     pub fn of_run(self, run: RunId) -> Self {
         Self { run, ..self }
     }
 
-    /// Returns the part that the ids of all its requests share.
+    /// Returns the part of the id that all requests share.
     pub fn run(&self) -> &RunId {
         &self.run
     }
 
-    /// Returns the part of the load for a process that runs these threads.
+    /// Returns the part of the load for a process that runs the threads in `share`.
     ///
     /// # Errors
-    /// Returns an error if there are no such threads, or fewer connections than threads.
+    /// Returns an error if there are no such threads, or if there are fewer connections than threads.
     pub fn part(self, share: Share) -> Result<Self, PlanError> {
         let Share { first, of } = share;
         if first + self.settings.workers > of {
@@ -113,20 +113,20 @@ impl Plan {
         Ok(Self { share, ..self })
     }
 
-    /// Returns the numbers of the process's worker threads.
+    /// Returns the numbers of this process's worker threads.
     pub(super) fn own_workers(&self) -> std::ops::Range<usize> {
         self.share.first..self.share.first + self.settings.workers
     }
 
-    /// Returns the number of requests that the process's own threads will schedule; `None` if that is not known before
-    /// the end.
+    /// Returns the number of requests that this process's threads will schedule; `None` if that is not known in
+    /// advance.
     pub(super) fn own_requests(&self) -> Option<u64> {
         let own = |all| self.own_workers().map(|worker| part_of(all, worker, self.share.of)).sum();
         self.requests().map(own)
     }
 
-    /// Returns the number of requests that will be scheduled, warm-up included; `None` if that is not known before the
-    /// end.
+    /// Returns the number of requests that will be scheduled, including the warm-up; `None` if that is not known in
+    /// advance.
     pub fn requests(&self) -> Option<u64> {
         match &self.timing {
             Timing::Schedule(schedule) => Some(schedule.warmup() + schedule.main()),
@@ -135,7 +135,7 @@ impl Plan {
         }
     }
 
-    /// Returns the number of requests of the warm-up among these; `None` if only time ends the warm-up.
+    /// Returns the number of warm-up requests among these; `None` if the warm-up is limited only by time.
     pub fn warmup_requests(&self) -> Option<u64> {
         match &self.timing {
             Timing::Schedule(schedule) => Some(schedule.warmup()),
@@ -143,23 +143,23 @@ impl Plan {
         }
     }
 
-    /// Returns the length of the whole schedule, warm-up included; `None` if that is not known before the end.
+    /// Returns the length of the whole schedule, including the warm-up; `None` if that is not known in advance.
     pub fn length(&self) -> Option<Duration> {
         self.settings.pace.duration().map(|counted| self.settings.warmup + counted)
     }
 
-    /// Returns the same; if it is not known before the end, the length of the warm-up.
+    /// Returns the same length, or the length of the warm-up if the whole is not known in advance.
     pub(super) fn known_length(&self) -> Duration {
         self.length().unwrap_or(self.settings.warmup)
     }
 
-    /// Returns the maximum number of connections that the worker of this number may have open.
+    /// Returns the maximum number of connections that worker number `worker` may have open.
     pub(super) fn part_of_connections(&self, worker: usize) -> usize {
         let part = part_of(self.max_connections as u64, worker, self.share.of);
         usize::try_from(part).unwrap_or(usize::MAX)
     }
 
-    /// Computes the planned number of fresh connections a second in this process.
+    /// Computes the planned number of fresh connections per second in this process.
     pub(super) fn fresh_per_s(&self) -> f64 {
         let own = self.settings.workers as f64 / self.share.of as f64;
         self.settings.fresh_per_s() * own
@@ -170,7 +170,7 @@ impl Plan {
         self.settings.warmup
     }
 
-    /// Returns the stages of an open loop; none for a closed one.
+    /// Returns the stages of an open loop; empty for a closed loop.
     pub fn stages(&self) -> Vec<Stage> {
         match &self.settings.pace {
             Pace::Open(stages) => stages.clone(),
@@ -178,17 +178,17 @@ impl Plan {
         }
     }
 
-    /// Returns the names of the load's sources: one per worker.
+    /// Returns the source names of the load, one per worker.
     pub fn sources(&self) -> Vec<String> {
         self.own_workers().map(source_name).collect()
     }
 
-    /// Returns the plan as `run.json` has it.
+    /// Returns the plan in the format of `run.json`.
     pub fn load_plan(&self) -> LoadPlan {
         LoadPlan::from(&self.settings)
     }
 
-    /// Returns the targets as `run.json` lists them, without Service and routing, which the load does not know.
+    /// Returns the targets in the format of `run.json`, without Service and routing, which the load does not know.
     pub fn targets(&self) -> Vec<Target> {
         let target = |target: &PlannedTarget| Target {
             name: target.name.to_string(),
@@ -203,7 +203,8 @@ impl Plan {
         self.targets.iter().map(target).collect()
     }
 
-    /// Returns the load's sources as `run.json` lists them, for a load in the process that writes the run directory.
+    /// Returns the load's sources in the format of `run.json`, for a load sent by the process that writes the run
+    /// directory.
     pub fn recorders(&self) -> Vec<Source> {
         let recorder = |name| Source {
             name,
@@ -215,7 +216,7 @@ impl Plan {
         self.sources().into_iter().map(recorder).collect()
     }
 
-    /// Returns the outcome of a complete answer with this status.
+    /// Returns the outcome of a complete response with this status.
     pub(super) fn outcome_of(&self, status: u16) -> Outcome {
         if self.is_success(status) { Outcome::Ok } else { Outcome::HttpError }
     }
@@ -226,12 +227,12 @@ impl Plan {
     }
 }
 
-/// Returns the name of a worker's source.
+/// Returns the source name of a worker.
 pub(super) fn source_name(worker: usize) -> String {
     format!("load-{worker}")
 }
 
-/// Returns worker `worker`'s part of `total`, divided as evenly as whole numbers allow.
+/// Returns the part of `total` for worker number `worker`; the parts differ by at most one.
 pub(super) fn part_of(total: u64, worker: usize, workers: usize) -> u64 {
     let (worker, workers) = (worker as u64, workers as u64);
     total / workers + u64::from(worker < total % workers)

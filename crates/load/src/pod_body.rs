@@ -1,8 +1,8 @@
-//! Finds the pod's name in the body of an answer, by a pattern, if no header names it.
+//! Finds the pod's name in a response body by a pattern, if no header names the pod.
 //!
-//! Only the beginning of a body is searched, and only once, when the body has ended: until then the next bytes may
-//! belong to the name. For the same reason a match at the very end of the searched bytes does not count if the body is
-//! longer, or was cut off there. Without a pattern nothing of a body is kept.
+//! Only the beginning of a body is searched, and only once, after the body has ended: until then, the next bytes may
+//! belong to the name. For the same reason, a match at the very end of the searched bytes does not count if the body is
+//! longer or was cut off there. Without a pattern, no part of a body is kept.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,16 +14,16 @@ use regex_syntax::hir::{Hir, HirKind};
 
 use super::answer_headers::PodName;
 
-/// Maximum part of a body that is searched, in bytes.
+/// Maximum number of bytes of a body that are searched.
 pub(super) const MAX_SEARCHED: usize = 16 * 1024;
 
-/// Regular expression for bodies: its first group, or the whole match if it has none, is the pod's name.
+/// Regular expression for bodies. Its first group, or the whole match if it has no group, is the pod's name.
 #[derive(Clone, Debug)]
 pub struct PodBody {
     regex: Regex,
 }
 
-/// Pattern that cannot name pods.
+/// A pattern that cannot name pods.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{pattern:?} cannot be used to find pod names: {why}")]
 pub struct NotAPodBody {
@@ -37,7 +37,7 @@ impl PodBody {
         self.regex.as_str()
     }
 
-    /// Returns the name in the beginning of a body; `is_whole` is false if the body was cut off.
+    /// Returns the name found in the beginning of a body; `is_whole` is false if the body was cut off.
     pub(super) fn name_in(&self, beginning: &Beginning, is_whole: bool) -> Option<Arc<str>> {
         let found = self.regex.captures(&beginning.bytes)?;
         let may_go_on = !is_whole || beginning.is_cut;
@@ -46,7 +46,7 @@ impl PodBody {
         }
         let name = found.get(usize::from(found.len() > 1))?.as_bytes().trim_ascii();
         let mut pod = PodName::default();
-        // As in the value of a header.
+        // Same rule as for a header value.
         if !name.iter().any(u8::is_ascii_control) {
             pod.add(name);
         }
@@ -84,7 +84,7 @@ fn reason(error: &regex_syntax::Error) -> String {
     format!("{kind}, at character {}", span.start.column)
 }
 
-/// Returns the content of the first group.
+/// Returns the contents of the first group.
 fn first_group(hir: &Hir) -> Option<&Hir> {
     match hir.kind() {
         HirKind::Capture(group) if group.index == 1 => Some(&group.sub),
@@ -111,7 +111,7 @@ impl fmt::Display for PodBody {
 #[derive(Debug, Default)]
 pub(super) struct Beginning {
     bytes: Vec<u8>,
-    /// True if the body is longer.
+    /// True if the body is longer than the part kept.
     is_cut: bool,
 }
 
@@ -128,7 +128,7 @@ impl Beginning {
 mod tests {
     use super::*;
 
-    /// Finds the name in a whole body that comes in pieces of this many bytes.
+    /// Finds the name in a whole body that arrives in pieces of this many bytes.
     fn name(pattern: &str, body: &[u8], piece: usize) -> Option<String> {
         let mut beginning = Beginning::default();
         body.chunks(piece).for_each(|piece| beginning.add(piece));

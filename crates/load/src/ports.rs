@@ -1,9 +1,9 @@
-//! The source ports of fresh connections, used in turn instead of chosen by the kernel.
+//! Source ports of fresh connections, used in turn instead of being chosen by the kernel.
 //!
 //! An unanswered SYN leaves a connection-tracking entry for 120 s, and a connection with the same addresses and ports
-//! in that time follows the entry, wherever the rules route by then (TERMINATION: stale flows). The kernel chooses
-//! ports by a hash and may reuse one immediately. Here each port is reused only after all others of the worker's
-//! share, also by the next load ([`walk`]).
+//! within that time follows the entry, regardless of where the rules would route it by then (TERMINATION: stale flows).
+//! The kernel chooses ports by a hash and may reuse one immediately. Here, each port is reused only after all other
+//! ports of the worker's share, and this also holds for the next load ([`walk`]).
 
 mod walk;
 
@@ -18,13 +18,14 @@ pub use walk::{PortMemory, PortsBefore};
 /// Time for which Linux keeps the entry of an unanswered connection attempt (`nf_conntrack_tcp_timeout_syn_sent`).
 pub(super) const ENTRY_LIFE: Duration = Duration::from_secs(120);
 
-/// The same time if `net.ipv4.tcp_tw_reuse` lets a new connection take over the port.
+/// Time for which a closed connection holds its port if `net.ipv4.tcp_tw_reuse` lets a new connection take over the
+/// port.
 const TIME_WAIT_REUSED: Duration = Duration::from_secs(1);
 
-/// Returns the source ports that all workers together may use.
+/// Returns the source ports available to all workers together.
 ///
-/// These are the given ones, or the system's ephemeral ports without the reserved ones; `None` if neither is known:
-/// then the kernel chooses.
+/// These are the given ports, or the system's ephemeral ports without the reserved ones. Returns `None` if neither are
+/// known: the kernel then chooses.
 pub(super) fn usable(given: Option<PortRange>) -> Option<Vec<u16>> {
     match given {
         Some(range) => Some((range.first..=range.last).collect()),
@@ -45,7 +46,7 @@ fn ephemeral() -> Option<Vec<u16>> {
     None
 }
 
-/// One worker's share of the source ports, used in turn.
+/// A worker's share of the source ports, used in turn.
 #[derive(Debug)]
 pub(super) struct SourcePorts {
     /// Source address; `None` if the kernel chooses.
@@ -56,8 +57,8 @@ pub(super) struct SourcePorts {
 }
 
 impl SourcePorts {
-    /// Returns worker `worker`'s share, beginning at a place among all ports. Workers take the addresses in turn, and
-    /// those that have the same address divide the ports among themselves.
+    /// Returns the share for worker number `worker`, starting at a position among all ports. Workers take the addresses
+    /// in turn, and workers with the same address divide the ports among themselves.
     pub(super) fn share(
         (all, place): (&[u16], usize),
         addresses: &[IpAddr],
@@ -80,19 +81,19 @@ impl SourcePorts {
         self.ports.len()
     }
 
-    /// Takes the next port; the share must not be empty.
+    /// Takes the next port. The share must not be empty.
     pub(super) fn next(&self) -> u16 {
         let place = self.start + self.taken.fetch_add(1, Ordering::Relaxed);
         self.ports[place % self.ports.len()]
     }
 
-    /// Returns the number of times that a port was taken so far.
+    /// Returns the number of times a port has been taken so far.
     pub(super) fn taken(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }
 }
 
-/// Returns the time for which a port stays taken towards a remote address, if this side closes first.
+/// Returns the time for which a port towards a remote address stays taken if this side closes first.
 pub(super) fn held(remote: IpAddr) -> Duration {
     let setting = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_tw_reuse").unwrap_or_default();
     held_with(setting.trim(), remote)
@@ -106,9 +107,9 @@ fn held_with(tw_reuse: &str, remote: IpAddr) -> Duration {
     }
 }
 
-/// Returns the time after which ports must be used again, if that is before an entry expires: with `fresh_per_s` fresh
-/// connections a second for `length`, and `ports` to use, behind those that loads `before` have taken. `None` if no
-/// port is used again so early.
+/// Returns the time after which ports must be reused, if that is before an entry expires. The load opens `fresh_per_s`
+/// fresh connections per second for `length`, using `ports` ports after those that the loads `before` took. Returns
+/// `None` if no port is reused that early.
 pub(super) fn used_again_after(
     fresh_per_s: f64,
     length: Duration,
@@ -181,7 +182,7 @@ mod tests {
         assert_eq!(after(minute, 5000), Some(50));
         assert_eq!(after(60 * minute, 12_000), None);
         assert_eq!(after(60 * minute, 11_000), Some(110));
-        // A minute like the one before, which has just ended, or a minute ago.
+        // The same load follows a one-minute load, which has either just ended or ended a minute ago.
         let after = |ports, since_s| {
             let before = PortsBefore { next: 0, taken: 6000, since_s };
             used_again_after(100.0, minute, ports, Some(before)).map(|after| after.as_secs())

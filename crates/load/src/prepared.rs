@@ -1,4 +1,4 @@
-//! A load whose targets are resolved: its checks, and its start.
+//! A load with resolved targets: its checks and its start.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -32,39 +32,38 @@ use super::worker::Task;
 use rolldrop_record::load::{Family, Http, Load};
 use rolldrop_record::{Clock, Evidence, RequestRow, RunDir, Stamp, retry};
 
-/// Time from the start to the schedule's zero, so that every worker is ready for its first request.
+/// Lead time between the start and the schedule's zero, so that every worker is ready for its first request.
 const LEAD: Duration = Duration::from_millis(50);
-/// Time within which the row of a request that has ended reaches the recorder.
+/// Time limit for the row of an ended request to reach the recorder.
 const ROWS_WAIT: Duration = Duration::from_secs(10);
-/// Maximum number of batches of rows that wait for the recorder.
+/// Maximum number of row batches waiting for the recorder.
 pub(super) const WAITING_BATCHES: usize = 64;
 
-/// A load whose targets are resolved, ready to start.
+/// A load with resolved targets, ready to start.
 #[derive(Debug)]
 pub struct Prepared {
     plan: Plan,
     /// Route to each target.
     routes: Vec<Route>,
-    /// Names among these, to follow in the DNS.
+    /// Target names to follow in DNS.
     names: Names,
     /// Source ports of all workers; `None` if the kernel chooses.
     ports: Option<Vec<u16>>,
-    /// Place in the source ports at which earlier loads ended, if the run that wants this load has told it.
+    /// Source port at which earlier loads stopped, if the calling run provided it.
     told: Option<PortsBefore>,
-    /// Files for rows, in addition to the run directory.
+    /// Additional row files outside the run directory.
     records: Vec<RecordWriter>,
     /// Journal that reports progress while the load runs.
     journal: Option<Arc<Journal>>,
-    /// Reports where connections go, if the settings ask for that.
+    /// Listener that reports where connections go, if enabled in the settings.
     listener: Option<Listener>,
 }
 
 impl Prepared {
-    /// Resolves the targets' names, and determines the source ports.
+    /// Resolves the target names and determines the source ports.
     ///
     /// # Errors
-    /// Returns an error if a name does not resolve, there are too few ports, or connections cannot come from the source
-    /// addresses.
+    /// Returns an error if a name does not resolve, there are too few ports, or the source addresses cannot be used.
     pub async fn new(plan: Plan) -> Result<Self> {
         plan.settings.unix_socket.as_deref().map_or(Ok(()), is_socket)?;
         let settings = &plan.settings;
@@ -97,7 +96,7 @@ impl Prepared {
         Ok(prepared)
     }
 
-    /// Checks that connections can come from the source addresses.
+    /// Checks that the source addresses can be used for connections.
     fn check_addresses(&self) -> Result<(), PlanError> {
         for address in &self.plan.settings.source_addresses {
             for remote in self.routes.iter().flat_map(Route::remotes) {
@@ -114,17 +113,17 @@ impl Prepared {
         Ok(())
     }
 
-    /// Returns the same load, which begins behind the source ports that others have used. Without this, a file of this
-    /// user has the place at which the previous load ended.
+    /// Makes the load begin after the source ports that earlier loads used. Without this call, the load reads their
+    /// position from a file owned by this user.
     #[must_use]
     pub fn behind(self, told: Option<PortsBefore>) -> Self {
         Self { told, ..self }
     }
 
-    /// Returns the same load, which asks the kernel where its connections go, if its settings ask for that.
+    /// Makes the load ask the kernel where its connections go, if enabled in the settings.
     ///
     /// # Errors
-    /// Returns an error if the kernel does not report it.
+    /// Returns an error if the kernel does not report this.
     pub fn with_evidence(mut self, clock: Clock) -> Result<Self> {
         let settings = &self.plan.settings;
         match settings.evidence {
@@ -143,11 +142,11 @@ impl Prepared {
         Ok(self)
     }
 
-    /// Waits until every target gives some answer.
+    /// Waits until every target has responded.
     ///
     /// # Errors
-    /// Returns an error if one gives none within the limit, or the kernel has no entry for any connection to the
-    /// targets.
+    /// Returns an error if a target does not respond within the limit, or if the kernel has no entry for any connection
+    /// to the targets.
     pub(super) async fn first_answers(&mut self, limit: Duration, clock: Clock) -> Result<()> {
         for (target, route) in self.plan.targets.iter().zip(&self.routes) {
             let (tls, walk) = (client(&self.plan, target), Walk::new(route.clone(), 0));
@@ -159,9 +158,9 @@ impl Prepared {
         Ok(())
     }
 
-    /// Chooses an address family for each name that has addresses of both but can be connected to by one only, as with
-    /// a server that listens only on IPv4 behind `localhost`. The other family is not used from now on: a client that
-    /// tries both would never show its users that failure. Returns what was dropped, as text.
+    /// Chooses one address family for each name that has addresses of both families but accepts connections on only
+    /// one, such as `localhost` with a server that listens only on IPv4. The other family is not used afterwards: a
+    /// client that tries both would never show this failure to its users. Returns a description of what was dropped.
     pub async fn choose_families(&mut self, clock: Clock) -> Vec<String> {
         let limit = self.plan.settings.timeout.connect;
         let mut from = attempts_from(&self.plan.settings, &mut self.ports);
@@ -176,10 +175,10 @@ impl Prepared {
         dropped
     }
 
-    /// Returns the same load, whose rows also go to these files, which are created at once.
+    /// Makes the load also write its rows to these files, which are created at once.
     ///
     /// # Errors
-    /// Returns an error if one cannot be created.
+    /// Returns an error if a file cannot be created.
     pub fn with_records(mut self, records: &[Record]) -> Result<Self> {
         for record in records {
             let writer = RecordWriter::create(record, &self.plan)
@@ -189,20 +188,20 @@ impl Prepared {
         Ok(self)
     }
 
-    /// Returns the same load, which reports its progress in this journal while it runs: for a reader far from its run
-    /// directory. It needs a run directory.
+    /// Makes the load report its progress in this journal while it runs, for readers that cannot access the run
+    /// directory. The load still needs a run directory.
     #[must_use]
     pub fn with_journal(self, journal: Arc<Journal>) -> Self {
         Self { journal: Some(journal), ..self }
     }
 
-    /// Checks that there are enough source ports for the fresh connections to each address, if this side closes each of
-    /// them first.
+    /// Checks that there are enough source ports for the fresh connections to each address, in case this side closes
+    /// every connection first.
     fn check_ports(&self) -> Result<(), PlanError> {
         let Some(ports) = self.all_ports() else { return Ok(()) };
         let addresses = self.plan.settings.source_addresses.len().max(1);
         let length = self.plan.known_length();
-        // Number of turns of each address; a name's addresses share those of its targets.
+        // Number of turns per address; the addresses of a name share the turns of its targets.
         let mut turns = BTreeMap::<SocketAddr, f64>::new();
         for target in &self.plan.cycle {
             let remotes = self.routes[*target].remotes();
@@ -237,7 +236,7 @@ impl Prepared {
         self.ports.as_ref().map(|ports| ports.len() * addresses)
     }
 
-    /// Returns warnings before the load starts.
+    /// Returns the warnings to show before the load starts.
     pub fn warnings(&self) -> Vec<String> {
         let Some((ports, own)) = self.all_ports().zip(self.ports.as_deref()) else { return Vec::new() };
         let before = self.told.or_else(|| PortMemory::of_here(own).read());
@@ -255,7 +254,7 @@ impl Prepared {
         again.map(warning).into_iter().collect()
     }
 
-    /// Returns the names of the load's sources: one per worker.
+    /// Returns the source names of the load, one per worker.
     pub fn sources(&self) -> Vec<String> {
         self.plan.sources()
     }
@@ -263,18 +262,17 @@ impl Prepared {
     /// Starts the load at once.
     ///
     /// # Errors
-    /// Returns an error if the files cannot be created, or no thread can be started.
+    /// Returns an error if a file cannot be created or a thread cannot be started.
     pub fn start(self, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running> {
         let zero = clock.now() + LEAD;
         self.start_at(zero, clock, run_dir)
     }
 
-    /// Starts the load so that its schedule begins at `zero`. Its rows and its interval log go to `run_dir`, if one is
-    /// given; events and run.json are the caller's job. Raises the process's limit of open files if the connections
-    /// need it.
+    /// Starts the load so that its schedule begins at `zero`. Writes rows and the interval log to `run_dir`, if given;
+    /// the caller writes events and run.json. Raises the process's open-file limit if the connections need it.
     ///
     /// # Errors
-    /// Returns an error if the files cannot be created, or no thread can be started.
+    /// Returns an error if a file cannot be created or a thread cannot be started.
     pub fn start_at(self, zero: Stamp, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running> {
         let Self { plan, routes, names, ports, told, records, journal, listener } = self;
         let sources = plan.sources();
@@ -327,7 +325,7 @@ impl Prepared {
     }
 }
 
-/// Returns the source address and ports for attempts to reach a target before the load.
+/// Returns the source address and ports for connection attempts before the load.
 fn attempts_from<'a>(settings: &Load, ports: &'a mut Option<Vec<u16>>) -> first_answer::From<'a> {
     first_answer::From {
         address: settings.source_addresses.first().copied(),
@@ -347,12 +345,12 @@ fn is_socket(path: &Path) -> Result<()> {
     Err(LoadError::NoSocket { path: path.to_owned(), why })
 }
 
-/// Returns the TLS client of a target, if it uses TLS.
+/// Returns the TLS client for a target, if the target uses TLS.
 fn client(plan: &Plan, target: &PlannedTarget) -> Option<tls::Client> {
     plan.tls.as_ref().zip(target.tls_name.clone()).map(|(tls, name)| tls.client(name))
 }
 
-/// Returns the plan's targets as endpoints for the worker of this number.
+/// Returns the plan's targets as endpoints for worker number `worker`.
 pub(super) fn endpoints(plan: &Plan, worker: usize, routes: &[Route]) -> Vec<Endpoint> {
     let number = worker as u64;
     let ids = format!("{}-{}-", plan.run, plan::source_name(worker));

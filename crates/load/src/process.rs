@@ -1,8 +1,8 @@
-//! A load that another process sends, from the side of the process that orders it.
+//! A load that another process sends, as seen from the process that orders it.
 //!
-//! The other process may run where the target can be reached and this one cannot: in a private network namespace, or on
-//! another machine. [`Process`] talks to it by [`protocol`]; [`worker`] is the other end. The other process has its own
-//! clock, which is compared with this one's throughout the load, like every recorder's.
+//! The other process may run where it can reach the target and this process cannot: in a private network namespace, or
+//! on another machine. [`Process`] talks to it over [`protocol`], and [`worker`] is the other end. The other process
+//! has its own clock, which is compared with the local one throughout the load, like the clock of every recorder.
 
 pub(crate) mod clock;
 pub mod protocol;
@@ -25,25 +25,25 @@ use protocol::{Order, Prepare, Report};
 use rolldrop_record::run_info::Source;
 use rolldrop_record::{Clock, ClockOffset, EventKind, Stamp};
 
-/// Time from the order to start to the schedule's zero, so that the process is ready for its first request.
+/// Time between the order to start and the schedule's zero, so that the process is ready for its first request.
 const LEAD: Duration = Duration::from_millis(250);
-/// Time that the process may take to end after its input was closed.
+/// Time limit for the process to exit after its input was closed.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reason why another process could not send a load.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum ProcessError {
-    /// The process could not be started.
+    /// The process could not be spawned.
     #[error("failed to start the load worker")]
     Spawn(#[source] io::Error),
-    /// Communication with it failed.
+    /// Communication with the process failed.
     #[error("failed to communicate with the load worker")]
     Pipe(#[source] io::Error),
-    /// The process ended before the load did.
+    /// The process exited before the load had ended.
     #[error("the load worker ended before the load did ({0})")]
     Ended(ExitStatus),
-    /// Output of the process could not be read.
+    /// The process's output could not be parsed.
     #[error("the load worker said {line:?}")]
     Unreadable { line: String, source: serde_json::Error },
     /// The process could not send the load.
@@ -54,24 +54,25 @@ pub enum ProcessError {
 /// End of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Time when the last request had ended, on the process's clock.
+    /// Time the last request ended, on the process's clock.
     pub at: Stamp,
-    /// Requests that were scheduled, warm-up included; each has its row.
+    /// Number of scheduled requests, including the warm-up; each has a row.
     pub scheduled: u64,
-    /// Place in the source ports at which it ended; `None` if that is not known.
+    /// Position in the source ports at which the load stopped; `None` if unknown.
     pub ports: Option<PortsBefore>,
 }
 
-/// Receives the process's events: whose clock the stamp is on (`None` for this process's), the stamp, and the event.
+/// Receiver of the process's events. Its arguments are the source whose clock the stamp refers to (`None` for this
+/// process's clock), the stamp, and the event.
 pub trait Note: Fn(Option<&str>, Stamp, EventKind) {}
 
 impl<F: Fn(Option<&str>, Stamp, EventKind)> Note for F {}
 
-/// A process that sends a load. It ends when this is dropped; [`Process::end`] waits for that.
+/// A process that sends a load. Dropping this ends the process; [`Process::end`] also waits for its exit.
 #[derive(Debug)]
 pub struct Process<N> {
     child: Child,
-    /// Input of the process; closing it ends the process.
+    /// Standard input of the process; closing it ends the process.
     orders: Option<ChildStdin>,
     reports: Lines<BufReader<ChildStdout>>,
     clock: Clock,
@@ -80,16 +81,16 @@ pub struct Process<N> {
     sources: Vec<String>,
     warnings: Vec<String>,
     its_clock: WorkerClock,
-    /// Clock exchanges in progress: their numbers, and when each was requested.
+    /// Pending clock exchanges: the number and the request time of each.
     asked: VecDeque<(u64, Stamp)>,
 }
 
 impl<N: Note> Process<N> {
-    /// Starts the process: `command` runs [`worker::serve`] on its standard input and output. Its reports, other than
-    /// progress, go to `note`.
+    /// Starts the process: `command` must run [`worker::serve`] on its standard input and output. Reports other than
+    /// progress are passed to `note`.
     ///
     /// # Errors
-    /// Returns an error if it cannot be started.
+    /// Returns an error if the process cannot be started.
     pub fn spawn(mut command: Command, clock: Clock, note: N) -> Result<Self, ProcessError> {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(ProcessError::Spawn)?;
@@ -110,11 +111,11 @@ impl<N: Note> Process<N> {
         })
     }
 
-    /// Makes the process get ready: it waits until the target answers it. Then its clock is compared. Returns warnings
-    /// before the load starts.
+    /// Prepares the process: it waits until every target has responded to it. Then compares clocks. Returns warnings to
+    /// show before the load starts.
     ///
     /// # Errors
-    /// Returns an error if the target does not answer from there, or the process fails.
+    /// Returns an error if a target does not respond to the process, or if the process fails.
     pub async fn prepare(&mut self, prepare: Prepare) -> Result<Vec<String>, ProcessError> {
         self.order(&Order::Prepare(Box::new(prepare))).await?;
         while self.sources.is_empty() {
@@ -144,10 +145,10 @@ impl<N: Note> Process<N> {
         &self.control
     }
 
-    /// Follows the load to its end, and passes on what its [`Control`] orders.
+    /// Follows the load until it has ended, and forwards the orders from its [`Control`].
     ///
     /// # Errors
-    /// Returns an error if the process fails, or ends before the load does.
+    /// Returns an error if the process fails, or exits before the load has ended.
     pub async fn join(&mut self) -> Result<Ended, ProcessError> {
         let mut clock_due = interval_at(Instant::now() + clock::INTERVAL, clock::INTERVAL);
         let control = self.control.clone();
@@ -171,12 +172,12 @@ impl<N: Note> Process<N> {
         }
     }
 
-    /// Returns the load's sources as run.json lists them, with the best knowledge of their clock.
+    /// Returns the load's sources in the format of run.json, with the best available clock offset.
     pub fn recorders(&self) -> Vec<Source> {
         self.its_clock.recorders(&self.sources)
     }
 
-    /// Ends the process, which keeps what it has recorded, and waits until it is gone.
+    /// Ends the process, which keeps the rows recorded so far, and waits for it to exit.
     pub async fn end(mut self) {
         drop(self.orders.take());
         if tokio::time::timeout(END_TIMEOUT, self.child.wait()).await.is_err()
@@ -194,13 +195,13 @@ impl<N: Note> Process<N> {
             None => Err(io::ErrorKind::BrokenPipe.into()),
         };
         match written {
-            // The process has ended, and its last output tells why.
+            // The process has exited, and its last output tells why.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             written => written.map_err(ProcessError::Pipe),
         }
     }
 
-    /// Waits for the next report and takes it in. The future may be dropped and made again.
+    /// Waits for the next report and processes it. This method is cancel safe.
     async fn next_report(&mut self) -> Result<Option<Ended>, ProcessError> {
         let line = self.reports.next_line().await.map_err(ProcessError::Pipe)?;
         let received = self.clock.now();

@@ -1,7 +1,7 @@
-//! Random numbers that are the same on every machine and in every version: a schedule or a body can be drawn again from
-//! the seed in run.json.
+//! Random numbers that are the same on every machine and in every version, so that a schedule or a body can be
+//! reproduced from the seed in run.json.
 
-/// Numbers from a seed (SplitMix64: Steele, Lea, Flood 2014).
+/// Random number generator with a seed (SplitMix64: Steele, Lea, Flood 2014).
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
 
@@ -11,7 +11,7 @@ impl Random {
         Self(seed)
     }
 
-    /// Returns the sequence for one of many things that share a seed.
+    /// Returns the sequence for one of several things that share a seed.
     pub(super) fn of(seed: u64, thing: u64) -> Self {
         let mut mixed = Self(seed ^ Self(thing).next());
         Self(mixed.next())
@@ -26,15 +26,16 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Returns the next number, above 0 and at most 1.
+    /// Returns the next number, greater than 0 and at most 1.
     pub(super) const fn unit(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Returns the next number from `first` to `last`, both included; `first` if they are in the wrong order.
+    /// Returns the next number in the inclusive range from `first` to `last`, or `first` if they are in the wrong
+    /// order.
     pub(super) const fn between(&mut self, first: u64, last: u64) -> u64 {
         match last.saturating_sub(first).checked_add(1) {
-            // The bias is below 2^-64 times the number of choices.
+            // The bias is less than 2^-64 times the number of choices.
             Some(choices) => first + ((self.next() as u128 * choices as u128) >> 64) as u64,
             None => self.next(),
         }

@@ -1,7 +1,7 @@
-//! Receives the workers' rows and writes them: run directory, `latency.hlog`, live progress, and the journal for a
-//! remote reader.
+//! Receives rows from the workers and writes them to all outputs: the run directory, `latency.hlog`, live progress, and
+//! the journal for a remote reader.
 //!
-//! One thread, which also owns the workers' threads. It does not judge outcomes.
+//! Runs on one thread, which also owns the worker threads. It does not judge outcomes.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -20,13 +20,13 @@ use super::worker::Batch;
 use rolldrop_record::parts::PartWriter;
 use rolldrop_record::{Clock, Phase, RequestRow, Stamp};
 
-/// Time after its end within which a row arrives, unless the disk stalls. An interval of the log is written this long
-/// after it has ended.
+/// Time within which the row of an ended request arrives, unless the disk stalls. Each interval of the log is written
+/// this long after the interval ended.
 const ROW_DELAY: Duration = Duration::from_millis(500);
-/// Longest time between two looks at the clock.
+/// Maximum time between two checks of the clock.
 const TURN: Duration = Duration::from_millis(200);
 
-/// The recorder with everything that it writes to.
+/// The recorder, with all of its outputs.
 pub(super) struct Recorder<'a> {
     clock: Clock,
     files: Files,
@@ -35,20 +35,20 @@ pub(super) struct Recorder<'a> {
     live: Live<'a>,
 }
 
-/// Destinations of the recorder, and the listener that it asks for evidence.
+/// Outputs of the recorder, and the listener that it asks for evidence.
 pub(super) struct Files {
-    /// Tables of the rows, in the order of the workers; empty without a run directory.
+    /// Row tables in worker order; empty without a run directory.
     pub(super) tables: Vec<PartWriter<RequestRow>>,
-    /// Files for rows in other formats, in addition to the run directory.
+    /// Additional row files in other formats.
     pub(super) records: Vec<RecordWriter>,
-    /// Journal for a remote reader, if there is one. It needs a run directory.
+    /// Journal for a remote reader, if any. It needs a run directory.
     pub(super) journal: Option<Arc<Journal>>,
-    /// Reports where connections went, if the settings ask for that.
+    /// Listener that reports where connections went, if enabled in the settings.
     pub(super) listener: Option<Listener>,
 }
 
 impl<'a> Recorder<'a> {
-    /// Creates the recorder of these sources, with the log that it borrows for its life.
+    /// Creates the recorder for these sources. It borrows the log file for its lifetime.
     ///
     /// # Errors
     /// Returns an error if the log cannot be started.
@@ -72,11 +72,11 @@ impl<'a> Recorder<'a> {
     }
 
     /// Records until every worker has dropped its sender, and returns the seconds of the counted part. Calls `failed`
-    /// once, when recording fails: from then on rows are only counted. The receiver is dropped with the recorder, so
-    /// that no worker waits for a recorder that is gone.
+    /// once if recording fails; later rows are only counted. Dropping the recorder also drops the receiver, so that no
+    /// worker waits for a recorder that is gone.
     ///
     /// # Errors
-    /// Returns an error if something could not be written; the rows in it are lost.
+    /// Returns an error if a row or a log entry could not be written; the affected rows are lost.
     pub(super) fn run(mut self, batches: Receiver<Batch>, failed: impl Fn()) -> Result<Vec<Second>> {
         let mut result = Ok(());
         loop {
@@ -144,15 +144,15 @@ impl<'a> Recorder<'a> {
     }
 }
 
-/// Seconds of the load, by the time at which requests ended. Each is written to the interval log, and to the journal,
-/// when it is over.
+/// Seconds of the load, by the time at which requests ended. Each second is written to the interval log and to the
+/// journal once it is over.
 struct Seconds<'a> {
     log: LatencyLog<'a>,
     journal: Option<JournalWriter>,
     zero: Stamp,
     /// Open seconds by number, counted from the schedule's zero.
     open: BTreeMap<i64, Logged>,
-    /// Number of the first second that has not been written.
+    /// Number of the first second not yet written.
     first_open: i64,
 }
 
@@ -179,13 +179,13 @@ impl<'a> Seconds<'a> {
         }
     }
 
-    /// Writes the seconds that are over.
+    /// Writes the seconds that have ended.
     fn turn(&mut self, now: Stamp, reached: &[Reached]) -> Result<()> {
         self.write_before(interval_of(now - ROW_DELAY, self.zero), reached)
     }
 
-    /// Writes the seconds before `end`, even those in which no request ended, so that a reader sees that the load
-    /// continues.
+    /// Writes the seconds before `end`, including those in which no request ended, so that a reader can tell that the
+    /// load continues.
     fn write_before(&mut self, end: i64, reached: &[Reached]) -> Result<()> {
         let after_last = self.open.last_key_value().map_or(self.first_open, |(number, _)| number + 1);
         let end = if end == i64::MAX { after_last } else { end };
@@ -201,10 +201,10 @@ impl<'a> Seconds<'a> {
     }
 }
 
-/// Live figures.
+/// Figures for the live display.
 struct Live<'a> {
     progress: &'a Mutex<Progress>,
-    /// Progress of each worker.
+    /// Progress by worker.
     workers: Vec<Reached>,
     recent: Times,
     recent_since: Stamp,
@@ -241,7 +241,7 @@ impl<'a> Live<'a> {
         progress.in_flight = self.workers.iter().map(|worker| worker.in_flight).sum();
     }
 
-    /// Starts a new interval of recent response times when the last one is over.
+    /// Starts a new interval of recent response times if the previous one is over.
     fn turn(&mut self, now: Stamp) {
         if now < self.recent_since + INTERVAL {
             return;

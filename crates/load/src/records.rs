@@ -1,9 +1,9 @@
-//! Rows in formats of other tools: CSV with a header line, and the two text encodings of vegeta's results (`vegeta
+//! Rows in the formats of other tools: CSV with a header line, and the two text encodings of vegeta's results (`vegeta
 //! encode -to csv` and `-to json`), for `vegeta report` and `plot`.
 //!
-//! vegeta's records have no columns for the facts that only rolldrop records. The time of a record is the intended send
-//! time and its latency the response time; its code is 0 unless there was a complete answer, and its error is the
-//! outcome with the error number's name. They contain only the counted part. Bytes are those of heads and bodies.
+//! vegeta's records have no columns for the facts that only rolldrop records. A record's time is the intended send time
+//! and its latency is the response time; its code is 0 unless there was a complete response, and its error is the
+//! outcome with the name of the error number. Only the counted part is included. Byte counts include heads and bodies.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,7 +20,7 @@ use rolldrop_record::parts::csv::CsvWriter;
 use rolldrop_record::parts::{write_csv, write_csv_header};
 use rolldrop_record::{Outcome, Phase, RequestRow};
 
-/// Format of a file of rows.
+/// Format of a row file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordFormat {
     /// All columns of `requests/*.parquet`, with a header line.
@@ -31,7 +31,7 @@ pub enum RecordFormat {
     VegetaJson,
 }
 
-/// A file for rows, in a format.
+/// A row file and its format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Format of the file.
@@ -40,7 +40,7 @@ pub struct Record {
     pub path: PathBuf,
 }
 
-/// Text that names no record.
+/// A text that does not specify a record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not FORMAT=FILE with a format of csv, vegeta-csv and vegeta-json")]
 pub struct NotARecord(String);
@@ -61,16 +61,16 @@ impl FromStr for Record {
     }
 }
 
-/// A record that is being written.
+/// A record being written.
 #[derive(Debug)]
 pub(super) struct RecordWriter {
     path: PathBuf,
     out: Out,
-    /// Method and URL by the target's name.
+    /// Method and URL by target name.
     requests: BTreeMap<String, (String, String)>,
 }
 
-/// Open file of a format.
+/// Open file in one of the formats.
 #[derive(Debug)]
 enum Out {
     Csv(CsvWriter<File>),
@@ -79,10 +79,10 @@ enum Out {
 }
 
 impl RecordWriter {
-    /// Creates the file, or replaces it.
+    /// Creates the file, or replaces an existing one.
     ///
     /// # Errors
-    /// Returns an error if it cannot be written.
+    /// Returns an error if the file cannot be written.
     pub(super) fn create(record: &Record, plan: &Plan) -> io::Result<Self> {
         let file = File::create(&record.path)?;
         let out = match record.format {
@@ -110,7 +110,7 @@ impl RecordWriter {
     /// Writes rows.
     ///
     /// # Errors
-    /// Returns an error if they cannot be written.
+    /// Returns an error if the rows cannot be written.
     pub(super) fn write(&mut self, rows: &[RequestRow]) -> io::Result<()> {
         let requests = &self.requests;
         let mut counted = rows.iter().filter(|row| row.phase == Phase::Main).map(|row| {
@@ -127,10 +127,10 @@ impl RecordWriter {
         }
     }
 
-    /// Writes what is still buffered.
+    /// Flushes the buffered rows.
     ///
     /// # Errors
-    /// Returns an error if it cannot be written.
+    /// Returns an error if the rows cannot be written.
     pub(super) fn finish(self) -> io::Result<()> {
         match self.out {
             Out::Csv(out) | Out::VegetaCsv(out) => out.finish().map(drop),
@@ -139,7 +139,7 @@ impl RecordWriter {
     }
 }
 
-/// A result with the field names and the order of vegeta's encoders.
+/// A result with the field names and field order of vegeta's encoders.
 #[derive(Serialize)]
 struct VegetaResult<'a> {
     attack: &'a str,
@@ -198,7 +198,7 @@ impl<'a> VegetaResult<'a> {
     }
 }
 
-/// Returns the error text that vegeta's reports list; empty for a success.
+/// Returns the error text that vegeta's reports list; empty for successful requests.
 fn error(row: &RequestRow) -> String {
     match (row.outcome, row.status, row.errno) {
         (Outcome::Ok, ..) => String::new(),

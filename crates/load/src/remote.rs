@@ -1,25 +1,24 @@
-//! A load that workers in pods of a cluster send.
+//! A load sent by workers in the pods of a cluster.
 //!
-//! Each worker is a separate process ([`server`]), with the same protocol as a worker in a child process
-//! ([`super::process::protocol`]), over HTTP. [`link`] reaches it: by the API server's pod proxy, or by a connection
-//! that the worker made ([`reverse`]). [`fleet`] makes one load of all workers, and [`collect`] one record. The caller
-//! creates the pods.
+//! Each worker is a separate process ([`server`]) that speaks the same protocol as a worker in a child process
+//! ([`super::process::protocol`]), but over HTTP. [`link`] connects to it through the API server's pod proxy, or over a
+//! connection that the worker opened ([`reverse`]). [`fleet`] combines all workers into one load, and [`collect`]
+//! combines their rows into one record. The caller creates the pods.
 //!
-//! | request | answer |
+//! | request | response |
 //! |---|---|
-//! | `POST /orders?n=N` | takes order N, from 0; repeating it is harmless; 409 if out of turn or no more are taken |
-//! | `GET /reports?from=N` | the reports from number N on, a [`Numbered`] a line, until the load is over |
+//! | `POST /orders?n=N` | accepts order N, from 0; repeating it is harmless; 409 if out of turn, or none are accepted |
+//! | `GET /reports?from=N` | the reports from number N on, one [`Numbered`] per line, until the load has ended |
 //! | `GET /clock` | a [`ClockAnswer`] |
-//! | `GET /version` | the program that it is, a [`Tool`] |
+//! | `GET /version` | the worker's program, a [`Tool`] |
 //! | `GET /live?from=N&rows=K` | requests that ended in each second from N on, a [`Line`] each, with at most K rows |
 //! | `GET /parts` | the closed parts of its rows, a [`parts::Listing`] |
 //! | `GET /parts/NAME` | one of them, with `Range: bytes=N-` from byte N on |
-//! | `POST /acknowledged` | everything was fetched; the worker ends |
-//! | `GET /healthz`, `GET /readyz` | whether it serves; the only ones that need no token |
+//! | `POST /acknowledged` | confirms that everything was fetched; the worker exits |
+//! | `GET /healthz`, `GET /readyz` | health and readiness; the only requests that need no token |
 //!
-//! A worker that hears nothing for [`ABANDONED`] ends its load automatically and keeps the rows for [`KEPT`]. A
-//! worker that is never contacted waits for [`UNCLAIMED`]: it may be the second one of its index, which gets no
-//! orders.
+//! A worker that gets no requests for [`ABANDONED`] stops its load by itself, and keeps the rows for [`KEPT`]. A worker
+//! that is never contacted waits for [`UNCLAIMED`]: it may be the second pod with its index, which gets no orders.
 //!
 //! [`Line`]: crate::live::Line
 //! [`ClockAnswer`]: rolldrop_record::wire::ClockAnswer
@@ -43,9 +42,9 @@ use serde::{Deserialize, Serialize};
 
 use super::process::protocol::Report;
 
-/// Time without a request after which a worker takes the run for gone.
+/// Time without a request after which a worker assumes that the run is gone.
 pub const ABANDONED: Duration = Duration::from_secs(60);
-/// Time for which the rows of an ended load can be fetched.
+/// Time for which the rows of an ended load remain available.
 pub const KEPT: Duration = Duration::from_secs(600);
 /// Time that a worker waits for its first request.
 pub const UNCLAIMED: Duration = Duration::from_secs(900);
@@ -57,15 +56,15 @@ pub(super) const REPORTS_PATH: &str = "/reports";
 pub(super) const ACKNOWLEDGED_PATH: &str = "/acknowledged";
 pub(super) const VERSION_PATH: &str = "/version";
 pub(super) const HEALTH_PATH: &str = "/healthz";
-/// Path that tells whether a worker takes orders.
+/// Path that tells whether a worker accepts orders.
 pub const READY_PATH: &str = "/readyz";
 
-/// A line of the reports.
+/// A line in the stream of reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Numbered {
-    /// Number of the report. Progress reports may be missing.
+    /// Number of the report. The numbers of progress reports may be missing.
     pub n: u64,
-    /// Report of the worker.
+    /// The report itself.
     pub report: Report,
 }
 

@@ -1,5 +1,5 @@
-//! A request as bytes: everything but its number and its placeholders is made once, before the first request is sent.
-//! [`http2`] does the same for HTTP/2.
+//! Requests as bytes. Everything except the number and the placeholders is built once, before the first request is
+//! sent. [`http2`] does the same for HTTP/2.
 
 pub(super) mod http2;
 
@@ -12,24 +12,24 @@ use super::target::{PlannedTarget, Text};
 use super::template::{self, Piece};
 use rolldrop_record::id::ID_HEADER;
 
-/// User agent, unless the user gives another.
+/// User agent, unless the user supplies another.
 pub(super) const USER_AGENT: &str = concat!("rolldrop/", env!("CARGO_PKG_VERSION"));
-/// Header with the id of the request that a retry repeats. The retry has no id of its own: it has no row.
+/// Header with the id of the request that a retry repeats. The retry has no id of its own, because it has no row.
 pub(super) const RETRY_HEADER: &str = "rolldrop-retry-of";
 
-/// Statement of a request about its connection.
+/// Persistence that a request announces for its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Persistence {
-    /// The connection closes after the answer.
+    /// The connection closes after the response.
     Close,
     /// The connection may carry further requests.
     Keep,
 }
 
-/// Sender of the requests that a template makes.
+/// Sender of the requests built from a template.
 #[derive(Clone, Debug)]
 pub(super) struct Sender {
-    /// Beginning of its requests' ids: `<run>-<source>-`.
+    /// Prefix of its request ids: `<run>-<source>-`.
     pub(super) ids: String,
     /// Number of the worker.
     pub(super) worker: u64,
@@ -40,27 +40,27 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// Returns the number of its request `seq` among those of all workers, and the random numbers for this request.
+    /// Returns the global number of this sender's request `seq`, and the random numbers for the request.
     pub(super) fn draw(&self, seq: u64) -> (u64, Random) {
         let number = seq * self.workers + self.worker;
         (number, Random::of(self.seed, number))
     }
 }
 
-/// Requests of one source to one target: bytes around the parts that differ between them.
+/// Requests of one source to one target: constant bytes around the varying parts.
 #[derive(Debug)]
 pub(super) struct Template {
-    /// Request line and header fields, except those that follow.
+    /// Request line and header fields, except those in the other fields.
     head: Vec<Piece>,
     body: Text,
     sender: Sender,
 }
 
 impl Template {
-    /// Creates the template of a sender's requests to `target`.
+    /// Creates the template for a sender's requests to `target`.
     pub(super) fn new(target: &PlannedTarget, sender: &Sender, persistence: Persistence) -> Self {
         let mut fields = Vec::new();
-        // Methods with a meaning for content announce that there is none.
+        // Methods with a meaning for content must announce that there is none.
         if let Text::Fixed(body) = &target.body
             && (!body.is_empty() || ["POST", "PUT", "PATCH"].contains(&target.method.as_str()))
         {
@@ -72,14 +72,14 @@ impl Template {
         Self::of(sender, head(target, &fields), target.body.clone())
     }
 
-    /// Creates the template of the requests that ask `target` to switch to WebSocket, without their key.
+    /// Creates the template for WebSocket handshakes with `target`, without the key.
     fn handshake(target: &PlannedTarget, sender: &Sender) -> Self {
         let fields = [("connection", "Upgrade"), ("upgrade", "websocket"), ("sec-websocket-version", "13")]
             .map(|(name, value)| (name, value.to_owned()));
         Self::of(sender, head(target, &fields), Text::Fixed(Bytes::new()))
     }
 
-    /// Creates the template of the messages to a WebSocket target: a request's id, an empty line, the body.
+    /// Creates the template for messages to a WebSocket target: a request's id, an empty line, and the body.
     fn message(target: &PlannedTarget, sender: &Sender) -> Self {
         Self::of(sender, Vec::new(), target.body.clone())
     }
@@ -88,8 +88,7 @@ impl Template {
         Self { head, body, sender: sender.clone() }
     }
 
-    /// Writes the request numbered `seq`, as sent for the `attempt`th time, counted from 1, to `out`, replacing its
-    /// content.
+    /// Writes request number `seq`, as sent on attempt number `attempt` (from 1), to `out`, replacing its content.
     pub(super) fn fill(&self, seq: u64, attempt: u32, out: &mut Vec<u8>) {
         out.clear();
         let (number, mut random) = self.sender.draw(seq);
@@ -115,7 +114,7 @@ impl Template {
     }
 }
 
-/// Requests and messages for a WebSocket target.
+/// Handshakes and messages for a WebSocket target.
 #[derive(Debug)]
 pub(super) struct WebSocket {
     pub(super) handshake: Template,
@@ -123,13 +122,13 @@ pub(super) struct WebSocket {
 }
 
 impl WebSocket {
-    /// Creates the templates of a sender's messages to `target`.
+    /// Creates the templates for a sender's messages to `target`.
     pub(super) fn new(target: &PlannedTarget, sender: &Sender) -> Self {
         Self { handshake: Template::handshake(target, sender), message: Template::message(target, sender) }
     }
 }
 
-/// Returns request line and header fields of a request to `target`, with `fields` at their end.
+/// Returns the request line and header fields of a request to `target`, followed by `fields`.
 fn head(target: &PlannedTarget, fields: &[(&str, String)]) -> Vec<Piece> {
     let mut head = vec![Piece::Bytes(format!("{} ", target.method).into_bytes())];
     head.extend(target.path.iter().cloned());
@@ -156,7 +155,7 @@ fn head(target: &PlannedTarget, fields: &[(&str, String)]) -> Vec<Piece> {
     joined(head)
 }
 
-/// Returns the same text in as few pieces as possible.
+/// Merges a text into as few pieces as possible.
 fn joined(pieces: Vec<Piece>) -> Vec<Piece> {
     let mut joined: Vec<Piece> = Vec::new();
     for piece in pieces {

@@ -1,9 +1,9 @@
-//! Addresses of a target: one address, or those of a name, which are used in turn and follow the DNS.
+//! Addresses of a target: a single address, or those of a name, which are used in turn and follow DNS changes.
 //!
-//! Names are looked up before the start, and again when the TTL of the answer has expired. The old answer is valid
-//! until the new one arrives. A failed lookup is also valid until a later answer: it is the outcome of every new
-//! connection in this time. Open connections are not touched. When one address fails, no other is tried: that would
-//! hide the failure.
+//! Names are looked up before the start, and again when the TTL of the answer has expired. The old answer remains valid
+//! until a new one arrives. A failed lookup also remains valid until the next answer: it is the outcome of every new
+//! connection until then. Open connections are not affected. If one address fails, no other is tried: that would hide
+//! the failure.
 
 mod lookup;
 
@@ -24,23 +24,23 @@ use rolldrop_record::event::NameAnswer;
 use rolldrop_record::load::{DnsSettings, Family};
 use rolldrop_record::{Clock, EventKind, Stamp};
 
-/// Minimum time between two lookups of a name, whatever its TTL; after a failure, the time to the next one.
+/// Minimum time between two lookups of a name, regardless of its TTL; after a failure, the time until the next lookup.
 const LEAST_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Current answer for a name: at least one address, or the reason why there is none.
+/// Current answer for a name: one or more addresses, or the reason why there are none.
 type Answer = Result<Arc<[Address]>, Arc<str>>;
 
 /// Route to a target.
 #[derive(Clone, Debug)]
 pub(super) enum Route {
-    /// To one address.
+    /// Route to a single fixed address.
     Fixed(Address),
-    /// To the current addresses of its name.
+    /// Route to the current addresses of a name.
     Named(watch::Receiver<Answer>),
 }
 
 impl Route {
-    /// Returns the IP addresses and ports that connections are made to now.
+    /// Returns the IP addresses and ports that are currently used for connections.
     pub(super) fn remotes(&self) -> Vec<SocketAddr> {
         let remote = |address: &Address| match address.remote {
             Remote::Tcp(remote) => Some(remote),
@@ -55,7 +55,7 @@ impl Route {
     }
 }
 
-/// Takes a target's addresses in turn.
+/// Cursor that takes a target's addresses in turn.
 #[derive(Debug)]
 pub(super) struct Walk {
     route: Route,
@@ -63,7 +63,7 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    /// Begins with the address of number `first`: workers begin with different ones.
+    /// Starts with address number `first`: each worker starts with a different one.
     pub(super) fn new(route: Route, first: usize) -> Self {
         Self { route, next: AtomicUsize::new(first) }
     }
@@ -71,7 +71,7 @@ impl Walk {
     /// Returns the address for the next connection.
     ///
     /// # Errors
-    /// Returns the reason why the name has no address at this time.
+    /// Returns the reason if the name has no address at present.
     pub(super) fn next(&self) -> Result<Address, Arc<str>> {
         match &self.route {
             Route::Fixed(address) => Ok(address.clone()),
@@ -84,34 +84,34 @@ impl Walk {
     }
 }
 
-/// Names of a load's targets.
+/// Names of a load's targets that are followed.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     names: Vec<Name>,
     settings: DnsSettings,
 }
 
-/// A name that has addresses.
+/// A name that resolves to addresses.
 #[derive(Debug)]
 pub(super) struct Name {
     host: String,
     port: u16,
-    /// Family of the addresses that are used, among all its addresses.
+    /// Family of the addresses to use, out of all its addresses.
     family: Family,
-    /// Source that knows the name.
+    /// Source in which the name was found.
     source: lookup::Source,
     answer: watch::Sender<Answer>,
-    /// TTL of the answer; `None` if it has none.
+    /// TTL of the answer, if it has one.
     ttl: Option<Duration>,
-    /// Time of the next lookup; `None` for never.
+    /// Time of the next lookup; `None` if there is none.
     due: Option<Instant>,
 }
 
 impl Names {
-    /// Looks up the targets' names. Returns the route to each target.
+    /// Looks up the names of the targets. Returns the route to each target.
     ///
     /// # Errors
-    /// Returns the name that has no address, and the reason.
+    /// Returns an error with the name that has no address, and the reason.
     pub(super) async fn look_up(
         settings: &DnsSettings,
         targets: &[PlannedTarget],
@@ -153,7 +153,7 @@ impl Names {
         self.names.is_empty()
     }
 
-    /// Returns the names that have addresses of both families, with one address of each: IPv4, then IPv6.
+    /// Returns the names that have addresses of both families, with one address of each: first IPv4, then IPv6.
     pub(super) fn of_both_families(&mut self) -> impl Iterator<Item = (&mut Name, Address, Address)> {
         self.names.iter_mut().filter_map(|name| {
             let addresses = name.answer.borrow().clone().ok()?;
@@ -163,7 +163,7 @@ impl Names {
         })
     }
 
-    /// Looks the names up repeatedly until `stop`. Reports the first addresses, and every change, to `changed`.
+    /// Looks the names up repeatedly until `stop`. Reports the initial addresses and every change to `changed`.
     pub(super) async fn follow(
         self,
         clock: Clock,
@@ -192,8 +192,8 @@ impl Names {
 }
 
 impl Name {
-    /// Uses only the addresses of this family from now on, because the address of the other is `silent`. Returns a
-    /// message about that.
+    /// Uses only addresses of this family from now on, because the other family's address is `silent`. Returns a
+    /// message that says so.
     pub(super) fn use_only(&mut self, family: Family, silent: &Address) -> String {
         self.family = family;
         self.answer.send_modify(|answer| {
@@ -209,7 +209,7 @@ impl Name {
         )
     }
 
-    /// Stores the answer to a lookup.
+    /// Stores the result of a lookup.
     fn take(&mut self, found: Result<Found, String>) -> Answer {
         let now = Instant::now();
         let (answer, ttl, due) = match found {
@@ -229,7 +229,7 @@ impl Name {
         answer
     }
 
-    /// Returns the event with its current addresses.
+    /// Returns an event with the current addresses.
     fn event(&self) -> EventKind {
         let answer = self.answer.borrow();
         let addresses = answer.iter().flat_map(|all| all.iter());

@@ -1,6 +1,6 @@
-//! Reads the head of an HTTP/1.1 response, by httparse.
+//! Parses the head of an HTTP/1.1 response with httparse.
 //!
-//! Bytes in, facts out (RFC 9112); this module reads no socket.
+//! Works on bytes only (RFC 9112); this module reads no socket.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -14,14 +14,14 @@ use rolldrop_wire::http1::Body;
 /// Maximum length of a head, in bytes.
 pub(super) const MAX_HEAD: usize = 64 * 1024;
 
-/// The peer broke the protocol.
+/// Error for a response that violates the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
 /// Head of a response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Head {
-    /// The status.
+    /// Status code.
     pub(super) status: u16,
     /// Length of the head in bytes.
     pub(super) len: usize,
@@ -29,18 +29,19 @@ pub(super) struct Head {
     pub(super) body: Body,
     /// True if the server keeps the connection open after the body.
     pub(super) keep_alive: bool,
-    /// Pod that answered, according to the chosen header.
+    /// Pod that responded, according to the chosen header.
     pub(super) pod: Option<Arc<str>>,
-    /// Position of the value of `server` in the head.
+    /// Range of the `server` value within the head.
     pub(super) server: Option<Range<usize>>,
-    /// Position of the value of `via` in the head.
+    /// Range of the `via` value within the head.
     pub(super) via: Option<Range<usize>>,
-    /// Answer to a WebSocket's key, in a response that switches protocols.
+    /// Response to the WebSocket key, in a response that switches protocols.
     pub(super) accept: Option<Arc<str>>,
 }
 
 impl Head {
-    /// Returns true if the bytes after the head hold the whole body, as far as can be seen without parsing them.
+    /// Returns true if `rest`, the bytes after the head, contains the whole body, as far as this can be decided without
+    /// parsing it.
     pub(super) fn is_whole_with(&self, rest: &[u8]) -> bool {
         match self.body {
             Body::Length(length) => rest.len() as u64 >= length,
@@ -50,11 +51,11 @@ impl Head {
     }
 }
 
-/// Parses the head of a response to a request of `method` at the beginning of `bytes`; returns `None` if it is not
-/// complete yet.
+/// Parses the head of a response to a request of `method` at the beginning of `bytes`; returns `None` if the head is
+/// incomplete.
 ///
 /// # Errors
-/// Returns an error if it never can be complete.
+/// Returns an error if the head can never become complete.
 pub(super) fn parse_head(bytes: &[u8], method: &Method, wanted: &Wanted) -> Result<Option<Head>, Malformed> {
     let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
     let mut response = httparse::Response::new(&mut []);
@@ -101,17 +102,17 @@ pub(super) fn parse_head(bytes: &[u8], method: &Method, wanted: &Wanted) -> Resu
     Ok(Some(Head { status, len, keep_alive, body, pod: pod.take(), server, via, accept }))
 }
 
-/// Header fields about the body's length.
+/// Header fields that determine the body's length.
 #[derive(Default)]
 struct Framing {
-    /// The length, or an error if there is no single valid length; the error matters only if the length is needed.
+    /// Body length, or an error if there is no single valid length; the error matters only if the length is needed.
     length: Option<Result<u64, Malformed>>,
-    /// True if `chunked` is the last transfer coding; `None` without transfer coding.
+    /// True if `chunked` is the last transfer coding; `None` without a transfer coding.
     chunked: Option<bool>,
 }
 
 impl Framing {
-    /// Adds the lengths in a field. Several equal lengths are as good as one (RFC 9112, 6.3).
+    /// Adds the lengths in a field. Repeated equal lengths count as one (RFC 9112, 6.3).
     fn add_length(&mut self, value: &[u8]) {
         for part in value.split(|b| *b == b',') {
             let part = part.trim_ascii();

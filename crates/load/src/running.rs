@@ -1,4 +1,4 @@
-//! A running load: its own thread, its workers' threads, and its end.
+//! A running load: its own thread, the worker threads, and its end.
 
 use std::io;
 use std::sync::mpsc::Receiver;
@@ -24,25 +24,25 @@ use rolldrop_record::{Clock, Event, EventKind, Stamp};
 /// Result of a load.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// Names of the load's sources: one per worker.
+    /// Names of the load's sources, one per worker.
     pub sources: Vec<String>,
-    /// Schedule's zero.
+    /// Zero of the schedule.
     pub started: Stamp,
-    /// Time when the last request had ended.
+    /// Time the last request ended.
     pub ended: Stamp,
-    /// Requests that were scheduled, warm-up included; each has its row.
+    /// Number of scheduled requests, including the warm-up; each has a row.
     pub scheduled: u64,
-    /// True if it was stopped before the end of its schedule.
+    /// True if the load was stopped before the end of its schedule.
     pub stopped_early: bool,
-    /// Counts and histograms of the requests.
+    /// Counts and histograms of the load's requests.
     pub tally: Tally,
     /// Seconds of the counted part.
     pub seconds: Vec<Second>,
-    /// Place in the source ports at which it ended; `None` if the kernel has chosen them.
+    /// Position in the source ports at which the load stopped; `None` if the kernel chose the ports.
     pub ports: Option<PortsBefore>,
 }
 
-/// A load that runs in this process. Dropping it aborts the load.
+/// A load running in this process. Dropping it aborts the load.
 #[derive(Debug)]
 pub struct Running {
     started: Stamp,
@@ -53,7 +53,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Returns the schedule's zero, when the warm-up begins.
+    /// Returns the schedule's zero, at which the warm-up begins.
     pub fn started(&self) -> Stamp {
         self.started
     }
@@ -63,14 +63,13 @@ impl Running {
         &self.control
     }
 
-    /// Returns the events other than requests, for the run directory: the addresses of the targets' names. The channel
-    /// closes when the load ends. Can be taken once.
+    /// Returns the channel for events other than requests, to be stored in the run directory: the addresses of the
+    /// target names. The channel closes when the load ends, and can be taken only once.
     pub fn take_events(&mut self) -> UnboundedReceiver<Event> {
         std::mem::replace(&mut self.events, unbounded_channel().1)
     }
 
-    /// Waits until every scheduled request has its row, on disk if there is a run directory. The future may be dropped
-    /// and made again.
+    /// Waits until every scheduled request has a row, on disk if there is a run directory. This method is cancel safe.
     ///
     /// # Errors
     /// Returns an error if the load could not be recorded or a thread failed.
@@ -86,13 +85,13 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.control.abort();
         if let Some(thread) = self.thread.take() {
-            // `join` has reported a panic.
+            // `join` reports panics.
             let _ = thread.join();
         }
     }
 }
 
-/// Everything that a load consists of, to be moved to the thread that runs it.
+/// All parts of a load, to be moved to the thread that runs it.
 pub(super) struct Run {
     pub(super) clock: Clock,
     pub(super) started: Stamp,
@@ -123,17 +122,17 @@ impl Run {
         Ok(Running { started, control, events, summary, thread: Some(thread) })
     }
 
-    /// Runs the workers and records their rows until all have ended. Reports other events.
+    /// Runs the workers and records their rows until all workers have finished. Reports other events.
     fn complete(mut self, control: &Control, happened: &UnboundedSender<Event>) -> Result<Summary> {
         let (listener, progress) = (self.files.listener.clone(), &control.progress);
         let recorder =
             Recorder::new(self.clock, self.started, self.files, &mut self.log, progress, &self.sources)?;
-        // Without one of its workers, or without its record, it is not the load that the user wants.
+        // If a worker or the record fails, this is no longer the load that the user wants.
         let end_all = || control.abort();
         let ended = CancellationToken::new();
         let first = self.sources.first().cloned().unwrap_or_default();
         let tell_of = |source: &str, at, kind| {
-            // The receiver may be gone.
+            // The receiver may have been dropped.
             let _ = happened.send(Event::new(at, source, kind));
         };
         let tell = |at, kind| tell_of(&first, at, kind);
@@ -172,7 +171,7 @@ impl Run {
                 })
                 .collect();
             ended.cancel();
-            // Without the thread the recorder empties the queue when rows come.
+            // Without this thread, the recorder empties the queue when rows arrive.
             if let Some(Err(error)) = listening {
                 tracing::warn!(%error, "no thread listens to the kernel");
             }
@@ -209,7 +208,7 @@ impl Run {
     }
 }
 
-/// Follows the names' addresses on this thread, until `stop`.
+/// Follows the names' addresses on the current thread, until `stop`.
 fn follow(
     names: Names,
     clock: Clock,
@@ -221,7 +220,7 @@ fn follow(
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(names.follow(clock, stop, changed));
-    // Does not wait for a lookup by the system that is still running.
+    // Does not wait for a system lookup that is still running.
     runtime.shutdown_background();
     Ok(())
 }

@@ -1,15 +1,14 @@
-//! Computes when each request is due, in closed form.
+//! Computes the due time of each request in closed form.
 //!
-//! The integral of the rate over time is the number of requests due by a time; request i is due when it reaches i,
-//! independently of earlier requests. The warm-up and the counted part begin at their own points in time and are
-//! counted from there. Worker k of N owns the requests with i ≡ k (mod N) and numbers its own from 0, so workers need
-//! not communicate.
+//! The integral of the rate over time is the number of requests due by a given time; request i is due when the integral
+//! reaches i, independently of earlier requests. The warm-up and the counted part each count from their own start.
+//! Worker k of N owns the requests with i ≡ k (mod N) and numbers its own from 0, so workers need not communicate.
 
 use super::random::Random;
 use rolldrop_record::load::{Arrivals, Stage};
 use rolldrop_record::{Phase, Stamp};
 
-/// Intended send times of a whole run, relative to its zero.
+/// Intended send times of a whole run, relative to the run's zero.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Schedule {
     warmup: Profile,
@@ -19,23 +18,23 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// Creates a schedule of a warm-up at one rate, and the counted part after it. The number of requests of each is
-    /// the integral of its rate, rounded.
+    /// Creates a schedule with a warm-up at one rate, followed by the counted part. The number of requests in each is
+    /// the rounded integral of its rate.
     pub(super) fn new(warmup: Stage, main: &[Stage], arrivals: Arrivals, seed: u64) -> Self {
         Self { warmup: Profile::new(&[warmup]), main: Profile::new(main), arrivals, seed }
     }
 
-    /// Returns the number of requests of the warm-up.
+    /// Returns the number of warm-up requests.
     pub(super) fn warmup(&self) -> u64 {
         self.warmup.count
     }
 
-    /// Returns the number of requests of the counted part.
+    /// Returns the number of requests in the counted part.
     pub(super) fn main(&self) -> u64 {
         self.main.count
     }
 
-    /// Returns the share of worker `worker` of `workers`, in a run that begins at `zero`.
+    /// Returns the share for worker number `worker` of `workers`, in a run that begins at `zero`.
     pub(super) fn share(&self, worker: usize, workers: usize, zero: Stamp) -> Share {
         Share {
             schedule: self.clone(),
@@ -54,17 +53,17 @@ struct Profile {
     pieces: Vec<Piece>,
     /// Integral of the rate.
     requests: f64,
-    /// The same, rounded to a whole number.
+    /// The integral, rounded to a whole number.
     count: u64,
     length_s: f64,
 }
 
-/// A stage, with the time and the requests before it.
+/// A stage, with its start time and the number of requests before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Piece {
     stage: Stage,
     start_s: f64,
-    /// Number of requests that are due before the stage.
+    /// Number of requests due before the stage.
     before: f64,
 }
 
@@ -86,9 +85,9 @@ impl Profile {
         Self { pieces, requests: before, count, length_s: start_s }
     }
 
-    /// Returns when the integral of the rate reaches `requests`, in seconds from the profile's beginning.
+    /// Returns the time at which the integral of the rate reaches `requests`, in seconds from the start of the profile.
     fn reached_s(&self, requests: f64) -> f64 {
-        // A stage without requests is never the one in which a request falls due.
+        // A request never falls due in a stage without requests.
         let next = self.pieces.partition_point(|piece| piece.before <= requests);
         let candidates = self.pieces[..next].iter().rev();
         match candidates.into_iter().find(|piece| piece.stage.requests() > 0.0) {
@@ -98,11 +97,11 @@ impl Profile {
     }
 }
 
-/// Returns when a stage's share of the integral reaches `requests`, in seconds from its beginning.
+/// Returns the time at which the integral over the stage reaches `requests`, in seconds from the start of the stage.
 fn reached_s(stage: Stage, requests: f64) -> f64 {
     let length_s = stage.duration.as_secs_f64();
     let slope = (stage.to - stage.from) / length_s;
-    // The root of from × t + slope × t² / 2 = requests, in the form that loses no digits.
+    // The root of from × t + slope × t² / 2 = requests, in the form that avoids cancellation.
     let root = (stage.from * stage.from + 2.0 * slope * requests).max(0.0).sqrt();
     if requests > 0.0 { (2.0 * requests / (stage.from + root)).min(length_s) } else { 0.0 }
 }
@@ -113,20 +112,20 @@ pub(super) struct Share {
     schedule: Schedule,
     zero: Stamp,
     workers: u64,
-    /// Number of the next request in the whole run.
+    /// Number of the next request within the whole run.
     index: u64,
     seq: u64,
     arrivals: Walk,
 }
 
-/// One request of a share.
+/// A request of a share, with its due time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due {
-    /// Number in the whole run.
+    /// Number within the whole run.
     pub(super) index: u64,
     /// Number within the worker's share.
     pub(super) seq: u64,
-    /// Phase: warm-up or counted part.
+    /// Phase of the load: warm-up or counted part.
     pub(super) phase: Phase,
     /// Intended send time.
     pub(super) at: Stamp,
@@ -164,30 +163,30 @@ impl Iterator for Share {
     }
 }
 
-/// Draws a Poisson process, given the number of its arrivals: these are distributed like that many independent points,
-/// in order. Each worker draws the same sequence, and uses its own arrivals.
+/// Draws a Poisson process conditioned on its number of arrivals: the arrivals are distributed like that many
+/// independent points in sorted order. Each worker draws the same sequence, and uses its own arrivals.
 #[derive(Clone, Debug)]
 struct Walk {
     random: Random,
     phase: Phase,
-    /// Number of arrivals of the phase drawn so far.
+    /// Number of arrivals drawn so far in the phase.
     drawn: u64,
-    /// Logarithm of the fraction of the profile that remains after the last of them.
+    /// Logarithm of the fraction of the profile that remains after the last arrival drawn.
     ln_left: f64,
 }
 
 impl Walk {
-    /// Returns the position of arrival `number` in the profile, as an integral of its rate.
+    /// Returns the position of arrival `number` in the profile, as an integral of the rate.
     fn position(&mut self, number: u64, profile: &Profile) -> f64 {
         while self.drawn <= number {
-            // The least of the remaining points, each of which is anywhere in the rest.
+            // The minimum of the remaining points, each of which is uniform over the rest.
             self.ln_left += self.random.unit().ln() / (profile.count - self.drawn) as f64;
             self.drawn += 1;
         }
         -self.ln_left.exp_m1() * profile.requests
     }
 
-    /// Draws as many random numbers as the arrivals up to `count` need.
+    /// Draws as many random numbers as the arrivals up to `count` would need.
     fn skip(&mut self, count: u64) {
         for _ in self.drawn..count {
             self.random.next();
@@ -257,13 +256,14 @@ mod tests {
         let due = all(&schedule(1), 1);
         assert_eq!(due, all(&schedule(1), 1));
         assert_ne!(due, all(&schedule(2), 1));
-        // The gaps of a Poisson process have equal mean and standard deviation. 100,000 gaps determine either to 0.3 %.
+        // The gaps of a Poisson process have equal mean and standard deviation. 100,000 gaps determine each of them to
+        // 0.3 %.
         let gaps: Vec<f64> = due.windows(2).map(|pair| seconds(&pair[1]) - seconds(&pair[0])).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
         assert!((mean * 1000.0 - 1.0).abs() < 0.01, "{mean}");
         assert!((variance.sqrt() / mean - 1.0).abs() < 0.03, "{variance}");
-        // A quarter of the time holds a quarter of the requests.
+        // The first quarter of the time contains a quarter of the requests.
         let early = due.iter().filter(|due| seconds(due) < 25.0).count();
         assert!((24_000..26_000).contains(&early), "{early}");
     }
@@ -295,7 +295,7 @@ mod tests {
             prop_assert!((main as f64 - requests).abs() <= 0.5);
             let end_s = warmup.1 as f64 / 1e3 + stages.iter().map(|s| s.duration.as_secs_f64()).sum::<f64>();
             prop_assert!(all.iter().all(|due| seconds(due) <= end_s + 1e-8));
-            // The number of workers does not change how the requests are spread.
+            // The distribution of requests over time does not depend on the number of workers.
             prop_assert_eq!(all, super::tests::all(&schedule, 1).into_iter().map(|due| Due {
                 seq: due.index / workers as u64, ..due
             }).collect::<Vec<_>>());
@@ -305,7 +305,7 @@ mod tests {
         fn due_requests_match_rate_integral(stages in stages()) {
             let schedule = Schedule::new(stage(1.0, 1.0, 0), &stages, Arrivals::Even, 0);
             for due in all(&schedule, 1) {
-                // The integral of the rate up to the due time is the request's number.
+                // The integral of the rate up to the due time equals the request's number.
                 let (mut left, mut requests) = (seconds(&due), 0.0);
                 for stage in &stages {
                     let length_s = stage.duration.as_secs_f64();
@@ -314,7 +314,7 @@ mod tests {
                     left -= spent;
                 }
                 let peak = stages.iter().map(|s| s.from.max(s.to)).fold(0.0, f64::max);
-                // A nanosecond of rounding, at the highest rate.
+                // Allows for a nanosecond of rounding at the highest rate.
                 prop_assert!((requests - due.index as f64).abs() <= 2e-9 * peak + 1e-6, "{requests} {due:?}");
             }
         }

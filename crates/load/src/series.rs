@@ -1,6 +1,6 @@
-//! The counted part second by second, by the time at which requests ended.
+//! The counted part as a series of seconds, by the time at which requests ended.
 //!
-//! A second is summarised when its rows have arrived, so that the series of a long load takes little memory.
+//! A second is summarised once its rows have arrived, so that the series of a long load uses little memory.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use super::latency_log::interval_of;
 use super::tally::{self, Counts, ErrorStatuses, Times};
 use rolldrop_record::{Phase, RequestRow, Stamp};
 
-/// Requests of the counted part that ended in one second.
+/// Requests of the counted part that ended within one second.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Second {
     /// Number of the second, counted from the schedule's zero.
     pub number: i64,
-    /// Requests, by outcome.
+    /// Request counts by outcome.
     pub outcomes: Counts,
-    /// Statuses of complete answers outside the success set.
+    /// Counts of the statuses of complete responses outside the success set.
     pub error_statuses: ErrorStatuses,
-    /// Bytes read.
+    /// Number of bytes read.
     pub bytes_received: u64,
-    /// Response times of the answered requests, if there were any.
+    /// Response times of the requests with a complete response, if any.
     pub response: Option<Recent>,
     /// Service times of the same requests.
     pub service: Option<Recent>,
@@ -32,11 +32,11 @@ pub(super) struct Series {
     /// Open seconds by number.
     open: BTreeMap<i64, Open>,
     ended: Vec<Second>,
-    /// Number of the first second that is not summarised; a row that comes later counts in it.
+    /// Number of the first second not yet summarised; a later row for an earlier second is counted here.
     first_open: i64,
 }
 
-/// A second whose rows still arrive.
+/// A second whose rows are still arriving.
 #[derive(Default)]
 struct Open {
     outcomes: Counts,
@@ -55,12 +55,12 @@ impl Open {
 }
 
 impl Series {
-    /// Creates the series of a schedule with this zero.
+    /// Creates the series for a schedule with this zero.
     pub(super) fn new(zero: Stamp) -> Self {
         Self { zero, open: BTreeMap::new(), ended: Vec::new(), first_open: i64::MIN }
     }
 
-    /// Adds rows of requests that have ended.
+    /// Adds rows of ended requests.
     pub(super) fn add(&mut self, rows: &[RequestRow]) {
         for row in rows.iter().filter(|row| row.phase == Phase::Main) {
             let number = interval_of(row.end, self.zero).max(self.first_open);
@@ -75,14 +75,14 @@ impl Series {
         }
     }
 
-    /// Summarises the seconds that were over at this time.
+    /// Summarises the seconds that were complete at this time.
     pub(super) fn end_before(&mut self, time: Stamp) {
         let first_open = interval_of(time, self.zero).max(self.first_open);
         let open = self.open.split_off(&first_open);
         self.take(first_open, open);
     }
 
-    /// Returns all seconds, from the first to the last, including those in which no request ended.
+    /// Returns all seconds from the first to the last, including those in which no request ended.
     pub(super) fn finish(mut self) -> Vec<Second> {
         self.take(i64::MAX, BTreeMap::new());
         self.ended
@@ -117,7 +117,7 @@ mod tests {
         let mut series = Series::new(at(500));
         series.add(&[row(Phase::Warmup, Outcome::Ok, 600), row(Phase::Main, Outcome::Ok, 1_600)]);
         series.end_before(at(2_600));
-        // This row comes late: its second is over.
+        // This row arrives late: its second has already been summarised.
         series.add(&[row(Phase::Main, Outcome::ResetBeforeResponse, 1_700)]);
         series.add(&[row(Phase::Main, Outcome::HttpError, 5_000)]);
         let seconds = series.finish();

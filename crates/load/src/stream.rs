@@ -1,7 +1,7 @@
-//! The byte streams that connections run over: TCP, a Unix socket, or TLS over either.
+//! Byte streams on which connections run: TCP, a Unix socket, or TLS over either.
 //!
-//! An enum rather than a trait object: reading from cleartext TCP costs no more than reading from its socket. A
-//! protocol that reads and writes by itself, such as HTTP/2, takes its [`Stream`].
+//! An enum rather than a trait object, so that reading cleartext TCP costs no more than reading the socket. A protocol
+//! that reads and writes by itself, such as HTTP/2, takes the [`Stream`].
 
 use std::io::{self, Read};
 use std::pin::Pin;
@@ -14,38 +14,38 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConnection;
 use tokio_util::either::Either;
 
-/// A socket that is connected, or about to be: TCP, or a Unix socket.
+/// A TCP or Unix socket that is connected or about to be.
 pub(super) type Socket = Either<TcpStream, UnixStream>;
 
 /// Transport of a connection.
 #[derive(Debug)]
 pub(super) enum Stream {
-    /// Bytes as they are.
+    /// Cleartext bytes.
     Plain(Socket),
-    /// Bytes inside TLS.
+    /// TLS over a socket.
     Tls(Tls),
 }
 
-/// A TLS session whose handshake is done. Dropping it announces its end to the peer (close_notify).
+/// A TLS session after its handshake. Dropping it sends close_notify to the peer.
 #[derive(Debug)]
 pub(super) struct Tls {
     stream: Box<TlsStream<Socket>>,
-    /// Error that ended the session, until everything that came before it has been read.
+    /// Error that ended the session; held back until everything received before it has been read.
     failure: Option<io::Error>,
 }
 
 impl Tls {
-    /// Wraps the session that a handshake made.
+    /// Wraps the session that a handshake produced.
     pub(super) fn new(stream: TlsStream<Socket>) -> Self {
         Self { stream: Box::new(stream), failure: None }
     }
 
-    /// Returns the parameters that the handshake agreed on.
+    /// Returns the session, with the parameters negotiated in the handshake.
     pub(super) fn session(&self) -> &ClientConnection {
         self.stream.get_ref().1
     }
 
-    /// Reads good bytes before a failure: an alert, or invalid data, may arrive together with them.
+    /// Reads valid bytes before reporting a failure: an alert or invalid data may arrive together with them.
     fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let read = match self.failure.take() {
             None => Pin::new(&mut self.stream).poll_read(context, buffer),
@@ -65,7 +65,7 @@ impl Tls {
 
 impl Drop for Tls {
     fn drop(&mut self) {
-        // Sends as much as possible without waiting.
+        // Sends as much as possible without blocking.
         let _ = Pin::new(&mut self.stream).poll_shutdown(&mut Context::from_waker(Waker::noop()));
     }
 }
@@ -78,10 +78,10 @@ pub(super) fn raw(socket: &Socket) -> SockRef<'_> {
     }
 }
 
-/// Waits until the socket can be written to, which is when connecting has ended.
+/// Waits until the socket is writable, which is when the connection attempt has finished.
 ///
 /// # Errors
-/// Returns an error if the runtime ends.
+/// Returns an error if the runtime shuts down.
 pub(super) async fn writable(socket: &Socket) -> io::Result<()> {
     match socket {
         Either::Left(tcp) => tcp.writable().await,
@@ -97,11 +97,11 @@ fn try_read(socket: &Socket, bytes: &mut [u8]) -> io::Result<usize> {
 }
 
 impl Stream {
-    /// Writes as much as the socket takes at once, without asking the runtime; `None` if it takes nothing, or if the
-    /// bytes are encrypted first.
+    /// Writes as much as the socket accepts immediately, without asking the runtime; returns `None` if it accepts
+    /// nothing, or if the bytes must be encrypted first.
     ///
     /// # Errors
-    /// Returns an error if the connection takes no more bytes.
+    /// Returns an error if the connection accepts no more bytes.
     pub(super) fn write_now(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
         match self {
             Stream::Plain(socket) => match raw(socket).send(bytes) {
@@ -112,8 +112,8 @@ impl Stream {
         }
     }
 
-    /// Returns true if nothing has arrived, as far as the runtime knows: no byte and no end. Messages of TLS itself,
-    /// such as session tickets, do not count.
+    /// Returns true if the runtime has seen nothing arrive: neither a byte nor the end of the stream. TLS's own
+    /// messages, such as session tickets, do not count.
     pub(super) fn is_quiet(&mut self) -> bool {
         let mut byte = [0];
         match self {
@@ -121,7 +121,7 @@ impl Stream {
                 matches!(try_read(socket, &mut byte), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
             }
             Stream::Tls(tls) => {
-                // The next reader registers itself again.
+                // The next read registers its own waker.
                 let mut context = Context::from_waker(Waker::noop());
                 tls.poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending()
             }

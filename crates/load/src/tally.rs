@@ -1,6 +1,6 @@
-//! Counts and histograms of the requests.
+//! Request counts and histograms.
 //!
-//! Each worker has its own tally; they are merged at the end of the run.
+//! Each worker has its own tally; the tallies are merged at the end of the run.
 
 mod parts;
 
@@ -21,7 +21,7 @@ use rolldrop_record::{Outcome, Phase, RequestRow};
 /// Number of significant decimal digits of every histogram.
 const DIGITS: u8 = 3;
 
-/// Durations in nanoseconds, in a histogram that grows as needed, with 3 significant digits.
+/// Histogram of durations in nanoseconds, which grows as needed and keeps 3 significant digits.
 #[derive(Clone, Debug)]
 pub struct Times(Histogram<u64>);
 
@@ -43,13 +43,14 @@ impl Deref for Times {
 }
 
 impl Times {
-    /// Adds a duration. Stamps of one clock never run backwards, so a negative value cannot occur; it would count as 0.
+    /// Adds a duration. Timestamps from one clock never go backwards, so a negative value cannot occur; it would count
+    /// as 0.
     pub fn record(&mut self, ns: i64) {
         let recorded = self.0.record(u64::try_from(ns).unwrap_or(0));
         debug_assert!(recorded.is_ok(), "a histogram that grows takes every value: {recorded:?}");
     }
 
-    /// Adds the values of another histogram, which cannot fail either.
+    /// Adds the values of another histogram. This cannot fail.
     pub(super) fn merge(&mut self, other: &Histogram<u64>) {
         let added = self.0.add(other);
         debug_assert!(added.is_ok(), "{added:?}");
@@ -61,7 +62,7 @@ pub(super) fn is_answered(row: &RequestRow) -> bool {
     matches!(row.outcome, Outcome::Ok | Outcome::HttpError)
 }
 
-/// Returns the name of an error number, if the system has one; otherwise the number itself, as text.
+/// Returns the name of an error number if the system has one, and otherwise the number itself as text.
 pub fn errno_name(errno: i32) -> String {
     match nix::errno::Errno::from_raw(errno) {
         nix::errno::Errno::UnknownErrno => format!("errno {errno}"),
@@ -69,7 +70,7 @@ pub fn errno_name(errno: i32) -> String {
     }
 }
 
-/// Number of requests by outcome.
+/// Request counts by outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "BTreeMap<Outcome, u64>", into = "BTreeMap<Outcome, u64>")]
 pub struct Counts([u64; Outcome::ALL.len()]);
@@ -89,12 +90,12 @@ impl From<Counts> for BTreeMap<Outcome, u64> {
 }
 
 impl Counts {
-    /// Returns the number of requests that ended with this outcome.
+    /// Returns the number of requests with this outcome.
     pub fn of(&self, outcome: Outcome) -> u64 {
         self.0[outcome as usize]
     }
 
-    /// Returns the number of requests that ended.
+    /// Returns the total number of ended requests.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
@@ -109,7 +110,7 @@ impl Counts {
         self.0[outcome as usize] += count;
     }
 
-    /// Adds another's counts.
+    /// Adds the counts of `other`.
     pub(super) fn merge(&mut self, other: &Counts) {
         for (outcome, count) in other.iter() {
             self.add(outcome, count);
@@ -117,18 +118,18 @@ impl Counts {
     }
 }
 
-/// Statuses of complete answers outside the success set, counted.
+/// Counts of the statuses of complete responses outside the success set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ErrorStatuses {
-    /// HTTP statuses.
+    /// Counts by HTTP status.
     #[serde(
         rename = "error_statuses",
         skip_serializing_if = "BTreeMap::is_empty",
         deserialize_with = "by_number"
     )]
     pub http: BTreeMap<u16, u64>,
-    /// gRPC statuses, instead of their HTTP statuses.
+    /// Counts by gRPC status; these requests are not counted under their HTTP status.
     #[serde(
         rename = "grpc_statuses",
         skip_serializing_if = "BTreeMap::is_empty",
@@ -138,7 +139,7 @@ pub struct ErrorStatuses {
 }
 
 impl ErrorStatuses {
-    /// Adds the status of a request that has ended, if it is one of these.
+    /// Adds the status of an ended request, if the request is one of these.
     pub(super) fn add(&mut self, row: &RequestRow) {
         match (row.outcome, row.grpc_status, row.status) {
             (Outcome::HttpError, Some(grpc), _) => *self.grpc.entry(grpc).or_default() += 1,
@@ -147,15 +148,15 @@ impl ErrorStatuses {
         }
     }
 
-    /// Adds another's counts.
+    /// Adds the counts of `other`.
     pub(super) fn merge(&mut self, other: &ErrorStatuses) {
         merge(&mut self.http, &other.http);
         merge(&mut self.grpc, &other.grpc);
     }
 }
 
-/// Reads counts by number. JSON has quoted numbers as keys, and serde does not remove the quotes if the counts are part
-/// of an object that is flattened.
+/// Reads counts keyed by number. JSON quotes numbers that are keys, and serde does not remove the quotes if the counts
+/// are part of a flattened object.
 fn by_number<'de, D, N>(deserializer: D) -> Result<BTreeMap<N, u64>, D::Error>
 where
     D: Deserializer<'de>,
@@ -165,49 +166,48 @@ where
     quoted.into_iter().map(|(number, count)| Ok((number.parse().map_err(D::Error::custom)?, count))).collect()
 }
 
-/// Adds counts by key.
 fn merge<K: Ord + Clone>(own: &mut BTreeMap<K, u64>, other: &BTreeMap<K, u64>) {
     for (of, count) in other {
         *own.entry(of.clone()).or_default() += count;
     }
 }
 
-/// Counts and histograms of the requests of one or more workers. The warm-up is only counted.
+/// Counts and histograms for the requests of one or more workers. Warm-up requests are only counted.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Requests of the warm-up.
+    /// Number of warm-up requests.
     pub warmup: u64,
-    /// Requests of the counted part, by outcome.
+    /// Outcome counts of the counted part.
     pub outcomes: Counts,
-    /// Statuses of complete answers outside the success set.
+    /// Counts of the statuses of complete responses outside the success set.
     pub error_statuses: ErrorStatuses,
-    /// Error numbers behind the outcomes that have one.
+    /// Error numbers of the outcomes that have one, with their counts.
     pub errnos: BTreeMap<(Outcome, i32), u64>,
-    /// Details that protocols gave about the outcomes, if any, with their counts.
+    /// Outcome details provided by the protocols, with their counts.
     pub details: BTreeMap<(Outcome, Arc<str>), u64>,
-    /// Final outcomes for clients that retry, if retries are modelled.
+    /// Final outcomes for clients that retry, if the load models retries.
     pub final_outcomes: Counts,
-    /// Requests that were sent more than once.
+    /// Number of requests that were sent more than once.
     pub retried: u64,
-    /// Failures that Go's net/http would have hidden by sending the request again.
+    /// Number of failures that Go's net/http would have hidden by resending the request.
     pub go_hidden: u64,
-    /// Requests that were not sent, by reason.
+    /// Counts of requests that were not sent, by reason.
     pub not_sent: BTreeMap<Arc<str>, u64>,
-    /// Response times of the answered requests (`ok`, `http_error`), in nanoseconds, as
-    /// [`RequestRow::response_ns`] defines them.
+    /// Response times of the requests with a complete response (`ok`, `http_error`), in nanoseconds, as defined by
+    /// [`RequestRow::response_ns`].
     pub response_ns: Times,
-    /// Service times of the same requests, as [`RequestRow::service_ns`] defines them.
+    /// Service times of the same requests, as defined by [`RequestRow::service_ns`].
     pub service_ns: Times,
-    /// Send lag of every request sent, in nanoseconds: [`RequestRow::send_lag_ns`].
+    /// Send lag of every request sent, in nanoseconds, as defined by [`RequestRow::send_lag_ns`].
     pub send_lag_ns: Times,
-    /// Durations of the parts of the service times.
+    /// Durations of the parts of each service time.
     pub parts: Parts,
-    /// Counts and histograms by the target's name.
+    /// Counts and histograms by target name.
     pub targets: BTreeMap<Arc<str>, OfTarget>,
 }
 
 impl Tally {
-    /// Adds a request that has ended. Go's net/http replays some, as its method and headers say.
+    /// Adds an ended request. `go_replays` tells whether its method and headers allow Go's net/http to replay it.
     pub(super) fn add(&mut self, row: &RequestRow, go_replays: bool) {
         if row.phase == Phase::Warmup {
             self.warmup += 1;
@@ -237,7 +237,7 @@ impl Tally {
         }
     }
 
-    /// Adds another worker's tally.
+    /// Adds the tally of another worker.
     pub(super) fn merge(&mut self, other: &Tally) {
         self.warmup += other.warmup;
         self.outcomes.merge(&other.outcomes);
@@ -280,7 +280,7 @@ mod tests {
         }
     }
 
-    /// Returns smallest and largest value of a histogram in milliseconds, rounded, and the number of values.
+    /// Returns the smallest and the largest value of a histogram in milliseconds, rounded, and the number of values.
     fn extent(histogram: &Histogram<u64>) -> (u64, u64, u64) {
         let ms = |ns: u64| (ns + 500_000) / 1_000_000;
         (ms(histogram.min()), ms(histogram.max()), histogram.len())

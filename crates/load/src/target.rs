@@ -1,4 +1,4 @@
-//! A target that requests can be sent to, as a plan has checked it.
+//! A validated target that requests can be sent to.
 
 use std::sync::Arc;
 
@@ -11,48 +11,48 @@ use super::template::Piece;
 use rolldrop_record::load::Http;
 use rolldrop_record::retry::is_idempotency_key;
 
-/// A target whose URL has been parsed.
+/// A target with a parsed URL.
 #[derive(Clone, Debug)]
 pub(super) struct PlannedTarget {
-    /// Name in the rows.
+    /// Name used in the rows.
     pub(super) name: Arc<str>,
     /// Host to resolve: a name or an address, without brackets.
     pub(super) host: String,
     /// Port to connect to.
     pub(super) port: u16,
-    /// Name to ask for and to expect in TLS; `None` without TLS.
+    /// Server name to request and to verify in TLS; `None` without TLS.
     pub(super) tls_name: Option<ServerName<'static>>,
     /// Value of the Host header.
     pub(super) authority: String,
-    /// HTTP version of its requests.
+    /// HTTP version of the target's requests.
     pub(super) http: Http,
     /// Settings for gRPC; `None` for plain HTTP.
     pub(super) grpc: Option<grpc::Call>,
-    /// Whole URL, for records.
+    /// Complete URL, for records.
     pub(super) url: String,
-    /// Path and query, as they are sent.
+    /// Path and query to send.
     pub(super) path: Vec<Piece>,
-    /// Method of its requests.
+    /// Method of the target's requests.
     pub(super) method: Method,
-    /// Headers, except those that the generator writes itself.
+    /// Headers, except those that the generator writes by itself.
     pub(super) headers: Vec<(HeaderName, Vec<Piece>)>,
-    /// Body of its requests.
+    /// Body of the target's requests.
     pub(super) body: Text,
-    /// True if the body is a WebSocket message, which must come back.
+    /// True if the body is a WebSocket message, which the server must echo.
     pub(super) is_websocket: bool,
 }
 
-/// A body.
+/// Body of a request.
 #[derive(Clone, Debug)]
 pub(super) enum Text {
-    /// The same in every request.
+    /// Body that is the same in every request.
     Fixed(Bytes),
-    /// Made anew for each.
+    /// Body that is built anew for each request.
     Made(Vec<Piece>),
 }
 
 impl PlannedTarget {
-    /// Returns true if its requests declare that they may be sent twice, whatever their method.
+    /// Returns true if the target's requests declare that they may be sent twice, regardless of their method.
     pub(super) fn has_idempotency_key(&self) -> bool {
         self.headers.iter().any(|(name, _)| is_idempotency_key(name.as_str()))
     }

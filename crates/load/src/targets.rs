@@ -1,9 +1,9 @@
-//! Files of targets, in vegeta's two formats (`vegeta attack -format http` and `-format json`).
+//! Target files in vegeta's two formats (`vegeta attack -format http` and `-format json`).
 //!
-//! The http format has a request line, headers, and `@FILE` for a body; an empty line ends a target. Our extension is a
-//! comment, which vegeta skips: with `# weight: 3` before a target, it gets three requests for each one that a target
-//! of weight 1 gets. The json format has one object per line with `method`, `url`, `header` and `body` (base64), and
-//! our extension `weight`.
+//! In the http format, a target is a request line, headers, and `@FILE` for a body; an empty line ends it. Our
+//! extension is a comment, which vegeta skips: with `# weight: 3` before it, a target gets three requests for each
+//! request that a target of weight 1 gets. The json format has one object per line with `method`, `url`, `header` and
+//! `body` (base64), and also `weight` as our extension.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,20 +15,20 @@ use serde::Deserialize;
 use rolldrop_record::Secret;
 use rolldrop_record::load::LoadTarget;
 
-/// Reason why a file of targets cannot be used.
+/// Reason why a target file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}: {why}")]
 pub struct TargetsError {
-    /// Number of the line, counted from 1.
+    /// Line number, counted from 1.
     pub line: usize,
-    /// Fault of the line, and its remedy.
+    /// Problem on this line, with its remedy.
     pub why: String,
 }
 
-/// Reads the targets in `text`. `read` reads the file that a body is taken from.
+/// Parses the targets in `text`. `read` reads the file that contains a body.
 ///
 /// # Errors
-/// Returns an error if there is no target in it, or one that cannot be understood.
+/// Returns an error if the text contains no target, or an invalid one.
 pub fn parse(
     text: &str,
     read: impl Fn(&str) -> io::Result<Vec<u8>>,
@@ -48,7 +48,7 @@ fn parse_http(
     read: impl Fn(&str) -> io::Result<Vec<u8>>,
 ) -> Result<Vec<LoadTarget>, TargetsError> {
     let mut targets: Vec<LoadTarget> = Vec::new();
-    // Whether the last target may still get headers and a body.
+    // True while the last target may still get headers and a body.
     let mut is_open = false;
     let mut weight = 1;
     for (line, number) in text.lines().map(str::trim).zip(1..) {
@@ -67,7 +67,7 @@ fn parse_http(
             (is_open, weight) = (true, 1);
         } else {
             let target = targets.last_mut().filter(|_| is_open).ok_or_else(|| {
-                // The text may be a header, whose value may be a secret.
+                // The line may be a header whose value is a secret, so it is not quoted.
                 wrong("it is not a target: write METHOD URL, such as GET http://HOST/PATH".to_owned())
             })?;
             if let Some(path) = line.strip_prefix('@') {
@@ -85,7 +85,7 @@ fn parse_http(
     Ok(targets)
 }
 
-/// Splits a request line. A method is capital letters; a header's name ends with a colon before the first space.
+/// Splits a request line. A method consists of capital letters; a header has a colon before the first space.
 fn request_line(line: &str) -> Option<(&str, &str)> {
     let (method, url) = line.split_once(' ')?;
     (!method.is_empty() && method.bytes().all(|b| b.is_ascii_uppercase())).then_some((method, url))
@@ -114,7 +114,7 @@ fn parse_json(text: &str) -> Result<Vec<LoadTarget>, TargetsError> {
     let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
     let target = |(line, number): (&str, usize)| {
         let wrong = |why: String| TargetsError { line: number, why };
-        // The error itself may repeat a value, which may be a secret.
+        // The error text may quote a value, which may be a secret.
         let json: JsonTarget = serde_json::from_str(line).map_err(|e| {
             let why = if e.is_data() { "it is not what a target has" } else { "it is not JSON" };
             wrong(format!("{why} (column {}): write {JSON_TARGET}", e.column()))

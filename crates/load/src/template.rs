@@ -1,4 +1,4 @@
-//! Text with placeholders, which are filled in anew for every request.
+//! Text with placeholders that are filled in for each request.
 //!
 //! | placeholder | replaced by |
 //! |---|---|
@@ -7,44 +7,44 @@
 //! | `{{random:N}}` | N random letters and digits |
 //! | `{{int:A-B}}` | a random whole number from A to B |
 //!
-//! Random parts are drawn from the load's seed and the request's number.
+//! Random parts are derived from the load's seed and the request's number.
 
 use std::io::Write;
 
 use super::random::Random;
 
-/// Maximum number of characters that `{{random:N}}` makes.
+/// Maximum number of characters for `{{random:N}}`.
 const MAX_RANDOM: usize = 1 << 20;
 
-/// A part of a text.
+/// A piece of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
-    /// Bytes as they are.
+    /// Literal bytes.
     Bytes(Vec<u8>),
     /// The request's number.
     Seq,
-    /// A UUID.
+    /// A random UUID (version 4).
     Uuid,
-    /// This many random letters and digits.
+    /// Random letters and digits, this many.
     Random(usize),
-    /// A number from the first to the second.
+    /// A random number in this inclusive range.
     Int(u64, u64),
 }
 
-/// Unknown placeholder.
+/// Error for an unknown placeholder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("placeholder {0:?} is none of {{{{seq}}}}, {{{{uuid}}}}, {{{{random:N}}}} and {{{{int:A-B}}}}")]
 pub struct UnknownPlaceholder(String);
 
-/// Splits a text at its placeholders.
+/// Splits a text at its placeholders into pieces.
 ///
 /// # Errors
-/// Returns an error if there is an unknown placeholder in it.
+/// Returns an error if the text contains an unknown placeholder.
 pub(super) fn parse(mut text: &[u8]) -> Result<Vec<Piece>, UnknownPlaceholder> {
     let find = |text: &[u8], mark: &[u8]| text.windows(2).position(|two| two == mark);
     let mut pieces = Vec::new();
     while let Some(start) = find(text, b"{{") {
-        // An opened placeholder that is never closed is text.
+        // A placeholder without a closing `}}` is literal text.
         let Some(length) = find(&text[start..], b"}}") else { break };
         if start > 0 {
             pieces.push(Piece::Bytes(text[..start].to_vec()));
@@ -77,7 +77,7 @@ fn placeholder(inside: &str) -> Option<Piece> {
     }
 }
 
-/// Writes the text of the request with this number to `out`.
+/// Writes the text for request number `seq` to `out`.
 pub(super) fn fill(pieces: &[Piece], seq: u64, random: &mut Random, out: &mut Vec<u8>) {
     const CHARACTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     for piece in pieces {

@@ -1,7 +1,7 @@
-//! TLS: a user's settings, the client that they make, and the ways in which a handshake can fail.
+//! TLS: the user's settings, the client built from them, and the ways in which a handshake can fail.
 //!
-//! Uses rustls with ring. It verifies what the user's settings require, and sends nothing early: a request leaves when
-//! the handshake is done. `exchange` decides the outcome of a failure; [`fault`] returns TLS's own reports.
+//! Uses rustls with ring. It verifies what the user's settings require and sends no early data: a request leaves after
+//! the handshake. `exchange` decides the outcome of a failure; [`fault`] returns the failures that TLS itself reports.
 
 mod verify;
 
@@ -28,10 +28,10 @@ use verify::Unverified;
 /// Reason why a user's TLS settings cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsError {
-    /// The authorities cannot be read.
+    /// The certificate authorities cannot be read.
     #[error("the CA file (--cacert) holds no certificate in PEM{}", because(.0))]
     Ca(String),
-    /// One of the authorities is invalid.
+    /// A certificate authority is invalid.
     #[error("a certificate of the CA file (--cacert) cannot be used: {0}")]
     BadCa(String),
     /// The client's certificate cannot be read.
@@ -40,29 +40,29 @@ pub enum TlsError {
     /// The client's key cannot be read.
     #[error("the client certificate has no private key in PEM (--key, or in the file of --cert){}", because(.0))]
     Key(String),
-    /// A key without a certificate.
+    /// There is a key but no certificate.
     #[error("a client key (--key) needs its certificate (--cert)")]
     KeyAlone,
-    /// Certificate and key do not match.
+    /// The certificate and the key do not match.
     #[error("the client certificate and its key (--cert, --key) cannot be used: {0}")]
     Identity(String),
-    /// No authority is known.
+    /// No certificate authority is known.
     #[error("the system has no CA certificates: give --cacert FILE, or --insecure{}", because(.0))]
     NoRoots(String),
-    /// The name cannot be a server's.
+    /// The name is not a valid server name.
     #[error("{0:?} is not a server name: a DNS name or an address is needed")]
     ServerName(String),
-    /// The TLS library refused.
+    /// The TLS library rejected the configuration.
     #[error("TLS cannot be set up: {0}")]
     Library(String),
 }
 
-/// Returns a cause after a colon, if there is one.
+/// Formats a cause with a leading colon; empty if there is no cause.
 fn because(why: &str) -> String {
     if why.is_empty() { String::new() } else { format!(": {why}") }
 }
 
-/// The client's side of TLS, the same for all targets. Clones share it.
+/// Client TLS configuration, common to all targets. Clones share it.
 #[derive(Clone)]
 pub(super) struct Config(Arc<ClientConfig>);
 
@@ -73,10 +73,10 @@ impl fmt::Debug for Config {
 }
 
 impl Config {
-    /// Creates the configuration for the settings, offering these application protocols.
+    /// Creates the configuration from the settings, offering these application protocols (ALPN).
     ///
     /// # Errors
-    /// Returns an error if certificates or keys cannot be used.
+    /// Returns an error if a certificate or key cannot be used.
     pub(super) fn new(settings: &TlsSettings, alpn: &[&[u8]]) -> Result<Self, TlsError> {
         let library = |e: rustls::Error| TlsError::Library(e.to_string());
         let provider = Arc::new(ring::default_provider());
@@ -109,16 +109,16 @@ impl Config {
         Ok(Self(Arc::new(config)))
     }
 
-    /// Returns the client for a server of that name.
+    /// Returns the client for the server with this name.
     pub(super) fn client(&self, name: ServerName<'static>) -> Client {
         Client { connector: TlsConnector::from(Arc::clone(&self.0)), name }
     }
 }
 
-/// Name of HTTP/2 in a handshake (ALPN).
+/// ALPN name of HTTP/2.
 pub(super) const HTTP2: &[u8] = b"h2";
 
-/// Returns the application protocols that are offered in a handshake.
+/// Returns the application protocols to offer in a handshake.
 pub(super) const fn offered(http: Http) -> &'static [&'static [u8]] {
     const HTTP1: &[u8] = b"http/1.1";
 
@@ -129,10 +129,10 @@ pub(super) const fn offered(http: Http) -> &'static [&'static [u8]] {
     }
 }
 
-/// Returns the name that a server of `host` is asked for and must prove.
+/// Returns the name to request from a server of `host`, which the server must prove.
 ///
 /// # Errors
-/// Returns an error if it cannot be a server's name.
+/// Returns an error if `host` is not a valid server name.
 pub(super) fn server_name(host: &str) -> Result<ServerName<'static>, TlsError> {
     ServerName::try_from(host.to_owned()).map_err(|_| TlsError::ServerName(host.to_owned()))
 }
@@ -166,7 +166,7 @@ fn identity(settings: &TlsSettings) -> Result<Option<Identity>, TlsError> {
     Ok(Some((certificates(cert.expose()).map_err(TlsError::Cert)?, key)))
 }
 
-/// Returns the certificates of a PEM text: at least one.
+/// Returns the certificates in a PEM text: at least one.
 fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let all = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>();
     match all {
@@ -175,7 +175,7 @@ fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     }
 }
 
-/// Returns the fault of a PEM text; empty if nothing was found in it.
+/// Describes the error in a PEM text; empty if nothing was found in the text.
 fn unless_missing(error: pem::Error) -> String {
     match error {
         pem::Error::NoItemsFound => String::new(),
@@ -183,7 +183,7 @@ fn unless_missing(error: pem::Error) -> String {
     }
 }
 
-/// The client for one server.
+/// TLS client for one server.
 #[derive(Clone)]
 pub(super) struct Client {
     connector: TlsConnector,
@@ -197,10 +197,10 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Does the handshake.
+    /// Performs the handshake.
     ///
     /// # Errors
-    /// Returns an error if it fails; [`fault`] returns TLS's own report.
+    /// Returns an error if the handshake fails; [`fault`] returns the failure that TLS reported.
     pub(super) async fn handshake(&self, socket: Socket) -> io::Result<Tls> {
         match self.connector.connect(self.name.clone(), socket).into_fallible().await {
             Ok(stream) => Ok(Tls::new(stream)),
@@ -209,15 +209,15 @@ impl Client {
     }
 }
 
-/// Returns the server's reason if it can still be read in clear text: a server that has sent its reason and closed
-/// answers the client's last bytes with a reset.
+/// Returns the server's alert if it can still be read in clear text: a server that has sent an alert and closed the
+/// connection responds to the client's last bytes with a reset.
 async fn unread_alert(error: &io::Error, socket: &mut Socket) -> Option<io::Error> {
     if !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
         return None;
     }
     let mut record = [0; 7];
     match (socket.read(&mut record).await, record) {
-        // A record of type alert (RFC 5246, 6.2.1): version, length 2, level, description.
+        // An alert record (RFC 5246, 6.2.1): version, length 2, level, description.
         (Ok(7), [21, 3, _, 0, 2, _, alert]) => {
             Some(io::Error::new(io::ErrorKind::InvalidData, rustls::Error::AlertReceived(alert.into())))
         }
@@ -225,7 +225,7 @@ async fn unread_alert(error: &io::Error, socket: &mut Socket) -> Option<io::Erro
     }
 }
 
-/// Returns the version of a session, and whether it was resumed.
+/// Returns the version of a session and whether the session was resumed.
 pub(super) fn session(tls: &Tls) -> Option<TlsSession> {
     let resumed = tls.session().handshake_kind() == Some(HandshakeKind::Resumed);
     match (tls.session().protocol_version()?, resumed) {
@@ -239,19 +239,19 @@ pub(super) fn session(tls: &Tls) -> Option<TlsSession> {
 
 /// A failure of TLS itself.
 pub(super) struct Fault {
-    /// Short text about the failure.
+    /// Short description of the failure.
     pub(super) what: String,
-    /// True if the peer reported it.
+    /// True if the peer reported the failure.
     pub(super) is_alert: bool,
 }
 
-/// Returns the failure that TLS reported; `None` if the connection under it failed.
+/// Returns the failure that TLS reported; `None` if the underlying connection failed.
 pub(super) fn fault(error: &io::Error) -> Option<Fault> {
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     Some(Fault { what: in_words(error), is_alert: matches!(error, rustls::Error::AlertReceived(_)) })
 }
 
-/// Describes the error; the usual ones by a short, constant text.
+/// Describes an error; common errors have a short, constant text.
 fn in_words(error: &rustls::Error) -> String {
     match error {
         rustls::Error::AlertReceived(alert) => {
@@ -268,15 +268,15 @@ fn in_words(error: &rustls::Error) -> String {
     }
 }
 
-/// Returns the variant of a certificate's fault as `snake_case`: `NotValidForNameContext { .. }` is
-/// `not_valid_for_name`. rustls has no names for them but those of the variants, with which their debug form begins.
+/// Returns the variant name of a certificate error as `snake_case`: `NotValidForNameContext { .. }` becomes
+/// `not_valid_for_name`. rustls names these errors only by their variants, with which their debug output begins.
 fn variant(fault: &impl fmt::Debug) -> String {
     let text = format!("{fault:?}");
     let name = text.split(|c: char| !c.is_alphanumeric()).find(|part| !part.is_empty()).unwrap_or_default();
     snake_case(name.strip_suffix("Context").unwrap_or(name))
 }
 
-/// Converts a name to `snake_case`: `UnknownCA` is `unknown_ca`.
+/// Converts a name to `snake_case`: `UnknownCA` becomes `unknown_ca`.
 fn snake_case(name: &str) -> String {
     let mut snake = String::new();
     let mut previous = None;

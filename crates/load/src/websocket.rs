@@ -1,9 +1,9 @@
-//! WebSocket (RFC 6455): messages over long-lived connections, each of which the server must send back.
+//! WebSocket (RFC 6455): messages over long-lived connections, which the server must echo.
 //!
-//! A connection does a handshake before its first message and carries one message at a time. The server must send every
-//! message back unchanged. tungstenite parses and formats frames; the socket, its error numbers and the count of bytes
-//! remain ours. Pings that arrive between two messages are answered with the next one. No connection is closed without
-//! a close frame before that.
+//! A connection performs a handshake before its first message and carries one message at a time. The server must send
+//! every message back unchanged. tungstenite parses and formats frames; the socket, its error numbers and the byte
+//! counts remain under our control. Pings that arrive between two messages are answered during the next exchange. No
+//! connection is closed without a close frame first.
 
 use std::io::{self, Cursor};
 use std::sync::Arc;
@@ -22,21 +22,21 @@ use super::http1::{Switch, Talk};
 use super::request::{Persistence, WebSocket};
 use rolldrop_record::Outcome;
 
-/// Status of an answer that switches protocols, and of every message after it.
+/// Status of a response that switches protocols, and of every later message.
 const SWITCHED: u16 = 101;
-/// Maximum size of a frame that counts as part of an echo, in bytes.
+/// Maximum size in bytes of a frame that counts as part of an echo.
 const MAX_FRAME: u64 = 64 << 20;
-/// Maximum number of bytes that a server may send between two messages: pings and its close frame.
+/// Maximum number of bytes that a server may send between two messages (pings and a close frame).
 const MAX_BETWEEN: usize = 1 << 20;
-/// Maximum number of bytes that a control frame may carry (RFC 6455, 5.5).
+/// Maximum payload of a control frame in bytes (RFC 6455, 5.5).
 const MAX_CONTROL: u64 = 125;
-/// Time that servers may take to answer the last close frames of a load.
+/// Time limit for servers to answer the last close frames of a load.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// Code of a close frame that is sent when no further message follows.
+/// Close code sent when no further message follows.
 const NORMAL_CLOSURE: u16 = 1000;
 
-/// Returns true if an idle connection can carry a message: the server has neither closed it nor announced that. Bytes
-/// that have arrived are kept for the next exchange.
+/// Returns true if an idle connection can carry a message: the server has neither closed it nor sent a close frame.
+/// Bytes that have arrived are kept for the next exchange.
 pub(super) fn is_open(connection: &mut Connection) -> bool {
     loop {
         match connection.read_now() {
@@ -59,8 +59,8 @@ pub(super) fn is_open(connection: &mut Connection) -> bool {
     true
 }
 
-/// Sends a message and waits for its echo; on a new connection, after the handshake. Returns true if the connection can
-/// carry another message.
+/// Sends a message and waits for its echo; a new connection performs the handshake first. Returns true if the
+/// connection can carry another message.
 pub(super) async fn exchange(
     talk: &mut Talk<'_>,
     templates: &WebSocket,
@@ -74,7 +74,7 @@ pub(super) async fn exchange(
     templates.message.fill(talk.row.seq, talk.row.attempts, &mut message);
     let kind = if std::str::from_utf8(&message).is_ok() { Data::Text } else { Data::Binary };
     talk.row.sent = Some(talk.context.clock.now());
-    // A server may have closed with a code before it read this: the code is recorded.
+    // The server may have sent a close frame with a code before it read this message: the code is recorded.
     talk.write_error = send(talk, Frame::message(message.clone(), OpCode::Data(kind), true)).await.err();
     if echo(talk, message.len()).await? != message {
         return Err(no_echo());
@@ -83,18 +83,18 @@ pub(super) async fn exchange(
     talk.row.outcome = Outcome::Ok;
     let is_last = talk.context.plan.settings.connections.max_requests == Some(talk.connection.requests);
     if persistence == Persistence::Close || is_last {
-        // The echo has come: it does not matter whether the close frame arrives.
+        // The echo has arrived, so it does not matter whether this close frame is delivered.
         let _ = send(talk, close(NORMAL_CLOSURE)).await;
     }
     Ok(true)
 }
 
-/// Requests the switch to WebSocket. Returns false if the server refused it with a complete answer.
+/// Requests the switch to WebSocket. Returns false if the server refused it with a complete response.
 async fn shake_hands(talk: &mut Talk<'_>, templates: &WebSocket) -> Result<bool> {
     let key = generate_key();
     let mut request = Vec::new();
     templates.handshake.fill(talk.row.seq, talk.row.attempts, &mut request);
-    // Before the empty line.
+    // Removes the empty line, to append more fields.
     request.truncate(request.len() - 2);
     request.extend_from_slice(format!("sec-websocket-key: {key}\r\n\r\n").as_bytes());
     talk.write_error = talk.connection.write_all(&request, &mut talk.row.bytes_sent).await.err();
@@ -119,7 +119,7 @@ fn no_echo() -> Failure {
     Failure::with_detail(Outcome::ProtocolError, "not the message that was sent")
 }
 
-/// Reads one message of at most `most` bytes, and answers the control frames before it.
+/// Reads one message of at most `most` bytes, and answers control frames that precede it.
 async fn echo(talk: &mut Talk<'_>, most: usize) -> Result<Vec<u8>> {
     let mut message: Option<Vec<u8>> = None;
     loop {
@@ -127,7 +127,7 @@ async fn echo(talk: &mut Talk<'_>, most: usize) -> Result<Vec<u8>> {
             if matches!(header.opcode, OpCode::Data(_)) && talk.row.head.is_none() {
                 talk.row.head = Some(talk.context.clock.now());
             }
-            // A longer message is no echo, and need not be read to its end.
+            // A longer message is not an echo, and need not be read to its end.
             let so_far = message.as_ref().map_or(0, Vec::len);
             if matches!(header.opcode, OpCode::Data(_)) && so_far + payload > most {
                 return Err(no_echo());
@@ -137,7 +137,7 @@ async fn echo(talk: &mut Talk<'_>, most: usize) -> Result<Vec<u8>> {
             talk.connection.buffer.drain(..head + payload);
             match header.opcode {
                 OpCode::Control(Control::Ping) => {
-                    // A connection that accepts no more shows that when it is read.
+                    // If the connection accepts no more bytes, the next read reports it.
                     let _ = send(talk, Frame::pong(bytes)).await;
                 }
                 OpCode::Control(Control::Close) => {
@@ -163,8 +163,8 @@ async fn echo(talk: &mut Talk<'_>, most: usize) -> Result<Vec<u8>> {
     }
 }
 
-/// Returns the header of the frame at the beginning of `bytes`, its length and the length of the payload; `None` if it
-/// is not complete yet.
+/// Returns the header of the frame at the beginning of `bytes`, the header's length and the payload's length; `None` if
+/// the header is incomplete.
 pub(super) fn header(bytes: &[u8]) -> Result<Option<(FrameHeader, usize, usize)>> {
     let mut cursor = Cursor::new(bytes);
     let Some((header, payload)) = FrameHeader::parse(&mut cursor).map_err(|_| PROTOCOL_ERROR)? else {
@@ -172,7 +172,7 @@ pub(super) fn header(bytes: &[u8]) -> Result<Option<(FrameHeader, usize, usize)>
     };
     let is_control = matches!(header.opcode, OpCode::Control(_));
     let limit = if is_control { MAX_CONTROL } else { MAX_FRAME };
-    // No extension was requested; servers mask nothing; control frames have no parts.
+    // No extension was requested; servers do not mask; control frames are not fragmented.
     let is_reserved = header.rsv1 || header.rsv2 || header.rsv3;
     if is_reserved || header.mask.is_some() || payload > limit || is_control && !header.is_final {
         return Err(PROTOCOL_ERROR);
@@ -183,7 +183,7 @@ pub(super) fn header(bytes: &[u8]) -> Result<Option<(FrameHeader, usize, usize)>
     Ok(Some((header, head, payload)))
 }
 
-/// Closes an idle connection that nothing waits for; a WebSocket one with a close frame.
+/// Closes an idle connection without waiting; a WebSocket connection gets a close frame first.
 pub(super) fn part(mut connection: Connection) {
     if connection.is_websocket
         && let Ok(goodbye) = masked(close(NORMAL_CLOSURE))
@@ -192,7 +192,7 @@ pub(super) fn part(mut connection: Connection) {
     }
 }
 
-/// Closes idle WebSocket connections, and waits a little for their servers, which should answer and close first (RFC
+/// Closes idle WebSocket connections, and waits briefly for their servers, which should answer and close first (RFC
 /// 6455, 7.1.1).
 pub(super) async fn take_leave(connections: impl Iterator<Item = Connection>) {
     let leave = async |mut connection: Connection| {
@@ -203,16 +203,15 @@ pub(super) async fn take_leave(connections: impl Iterator<Item = Connection>) {
         }
         io::Result::Ok(())
     };
-    // Errors of single connections no longer matter.
+    // Errors of individual connections no longer matter.
     let _ = timeout(FAREWELL, join_all(connections.map(leave))).await;
 }
 
-/// Sends a frame.
 async fn send(talk: &mut Talk<'_>, frame: Frame) -> io::Result<()> {
     talk.connection.write_all(&masked(frame)?, &mut talk.row.bytes_sent).await
 }
 
-/// Returns a frame's bytes, masked as a client must.
+/// Returns a frame's bytes, masked as required of clients.
 fn masked(mut frame: Frame) -> io::Result<Vec<u8>> {
     frame.header_mut().mask = Some(rand::random());
     let mut bytes = Vec::with_capacity(frame.len());
@@ -225,7 +224,7 @@ fn close(code: u16) -> Frame {
     Frame::from_payload(header, code.to_be_bytes().to_vec().into())
 }
 
-/// Answers a close frame with its own code.
+/// Answers a close frame with the same code.
 fn answer_to_close(payload: &[u8]) -> Frame {
     match payload.first_chunk() {
         Some(code) => close(u16::from_be_bytes(*code)),
@@ -233,7 +232,7 @@ fn answer_to_close(payload: &[u8]) -> Frame {
     }
 }
 
-/// Returns the failure if the server closed the connection in the middle of an exchange, and announced it.
+/// Returns the failure if the server announced a close in the middle of an exchange.
 fn closed(has_begun: bool, payload: &[u8]) -> Failure {
     let outcome = if has_begun { Outcome::TruncatedBody } else { Outcome::EofBeforeResponse };
     let detail: Arc<str> = match payload.split_first_chunk() {
@@ -246,7 +245,7 @@ fn closed(has_begun: bool, payload: &[u8]) -> Failure {
     Failure::with_detail(outcome, detail)
 }
 
-/// Adds to the failure that the connection ended without an announcement.
+/// Adds to the failure that the connection ended without a close frame.
 fn without_close_frame(failure: Failure) -> Failure {
     match failure.outcome {
         Outcome::EofBeforeResponse | Outcome::TruncatedBody if failure.detail.is_none() => {

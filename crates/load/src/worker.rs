@@ -1,10 +1,10 @@
-//! One worker: its share of the schedule, its connections, its counts.
+//! One worker thread: its share of the schedule, its connections and its counts.
 //!
-//! A worker is a thread with a single-threaded runtime. Its loop wakes when a request is due and gives it to a lane: a
-//! task that takes one request after another through its exchange, created when all others are busy and kept from then
-//! on. A lane that has finished takes the next request itself if that is already due, as it always is in a closed loop.
-//! The loop and the lanes borrow the worker's state in turn, never across an await; none of it is locked or shared with
-//! another thread, and nothing is allocated for a request.
+//! A worker is a thread with a single-threaded runtime. Its loop wakes when a request is due and hands it to a lane: a
+//! task that serves one request after another. A new lane is created when all others are busy, and is kept afterwards.
+//! A lane that finishes takes the next request itself if that request is already due, which is always so in a closed
+//! loop. The loop and the lanes borrow the worker's state in turn, never across an await; the state is neither locked
+//! nor shared with other threads, and sending a request allocates nothing.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -39,68 +39,69 @@ use super::websocket;
 use rolldrop_record::load::{ConnectionMode, Http};
 use rolldrop_record::{RequestRow, Stamp};
 
-/// Delay after the intended send time beyond which a request is not sent: it would no longer belong to the load that
-/// the user asked for.
+/// Maximum delay after the intended send time: a request that is later than this is not sent, because it would no
+/// longer belong to the load that the user asked for.
 pub const LATE_LIMIT: Duration = Duration::from_secs(1);
 
-/// Number of rows at which the worker flushes a batch; it still fits in the processor's cache.
+/// Number of rows at which the worker flushes a batch; that many still fit in the processor's cache.
 const BATCH_ROWS: usize = 512;
-/// Time after which it flushes one in any case.
+/// Maximum age of a batch before the worker flushes it.
 const BATCH_AGE: Duration = Duration::from_millis(200);
-/// Number of tasks that run before the runtime looks for events again: few, so that a due time is not missed for long.
+/// Number of tasks that the runtime polls before it checks for events: small, so that a due time is not missed for
+/// long.
 const TASKS_PER_TURN: u32 = 16;
-/// Number of requests that are released before the lanes get their turn. A request takes some turns of its lane, so a
-/// worker that is behind must not release as many as run: it would only ever start requests.
+/// Number of requests released before the lanes get their turn. A request takes several turns of its lane, so a worker
+/// that is behind must not release as many requests as it can run: it would do nothing but start requests.
 const RELEASES_PER_TURN: u32 = TASKS_PER_TURN / 4;
 
-/// Rows on their way to the recorder, with the worker's state.
+/// Rows on their way to the recorder, with counts from the worker.
 pub(super) struct Batch {
     /// Number of the worker.
     pub(super) worker: usize,
-    /// Rows of requests that have ended since the last batch.
+    /// Rows of requests that ended since the last batch.
     pub(super) rows: Vec<RequestRow>,
     /// Number of requests that the worker has scheduled so far.
     pub(super) scheduled: u64,
-    /// Requests that are in flight.
+    /// Number of requests in flight.
     pub(super) in_flight: u64,
 }
 
-/// A worker's orders.
+/// Input of a worker.
 pub(super) struct Task {
     /// Number of the worker, from 0.
     pub(super) worker: usize,
-    /// State that its exchanges share.
+    /// State shared by the worker's exchanges.
     pub(super) context: Context,
-    /// Its requests.
+    /// Requests to send.
     pub(super) feed: Feed,
-    /// Maximum number of connections that it may have open.
+    /// Maximum number of open connections.
     pub(super) max_connections: usize,
-    /// Ends its schedule early.
+    /// Token that ends the schedule early.
     pub(super) stop: CancellationToken,
-    /// Ends its exchanges at once.
+    /// Token that aborts all exchanges at once.
     pub(super) abort: CancellationToken,
-    /// Channel for its rows. While this is full the worker waits: a recorder that cannot keep up shows as send lag, not
-    /// as unbounded memory.
+    /// Channel for rows. While it is full, the worker waits: a recorder that cannot keep up shows as send lag, not as
+    /// unbounded memory.
     pub(super) batches: SyncSender<Batch>,
 }
 
 /// A worker's results.
 pub(super) struct Done {
-    /// Number of requests that it scheduled; each has a row.
+    /// Number of scheduled requests; each has a row.
     pub(super) scheduled: u64,
-    /// Counts and histograms of these requests.
+    /// Counts and histograms of the scheduled requests.
     pub(super) tally: Tally,
-    /// Header statistics of the answers, by target.
+    /// Response header statistics, by target.
     pub(super) answers: Vec<(Arc<str>, Answers)>,
-    /// Number of times that it took a source port.
+    /// Number of times the worker took a source port.
     pub(super) ports_taken: usize,
 }
 
 impl Task {
-    /// Works until every scheduled request has ended. Call it on a separate thread.
+    /// Runs until every scheduled request has ended. Call it on a separate thread.
     ///
     /// # Errors
-    /// Returns an error if the operating system refuses a runtime or a timer.
+    /// Returns an error if the operating system cannot create a runtime or a timer.
     pub(super) fn run(self) -> io::Result<Done> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -127,7 +128,7 @@ impl Task {
 struct Worker {
     context: Context,
     state: RefCell<State>,
-    /// Notified by a lane when the loop must look at the state.
+    /// Notified by a lane when the loop must check the state.
     turn: Notify,
 }
 
@@ -172,7 +173,7 @@ impl Worker {
         let mut flush = tokio::time::interval(BATCH_AGE);
         flush.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            // The loop may have woken for any reason: due requests come first.
+            // The loop may have woken for any reason; due requests come first.
             let is_behind = self.release_due(&mut lanes);
             let now = self.context.clock.now();
             let (due, is_over, is_idle) = {
@@ -202,7 +203,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Dispatches the requests whose time has come, in one turn; returns true if some are left.
+    /// Dispatches the requests that are due, up to one turn's worth; returns true if some are left.
     fn release_due(self: &Rc<Self>, lanes: &mut JoinSet<()>) -> bool {
         for _ in 0..RELEASES_PER_TURN {
             let released = self.state.borrow_mut().release(&self.context, self.context.clock.now());
@@ -215,8 +216,8 @@ impl Worker {
         true
     }
 
-    /// Dispatches all requests that are due by now, however many, and none after that. In a closed loop nothing is ever
-    /// overdue.
+    /// Dispatches all requests that are due by now, without a limit, and then ends the schedule. In a closed loop
+    /// nothing is ever overdue.
     fn end_schedule(self: &Rc<Self>, lanes: &mut JoinSet<()>) {
         let end = self.context.clock.now();
         loop {
@@ -232,7 +233,7 @@ impl Worker {
         }
     }
 
-    /// Ends every exchange at its next turn, which is now.
+    /// Aborts all exchanges; each ends at its next turn, which comes immediately.
     fn abort(&self) {
         self.context.is_aborted.set(true);
         for lane in &self.state.borrow().lanes {
@@ -256,7 +257,6 @@ impl Worker {
         }
     }
 
-    /// Runs a lane.
     async fn serve(self: Rc<Self>, lane: usize) {
         poll_fn(|context| {
             self.state.borrow_mut().lanes[lane].waker.clone_from(context.waker());
@@ -275,8 +275,8 @@ impl Worker {
                 }
                 let ended = exchange.run(&self.context).await;
                 self.end(&mut place, ended, lane);
-                // First let other lanes close their connections: a server wakes once for connections that come right
-                // after each other, but for each of those that come one by one.
+                // Let other lanes close their connections first: a server wakes only once for connections that arrive
+                // back to back, but once for each of those that arrive singly.
                 if place.as_ref().is_some_and(|next| next.via.is_to_dial()) {
                     yield_now().await;
                 }
@@ -284,7 +284,7 @@ impl Worker {
         }
     }
 
-    /// Ends a lane's request. The next one takes its place, if one is due; otherwise the lane rests.
+    /// Ends the current request of a lane. If another request is due, it takes the place; otherwise the lane rests.
     fn end(&self, place: &mut Option<Exchange>, at: Stamp, lane: usize) {
         let state = &mut *self.state.borrow_mut();
         state.in_flight -= 1;
@@ -300,7 +300,7 @@ impl Worker {
         if place.is_some() {
             return;
         }
-        // In an open loop the loop knows when the next request is due. In a closed loop that has just changed.
+        // In an open loop the loop already knows when the next request is due. In a closed loop that has just changed.
         let is_drained = state.in_flight == 0 && state.feed.is_over(at);
         if is_drained || !state.feed.is_open_loop() {
             self.turn.notify_one();
@@ -309,7 +309,7 @@ impl Worker {
     }
 }
 
-/// One task's place: it serves the requests that are put here.
+/// One task's slot: the task serves the requests that are put here.
 struct Lane {
     next: Option<Exchange>,
     waker: Waker,
@@ -320,21 +320,21 @@ struct State {
     feed: Feed,
     batches: SyncSender<Batch>,
     scheduled: u64,
-    /// Number of requests that are in flight, each in a lane.
+    /// Number of requests in flight, each in its own lane.
     in_flight: usize,
     lanes: Vec<Lane>,
-    /// Indexes of lanes that have nothing to do.
+    /// Indexes of idle lanes.
     resting: Vec<usize>,
     pool: Pool,
     http2: http2::Pool,
-    /// True if requests share connections, so that more of them fit than there are connections.
+    /// True if requests share connections, so that there may be more requests than connections.
     shares_streams: bool,
     tally: Tally,
     rows: Vec<RequestRow>,
 }
 
 impl State {
-    /// Returns the next request, due now or later; `None` while there is none to wait for.
+    /// Returns the next request, whether due now or later; `None` if there is currently nothing to wait for.
     fn next(&self, now: Stamp) -> Option<Due> {
         self.feed.next(now, || match self.shares_streams {
             true => self.http2.has_room(),
@@ -342,7 +342,7 @@ impl State {
         })
     }
 
-    /// Takes the next request from the schedule, if it is due by now. One that cannot be sent ends here.
+    /// Takes the next request from the schedule if it is already due. A request that cannot be sent ends here.
     fn release(&mut self, context: &Context, now: Stamp) -> Option<Result<Exchange, NotSent>> {
         let due = self.next(now).filter(|due| due.at <= now)?;
         self.feed.advance(due);
@@ -378,22 +378,21 @@ impl State {
         })
     }
 
-    /// Chooses another connection, if there is one, because the chosen one has closed before anything of the request
-    /// was written.
+    /// Chooses another connection, if one is available, because the chosen one was closed before any part of the
+    /// request was written.
     fn choose_again(&mut self, exchange: &mut Exchange, now: Stamp) {
         if let Ok(ticket) = self.http2.take(exchange.endpoint, exchange.persistence, now) {
             exchange.via = Via::Http2(Some(ticket));
         }
     }
 
-    /// Counts a request that has ended.
     fn count(&mut self, context: &Context, row: &RequestRow, endpoint: usize) {
         self.feed.ended(row);
         let go_replays = context.endpoints.get(endpoint).is_some_and(|e| e.go_replays);
         self.tally.add(row, go_replays);
     }
 
-    /// Keeps a row for the recorder.
+    /// Queues a row for the recorder.
     fn keep(&mut self, row: Option<RequestRow>) {
         self.rows.extend(row);
         if self.rows.len() >= BATCH_ROWS {
@@ -413,7 +412,7 @@ impl State {
     }
 }
 
-/// Returns the endpoint of a request: requests go to the endpoints in turn, in the order of the plan's cycle.
+/// Returns the endpoint for a request: requests rotate through the endpoints in the order of the plan's cycle.
 fn endpoint_of(index: u64, cycle: &[usize]) -> usize {
     let turn = usize::try_from(index % cycle.len().max(1) as u64).unwrap_or(0);
     cycle.get(turn).copied().unwrap_or(0)

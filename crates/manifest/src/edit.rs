@@ -1,6 +1,6 @@
-//! Edits of a text: which of its bytes are replaced by what.
+//! Converts edits to replacements of byte ranges in the text.
 //!
-//! New fields and items come last, in the indentation of the others, and can be removed without a trace.
+//! New fields and items are added last, with the indentation of the others, and can be removed without a trace.
 
 use std::ops::Range;
 
@@ -12,21 +12,22 @@ use super::object::{Change, Edit};
 use super::splice::Splice;
 use super::tree::{Member, Node, Shape, Style};
 
-/// Indentation of what is below a key.
+/// Indentation of a list below its key.
 const INDENT: usize = 2;
 
-/// A text, with what is in it.
+/// A text and its parsed structure.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source<'a> {
     pub(super) text: &'a str,
     pub(super) form: Form,
     pub(super) root: &'a Node,
-    /// Line break of all lines of the text.
+    /// Line break that ends the lines of the text.
     pub(super) line_break: &'static str,
 }
 
 impl Source<'_> {
-    /// Returns the change of the text that an edit makes; `None` if there is none, for example behind an alias.
+    /// Returns the replacement that makes an edit in the text; `None` if the text cannot be edited, for example behind
+    /// an alias.
     pub(super) fn splice(&self, edit: &Edit) -> Option<Splice> {
         if let Change::Push(item) = &edit.change {
             let list = self.root.at(&edit.pointer)?;
@@ -67,20 +68,20 @@ impl Source<'_> {
         }
     }
 
-    /// Adds an item to a list of lines.
+    /// Adds an item to a list in block style.
     fn push(&self, items: &[Node], item: &Value) -> Option<Splice> {
         let last = items.last()?;
         let indent = self.column(self.dash(items.first()?)?);
         self.add(last.range.end, indent, &json!([item]))
     }
 
-    /// Adds a field to a mapping of lines.
+    /// Adds a field to a mapping in block style.
     fn append(&self, members: &[Member], key: &str, value: &Value) -> Option<Splice> {
         let (first, last) = (members.first()?, members.last()?);
         self.add(last.range_end(), self.column(first.key.range.start), &json!({ key: value }))
     }
 
-    /// Adds lines behind the one with this place. A list below a key gets [`INDENT`].
+    /// Adds lines after the line that contains this position. A list below a key is indented by [`INDENT`].
     fn add(&self, behind: usize, indent: usize, value: &Value) -> Option<Splice> {
         let at = self.line_end(behind);
         let lines = serde_saphyr::to_string(value).ok()?;
@@ -97,7 +98,7 @@ impl Source<'_> {
         Some(Splice { range: at..at, text })
     }
 
-    /// Gives a field that exists another value.
+    /// Replaces the value of an existing field.
     fn replace(&self, style: Style, member: &Member, value: &Value) -> Option<Splice> {
         let old = &member.value;
         let is_collection = matches!(value, Value::Object(_) | Value::Array(_));
@@ -113,7 +114,7 @@ impl Source<'_> {
             let space = if is_in_lines || old.range.is_empty() { " " } else { "" };
             return Some(Splice { range, text: format!("{space}{}", self.scalar(member, value)?) });
         }
-        // The lines of the new value, without its key, which is there.
+        // The lines of the new value, without the key, which is already there.
         let key = &member.name;
         let indent = self.column(member.key.range.start);
         let Splice { text, .. } = self.add(old.range.end, indent, &json!({ key: value }))?;
@@ -140,7 +141,7 @@ impl Source<'_> {
                 Some(format!("'{}'", text.replace('\'', "''")))
             }
             (Form::Yaml, Value::String(_)) if !is_in(&member.value, '"') && !is_in(&member.key, '"') => {
-                // As the value of a key, so that it is quoted where it must be.
+                // Formatted as the value of a key, so that it is quoted where necessary.
                 let text = serde_saphyr::to_string(&json!({ "key": value })).ok()?;
                 let text = text.strip_prefix("key: ")?.trim_end();
                 Some(if text.contains('\n') { value.to_string() } else { text.to_owned() })
@@ -149,7 +150,7 @@ impl Source<'_> {
         }
     }
 
-    /// Removes the lines of a field or an item.
+    /// Removes the lines of a field or item.
     fn without_lines(&self, own: Range<usize>, is_first: bool, next: Option<usize>) -> Option<Splice> {
         let (line, end) = (self.line_start(own.start), self.line_end(own.end));
         let is_alone = self.text[line..own.start].trim().is_empty();
@@ -163,7 +164,7 @@ impl Source<'_> {
         Some(Splice { range, text: String::new() })
     }
 
-    /// Returns the place of the `-` before an item.
+    /// Returns the position of the `-` before an item.
     fn dash(&self, item: &Node) -> Option<usize> {
         let before = self.text[..item.range.start].trim_end();
         before.ends_with('-').then(|| before.len() - 1)
@@ -179,7 +180,7 @@ impl Source<'_> {
         end - usize::from(end > place && self.text[..end].ends_with('\r'))
     }
 
-    /// Returns the place of the line break before a line.
+    /// Returns the position of the line break before a line.
     fn break_before(&self, line: usize) -> Option<usize> {
         let before = self.text[..line].strip_suffix('\n')?;
         Some(before.strip_suffix('\r').unwrap_or(before).len())

@@ -1,8 +1,9 @@
-//! Collections in braces or brackets, as all of JSON's are: changed by their positions in the text.
+//! Collections in braces or brackets (flow style), like all collections in JSON. They are edited by position in the
+//! text.
 //!
-//! A new member comes last, in the layout of the others, and can be removed without a trace. In a collection
-//! that was empty before, the new member has one space before it. This distinguishes it from a collection that
-//! was added together with its member.
+//! A new member is added last, in the layout of the others, and can be removed without a trace. In a collection that
+//! was empty before, one space precedes the new member. The space shows that the collection was not added together with
+//! its member.
 
 use std::ops::Range;
 
@@ -17,16 +18,16 @@ use super::tree::{Member, Node, Shape, Style};
 #[derive(Debug)]
 pub(super) struct Flow<'a> {
     text: &'a str,
-    /// Position of its opening bracket.
+    /// Position of the opening bracket.
     open: usize,
-    /// Position of its closing bracket.
+    /// Position of the closing bracket.
     close: usize,
-    /// Ranges of its items; of a mapping, of keys with their values.
+    /// Ranges of the members: items of a list, or keys of a mapping with their values.
     members: Vec<Range<usize>>,
 }
 
 impl<'a> Flow<'a> {
-    /// Returns the collection that a node is; `None` if it is no collection, or is written without brackets.
+    /// Returns the node as a collection; `None` if it is not one, or is written without brackets.
     pub(super) fn of(text: &'a str, node: &Node) -> Option<Self> {
         let members = match &node.shape {
             Shape::Mapping(Style::Flow, members) => {
@@ -41,7 +42,7 @@ impl<'a> Flow<'a> {
         matches!(brackets, ("{", "}") | ("[", "]")).then_some(Self { text, open, close, members })
     }
 
-    /// Returns true if it was empty before its only member was added.
+    /// Returns true if the collection was empty before its only member was added.
     pub(super) fn was_empty(&self) -> bool {
         matches!(self.members.as_slice(), [only] if self.text[self.open + 1..only.start] == *" ")
     }
@@ -83,7 +84,7 @@ impl<'a> Flow<'a> {
         between.filter(is_gap).unwrap_or(" ")
     }
 
-    /// Returns the indentation of one level, if members have `indent`.
+    /// Returns the indentation per level, given the `indent` of the members.
     fn unit(&self, indent: &str) -> usize {
         let closing = self.text[..self.close].rsplit_once('\n').map_or("", |(_, closing)| closing);
         let closing = if closing.trim().is_empty() { closing.len() } else { indent.len() };
@@ -94,7 +95,7 @@ impl<'a> Flow<'a> {
     }
 }
 
-/// Formats JSON in one line, with spaces as people put them.
+/// Formats JSON in one line, spaced as people write it.
 pub(super) fn in_line(value: &Value) -> String {
     let joined = |parts: Vec<String>| parts.join(", ");
     match value {
@@ -107,7 +108,7 @@ pub(super) fn in_line(value: &Value) -> String {
     }
 }
 
-/// Formats JSON in lines, each level indented by this many spaces.
+/// Formats JSON on several lines, indented by `unit` spaces per level.
 fn lines(value: &Value, unit: usize) -> Option<String> {
     let (mut text, indent) = (Vec::new(), " ".repeat(unit));
     let layout = PrettyFormatter::with_indent(indent.as_bytes());

@@ -22,7 +22,7 @@ impl Form {
         }
     }
 
-    /// Returns true if a text is one document with this value.
+    /// Returns true if the text is a single document with this value.
     pub(super) fn has(self, text: &str, value: &Value) -> bool {
         match self {
             Self::Json => serde_json::from_str::<Value>(text).is_ok_and(|said| said == *value),

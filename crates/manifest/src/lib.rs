@@ -1,7 +1,7 @@
-//! Kubernetes manifests as people write them: YAML or JSON, several documents or a List.
+//! Kubernetes manifests as people write them: YAML or JSON, as several documents or a List.
 //!
-//! They are read as kubectl reads them. Every error names file, line and key, and edits keep everything else in the
-//! text: comments, order, style and line ends. Pure.
+//! Manifests are read as kubectl reads them. Every error names the file, line and key. Edits preserve the rest of the
+//! text: comments, order, style and line endings. The crate does no I/O.
 
 mod edit;
 mod flow;

@@ -1,30 +1,30 @@
-//! Objects among manifests, and what is to change in them.
+//! Objects in manifests, and edits to them.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// A change of a document.
+/// A change to a document.
 #[derive(Clone, Debug)]
 pub struct Edit {
     /// Number of the document, from 0.
     pub document: usize,
     /// JSON pointer (RFC 6901) to a field, an item, or for [`Change::Push`] a list.
     pub pointer: String,
-    /// Change of what the pointer names.
+    /// Change to the part that the pointer names.
     pub change: Change,
 }
 
 /// Kind of change.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// The field of a mapping has this value, whether it existed or not.
+    /// Sets a field of a mapping, whether or not it exists.
     Set(Value),
-    /// The list has another item, at its end.
+    /// Appends an item to a list.
     Push(Value),
-    /// The field or item is gone.
+    /// Removes the field or item.
     Remove,
-    /// It is gone, and so is its parent, unless that holds more or existed before.
+    /// Removes the field or item, and also its parent unless the parent has other content or existed before.
     Withdraw,
 }
 
@@ -34,7 +34,7 @@ impl Edit {
         Some((parent, unescaped(last)))
     }
 
-    /// Makes the edit in an object, in which the pointer was found.
+    /// Makes the edit in an object in which the pointer exists.
     pub fn apply(&self, object: &mut Value) {
         if let Change::Push(item) = &self.change {
             if let Some(list) = object.pointer_mut(&self.pointer).and_then(Value::as_array_mut) {
@@ -60,19 +60,19 @@ impl Edit {
     }
 }
 
-/// A Kubernetes object among manifests.
+/// A Kubernetes object in manifests.
 #[derive(Clone, Debug)]
 pub struct Object {
-    /// The number of the document that it is in.
+    /// Number of the document that contains the object.
     pub document: usize,
-    /// JSON pointer to the object in the document; empty unless the object is an item of a List.
+    /// JSON pointer to the object within the document; empty unless the object is an item of a List.
     pub at: String,
     /// The object itself.
     pub value: Value,
 }
 
 impl Object {
-    /// Makes the object that is all of a document.
+    /// Makes an object from a whole document.
     pub fn whole(document: usize, value: Value) -> Self {
         Self { document, at: String::new(), value }
     }
@@ -90,12 +90,12 @@ impl Object {
         self.value["metadata"]["namespace"].as_str()
     }
 
-    /// Returns the value that a JSON pointer names in the object, or null.
+    /// Returns the object's value at a JSON pointer, or null.
     pub fn get(&self, pointer: &str) -> &Value {
         self.value.pointer(pointer).unwrap_or(&Value::Null)
     }
 
-    /// Makes an edit of what a JSON pointer names in the object.
+    /// Makes an edit to the part of the object that a JSON pointer names.
     pub fn edit(&self, pointer: impl fmt::Display, change: Change) -> Edit {
         Edit { document: self.document, pointer: format!("{}{pointer}", self.at), change }
     }
@@ -111,7 +111,7 @@ impl Object {
     }
 }
 
-/// Escapes a key as a part of a JSON pointer (RFC 6901, section 3).
+/// Escapes a key for use in a JSON pointer (RFC 6901, section 3).
 pub fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }

@@ -1,19 +1,19 @@
-//! Problems of a text that is not a manifest: place, cause and remedy.
+//! Problems in a text that is not a manifest: place, cause and remedy.
 
 use granit_parser::ErrorKind;
 use thiserror::Error;
 
-/// Reason why manifests cannot be read.
+/// Error for manifests that cannot be read.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum ManifestError {
-    /// A template that nobody has rendered.
+    /// A template that has not been rendered.
     #[error(
         "{place}: this is a template ({text}), not a manifest: render it first, as helm template CHART does"
     )]
     Template {
         /// File and line.
         place: String,
-        /// The first words of the template that cannot be read.
+        /// First words of the template action.
         text: String,
     },
     /// Neither YAML nor JSON.
@@ -26,7 +26,7 @@ pub enum ManifestError {
     },
 }
 
-/// A fault at some place of a text.
+/// A problem at a position in a text.
 #[derive(Debug)]
 pub(super) struct Problem {
     /// Position in bytes.
@@ -39,14 +39,14 @@ impl Problem {
         Self { place, why: why.into() }
     }
 
-    /// Makes a problem of what the parser says of a place.
+    /// Makes a problem from a parser error at a position.
     pub(super) fn of_kind(text: &str, place: usize, kind: &ErrorKind) -> Self {
-        // It names the value before the tab.
+        // The parser's position is the value before the tab.
         let tab = text.get(place..).and_then(|rest| rest.find('\t')).filter(|_| is_tab(kind));
         Self::new(place + tab.unwrap_or(0), why(kind))
     }
 
-    /// Converts the problem to an error for the user.
+    /// Converts the problem into an error for the user.
     pub(super) fn of(self, file: &str, text: &str) -> ManifestError {
         match template(text, self.place) {
             Some((line, text)) => ManifestError::Template { place: format!("{file}:{line}"), text },
@@ -57,16 +57,16 @@ impl Problem {
     }
 }
 
-/// Returns the number of the line with this byte, from 1.
+/// Returns the number of the line that contains this byte, from 1.
 pub(super) fn line(text: &str, place: usize) -> usize {
     let before = &text.as_bytes()[..place.min(text.len())];
     1 + before.iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// Finds the last line, up to this place, with an action of a template (`{{ … }}`, `{% … %}`) where YAML has a key or a
+/// Finds the last line, up to this position, with a template action (`{{ … }}`, `{% … %}`) where YAML has a key or a
 /// value.
 fn template(text: &str, place: usize) -> Option<(usize, String)> {
-    /// Maximum number of characters that are shown.
+    /// Maximum number of characters shown.
     const SHOWN: usize = 60;
 
     let last = line(text, place);
@@ -74,8 +74,7 @@ fn template(text: &str, place: usize) -> Option<(usize, String)> {
     lines.filter_map(|(number, line)| Some((number + 1, action(line)?.chars().take(SHOWN).collect()))).last()
 }
 
-/// Finds the action of a template that a line, a list's item or a key's value begins with, or that is a part of a plain
-/// value.
+/// Finds a template action at the start of a line, list item or key's value, or inside a plain value.
 fn action(line: &str) -> Option<&str> {
     let begins = |text: &str| text.starts_with("{{") || text.starts_with("{%");
     let own = line.trim_start().trim_start_matches("- ").trim_start();
@@ -96,7 +95,7 @@ fn is_tab(kind: &ErrorKind) -> bool {
     )
 }
 
-/// Explains to a user why YAML cannot be read, and what to do.
+/// Explains to the user why the YAML cannot be read, and what to do.
 fn why(kind: &ErrorKind) -> String {
     use ErrorKind as Kind;
 

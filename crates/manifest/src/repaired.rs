@@ -1,12 +1,12 @@
-//! Repairs quoted text that continues on a line with less indentation, which YAML forbids and kubectl reads (as libyaml
-//! does): the official CRDs of the Gateway API have it.
+//! Repairs quoted text that continues on a line with too little indentation. YAML forbids this, but kubectl accepts it
+//! (as libyaml does), and the official Gateway API CRDs contain it.
 //!
-//! Space at the beginning of such a line has no meaning. Therefore the lines get more of it before they are parsed
-//! again, and places behind them are mapped back to the original.
+//! Leading space on such a line has no meaning. Therefore the lines are indented further and parsed again, and later
+//! positions are mapped back to the original text.
 
 use std::borrow::Cow;
 
-/// A text from some place on, with lines indented where that was needed.
+/// A text from some position on, with lines indented where necessary.
 #[derive(Debug)]
 pub(super) struct Repaired<'t> {
     base: usize,
@@ -14,12 +14,12 @@ pub(super) struct Repaired<'t> {
     gaps: Vec<Gap>,
 }
 
-/// Space that the original does not have.
+/// Inserted space, which the original does not have.
 #[derive(Debug)]
 struct Gap {
     start: usize,
     end: usize,
-    /// Number of bytes that the text is longer here, with all gaps before.
+    /// Number of bytes inserted up to here, including all earlier gaps.
     total: usize,
 }
 
@@ -27,7 +27,7 @@ struct Gap {
 #[derive(Debug)]
 pub(super) enum Unrepaired {
     NoQuotes,
-    /// Quoted text that begins here does not end, or another document begins in it.
+    /// Quoted text that begins here is not closed, or another document begins inside it.
     Unclosed(usize),
 }
 
@@ -40,7 +40,7 @@ impl<'t> Repaired<'t> {
         &self.text
     }
 
-    /// Returns the place in the original of a place in this text.
+    /// Maps a position in this text back to the original.
     pub(super) fn original(&self, place: usize) -> usize {
         let before = self.gaps.partition_point(|gap| gap.end <= place);
         let place = self.gaps.get(before).map_or(place, |gap| place.min(gap.start));
@@ -48,10 +48,10 @@ impl<'t> Repaired<'t> {
         self.base + place - longer
     }
 
-    /// Indents the lines of the quoted text that reaches over `place`. What lies before `read` was read already.
+    /// Indents the lines of the quoted text around `place`. Everything before `read` has already been read.
     ///
     /// # Errors
-    /// Fails if there is no such text, or it does not end.
+    /// Fails if there is no such text, or it is not closed.
     pub(super) fn indent(&mut self, read: usize, place: usize) -> Result<(), Unrepaired> {
         let (open, close) = quoted(&self.text, read, place).ok_or(Unrepaired::NoQuotes)?;
         let close = close.ok_or(Unrepaired::Unclosed(open))?;
@@ -79,14 +79,14 @@ impl<'t> Repaired<'t> {
     }
 }
 
-/// Returns true if a line begins or ends a document, also in quotes.
+/// Returns true if a line begins or ends a document, even inside quotes.
 fn is_separator(line: &str) -> bool {
     let rest = line.strip_prefix("---").or_else(|| line.strip_prefix("..."));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
 }
 
-/// Finds the quoted text that reaches over `place`, quotes included; its end is `None` if it is not closed. From `from`
-/// on, only keys, tags, comments and plain values precede it.
+/// Finds the quoted text around `place`, including its quotes; the end is `None` if the text is not closed. Only keys,
+/// tags, comments and plain values lie between `from` and the quoted text.
 fn quoted(text: &str, from: usize, place: usize) -> Option<(usize, Option<usize>)> {
     let bytes = text.as_bytes();
     let is_blank = |at: usize| bytes.get(at).is_none_or(u8::is_ascii_whitespace);
@@ -111,7 +111,7 @@ fn quoted(text: &str, from: usize, place: usize) -> Option<(usize, Option<usize>
     None
 }
 
-/// Returns the place behind the quote that closes the one at `open`.
+/// Returns the position after the quote that closes the one at `open`.
 fn closing(bytes: &[u8], open: usize, quote: u8) -> Option<usize> {
     let mut at = open + 1;
     loop {

@@ -1,7 +1,7 @@
-//! Values of YAML's scalars as kubectl understands them.
+//! Values of YAML scalars, as kubectl understands them.
 //!
-//! kubectl reads with a fork of go-yaml v2 (sigs.k8s.io/yaml), which has the booleans and octal numbers of YAML 1.1
-//! (its resolve.go): `0644` is 420, `on` is true.
+//! kubectl parses YAML with a fork of go-yaml v2 (sigs.k8s.io/yaml). Its resolve.go follows YAML 1.1 for booleans and
+//! octal numbers: `0644` is 420, `on` is true.
 
 use granit_parser::{ScalarStyle, Tag};
 use serde_json::{Number, Value};
@@ -30,7 +30,7 @@ fn number(text: &str) -> Option<Number> {
     whole(&plain).or_else(|| is_decimal(&plain).then(|| Number::from_f64(plain.parse().ok()?)).flatten())
 }
 
-/// Parses a whole number as Go writes it, with the base in its prefix (strconv.ParseInt with base 0).
+/// Parses a whole number in Go's syntax, with the base given by its prefix (strconv.ParseInt with base 0).
 fn whole(text: &str) -> Option<Number> {
     let (is_negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
@@ -53,7 +53,8 @@ fn whole(text: &str) -> Option<Number> {
     }
 }
 
-/// Returns true if it is a number with a point or an exponent: `[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?`.
+/// Returns true if the text is a decimal number, with an optional point and exponent:
+/// `[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?`.
 fn is_decimal(text: &str) -> bool {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let (digits, exponent) = match unsigned.split_once(['e', 'E']) {

@@ -1,15 +1,15 @@
-//! Replacements of parts of a text.
+//! Replacement of parts of a text.
 
 use std::ops::Range;
 
-/// A change of a text.
+/// Replacement of a range of a text.
 #[derive(Debug)]
 pub(super) struct Splice {
     pub(super) range: Range<usize>,
     pub(super) text: String,
 }
 
-/// Makes splices; none if they overlap. Of two at the same place, the first is made first.
+/// Applies splices; returns `None` if they overlap. Splices at the same position keep their order.
 pub(super) fn spliced(text: &str, within: Range<usize>, mut splices: Vec<Splice>) -> Option<String> {
     splices.sort_by_key(|splice| splice.range.start);
     let (mut out, mut end) = (String::new(), within.start);

@@ -1,4 +1,4 @@
-//! Tests of reading manifests, and of the errors for those that cannot be read.
+//! Tests of reading manifests, and of errors for unreadable ones.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -23,7 +23,8 @@ fn edited(text: &str, pointer: &str, change: Change) -> String {
     text
 }
 
-/// In YAML, a continuation has more indentation than its key. libyaml, and so kubectl, asks for none.
+/// YAML requires a continuation to be indented further than its key. libyaml, and therefore kubectl, requires no
+/// indentation.
 #[test]
 fn quoted_text_continues_at_any_indentation() {
     let crd = "\
@@ -121,7 +122,7 @@ fn template_error_suggests_rendering() {
     ] {
         assert_eq!(error(text), said(line, action), "{text}");
     }
-    // A template in the text of a value does not make the manifest a template.
+    // A template inside a value does not make the manifest a template.
     let text = "kind: ConfigMap\ndata:\n  a: |\n    {{ if x }}\n  b: '{{ y }}'\n";
     assert_eq!(read(text).unwrap()[0]["data"]["a"], "{{ if x }}\n");
 }
@@ -205,7 +206,7 @@ c: {d: [], e: {f: 1}}
     }
 }
 
-/// Manifests with anything in them, for what must not happen whatever a file has.
+/// Manifests with many kinds of content, which the property tests mangle.
 const SEED: &str = "\
 kind: Deployment # a comment
 metadata: {name: 'web', labels: &l {app: \"w\\u00e9b\"}}
@@ -232,7 +233,8 @@ spec:
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// A text of pieces of manifests is read or refused with its line, and an edit leaves the others' values.
+    /// Text made of manifest fragments is either read, or refused with its line. An edit leaves all other values
+    /// unchanged.
     #[test]
     fn mangled_text_parses_or_names_file(
         cuts in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 1..5),

@@ -1,7 +1,7 @@
-//! A text of several objects, edited in place.
+//! A text with several objects, edited in place.
 //!
-//! Each edit is made twice, in the parsed object and in the text, and the two are compared afterwards.
-//! A document whose text cannot be edited is rewritten from its object.
+//! Each edit is made both in the parsed object and in the text, and the results are compared. A document whose text
+//! cannot be edited is rewritten from its object.
 
 use std::ops::Range;
 
@@ -15,10 +15,10 @@ use super::problem::{ManifestError, Problem, line};
 use super::splice::{Splice, spliced};
 use super::tree::{self, Document, Node};
 
-/// The byte order mark, which editors on Windows put before a text.
+/// Byte order mark, which Windows editors put at the start of a text.
 const MARK: char = '\u{feff}';
 
-/// The documents of a text.
+/// A text and its documents.
 #[derive(Debug)]
 pub struct Manifests {
     file: String,
@@ -28,30 +28,30 @@ pub struct Manifests {
     documents: Vec<Entry>,
 }
 
-/// A text with edits made in it.
+/// An edited text.
 #[derive(Debug)]
 pub struct Edited {
-    /// The text.
+    /// Text after the edits.
     pub text: String,
-    /// A note for each document that was rewritten.
+    /// Notes, one for each document that was rewritten.
     pub notes: Vec<String>,
 }
 
 #[derive(Debug)]
 struct Entry {
-    /// Range of the document, from the end of the one before.
+    /// Range of the document, from the end of the previous one.
     range: Range<usize>,
-    /// `None` if only the values of the text are known.
+    /// `None` if only the values are known, not their positions.
     root: Option<Node>,
     value: Value,
 }
 
 impl Manifests {
-    /// Reads a text; `file` is its name in messages.
+    /// Parses a text; `file` is its name in messages.
     ///
     /// # Errors
     ///
-    /// Fails if kubectl could not read the text either, or a key is given twice.
+    /// Fails if kubectl could not read the text either, or if a key is given twice.
     pub fn parse(file: &str, text: &str) -> Result<Self, ManifestError> {
         let (text, has_mark) = text.strip_prefix(MARK).map_or((text, false), |text| (text, true));
         let whole = |form, documents| Self {
@@ -68,7 +68,7 @@ impl Manifests {
         }
         match (tree::documents(text), json) {
             (Ok(documents), _) => Ok(whole(Form::Yaml, documents.into_iter().map(Entry::from).collect())),
-            // Braces alone do not make it JSON, but quotes behind them do.
+            // An opening brace or bracket alone does not make a text JSON, but a quote after it does.
             (Err(_), Err(problem)) if text.trim_start()[1..].trim_start().starts_with('"') => {
                 Err(problem.of(file, text))
             }
@@ -76,7 +76,7 @@ impl Manifests {
         }
     }
 
-    /// Returns the objects of all documents, those of a List one by one.
+    /// Returns the objects in all documents, with each item of a List as a separate object.
     pub fn objects(&self) -> Vec<Object> {
         let mut objects = Vec::new();
         for (document, entry) in self.documents.iter().enumerate() {
@@ -94,7 +94,7 @@ impl Manifests {
         objects
     }
 
-    /// Returns the file and line of the part that a JSON pointer names in an object, or of the nearest part around it.
+    /// Returns the file and line of the part of an object that a JSON pointer names, or of the nearest enclosing part.
     pub fn place(&self, object: &Object, pointer: &str) -> String {
         let root = self.documents.get(object.document).and_then(|entry| entry.root.as_ref());
         match root.map(|root| root.place(&format!("{}{pointer}", object.at))) {
@@ -109,7 +109,7 @@ impl Manifests {
         for edit in edits {
             of_document[edit.document].push(edit);
         }
-        // Done once, as it reads all of the text.
+        // Computed once, because it scans the whole text.
         let line_break = if self.text.contains("\r\n") { "\r\n" } else { "\n" };
         let mut notes = Vec::new();
         let mut text: String = self.has_mark.then_some(MARK).into_iter().collect();
@@ -165,7 +165,7 @@ impl Entry {
         edits.iter().map(|edit| resolve(edit)).collect()
     }
 
-    /// Returns the document's text with the edits made in it, if it then has the values that it should have.
+    /// Returns the document's text with the edits made, if the text then has the expected values.
     fn spliced(&self, text: &str, line_break: &'static str, form: Form, edits: &[Edit]) -> Option<String> {
         let source = Source { text, form, root: self.root.as_ref()?, line_break };
         let splices: Option<Vec<Splice>> = edits.iter().map(|edit| source.splice(edit)).collect();
@@ -173,7 +173,7 @@ impl Entry {
         form.has(&own, &self.value).then_some(own)
     }
 
-    /// Writes the document anew, behind the text that was before it.
+    /// Rewrites the document from its value, after the text that precedes it.
     fn rewritten(&self, text: &str, form: Form) -> String {
         let place = self.root.as_ref().map_or(self.range.clone(), |root| root.range.clone());
         let before = &text[self.range.start..place.start];
@@ -181,7 +181,7 @@ impl Entry {
         let json = || format!("{:#}", self.value);
         let own = match form {
             Form::Json => json(),
-            // JSON is YAML, too.
+            // JSON is also valid YAML.
             Form::Yaml => match serde_saphyr::to_string(&self.value) {
                 Ok(yaml) if form.has(&yaml, &self.value) => yaml.trim_end().to_owned(),
                 _ => json(),
@@ -192,7 +192,7 @@ impl Entry {
     }
 }
 
-/// Parses the documents of a text that is JSON, one after the other.
+/// Parses a text as a sequence of JSON documents.
 fn json_documents(text: &str) -> Result<Vec<Entry>, Problem> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     let (mut documents, mut end, as_yaml) = (Vec::new(), 0, as_yaml(text));
@@ -207,8 +207,8 @@ fn json_documents(text: &str) -> Result<Vec<Entry>, Problem> {
     Ok(documents)
 }
 
-/// Converts JSON to YAML with the same places. Tabs and halves of surrogate pairs, which YAML does not know, are not
-/// part of its structure.
+/// Converts JSON to YAML with the same byte positions. Tabs and halves of surrogate pairs, which YAML does not accept,
+/// are not part of the structure.
 fn as_yaml(text: &str) -> String {
     let mut text = text.replace('\t', " ");
     let escapes: Vec<usize> = text.match_indices("\\u").map(|(at, _)| at + 2).collect();

@@ -1,4 +1,4 @@
-//! A YAML text as values, as kubectl reads it, and as nodes with their places in the text.
+//! Parses a YAML text into values, as kubectl reads it, and into nodes with their positions in the text.
 
 use std::collections::{HashMap, hash_map::Entry};
 use std::ops::Range;
@@ -11,17 +11,17 @@ use super::problem::{Problem, line};
 use super::repaired::{Repaired, Unrepaired};
 use super::scalar;
 
-/// Collections in collections: Kubernetes' own schemas have fewer than 40.
+/// Maximum nesting of collections; Kubernetes' own schemas have fewer than 40 levels.
 const DEPTH: usize = 120;
-/// Maximum number of values that aliases may expand to in one document: a few lines can multiply them without end.
+/// Maximum number of values that aliases in one document may expand to: a few lines can multiply values without limit.
 const ALIASED_VALUES: usize = 1_000_000;
-/// libyaml allows 1,024 characters. A key of JSON may have more.
+/// Maximum key length. libyaml allows 1,024 characters, but a JSON key may be longer.
 const KEY_LENGTH: usize = 1 << 20;
 
-/// A document of a text.
+/// A document in a text.
 #[derive(Debug)]
 pub(super) struct Document {
-    /// Range from the end of the document before to the end of this one, comments and separators included.
+    /// Range from the end of the previous document to the end of this one, including comments and separators.
     pub(super) range: Range<usize>,
     pub(super) root: Node,
     pub(super) value: Value,
@@ -30,14 +30,14 @@ pub(super) struct Document {
 /// A value in the text.
 #[derive(Debug)]
 pub(super) struct Node {
-    /// Range from the first byte to the last, without comments behind it. For a missing value, the place for one.
+    /// Byte range, without trailing comments. For a missing value, the place to insert one.
     pub(super) range: Range<usize>,
     pub(super) shape: Shape,
 }
 
 #[derive(Debug)]
 pub(super) enum Shape {
-    /// Nothing is there.
+    /// No value is written.
     Missing,
     Scalar,
     Alias,
@@ -52,7 +52,7 @@ pub(super) enum Style {
     Flow,
 }
 
-/// A key of a mapping, with its value.
+/// A key of a mapping and its value.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) name: String,
@@ -61,7 +61,7 @@ pub(super) struct Member {
 }
 
 impl Node {
-    /// Returns the node at a JSON pointer, if no alias is on the way.
+    /// Returns the node at a JSON pointer, if the path crosses no alias.
     pub(super) fn at(&self, pointer: &str) -> Option<&Node> {
         pointer.split('/').skip(1).try_fold(self, |node, part| node.child(&unescaped(part)))
     }
@@ -76,8 +76,8 @@ impl Node {
         }
     }
 
-    /// Returns the place of the part that a JSON pointer names: of a field its key, of a missing part the nearest one
-    /// around it.
+    /// Returns the position of the part that a JSON pointer names: for a field, its key; for a missing part, the
+    /// nearest enclosing part.
     pub(super) fn place(&self, pointer: &str) -> usize {
         let (mut node, mut place) = (self, self.range.start);
         for part in pointer.split('/').skip(1).map(unescaped) {
@@ -93,15 +93,15 @@ impl Node {
     }
 }
 
-/// Reads all documents of a text. Those without a value are left out.
+/// Reads all documents in a text. Documents without a value are left out.
 ///
 /// # Errors
-/// Errors of what kubectl could not read either, and keys that are given twice.
+/// Fails if kubectl could not read the text either, or if a key is given twice.
 pub(super) fn documents(text: &str) -> Result<Vec<Document>, Problem> {
     documents_from(text, 0)
 }
 
-/// Reads the documents that begin at `start` or behind it.
+/// Reads the documents that begin at or after `start`.
 ///
 /// # Errors
 /// Fails as [`documents`] does.
@@ -117,7 +117,7 @@ pub(super) fn documents_from(text: &str, start: usize) -> Result<Vec<Document>, 
             Err(Stop::Indentation { read, place }) => (read, place),
         };
         match documents.last() {
-            // The documents before need not be read again.
+            // Earlier documents need not be read again.
             Some(Document { range, .. }) if documents.len() > before => {
                 repaired = Repaired::from(text, range.end);
             }
@@ -143,8 +143,8 @@ pub(super) fn documents_from(text: &str, start: usize) -> Result<Vec<Document>, 
 /// Reason why reading stopped.
 enum Stop {
     Problem(Problem),
-    /// Quoted text continues at `place` with less indentation. Everything before `read` was read. Both are places in
-    /// the repaired text.
+    /// Quoted text continues at `place` with too little indentation. Everything before `read` has been read. Both are
+    /// positions in the repaired text.
     Indentation {
         read: usize,
         place: usize,
@@ -163,7 +163,7 @@ fn read(text: &str, repaired: &Repaired<'_>, documents: &mut Vec<Document>) -> R
         flow_nesting_limit: DEPTH,
         block_nesting_limit: DEPTH,
     };
-    // Another package may have switched comments on.
+    // Another package in the build may have switched comments on.
     options.set_emit_comments(false);
     let parser = Parser::new_from_str_with_options(repaired.text(), options);
     let mut reader =
@@ -195,11 +195,11 @@ struct Reader<'t> {
     repaired: &'t Repaired<'t>,
     /// Position that the events have reached, in the repaired text.
     read: usize,
-    /// Values by the parser's number of their anchor, and how many values are in each.
+    /// Anchored values and how many values each contains, by the parser's number for the anchor.
     anchors: HashMap<usize, (Value, usize)>,
-    /// Number of values that the aliases expand to.
+    /// Number of values that aliases have expanded to.
     aliased: usize,
-    /// The keys and indices down to where the reader is.
+    /// Keys and indices that lead to the reader's position.
     path: Vec<String>,
 }
 
@@ -253,7 +253,8 @@ impl<'t> Reader<'t> {
         Ok((node, value))
     }
 
-    /// Makes the node of a scalar. With `is_kept`, empty lines at its end are a part of it, all but the last line end.
+    /// Makes the node for a scalar. With `is_kept`, trailing empty lines belong to the scalar, except for the last line
+    /// break.
     fn scalar(&self, range: Range<usize>, is_kept: bool) -> Node {
         let own = &self.text[range.clone()];
         let mut end = range.start + own.trim_end().len();
@@ -358,7 +359,7 @@ impl<'t> Reader<'t> {
         self.path.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(".")
     }
 
-    /// Returns the place behind the colon after a key.
+    /// Returns the position after the colon that follows a key.
     fn behind_colon(&self, key_end: usize) -> usize {
         let rest = &self.text[key_end..];
         let space = rest.len() - rest.trim_start().len();
@@ -387,7 +388,7 @@ impl From<StructureStyle> for Style {
     }
 }
 
-/// Counts the values in a value, itself included.
+/// Counts the values in a value, including itself.
 fn count(value: &Value) -> usize {
     1 + match value {
         Value::Array(items) => items.iter().map(count).sum(),

@@ -1,4 +1,4 @@
-//! Names of the actions of disruptions.
+//! Names of disruption actions.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -15,11 +15,11 @@ named! {
         Evict = "evict",
         /// Kills a container of a pod.
         Crash = "crash",
-        /// Changes a label, so that pods leave their Services.
+        /// Changes a label to take pods out of their Services.
         Relabel = "relabel",
         /// Restarts a workload's pods.
         RollingRestart = "rollingRestart",
-        /// Gives a workload's container another image.
+        /// Changes a container image in a workload.
         SetImage = "setImage",
         /// Patches an object.
         Patch = "patch",
@@ -38,7 +38,7 @@ named! {
     }
 }
 
-/// Cause of a pod's end, as far as it is known. In files it is a text.
+/// Cause of a pod's termination, as far as known. Stored as text in files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndCause {
     /// An action of the run.

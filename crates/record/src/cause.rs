@@ -1,4 +1,4 @@
-//! Causes of dropped requests: the conclusion that the analysis draws from what happened on the wire.
+//! Causes of dropped requests, as concluded by the analysis from the events on the wire.
 //!
 //! `docs/outcomes.md` explains each cause and its remedy.
 
@@ -9,7 +9,7 @@ named! {
     pub enum Cause else UnknownCause "unknown cause {0:?}" {
         /// A new connection was routed to a pod that no longer accepted any.
         RoutedToDeadPod = "routed_to_dead_pod",
-        /// The pod ended while it was processing the request.
+        /// The pod terminated while processing the request.
         KilledInFlight = "killed_in_flight",
         /// The server closed an idle connection just as the client used it.
         IdleCloseRace = "idle_close_race",
@@ -17,23 +17,23 @@ named! {
         H2Unprocessed = "h2_unprocessed",
         /// The connection was waiting in the accept queue of a listener that closed.
         AcceptQueueReset = "accept_queue_reset",
-        /// A connection-tracking entry sent the connection to a pod that was gone, after the window.
+        /// After the window, a connection-tracking entry sent the connection to a pod that no longer existed.
         StaleFlow = "stale_flow",
         /// No endpoint was ready.
         NoReadyEndpoint = "no_ready_endpoint",
-        /// A starting pod got traffic before it could serve.
+        /// A starting pod received traffic before it was able to serve.
         NotReadyYet = "not_ready_yet",
-        /// A gateway answered with its own status, with no pod terminating.
+        /// A gateway responded with its own status while no pod was terminating.
         GatewayError = "gateway_error",
-        /// A gateway answered 502, 503, 504 or nothing for a pod that was terminating.
+        /// For a terminating pod, a gateway responded with 502, 503 or 504, or not at all.
         GatewayToDeadPod = "gateway_to_dead_pod",
-        /// A gateway answered 502, 503 or 504 because it had no server, while ready pods existed.
+        /// A gateway responded with 502, 503 or 504 because it had no server, although ready pods existed.
         GatewayNoServer = "gateway_no_server",
-        /// A terminating pod itself answered with a gateway's status.
+        /// A terminating pod itself responded with a gateway status.
         RefusedWhileEnding = "refused_while_ending",
         /// The connection was refused at the moment the Service proxy replaced its own rules.
         RuleSwap = "rule_swap",
-        /// Requests timed out with no termination near.
+        /// Requests timed out with no termination nearby.
         Overload = "overload",
         /// No cause fits.
         Unattributed = "unattributed",
@@ -41,7 +41,8 @@ named! {
 }
 
 impl Cause {
-    /// Returns true if the cause is an app that stops before its clients know. A preStop sleep prevents such losses.
+    /// Returns true if the cause is an app that shuts down before its clients know. A preStop sleep prevents such
+    /// losses.
     pub const fn is_helped_by_sleep(self) -> bool {
         matches!(self, Cause::RoutedToDeadPod | Cause::AcceptQueueReset | Cause::GatewayToDeadPod)
     }

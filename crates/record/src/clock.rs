@@ -1,8 +1,8 @@
 //! The only reader of the operating system's clocks.
 //!
-//! A process reads the wall clock once, anchors it to the monotonic clock, and from then on only adds elapsed
-//! monotonic time. The stamps of one source therefore never jump, even if the wall clock is stepped. Two sources
-//! differ by an offset that the coordinator samples (see [`crate::event::EventKind::ClockSample`]).
+//! A process reads the wall clock once, anchors it to the monotonic clock, and from then on only adds elapsed monotonic
+//! time. One source's stamps therefore never jump, even if the wall clock is stepped. The clocks of two sources differ
+//! by an offset, which the coordinator samples (see [`crate::event::EventKind::ClockSample`]).
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 pub struct Stamp(i64);
 
 impl Stamp {
-    /// Makes the stamp at `ns` nanoseconds since the Unix epoch.
+    /// Creates the stamp at `ns` nanoseconds since the Unix epoch.
     pub const fn from_unix_ns(ns: i64) -> Self {
         Self(ns)
     }
@@ -74,8 +74,7 @@ fn duration_ns(d: Duration) -> i64 {
 
 /// A monotonic clock anchored once to the wall clock.
 ///
-/// Copies share the anchor, so a process makes one with [`Clock::start`] and
-/// hands out copies.
+/// Copies share the anchor, so a process creates one clock with [`Clock::start`] and hands out copies.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     anchor: Instant,
@@ -83,7 +82,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Reads both clocks and anchors one to the other. Call it once per process.
+    /// Reads both clocks and anchors the monotonic clock to the wall clock. Call this once per process.
     pub fn start() -> Self {
         let anchor = Instant::now();
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
@@ -104,8 +103,8 @@ impl Clock {
         Stamp(self.anchor_unix_ns + elapsed)
     }
 
-    /// Converts a stamp to a monotonic instant; `None` if the instant is outside the range that the operating
-    /// system's clock can express.
+    /// Converts a stamp to a monotonic instant; returns `None` if the instant is outside the range of the operating
+    /// system's clock.
     pub fn instant(&self, stamp: Stamp) -> Option<Instant> {
         let ns = stamp.0 - self.anchor_unix_ns;
         let distance = Duration::from_nanos(ns.unsigned_abs());

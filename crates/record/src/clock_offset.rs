@@ -1,14 +1,14 @@
-//! Combines all exchanges with another clock into its offset at any time, with the uncertainty.
+//! Estimates another clock's offset and uncertainty at any time, from all exchanges with that clock.
 //!
 //! One exchange bounds the offset at its own time. Between exchanges, clocks drift apart, but not faster than
-//! `SLEW_PPM`, the maximum rate at which Linux corrects a clock (adjtimex(2)). The bounds of an exchange therefore
-//! hold at other times too, widened by that drift, and the offset is within all of them. Samples that contradict each
-//! other at this rate show a clock that drifts faster. In that case, twice the lowest rate without a contradiction is
-//! used, because samples hide drift up to their own uncertainty.
+//! `SLEW_PPM`, the maximum rate at which Linux corrects a clock (adjtimex(2)). The bounds from one exchange, widened by
+//! that drift, therefore hold at other times too, and the offset is within all of these bounds. If samples contradict
+//! each other at this rate, a clock drifts faster. The estimate then uses twice the lowest rate without a
+//! contradiction, because samples hide drift up to their own uncertainty.
 
 use super::Stamp;
 
-/// Offset of another source's clock at one time, with its uncertainty.
+/// Offset of another source's clock at a point in time, with its uncertainty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockOffset {
     /// The other clock minus ours, in nanoseconds.
@@ -18,27 +18,27 @@ pub struct ClockOffset {
 }
 
 impl ClockOffset {
-    /// Computes the offset from the times on our clock at which a question was sent and answered, and the reading of
-    /// the other clock in between (as NTP does, but with one reading for both ends of the other side's work).
+    /// Computes the offset from the send and response times of a request on our clock, and the reading of the other
+    /// clock in between (as NTP does, but with a single reading on the other side).
     pub fn of_exchange(sent: Stamp, reading: Stamp, answered: Stamp) -> Self {
         let half = answered.ns_since(sent) / 2;
         Self { offset_ns: reading.ns_since(sent.shifted_ns(half)), uncertainty_ns: half + 1 }
     }
 }
 
-/// Fastest drift that needs no evidence, in parts per million.
+/// Drift assumed without evidence, in parts per million.
 const SLEW_PPM: i64 = 500;
-/// Number of rates that are tried, each twice the previous one, up to the rate of a clock that jumps.
+/// Number of rates to try, each twice the previous one; the highest covers even a clock that jumps.
 const RATES: usize = 24;
 
-/// Fastest plausible drift, in parts per million. Samples that need a faster one contradict each other: this is
+/// Fastest plausible drift, in parts per million. Samples that need a faster drift contradict each other. This is
 /// twenty times the fastest rate at which Linux corrects a clock, and a hundred times the drift of a bad crystal.
 const PLAUSIBLE_PPM: i64 = 10_000;
 
-/// Offset of a clock, from at least one sample.
+/// Offset of another clock, estimated from at least one sample.
 #[derive(Clone, Debug)]
 pub struct Offsets {
-    /// Bounds of the samples, in order of time.
+    /// Bounds from the samples, in time order.
     bounds: Vec<Bounds>,
     drift_ppm: i64,
     /// True if no steadily running clock could have produced all samples.
@@ -48,14 +48,14 @@ pub struct Offsets {
 /// Bounds on the other clock minus ours, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
-    /// Time at which they hold, on the other clock.
+    /// Time on the other clock at which the bounds hold.
     at: Stamp,
     least_ns: i64,
     most_ns: i64,
 }
 
 impl Bounds {
-    /// Widens the bounds so that they hold at another time.
+    /// Moves the bounds to another time, widening them by the possible drift.
     fn moved(self, at: Stamp, drift_ppm: i64) -> Self {
         Self { at, ..self.widened(at.ns_since(self.at), drift_ppm) }
     }
@@ -65,7 +65,7 @@ impl Bounds {
         self.widened(self.most_ns.saturating_sub(self.least_ns) / 2, drift_ppm)
     }
 
-    /// Widens the bounds by the drift of the clocks over `distance_ns`.
+    /// Widens the bounds by the possible drift over `distance_ns`.
     fn widened(self, distance_ns: i64, drift_ppm: i64) -> Self {
         let drift_ns = (i128::from(distance_ns).abs() * i128::from(drift_ppm) + 999_999) / 1_000_000;
         let drift_ns = i64::try_from(drift_ns).unwrap_or(i64::MAX);
@@ -93,12 +93,11 @@ impl Bounds {
 }
 
 impl Offsets {
-    /// Combines samples, each with the time on our clock at which its question was sent. Returns `None` if there are
-    /// none.
+    /// Combines samples, each with the time on our clock at which the request was sent. Returns `None` without samples.
     pub fn of(samples: impl IntoIterator<Item = (Stamp, ClockOffset)>) -> Option<Self> {
         let bounds = |(sent, sample): (Stamp, ClockOffset)| {
             let ClockOffset { offset_ns, uncertainty_ns } = sample;
-            // The clock was read half-way between question and answer.
+            // Take the clock as read halfway between request and response.
             let at = sent.shifted_ns(uncertainty_ns).shifted_ns(offset_ns);
             let (least_ns, most_ns) = (offset_ns - uncertainty_ns, offset_ns + uncertainty_ns);
             Bounds { at, least_ns, most_ns }
@@ -118,7 +117,7 @@ impl Offsets {
         Some(Self { bounds: narrowed(&samples, drift_ppm), drift_ppm, contradict })
     }
 
-    /// Returns true if the samples contradict each other, so that no offset is right.
+    /// Returns true if the samples contradict each other, so that no offset fits them all.
     pub fn contradict(&self) -> bool {
         self.contradict
     }
@@ -131,13 +130,13 @@ impl Offsets {
         before.narrowed(after).offset()
     }
 
-    /// Returns one offset whose bounds include those of every sample.
+    /// Returns a single offset whose bounds include those of every sample.
     pub fn overall(&self) -> ClockOffset {
         hull(&self.bounds).offset()
     }
 }
 
-/// Returns the smallest bounds that contain all given ones, of which there must be at least one.
+/// Returns the smallest bounds that contain all the given bounds. There must be at least one.
 fn hull(bounds: &[Bounds]) -> Bounds {
     bounds.iter().fold(bounds[0], |all, bounds| Bounds {
         at: all.at,
@@ -146,7 +145,7 @@ fn hull(bounds: &[Bounds]) -> Bounds {
     })
 }
 
-/// Narrows the bounds of each sample to what all others allow at its time.
+/// Narrows each sample's bounds to what all other samples allow at that time.
 fn narrowed(samples: &[Bounds], drift_ppm: i64) -> Vec<Bounds> {
     let mut narrowed: Vec<Bounds> = samples.iter().map(|bounds| bounds.blurred(drift_ppm)).collect();
     for at in 1..narrowed.len() {
@@ -168,8 +167,8 @@ mod tests {
 
     use super::*;
 
-    /// Takes samples of a clock that is `offset_ns` ahead at 0 and drifts. Each exchange has a time, half its round
-    /// trip, and the point in it at which the clock was read, in percent.
+    /// Samples a drifting clock that is `offset_ns` ahead at time 0. An exchange is given as its time, half of its
+    /// round trip, and the percentage of the round trip after which the clock was read.
     fn sampled(offset_ns: i64, drift_ppm: i64, exchanges: &[(i64, i64, i64)]) -> Option<Offsets> {
         let reading = |at: i64| at + offset_ns + at * drift_ppm / 1_000_000;
         Offsets::of(exchanges.iter().map(|&(sent, half, percent)| {
@@ -202,7 +201,7 @@ mod tests {
             (offsets.overall(), MS),
         ] {
             assert_eq!(known.offset_ns, 3 * S);
-            // Plus the drift of a clock in half a round trip.
+            // Allow for the drift during half a round trip.
             assert!((0..US).contains(&(known.uncertainty_ns - uncertainty_ns)), "{known:?}");
         }
     }
@@ -230,8 +229,8 @@ mod tests {
             exchanges in prop::collection::vec((0..30 * S, 1000..3 * MS, 0..=100_i64), 1..40),
             at in 0..30 * S,
         ) {
-            // A fast drift shows only if samples are far apart. Each bound may be two half round trips away from the
-            // truth, and the drift hidden by that must be less than half of the drift.
+            // Fast drift is visible only if the samples are far enough apart. Each bound may be two half round trips
+            // off, and the drift hidden by this must be less than half of the actual drift.
             let sent = || exchanges.iter().map(|exchange| exchange.0);
             let span_ns = sent().max().unwrap_or(0) - sent().min().unwrap_or(0);
             let shown_ns = span_ns * drift_ppm.abs() / 1_000_000;
@@ -239,7 +238,7 @@ mod tests {
             let offsets = sampled(offset_ns, drift_ppm, &exchanges).unwrap();
             let truth = offset_ns + at * drift_ppm / 1_000_000;
             let known = offsets.at(Stamp::from_unix_ns(at + truth));
-            // Distances are measured on the other clock, which may show them shorter by its drift.
+            // Distances are measured on the other clock, whose drift may shorten them.
             let rounded_ns = 2 + 30 * S * SLEW_PPM / 1_000_000 * SLEW_PPM / 1_000_000;
             let most_ns = known.uncertainty_ns + rounded_ns;
             prop_assert!((known.offset_ns - truth).abs() <= most_ns, "{known:?}, truth {truth}");

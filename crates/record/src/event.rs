@@ -1,7 +1,6 @@
-//! Everything that happens in a run apart from requests: `events.jsonl`.
+//! All events of a run other than requests: `events.jsonl`.
 //!
-//! One JSON object per line. The source that saw an event stamps it on its own clock. Readers skip kinds that they do
-//! not know.
+//! One JSON object per line. The source that saw an event stamps it with its own clock. Readers skip unknown kinds.
 
 use std::collections::BTreeMap;
 
@@ -24,10 +23,10 @@ pub const EVENT_VERSION: u32 = 1;
 pub struct Event {
     /// Version of the format, [`EVENT_VERSION`].
     pub v: u32,
-    /// Time at which it happened or was seen, on the clock of `source`.
+    /// Time at which the event happened or was seen, on the clock of `source`.
     #[serde(rename = "t_ns")]
     pub at: Stamp,
-    /// Owner of the clock that `at` is on: `coordinator`, a load source, or a proxy (by its pod's name).
+    /// Owner of the clock behind `at`: `coordinator`, a load source, or a proxy (by its pod's name).
     pub source: String,
     /// The event itself.
     #[serde(flatten)]
@@ -35,35 +34,35 @@ pub struct Event {
 }
 
 impl Event {
-    /// Makes an event of the current version.
+    /// Creates an event in the current format version.
     pub fn new(at: Stamp, source: impl Into<String>, kind: EventKind) -> Self {
         Self { v: EVENT_VERSION, at, source: source.into(), kind }
     }
 }
 
-/// The kinds of events, each with its data.
+/// Event kinds, each with its data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the kinds say what their fields are")]
 pub enum EventKind {
-    /// The load began, with its requests per second and the planned seconds of the counted part and of the warm-up
-    /// before it; the event's stamp is the schedule's zero.
+    /// The load began. Has the rate in requests per second, and the planned seconds of the counted part and of the
+    /// preceding warm-up. The event's stamp is time zero of the schedule.
     LoadStarted { rate: f64, duration_s: f64, warmup_s: f64 },
-    /// A stage of the load began, with the requests per second at its beginning and its end, and its length; the
-    /// event's stamp is the earliest time at which its first request could be due.
+    /// A stage of the load began. Has its initial and final requests per second, and its length. The event's stamp is
+    /// the earliest time at which the first request could be due.
     LoadStage { from: f64, to: f64, duration_s: f64 },
-    /// The load ended, and every scheduled request, warm-up included, has its row.
+    /// The load finished, and every scheduled request, including warm-up requests, has a row.
     LoadEnded { scheduled: u64 },
-    /// The load source `of` ended, with the number of requests it had scheduled for the warm-up and the counted part.
-    /// Each of them has its row.
+    /// The load source `of` finished. Has the numbers of requests scheduled for the warm-up and the counted part; each
+    /// of these requests has a row.
     LoadScheduled { of: String, warmup: u64, main: u64 },
-    /// Requests of the counted part of the load source `of` that had ended, by outcome, from its last report; written
-    /// if some of its rows did not arrive. Requests that have a row are included. The event's source is the
+    /// Completed requests in the counted part of load source `of`, by outcome, from the source's last report. Written
+    /// if some of the rows did not arrive; requests that have a row are included. The event's source is the
     /// coordinator.
     LoadCounted { of: String, outcomes: BTreeMap<Outcome, u64> },
-    /// The coordinator made a request that ends pods; the event's stamp is the time it was sent.
+    /// The coordinator sent a disrupting request; the event's stamp is the send time.
     Action(Action),
-    /// The user's command, which ends pods, started.
+    /// The user's command, which terminates pods, started.
     CommandStarted {
         /// The command and its arguments.
         command: Vec<String>,
@@ -71,17 +70,17 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         disruption: Option<u32>,
     },
-    /// The user's command ended.
+    /// The user's command exited.
     CommandEnded {
-        /// Exit code of the command; `None` if a signal ended it.
+        /// Exit code of the command; `None` if a signal killed it.
         code: Option<i32>,
-        /// Signal that ended the command, if one did.
+        /// Signal that killed the command, if any.
         signal: Option<i32>,
         /// Index of the scenario's disruption that ran the command.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         disruption: Option<u32>,
     },
-    /// The wait after a termination reached its limit while requests were still lost.
+    /// The wait after a termination timed out while requests were still being lost.
     Unsettled { limit_s: f64 },
     /// The effects of the user's command have settled, or the wait for them timed out.
     CommandSettled {
@@ -94,9 +93,9 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         unsettled: Option<String>,
     },
-    /// A pod as a watch showed it.
+    /// Pod state from a watch.
     Pod(PodEvent),
-    /// An EndpointSlice as a watch showed it.
+    /// EndpointSlice contents from a watch.
     EndpointSlice(EndpointSliceEvent),
     /// A Kubernetes Event object about a pod.
     ClusterEvent {
@@ -110,103 +109,103 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         container: Option<String>,
     },
-    /// The run has no permission to watch this resource, such as `events`, for the reason that the API server gives, so
-    /// evidence that it would have given is missing.
+    /// The API server denied permission to watch this resource, such as `events`, for the stated reason, so the
+    /// evidence from that watch is missing.
     NotWatched { resource: String, why: String },
-    /// The proxy of this pod reached a phase of the pod's termination; the event's source is the proxy.
+    /// This pod's proxy observed a phase of the pod's termination; the event's source is the proxy.
     ProxyPhase { pod: String, phase: ProxyPhase },
-    /// A pod as its own proxy's watch showed it; the event's source is the proxy.
+    /// Pod state from the watch of the pod's own proxy; the event's source is the proxy.
     OwnPod(PodEvent),
-    /// The rows of a proxy ended.
+    /// The row stream of a proxy finished.
     ProxyEnded {
         /// Name of the pod.
         pod: String,
         /// UID of the pod, which distinguishes pods of the same name.
         uid: String,
-        /// Name of the proxy as a source.
+        /// Source name of the proxy.
         of: String,
-        /// Numbers of rows that the proxy recorded and that arrived.
+        /// Numbers of recorded and received rows.
         #[serde(flatten)]
         rows: Rows,
     },
-    /// The coordinator sampled the clock of the source `of`: that clock minus the coordinator's, and half the round
-    /// trip, so that the true offset is within offset ± uncertainty. The event's source is the coordinator.
+    /// The coordinator sampled the clock of source `of`. The offset is that clock minus the coordinator's; the
+    /// uncertainty is half the round trip, so the true offset is within offset ± uncertainty. The event's source is the
+    /// coordinator.
     ClockSample { of: String, offset_ns: i64, uncertainty_ns: i64 },
-    /// A watch of this resource, such as `pods`, was interrupted and restarted with a list, so changes are unknown that
-    /// came after `from`, the time of its last valid line.
+    /// A watch of this resource, such as `pods`, was interrupted and restarted with a list, so changes after `from`,
+    /// the time of the last valid line, are unknown.
     WatchGap { resource: String, from: Stamp },
     /// A watch of this resource was interrupted and resumed. Nothing is missing, but changes between `from`, the time
     /// of the interruption, and the event's stamp were seen late.
     WatchLate { resource: String, from: Stamp },
-    /// The API server of the embedded cluster did not answer from `from`, when a request was sent, until the event's
+    /// The embedded cluster's API server did not respond between `from`, when a request was sent, and the event's
     /// stamp.
     ApiSilence { from: Stamp },
-    /// The coordinator wrote to its own object, which helps to date the writes of others: it had the complete answer at
-    /// `answered`, with the `metadata.resourceVersion` that the write produced; the event's stamp is the time the write
-    /// was sent.
+    /// The coordinator wrote to its own object, which helps to date writes by others. The event's stamp is the time the
+    /// write was sent; the complete response, with the resulting `metadata.resourceVersion`, had arrived at `answered`.
     Beat { answered: Stamp, version: String },
-    /// Version of a list of pods that was requested between two beats, as a check on the beats; the event's stamp is
-    /// the time the list was requested, and it had arrived at `answered`.
+    /// Version of a pod list requested between two beats, as a check on the beats. The event's stamp is the time of the
+    /// request; the list had arrived at `answered`.
     BeatCheck { answered: Stamp, version: String },
-    /// The desired state of a workload as a watch showed it: at the start, and at each change.
+    /// Desired state of a workload, from a watch: at the start and on each change.
     Workload(WorkloadEvent),
-    /// The state of a node as a watch showed it: at the start, and at each change.
+    /// State of a node, from a watch: at the start and on each change.
     Node(NodeEvent),
     /// Load on the source and its machine over the interval that ends at the event's stamp.
     Machine(MachineSample),
-    /// Headers in a target's answers that show who answered, counted over a whole load.
+    /// Counts, over a whole load, of response headers that show who sent a target's responses.
     AnswerHeaders(AnswerHeaders),
-    /// Addresses of a target's name: at the start, and at each change.
+    /// Addresses that a target's name resolves to: at the start and on each change.
     NameAnswer(NameAnswer),
-    /// The kernel sent more messages about connections than the load source could read. Some connections opened
+    /// The kernel sent more connection-tracking messages than the load source could read. Some connections opened
     /// between `from` and the event's stamp therefore have no `routed_to`.
     ConntrackGap { from: Stamp },
-    /// Summary of the kernel's data on the connections of a load source's process, written when the source ends.
+    /// Summary of the kernel's data about a load source's connections, written when the source finishes.
     ConntrackEnded {
         /// Connections opened by requests that have a row.
         connections: u64,
-        /// Number of these connections for which the kernel had an entry.
+        /// Number of these connections with a kernel entry.
         routed: u64,
-        /// Mode that the kube-proxy of the source's node reports.
+        /// Mode reported by kube-proxy on the source's node.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         service_proxy: Option<ServiceProxy>,
     },
     /// A warning for readers of the report: the problem and its effect on the result.
     Warning { message: String },
-    /// A kind that a later version added. Readers ignore it, and it is never written.
+    /// A kind added by a later version. Readers ignore it; it is never written.
     #[serde(other)]
     Other,
 }
 
 impl EventKind {
-    /// Makes an event for a sample of the clock of the source `of`.
+    /// Creates a clock-sample event for source `of`.
     pub fn clock_sample(of: &str, sample: ClockOffset) -> Self {
         let ClockOffset { offset_ns, uncertainty_ns } = sample;
         EventKind::ClockSample { of: of.to_owned(), offset_ns, uncertainty_ns }
     }
 }
 
-/// A disrupting request of the coordinator, with the times at which it was sent and answered.
+/// A disrupting request sent by the coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Action {
     /// Index of the scenario's disruption that the action belongs to, counted from 0.
     pub disruption: u32,
     /// Kind of action.
     pub action: ActionName,
-    /// Mode of the terminations that it causes; `None`, written as `none`, if it ends no pod.
+    /// Mode of the terminations that the action causes; `None`, written as `none`, if the action terminates no pod.
     #[serde(with = "mode::or_none")]
     pub mode: Option<Mode>,
     /// Name of the pod, if the action has one.
     pub pod: Option<String>,
     /// UID of that pod.
     pub uid: Option<String>,
-    /// Time at which the complete answer had been received.
+    /// Time at which the complete response had been received.
     pub answered: Stamp,
-    /// Status code from the API server; `None` if there was no answer.
+    /// Status code from the API server; `None` if there was no response.
     pub status: Option<u16>,
     /// Error message, if the action failed.
     pub error: Option<String>,
-    /// True if the action certainly had no effect although there was no answer, because the request could not be
+    /// True if there was no response but the action certainly had no effect, because the request could not be
     /// delivered.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_undone: bool,
@@ -225,7 +224,7 @@ pub enum Change {
 }
 
 sparse! {
-    /// A pod as a watch showed it, reduced to the fields that matter for its termination.
+    /// Pod state from a watch, reduced to the fields that matter for termination.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     pub struct PodEvent {
         /// Kind of change that the watch reported.
@@ -238,7 +237,7 @@ sparse! {
         pub uid: String,
         /// `metadata.resourceVersion`.
         pub resource_version: String,
-        /// Node of the pod, once scheduled.
+        /// Node that the pod runs on, once scheduled.
         pub node: Option<String>,
         /// IP address of the pod, once reported.
         pub ip: Option<String>,
@@ -279,28 +278,28 @@ sparse! {
         pub template: String,
         /// Kind and name of the workload's controller, such as `Rollout/web`.
         pub owner: Option<String> = default,
-        /// Strategy by which it replaces its pods; absent for ReplicaSets.
+        /// Strategy for replacing pods; absent for ReplicaSets.
         pub strategy: Option<Replacement> = default,
-        /// `maxUnavailable` of its rolling update as written: a number or a percentage.
+        /// `maxUnavailable` of the rolling update as written: a number or a percentage.
         pub max_unavailable: Option<String> = default,
     }
 }
 
 named! {
-    /// Strategy by which a workload replaces its pods when its template changes.
+    /// Strategy for replacing a workload's pods when the template changes.
     pub enum Replacement {
         /// A few pods at a time.
         RollingUpdate = "RollingUpdate",
-        /// All pods end before the first new one starts.
+        /// All old pods terminate before the first new one starts.
         Recreate = "Recreate",
-        /// A pod is replaced only after somebody deletes it.
+        /// A pod is replaced only after someone deletes it.
         OnDelete = "OnDelete",
-        /// A strategy of a later version of Kubernetes.
+        /// A strategy introduced in a later Kubernetes version.
         Other = "other",
     }
 }
 
-/// State of a node, reduced to the fields that affect the termination of its pods.
+/// State of a node, reduced to the fields that affect pod termination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeEvent {
     /// Kind of change that the watch reported.
@@ -314,20 +313,20 @@ pub struct NodeEvent {
 }
 
 sparse! {
-    /// A container of a pod, with the settings that affect its termination.
+    /// Container state, with the settings that affect termination.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     pub struct ContainerState {
         /// Name.
         pub name: String,
         /// True if it is a native sidecar (an init container that always restarts).
         pub sidecar: bool,
-        /// Seconds of its preStop `sleep` action; `None` if it has none.
+        /// Seconds of the preStop `sleep` action; `None` without such an action.
         pub pre_stop_sleep_s: Option<i64>,
-        /// True if it has a preStop hook of another kind.
+        /// True if the container has a preStop hook of another kind.
         pub pre_stop_other: bool,
-        /// Seconds for which that other hook sleeps, if `sleep` is all that it runs.
+        /// Sleep of that other hook in seconds, if the hook runs nothing but `sleep`.
         pub pre_stop_exec_sleep_s: Option<i64> = default,
-        /// Program that this hook runs, without its arguments, which may be secret.
+        /// Program that the other hook runs, without arguments, because they may be secret.
         pub pre_stop_program: Option<String> = default,
         /// `waiting`, `running` or `terminated`; `None` before the first status.
         pub state: Option<String>,
@@ -339,16 +338,16 @@ sparse! {
         pub exit_code: Option<i32>,
         /// Number of restarts.
         pub restarts: i32,
-        /// True if it has a readiness probe that connects to it and so shows that it is listening; a probe that runs a
-        /// program does not count. `None` if that is not known.
+        /// True if the container has a readiness probe that connects and thus proves that the container is listening. A
+        /// probe that runs a program does not count. `None` if unknown.
         pub readiness_probe: Option<bool> = default,
-        /// Seconds within which such a probe makes a pod unready after the pod stops listening. `None` also if the
-        /// container has ports that the probe does not check.
+        /// Maximum seconds until such a probe makes the pod unready after the container stops listening. Also `None` if
+        /// the container has ports that the probe does not check.
         pub readiness_notices_s: Option<u32> = default,
     }
 }
 
-/// An EndpointSlice as a watch showed it.
+/// EndpointSlice contents from a watch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EndpointSliceEvent {
     /// Kind of change that the watch reported.
@@ -376,13 +375,13 @@ pub struct EndpointState {
     pub serving: bool,
     /// `conditions.terminating`.
     pub terminating: bool,
-    /// Node of the endpoint, if the slice names it.
+    /// Node of the endpoint, if listed in the slice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
 }
 
 named! {
-    /// A phase of a pod's termination, as its recording proxy saw it.
+    /// Phase of a pod's termination, as seen by the pod's recording proxy.
     pub enum ProxyPhase else UnknownProxyPhase "unknown phase {0:?} of a proxy" {
         /// The proxy's watch of its own pod showed the deletionTimestamp.
         DeletionSeen = "deletion_seen",
@@ -390,45 +389,45 @@ named! {
         PreStop = "pre_stop",
         /// The app's listener began to refuse connections.
         ListenerClosed = "listener_closed",
-        /// The proxy received SIGTERM: all main containers have ended, or the grace period has.
+        /// The proxy received SIGTERM: all main containers have exited, or the grace period is over.
         Sigterm = "sigterm",
         /// The proxy accepted its last new connection.
         LastConnection = "last_connection",
         /// The proxy read its last request.
         LastRequest = "last_request",
-        /// No request was in flight any more.
+        /// No requests were in flight any more.
         Drained = "drained",
         /// The proxy exited.
         Exit = "exit",
     }
 }
 
-/// Result of looking up a name, valid until the next such event for it.
+/// Result of a name lookup, valid until the next such event for the same name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NameAnswer {
-    /// Name that was looked up.
+    /// Looked-up name.
     pub name: String,
-    /// Addresses of the name, with the target's port. Connections use them in turn.
+    /// Addresses of the name, with the target's port. Connections rotate through them.
     pub addresses: Vec<String>,
-    /// Time to live of the answer, in seconds; `None` if it has no limit or there was no answer.
+    /// Time to live of the DNS answer, in seconds; `None` if unlimited or if there was no answer.
     pub ttl_s: Option<f64>,
-    /// Reason why there is no address.
+    /// Reason for the lack of addresses.
     pub error: Option<String>,
 }
 
-/// Headers in a target's answers that show who answered, counted by one load source or process.
+/// Counts of response headers that show who sent a target's responses, from one load source or process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnswerHeaders {
     /// Name of the target.
     pub target: String,
     /// Number of complete response heads, including those of the warm-up and of errors.
     pub answers: u64,
-    /// Number of answers by value of the `server` header. Answers without that header are not counted.
+    /// Number of responses by value of the `server` header. Responses without that header are not counted.
     pub server: BTreeMap<String, u64>,
-    /// Number of answers by value of the `via` header, counted in the same way.
+    /// Number of responses by value of the `via` header, counted in the same way.
     pub via: BTreeMap<String, u64>,
-    /// Number of answers that named a different pod than the previous answer on the same connection. Any such answer
-    /// means that something in between balances requests, not connections.
+    /// Number of responses that named a different pod than the previous response on the same connection. Any such
+    /// response means that an intermediary balances requests, not connections.
     pub pods_within_connection_changed: u64,
 }
 
@@ -450,11 +449,11 @@ impl AnswerHeaders {
 pub struct MachineSample {
     /// Length of the interval, in seconds.
     pub interval_s: f64,
-    /// Share of CPU time that the hypervisor took away, 0 to 1.
+    /// Share of CPU time stolen by the hypervisor, 0 to 1.
     pub steal: f64,
     /// Share of CPU time in use, 0 to 1.
     pub busy: f64,
-    /// Share of the interval in which a thread of the source waited for a CPU, summed over all threads.
+    /// Share of the interval that the source's threads spent waiting for a CPU, summed over all threads.
     pub run_queue_delay: f64,
 }
 

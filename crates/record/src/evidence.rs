@@ -1,11 +1,11 @@
-//! Further evidence about a load's connections, besides the answers.
+//! Evidence about a load's connections, in addition to the responses.
 
 use super::names::named;
 
 named! {
-    /// Evidence about where connections went, in addition to the answers themselves.
+    /// Evidence of where connections went, in addition to the responses.
     pub enum Evidence else UnknownEvidence "{0:?} is not a kind of evidence: use conntrack" {
-        /// Connection tracking by the kernel that the connections leave from.
+        /// Connection tracking in the kernel of the sending machine.
         Conntrack = "conntrack",
     }
 }

@@ -1,5 +1,5 @@
-//! Expectations of a scenario: the limits that the gate checks. A scenario's `expect:`, the file of `--expect`,
-//! `--set expect.` and run.json use the same vocabulary. `docs/expect.md` lists it.
+//! Expectations of a scenario: the limits that the gate checks. A scenario's `expect:`, the `--expect` file,
+//! `--set expect.` and run.json all use the same keys, which `docs/expect.md` lists.
 
 mod contradiction;
 mod quantity;
@@ -23,25 +23,25 @@ sparse! {
     #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(rename_all = "camelCase", deny_unknown_fields)]
     pub struct Expect {
-        /// Limits that apply to keys that are not set.
+        /// Limits for keys that are not set.
         pub limits: Option<Limits> = default,
         /// Limits on dropped requests.
         pub dropped: Option<DroppedLimits> = default,
-        /// Limits on answers of the app that are neither success nor a gateway's.
+        /// Limits on app errors: unsuccessful responses that came from the app, not from a gateway.
         pub app_errors: Option<AppErrorLimits> = default,
-        /// Limits on requests that succeeded, and on requests that were not sent.
+        /// Limits on successful requests and on requests that were not sent.
         pub requests: Option<RequestLimits> = default,
-        /// Limits on dropped requests with a certain cause.
+        /// Limits on dropped requests by cause.
         #[serde(deserialize_with = "reading::causes")]
         pub causes: BTreeMap<Cause, Bounds<Amount>> = default,
-        /// Limits on requests with a certain outcome.
+        /// Limits on requests by outcome.
         #[serde(deserialize_with = "reading::outcomes")]
         pub outcomes: BTreeMap<Outcome, Bounds<Amount>> = default,
         /// Limits on the number of terminations measured.
         pub terminations: Option<Bounds<u64>> = default,
-        /// Limits on containers that ended, in pods that stayed, without the run having asked for it.
+        /// Limits on container terminations that the run did not ask for, in pods that stayed.
         pub restarts: Option<Bounds<u64>> = default,
-        /// Limits on the time at which each termination reached a certain stage.
+        /// Limits on the times at which terminations reached a given stage.
         #[serde(deserialize_with = "reading::stages")]
         pub stages: BTreeMap<Stage, Bounds<Span>> = default,
         /// Limits on terminations by the exit code of the pod's main container.
@@ -53,21 +53,21 @@ sparse! {
         pub outage: Option<Bounds<Span>> = default,
         /// Limits on the dead seconds of each termination.
         pub dead_seconds: Option<Bounds<Span>> = default,
-        /// Limits on the latencies of answered requests.
+        /// Limits on the latencies of requests that got a response.
         pub latency: Option<LatencyLimits> = default,
         /// Limits on starting pods.
         pub starts: Option<StartLimits> = default,
         /// Limits on the duration of each rollout.
         pub rollout: Option<Bounds<Span>> = default,
-        /// Limits on the preStop sleep that is set.
+        /// Limits on the configured preStop sleep.
         pub pre_stop: Option<PreStopLimits> = default,
         /// Expectation that every request is accounted for.
         pub accounting: Option<Accounting> = default,
-        /// Validity that the measurement must have.
+        /// Required validity of the measurement.
         pub validity: Option<Validity> = default,
-        /// Expectations for the requests that a single consumer routes, by the consumer or its target's name.
+        /// Expectations for the requests routed by a single consumer, keyed by the consumer or its target's name.
         pub consumers: BTreeMap<String, Expect> = default,
-        /// Expectations for the requests to a single target, by its name.
+        /// Expectations for the requests to a single target, keyed by target name.
         pub targets: BTreeMap<String, Expect> = default,
     }
 }
@@ -83,9 +83,8 @@ impl Expect {
         Self { limits: Some(Limits::Default), ..Self::default() }
     }
 
-    /// Adds the limits of the default gate if `limits` asks for them. A limit that is set under its own key takes
-    /// precedence. The gate itself has the default limit on dropped requests, because that one does not count all of
-    /// them.
+    /// Adds the default gate's limits if `limits` asks for them. Limits set under their own keys take precedence. The
+    /// default limit on dropped requests is part of the gate itself, because it does not count all dropped requests.
     pub fn with_default_limits(self) -> Self {
         match self.limits {
             None => self,
@@ -98,20 +97,20 @@ impl Expect {
     }
 }
 
-/// Share of requests that an app may answer with an error in the default gate. A working app may produce a few
-/// errors, which should not be blamed on a termination.
+/// Share of app errors that the default gate allows. Even a working app may produce a few errors, and terminations
+/// should not be blamed for them.
 const APP_ERRORS: Share = Share(0.001);
 
 named! {
-    /// Limits that apply to keys that are not set.
+    /// Limits for keys that are not set.
     pub enum Limits {
         /// The limits of the default gate ([`Expect::with_default_limits`]).
         Default = "default",
     }
 }
 
-/// Inclusive bounds on a figure. A `min` makes a positive control: the run must show the fault that it is designed to
-/// show.
+/// Inclusive bounds on a figure. A `min` makes the run a positive control: it must show the fault that it is designed
+/// to show.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bounds<T> {
@@ -121,7 +120,7 @@ pub struct Bounds<T> {
     /// Largest value that passes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<T>,
-    /// Margin by which the figure may be worse than the baseline's.
+    /// Margin by which the figure may be worse than in the baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worse: Option<Margin>,
 }
@@ -148,7 +147,7 @@ sparse! {
         pub min: Option<Amount> = default,
         /// Maximum for the whole run.
         pub max: Option<Amount> = default,
-        /// Margin by which there may be more than in the baseline.
+        /// Margin by which the number may exceed the baseline's.
         pub worse: Option<Margin> = default,
         /// Limits for each termination.
         pub per_termination: Option<Bounds<u64>> = default,
@@ -165,7 +164,7 @@ impl DroppedLimits {
 }
 
 sparse! {
-    /// Limits on answers of the app that are neither success nor a gateway's.
+    /// Limits on app errors: unsuccessful responses that came from the app, not from a gateway.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(rename_all = "camelCase", deny_unknown_fields)]
     pub struct AppErrorLimits {
@@ -173,9 +172,9 @@ sparse! {
         pub min: Option<Amount> = default,
         /// Maximum for the whole run.
         pub max: Option<Amount> = default,
-        /// Margin by which there may be more than in the baseline.
+        /// Margin by which the number may exceed the baseline's.
         pub worse: Option<Margin> = default,
-        /// Limits on 5xx answers by pods that were terminating.
+        /// Limits on 5xx responses from terminating pods.
         pub while_ending: Option<Bounds<Amount>> = default,
     }
 }
@@ -203,7 +202,7 @@ sparse! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(rename_all = "camelCase", deny_unknown_fields)]
     pub struct RequestLimits {
-        /// Limits on the share that succeeded, of the requests outside terminations.
+        /// Limits on the success rate of requests outside terminations.
         pub ok: Option<Bounds<Share>> = default,
         /// Limits on requests that were scheduled but not sent.
         pub not_sent: Option<Bounds<Amount>> = default,
@@ -217,24 +216,24 @@ sparse! {
     pub struct WindowLimits {
         /// Maximum length of any window.
         pub max: Option<Span> = default,
-        /// Margin by which the longest window may be longer than the baseline's.
+        /// Margin by which the longest window may exceed the baseline's.
         pub worse: Option<Margin> = default,
         /// Limits on the median of future windows, at 95 % confidence.
         pub p50: Option<Bounds<Span>> = default,
-        /// Limits on their 90th percentile.
+        /// Limits on the 90th percentile of future windows.
         pub p90: Option<Bounds<Span>> = default,
-        /// Limits on their 95th percentile.
+        /// Limits on the 95th percentile of future windows.
         pub p95: Option<Bounds<Span>> = default,
-        /// Limits on their 99th percentile.
+        /// Limits on the 99th percentile of future windows.
         pub p99: Option<Bounds<Span>> = default,
     }
 }
 
 impl WindowLimits {
-    /// Quantiles, each with its name and its share.
+    /// Quantiles by name.
     pub const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)];
 
-    /// Returns the limits on quantiles that are set, each with its name and its share.
+    /// Returns the quantile limits that are set, each with the quantile's name and value.
     pub fn quantiles(&self) -> impl Iterator<Item = (&'static str, f64, Bounds<Span>)> {
         let bounds = [self.p50, self.p90, self.p95, self.p99];
         let all = Self::QUANTILES.into_iter().zip(bounds);
@@ -243,21 +242,21 @@ impl WindowLimits {
 }
 
 sparse! {
-    /// Limits on latencies: of all requests, of those near terminations, and of those away from them.
+    /// Limits on the latencies of all requests, of requests near terminations, and of requests away from terminations.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct LatencyLimits {
-        /// The mean of all.
+        /// Mean over all requests.
         pub mean: Option<Bounds<LatencyLimit>> = default,
-        /// The median of all.
+        /// Median over all requests.
         pub p50: Option<Bounds<LatencyLimit>> = default,
-        /// The 90th percentile of all.
+        /// 90th percentile over all requests.
         pub p90: Option<Bounds<LatencyLimit>> = default,
-        /// The 95th percentile of all.
+        /// 95th percentile over all requests.
         pub p95: Option<Bounds<LatencyLimit>> = default,
-        /// The 99th percentile of all.
+        /// 99th percentile over all requests.
         pub p99: Option<Bounds<LatencyLimit>> = default,
-        /// The 99.9th percentile of all.
+        /// 99.9th percentile over all requests.
         #[serde(alias = "p99.9")]
         pub p99_9: Option<Bounds<LatencyLimit>> = default,
         /// Limits for requests away from any termination.
@@ -276,7 +275,7 @@ impl LatencyLimits {
 }
 
 sparse! {
-    /// Limits on the latencies of one part of the requests.
+    /// Limits on the latencies of a subset of the requests.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct LatencyFigures {
@@ -335,38 +334,38 @@ sparse! {
     #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(rename_all = "camelCase", deny_unknown_fields)]
     pub struct StartLimits {
-        /// Limits on the time from a pod's creation to the first request that it answered.
+        /// Limits on the time from a pod's creation to the first request that the pod answered.
         pub first_request: Option<Bounds<Span>> = default,
-        /// Limits on requests lost to pods that were not ready yet.
+        /// Limits on requests lost to pods that were not yet ready.
         pub dropped: Option<Bounds<Amount>> = default,
-        /// Limits on the time at which each of these pods reached a certain stage.
+        /// Limits on the times at which starting pods reached a given stage.
         #[serde(deserialize_with = "reading::start_stages")]
         pub stages: BTreeMap<StartStage, Bounds<Span>> = default,
     }
 }
 
-/// Limits on the preStop sleep that is set.
+/// Limits on the configured preStop sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PreStopLimits {
-    /// Share of future terminations whose windows the sleep must outlast, at 95 % confidence.
+    /// Share of future terminations whose windows must be shorter than the sleep, at 95 % confidence.
     pub suffices: Share,
 }
 
 named! {
-    /// Expectation of the accounting.
+    /// Expected state of the request accounting.
     pub enum Accounting {
-        /// Every scheduled request is in exactly one count, and all rows arrived.
+        /// Every scheduled request is counted exactly once, and all rows arrived.
         Closes = "closes",
     }
 }
 
 named! {
-    /// Validity that a measurement must have.
+    /// Required validity of a measurement.
     pub enum Validity {
-        /// It must be valid and complete.
+        /// The measurement must be valid and complete.
         Valid = "valid",
-        /// It must not be invalid, but may be partial.
+        /// The measurement may be partial, but not invalid.
         Partial = "partial",
     }
 }

@@ -6,7 +6,7 @@ rolldrop_testing::targets! {
     row_stream: super::row_stream,
 }
 
-/// Checks that a line that can be parsed has the same meaning after it is written again.
+/// Checks that a parsable line keeps its meaning when it is serialized again.
 fn row_stream(bytes: &[u8]) {
     for line in bytes.split(|byte| *byte == b'\n') {
         if let Ok(line) = serde_json::from_slice::<ProxyLine>(line) {

@@ -1,4 +1,4 @@
-//! The id that a request carries, by which the records of both ends are joined.
+//! The request id, used to join the records of both ends.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,15 +11,15 @@ use super::names::as_text;
 /// Name of the request header that carries a [`RequestId`].
 pub const ID_HEADER: &str = "rolldrop-id";
 
-/// Maximum length of an id, in bytes, without its number. Ids come over the network.
+/// Maximum length of an id in bytes, not counting the sequence number. Ids come from the network, so they need a limit.
 const MAX_NAME_BYTES: usize = 128;
 /// Number of characters in a random run id: 60 bits.
 const RUN_CHARACTERS: usize = 12;
 /// Characters of a random run id, five bits each (Crockford's base 32).
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// Random part that the ids of one run share. It cannot be guessed, so requests from strangers are not counted as the
-/// run's.
+/// Random part shared by all ids of one run. It cannot be guessed, so requests from strangers are not attributed to the
+/// run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RunId(Box<str>);
 
@@ -29,7 +29,7 @@ pub struct RunId(Box<str>);
 pub struct BadRunId(String);
 
 impl RunId {
-    /// Makes a new random id.
+    /// Generates a random run id.
     pub fn random() -> Self {
         let mut bits: u64 = rand::random();
         let mut next = || {
@@ -67,10 +67,10 @@ impl FromStr for RunId {
 
 as_text!(RunId);
 
-/// Identifies a request at both ends: `<run>-<source>-<seq>`, split at the first and the last dash.
+/// Identifier of a request at both ends: `<run>-<source>-<seq>`, split at the first and the last dash.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId {
-    /// Text of `<run>-<source>`.
+    /// The `<run>-<source>` part.
     name: Box<str>,
     /// Length of the run part in bytes.
     run_bytes: u8,
@@ -79,18 +79,18 @@ pub struct RequestId {
 }
 
 impl RequestId {
-    /// Makes the id of a run's request. `source` may contain dashes.
+    /// Creates the id of a request in a run. `source` may contain dashes.
     pub fn new(run: &RunId, source: &str, seq: u64) -> Self {
         Self::joined(run.as_str(), source, seq)
     }
 
     fn joined(run: &str, source: &str, seq: u64) -> Self {
-        // A run part is shorter than the maximum length of an id.
+        // The run part is shorter than the maximum id length.
         let run_bytes = u8::try_from(run.len()).unwrap_or(u8::MAX);
         Self { name: format!("{run}-{source}").into(), run_bytes, seq }
     }
 
-    /// Makes an id from its three parts as recorded.
+    /// Creates an id from its three recorded parts.
     ///
     /// # Errors
     /// Fails if the parts do not form an id.
@@ -101,7 +101,7 @@ impl RequestId {
         if is_good { Ok(id) } else { Err(BadRequestId(id.to_string())) }
     }
 
-    /// Returns the random part of the run that sent the request.
+    /// Returns the run part of the id.
     pub fn run(&self) -> &str {
         &self.name[..usize::from(self.run_bytes)]
     }
@@ -139,7 +139,7 @@ impl FromStr for RequestId {
     }
 }
 
-/// Serializes as an object with the id's parts, as in the row stream of a proxy.
+/// Serializes as an object with the id's parts, as in a proxy's row stream.
 impl Serialize for RequestId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut parts = serializer.serialize_struct("RequestId", 3)?;

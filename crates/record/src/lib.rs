@@ -1,8 +1,8 @@
-//! The vocabulary of a run, and its durable form.
+//! The data model of a run, and its on-disk format.
 //!
-//! Everything that measures (load, proxy, coordinator) writes these types; everything that judges (timeline,
-//! analysis) reads them. This crate contains no Kubernetes client, no HTTP and no statistics. `docs/run-directory.md`
-//! documents the format of the run directory.
+//! The measuring side (load, proxy, coordinator) writes these types; the judging side (timeline, analysis) reads them.
+//! This crate contains no Kubernetes client, no HTTP and no statistics. `docs/run-directory.md` documents the run
+//! directory format.
 
 mod action;
 mod cause;

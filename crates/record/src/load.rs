@@ -1,9 +1,9 @@
 //! The settings of a load, in one vocabulary for the command line, scenarios, the load generator's plan and
 //! `run.json`.
 //!
-//! [`Load`] has them all. serde reads it from a scenario, group by group, and from the orders of a load worker. This
-//! module has their [`defaults`], their [`limits`] and what is checked of them (`check`), and [`LoadPlan`], which
-//! `run.json` has of them. The load generator turns them into a plan (`load::plan`).
+//! [`Load`] holds all settings. serde reads them from a scenario, group by group, and from a load worker's orders. This
+//! module also contains the [`defaults`], the [`limits`], the validation (`check`), and [`LoadPlan`], the form stored
+//! in `run.json`. The load generator turns the settings into a plan (`load::plan`).
 
 mod addresses;
 mod check;
@@ -52,31 +52,31 @@ pub mod defaults {
     pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
     /// Maximum time for the TLS handshake.
     pub const TLS_TIMEOUT: Duration = Duration::from_secs(2);
-    /// Maximum time for the whole answer, counted from sending the request.
+    /// Maximum time for the whole response, counted from sending the request.
     pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
-    /// Method of the requests.
+    /// Request method.
     pub const METHOD: &str = "GET";
-    /// Statuses that count as success, both ends included.
+    /// Statuses that count as success, as an inclusive range.
     pub const SUCCESS: (u16, u16) = (200, 399);
     /// The gRPC status that counts as success.
     pub const GRPC_SUCCESS: i32 = 0;
     /// Number of worker threads.
     pub const WORKERS: usize = 1;
-    /// Streams per HTTP/2 connection: the minimum that HTTP/2 recommends to servers (RFC 9113, 6.5.2).
+    /// Streams per HTTP/2 connection: the minimum limit that HTTP/2 recommends for servers (RFC 9113, 6.5.2).
     pub const STREAMS: usize = 100;
     /// Streams per HTTP/2 connection in a closed loop.
     pub const CLOSED_LOOP_STREAMS: usize = 1;
-    /// Connections of a closed loop.
+    /// Number of connections in a closed loop.
     pub const CLOSED_LOOP_CONNECTIONS: usize = 50;
-    /// Smallest limit on connections that is chosen automatically for an open loop.
+    /// Smallest automatic connection limit for an open loop.
     pub const LEAST_CONNECTIONS: usize = 256;
-    /// Maximum time for the pods that send a load to become ready.
+    /// Maximum time for load pods to become ready.
     pub const START_LIMIT: Duration = Duration::from_secs(120);
-    /// Resource requests of each of these pods.
+    /// Resource requests of each load pod.
     pub const LOAD_POD_RESOURCES: [(&str, &str); 2] = [("cpu", "500m"), ("memory", "256Mi")];
     /// Period over which `load.abort` computes the share of dropped requests.
     pub const ABORT_OVER: Duration = Duration::from_secs(10);
-    /// Minimum number of requests in that period.
+    /// Minimum number of requests in that period for `load.abort` to apply.
     pub const ABORT_REQUESTS: u64 = 50;
 }
 
@@ -87,91 +87,91 @@ pub mod limits {
 
     /// Highest rate, in requests per second.
     pub const MAX_RATE: f64 = 1_000_000.0;
-    /// Maximum of durations and timeouts: a week.
+    /// Maximum duration or timeout: one week.
     pub const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
     /// Maximum number of worker threads.
     pub const MAX_WORKERS: usize = 256;
-    /// Maximum number of streams per connection: as many as HTTP/2 has numbers for.
+    /// Maximum number of streams per connection: HTTP/2 has no more stream ids.
     pub const MAX_STREAMS: usize = (1 << 30) - 1;
     /// Maximum number of retries.
     pub const MAX_RETRIES: u32 = 100;
     /// Valid HTTP statuses.
     pub const STATUSES: RangeInclusive<u16> = 100..=599;
-    /// Maximum number of pods that send a load.
+    /// Maximum number of load pods.
     pub const MAX_LOAD_PODS: usize = 1000;
-    /// Maximum time to wait for these pods. They wait only a little longer for their instructions.
+    /// Maximum time to wait for load pods. The pods themselves wait only slightly longer for instructions.
     pub const MAX_START_LIMIT: Duration = Duration::from_secs(600);
-    /// Shortest period of `load.abort`.
+    /// Shortest period for `load.abort`.
     pub const LEAST_ABORT_OVER: Duration = Duration::from_secs(1);
 }
 
-/// Response headers that are always kept for requests that are not `ok`, because they identify gateways.
+/// Response headers that identify gateways; always kept for requests that are not `ok`.
 const KEEP_HEADERS: [&str; 3] = ["server", "via", "x-envoy-*"];
 
-/// Parses statuses: a single one, or a range such as `200-399`. Returns `None` for any other text.
+/// Parses a single status or a range such as `200-399`. Returns `None` for any other text.
 pub fn statuses(text: &str) -> Option<(u16, u16)> {
     let (from, to) = text.split_once('-').unwrap_or((text, text));
     Some((from.trim().parse().ok()?, to.trim().parse().ok()?))
 }
 
-/// Returns true if this is a valid range of HTTP statuses.
+/// Returns true for a valid range of HTTP statuses.
 pub fn are_statuses((from, to): (u16, u16)) -> bool {
     from <= to && limits::STATUSES.contains(&from) && limits::STATUSES.contains(&to)
 }
 
 named! {
-    /// Place that a load is sent from.
+    /// Origin of the load.
     pub enum LoadFrom else UnknownLoadFrom "{0:?} is neither local nor cluster" {
-        /// The machine that runs the program.
+        /// The machine running rolldrop.
         Local = "local",
-        /// Pods of the cluster.
+        /// Pods in the cluster.
         Cluster = "cluster",
     }
 }
 
-/// Returns the response headers to keep: those that are always kept, and the `further` ones.
+/// Returns the response headers to keep: the default ones, followed by `further`.
 pub fn keep_headers(further: &[String]) -> Vec<String> {
     KEEP_HEADERS.iter().map(|name| (*name).to_owned()).chain(further.iter().cloned()).collect()
 }
 
-/// A destination of requests.
+/// A destination for requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadTarget {
     /// Name used in the rows' `target` column.
     pub name: String,
     /// `http://host[:port][/path][?query]`, or `https://`.
     pub url: String,
-    /// Weight of the target: its share of the requests is its weight divided by the sum of all targets' weights.
+    /// Weight of the target, relative to the sum of all weights: determines the share of requests.
     pub weight: u32,
-    /// Method of its requests; `None` for the method that all requests have.
+    /// Request method; `None` for the method of the whole load.
     pub method: Option<String>,
-    /// Headers of its requests, which override headers of the same name that all requests have.
+    /// Request headers; these override the whole load's headers of the same name.
     pub headers: Vec<(String, Secret)>,
-    /// Body of its requests; `None` for the body that all requests have.
+    /// Request body; `None` for the body of the whole load.
     pub body: Option<Vec<u8>>,
 }
 
 impl LoadTarget {
-    /// Makes a target without its own method, headers or body.
+    /// Creates a target without its own method, headers or body.
     pub fn new(name: impl Into<String>, url: impl Into<String>) -> Self {
         let (name, url) = (name.into(), url.into());
         Self { name, url, weight: 1, method: None, headers: Vec::new(), body: None }
     }
 }
 
-/// The settings of a load, as a user gives them; [`Load::check`] tells whether they can be carried out. A scenario's
-/// settings have no targets until the cluster has provided the addresses.
+/// Load settings as given by the user; [`Load::check`] validates them. In a scenario, `targets` stays empty until the
+/// cluster has provided the addresses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// Targets of the requests. Each gets requests in turn, in proportion to its weight.
+    /// Request targets, used in turn in proportion to their weights.
     pub targets: Vec<LoadTarget>,
     /// Pace of the requests, over all targets and workers.
     pub pace: Pace,
-    /// Distribution of the requests over the rates of an open loop.
+    /// Distribution of requests in time, at the rates of an open loop.
     pub arrivals: Arrivals,
-    /// Seed of all random choices.
+    /// Seed for all random choices.
     pub seed: u64,
-    /// Length of the warm-up before the counted part, which is recorded but not counted.
+    /// Length of the warm-up before the counted part; warm-up requests are recorded but not counted.
     pub warmup: Duration,
     /// HTTP version to speak.
     pub http: Http,
@@ -179,21 +179,21 @@ pub struct Load {
     pub grpc: Option<Grpc>,
     /// Connections that carry the requests.
     pub connections: Connections,
-    /// Maximum times that the parts of a request may take.
+    /// Time limits for the parts of a request.
     pub timeout: Timeouts,
-    /// Method of the requests.
+    /// Request method.
     pub method: String,
-    /// Further request headers.
+    /// Additional request headers.
     pub headers: Vec<(String, Secret)>,
-    /// Body of the requests; an empty one is not sent.
+    /// Request body; an empty body is not sent.
     pub body: Vec<u8>,
     /// True if URLs, header values and bodies contain placeholders (`template`).
     pub template: bool,
-    /// Overrides of the addresses that the URLs would connect to; the first that matches applies.
+    /// Overrides of the connection addresses in the URLs; the first match applies.
     pub connect_to: Vec<ConnectTo>,
     /// Unix socket to connect to, whatever the URLs say.
     pub unix_socket: Option<PathBuf>,
-    /// Settings of name lookup.
+    /// Name lookup settings.
     pub dns: DnsSettings,
     /// TLS settings, for `https` URLs.
     pub tls: TlsSettings,
@@ -203,39 +203,39 @@ pub struct Load {
     pub pod_header: String,
     /// Regular expression that finds the pod's name in bodies, if that header does not name it.
     pub pod_body: Option<String>,
-    /// Response headers that are kept for requests that are not `ok`; a name may end in `*`.
+    /// Response headers to keep for requests that are not `ok`; a name may end in `*`.
     pub keep_headers: Vec<String>,
     /// Statuses that count as success, as inclusive ranges.
     pub success: Vec<(u16, u16)>,
     /// Number of worker threads.
     pub workers: usize,
-    /// Time before a request is due from which its worker stops sleeping and polls the clock.
+    /// Lead time before a request is due during which the worker polls the clock instead of sleeping.
     pub spin: Duration,
-    /// Ports that connections come from; `None` for the system's ephemeral ports.
+    /// Source ports of connections; `None` for the system's ephemeral ports.
     pub source_ports: Option<PortRange>,
-    /// Addresses that connections come from, used by the workers in turn; empty to let the system choose.
+    /// Source addresses of connections, assigned to the workers in turn; empty to let the system choose.
     pub source_addresses: Vec<IpAddr>,
     /// True if a source port may be reused before the system has forgotten the last connection from it.
     pub reuse_ports: bool,
-    /// Further evidence about where connections went.
+    /// Additional evidence of where connections went.
     pub evidence: Option<Evidence>,
 }
 
 impl Load {
-    /// Makes the default load on one target, named by its URL.
+    /// Creates the default load for one target, named after its URL.
     pub fn new(url: impl Into<String>) -> Self {
         let url = url.into();
         Self { targets: vec![LoadTarget::new(url.as_str(), url.as_str())], ..Self::default() }
     }
 
-    /// Returns the number of fresh connections per second at the highest rate. Those of a closed loop are not
-    /// planned, so it has 0 of them.
+    /// Returns the number of fresh connections per second at the highest rate; 0 for a closed loop, which does not plan
+    /// its connections.
     pub fn fresh_per_s(&self) -> f64 {
         self.pace.peak_rate() * self.connections.fresh_share()
     }
 
-    /// Returns the maximum number of connections open at a time; by default as many as the rate keeps open when every
-    /// request runs into both timeouts.
+    /// Returns the maximum number of simultaneously open connections; by default, as many as the rate keeps open when
+    /// every request runs into both timeouts.
     pub fn max_connections(&self) -> usize {
         if let Some(max) = self.connections.max {
             return max;
@@ -255,14 +255,14 @@ impl Load {
         connections.max(defaults::LEAST_CONNECTIONS).max(self.workers)
     }
 
-    /// Returns the maximum number of requests that an HTTP/2 connection carries at a time.
+    /// Returns the maximum number of concurrent requests on an HTTP/2 connection.
     pub fn max_concurrent_streams(&self) -> usize {
         let default = if self.pace.is_closed() { defaults::CLOSED_LOOP_STREAMS } else { defaults::STREAMS };
         self.connections.max_concurrent_streams.unwrap_or(default)
     }
 
-    /// Returns the HTTP version of the requests, unless TLS negotiates it: gRPC needs HTTP/2. With WebSocket targets,
-    /// which begin with HTTP/1.1, all targets use that version.
+    /// Returns the HTTP version of the requests, unless TLS negotiates it: gRPC needs HTTP/2. If there are WebSocket
+    /// targets, which start with HTTP/1.1, all targets use that version.
     pub fn spoken(&self) -> Http {
         match self.http {
             Http::Auto if self.grpc.is_some() => Http::Http2,
@@ -292,14 +292,14 @@ impl Load {
         }
     }
 
-    /// Returns the names of the headers of all requests.
+    /// Returns all request header names, including those of individual targets.
     fn header_names(&self) -> impl Iterator<Item = &str> {
         let own = self.targets.iter().flat_map(|target| &target.headers);
         self.headers.iter().chain(own).map(|(name, _)| &**name)
     }
 
-    /// Returns the methods of each target. Several methods under one name are joined; no client is known to replay
-    /// that.
+    /// Returns the methods by target name. Several methods under one name are joined, and no client is known to replay
+    /// such a combination.
     fn methods(&self) -> BTreeMap<String, String> {
         let mut methods = BTreeMap::<&str, BTreeSet<&str>>::new();
         for target in &self.targets {

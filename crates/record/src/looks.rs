@@ -1,34 +1,34 @@
-//! The looks of a run that continues while its gate is inconclusive.
+//! Interim looks of a run that continues while its gate is inconclusive.
 
 use serde::{Deserialize, Serialize};
 
 use super::names::named;
 
 named! {
-    /// Rule by which the looks share one error.
+    /// Rule for dividing one error among the looks.
     pub enum Spending {
         /// The spending function of Lan and DeMets (1983) that resembles Pocock's bounds (1977).
         LanDeMetsPocock = "lan_demets_pocock",
     }
 }
 
-/// Plan of the looks at a gate, with the error that each look may spend. Everything except `at` is fixed before the
-/// run starts.
+/// Plan of the looks at a gate, with the error allotted to each look. Everything except `at` is fixed before the run
+/// starts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Written")]
 pub struct Looks {
     /// Rule that set the errors.
     pub spending: Spending,
-    /// Error of each look, in order; their sum is the error of the gate.
+    /// Error allotted to each look, in order; the sum is the error of the gate.
     pub alphas: Vec<f64>,
     /// Number of the look that judges the run, counted from 1.
     pub at: usize,
 }
 
 impl Looks {
-    /// Returns the error of the look that judges the run.
+    /// Returns the error allotted to the look that judges the run.
     pub fn alpha(&self) -> f64 {
-        // `at` is always one of them: one function makes the looks, and reading checks them.
+        // `at` is always a valid look number: a single function creates the looks, and deserialization checks them.
         self.at.checked_sub(1).and_then(|index| self.alphas.get(index)).copied().unwrap_or(f64::MIN_POSITIVE)
     }
 
@@ -37,7 +37,7 @@ impl Looks {
         self.alphas.len()
     }
 
-    /// Returns true if there is no look after this one.
+    /// Returns true if this is the last look.
     pub fn is_last(&self) -> bool {
         self.at >= self.most()
     }

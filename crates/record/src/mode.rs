@@ -1,26 +1,26 @@
-//! Modes of terminations.
+//! Termination modes.
 
 use super::names::named;
 
 named! {
-    /// Mode of a termination: the way in which it came about. Terminations of different modes are never pooled.
+    /// Mode of a termination, by its trigger. Terminations of different modes are never pooled.
     pub enum Mode else UnknownMode "unknown mode {0:?}" {
         /// One pod at a time, with recovery in between.
         Isolated = "isolated",
         /// A rolling update.
         Rollout = "rollout",
-        /// A scale-down of a workload.
+        /// A workload scale-down.
         ScaleDown = "scale_down",
-        /// A drain of a node.
+        /// A node drain.
         Drain = "drain",
-        /// A shutdown of a node.
+        /// A node shutdown.
         NodeShutdown = "node_shutdown",
         /// Anything else.
         Other = "other",
     }
 }
 
-/// Serialized form of an action's mode, with `none` for an action that ends no pod.
+/// Serialized form of an action's mode, with `none` for an action that terminates no pod.
 pub(super) mod or_none {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

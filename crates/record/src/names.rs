@@ -1,4 +1,4 @@
-//! Enums whose variants have names in files. Each name is written only once.
+//! Enums whose variants have names in files, each spelled out only once.
 
 /// Defines an enum with a name for each variant, and derives serde's traits, `ALL`, `as_str` and `Display`. With
 /// `else` it also derives `FromStr`; the type after `else` is the error for an unknown name.
@@ -63,7 +63,7 @@ macro_rules! named {
     };
 }
 
-/// Defines a struct for files: fields marked with `= default` are left out of them while they have their default.
+/// Defines a struct for files. Fields marked with `= default` are omitted while they have their default value.
 macro_rules! sparse {
     (
         $(#[$meta:meta])*
@@ -82,12 +82,12 @@ macro_rules! sparse {
     };
 }
 
-/// Returns true if a field has its default.
+/// Returns true if a field has its default value.
 pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// Implements serde's traits by `Display` and `FromStr`.
+/// Implements serde's traits using `Display` and `FromStr`.
 macro_rules! as_text {
     ($type:ty) => {
         impl serde::Serialize for $type {

@@ -1,19 +1,18 @@
-//! Outcomes of requests, as seen on the wire.
+//! Request outcomes, as seen on the wire.
 //!
-//! An outcome is a fact. Whether it counts as *dropped* is policy, which the analysis applies and this module never
-//! does.
+//! An outcome is a fact. Counting an outcome as *dropped* is policy, which only the analysis applies.
 
 use super::names::named;
 
-/// Returns true for a status with which a gateway reports that it got no answer from a pod: 502, 503 or 504.
+/// Returns true for a status that gateways use to report no response from a pod: 502, 503 or 504.
 pub const fn is_gateway_status(status: u16) -> bool {
     matches!(status, 502..=504)
 }
 
 named! {
-    /// Outcome of the first attempt of a scheduled request, in the order in which a request can meet them.
+    /// Outcome of the first attempt of a scheduled request, in the order in which they can occur.
     pub enum Outcome else UnknownOutcome "unknown outcome {0:?}" {
-        /// A complete response with a status of the success set.
+        /// A complete response with a status in the success set.
         Ok = "ok",
         /// A complete response with a status outside the success set.
         HttpError = "http_error",
@@ -21,9 +20,9 @@ named! {
         ConnectRefused = "connect_refused",
         /// No connection within the connect timeout: SYNs went unanswered.
         ConnectTimeout = "connect_timeout",
-        /// The network reported that the address cannot be reached (EHOSTUNREACH, ENETUNREACH).
+        /// The network reported the address as unreachable (EHOSTUNREACH, ENETUNREACH).
         ConnectUnreachable = "connect_unreachable",
-        /// Connecting failed in another way, which `errno` names.
+        /// Connecting failed with another error, given by `errno`.
         ConnectError = "connect_error",
         /// The host name did not resolve.
         DnsError = "dns_error",
@@ -39,15 +38,15 @@ named! {
         TruncatedBody = "truncated_body",
         /// No complete response head within the response timeout.
         ResponseTimeout = "response_timeout",
-        /// The body did not end within the response timeout.
+        /// The body was not complete within the response timeout.
         BodyTimeout = "body_timeout",
         /// The HTTP/2 stream was refused (REFUSED_STREAM).
         H2RefusedStream = "h2_refused_stream",
         /// The HTTP/2 connection was closed before the server processed the stream (GOAWAY).
         H2Goaway = "h2_goaway",
-        /// The peer broke the protocol: the answer could not be parsed.
+        /// The peer violated the protocol: the response could not be parsed.
         ProtocolError = "protocol_error",
-        /// The load generator did not send it; never attributed to the cluster.
+        /// The load generator did not send the request; never attributed to the cluster.
         NotSent = "not_sent",
         /// The run ended first.
         Cancelled = "cancelled",

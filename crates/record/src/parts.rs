@@ -1,8 +1,8 @@
 //! Rows on disk: Parquet parts that are closed and renamed into place while the run is in progress.
 //!
-//! A recorder owns one [`PartWriter`]. Rows are gathered in memory. A part is closed every [`PART_AGE`] or
-//! [`PART_ROWS`], whichever comes first, and gets its final name only then, so readers of `*.parquet` only see
-//! complete files. A kill loses the rows that were not yet in a closed part.
+//! A recorder owns one [`PartWriter`]. Rows are buffered in memory. A part is closed after [`PART_AGE`] or
+//! [`PART_ROWS`], whichever comes first, and gets its final name only then, so readers of `*.parquet` see only complete
+//! files. A kill loses the rows that were not yet in a closed part.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -40,8 +40,8 @@ pub use tables::{RequestRow, ServedRow};
 pub const PART_AGE: Duration = Duration::from_secs(5);
 /// Number of rows at which a part is closed.
 pub const PART_ROWS: usize = 1_000_000;
-/// Number of rows that are encoded and leave memory as one group. Encoding a group takes some milliseconds, which may
-/// delay other work.
+/// Number of rows that are encoded and flushed as one group. Encoding a group takes a few milliseconds, which may delay
+/// other work.
 const GROUP_ROWS: usize = 16_384;
 
 /// Failure to read or write a part.
@@ -56,7 +56,7 @@ pub enum PartError {
     Parquet { path: PathBuf, source: ParquetError },
 }
 
-/// A row type with its table: a directory of parts and a schema.
+/// A row type that is stored in a table: a directory of parts with a common schema.
 ///
 /// Sealed: the tables are [`RequestRow`] and [`ServedRow`].
 pub trait Row: Clone + Send + 'static + sealed::Columns {
@@ -64,12 +64,12 @@ pub trait Row: Clone + Send + 'static + sealed::Columns {
     const TABLE: &'static str;
 }
 
-/// Returns the names of a table's columns, in order.
+/// Returns a table's column names, in order.
 pub fn column_names<R: Row>() -> Vec<&'static str> {
     R::names()
 }
 
-/// Writes the names of all columns of a table as a line of CSV.
+/// Writes a table's column names as a CSV line.
 ///
 /// # Errors
 /// Fails if the line cannot be written.
@@ -78,7 +78,7 @@ pub fn write_csv_header<R: Row>(out: &mut CsvWriter<impl Write>) -> io::Result<(
     out.end_line()
 }
 
-/// Writes a row as a line of CSV, with all columns of its table.
+/// Writes a row as a CSV line with all columns of the table.
 ///
 /// # Errors
 /// Fails if the line cannot be written.
@@ -86,7 +86,7 @@ pub fn write_csv<R: Row>(row: &R, out: &mut CsvWriter<impl Write>) -> io::Result
     row.csv(out)
 }
 
-/// Writes the rows of one source as a series of parts.
+/// A writer of one source's rows, as a series of parts.
 pub struct PartWriter<R: Row> {
     dir: PathBuf,
     source: String,
@@ -102,7 +102,7 @@ pub struct PartWriter<R: Row> {
 }
 
 impl<R: Row> PartWriter<R> {
-    /// Makes a writer for the rows of `source`, with parts in `run_dir/TABLE`.
+    /// Creates a writer for the rows of `source`, with parts in `run_dir/TABLE`.
     ///
     /// # Errors
     /// Fails if the table's directory cannot be created.
@@ -123,7 +123,7 @@ impl<R: Row> PartWriter<R> {
         })
     }
 
-    /// Adds rows, and closes the part if it is full or old.
+    /// Adds rows, and closes the part if it is full or old enough.
     ///
     /// # Errors
     /// Fails if the part cannot be written; the rows in it are lost.
@@ -142,7 +142,7 @@ impl<R: Row> PartWriter<R> {
         self.tick()
     }
 
-    /// Closes the part if it is full or old. Call this regularly, even without new rows.
+    /// Closes the part if it is full or old enough. Call this regularly, even without new rows.
     ///
     /// # Errors
     /// Fails if the part cannot be written.
@@ -163,7 +163,7 @@ impl<R: Row> PartWriter<R> {
         Ok(self.written)
     }
 
-    /// Writes the gathered rows as a group, opening a part if none is open.
+    /// Writes the buffered rows as a group, opening a part if none is open.
     fn write_group(&mut self) -> Result<(), PartError> {
         if self.gathered == 0 {
             return Ok(());
@@ -200,7 +200,7 @@ impl<R: Row> PartWriter<R> {
     }
 }
 
-/// Reads the rows of one table, in the order of their files' names.
+/// Reads the rows of one table, in file name order.
 ///
 /// # Errors
 /// Fails if a file cannot be read, or is not a part of this table.
@@ -210,13 +210,13 @@ pub fn read_table<R: Row>(run_dir: &Path) -> Result<Vec<R>, PartError> {
     for path in &paths {
         expected += rows_in(path)?;
     }
-    // Reserve the memory at once: a vector that grows would exist twice for a moment.
+    // Reserve all memory up front: a growing vector briefly exists twice.
     let mut rows = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
     each_row_of(&paths, |row: &R| rows.push(row.clone()))?;
     Ok(rows)
 }
 
-/// Columns of a table to read, by name. Fields of other columns keep their values in the row.
+/// Names of the columns to read. Row fields of other columns keep their values.
 #[derive(Clone, Copy, Debug)]
 pub enum Wanted {
     /// All columns.
@@ -236,17 +236,17 @@ impl Wanted {
 
 /// A consumer of rows. For each row, the reader writes its values into [`Lane::row`], then calls [`Lane::take`].
 pub trait Lane<R>: Send {
-    /// Returns the columns that the lane needs.
+    /// Returns the columns needed by the lane.
     fn wanted(&self) -> Wanted {
         Wanted::All
     }
-    /// Returns the buffer for the next row. Its present contents do not matter.
+    /// Returns the buffer for the next row. Its current contents do not matter.
     fn row(&mut self) -> &mut R;
-    /// Takes the row that is now in the buffer.
+    /// Consumes the row in the buffer.
     fn take(&mut self);
 }
 
-/// Makes a lane that passes each row to a function.
+/// Creates a lane that passes each row to a function.
 pub fn each<R: Row>(each: impl FnMut(&R) + Send) -> impl Lane<R> {
     Each { row: R::blank(), each }
 }
@@ -293,8 +293,8 @@ impl Part {
     }
 }
 
-/// Reads the rows of these parts, one thread per lane. Each lane gets about the same number of rows, and the first
-/// lane gets the first ones.
+/// Reads the rows of these parts, using one thread per lane. Each lane gets about the same number of rows, and the
+/// first lane gets the first rows.
 pub(crate) fn read_side_by_side<R: Row>(
     parts: &[Part],
     lanes: &mut [&mut dyn Lane<R>],
@@ -340,7 +340,7 @@ fn shares(parts: &[Part], lanes: usize) -> Vec<Vec<Groups<'_>>> {
     shares
 }
 
-/// Lists the closed parts of one table, in the order of their names.
+/// Lists the closed parts of one table, in file name order.
 ///
 /// # Errors
 /// Fails if the table's directory cannot be read.
@@ -356,7 +356,7 @@ pub fn parts_of<R: Row>(run_dir: &Path) -> Result<Vec<PathBuf>, PartError> {
         let path = entry.map_err(|source| PartError::Io { path: dir.clone(), source })?.path();
         if path.extension().is_some_and(|e| e == "parquet") {
             let io = |source| PartError::Io { path: path.clone(), source };
-            // Anything else, such as a pipe, might never end.
+            // Reading anything else, such as a pipe, might never finish.
             if !fs::metadata(&path).map_err(io)?.is_file() {
                 return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")));
             }
@@ -367,7 +367,7 @@ pub fn parts_of<R: Row>(run_dir: &Path) -> Result<Vec<PathBuf>, PartError> {
     Ok(paths)
 }
 
-/// Reads these groups of a part, as far as they exist.
+/// Reads those of the given groups that exist in the part.
 fn read_groups<R: Row>(
     path: &Path,
     groups: Range<usize>,
@@ -408,7 +408,7 @@ fn has_columns(table: &Type, expected: &Type) -> bool {
     found.len() == expected.len() && found.iter().zip(expected).all(is_same)
 }
 
-/// Returns the number of rows that a part's metadata states.
+/// Returns the number of rows according to the part's metadata.
 ///
 /// # Errors
 /// Fails if the file cannot be read, or is not a part.
@@ -422,7 +422,7 @@ fn open_to_read(path: &Path) -> Result<SerializedFileReader<File>, PartError> {
     SerializedFileReader::new(file).map_err(|source| PartError::Parquet { path: path.to_owned(), source })
 }
 
-/// Returns the reason why a part could not be written: usually an error of the operating system.
+/// Returns the error for a part that could not be written, which is usually an operating system error.
 fn unwritten(path: PathBuf, source: ParquetError) -> PartError {
     match source {
         ParquetError::External(error) => match error.downcast() {
@@ -442,8 +442,7 @@ fn open_part<R: Row>(path: &Path) -> Result<SerializedFileWriter<Summed>, PartEr
         .map_err(|e| unwritten(path.to_owned(), e))
 }
 
-/// Returns the writer's settings. Numbers are delta-packed, which takes little time; stamps then leave nothing to
-/// compress.
+/// Returns the writer's settings. Numbers are delta-packed, which is fast and leaves nothing to compress in stamps.
 fn properties(schema: &Type) -> WriterPropertiesPtr {
     let mut properties = WriterProperties::builder()
         .set_dictionary_enabled(false)
@@ -469,9 +468,9 @@ mod sealed {
 
     use super::{CsvWriter, GroupReader, GroupWriter, Result, Wanted};
 
-    /// Layout of a row type in columns.
+    /// Columnar layout of a row type.
     pub trait Columns: Sized {
-        /// Rows in memory, by column.
+        /// Buffered rows, by column.
         type Buffer: Default + Send;
         /// Returns the table's Parquet schema.
         fn schema() -> String;
@@ -489,9 +488,9 @@ mod sealed {
         fn read(&mut self, columns: &mut Self::Open) -> Result<()>;
         /// Copies the wanted values from a row in memory.
         fn take_from(&mut self, row: &Self, wanted: Wanted);
-        /// Returns the names of the columns.
+        /// Returns the column names.
         fn names() -> Vec<&'static str>;
-        /// Writes the row's values as a line of CSV.
+        /// Writes the row's values as a CSV line.
         fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()>;
     }
 }
@@ -597,7 +596,7 @@ mod tests {
         assert!(source.to_string().contains("its columns are not those of this version"), "{source}");
     }
 
-    /// Returns the columns that a table of docs/run-directory.md names.
+    /// Returns the column names from a table in docs/run-directory.md.
     fn documented(section: &str) -> BTreeSet<&'static str> {
         let docs = include_str!("../../../docs/run-directory.md");
         let (_, section) = docs.split_once(&format!("\n## {section}\n")).expect(section);

@@ -1,4 +1,4 @@
-//! Requirements on recommendations.
+//! Requirements for recommendations.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
-//! Retrying clients, and the failures that they would have hidden.
+//! Retrying clients, and the failures that they hide.
 //!
-//! No request is retried silently. [`is_retried`] is the policy of `--retry`, which keeps the facts of the first
-//! attempt. [`go_hides`] tells which failures Go's `net/http` would have hidden, without sending anything.
+//! No request is retried silently. [`is_retried`] is the policy of `--retry`, which keeps the facts about the first
+//! attempt. [`go_hides`] determines which failures Go's `net/http` would have hidden, without sending anything.
 
 use super::outcome::is_gateway_status;
 use super::{Outcome, RequestRow};
@@ -9,10 +9,10 @@ use super::{Outcome, RequestRow};
 /// The gRPC status UNAVAILABLE.
 pub const GRPC_UNAVAILABLE: i32 = 14;
 
-/// Returns true if a retrying client sends the request again after this attempt. It does if nothing was sent, or
-/// HTTP/2 reported that nothing was processed; if the connection or the gateway failed and the method may be sent
-/// twice (RFC 9110, 9.2.2); or if a gRPC server, or a proxy in front of it, is unavailable, which is the status that
-/// common policies of gRPC clients name.
+/// Returns true if a retrying client would resend the request after this attempt: if nothing was sent, or HTTP/2
+/// reported that nothing was processed; if the connection or the gateway failed and the method is idempotent (RFC 9110,
+/// 9.2.2); or if a gRPC server, or a proxy in front of it, is unavailable, which is the status that common gRPC client
+/// policies retry.
 pub fn is_retried(method: &str, attempt: &RequestRow) -> bool {
     let was_not_processed = match attempt.outcome {
         Outcome::ConnectRefused
@@ -36,33 +36,32 @@ pub fn is_retried(method: &str, attempt: &RequestRow) -> bool {
             }
 }
 
-/// Returns true if a request of this method may be sent twice.
+/// Returns true if the method is idempotent, so that a request may be sent twice.
 pub fn is_idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "PUT" | "DELETE" | "OPTIONS" | "TRACE")
 }
 
-/// Returns true if a header of this name declares that a request may be sent twice, whatever its method.
+/// Returns true if a header with this name declares that a request may be sent twice, whatever its method.
 pub fn is_idempotency_key(name: &str) -> bool {
     ["idempotency-key", "x-idempotency-key"].iter().any(|key| key.eq_ignore_ascii_case(name))
 }
 
-/// Returns true if Go's `http.Transport` by itself sends a request of this method again, if it has no Idempotency-Key
+/// Returns true if Go's `http.Transport` resends requests with this method on its own, even without an Idempotency-Key
 /// (`Request.isReplayable`, net/http).
 pub fn go_replays(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE")
 }
 
-/// Returns true if Go's `http.Transport` would have sent this request again silently: it was on a reused connection
-/// that ended before the first byte of the answer, and Go replays the request (`persistConn.shouldRetryRequest`,
+/// Returns true if Go's `http.Transport` would have silently resent this request: it was on a reused connection that
+/// was closed before the first byte of the response, and Go replays the request (`persistConn.shouldRetryRequest`,
 /// net/http).
 ///
-/// In HTTP/2 the method does not matter, as long as the body can be sent again. Go sends a request again if it ended
-/// before the head of its answer and either was never written, or the server reports that it did not process it
-/// (`canRetryError`, net/http/internal/http2). The exception is the first stream of a connection that a GOAWAY ends
-/// with an error (`ClientConn.setGoAway`).
+/// In HTTP/2 the method does not matter, as long as the body can be resent. Go resends a request that failed before the
+/// response head if the request was never written, or the server reports not having processed it (`canRetryError`,
+/// net/http/internal/http2). The exception is the first stream of a connection closed by a GOAWAY with an error
+/// (`ClientConn.setGoAway`).
 ///
-/// This describes Go 1.27. Go 1.19 also sent that first stream again, and requests that were reset with
-/// PROTOCOL_ERROR.
+/// This describes Go 1.27. Go 1.19 also resent that first stream, and requests reset with PROTOCOL_ERROR.
 pub fn go_hides(row: &RequestRow, replays: bool) -> bool {
     let detail = row.detail.as_deref();
     let ended_without_answer =
@@ -74,7 +73,7 @@ pub fn go_hides(row: &RequestRow, replays: bool) -> bool {
         Outcome::H2RefusedStream => true,
         Outcome::ResetMidResponse if detail == Some("REFUSED_STREAM") => true,
         _ if row.stream.is_some() => ended_without_answer && row.bytes_sent == 0,
-        // If nothing at all was written, Go sends any method again.
+        // If nothing at all was written, Go resends any method.
         _ => row.conn_reused && ended_without_answer && (replays || row.bytes_sent == 0),
     }
 }

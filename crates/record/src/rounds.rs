@@ -1,4 +1,4 @@
-//! The rounds of a run that repeats its disruptions until it has shown what was asked for.
+//! The rounds of a run that repeats its disruptions until it reaches the requested coverage.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,15 +7,15 @@ use super::names::named;
 named! {
     /// Event that ended the rounds.
     pub enum RoundsEnd {
-        /// The number of units that the policy asks for was seen.
+        /// The number of units required by the policy was reached.
         Covered = "covered",
-        /// A window lasted as long as windows can be observed.
+        /// A window lasted at least as long as windows can be observed.
         Outlasted = "outlasted",
-        /// Requests were lost that a longer sleep saves, so the sleep that was to be proven is too short.
+        /// Requests were lost that a longer sleep would have saved, so the sleep under test is too short.
         Refuted = "refuted",
-        /// The measurement is invalid and will stay so.
+        /// The measurement is invalid, and further rounds cannot change that.
         Invalid = "invalid",
-        /// No pod ended under load, or none whose window has bounds.
+        /// No pod terminated under load, or none whose window has bounds.
         NoneCounted = "none_counted",
         /// The run reached its maximum number of rounds.
         MostRounds = "most_rounds",
@@ -26,16 +26,16 @@ named! {
     }
 }
 
-/// The rounds that a run made, and the reason why there were no more.
+/// Rounds completed by a run, and the reason for stopping.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rounds {
-    /// Number of rounds made.
+    /// Number of completed rounds.
     pub done: usize,
     /// Maximum number of rounds.
     pub most: usize,
-    /// Number of pods that had ended at the last look.
+    /// Number of pods terminated as of the last look.
     pub terminations: usize,
-    /// Number of units at the last look: ends of pods apart from each other, rollouts, or deletions.
+    /// Number of units as of the last look: separate pod terminations, rollouts, or deletions.
     pub counted: usize,
     /// Number of units needed.
     pub needed: usize,

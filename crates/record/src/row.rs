@@ -1,5 +1,5 @@
-//! One row per request: as the client saw it, and as a proxy saw it. The fields of a row are defined with the columns
-//! of its table (`parts::tables`).
+//! Request rows, as seen by the client and by a proxy. The row fields are defined together with the table columns
+//! (`parts::tables`).
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::names::named;
 pub use super::parts::{RequestRow, ServedRow};
 use super::{Outcome, Stamp};
 
-/// Name of the response header in which a proxy names its pod.
+/// Name of the response header with the name of the proxy's pod.
 pub const POD_HEADER: &str = "rolldrop-pod";
 
 named! {
@@ -21,7 +21,7 @@ named! {
 }
 
 named! {
-    /// Kind of TLS session: its version, and full handshake or resumption.
+    /// Kind of TLS session: the version, and full handshake or resumption.
     pub enum TlsSession else UnknownTlsSession "unknown TLS session {0:?}" {
         /// TLS 1.2, a full handshake.
         Full12 = "1.2",
@@ -35,7 +35,7 @@ named! {
 }
 
 impl RequestRow {
-    /// Makes the row of a request that was not sent. The caller fills in the rest if it is sent.
+    /// Creates the row of an unsent request. The caller fills in the rest if the request is sent.
     pub fn not_sent(
         source: Arc<str>,
         seq: u64,
@@ -80,7 +80,7 @@ impl RequestRow {
 }
 
 named! {
-    /// Way in which a proxied request ended, as the proxy saw it.
+    /// How a proxied request ended, as seen by the proxy.
     pub enum ServedEnd else UnknownServedEnd "unknown end {0:?} of a served request" {
         /// The whole response was passed on.
         Complete = "complete",
@@ -92,9 +92,9 @@ named! {
         UpstreamReset = "upstream_reset",
         /// The app closed the connection before the response was complete.
         UpstreamEof = "upstream_eof",
-        /// The proxy ended first.
+        /// The proxy shut down first.
         Cancelled = "cancelled",
-        /// The proxy had no descriptor, port or memory left to connect to the app with.
+        /// The proxy had no descriptor, port or memory left to connect to the app.
         ProxyExhausted = "proxy_exhausted",
     }
 }

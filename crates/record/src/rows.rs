@@ -1,4 +1,4 @@
-//! The rows of a run. They may not fit into memory, so readers pass over them as often as they need.
+//! The rows of a run. They may not fit into memory, so readers make as many passes as they need.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -8,17 +8,17 @@ use std::sync::Arc;
 use super::parts::{self, Lane, Part, PartError, Row, checksum};
 use super::{RequestRow, ServedRow};
 
-/// Directory for rows that were transferred during the load from remote load sources. It is removed when all other
-/// rows have arrived.
+/// Directory for rows transferred from remote load sources during the load. It is removed once all other rows have
+/// arrived.
 pub const LIVE_DIR: &str = "live";
 
-/// A source of a run's rows. Every pass gets the same rows.
+/// A source of a run's rows. Every pass sees the same rows.
 pub trait RowSource: Debug + Send + Sync {
-    /// Returns the number of lanes that it takes to use all processors.
+    /// Returns the number of lanes needed to use all processors.
     fn lanes(&self) -> usize;
 
     /// Passes the rows of the load sources to the lanes, which work in parallel. Each lane gets a share of the rows,
-    /// and the first lane gets the first ones.
+    /// and the first lane gets the first rows.
     ///
     /// # Errors
     /// Fails if the rows cannot be read.
@@ -34,7 +34,7 @@ pub trait RowSource: Debug + Send + Sync {
     fn served(&self, lanes: &mut [&mut dyn Lane<ServedRow>]) -> Result<(), PartError>;
 }
 
-/// Gives each lane about the same number of rows.
+/// Distributes the rows evenly over the lanes.
 pub(super) fn give<R: Row>(rows: &[R], lanes: &mut [&mut dyn Lane<R>]) {
     let each = rows.len().div_ceil(lanes.len().max(1)).max(1);
     for (rows, lane) in rows.chunks(each).zip(lanes) {
@@ -46,7 +46,7 @@ pub(super) fn give<R: Row>(rows: &[R], lanes: &mut [&mut dyn Lane<R>]) {
     }
 }
 
-/// Maximum number of lanes, because each lane keeps its own sums in memory.
+/// Maximum number of lanes. It is limited because each lane keeps its own sums in memory.
 const MOST_LANES: usize = 8;
 
 /// The tables of a run directory.
@@ -55,13 +55,13 @@ pub struct Tables {
     /// Readable parts of each table.
     requests: Vec<Part>,
     served: Vec<Part>,
-    /// Rows that were transferred during the load, from sources whose other rows were not fetched.
+    /// Rows transferred during the load, from sources whose remaining rows were not fetched.
     live: Vec<RequestRow>,
 }
 
 impl Tables {
-    /// Opens the tables of a run directory. Adds a note on missing rows to `torn`, and damaged parts, which are ignored,
-    /// to `corrupt`.
+    /// Opens the tables of a run directory. Adds a note about missing rows to `torn`. Damaged parts are skipped and
+    /// listed in `corrupt`.
     pub(super) fn open(
         run_dir: &Path,
         torn: &mut Vec<String>,
@@ -91,7 +91,7 @@ impl Tables {
     }
 }
 
-/// Returns the undamaged parts of a table, and names the others in `corrupt`.
+/// Returns the undamaged parts of a table, and lists the others in `corrupt`.
 fn whole_parts<R: Row>(run_dir: &Path, corrupt: &mut Vec<String>) -> Result<Vec<PathBuf>, PartError> {
     let mut paths = parts::parts_of::<R>(run_dir)?;
     let mut failed = None;
@@ -163,7 +163,7 @@ mod tests {
         );
     }
 
-    /// A lane that takes the numbers and ends of requests.
+    /// A lane that collects the sequence numbers and end times of requests.
     struct Ends {
         row: RequestRow,
         taken: Vec<RequestRow>,
@@ -237,8 +237,8 @@ mod tests {
             "{corrupt:?}"
         );
         std::fs::remove_file(&cut).unwrap();
-        // Any byte of the pages will do. They end where the metadata begin, which in turn are followed by their
-        // length and a magic number.
+        // Any byte of the pages will do. The metadata follows the pages, and is itself followed by its length and a
+        // magic number.
         let (rest, _mark) = bytes.split_last_chunk::<4>().unwrap();
         let (rest, length) = rest.split_last_chunk::<4>().unwrap();
         let pages = rest.len() - usize::try_from(u32::from_le_bytes(*length)).unwrap();

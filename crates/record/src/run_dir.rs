@@ -14,13 +14,13 @@ use super::{Clock, Event, RequestRow, RowSource, RunInfo, ServedRow, Tables};
 const INFO: &str = "run.json";
 const EVENTS: &str = "events.jsonl";
 
-/// The directory of one run.
+/// The run directory of one run.
 #[derive(Clone, Debug)]
 pub struct RunDir {
     path: PathBuf,
 }
 
-/// Reason why a run directory cannot be written or read.
+/// Failure to write or read a run directory.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum RunDirError {
@@ -35,7 +35,7 @@ pub enum RunDirError {
     /// A file's contents are invalid.
     #[error("{path}:{line}: {why}; restore the file, or measure again")]
     Malformed { path: PathBuf, line: usize, why: String },
-    /// The run was written in a format that this version cannot read.
+    /// The run's format version is not supported.
     #[error(
         "{path}: written in format {found}, this version reads format {FORMAT_VERSION}: use the rolldrop that wrote it"
     )]
@@ -46,30 +46,30 @@ pub enum RunDirError {
     /// A file of the run is not a regular file.
     #[error("{0} is no regular file: restore the file, or measure again")]
     NoFile(PathBuf),
-    /// A table could not be read or written.
+    /// A part of a table could not be read or written.
     #[error(transparent)]
     Part(#[from] PartError),
 }
 
-/// Contents of a run directory apart from its rows, as recorded.
+/// Contents of a run directory, without the rows.
 #[derive(Clone, Debug)]
 pub struct RunLog {
     /// Contents of run.json.
     pub info: RunInfo,
     /// Contents of events.jsonl, in the order written.
     pub events: Vec<Event>,
-    /// Descriptions of data that could not be read, but without an error: a killed run leaves a torn last line and
-    /// parts that were never closed.
+    /// Descriptions of incomplete data, which is not an error: a killed run leaves a torn last line and parts that were
+    /// never closed.
     pub torn: Vec<String>,
-    /// Descriptions of data that could not be read for a reason other than a kill: it was changed after it was
-    /// written, or is of a version that this one does not know.
+    /// Descriptions of data that could not be read for a reason other than a kill: it was modified after it was
+    /// written, or has an unknown version.
     pub corrupt: Vec<String>,
-    /// Files that were read although they were changed after they were written, so nothing shows which part of them
-    /// is true.
+    /// Files that were read despite having been modified after they were written. Which of their contents are original
+    /// is unknown.
     pub altered: Vec<String>,
 }
 
-/// All contents of a run directory, in memory.
+/// Full contents of a run directory, in memory.
 #[derive(Clone, Debug)]
 pub struct Records {
     /// Contents of run.json.
@@ -89,7 +89,7 @@ pub struct Records {
 }
 
 impl RowSource for Records {
-    /// Returns more than one, so that tests with few rows also combine lanes.
+    /// Returns more than one, so that tests with few rows also exercise the merging of lanes.
     fn lanes(&self) -> usize {
         3
     }
@@ -110,7 +110,7 @@ impl RowSource for Records {
 }
 
 impl Records {
-    /// Returns a copy of everything except the rows.
+    /// Clones everything except the rows.
     pub fn log(&self) -> RunLog {
         RunLog {
             info: self.info.clone(),
@@ -122,7 +122,7 @@ impl Records {
     }
 }
 
-/// Writes a file in a folder, completely or not at all, and creates missing folders.
+/// Writes a file into a folder atomically, creating missing folders.
 ///
 /// # Errors
 /// Fails if the file cannot be written.
@@ -130,7 +130,7 @@ pub fn write_file(folder: &Path, name: &str, contents: &[u8]) -> Result<(), RunD
     write_file_with(folder, name, |file| file.write_all(contents))
 }
 
-/// Writes a file like [`write_file`], with its contents produced by `write`.
+/// Like [`write_file`], but `write` produces the contents.
 ///
 /// # Errors
 /// Fails if the file cannot be written.
@@ -175,7 +175,7 @@ impl RunDir {
     /// Opens the run directory at `path`.
     ///
     /// # Errors
-    /// Fails if there is no run.json in it.
+    /// Fails if the directory does not contain a run.json.
     pub fn open(path: &Path) -> Result<Self, RunDirError> {
         if !path.join(INFO).is_file() {
             return Err(RunDirError::NotARun(path.to_owned()));
@@ -185,19 +185,19 @@ impl RunDir {
 
     /// Removes the directory if nothing has been written to it, for example because the run never began.
     pub fn discard_if_empty(&self) {
-        // A directory that is not empty cannot be removed.
+        // This fails if the directory is not empty, as intended.
         let _ = fs::remove_dir(&self.path);
     }
 
-    /// Returns the path of the directory.
+    /// Returns the directory's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes run.json, replacing an earlier one atomically.
+    /// Writes run.json, atomically replacing an earlier version.
     ///
     /// # Errors
-    /// Fails if it cannot be written.
+    /// Fails if the file cannot be written.
     pub fn write_info(&self, info: &RunInfo) -> Result<(), RunDirError> {
         let json = serde_json::to_vec_pretty(info)
             .map_err(|e| RunDirError::Io { path: self.path.join(INFO), source: io::Error::other(e) })?;
@@ -207,7 +207,7 @@ impl RunDir {
     /// Reads run.json.
     ///
     /// # Errors
-    /// Fails if it cannot be read or has a format that this version does not know.
+    /// Fails if the file cannot be read or its format version is not supported.
     pub fn info(&self) -> Result<RunInfo, RunDirError> {
         let path = self.path.join(INFO);
         let text =
@@ -225,7 +225,7 @@ impl RunDir {
         serde_json::from_str(&text).map_err(malformed)
     }
 
-    /// Writes a file in the run directory, replacing an earlier one atomically.
+    /// Writes a file in the run directory, atomically replacing an earlier version.
     ///
     /// # Errors
     /// Fails if the file cannot be written.
@@ -247,7 +247,7 @@ impl RunDir {
         Ok(EventLog { path, file, sum: EventsSum::default() })
     }
 
-    /// Makes a writer for the rows of one source.
+    /// Creates a writer for the rows of one source.
     ///
     /// # Errors
     /// Fails if the table's directory cannot be created.
@@ -255,8 +255,8 @@ impl RunDir {
         Ok(PartWriter::create(&self.path, source, clock)?)
     }
 
-    /// Reads everything except the rows, and locates the rows. Data that a kill left unfinished is ignored and named
-    /// in [`RunLog::torn`].
+    /// Reads everything except the rows, and locates the rows. Data left unfinished by a kill is ignored and listed in
+    /// [`RunLog::torn`].
     ///
     /// # Errors
     /// Fails if a file that should be complete is not.
@@ -283,7 +283,7 @@ impl RunDir {
         Ok((RunLog { info, events, torn, corrupt, altered }, tables))
     }
 
-    /// Reads everything into memory: 0.3 kB per row.
+    /// Reads everything into memory, which takes 0.3 kB per row.
     ///
     /// # Errors
     /// Fails if a file that should be complete is not.
@@ -295,8 +295,8 @@ impl RunDir {
         Ok(Records { info, events, requests, served, torn, corrupt, altered })
     }
 
-    /// Reads the event log. Events of another version are ignored, because their meaning is unknown, and counted in
-    /// `corrupt`.
+    /// Reads the event log. Events of another version are ignored because their meaning is unknown; `corrupt` lists how
+    /// many there were.
     fn read_events(&self) -> Result<EventsRead, RunDirError> {
         let path = self.path.join(EVENTS);
         let io = |source| RunDirError::Io { path: path.clone(), source };
@@ -340,17 +340,17 @@ impl RunDir {
     }
 }
 
-/// An event log as read.
+/// The result of reading an event log.
 #[derive(Default)]
 struct EventsRead {
     events: Vec<Event>,
-    /// Lines and checksum of the complete lines.
+    /// Number and checksum of the complete lines.
     sum: EventsSum,
     torn: Vec<String>,
     corrupt: Vec<String>,
 }
 
-/// Number of lines of an event log, and their checksum.
+/// Line count and checksum of an event log.
 #[derive(Clone, Debug, Default)]
 struct EventsSum {
     lines: u64,
@@ -368,7 +368,7 @@ impl EventsSum {
     }
 }
 
-/// Opens a regular file. Anything else, such as a pipe, might never end.
+/// Opens a regular file. Reading anything else, such as a pipe, might never finish.
 fn open_file(path: &Path) -> Result<File, RunDirError> {
     let io = |source| RunDirError::Io { path: path.to_owned(), source };
     match fs::metadata(path).map_err(io)?.is_file() {
@@ -380,9 +380,9 @@ fn open_file(path: &Path) -> Result<File, RunDirError> {
 /// A line of events.jsonl.
 enum Line {
     Event(Box<Event>),
-    /// An event of a kind that a later version of rolldrop added. Other events are not affected.
+    /// An event of a kind added by a later version of rolldrop. Other events are not affected.
     Kind,
-    /// An event of another version of the format.
+    /// An event in another format version.
     Version(u32),
 }
 
@@ -402,7 +402,7 @@ fn parse_event(line: &[u8]) -> Result<Line, serde_json::Error> {
     }
 }
 
-/// Appends events; each is handed to the operating system when [`EventLog::append`] returns.
+/// Event log writer. When [`EventLog::append`] returns, the event has been handed to the operating system.
 #[derive(Debug)]
 pub struct EventLog {
     path: PathBuf,
@@ -424,13 +424,13 @@ impl EventLog {
         Ok(())
     }
 
-    /// Closes the log, and returns the size and checksum of what was written.
+    /// Closes the log and returns its size and checksum.
     pub fn close(self) -> EventsWritten {
         self.sum.written()
     }
 }
 
-/// Creates a directory that only its owner can access, because a run contains the addresses of clients.
+/// Creates a directory that only its owner can access, because a run contains client addresses.
 fn private_dir(path: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     #[cfg(unix)]
@@ -463,7 +463,7 @@ mod tests {
         Event::new(Stamp::from_unix_ns(n), "coordinator", EventKind::Warning { message: format!("w{n}") })
     }
 
-    /// Makes a run with a closed log, and returns it with its run.json and the lines of its log.
+    /// Creates a run with a closed log, and returns it with its run.json and log lines.
     fn closed(dir: &Path) -> (RunDir, RunInfo, Vec<String>) {
         let run = RunDir::create(dir).unwrap();
         let mut log = run.event_log().unwrap();

@@ -1,4 +1,4 @@
-//! `run.json`: the settings of a run, its cluster and tool, and its completion state.
+//! `run.json`: a run's settings, cluster, tool and completion state.
 
 pub mod routing;
 
@@ -12,11 +12,11 @@ use super::service_proxy::{ProxyEvidence, ServiceProxy};
 use super::{Expect, Looks, Policy, RequestId, RequestRow, Rounds, RunId, Stamp};
 use routing::Routing;
 
-/// Version of the run directory's format.
+/// Version of the run directory format.
 pub const FORMAT_VERSION: u32 = 2;
 
 sparse! {
-    /// Contents of `run.json`, written when the run begins and again when it ends.
+    /// Contents of `run.json`, written at the beginning and the end of the run.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     pub struct RunInfo {
         /// Version of the format: [`FORMAT_VERSION`].
@@ -29,7 +29,7 @@ sparse! {
         pub name: String,
         /// The scenario, with values resolved and secrets redacted.
         pub scenario: serde_json::Value,
-        /// Results that the run is expected to show.
+        /// Results expected from the run.
         pub expect: Expect = default,
         /// Fingerprint of the cluster.
         pub cluster: ClusterInfo,
@@ -37,26 +37,26 @@ sparse! {
         pub targets: Vec<Target>,
         /// The planned load.
         pub load: LoadPlan,
-        /// The recorders of the run, each with its own clock.
+        /// Recorders of the run, each with its own clock.
         pub sources: Vec<Source>,
         /// Time the run began, on the coordinator's clock.
         pub started: Stamp,
-        /// Time the run ended, on the coordinator's clock; absent while it runs and after a kill.
+        /// Time the run ended, on the coordinator's clock; absent while the run is in progress and after a kill.
         pub ended: Option<Stamp> = default,
         /// True if the run finished with every row written.
         pub complete: bool,
-        /// True if the run was interrupted on purpose (Ctrl-C).
+        /// True if the run was interrupted by the user (Ctrl-C).
         pub interrupted: bool,
-        /// Share of its CPU time that the measuring machine may use, if it differs from the documented limit.
+        /// Maximum CPU usage of the measuring machine, if it differs from the documented limit.
         pub max_busy: Option<f64> = default,
         /// Reason for aborting the run: more requests were dropped than `load.abort` allows.
         pub aborted: Option<String> = default,
-        /// Looks of a run that continues while its gate is inconclusive; absent for a run of fixed length.
+        /// Planned looks of a run that continues while its gate is inconclusive; absent for a run of fixed length.
         pub looks: Option<Looks> = default,
-        /// Rounds of a run that continues until its windows give the coverage asked for; absent for other runs, and
-        /// while it runs.
+        /// Rounds of a run that continues until its windows give the requested coverage; absent for other runs, and
+        /// while the run is in progress.
         pub rounds: Option<Rounds> = default,
-        /// Confidence that a recommendation must have.
+        /// Requirements that a recommendation must meet.
         pub policy: Policy = default,
         /// Size and checksum of the event log; absent while the run is in progress and after a kill.
         pub events: Option<EventsWritten> = default,
@@ -64,7 +64,7 @@ sparse! {
 }
 
 impl RunInfo {
-    /// Returns the id that a request of the run carried.
+    /// Returns the id that the request carried.
     pub fn request_id(&self, row: &RequestRow) -> RequestId {
         RequestId::new(&self.run, &row.source, row.seq)
     }
@@ -86,7 +86,7 @@ impl Tool {
     }
 }
 
-/// Size and checksum of an event log when it was closed, which show whether it has changed since.
+/// Size and checksum of an event log at closing time, to detect later changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventsWritten {
     /// Number of lines.
@@ -103,9 +103,9 @@ sparse! {
         pub version: String,
         /// Implementation of Services; `unknown` if it could not be determined.
         pub dataplane: ServiceProxy,
-        /// Source of that knowledge; `None` if it is unknown.
+        /// Evidence for `dataplane`; `None` if the implementation is unknown.
         pub dataplane_from: Option<ProxyEvidence> = default,
-        /// Reads that the run was denied while determining it, such as `get configmaps/kube-proxy in kube-system`.
+        /// Reads that were denied during detection, such as `get configmaps/kube-proxy in kube-system`.
         pub dataplane_denied: Vec<String> = default,
         /// Number of nodes.
         pub nodes: usize,
@@ -116,7 +116,7 @@ sparse! {
     }
 }
 
-/// Error for a Service proxy that the user stated and that differs from what the cluster shows.
+/// The user stated a Service proxy that differs from the detected one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "--assume-service-proxy says {stated}, but the cluster's Service proxy is {found}: leave the option out"
@@ -127,7 +127,7 @@ pub struct Contradiction {
 }
 
 impl ClusterInfo {
-    /// Uses the Service proxy that the user states, if nothing else is known about it.
+    /// Adopts the Service proxy stated by the user, unless the cluster has shown which one it uses.
     ///
     /// # Errors
     /// Fails if the cluster's Service proxy is known and differs from the stated one.
@@ -144,12 +144,12 @@ impl ClusterInfo {
 }
 
 sparse! {
-    /// A destination of the load, which stands for one consumer's view of the pods.
+    /// A destination of the load, representing one consumer's view of the pods.
     #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
     pub struct Target {
         /// Name used in the rows' `target` column.
         pub name: String,
-        /// URL that requests are sent to.
+        /// Request URL.
         pub url: String,
         /// Consumer that routes the requests to pods, worded for the report, such as `service web (service proxy of
         /// this host)`.
@@ -158,39 +158,39 @@ sparse! {
         pub balances: Balances,
         /// Reason for `balances`.
         pub balances_because: BalancesBecause,
-        /// Service whose endpoints it routes to, if known.
+        /// Service whose endpoints the consumer routes to, if known.
         pub service: Option<String> = default,
-        /// Component that routes new connections, and its rules; `None` if nothing was found out about them.
+        /// Component that routes new connections, and its rules; `None` if unknown.
         pub routing: Option<Routing> = default,
-        /// Node whose Service proxy routes the connections, if a Service proxy does and the node is known.
+        /// Node of the Service proxy that routes the connections, if one does and its node is known.
         pub node: Option<String> = default,
     }
 }
 
-/// Unit that a consumer balances, which decides what reveals its window.
+/// Unit that a consumer balances. It determines the evidence for the consumer's window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Balances {
-    /// New connections, as a Service does.
+    /// New connections, as with a Service.
     Connections,
-    /// Single requests, as an L7 proxy does, which pools its connections to pods.
+    /// Single requests, as with an L7 proxy that pools its connections to pods.
     Requests,
 }
 
-/// Reason why a consumer is taken to balance connections, or requests.
+/// Reason for assuming that a consumer balances connections, or requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the reasons say what their fields are")]
 pub enum BalancesBecause {
-    /// The scenario or the command line states it.
+    /// Stated in the scenario or on the command line.
     Stated,
-    /// It is a Service, whose Service proxy routes connections.
+    /// The consumer is a Service, and the Service proxy routes connections.
     Service,
-    /// It is a URL, and its answers have not shown otherwise.
+    /// The consumer is a URL, and the responses gave no evidence to the contrary.
     Assumed,
-    /// It gave so many answers with a gateway's status that named no pod; this status is the most frequent.
+    /// Number of responses that had a gateway status and named no pod, with the most frequent such status.
     GatewayStatus { status: u16, answers: u64 },
-    /// Its answers have a header that a gateway adds; this value is the most frequent.
+    /// The responses have a header that gateways add; `value` is the most frequent value.
     GatewayHeader { header: String, value: String },
     /// Requests on one connection reached several pods, such as these two.
     PodsOfOneConnection { pods: [String; 2] },
@@ -232,38 +232,38 @@ pub struct Source {
     pub clock_offset_ns: i64,
     /// Uncertainty of the offset, ± in nanoseconds; `None` if it was never sampled.
     pub clock_uncertainty_ns: Option<i64>,
-    /// Row counts of a source that hands its rows over; `None` for other sources.
+    /// Row counts of a source that transfers its rows; `None` for other sources.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<Rows>,
 }
 
-/// Numbers of rows that a source recorded and that arrived.
+/// Numbers of recorded and received rows of a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rows {
-    /// Rows that it recorded in its whole life; `None` if it could not report that at its end.
+    /// Total number of rows that the source recorded; `None` if the source did not report a total when it finished.
     pub recorded: Option<u64>,
-    /// Rows that it had recorded by its last report.
+    /// Rows recorded as of the last report.
     pub known: u64,
-    /// Requests that were in flight at that report. If the source was killed, they have no row.
+    /// Requests in flight at the time of the last report. If the source was killed, these have no row.
     pub in_flight: u64,
-    /// Rows that arrived.
+    /// Rows received.
     pub received: u64,
 }
 
 impl Rows {
-    /// Counts rows that have arrived.
+    /// Adds to the number of received rows.
     pub fn arrive(&mut self, rows: u64) {
         self.received += rows;
         self.known = self.known.max(self.received);
     }
 
-    /// Takes a report of how many rows the source has recorded and, if it says so, how many requests are in flight.
+    /// Updates the counts from a source's report: rows recorded so far and, if reported, requests in flight.
     pub fn hear(&mut self, recorded: u64, in_flight: Option<u64>) {
         self.known = self.known.max(recorded);
         self.in_flight = in_flight.unwrap_or(self.in_flight);
     }
 
-    /// Returns the final counts; `recorded` is the number that the source reported at its end.
+    /// Returns the final counts; `recorded` is the total that the source reported when it finished.
     #[must_use]
     pub fn ended(self, recorded: Option<u64>) -> Self {
         match recorded {
@@ -277,9 +277,9 @@ impl Rows {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Watches, acts, and has the reference clock.
+    /// Watches the cluster, runs the disruptions, and has the reference clock.
     Coordinator,
-    /// Sends requests.
+    /// Sends the load.
     Load,
     /// Runs beside a pod.
     Proxy,

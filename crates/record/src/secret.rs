@@ -1,17 +1,17 @@
-//! Texts that no log, error or file of a run may show.
+//! Text that must not appear in any log, error or run file.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A text that may be a secret, such as the value of a header or a key: it is never printed. serde writes it, for a
-/// load worker's orders only; `run.json` has [`LoadPlan`](crate::load::LoadPlan), which has no secrets.
+/// Text that may be secret, such as a header value or a key. It is never printed. It is serialized only for a load
+/// worker's orders; `run.json` contains [`LoadPlan`](crate::load::LoadPlan), which has no secrets.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Returns the text itself, to send it.
+    /// Returns the text itself, for sending.
     pub fn expose(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! The implementation of Services in a cluster: its mode, the evidence for it, and how it distributes new
+//! The implementation of Services in a cluster: its mode, the evidence for the mode, and the distribution of new
 //! connections.
 //!
 //! `drive::coordinator::service_proxy` detects the mode in a cluster. The distribution of one target's connections also
@@ -12,17 +12,17 @@ use serde::{Deserialize, Serialize};
 
 use super::names::as_text;
 
-/// Implementation of Services. In files it is one word: a mode of kube-proxy, or a name.
+/// Implementation of Services. In files it is one word: a kube-proxy mode, or a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ServiceProxy {
     /// kube-proxy with iptables: `-m statistic --mode random`.
     Iptables,
     /// kube-proxy with nftables: `numgen random`. The embedded cluster's kernel dataplane does the same.
     Nftables,
-    /// kube-proxy with IPVS, whose scheduler is round robin unless it is set otherwise.
+    /// kube-proxy with IPVS, which uses round robin unless another scheduler is configured.
     Ipvs,
-    /// The embedded cluster's TCP proxies, which pick an endpoint at random for each connection. kube-proxy's mode of
-    /// this name used round robin; no version since 1.26 has it.
+    /// The embedded cluster's TCP proxies, which pick an endpoint at random for each connection. The kube-proxy mode of
+    /// the same name used round robin; it was removed in 1.26.
     Userspace,
     /// kube-proxy on Windows.
     Kernelspace,
@@ -30,12 +30,12 @@ pub enum ServiceProxy {
     Cilium,
     /// Another implementation, by its name in the cluster.
     Other(String),
-    /// It could not be determined.
+    /// The implementation could not be determined.
     #[default]
     Unknown,
 }
 
-/// Words used in files. Old files have an empty word if the mode is unknown.
+/// Words used in files. Old files have an empty word for an unknown mode.
 static NAMES: [(&str, ServiceProxy); 8] = [
     ("iptables", ServiceProxy::Iptables),
     ("nftables", ServiceProxy::Nftables),
@@ -52,7 +52,7 @@ static NAMES: [(&str, ServiceProxy); 8] = [
 pub enum Spread {
     /// Each connection goes to any of the endpoints in the rules, with equal probability.
     Random,
-    /// Another rule, which this text describes.
+    /// Another rule, described by this text.
     Otherwise(&'static str),
     /// Unknown.
     Unknown,
@@ -62,18 +62,18 @@ pub enum Spread {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProxyEvidence {
-    /// A ConfigMap of kube-proxy or of Cilium states it.
+    /// The ConfigMap of kube-proxy or Cilium.
     ConfigMap,
-    /// The arguments of kube-proxy, or of the node agent that contains it, state it.
+    /// The arguments of kube-proxy, or of the node agent that contains it.
     Arguments,
-    /// kube-proxy reported it at `/proxyMode`.
+    /// The response from kube-proxy's `/proxyMode`.
     ProxyMode,
-    /// The user stated it with `--assume-service-proxy`. The cluster did not confirm it.
+    /// The user's `--assume-service-proxy`, not confirmed by the cluster.
     Assumed,
 }
 
 impl ServiceProxy {
-    /// Modes that a user may state.
+    /// Modes accepted from the user.
     pub const STATED: [&str; 5] = ["iptables", "nftables", "ipvs", "userspace", "cilium"];
 
     /// Returns the word used in files.
@@ -89,7 +89,7 @@ impl ServiceProxy {
         *self != Self::Unknown
     }
 
-    /// Returns how it distributes the connections of a Service with default settings.
+    /// Returns the distribution of connections for a Service with default settings.
     pub fn spread(&self) -> Spread {
         match self {
             Self::Iptables | Self::Nftables | Self::Userspace => Spread::Random,

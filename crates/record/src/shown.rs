@@ -1,10 +1,10 @@
-//! Makes text from others safe to show.
+//! Makes untrusted text safe to display.
 //!
-//! Names, messages and headers come from an API server and from users' apps. A control character in them could
-//! control a reader's terminal (CVE-2021-25743 of kubectl), and a bidirectional character could reorder the words.
-//! This module makes them visible. In the log of a CI system, a line from others could also be a command, such as
-//! GitHub's `::error::`. Every output uses one of these functions: reports use [`values`], standard error and logs
-//! use [`message`].
+//! Names, messages and headers come from an API server and from users' apps. Control characters in such text could
+//! control the reader's terminal (CVE-2021-25743 in kubectl), and bidirectional characters could reorder words. This
+//! module makes these characters visible. In a CI log, an untrusted line could also act as a command, such as GitHub's
+//! `::error::`. Every output uses one of these functions: reports use [`values`], standard error and logs use
+//! [`message`].
 
 use std::borrow::Cow;
 
@@ -12,8 +12,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Returns true if a character has an effect instead of being visible: C0, DEL, C1, line separators, and those that
-/// change the direction of writing (Unicode UAX 9).
+/// Returns true if a character has an effect instead of a visible form: C0, DEL, C1, line separators, and characters
+/// that change the writing direction (Unicode UAX 9).
 fn acts(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -30,25 +30,25 @@ fn without(text: &str, acts: impl Fn(char) -> bool) -> Cow<'_, str> {
     shown.into()
 }
 
-/// Shows a text on one line: an escape sequence appears as `\u{1b}[31m`, the end of a line as `\u{a}`.
+/// Formats text on one line: an escape sequence appears as `\u{1b}[31m`, a newline as `\u{a}`.
 pub fn one_line(text: &str) -> Cow<'_, str> {
     without_commands(without(text, acts))
 }
 
-/// Shows a text of several lines; tabs are kept.
+/// Formats multi-line text; tabs are kept.
 pub fn lines(text: &str) -> Cow<'_, str> {
     without(text, |c| acts(c) && c != '\n' && c != '\t')
 }
 
-/// Shows a text of several lines that a CI system may read as part of a log.
+/// Formats multi-line text for output that may end up in a CI log.
 pub fn message(text: &str) -> Cow<'_, str> {
     without_commands(lines(text))
 }
 
-/// Beginnings of commands that may appear anywhere in a line: of GitHub and Azure, of Azure, and of TeamCity.
+/// Prefixes of commands that may appear anywhere in a line: of GitHub and Azure, of Azure, and of TeamCity.
 const COMMANDS: [&str; 3] = ["##[", "##vso[", "##teamcity["];
 
-/// Escapes the first character of each command of a CI system, so that no line is one.
+/// Escapes the first character of each CI command, so that no line acts as a command.
 fn without_commands(text: Cow<'_, str>) -> Cow<'_, str> {
     let is_command = |line: &str| {
         let line = line.trim_start().strip_prefix("::");
@@ -70,7 +70,7 @@ fn without_commands(text: Cow<'_, str>) -> Cow<'_, str> {
     shown.into()
 }
 
-/// Hides the user's name and password in a URL, or in a text that was meant as one.
+/// Hides user name and password in a URL, or in text meant to be a URL.
 pub fn url(text: &str) -> Cow<'_, str> {
     let begin = text.find("://").map_or(0, |at| at + "://".len());
     let end = text[begin..].find(['/', '?', '#']).map_or(text.len(), |at| begin + at);
@@ -80,7 +80,7 @@ pub fn url(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Shows a text of several lines on a terminal with colours: the sequences that set colours (SGR) are kept.
+/// Formats multi-line text for a terminal with colours: colour sequences (SGR) are kept.
 pub fn coloured_lines(text: &str) -> Cow<'_, str> {
     let is_colour = |rest: &str| {
         let rest = rest.strip_prefix("\u{1b}[")?;
@@ -104,11 +104,11 @@ pub fn coloured_lines(text: &str) -> Cow<'_, str> {
     shown.into()
 }
 
-/// Returns the value with all its texts on one line.
+/// Returns the value with each of its strings on one line.
 ///
 /// # Panics
 ///
-/// Never, as long as the serialized form of a value can be deserialized.
+/// Panics only if the serialized form of the value cannot be deserialized.
 pub fn values<T: Clone + Serialize + DeserializeOwned>(value: &T) -> Cow<'_, T> {
     let mut plain = serde_json::to_value(value).expect("plain data with names as keys");
     if !clean(&mut plain) {
@@ -117,7 +117,7 @@ pub fn values<T: Clone + Serialize + DeserializeOwned>(value: &T) -> Cow<'_, T> 
     Cow::Owned(serde_json::from_value(plain).expect("what was written can be read"))
 }
 
-/// Cleans all texts in a value, and returns true if any of them changed.
+/// Cleans all strings in a value; returns true if any of them changed.
 fn clean(value: &mut Value) -> bool {
     match value {
         Value::String(text) => match one_line(text) {

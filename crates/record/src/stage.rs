@@ -1,4 +1,4 @@
-//! The stages of a pod's termination and start, as results and expectations name them. `docs/expect.md` defines each.
+//! The stages of a pod's termination and start, as named in results and expectations. `docs/expect.md` defines each.
 
 use super::names::named;
 
@@ -18,13 +18,13 @@ named! {
         AppSigterm = "app_sigterm",
         /// The app's listener started to refuse connections.
         ListenerClosed = "listener_closed",
-        /// The sidecar received SIGTERM: all main containers have ended.
+        /// The sidecar received SIGTERM: all main containers have exited.
         AppExited = "app_exited",
         /// The last new connection to the pod began.
         LastConnection = "last_connection",
         /// A watcher saw the containers terminated.
         ContainersTerminated = "containers_terminated",
-        /// A watcher saw the endpoint gone from its slice.
+        /// A watcher saw the endpoint removed from its slice.
         EndpointRemoved = "endpoint_removed",
         /// A watcher saw the pod deleted.
         PodDeleted = "pod_deleted",
@@ -32,7 +32,7 @@ named! {
 }
 
 impl Stage {
-    /// Returns the reason why the stage cannot have an expectation; `None` if it can.
+    /// Returns the reason why expectations for this stage are not supported; `None` if they are.
     pub(super) const fn refusal(self) -> Option<&'static str> {
         match self {
             Self::DeleteSent => Some("is where times begin to count"),
@@ -56,13 +56,13 @@ named! {
         Ready = "ready",
         /// The pod's endpoint was ready.
         EndpointReady = "endpoint_ready",
-        /// The first request that the pod answered began.
+        /// Start of the first request that the pod responded to.
         FirstRequest = "first_request",
     }
 }
 
 impl StartStage {
-    /// Returns the reason why the stage cannot have an expectation; `None` if it can.
+    /// Returns the reason why expectations for this stage are not supported; `None` if they are.
     pub(super) const fn refusal(self) -> Option<&'static str> {
         match self {
             Self::Created => Some("is where times begin to count"),

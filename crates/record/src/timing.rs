@@ -1,5 +1,4 @@
-//! Definitions of a request's times. They are the only ones: `rolldrop load`, the live view, latency logs and the
-//! analysis all use them.
+//! The only definitions of request times: `rolldrop load`, the live view, latency logs and the analysis all use them.
 //!
 //! ```text
 //! scheduled          begun                          end
@@ -7,8 +6,8 @@
 //!     |------------------ response -------------------|
 //! ```
 //!
-//! Send lag and service time add up to the response time. The client waits for all of it; the send lag is the part
-//! that the load generator itself added.
+//! Send lag and service time add up to the response time. The client waits for the whole response time; the send lag is
+//! the part that the load generator itself added.
 
 use super::{RequestRow, Stamp};
 

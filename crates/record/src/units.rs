@@ -1,4 +1,4 @@
-//! Forms in which files and options have values: a duration with its unit, a version that YAML reads as a number.
+//! Value formats in files and options: durations with units, and versions that YAML reads as numbers.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,18 +6,18 @@ use std::time::Duration;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::{Serialize, Serializer};
 
-/// Parses a duration in the form that options and scenarios use: a number with its unit, such as `250ms`, `30s` or
-/// `1m30s`. Returns `None` for any other text.
+/// Parses a duration in the form used by options and scenarios: numbers with units, such as `250ms`, `30s` or `1m30s`.
+/// Returns `None` for any other text.
 pub fn duration(text: &str) -> Option<Duration> {
     Duration::try_from(text.parse::<jiff::SignedDuration>().ok()?).ok()
 }
 
-/// Formats a duration in the form that options and scenarios use.
+/// Formats a duration in the form used by options and scenarios.
 pub fn in_units(duration: Duration) -> String {
     if duration.is_zero() { "0s".to_owned() } else { format!("{duration:?}") }
 }
 
-/// A length of time with its unit, such as `250ms`.
+/// A duration, written with its unit, such as `250ms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub Duration);
 
@@ -61,7 +61,7 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
-/// A field that is a duration, or may be one, in the form of a [`Span`].
+/// serde format of a field that is a duration or an optional duration, written like a [`Span`].
 pub(crate) mod span {
     use std::time::Duration;
 
@@ -86,7 +86,7 @@ pub(crate) mod span {
     }
 }
 
-/// A field that is a duration above 0, or may be one.
+/// serde format of a field that is a duration above 0, or an optional one.
 pub(crate) mod span_above_0 {
     use std::time::Duration;
 
@@ -104,7 +104,7 @@ pub(crate) mod span_above_0 {
     }
 }
 
-/// Reads a number that must not be 0.
+/// Deserializes a number that must not be 0.
 pub(crate) fn at_least_1<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -129,7 +129,7 @@ impl Scalar {
     /// Reads a number or a text.
     ///
     /// # Errors
-    /// Fails if it is something else than what is `expected`.
+    /// Fails for anything other than `expected`.
     pub fn read<'de, D: Deserializer<'de>>(
         deserializer: D,
         expected: &'static str,
@@ -173,10 +173,10 @@ impl fmt::Display for Scalar {
     }
 }
 
-/// Reads a version such as `1.1` or `2`, which YAML takes for a number.
+/// Reads a version such as `1.1` or `2`, which YAML parses as a number.
 ///
 /// # Errors
-/// Fails if it is no version, or `known` does not know it; `allowed` lists those that it knows.
+/// Fails for anything that is not a version, and for versions that `known` rejects; `allowed` lists the accepted ones.
 pub fn version<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     known: impl FnOnce(&str) -> Option<T>,

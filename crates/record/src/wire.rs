@@ -1,11 +1,10 @@
-//! Hand-over of a proxy's records: the lines of its row stream.
+//! Transfer of a proxy's records: the lines of its row stream.
 //!
-//! The admin port answers `GET /rows?from=N` with newline-delimited JSON that continues until the proxy exits. Rows
-//! are numbered from 0 as they are recorded, and N (default 0) is the number of the first row to send. The proxy
-//! keeps rows that were never sent and the latest ones that were, so a reader that counts its rows and reconnects
-//! with that number gets every row once. A proxy that was restarted is another recorder: it counts from 0, with its
-//! own clock. `&of=T` names the recorder that N refers to, by its `started_ns`; any other recorder sends everything
-//! that it has.
+//! The admin port responds to `GET /rows?from=N` with newline-delimited JSON that continues until the proxy exits. Rows
+//! are numbered from 0 as they are recorded, and N (default 0) is the number of the first row to send. The proxy keeps
+//! unsent rows and the most recently sent ones, so a reader that counts its rows and reconnects with that number gets
+//! every row once. A restarted proxy is a different recorder: it counts from 0, with its own clock. `&of=T` identifies
+//! the recorder that N refers to, by its `started_ns`; any other recorder sends everything it has.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,12 +19,12 @@ use super::{ServedRow, Stamp};
 
 /// Path of the row stream on the admin port.
 pub const ROWS_PATH: &str = "/rows";
-/// Path of the clock on the admin port; the answer is a [`ClockAnswer`].
+/// Path of the clock on the admin port; the response is a [`ClockAnswer`].
 pub const CLOCK_PATH: &str = "/clock";
-/// Text of the admin port's answer to a request without a token.
+/// Text of the admin port's response to a request without a token.
 pub const TOKEN_WANTED: &str = "the admin port asks for a token";
-/// Header with the admin port's token. It is an alternative to `Authorization: Bearer`, which the API server does not
-/// pass on to a pod.
+/// Header with the admin port's token. An alternative to `Authorization: Bearer`, which the API server does not forward
+/// to pods.
 pub const TOKEN_HEADER: &str = "rolldrop-token";
 
 /// The secret of the admin port. No output contains it.
@@ -49,7 +48,7 @@ impl FromStr for AdminToken {
 }
 
 impl AdminToken {
-    /// Makes a token of bytes, as hexadecimal digits.
+    /// Creates a token from bytes, as hexadecimal digits.
     pub fn of_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
     }
@@ -59,8 +58,8 @@ impl AdminToken {
         &self.0
     }
 
-    /// Returns true if `given` is the token. It compares tags under one key in constant time, so that the time does
-    /// not reveal where the two differ.
+    /// Returns true if `given` is the token. Compares HMAC tags in constant time, so that the timing does not reveal
+    /// where the two differ.
     pub fn is(&self, given: &[u8]) -> bool {
         let key = hmac::Key::new(hmac::HMAC_SHA256, self.0.as_bytes());
         let own = hmac::sign(&key, self.0.as_bytes());
@@ -79,27 +78,27 @@ impl fmt::Debug for AdminToken {
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the lines say what their fields are")]
 pub enum ProxyLine {
-    /// The first line: the proxy's name as a source, its pod, the time it started on its own clock, which distinguishes
-    /// the proxies of one pod, and the number of the next row. That is higher than the number asked for if the proxy no
-    /// longer has the rows in between. The line is repeated where rows are missing.
+    /// The first line: the proxy's source name, its pod, its start time on its own clock (which distinguishes the
+    /// proxies of one pod), and the number of the next row. That number is higher than the requested one if the proxy
+    /// no longer has the rows in between. The line is repeated wherever rows are missing.
     Hello { source: String, pod: String, started_ns: Stamp, next: u64 },
     /// A request ended.
     Row(ServedRow),
-    /// The numbers of rows recorded so far and of requests in flight, sent when they change. A reader that is cut off
-    /// knows from the last ones which rows are missing.
+    /// The numbers of rows recorded so far and of requests in flight, sent when they change. From the last of these
+    /// lines, a disconnected reader knows which rows are missing.
     State { recorded: u64, in_flight: u64 },
-    /// The pod's termination reached a phase at this time on the proxy's clock. Every stream has all of them.
+    /// The pod's termination reached a phase at this time on the proxy's clock. Every stream contains all phases.
     Phase { phase: ProxyPhase, t_ns: Stamp },
-    /// The proxy's watch of its own pod showed the pod at this time on the proxy's clock. Every stream has all of these
-    /// lines.
+    /// Pod state from the proxy's watch of its own pod, with the time on the proxy's clock. Every stream contains all
+    /// of these lines.
     Pod { t_ns: Stamp, seen: PodEvent },
-    /// The last line: the hand-over is complete. It has the number of rows recorded in the proxy's whole life.
+    /// The last line, after a complete transfer, with the total number of rows recorded by the proxy.
     End { recorded: u64 },
 }
 
 impl ProxyLine {
-    /// Parses a line. It is not generic, so that a reader of thousands of rows per second gets it with this crate's
-    /// optimisations.
+    /// Parses a line. The function is not generic, so that it is compiled with this crate's optimisations; readers
+    /// parse thousands of rows per second.
     ///
     /// # Errors
     /// Fails if the text is not a line of the row stream.
@@ -107,16 +106,16 @@ impl ProxyLine {
         serde_json::from_str(line)
     }
 
-    /// Returns true if a line holds a row, even one that cannot be parsed.
+    /// Returns true if a line contains a row, even one that cannot be parsed.
     pub fn is_row(line: &str) -> bool {
         serde_json::from_str::<BTreeMap<&str, IgnoredAny>>(line).is_ok_and(|line| line.contains_key("row"))
     }
 }
 
-/// Answer to a request for [`CLOCK_PATH`].
+/// Response to a request for [`CLOCK_PATH`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockAnswer {
-    /// Time on the proxy's clock when it answered.
+    /// Time of the response, on the proxy's clock.
     pub now_ns: Stamp,
     /// Time the proxy started, on its own clock.
     pub started_ns: Stamp,

@@ -1,7 +1,7 @@
-//! The charts as PNG and SVG.
+//! Draws the charts as PNG and SVG.
 //!
-//! Each chart has two halves: a series, computed from the analysis and tested, and its drawing. Charts are 1600
-//! pixels wide, a size that suits documents; titles state the finding.
+//! Each chart has two parts: a series, which is computed from the analysis and tested, and its drawing. Charts are 1600
+//! pixels wide, which suits documents. A chart's title states its finding.
 
 mod acts;
 mod axis;
@@ -32,7 +32,7 @@ use rolldrop_explain::Analysis;
 pub struct Chart {
     /// File name of the PNG, such as `drops.png`.
     pub name: &'static str,
-    /// Title of the chart: its finding.
+    /// Title of the chart, which states its finding.
     pub title: String,
     /// Description of the picture, for readers who cannot see it.
     pub alt: String,
@@ -40,12 +40,12 @@ pub struct Chart {
     pub png: Vec<u8>,
     /// The same picture as SVG.
     pub svg: String,
-    /// Values that the picture shows, with their areas.
+    /// Values that the picture shows, each with its area.
     pub readings: Vec<Reading>,
 }
 
 impl Chart {
-    /// Finishes a picture of this height, with the provenance of its numbers at the bottom.
+    /// Finishes a picture of this height, and adds the provenance of its numbers at the bottom.
     fn of(
         name: &'static str,
         title: String,
@@ -60,7 +60,7 @@ impl Chart {
         Ok(Self { name, title, alt, png, svg, readings: canvas.readings().to_vec() })
     }
 
-    /// Returns both forms, with their paths in a report.
+    /// Returns the PNG and the SVG, with their paths in a report.
     pub(super) fn files(self, folder: &str) -> [ReportFile; 2] {
         let path = format!("{folder}{}", self.name);
         let svg_path = path.replace(".png", ".svg");
@@ -68,13 +68,13 @@ impl Chart {
     }
 }
 
-/// Reason why a chart could not be drawn.
+/// Error while drawing a chart.
 #[derive(Debug, thiserror::Error)]
 pub enum ChartError {
     /// The bundled font cannot be read.
     #[error("read the bundled font")]
     Font,
-    /// plotters refused to draw.
+    /// The drawing library reported an error.
     #[error("draw: {0}")]
     Draw(String),
     /// The picture could not be encoded.
@@ -82,17 +82,17 @@ pub enum ChartError {
     Encode(#[from] png::EncodingError),
 }
 
-/// A function that draws a chart, if the chart fits the run.
+/// A function that draws a chart, or returns `None` if the chart does not suit the run.
 type Draw = fn(&Analysis) -> Result<Option<Chart>, ChartError>;
 
-/// Number of charts that are drawn in parallel. Each takes some 20 MB of memory while it is drawn.
+/// Number of charts that are drawn in parallel. Drawing a chart takes about 20 MB of memory.
 const SIDE_BY_SIDE: usize = 2;
 
-/// Draws the charts that fit the run.
+/// Draws the charts that suit the run.
 ///
 /// # Errors
 ///
-/// An analysis cannot cause any; see [`ChartError`].
+/// No analysis should cause an error; see [`ChartError`].
 pub(super) fn draw(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
     let all: [Draw; 8] = [
         drops::draw,

@@ -1,4 +1,4 @@
-//! Checks in words: as `result.json`, and every other form, has them.
+//! Puts checks into words, as used in `result.json` and in all other formats.
 
 mod baseline;
 mod limits;
@@ -8,14 +8,14 @@ use rolldrop_explain::model::{CheckText, CheckVerdict, CommandResult, Figure, Ve
 use rolldrop_judge::model::check::{Check, Evidence};
 use rolldrop_record::expect::{Accounting, Part, Validity};
 
-/// A check's evidence in words.
+/// Evidence of a check, in words.
 #[derive(Default)]
 struct Told {
     limit: String,
     observed: String,
-    /// Reason for the verdict; empty if limit and observation show it.
+    /// Reason for the verdict; empty if the limit and the observation make it obvious.
     why: String,
-    /// Way to settle the check if it is inconclusive.
+    /// How to settle the check if it is inconclusive.
     settle: String,
     figure: Option<Figure>,
 }
@@ -30,7 +30,7 @@ impl Told {
     }
 }
 
-/// Writes a check.
+/// Puts a check into words.
 pub(super) fn written(check: &Check) -> CheckText {
     let Told { limit, observed, why, settle, figure } = told(check);
     let (why, settle) = match (&check.invalid, check.verdict) {
@@ -106,20 +106,20 @@ fn unknown(part: &Part, known: &[String]) -> Told {
     Told::new("to be measured", "unknown", why)
 }
 
-/// Describes the observation, the limit, and the reason, if that adds something.
+/// Describes the observation and the limit, and the reason if it adds anything.
 pub(super) fn in_words(check: &CheckText) -> String {
     let why = reason(check);
     let why = if why.is_empty() { why } else { format!(": {why}") };
     format!("{} (limit {}){why}", check.observed, check.limit)
 }
 
-/// Returns the reason for the verdict, with the way to settle it; empty if there is neither.
+/// Returns the reason for the verdict and how to settle it; empty if there is neither.
 pub(super) fn reason(check: &CheckText) -> String {
     let parts = [&check.why, &check.settle].map(String::as_str);
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
-/// Returns a line for each check.
+/// Renders the checks, one per line.
 pub(super) fn text(checks: &[CheckText]) -> String {
     let line = |check: &CheckText| {
         let verdict = match check.verdict {

@@ -1,7 +1,7 @@
-//! A comment for a pull or merge request: the verdict, the checks, the figures, and the summary folded.
+//! Renders a pull or merge request comment: the verdict, the checks, the figures, and the folded summary.
 //!
-//! Its first line is an invisible marker. The action that posts the comment looks for the marker and replaces the
-//! comment that has it (`.github/actions/rolldrop/comment`), so that each scenario has one comment.
+//! The first line is an invisible marker. The action that posts the comment (`.github/actions/rolldrop/comment`)
+//! replaces an existing comment with the same marker, so that each scenario has one comment.
 
 use super::checks;
 use super::format::{count, counted, len, millis, percent, seconds_unit};
@@ -9,11 +9,11 @@ use super::markdown::{self, escape, section, table};
 use super::words;
 use rolldrop_explain::model::{CheckText, CheckVerdict, RunResult};
 
-/// Maximum size of the summary in bytes. GitHub accepts 65,536 characters; the rest of a comment is far below the
-/// difference.
+/// Maximum size of the summary in bytes. GitHub accepts 65,536 characters, and the rest of a comment needs far less
+/// than the difference.
 const MOST_SUMMARY: usize = 50_000;
 
-/// Number of checks listed one by one.
+/// Maximum number of checks that are listed individually.
 const LISTED: usize = 50;
 
 pub(super) fn render(result: &RunResult) -> String {
@@ -47,11 +47,11 @@ pub(super) fn render(result: &RunResult) -> String {
     out
 }
 
-/// Returns the marker that the comments about one scenario share, and no other comment has.
+/// Returns the marker for comments about one scenario; no other comment contains it.
 fn marker(scenario: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || ['-', '.', '_'].contains(&c);
     let name: String = scenario.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
-    // Two dashes would end the HTML comment.
+    // Two dashes could end the HTML comment.
     format!("<!-- rolldrop: {} -->", name.replace("--", "-_"))
 }
 

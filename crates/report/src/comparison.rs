@@ -1,4 +1,4 @@
-//! Renders a comparison as text, JSON, Markdown and HTML. Every form has the same table.
+//! Renders a comparison as text, JSON, Markdown and HTML. All formats have the same table.
 
 mod written;
 
@@ -14,7 +14,7 @@ use written::RowText;
 
 const COLUMNS: [&str; 6] = ["figure", "baseline", "now", "change", "verdict", "how"];
 
-/// Returns every file: `comparison.json`, `comparison.md`, `comparison.html` and the chart.
+/// Returns all files: `comparison.json`, `comparison.md`, `comparison.html` and the chart.
 pub(super) fn files(comparison: &ComparisonText, chart: Chart) -> Vec<ReportFile> {
     let file = |path: &str, bytes: Vec<u8>| ReportFile { path: path.to_owned(), bytes };
     let page = html(comparison, std::slice::from_ref(&chart));
@@ -34,7 +34,7 @@ pub(super) fn json(comparison: &ComparisonText) -> Vec<u8> {
     bytes
 }
 
-/// Returns the answer in a sentence.
+/// Returns the conclusion in one sentence.
 pub(super) fn headline(comparison: &ComparisonText) -> String {
     let told = |verdict| {
         let rows = comparison.rows.iter().filter(move |row| row.verdict == Some(verdict));
@@ -83,7 +83,7 @@ fn value(row: &RowText, value: Option<f64>) -> String {
     }
 }
 
-/// Formats a change as `+12 %`, or in percentage points.
+/// Formats a change as `+12 %`, or as a difference in percentage points.
 fn amount(change: &Change, value: f64) -> String {
     let (points, unit) = match change.kind {
         ChangeKind::Ratio => ((value - 1.0) * 100.0, "%"),
@@ -108,7 +108,7 @@ fn change(row: &RowText) -> String {
     })
 }
 
-/// Returns a row's cells, except how it was judged.
+/// Returns a row's cells, except the one that explains the judgement.
 fn cells(row: &RowText) -> [String; 5] {
     let (baseline, candidate) = (value(row, row.baseline), value(row, row.candidate));
     [row.label.clone(), baseline, candidate, change(row), verdict(row).to_owned()]
@@ -131,7 +131,7 @@ fn note(comparison: &ComparisonText) -> String {
     )
 }
 
-/// Returns further remarks, in sentences.
+/// Returns additional remarks, as sentences.
 fn besides(comparison: &ComparisonText) -> Vec<String> {
     let differences = comparison.differences.iter().map(|d| {
         format!("not comparable: {} was {} in the baseline and is {} now", d.what, d.baseline, d.candidate)
@@ -139,7 +139,6 @@ fn besides(comparison: &ComparisonText) -> Vec<String> {
     differences.chain(comparison.caveats.iter().cloned()).map(|s| super::words::sentence(&s)).collect()
 }
 
-/// Renders the comparison for a terminal.
 pub(super) fn text(comparison: &ComparisonText, options: &TextOptions) -> String {
     let mut page = Page::new(options);
     let paint = match comparison.verdict {
@@ -172,7 +171,6 @@ pub(super) fn text(comparison: &ComparisonText, options: &TextOptions) -> String
     page.out
 }
 
-/// Renders the comparison as Markdown.
 pub(super) fn markdown(comparison: &ComparisonText) -> String {
     let mut out = String::new();
     section(&mut out, "# rolldrop: comparison");

@@ -1,5 +1,5 @@
-//! Puts the findings and reasons of an analysis into words. The facts are `explain`'s ([`Account`]); every sentence about
-//! them is made here, once, before any form of the report is.
+//! Puts the findings and reasons of an analysis into words. The facts come from `explain` ([`Account`]). Every sentence
+//! about them is made here, once, before the report is rendered in any format.
 
 mod advice;
 mod bounds;
@@ -20,10 +20,11 @@ use rolldrop_explain::model::account::{BeatsState, Clock, Finding, Objection};
 use rolldrop_explain::model::{FindingText, OutsideCounts, RunResult, Verdict};
 use rolldrop_record::Outcome;
 
-/// The remedy if a container ends in a pod that stays. Nothing waits for its end, so no setting of the pod helps.
+/// Remedy if a container exits in a pod that stays. Nothing waits for the container to exit, so no setting of the pod
+/// helps.
 const RESTART_REMEDY: &str = "more replicas and clients that retry; a readinessProbe shortens the outage";
 
-/// Puts the account of an analysis into words: fills in the sentences of its result.
+/// Puts the account of an analysis into words, and stores the sentences in the result.
 pub fn tell(analysis: &mut Analysis) {
     let Analysis { account, result, .. } = analysis;
     match &mut result.verdict {
@@ -43,7 +44,7 @@ pub fn tell(analysis: &mut Analysis) {
     result.findings = account.findings.iter().map(|finding| in_words(finding, result)).collect();
 }
 
-/// Sentences of a finding.
+/// The sentences of a finding.
 struct Words {
     what: String,
     why: String,
@@ -153,7 +154,7 @@ fn was(requests: u64) -> String {
     format!("{} {}", counted(requests, "request"), either(requests, "was", "were"))
 }
 
-/// Says that the pods ended at one phase of a consumer's clock.
+/// States that the pods ended at the same phase of a consumer's clock.
 fn in_phase(Clock { consumer, period_s, .. }: &Clock) -> String {
     format!(
         "the pods ended at about one phase of the {period_s:.0} s for which {consumer} keeps an answer of the DNS"

@@ -1,4 +1,4 @@
-//! Numbers formatted for people: always with a unit, never `NaN` or `inf`.
+//! Formats numbers for people: always with a unit, never `NaN` or `inf`.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use rolldrop_record::Stamp;
 /// Text shown instead of a value that is missing or not finite.
 pub(super) const NONE: &str = "–";
 
-/// Formats a count between two limits: one figure if it is known, otherwise `3 to 9, best estimate 5.2`.
+/// Formats a count with bounds: as one number if it is known exactly, otherwise as `3 to 9, best estimate 5.2`.
 pub(super) fn bounded(n: &Bounded) -> String {
     let range = match n.at_least {
         _ if n.is_exact() => return count(n.at_most),
@@ -20,12 +20,12 @@ pub(super) fn bounded(n: &Bounded) -> String {
     format!("{range}, best estimate {:.1}", n.estimate)
 }
 
-/// Formats a value in words, or returns [`NONE`].
+/// Formats a value with `in_words`, or returns [`NONE`] if there is no value.
 pub(super) fn or_none<T>(value: Option<T>, in_words: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| NONE.to_owned(), in_words)
 }
 
-/// Formats seconds with the precision that fits their size, without the unit: `0.098`, `3.021`, `30.1`.
+/// Formats seconds with a precision that suits their size, without the unit: `0.098`, `3.021`, `30.1`.
 pub(super) fn seconds(value: f64) -> String {
     match value.abs() {
         v if !v.is_finite() => NONE.to_owned(),
@@ -39,13 +39,13 @@ pub(super) fn seconds_unit(value: f64) -> String {
     with_unit(seconds(value), "s")
 }
 
-/// Formats a point in time for programs, to the nanosecond: `2026-01-02T15:04:05.678901234Z`.
+/// Formats a point in time in machine-readable form, to the nanosecond: `2026-01-02T15:04:05.678901234Z`.
 pub(super) fn rfc3339(at: Stamp) -> String {
     let time = Timestamp::from_nanosecond(i128::from(at.unix_ns())).unwrap_or_default();
     time.strftime("%Y-%m-%dT%H:%M:%S.%9fZ").to_string()
 }
 
-/// Formats a point in time with its zone: `2026-01-02 15:04:05.678 UTC`.
+/// Formats a point in time with its time zone: `2026-01-02 15:04:05.678 UTC`.
 pub(super) fn utc(at: Stamp) -> String {
     let time = Timestamp::from_nanosecond(i128::from(at.unix_ns())).unwrap_or_default();
     time.strftime("%Y-%m-%d %H:%M:%S.%3f UTC").to_string()
@@ -61,7 +61,7 @@ pub(super) fn millis(value: f64) -> String {
     }
 }
 
-/// Formats a rate or a similar figure, with up to two decimals if it is not whole.
+/// Formats a rate or a similar figure, with up to two decimals if it is not a whole number.
 pub(super) fn plain(value: f64) -> String {
     if !value.is_finite() {
         return NONE.to_owned();
@@ -86,7 +86,7 @@ pub(super) fn percent(share: f64) -> String {
     }
 }
 
-/// Adds the unit to a formatted value, except to [`NONE`].
+/// Appends the unit to a formatted value, unless it is [`NONE`].
 pub(super) fn with_unit(value: String, unit: &str) -> String {
     if value == NONE { value } else { format!("{value} {unit}") }
 }
@@ -105,7 +105,7 @@ pub(super) fn list<S: AsRef<str>>(items: &[S]) -> String {
     out
 }
 
-/// Breaks `text` at spaces into lines of at most `width` characters; a longer word gets its own line.
+/// Breaks `text` at spaces into lines of at most `width` characters. A word longer than that gets its own line.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let one_line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if one_line.is_empty() {
@@ -116,7 +116,7 @@ pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     textwrap::wrap(&one_line, options).into_iter().map(Cow::into_owned).collect()
 }
 
-/// Cuts `text` to `width` characters in the middle, since both ends of a pod's name matter.
+/// Shortens `text` to `width` characters by cutting the middle, because both ends of a pod's name matter.
 pub(super) fn shorten(text: &str, width: usize) -> String {
     let chars: Vec<char> = text.chars().collect();
     if chars.len() <= width {
@@ -127,7 +127,7 @@ pub(super) fn shorten(text: &str, width: usize) -> String {
     chars[..head].iter().chain(['…'].iter()).chain(&chars[chars.len() - tail..]).collect()
 }
 
-/// Formats a value of about 1,000 or more, without decimals and with separators.
+/// Formats a value of about 1,000 or more with thousands separators and without decimals.
 fn grouped(value: f64) -> String {
     let whole = format!("{value:.0}");
     match whole.parse::<u64>() {

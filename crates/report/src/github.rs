@@ -1,8 +1,8 @@
-//! Output for a step of GitHub Actions: annotations, a summary, outputs.
+//! Renders the output for a GitHub Actions step: annotations, a summary, and outputs.
 //!
-//! Annotations are workflow commands on stdout, one per line (docs.github.com, "Workflow commands for GitHub
-//! Actions"). A step shows ten errors, ten warnings and ten notices, and silently drops the rest; the last annotation
-//! therefore summarizes the others.
+//! Annotations are workflow commands on stdout, one per line (docs.github.com, "Workflow commands for GitHub Actions").
+//! A step shows at most ten errors, ten warnings and ten notices, and silently drops the rest; the last annotation
+//! therefore summarizes those that do not fit.
 
 use std::fmt::Write as _;
 
@@ -11,10 +11,10 @@ use super::{checks, markdown, words};
 use rolldrop_explain::model::{CheckVerdict, RunResult};
 use rolldrop_judge::standing::Standing;
 
-/// Number of annotations per level that a step shows.
+/// Maximum number of annotations per level that a step shows.
 const SHOWN: usize = 10;
 
-/// Output for a step of GitHub Actions.
+/// Output for a GitHub Actions step.
 #[derive(Clone, Debug)]
 pub struct Github {
     /// Text for stdout: passed checks as plain lines, the rest as annotations.
@@ -74,17 +74,17 @@ fn annotate(out: &mut String, level: &str, annotations: &[(String, String)]) {
     }
 }
 
-/// Escapes the message of a workflow command.
+/// Escapes a message for a workflow command.
 fn data(text: &str) -> String {
     text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }
 
-/// Escapes the value of a property of a workflow command.
+/// Escapes a property value for a workflow command.
 fn property(text: &str) -> String {
     data(text).replace(':', "%3A").replace(',', "%2C")
 }
 
-/// Returns figures that later steps may use. Their names follow the style of Actions.
+/// Returns figures for use in later steps. Their names follow the naming style of Actions.
 fn outputs(result: &RunResult) -> String {
     let requests = &result.requests;
     let named = |verdict| words::checks_with(result, verdict).join(",");

@@ -1,5 +1,5 @@
-//! The report as one self-contained HTML file, with the charts and a small script inside. Without the script,
-//! everything is visible.
+//! Renders the report as one self-contained HTML file, with embedded charts and a small script. Everything is visible
+//! without the script.
 
 mod terminations;
 
@@ -19,14 +19,14 @@ use rolldrop_judge::standing::Standing;
 const STYLE: &str = include_str!("html/style.css");
 const SCRIPT: &str = include_str!("html/page.js");
 
-/// Maximum number of pods for the aligned chart. More pods, or pods that did not end one by one, are best seen over
-/// the time of the run.
+/// Maximum number of pods for the aligned chart. For more pods, or pods that did not end one by one, a chart over the
+/// run's time is clearer.
 const ALIGNED: usize = 8;
 
 /// Maximum number of findings with the same remedy that are shown in full; more are folded.
 const FEW_ALIKE: usize = 3;
 
-/// The stages of a start, with their names.
+/// Stages of a start, with their names.
 const START_STAGES: [(StartStage, &str); 5] = [
     (StartStage::Created, "created"),
     (StartStage::IpReported, "address reported"),
@@ -35,7 +35,7 @@ const START_STAGES: [(StartStage, &str); 5] = [
     (StartStage::FirstRequest, "first request"),
 ];
 
-/// Renders the report of a result.
+/// Renders the report on a result.
 pub(super) fn render(result: &RunResult, charts: &[Chart]) -> String {
     let first = first_picture(result, charts);
     let others: Vec<&Chart> = charts.iter().filter(|chart| Some(chart.name) != first).collect();
@@ -71,8 +71,8 @@ pub(super) fn render(result: &RunResult, charts: &[Chart]) -> String {
     )
 }
 
-/// Returns the picture that fits the run: a few pods that ended one by one are best seen side by side, aligned at
-/// their deletions.
+/// Returns the chart that suits the run. A few pods that ended one by one are clearest side by side, aligned at their
+/// deletions.
 fn first_picture(result: &RunResult, charts: &[Chart]) -> Option<&'static str> {
     let ended = &result.terminations;
     let is_aligned = ended.len() <= ALIGNED && ended.iter().all(|t| t.mode == Mode::Isolated);
@@ -83,7 +83,7 @@ fn first_picture(result: &RunResult, charts: &[Chart]) -> Option<&'static str> {
     wanted.into_iter().find(|name| charts.iter().any(|chart| chart.name == *name))
 }
 
-/// Returns the id of a section, which links to it use.
+/// Returns the id of a section, for links to it.
 fn id(title: &str) -> String {
     title.to_lowercase().replace(' ', "-")
 }
@@ -112,7 +112,8 @@ pub(super) fn page(title: &str, body: &Markup, footer: &str) -> String {
     page.into_string() + "\n"
 }
 
-/// Renders a picture, embedded in the page, with the values that it shows: one line each, with its area.
+/// Renders a chart, embedded in the page, along with its values: one line per value, with the area of the picture that
+/// shows it.
 pub(super) fn figure(chart: &Chart) -> Markup {
     let told = |reading: &Reading| {
         let [left, top, width, height] = reading.area;
@@ -134,7 +135,7 @@ pub(super) fn figure(chart: &Chart) -> Markup {
     }
 }
 
-/// Renders text with a button that copies it.
+/// Renders text with a copy button.
 fn copyable(of: &str, text: Markup) -> Markup {
     html! {
         div.copyable {
@@ -144,12 +145,12 @@ fn copyable(of: &str, text: Markup) -> Markup {
     }
 }
 
-/// Renders lines of YAML with a button that copies them.
+/// Renders lines of YAML with a copy button.
 fn code(of: &str, text: &str) -> Markup {
     copyable(of, html! { pre id=(of) tabindex="0" { (text) } })
 }
 
-/// Renders verdict, answer, cause and remedy: the first screen.
+/// Renders the first screen: verdict, conclusion, cause and remedy.
 fn answer(result: &RunResult) -> Markup {
     let (_, meaning, _) = words::verdict(&result.verdict);
     let standing = Standing::of(result);
@@ -199,7 +200,7 @@ fn checks(result: &RunResult) -> Markup {
 }
 
 fn findings(result: &RunResult) -> Markup {
-    // Findings with a cause are never grouped.
+    // Findings about a cause are never grouped.
     let is_alike = |a: &FindingText, b: &FindingText| {
         a.cause.is_none() && b.cause.is_none() && (a.severity, &a.remedy) == (b.severity, &b.remedy)
     };
@@ -361,7 +362,7 @@ pub(super) struct Cell {
     pub(super) text: String,
     pub(super) class: &'static str,
     pub(super) head: bool,
-    /// Value by which the cell sorts, if not by its text.
+    /// Sort key of the cell; `None` to sort by its text.
     value: Option<f64>,
 }
 
@@ -388,7 +389,7 @@ impl Cell {
         Self { text: word.to_owned(), class: word, head: false, value: None }
     }
 
-    /// Returns the cell, sorted by a value.
+    /// Returns the cell with `value` as its sort key.
     fn sorted_by(self, value: Option<f64>) -> Self {
         Self { value: value.filter(|value| value.is_finite()), ..self }
     }
@@ -411,10 +412,10 @@ impl Render for Cell {
     }
 }
 
-/// A column of a table: its name, and the function that makes its cell in a row.
+/// A table column: its name, and the function that makes its cell for a row.
 type Column<T> = (&'static str, fn(T) -> Cell);
 
-/// Renders a table of these rows under its heading; returns nothing if there are no rows.
+/// Renders a table of these rows under a heading, or nothing if there are no rows.
 fn table_of<T: Copy>(
     title: &str,
     note: &str,
@@ -427,7 +428,7 @@ fn table_of<T: Copy>(
     if rows.is_empty() { Markup::default() } else { table(title, note, &names, rows) }
 }
 
-/// Renders a table under its heading. A column without a name has a plain cell as its head.
+/// Renders a table under a heading. The head of a column without a name is a plain cell.
 pub(super) fn table(
     title: &str,
     note: &str,
@@ -458,7 +459,7 @@ pub(super) fn table(
     }
 }
 
-/// Renders a part that scrolls sideways by itself if it is too wide.
+/// Renders a block that scrolls sideways on its own if it is too wide.
 fn scrolled(title: &str, body: Markup) -> Markup {
     html! { div.wide tabindex="0" role="region" aria-label=(title) { (body) } }
 }

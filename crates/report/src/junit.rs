@@ -1,5 +1,5 @@
-//! The JUnit form, which CI systems show as tests: one case for the measurement itself and one for each check of the
-//! gate. An inconclusive check is an error, not a failure.
+//! Renders the result as JUnit XML, which CI systems show as tests: one case for the measurement itself, and one for
+//! each check of the gate. An inconclusive check is an error, not a failure.
 
 use std::time::Duration;
 
@@ -33,10 +33,10 @@ fn case(result: &RunResult, name: &str, status: TestCaseStatus) -> TestCase {
     case
 }
 
-/// Makes an element such as `<error message="…" type="inconclusive"/>`.
+/// Creates an element such as `<error message="…" type="inconclusive"/>`.
 fn trouble(element: NonSuccessKind, kind: &str, message: &str) -> TestCaseStatus {
     let mut status = TestCaseStatus::non_success(element);
-    // GitLab shows the element's content, other systems show its message.
+    // GitLab shows the content of the element, and other systems show its message.
     status.set_type(kind).set_message(message).set_description(message);
     status
 }

@@ -1,8 +1,8 @@
 //! Renders an analysis as text, JSON, Markdown, JUnit, HTML, PNG and SVG. Pure: it only returns bytes.
 //!
-//! All forms share the sentences in `words` and the number formats in `format`; `checks` and `comparison` put judgements
-//! in words. Nothing here reads or writes a file, measures, or judges: the caller stores the bytes,
-//! [`rolldrop_explain`] computes the numbers, and [`rolldrop_judge::gate`] makes the checks.
+//! All formats share the sentences in `words` and the number formats in `format`; `checks` and `comparison` put
+//! judgements into words. This crate reads and writes no files, measures nothing and judges nothing: the caller stores
+//! the bytes, [`rolldrop_explain`] computes the numbers, and [`rolldrop_judge::gate`] makes the checks.
 
 mod charts;
 mod checks;
@@ -42,7 +42,7 @@ use rolldrop_judge::model::comparison::{Comparison, SideChart};
 use rolldrop_judge::tune::Tuning;
 use rolldrop_record::shown;
 
-/// A file of a report.
+/// One file of a report.
 #[derive(Clone, Debug)]
 pub struct ReportFile {
     /// Path of the file in the run directory, such as `charts/drops.png`.
@@ -51,7 +51,7 @@ pub struct ReportFile {
     pub bytes: Vec<u8>,
 }
 
-/// Returns an analysis whose texts, which come from a cluster and from apps, are safe to show anywhere.
+/// Returns the analysis with all texts made safe to show anywhere. The texts come from the cluster and from apps.
 fn as_shown(analysis: &Analysis) -> Cow<'_, Analysis> {
     let is_plain = |lost: &Lost| {
         [&lost.source, &lost.target].iter().all(|text| matches!(shown::one_line(text), Cow::Borrowed(_)))
@@ -81,7 +81,7 @@ fn charts_are_plain(analysis: &Analysis) -> bool {
     is_plain
 }
 
-/// Visits each text of the charts that comes from a cluster or a user.
+/// Visits each chart text that comes from a cluster or a user.
 fn chart_texts(charts: &mut ChartData, mut visit: impl FnMut(&mut String)) {
     charts.pods.iter_mut().for_each(|pod| visit(&mut pod.name));
     charts.traffic.pods.iter_mut().for_each(|pod| visit(&mut pod.name));
@@ -94,7 +94,7 @@ fn chart_texts(charts: &mut ChartData, mut visit: impl FnMut(&mut String)) {
     }
 }
 
-/// Renders the summary for a terminal: the answer first, then its evidence.
+/// Renders the summary for a terminal: the conclusion first, then the evidence.
 pub fn text(analysis: &Analysis, options: &TextOptions) -> String {
     text::render(&shown::values(&analysis.result), options)
 }
@@ -111,7 +111,7 @@ pub fn json(result: &RunResult) -> Vec<u8> {
     bytes
 }
 
-/// Renders `summary.md`, which fits the job summary of a CI system.
+/// Renders `summary.md`, which suits the job summary of a CI system.
 pub fn markdown(analysis: &Analysis) -> String {
     markdown::render(&shown::values(&analysis.result))
 }
@@ -121,7 +121,7 @@ pub fn junit(result: &RunResult) -> String {
     junit::render(&shown::values(result))
 }
 
-/// Renders every file of a tuning: `tune.json`, `tune.md`, `tune.png` and `tune.svg`.
+/// Renders all files of a tuning: `tune.json`, `tune.md`, `tune.png` and `tune.svg`.
 ///
 /// # Errors
 ///
@@ -138,28 +138,28 @@ pub fn tuning_text(tuning: &Tuning, options: &TextOptions) -> String {
     tune::text(&shown::values(tuning), options)
 }
 
-/// Returns the answer of a tuning in a sentence.
+/// Returns the result of a tuning in one sentence.
 pub fn tuning_headline(tuning: &Tuning) -> String {
     tune::headline(&shown::values(tuning))
 }
 
-/// Renders the output for a step of GitHub Actions.
+/// Renders the output for a GitHub Actions step.
 pub fn github(result: &RunResult) -> Github {
     github::render(&shown::values(result))
 }
 
-/// Renders a comment for a pull request. Its first line is a hidden marker, by which the next comment about the same
-/// scenario finds and replaces it.
+/// Renders a pull request comment. Its first line is a hidden marker, so that the next comment about the same scenario
+/// can find and replace it.
 pub fn comment(result: &RunResult) -> String {
     comment::render(&shown::values(result))
 }
 
-/// Renders the figures and the verdict as metrics, for node_exporter's textfile collector.
+/// Renders the figures and the verdict as metrics for node_exporter's textfile collector.
 pub fn prometheus(result: &RunResult) -> String {
     prometheus::render(&shown::values(result))
 }
 
-/// Writes `lost.csv`: one row for each dropped request, as `docs/run-directory.md` describes it.
+/// Writes `lost.csv`, with one row per dropped request, as `docs/run-directory.md` describes it.
 ///
 /// # Errors
 ///
@@ -168,7 +168,7 @@ pub fn write_lost(analysis: &Analysis, out: impl io::Write) -> io::Result<()> {
     lost::write(&as_shown(analysis), out)
 }
 
-/// Renders `report.html`: one self-contained file with the charts inside.
+/// Renders `report.html`, a self-contained file with embedded charts.
 pub fn html(analysis: &Analysis, charts: &[Chart]) -> String {
     html::render(&shown::values(&analysis.result), charts)
 }
@@ -177,13 +177,13 @@ pub fn html(analysis: &Analysis, charts: &[Chart]) -> String {
 ///
 /// # Errors
 ///
-/// An analysis cannot cause any; see [`ChartError`].
+/// No analysis should cause an error; see [`ChartError`].
 pub fn charts(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
     charts::draw(&as_shown(analysis))
 }
 
-/// Renders the files of the report: `result.json`, `summary.md`, `junit.xml`, `report.html`, `charts/*.png` and
-/// `charts/*.svg`. It leaves out `lost.csv`, which may be larger than memory: [`write_lost`] writes it.
+/// Renders the report files: `result.json`, `summary.md`, `junit.xml`, `report.html`, `charts/*.png` and
+/// `charts/*.svg`. It leaves out `lost.csv`, which may be larger than memory; use [`write_lost`] for that file.
 ///
 /// # Errors
 ///
@@ -201,22 +201,22 @@ pub fn all(analysis: &Analysis) -> Result<Vec<ReportFile>, ChartError> {
     Ok(files)
 }
 
-/// Writes the checks of a gate, as `result.json` has them.
+/// Converts the checks of a gate to the form used in `result.json`.
 pub fn written(checks: &[Check]) -> Vec<CheckText> {
     checks.iter().map(checks::written).collect()
 }
 
-/// Renders the checks of a gate for a terminal, a line each.
+/// Renders the checks of a gate for a terminal, one line each.
 pub fn checks_text(result: &RunResult) -> String {
     checks::text(&result.checks)
 }
 
-/// States why two sides are not compared.
+/// Explains why two sides are not compared.
 pub fn incomparable(why: &Incomparable) -> String {
     comparison::incomparable(why)
 }
 
-/// Renders a comparison for a terminal: the answer first, then each figure.
+/// Renders a comparison for a terminal: the conclusion first, then each figure.
 pub fn comparison_text(comparison: &Comparison, options: &TextOptions) -> String {
     comparison::text(&shown::values(&ComparisonText::of(comparison)), options)
 }
@@ -230,7 +230,7 @@ pub fn comparison_json(comparison: &Comparison) -> Vec<u8> {
     comparison::json(&shown::values(&ComparisonText::of(comparison)))
 }
 
-/// Renders every file of a comparison: `comparison.json`, `.md` and `.html`, and `charts/comparison.png` and `.svg`.
+/// Renders all files of a comparison: `comparison.json`, `.md` and `.html`, and `charts/comparison.png` and `.svg`.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
-//! `lost.csv`: one row for each dropped request, with its cause and the terminations that may explain it.
+//! Writes `lost.csv`, with one row per dropped request: its cause, and the terminations that may explain it.
 //!
-//! It serves spreadsheets, and checks of the analysis against another record. `docs/run-directory.md` documents the
-//! columns.
+//! The file is meant for spreadsheets, and for checking the analysis against another record. `docs/run-directory.md`
+//! documents the columns.
 
 use std::io::{self, Write};
 
@@ -12,7 +12,7 @@ use rolldrop_record::parts::csv::CsvWriter;
 
 type Value = fn(&Lost, &Analysis) -> String;
 
-/// The columns in order.
+/// Columns, in order.
 const COLUMNS: [(&str, Value); 16] = [
     ("id", |lost, analysis| format!("{}-{}-{}", analysis.run, lost.source, lost.seq)),
     ("source", |lost, _| lost.source.to_string()),
@@ -35,7 +35,7 @@ const COLUMNS: [(&str, Value); 16] = [
     ("unclear", |lost, _| lost.unclear.as_ref().map_or_else(String::new, unclear)),
 ];
 
-/// Returns the reason why there is no cause; competing causes are listed, each with its share.
+/// Returns the reason why no cause is given. Competing causes are listed with their shares.
 fn unclear(unclear: &Unclear) -> String {
     let kind = unclear.kind().to_owned();
     match unclear {
@@ -47,7 +47,6 @@ fn unclear(unclear: &Unclear) -> String {
     }
 }
 
-/// Writes the file.
 pub(super) fn write(analysis: &Analysis, out: impl Write) -> io::Result<()> {
     let mut lines = CsvWriter::new(out);
     let mut line = |values: [String; COLUMNS.len()]| {
@@ -74,7 +73,7 @@ mod tests {
     use rolldrop_explain::model::Why;
     use rolldrop_record::Cause;
 
-    /// Returns the columns that a table of docs/run-directory.md names.
+    /// Returns the columns that a table in docs/run-directory.md lists.
     fn documented(section: &str) -> BTreeSet<&'static str> {
         let docs = include_str!("../../../docs/run-directory.md");
         let (_, section) = docs.split_once(&format!("\n## {section}\n")).expect(section);

@@ -1,4 +1,4 @@
-//! The summary as Markdown, for the job summary of a CI system or a post-mortem.
+//! Renders the summary as Markdown, for a CI job summary or a post-mortem.
 
 use std::fmt::Write as _;
 
@@ -7,10 +7,9 @@ use super::format::{bounded, count, counted, len, millis, or_none, seconds};
 use super::words::{self, Remedy};
 use rolldrop_explain::model::{RunResult, Termination};
 
-/// Number of terminations listed one by one.
+/// Maximum number of terminations that are listed individually.
 const LISTED: usize = 20;
 
-/// Renders the summary of a result.
 pub(super) fn render(result: &RunResult) -> String {
     let mut out = String::new();
     section(&mut out, &format!("# rolldrop: {}", escape(&result.scenario)));
@@ -174,14 +173,14 @@ fn checks(out: &mut String, result: &RunResult) {
     table(out, &["verdict", "check", "observed", "limit", "why"], &[], rows);
 }
 
-/// Writes a paragraph or another block, followed by an empty line.
+/// Writes a paragraph or another block, followed by a blank line.
 pub(super) fn section(out: &mut String, text: &str) {
     if !text.is_empty() {
         let _ = write!(out, "{text}\n\n");
     }
 }
 
-/// Writes a table; the columns named in `right` hold numbers.
+/// Writes a table. The columns listed in `right` hold numbers.
 pub(super) fn table(
     out: &mut String,
     header: &[&str],
@@ -198,11 +197,11 @@ pub(super) fn table(
     out.push('\n');
 }
 
-/// An invisible character that separates a word from what would make GitHub or GitLab see a reference.
+/// Invisible character that breaks up text which GitHub or GitLab would otherwise treat as a reference.
 const NOTHING: char = '\u{200b}';
 
-/// Escapes text so that Markdown shows it as it is. Apps and API servers choose parts of it: it must not create links
-/// and, in a comment, must not notify anyone (`@name`) or refer to an issue (`#1`).
+/// Escapes text so that Markdown shows it literally. Apps and API servers choose parts of the text, so it must not
+/// create links, and in a comment it must not notify anyone (`@name`) or refer to an issue (`#1`).
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut before = None;
@@ -212,7 +211,7 @@ pub(super) fn escape(text: &str) -> String {
         match c {
             '@' if begins_word && rest.starts_with(char::is_alphanumeric) => out.extend([c, NOTHING]),
             '#' if rest.starts_with(|next: char| next.is_ascii_digit()) => out.extend(['\\', c, NOTHING]),
-            // After a backslash, no address is recognised.
+            // After a backslash, nothing is recognised as an address.
             ':' if rest.starts_with("//") => out.push_str(":\\"),
             '.' if out.ends_with("www") => out.push_str("\\."),
             '\n' | '\r' => out.push(' '),

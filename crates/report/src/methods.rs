@@ -1,4 +1,4 @@
-//! Figures of a comparison, and how they were judged, in words.
+//! Puts the figures of a comparison, and how they were judged, into words.
 
 use crate::format::count;
 use rolldrop_judge::model::comparison::{Apart, FEWEST_BEYOND, Method, Metric, Of, Row, Unit};
@@ -6,7 +6,7 @@ use rolldrop_record::Mode;
 
 pub(crate) const ONE_RUN: &str = "one run a side does not show how much runs differ from each other: give each side several runs, made in turn";
 
-/// Returns the name of a figure.
+/// Returns the displayed name of a figure.
 pub(crate) fn label(metric: &Metric) -> String {
     match metric {
         Metric::Dropped => "dropped requests".to_owned(),
@@ -23,7 +23,7 @@ pub(crate) fn label(metric: &Metric) -> String {
     }
 }
 
-/// Names the units that are lost together when pods end in this mode.
+/// Names the units whose requests are lost together when pods end in this mode.
 const fn units(mode: Mode) -> &'static str {
     match mode {
         Mode::Isolated => "terminations",
@@ -31,7 +31,7 @@ const fn units(mode: Mode) -> &'static str {
     }
 }
 
-/// Writes a value with its unit.
+/// Formats a value with its unit.
 pub(crate) fn write(unit: Unit, value: f64) -> String {
     match unit {
         Unit::Share => format!("{:.2} %", value * 100.0),
@@ -49,12 +49,12 @@ pub(crate) fn how(row: &Row) -> String {
     how
 }
 
-/// Adds to a row or check that it differs only alone.
+/// Returns an addition for a row or check whose figure differs only when tested alone.
 pub(crate) fn by_chance(figures: usize) -> String {
     format!("; with {figures} figures tested, one such difference is expected by chance")
 }
 
-/// States that the answers of two sides do not overlap.
+/// States that the latencies of two sides do not overlap.
 pub(crate) fn apart(Apart { faster_ms, slower_ms }: Apart) -> String {
     format!(
         "the answers of the two sides do not overlap: 99 % took at most {faster_ms:.2} ms on one side and at least \

@@ -1,8 +1,9 @@
-//! The figures of a run as metrics in Prometheus' text format, for node_exporter's textfile collector.
+//! Renders the figures of a run as metrics in Prometheus' text format, for node_exporter's textfile collector.
 //!
-//! Names and units follow prometheus.io/docs/practices/naming: base units, with the unit as the name's last word. All
-//! metrics are gauges without a timestamp: the collector refuses timestamps, and the next run does not continue a
-//! run's counts. The last line also makes the file valid OpenMetrics, for GitLab's metrics report.
+//! Names and units follow prometheus.io/docs/practices/naming: base units, with the unit as the last word of the name.
+//! All metrics are gauges without timestamps, because the collector rejects timestamps and a run's counts do not
+//! continue those of the previous run. The last line also makes the file valid OpenMetrics, for GitLab's metrics
+//! report.
 
 use std::fmt::Write as _;
 
@@ -27,7 +28,7 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// Writes a metric with its values, except those that are not finite; writes nothing if none is left.
+    /// Writes a metric with its finite values; writes nothing if there are none.
     fn gauge<'l>(
         &mut self,
         name: &str,
@@ -40,7 +41,7 @@ impl Page<'_> {
             for (key, text) in labels {
                 let _ = write!(lines, ",{key}=\"{}\"", label(text));
             }
-            // Rounded to the nanosecond: further digits are noise of the arithmetic.
+            // Rounds to the nanosecond: further digits are rounding noise.
             let _ = writeln!(lines, "}} {}", (value * 1e9).round() / 1e9);
         }
         if !lines.is_empty() {
@@ -48,13 +49,13 @@ impl Page<'_> {
         }
     }
 
-    /// Writes a metric with one value.
+    /// Writes a metric that has a single value.
     fn one(&mut self, name: &str, help: &str, value: f64) {
         self.gauge(name, help, [(Vec::new(), value)]);
     }
 }
 
-/// Escapes a label's value.
+/// Escapes a label value.
 fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

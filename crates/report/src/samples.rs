@@ -1,4 +1,4 @@
-//! Analyses for tests of reports: typical real runs, and corner cases.
+//! Sample analyses for report tests: typical real runs, and corner cases.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use rolldrop_record::{Cause, Outcome, Stamp};
 
 const CONSUMER: &str = "service web (service proxy of this host)";
 
-/// Returns a run at 300 requests/s in which three pods exit immediately on SIGTERM, one after the other.
+/// Returns a run at 300 requests/s in which three pods exit immediately on SIGTERM, one after another.
 pub(super) fn naive_exit() -> Analysis {
     let mut run = Sample::new("naive-exit", 300, 30);
     for (at, pod, dropped, window) in [
@@ -51,13 +51,13 @@ pub(super) fn naive_exit() -> Analysis {
     analysis
 }
 
-/// Returns a check in words, without a figure.
+/// Returns a check in words, without a measured figure.
 pub(super) fn check(name: &str, verdict: CheckVerdict, limit: &str, observed: &str, why: &str) -> CheckText {
     let [name, limit, observed, why] = [name, limit, observed, why].map(str::to_owned);
     CheckText { name, verdict, limit, observed, why, settle: String::new(), figure: None }
 }
 
-/// Returns the same run with a preStop sleep of 3 s: nothing is lost, and late arrivals show the window.
+/// Returns the same run with a preStop sleep of 3 s. Nothing is lost, and late arrivals show the window.
 pub(super) fn prestop_sleep() -> Analysis {
     let mut run = Sample::new("prestop-sleep", 300, 30);
     for (at, pod) in
@@ -148,7 +148,7 @@ pub(super) fn rollout() -> Analysis {
     run.finish()
 }
 
-/// Returns a run of `terminations` terminations one by one, with ten million requests.
+/// Returns a run with `terminations` consecutive terminations and ten million requests.
 pub(super) fn many(terminations: u32) -> Analysis {
     let mut run = Sample::new("many", 16_667, 600);
     for i in 0..terminations {
@@ -166,7 +166,7 @@ pub(super) fn many(terminations: u32) -> Analysis {
     analysis
 }
 
-/// Returns a run with one termination that lost ten thousand requests, and some lost requests that belong to no pod.
+/// Returns a run in which one termination lost ten thousand requests, and some lost requests belong to no pod.
 pub(super) fn ten_thousand() -> Analysis {
     let mut run = Sample::new("overwhelmed", 5000, 20);
     let shape = Shape { exit: 0.05, window: 2.1, dropped: 9_990, timeouts_after: 1.2, ..Shape::NAIVE };
@@ -177,12 +177,12 @@ pub(super) fn ten_thousand() -> Analysis {
     run.finish()
 }
 
-/// Way in which a pod of a sample ends.
+/// Behaviour of a terminating pod in a sample.
 #[derive(Clone, Copy)]
 struct Shape {
-    /// Duration of the preStop sleep, in seconds.
+    /// Length of the preStop sleep, in seconds.
     sleep: f64,
-    /// Time the app exits, in seconds since t0.
+    /// Time at which the app exits, in seconds since t0.
     exit: f64,
     /// Time of the last new connection, in seconds since t0.
     window: f64,
@@ -342,7 +342,7 @@ impl Sample {
         self.start(pod);
     }
 
-    /// Starts the pod that replaces another.
+    /// Starts a replacement pod.
     fn start(&mut self, pod: &str) {
         self.analysis.result.starts.push(Start {
             pod: format!("{pod}-next"),
@@ -458,12 +458,12 @@ impl Sample {
     }
 }
 
-/// Returns the answered requests, per eighth of a second.
+/// Returns the number of answered requests in each eighth of a second.
 fn eighths(seconds: &[Second]) -> impl Iterator<Item = u64> {
     seconds.iter().flat_map(|second| (0..8).map(|i| second.ok * (i + 1) / 8 - second.ok * i / 8))
 }
 
-/// Makes a heat map in which one request of each step is slow.
+/// Makes a heat map in which one request per step is slow.
 fn heat(seconds: &[Second]) -> HeatMap {
     let column = |n: u64| {
         let fast = LatencyBucket { from_ms: 1.05, to_ms: 1.31, count: n.saturating_sub(1) };
@@ -473,7 +473,7 @@ fn heat(seconds: &[Second]) -> HeatMap {
     HeatMap { step_s: 0.125, columns: eighths(seconds).map(column).collect() }
 }
 
-/// Makes the traffic of a sample: each terminating pod answers until its t0, and one that stays answers the rest.
+/// Makes the traffic of a sample: each terminating pod answers until its t0, and a pod that stays answers the rest.
 fn traffic(analysis: &Analysis) -> Traffic {
     let ends = &analysis.result.terminations;
     let each = |n: u64| n / (ends.len() as u64 + 1);
@@ -496,7 +496,7 @@ fn percentiles(n: u64, factor: f64) -> Percentiles {
     Percentiles { n, mean, p50, p90, p95, p99, p99_9, max }
 }
 
-/// Makes a histogram, approximately log-normal around `median_ms`, with a tail.
+/// Makes a histogram with a tail, approximately log-normal around `median_ms`.
 fn histogram(median_ms: f64, n: u64) -> Vec<LatencyBucket> {
     (0..60_i32)
         .map(|i| {

@@ -70,10 +70,10 @@ fn reports_contain_no_control_characters() {
     for (form, text) in &texts {
         let found: Vec<char> = text.chars().filter(|c| acts(*c)).collect();
         assert!(found.is_empty(), "{form}: {found:?}");
-        // Everything else must still be visible.
+        // Everything else must remain visible.
         assert!(text.contains("u{1b}") || text.contains("u\\{1b"), "{form}");
     }
-    // A chart draws the text it is given, and would show a box for an invisible character.
+    // A chart draws the text as given, so it would show a box for an invisible character.
     assert_eq!(as_shown(&analysis).result.scenario, shown::one_line(&analysis.result.scenario));
 }
 
@@ -269,7 +269,7 @@ fn colour_changes_nothing_but_colour() {
 fn result_json_round_trips() {
     for (name, analysis) in every_sample() {
         let read: RunResult = serde_json::from_slice(&json(&analysis.result)).unwrap();
-        // Not compared as a whole, because reading may change the last digit of a fraction.
+        // Not compared as a whole, because parsing may change the last digit of a fraction.
         assert_eq!(read.requests, analysis.result.requests, "{name}");
         assert_eq!(read.verdict, analysis.result.verdict, "{name}");
         assert_eq!(read.terminations.len(), analysis.result.terminations.len(), "{name}");
@@ -284,7 +284,7 @@ fn markdown_and_html_escape_hostile_names() {
     analysis.result.terminations[0].disruption = None;
     analysis.result.terminations[0].cause = Some("<script>".parse().unwrap());
     let html = html(&analysis, &[]);
-    // The page has only its own script.
+    // The page contains only its own script.
     assert!(html.matches("<script").count() == 1 && !html.contains("<img"), "{html}");
     assert!(html.contains("&lt;script&gt;"));
     let markdown = markdown(&analysis);

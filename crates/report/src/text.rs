@@ -1,4 +1,4 @@
-//! The summary on stdout: the answer first, then its evidence.
+//! Renders the summary for stdout: the conclusion first, then the evidence.
 
 use super::checks;
 use super::format::{
@@ -9,19 +9,19 @@ use rolldrop_explain::model::{
     CheckText, CheckVerdict, Recommendation, RunResult, Severity, Termination, Verdict,
 };
 
-/// Number of terminations listed one by one; one line summarizes the rest.
+/// Maximum number of terminations that are listed individually; one line summarizes the rest.
 const LISTED: usize = 12;
-/// Minimum width, below which columns no longer fit.
+/// Minimum width that the columns require.
 const MIN_WIDTH: usize = 72;
 
-/// Layout of the text.
+/// Layout options for text output.
 #[derive(Clone, Debug)]
 pub struct TextOptions {
-    /// True to colour it for a terminal.
+    /// True if the text is coloured for a terminal.
     pub color: bool,
     /// Number of characters per line.
     pub width: usize,
-    /// Location of the report and the charts, named at the end; `None` if they were not written.
+    /// Location of the report and the charts, printed at the end; `None` if they were not written.
     pub files: Option<String>,
 }
 
@@ -31,7 +31,6 @@ impl Default for TextOptions {
     }
 }
 
-/// Renders the summary of a result.
 pub(super) fn render(result: &RunResult, options: &TextOptions) -> String {
     let mut page = Page::new(options);
     answer(&mut page, result);
@@ -47,7 +46,7 @@ pub(super) fn render(result: &RunResult, options: &TextOptions) -> String {
     page.out
 }
 
-/// Colours that carry meaning.
+/// Meanings that text colours express.
 #[derive(Clone, Copy)]
 pub(super) enum Paint {
     Bold,
@@ -82,7 +81,7 @@ impl Page {
         self.out.push('\n');
     }
 
-    /// Writes a heading after an empty line.
+    /// Writes a heading after a blank line.
     pub(super) fn heading(&mut self, title: &str, note: &str) {
         let painted = self.paint(Paint::Bold, title);
         self.line("");
@@ -94,7 +93,7 @@ impl Page {
         }
     }
 
-    /// Writes a paragraph, indented by `indent` spaces; its first line begins with `lead` instead.
+    /// Writes a paragraph, indented by `indent` spaces. The first line begins with `lead` instead of the indentation.
     pub(super) fn paragraph(&mut self, lead: &str, indent: usize, paint: Option<Paint>, text: &str) {
         for (i, line) in wrap(text, self.width.saturating_sub(indent)).iter().enumerate() {
             let line = paint.map_or_else(|| line.clone(), |paint| self.paint(paint, line));
@@ -125,7 +124,7 @@ fn answer(page: &mut Page, result: &RunResult) {
     }
     match words::remedy(result) {
         Some(Remedy::Yaml(yaml, note)) => {
-            // The YAML is a whole line, so that it can be copied.
+            // The YAML stays on one line, so that it can be copied.
             page.line(&format!("  remedy {yaml}"));
             page.paragraph("", 9, None, &format!("({note})"));
         }
@@ -181,7 +180,7 @@ fn terminations(page: &mut Page, result: &RunResult) {
     });
     let lines = columns(&std::iter::once(header).chain(rows).collect::<Vec<_>>(), &[1, 3, 4]);
     let names: Vec<&str> = std::iter::once("pod").chain(order.iter().map(|t| t.pod.as_str())).collect();
-    // Names are cut if there is not enough room.
+    // Names are shortened if there is not enough room.
     let room = page.width.saturating_sub(4 + lines.first().map_or(0, |line| line.chars().count()));
     let longest = names.iter().take(lines.len()).map(|name| name.chars().count()).max().unwrap_or(0);
     let width = longest.min(room).max(8);
@@ -334,7 +333,7 @@ fn close(page: &mut Page, result: &RunResult, files: Option<&str>) {
     }
 }
 
-/// Aligns rows in columns, two spaces apart; the columns `right` hold numbers.
+/// Aligns rows in columns, two spaces apart. The columns listed in `right` hold numbers.
 pub(super) fn columns<const N: usize>(rows: &[[String; N]], right: &[usize]) -> Vec<String> {
     let widths: [usize; N] =
         std::array::from_fn(|i| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0));

@@ -1,4 +1,4 @@
-//! Renders a tuning as text, JSON, Markdown and one picture.
+//! Renders a tuning as text, JSON, Markdown and one chart.
 
 pub mod reasons;
 
@@ -15,7 +15,7 @@ use rolldrop_judge::tune::{
 
 const COLUMNS: [&str; 7] =
     ["run", "preStop sleep", "grace period", "rollouts", "terminations", "requests", "lost"];
-/// Maximum number of lost requests that are listed one by one.
+/// Maximum number of lost requests that are listed individually.
 const MOST_LISTED: usize = 20;
 
 /// Renders `tune.json`, as `docs/tune.schema.json` describes it.
@@ -25,7 +25,7 @@ pub(super) fn json(tuning: &Tuning) -> Vec<u8> {
     bytes
 }
 
-/// Returns the answer in a sentence, with the mode in which it was measured.
+/// Returns the result in one sentence, with the mode in which it was measured.
 pub(super) fn headline(tuning: &Tuning) -> String {
     let before = tuning.steps.iter().find(|step| step.purpose == Purpose::Before);
     let before = before.map(|step| format!("; before, it was {}", lost(step))).unwrap_or_default();
@@ -52,7 +52,7 @@ pub(super) fn headline(tuning: &Tuning) -> String {
     }
 }
 
-/// Returns the number of requests that a run lost, and the units in which it lost them.
+/// Returns the number of requests that a run lost, and the number of units in which it lost them.
 fn lost(step: &Step) -> String {
     format!("{} of {} in {}", count(step.lost), counted(step.requests, "request"), mode(step))
 }
@@ -64,7 +64,7 @@ fn none_lost(step: &Step) -> String {
     }
 }
 
-/// Returns the way in which pods ended in a run.
+/// Describes how pods ended in a run.
 fn mode(step: &Step) -> String {
     match step.unit {
         Unit::Deletions => {
@@ -96,7 +96,7 @@ fn basis(step: &Step) -> String {
     )
 }
 
-/// Describes the longest windows that were seen.
+/// Describes the longest windows seen.
 fn seen(seen: &Seen) -> Option<String> {
     let of = counted(len(seen.windows), "window");
     let text = match (seen.longest_lower_seconds, seen.longest_upper_seconds) {
@@ -117,7 +117,7 @@ fn seen(seen: &Seen) -> Option<String> {
     Some(text)
 }
 
-/// Returns the sleep that the windows of a tuning that has proven nothing support.
+/// Returns the sleep that the windows support, for a tuning that proved nothing.
 fn supported(tuning: &Tuning) -> Option<String> {
     let text = seen(&tuning.seen)?;
     let supports = match tuning.seen.covers_s() {
@@ -128,16 +128,16 @@ fn supported(tuning: &Tuning) -> Option<String> {
     Some(if is_shown { format!("{text}.") } else { format!("{text}: {supports}.") })
 }
 
-/// Settings that are shown to hold, with their proof.
+/// Settings that demonstrably hold, with their proof.
 pub(super) struct Shown<'a> {
     choice: &'a Choice,
     /// Combined figures of all runs of the proof.
     pub(super) proof: Step,
-    /// Runs of the proof: interrupted parts, and the last one.
+    /// Runs of the proof: the interrupted parts and the last run.
     runs: Vec<&'a Step>,
 }
 
-/// Returns the chosen settings with their proof, if they are shown to hold.
+/// Returns the chosen settings with their proof, if they demonstrably hold.
 pub(super) fn shown(tuning: &Tuning) -> Option<Shown<'_>> {
     let choice = tuning.chosen.as_ref().filter(|_| tuning.outcome.is_shown())?;
     let is_its = |step: &&Step| step.purpose == Purpose::Proof && step.settings == choice.settings;
@@ -162,7 +162,7 @@ fn price(price: &Price) -> String {
     )
 }
 
-/// Recommended fields, of the containers and of what is around them.
+/// Recommended fields, for the containers and for the levels above them.
 struct Yaml {
     containers: Vec<String>,
     around: Vec<String>,
@@ -210,7 +210,7 @@ fn row(step: &Step) -> [String; 7] {
     ]
 }
 
-/// Returns the reasons why runs could not be believed, a sentence each.
+/// Returns the reasons why runs could not be trusted, one sentence each.
 fn untrusted(tuning: &Tuning) -> Vec<String> {
     let of = |step: &Step| match &step.verdict {
         Verdict::Valid => None,
@@ -220,7 +220,7 @@ fn untrusted(tuning: &Tuning) -> Vec<String> {
     tuning.steps.iter().filter_map(of).collect()
 }
 
-/// Lists the requests that the runs of the shown proof lost and no sleep saves, one by one.
+/// Lists individually the requests that the runs of the proof lost and that no sleep could have saved.
 fn otherwise(runs: &[&Step]) -> Vec<String> {
     let one = |(run, lost): (&str, &LostOtherwise)| {
         let pod = match (&lost.pod, lost.after_deletion_seconds) {
@@ -255,7 +255,6 @@ fn cause(lost: &LostTo) -> String {
     format!("{}: {}, {helps}", lost.cause.as_str(), counted(lost.requests, "request"))
 }
 
-/// Renders the tuning for a terminal.
 pub(super) fn text(tuning: &Tuning, options: &TextOptions) -> String {
     let mut page = Page::new(options);
     let paint = match tuning.outcome {
@@ -330,7 +329,6 @@ fn in_words(consumer: &Consumer) -> String {
     )
 }
 
-/// Renders the tuning as Markdown.
 pub(super) fn markdown(tuning: &Tuning) -> String {
     let mut out = String::new();
     section(&mut out, &format!("# rolldrop tune: {}", escape(&tuning.workload)));
@@ -381,7 +379,7 @@ pub(super) fn markdown(tuning: &Tuning) -> String {
     out
 }
 
-/// Returns `tune.json`, `tune.md` and the picture.
+/// Returns `tune.json`, `tune.md` and the chart.
 pub(super) fn files(tuning: &Tuning, chart: Chart) -> Vec<ReportFile> {
     let file = |path: &str, bytes: Vec<u8>| ReportFile { path: path.to_owned(), bytes };
     let mut files = vec![file("tune.json", json(tuning)), file("tune.md", markdown(tuning).into_bytes())];

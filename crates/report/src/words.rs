@@ -1,4 +1,4 @@
-//! Sentences that every form of the report shares, so that text, Markdown, HTML and charts agree.
+//! Sentences that all formats of the report share, so that text, Markdown, HTML and charts agree.
 
 mod losses;
 mod standing;
@@ -22,7 +22,7 @@ use rolldrop_record::EndCause;
 use rolldrop_record::service_proxy::ProxyEvidence;
 use rolldrop_record::{Cause, Outcome};
 
-/// Returns the answer in one sentence.
+/// Returns the conclusion in one sentence.
 pub(super) fn headline(result: &RunResult) -> String {
     let dropped = result.requests.lost();
     let lost = lost(result);
@@ -33,7 +33,7 @@ pub(super) fn headline(result: &RunResult) -> String {
     }
 }
 
-/// Returns the number of dropped requests, and of those that terminating pods answered with an error.
+/// Describes how many requests were dropped, and how many were answered with 5xx as pods terminated.
 pub(super) fn lost(result: &RunResult) -> String {
     let dropped = result.requests.lost();
     let lost = format!("{} of {} requests", count(dropped), count(result.requests.total));
@@ -43,7 +43,8 @@ pub(super) fn lost(result: &RunResult) -> String {
     }
 }
 
-/// Returns the number of requests that terminating pods answered with an error of their own, if any.
+/// Describes how many requests were answered with 5xx by terminating pods, or while pods were terminating; `None` if
+/// there were none.
 pub(super) fn errors_of_ends(result: &RunResult) -> Option<String> {
     let n = result.requests.app_errors_while_ending;
     let named: u64 = result.terminations.iter().filter_map(|t| t.app_errors_after_t0).sum();
@@ -51,7 +52,7 @@ pub(super) fn errors_of_ends(result: &RunResult) -> Option<String> {
     (n > 0).then(|| format!("{} {} answered with 5xx {who}", count(n), either(n, "was", "were")))
 }
 
-/// Returns the name of a load's latencies, and the time from which they count.
+/// Returns the name of a load's latencies, and the time from which they are measured.
 pub(super) fn latency(load: &LoadResult) -> (&'static str, &'static str) {
     match load.is_closed_loop() {
         false => ("response time", "from the intended send time"),
@@ -59,7 +60,7 @@ pub(super) fn latency(load: &LoadResult) -> (&'static str, &'static str) {
     }
 }
 
-/// Lists the causes of dropped requests in a line, the most frequent first.
+/// Lists the causes of dropped requests on one line, most frequent first.
 pub(super) fn causes(result: &RunResult) -> Option<String> {
     let causes = dropped_by_cause(&result.requests);
     let told: Vec<String> = match causes[..] {
@@ -71,9 +72,9 @@ pub(super) fn causes(result: &RunResult) -> Option<String> {
 
 /// A change that would have saved the dropped requests.
 pub(super) enum Remedy {
-    /// A line of YAML, and how certain it is.
+    /// A line of YAML, and the degree of certainty.
     Yaml(String, String),
-    /// The remedy of the finding about the most frequent cause.
+    /// The remedy from the finding about the most frequent cause.
     Words(String),
 }
 
@@ -87,7 +88,7 @@ pub(super) fn remedy(result: &RunResult) -> Option<Remedy> {
     if most.is_helped_by_sleep()
         && let Some(longest) =
             Recommendation::longest(&result.recommendation, &result.terminations, &result.groups)
-        // A range is not a line to copy.
+        // A range is not a line that can be copied.
         && longest.suggested_from_seconds.is_none()
         && let Some((yaml, note)) = sleep_hook(longest, &result.cluster.version, ground(longest))
     {
@@ -97,7 +98,7 @@ pub(super) fn remedy(result: &RunResult) -> Option<Remedy> {
     Some(Remedy::Words(sentence(&finding.remedy)))
 }
 
-/// Returns the causes of the dropped requests and the remedy, as far as they are known.
+/// Returns the causes of the dropped requests and the remedy, if known.
 pub(super) fn answer(result: &RunResult) -> Vec<String> {
     let remedy = remedy(result).map(|remedy| match remedy {
         Remedy::Yaml(yaml, note) => format!("Remedy: {yaml} ({note})"),
@@ -107,7 +108,7 @@ pub(super) fn answer(result: &RunResult) -> Vec<String> {
     cause.into_iter().chain(remedy).collect()
 }
 
-/// Returns the word for a verdict, its meaning, and its reasons.
+/// Returns a verdict's name, its meaning, and its reasons.
 pub(super) fn verdict(verdict: &Verdict) -> (&'static str, &'static str, &[String]) {
     match verdict {
         Verdict::Valid => ("VALID", "the generator kept its schedule and no recorder lost anything", &[]),
@@ -118,7 +119,7 @@ pub(super) fn verdict(verdict: &Verdict) -> (&'static str, &'static str, &[Strin
     }
 }
 
-/// Returns the verdict in one line, unless it is [`Verdict::Valid`].
+/// Returns the verdict on one line, unless it is [`Verdict::Valid`].
 pub(super) fn warning(result: &RunResult) -> Option<String> {
     let (word, meaning, why) = verdict(&result.verdict);
     if result.verdict == Verdict::Valid {
@@ -132,7 +133,7 @@ pub(super) fn warning(result: &RunResult) -> Option<String> {
     Some(sentences.join(" "))
 }
 
-/// Describes an outcome in a fragment.
+/// Describes an outcome as a sentence fragment.
 pub(super) const fn outcome(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Ok => "answered",
@@ -157,7 +158,7 @@ pub(super) const fn outcome(outcome: Outcome) -> &'static str {
     }
 }
 
-/// Describes a cause in a fragment.
+/// Describes a cause as a sentence fragment.
 pub(super) const fn cause(cause: Cause) -> &'static str {
     match cause {
         Cause::RoutedToDeadPod => "routed to a pod that no longer accepted connections",
@@ -178,7 +179,7 @@ pub(super) const fn cause(cause: Cause) -> &'static str {
     }
 }
 
-/// States that requests were not sent, with each reason.
+/// States that requests were not sent, and why.
 pub(super) fn not_sent(requests: &RequestCounts) -> String {
     match requests.not_sent_by_reason.is_empty() {
         true => "not sent by the load".to_owned(),
@@ -198,7 +199,7 @@ pub(super) const fn mode(mode: Mode) -> &'static str {
     }
 }
 
-/// Returns the cause of a pod's end, unless it was the run's own action or the pod's mode already says it.
+/// Returns the reason why a pod ended, unless the run itself ended the pod or the mode already says it.
 fn why_it_ended(termination: &Termination) -> Option<&str> {
     let Termination { cause, mode, disruption, .. } = termination;
     match cause {
@@ -207,7 +208,7 @@ fn why_it_ended(termination: &Termination) -> Option<&str> {
     }
 }
 
-/// Returns the causes of all terminations: each cause once, with its pods.
+/// Returns the reasons for all terminations, each once with its pods.
 pub(super) fn why_they_ended(terminations: &[Termination]) -> Vec<(String, &str)> {
     let mut causes: Vec<(&str, Vec<&str>)> = Vec::new();
     for termination in terminations {
@@ -224,14 +225,14 @@ pub(super) fn why_they_ended(terminations: &[Termination]) -> Vec<(String, &str)
     causes.into_iter().map(whom).collect()
 }
 
-/// Returns the entries of a map of counts, largest first.
+/// Returns a map's entries, largest count first.
 pub(super) fn by_count<K: Copy + Ord>(counts: &BTreeMap<K, u64>) -> Vec<(K, u64)> {
     let mut entries: Vec<(K, u64)> = counts.iter().filter(|&(_, &n)| n > 0).map(|(&k, &n)| (k, n)).collect();
     entries.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
     entries
 }
 
-/// Formats a window as `0.098 to 0.142 s`, or as much as is known of it.
+/// Formats a window as `0.098 to 0.142 s`, or with only the bound that is known.
 pub(super) fn window(window: &Window) -> String {
     if !window.is_one() {
         return "none, as it was never an endpoint".to_owned();
@@ -246,7 +247,7 @@ pub(super) fn window(window: &Window) -> String {
     }
 }
 
-/// Formats a window from its bounds. The lower bound may be 0, the upper one unknown.
+/// Formats a window from its bounds. The lower bound may be 0, and the upper bound unknown.
 pub(super) fn bounds(lower_s: f64, upper_s: Option<f64>) -> String {
     match upper_s {
         Some(upper) if lower_s > 0.0 => format!("{} to {}", seconds(lower_s), seconds_unit(upper)),
@@ -268,7 +269,7 @@ pub(super) fn basis(w: &Window) -> String {
     }
 }
 
-/// Describes one kind of evidence in a fragment.
+/// Describes one kind of evidence as a sentence fragment.
 const fn bound_rests_on(basis: WindowBasis) -> &'static str {
     match basis {
         WindowBasis::Named => "connections whose pod is named",
@@ -281,7 +282,7 @@ const fn bound_rests_on(basis: WindowBasis) -> &'static str {
     }
 }
 
-/// Returns the reasons why windows could not be bounded fully, each with the number of windows that it applies to.
+/// Returns the reasons why windows lack a bound, each with the number of windows that it applies to.
 pub(super) fn censored(terminations: &[Termination]) -> Vec<String> {
     let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
     let windows = terminations.iter().flat_map(|t| &t.windows).filter(|w| w.is_one());
@@ -292,20 +293,20 @@ pub(super) fn censored(terminations: &[Termination]) -> Vec<String> {
     reasons.into_iter().map(line).collect()
 }
 
-/// Returns the longest window of a termination, in words.
+/// Describes the longest window of a termination.
 pub(super) fn longest(termination: &Termination) -> String {
     format::or_none(longest_window(termination), window)
 }
 
-/// Returns the longest window of a termination: the one that reaches furthest. A window of a consumer that never
-/// routed to the pod counts only if there is no other.
+/// Returns the termination's window that extends furthest. The window of a consumer that never routed to the pod counts
+/// only if there is no other.
 pub(super) fn longest_window(termination: &Termination) -> Option<&Window> {
     let reach = |w: &Window| w.upper_s.unwrap_or(f64::INFINITY).max(w.lower_s.unwrap_or(0.0));
     let longer = |a: &&Window, b: &&Window| a.is_one().cmp(&b.is_one()).then(reach(a).total_cmp(&reach(b)));
     termination.windows.iter().max_by(longer)
 }
 
-/// Describes the windows of one mode and one consumer in a sentence.
+/// Describes one mode's windows for one consumer in a sentence.
 pub(super) fn window_summary(summary: &WindowSummary) -> String {
     let lower = match summary.lower.filter(|l| l.0.is_finite() && l.1.is_finite()) {
         Some((from, to)) if seconds(from) == seconds(to) => format!("at least {}", seconds_unit(to)),
@@ -367,7 +368,7 @@ pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
     out
 }
 
-/// Returns the YAML of a recommendation or of a mere suggestion, for a cluster of this version.
+/// Returns the YAML for a recommendation or a suggestion, for a cluster of this version.
 pub(super) fn yaml(rec: &Recommendation, version: &str) -> Vec<String> {
     let note = match (rec.pre_stop_seconds, rec.suggested_from_seconds, rec.suggested_seconds) {
         (Some(_), ..) => "per container".to_owned(),
@@ -382,7 +383,7 @@ pub(super) fn yaml(rec: &Recommendation, version: &str) -> Vec<String> {
     lines
 }
 
-/// Names the mode that a sleep is for, and its evidence.
+/// Names the mode that a sleep is meant for, and its evidence.
 fn ground(rec: &Recommendation) -> String {
     let how = match rec.pre_stop_seconds {
         Some(_) => format!("recommended, from {}", rests_on(rec)),
@@ -391,8 +392,8 @@ fn ground(rec: &Recommendation) -> String {
     format!("for pods that end {}; {how}", manner(rec.mode))
 }
 
-/// Returns the hook that sleeps for the advised time on a cluster of this version, and the note with the limitation
-/// of that version.
+/// Returns a hook that sleeps for the recommended time on a cluster of this version, and the note with that version's
+/// limitation.
 fn sleep_hook(rec: &Recommendation, version: &str, note: String) -> Option<(String, String)> {
     let sleep = rec.advised_seconds()?;
     Some(if lacks_sleep_hooks(version) {
@@ -405,13 +406,13 @@ fn sleep_hook(rec: &Recommendation, version: &str, note: String) -> Option<(Stri
     })
 }
 
-/// Returns true if a cluster is older than the preStop `sleep` action: KEP-3960, enabled in 1.30.
+/// Returns true if the cluster version predates the preStop `sleep` action (KEP-3960, enabled in 1.30).
 fn lacks_sleep_hooks(version: &str) -> bool {
     let minor = version.strip_prefix("v1.").and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
     minor.is_some_and(|minor| minor < 30)
 }
 
-/// Describes in one line how the run was made.
+/// Describes on one line how the run was made.
 pub(super) fn provenance(result: &RunResult) -> String {
     let cluster = &result.cluster;
     let mut parts = vec![
@@ -443,13 +444,13 @@ pub(super) fn provenance(result: &RunResult) -> String {
     parts.join(" · ")
 }
 
-/// Returns the part of a name after its last dash, which differs between the pods of a ReplicaSet.
+/// Returns the part of a pod name after the last dash, in which the pods of a ReplicaSet differ.
 pub(super) fn short_pod(pod: &str) -> &str {
     pod.rsplit('-').next().filter(|s| !s.is_empty()).unwrap_or(pod)
 }
 
-/// Makes a sentence of a fragment, with a capital at the beginning and a full stop at the end, unless it begins or
-/// ends with a name from code.
+/// Turns a fragment into a sentence: adds a capital at the beginning and a full stop at the end, unless a code name is
+/// there.
 pub(super) fn sentence(fragment: &str) -> String {
     let text = fragment.trim();
     let word = text.split_whitespace().next().unwrap_or_default();
@@ -523,7 +524,7 @@ mod tests {
             format!("In the app's container: {range}; no window is known to have lasted longer than 2 s.")
         );
         assert!(yaml(rec, "v1.36.2")[0].contains("the upper end of 2 to 4 s"), "{:?}", yaml(rec, "v1.36.2"));
-        // There is no line to copy; the finding has the remedy.
+        // There is no line to copy; the finding contains the remedy.
         assert!(!matches!(remedy(&result), Some(Remedy::Yaml(..))));
     }
 
@@ -536,7 +537,7 @@ mod tests {
         assert_eq!(window(w), "none, as it was never an endpoint");
         let never = w.clone();
         let termination = &mut result.terminations[0];
-        // Another consumer did route to it.
+        // Another consumer did route to this pod.
         let routed =
             Window { lower_s: Some(0.1), upper_s: Some(0.2), censored: None, censored_reason: None, ..never };
         termination.windows.push(routed);

@@ -1,24 +1,24 @@
-//! The scenarios that are compiled in.
+//! Built-in scenarios, compiled into the program.
 
 use crate::nearest::nearest;
 
-/// A scenario that is compiled in.
+/// A built-in scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct Builtin {
-    /// Its name on the command line.
+    /// Name on the command line.
     pub name: &'static str,
-    /// Its text, as in `scenarios/NAME.yaml`.
+    /// Contents of `scenarios/NAME.yaml`.
     pub yaml: &'static str,
 }
 
-/// The scenario that `rolldrop run` runs when none is named.
+/// Scenario that `rolldrop run` uses if none is named.
 pub const DEFAULT: &str = "naive-exit";
-/// The scenario of `rolldrop tune` without arguments.
+/// Scenario that `rolldrop tune` uses without arguments.
 pub const ROLLOUT: &str = "naive-rollout";
 
 macro_rules! builtin {
     ($($name:literal),* $(,)?) => {
-        /// Every built-in scenario: those of one theme together, the simplest first.
+        /// Every built-in scenario, grouped by theme, the simplest first.
         pub const BUILTIN: &[Builtin] = &[
             $(Builtin { name: $name, yaml: include_str!(concat!("../../../scenarios/", $name, ".yaml")) }),*
         ];
@@ -26,7 +26,7 @@ macro_rules! builtin {
 }
 
 builtin![
-    // How requests are lost, and how not
+    // Ways to lose requests, and ways to avoid it
     "naive-exit",
     "no-sidecar",
     "prestop-sleep",
@@ -59,12 +59,12 @@ builtin![
     "terminating-pod",
     "terminating-endpoint",
     "api-access",
-    // How pods come
+    // Pod startup
     "creation-timeline",
     "slow-start",
     "no-readiness-probe",
     "label-removed",
-    // What ends them
+    // Pod termination
     "naive-rollout",
     "rolling-update",
     "max-unavailable-0",
@@ -81,7 +81,7 @@ builtin![
     "gate",
 ];
 
-/// Returns the most similar name, for a message.
+/// Returns the most similar name, phrased for an error message.
 pub(super) fn like(name: &str) -> String {
     let nearest = nearest(name, BUILTIN.iter().map(|builtin| builtin.name));
     nearest.map_or_else(String::new, |nearest| format!(", such as {nearest}"))

@@ -1,4 +1,4 @@
-//! Disruptions: actions that end pods, their times, and their repetition.
+//! Disruptions: actions that terminate pods, their times, and their repetition.
 
 mod objects;
 
@@ -13,20 +13,20 @@ use serde::Deserialize;
 pub use objects::{Object, Patch, PatchType, Workload, WorkloadKind};
 use rolldrop_record::event::ActionName;
 
-/// An action that ends pods, with its times and repetition.
+/// An action that terminates pods, with its times and repetition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Disruption {
-    /// Time of the first repetition, since the counted part of the load began.
+    /// Time of the first repetition, from the start of the counted part of the load.
     pub at: Duration,
-    /// Minimum time from one repetition to the next; zero where the next comes as soon as it may.
+    /// Minimum time between repetitions; zero starts the next one as soon as it is allowed.
     pub every: Duration,
-    /// Each repetition is delayed by a random share of this, drawn from the load's seed.
+    /// Maximum random delay of each repetition, drawn from the load's seed.
     pub jitter: Duration,
-    /// The seed of its random choices.
+    /// Seed for random choices.
     pub seed: u64,
     /// Number of repetitions, or the condition that ends them.
     pub repeat: Repeat,
-    /// True if it may end the last ready pod, or more pods than a budget or `maxUnavailable` allows.
+    /// True if the disruption may terminate the last ready pod, or more pods than a budget or `maxUnavailable` allows.
     pub allow_outage: bool,
     /// Action of each repetition.
     pub action: Action,
@@ -46,9 +46,9 @@ pub enum Repeat {
 pub enum Until {
     /// The rollout is complete.
     RolloutComplete,
-    /// At least this many pods have ended.
+    /// At least this many pods have terminated.
     Terminations(usize),
-    /// Enough pods have ended, one at a time, that their largest window covers this share of all windows at this
+    /// Enough pods have terminated, one at a time, that the largest window covers this share of all windows at this
     /// confidence.
     Windows {
         /// The share, in (0, 1).
@@ -59,7 +59,7 @@ pub enum Until {
 }
 
 impl Until {
-    /// Returns the number of pods that must end; `None` if it does not wait for a number.
+    /// Returns the number of pods that must terminate; `None` if the condition is not a number.
     ///
     /// The largest of n windows is at least the p-quantile with confidence 1 − pⁿ (Wilks 1941).
     pub fn terminations(self) -> Option<usize> {
@@ -89,25 +89,25 @@ impl fmt::Display for Until {
 }
 
 impl Disruption {
-    /// Computes the time at which a repetition, counted from 0, is due, since the counted part of the load began. If a
-    /// consumer has a clock of its own, with this `period`, repetitions must meet all of its phases: each is delayed by
-    /// a random share of the period, or of the jitter if that is longer.
+    /// Computes when a repetition, counted from 0, is due, from the start of the counted part of the load. If a
+    /// consumer works on a cycle of its own with this `period`, repetitions must hit every phase of the cycle: each one
+    /// is delayed by a random share of the period, or of the jitter if that is longer.
     pub fn due(&self, repetition: u32, period: Duration) -> Duration {
         self.at + self.every * repetition + self.phase(repetition, self.jitter.max(period))
     }
 
-    /// Draws a share of a period for a repetition, from the load's seed.
+    /// Draws a random share of a period for a repetition, from the load's seed.
     pub fn phase(&self, repetition: u32, period: Duration) -> Duration {
         period.mul_f64(self.random(repetition).random_range(0.0..=1.0))
     }
 
     /// Shuffles `things` for a repetition, counted from 0.
     fn shuffle<T>(&self, repetition: u32, things: &mut [T]) {
-        // Uses another random stream than the jitter.
+        // Uses a different random stream from the jitter.
         things.shuffle(&mut self.random(repetition | 1 << 31));
     }
 
-    /// Chooses the pods that a repetition takes from the ready ones, in the order in which it takes them.
+    /// Chooses which ready pods a repetition takes, and in what order.
     pub fn chosen<T: Clone>(&self, pods: &Pods, repetition: u32, ready: &[T]) -> Vec<T> {
         let mut chosen = ready.to_vec();
         if pods.order == Order::Random {
@@ -117,7 +117,7 @@ impl Disruption {
         chosen
     }
 
-    /// Returns true if the state of workloads shows when its effects are over.
+    /// Returns true if the workloads' state shows when the effects of the disruption are over.
     pub fn looks_at_workloads(&self) -> bool {
         match self.action {
             Action::Exec { .. } => true,
@@ -130,15 +130,15 @@ impl Disruption {
         StdRng::seed_from_u64(self.seed ^ (u64::from(stream) << 32))
     }
 
-    /// Returns the same disruption for another round, counted from 0, with random choices of its own, and with another
-    /// end of its repetitions if one is given.
+    /// Returns the same disruption for another round, counted from 0, with different random choices. `until`, if given,
+    /// replaces the condition that ends the repetitions.
     pub fn in_round(&self, round: usize, until: Option<Until>) -> Self {
         // The seeds of a scenario's disruptions differ by small numbers, and streams by the upper half.
         let seed = self.seed.wrapping_add((round as u64) << 16);
         Self { seed, repeat: until.map_or(self.repeat, Repeat::Until), ..self.clone() }
     }
 
-    /// Returns the reason why it cannot be repeated in another round, and the remedy; `None` if it can.
+    /// Returns the reason why the disruption cannot be repeated in another round, and the remedy; `None` if it can.
     pub fn why_once(&self) -> Option<String> {
         let name = self.action.name();
         match &self.action {
@@ -164,13 +164,13 @@ impl Disruption {
         }
     }
 
-    /// Returns true if the load can end when this is done.
+    /// Returns true if the load may stop once this disruption is done.
     pub(crate) fn ends_the_load(&self) -> bool {
         matches!(self.repeat, Repeat::Until(_)) || matches!(self.action, Action::Observe { lasts: Some(_) })
     }
 }
 
-/// Action of a disruption. `restore` says when it is undone.
+/// Action of a disruption. `restore` is the time at which the action is undone.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the actions say what their fields are")]
 pub enum Action {
@@ -178,33 +178,33 @@ pub enum Action {
     DeletePod(Pods),
     /// Evicts pods, within their budgets.
     Evict(Pods),
-    /// Kills the first process of a container of each pod: of this one, or else of the pod's only one or its first.
+    /// Kills the first process in one container of each pod: the named container, or else the pod's only or first one.
     Crash { pods: Pods, container: Option<String> },
-    /// Takes running pods out of their Services by this label, or else by one that a Service selects by, until the
-    /// label gets its old value back.
+    /// Takes running pods out of their Services by changing this label, or else one that a Service selects by, until
+    /// the label is restored.
     Relabel { pods: Pods, label: Option<String>, restore: Restore },
-    /// Makes a workload replace its pods.
+    /// Makes a workload replace all of its pods.
     RollingRestart(Workload),
-    /// Gives a container of a workload another image, until it gets its old one back.
+    /// Changes the image of a workload's container, until the old image is restored.
     SetImage { workload: Workload, container: String, image: String, restore: Restore },
-    /// Changes an object, until that is changed back.
+    /// Patches an object, until the change is undone.
     Patch { object: Object, patch: Patch, restore: Restore },
-    /// Gives a workload another number of pods, until it gets its own number back.
+    /// Scales a workload, until its own number of replicas is restored.
     Scale { workload: Workload, replicas: u32, restore: Restore },
-    /// Cordons a node, and evicts its pods, until it is uncordoned.
+    /// Cordons a node and evicts its pods, until the node is uncordoned.
     Drain { node: String, restore: Restore },
-    /// Shuts a node down, whose pods have so long to end, until it is booted.
+    /// Shuts a node down, with `grace_seconds` for its pods to terminate, until the node is booted again.
     NodeShutdown { node: String, grace_seconds: u32, restore: Restore },
-    /// Restarts a node's agent, while its containers keep running.
+    /// Restarts a node's agent, while the node's containers keep running.
     RestartNodeAgent { node: String },
-    /// Runs a program on this machine: its words.
+    /// Runs a program on this machine. `command` is the program and its arguments.
     Exec { command: Vec<String> },
-    /// Watches what others do, for so long, or else until the load ends.
+    /// Watches what others do, for this long, or else until the load ends.
     Observe { lasts: Option<Duration> },
 }
 
 impl Action {
-    /// Returns true if controllers of workloads create other pods because of it.
+    /// Returns true if the action makes workload controllers create new pods.
     pub const fn is_rollout(&self) -> bool {
         matches!(
             self,
@@ -217,7 +217,7 @@ impl Action {
         )
     }
 
-    /// Returns the workload that it names.
+    /// Returns the workload that the action names.
     pub const fn workload(&self) -> Option<&Workload> {
         match self {
             Action::RollingRestart(workload)
@@ -227,12 +227,12 @@ impl Action {
         }
     }
 
-    /// Returns true if pods end by it, or may.
+    /// Returns true if the action terminates pods, or may.
     pub const fn ends_pods(&self) -> bool {
         !matches!(self, Action::Crash { .. } | Action::Relabel { .. } | Action::RestartNodeAgent { .. })
     }
 
-    /// Returns its name in scenario files and events.
+    /// Returns the action's name in scenario files and events.
     pub const fn name(&self) -> ActionName {
         match self {
             Action::DeletePod(_) => ActionName::DeletePod,
@@ -257,7 +257,7 @@ impl Action {
 pub enum Restore {
     /// At the end of the run.
     AtTheEnd,
-    /// This long after it was made, or when the run ends.
+    /// This long after the change was made, or when the run ends.
     After(Duration),
     /// Never.
     Never,
@@ -282,20 +282,20 @@ pub struct Pods {
     pub count: Count,
     /// Order in which pods are taken.
     pub order: Order,
-    /// Number of pods that are taken at once; `None` takes all at once.
+    /// Number of pods taken at once; `None` for all.
     pub batch: Option<usize>,
-    /// Minimum time from one batch to the next.
+    /// Minimum time between batches.
     pub spacing: Duration,
-    /// Grace period in seconds, in place of the pods' own; 0 ends them by force.
+    /// Grace period in seconds, instead of the pods' own; 0 deletes them forcibly.
     pub grace_seconds: Option<u32>,
 }
 
-/// Number, share or all of some things.
+/// An amount to take: a number, a share, or all.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Count {
     /// This many.
     Number(usize),
-    /// This share, in (0, 1]; rounded down, but one at least.
+    /// This share, in (0, 1], rounded down, but at least one.
     Share(f64),
     /// All.
     All,
@@ -307,7 +307,7 @@ impl Count {
         match self {
             Count::Number(number) => number.min(all),
             Count::Share(share) => {
-                // The largest number that is not above the share; rounding of floats must not decide.
+                // The largest number within the share. The tolerance keeps floating-point rounding from deciding.
                 let whole = (1..=all).take_while(|n| *n as f64 <= share * all as f64 + 1e-9).last();
                 whole.unwrap_or(1).min(all)
             }
@@ -331,10 +331,10 @@ impl fmt::Display for Count {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Order {
-    /// The oldest.
+    /// Oldest first.
     #[default]
     Oldest,
-    /// Any, drawn from the load's seed.
+    /// Random, drawn from the load's seed.
     Random,
 }
 

@@ -1,4 +1,4 @@
-//! A YAML document that remembers the line of each value.
+//! YAML documents that remember the line of each value.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use serde_saphyr::Spanned;
 use super::{Result, ScenarioError};
 use rolldrop_manifest::{ManifestError, Manifests};
 
-/// A document as JSON, with a place for every path.
+/// A document as JSON, with the file and line of every path.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Document {
     file: String,
@@ -39,7 +39,7 @@ impl Document {
         Ok(Self { file: file.to_owned(), value, places })
     }
 
-    /// Makes a document that has one value, at this path.
+    /// Makes a document with a single value at this path.
     pub(crate) fn holding(path: &str, value: Value, file: &str) -> Self {
         let nest = |value, step: String| Value::Object([(step, value)].into_iter().collect());
         let steps: Vec<String> = steps(path).collect();
@@ -47,7 +47,7 @@ impl Document {
         Self { file: file.to_owned(), value, places: HashMap::new() }
     }
 
-    /// Puts another document below a path. Mappings that both have are joined, anything else is replaced.
+    /// Merges another document in below a path. Mappings present in both are merged; anything else is replaced.
     pub(crate) fn merge(&mut self, path: &str, other: &Document) {
         let mut at = &mut self.value;
         for step in steps(path) {
@@ -68,10 +68,10 @@ impl Document {
         &self.value
     }
 
-    /// Replaces the value at a path: `load.rate=50`, with or without the leading `spec.`.
+    /// Replaces the value at a path. The assignment has the form `load.rate=50`, with or without a leading `spec.`.
     ///
     /// # Errors
-    /// Fails if it is not `path=value`, or the path leads through something that is not a mapping.
+    /// Fails if the assignment is not `path=value`, or the path leads through something other than a mapping.
     pub(crate) fn set(&mut self, assignment: &str) -> Result<()> {
         let invalid = |key: &str, why: &str| ScenarioError::Invalid {
             place: "--set".into(),
@@ -89,7 +89,7 @@ impl Document {
             let why = unreadable("--set", text).map(|(_, why)| why);
             invalid(&path, &why.unwrap_or_else(|| plain(&e.without_snippet().to_string())))
         })?;
-        // The command line's --target is an assignment as well.
+        // --target on the command line is also an assignment.
         let source = if path == "spec.target" { "--target" } else { "--set" };
         let mut at = &mut self.value;
         let ends = path.match_indices(['.', '[']).map(|(end, _)| end).chain([path.len()]);
@@ -106,7 +106,7 @@ impl Document {
         Ok(())
     }
 
-    /// Reads the document into a type; an error names the key and its line.
+    /// Deserializes the document; errors name the key and its line.
     ///
     /// # Errors
     /// Fails if a key is unknown or missing, or a value does not fit.
@@ -120,7 +120,7 @@ impl Document {
         ScenarioError::Invalid { place: self.place(key), key: key.to_owned(), why: why.into() }
     }
 
-    /// Returns the place of the value at a path, or of the nearest value around it that has one.
+    /// Returns the file and line of the value at a path, or of the nearest enclosing value that has a known place.
     fn place(&self, path: &str) -> String {
         let mut path = path;
         loop {
@@ -146,7 +146,7 @@ fn join(into: &mut Value, from: &Value) {
     }
 }
 
-/// Returns the child of a mapping (made if it is not there) or of a list.
+/// Returns a child of a mapping (created if missing) or of a list.
 fn child<'a>(value: &'a mut Value, step: &str) -> Option<&'a mut Value> {
     if value.is_null() {
         *value = Value::Object(serde_json::Map::new());
@@ -163,7 +163,7 @@ fn steps(path: &str) -> impl Iterator<Item = String> {
     path.split(['.', '[']).map(|step| step.trim_end_matches(']').to_owned())
 }
 
-/// Explains where and why a text is not YAML, in words for its author; `None` if it is YAML.
+/// Explains to the author where and why a text is not valid YAML; `None` if it is.
 fn unreadable(file: &str, text: &str) -> Option<(String, String)> {
     match Manifests::parse(file, text).err()? {
         ManifestError::Invalid { place, why } => Some((place, why)),
@@ -173,7 +173,7 @@ fn unreadable(file: &str, text: &str) -> Option<(String, String)> {
     }
 }
 
-/// Puts a parser's message on one line.
+/// Joins a parser's message into one line.
 fn plain(message: &str) -> String {
     message.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }

@@ -1,4 +1,4 @@
-//! Expectations: in a scenario, in a file of their own, and set one by one.
+//! Expectations: from a scenario, from a separate file, and from single assignments.
 
 use std::path::Path;
 
@@ -8,18 +8,18 @@ use super::document::Document;
 use super::{Result, ScenarioError, files};
 use rolldrop_record::Expect;
 
-/// Path of the expectations in a document.
+/// Path to the expectations in a document.
 const KEY: &str = "spec.expect";
 
-/// A file of expectations: what a scenario has below `expect`.
+/// A file of expectations, with the keys that a scenario has below `expect`.
 #[derive(Debug)]
 pub struct ExpectFile(Document);
 
 impl ExpectFile {
-    /// Reads a file.
+    /// Reads a file of expectations.
     ///
     /// # Errors
-    /// Fails if it cannot be read, or anything in it is unknown, malformed or contradictory.
+    /// Fails if the file cannot be read, or anything in it is unknown, malformed or contradictory.
     pub fn read(path: &Path) -> Result<Self> {
         let text = files::read_scenario(path)
             .map_err(|source| ScenarioError::Io { path: path.to_owned(), source })?;
@@ -34,11 +34,11 @@ impl ExpectFile {
     }
 }
 
-/// Returns expectations with replacements: first from the file, then from each assignment, such as
+/// Returns the recorded expectations after replacements: first those in the file, then each assignment, such as
 /// `expect.dropped.max=0`.
 ///
 /// # Errors
-/// Fails if an assignment is about something else, or anything is unknown, malformed or contradictory.
+/// Fails if an assignment is not about expectations, or anything is unknown, malformed or contradictory.
 pub fn with(recorded: &Expect, place: &str, file: Option<&ExpectFile>, set: &[String]) -> Result<Expect> {
     let mut document = Document::holding(KEY, serde_json::json!(recorded), place);
     replace(&mut document, file, set)?;
@@ -54,7 +54,7 @@ pub fn with(recorded: &Expect, place: &str, file: Option<&ExpectFile>, set: &[St
     read(&document)
 }
 
-/// Does the same in the document of a scenario. An assignment outweighs the file, even if it was made before.
+/// Replaces expectations in a scenario's document. Assignments take precedence over the file, even if they came first.
 pub(super) fn replace(document: &mut Document, file: Option<&ExpectFile>, set: &[String]) -> Result<()> {
     if let Some(ExpectFile(file)) = file {
         document.merge(KEY, file);
@@ -68,7 +68,7 @@ fn is_of_expect(assignment: &str) -> bool {
     path.split('.').next() == Some("expect")
 }
 
-/// Reads the expectations of a document.
+/// Reads the expectations in a document.
 pub(super) fn read(document: &Document) -> Result<Expect> {
     #[derive(Deserialize)]
     struct File {
@@ -89,7 +89,7 @@ pub(super) fn check(expect: &Expect, document: &Document) -> Result<()> {
     expect.check().map_err(|wrong| document.error(&format!("{KEY}.{}", wrong.key), wrong.why))
 }
 
-/// Refuses limits for a target that is none of these.
+/// Refuses limits for targets other than these.
 pub(super) fn check_targets(expect: &Expect, names: &[&str], document: &Document) -> Result<()> {
     match expect.targets.keys().find(|name| !names.contains(&name.as_str())) {
         Some(name) => {

@@ -1,19 +1,19 @@
-//! Files that a scenario names: regular ones, of a bounded size.
+//! Reading of files that a scenario names: only regular files of bounded size.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// The most bytes of a file that a scenario names, and of a scenario.
+/// Maximum size in bytes of a scenario and of each file that it names.
 pub(super) const FILE_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Reads a file that a scenario names.
 ///
 /// # Errors
-/// Fails with the operating system's error, or if the file is not a regular one (a device may have no end, a pipe no
-/// beginning), or is longer than [`FILE_BYTES`].
+/// Fails with the operating system's error, or if the file is not a regular file (a device may never end, a pipe may
+/// never begin) or is longer than [`FILE_BYTES`].
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
-    // Before it is opened: opening a pipe waits for a writer.
+    // Checked before opening the file, because opening a pipe waits for a writer.
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::Error::other("is not a regular file"));
     }
@@ -25,7 +25,7 @@ pub(super) fn read_text(path: &Path) -> io::Result<String> {
     text(read(path)?)
 }
 
-/// Reads a scenario itself, which may come through a pipe.
+/// Reads the scenario file itself, which may be a pipe.
 pub(super) fn read_scenario(path: &Path) -> io::Result<String> {
     text(bounded(File::open(path)?)?)
 }

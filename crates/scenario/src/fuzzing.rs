@@ -1,4 +1,4 @@
-//! Fuzz targets: what is read of a scenario.
+//! Fuzz targets for the scenario parsers.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ rolldrop_testing::targets! {
 }
 
 fn read_scenario(bytes: &[u8]) {
-    // This is not a directory, so no manifest file is read.
+    // This is not a directory, so no manifest file can be read.
     let nowhere = Path::new("/dev/null");
     let _ = crate::parse::<Value>(&String::from_utf8_lossy(bytes), "scenario.yaml", nowhere, &[]);
 }

@@ -1,7 +1,8 @@
-//! YAML to a validated scenario: what to deploy, load, disrupt and expect.
+//! Turns YAML into a validated scenario: what to deploy, load, disrupt and expect.
 //!
-//! Text becomes a tree that remembers its lines (`yaml`), then the raw form with every key checked (`raw`), then a
-//! [`Scenario`] without contradictions. An error names file, line, key and remedy. Nothing here talks to a cluster.
+//! The text becomes a tree that remembers line numbers (`yaml`), then a raw form in which every key is checked (`raw`),
+//! then a [`Scenario`] without contradictions. Errors name the file, line, key and remedy. Nothing here talks to a
+//! cluster.
 
 mod builtin;
 mod disruption;
@@ -39,38 +40,38 @@ pub use load::{Abort, LoadSpec};
 /// A validated scenario.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// Its name.
+    /// Name of the scenario.
     pub name: String,
-    /// A sentence about what it shows.
+    /// Sentence describing what the scenario shows.
     pub description: String,
-    /// Texts for readers of the file; a run ignores them.
+    /// Notes for readers of the file; a run ignores them.
     pub annotations: BTreeMap<String, String>,
     /// Kubernetes objects that the run creates and removes.
     pub manifests: Vec<Value>,
-    /// Path in the file of each manifest.
+    /// Path of each manifest within the file.
     pub manifest_keys: Vec<String>,
-    /// The targets of the load: at least one, with different names.
+    /// Targets of the load: at least one, with unique names.
     pub targets: Vec<Target>,
     /// The load.
     pub load: LoadSpec,
-    /// True if the manifests are given the recording proxy as a sidecar.
+    /// True if the recording proxy is added to the manifests as a sidecar.
     pub inject_sidecar: bool,
-    /// The workloads whose pods get it, or that are tuned, where no target says which.
+    /// Workloads that get the sidecar or are tuned, where no target determines them.
     pub sidecar_workloads: Vec<Workload>,
-    /// Disruptions that end pods, with their times.
+    /// Disruptions that terminate pods, with their times.
     pub disruptions: Vec<Disruption>,
-    /// Time without losses after a termination before the next one; `None` computes it from the rate.
+    /// Time without losses that must pass between terminations; `None` computes it from the rate.
     pub settle: Option<Duration>,
-    /// Time after which the next one comes although requests are still lost.
+    /// Time after which the next termination starts even if requests are still being lost.
     pub settle_max: Duration,
-    /// The gate.
+    /// Limits that the gate checks.
     pub expect: Expect,
-    /// The YAML, with the values that replaced parts of it.
+    /// The YAML, with overrides applied.
     document: Document,
 }
 
 impl Scenario {
-    /// Returns true if the load ends when all disruptions are done, if that is before its duration.
+    /// Returns true if the load stops once all disruptions are done, even before its duration is over.
     pub fn ends_with_its_disruptions(&self) -> bool {
         let watches_on = |d: &Disruption| {
             matches!((&d.action, d.repeat), (Action::Observe { lasts: None }, Repeat::Times(_)))
@@ -78,12 +79,12 @@ impl Scenario {
         self.disruptions.iter().any(Disruption::ends_the_load) && !self.disruptions.iter().any(watches_on)
     }
 
-    /// Returns the resolved YAML as JSON, with defaults left as the author left them.
+    /// Returns the YAML with overrides applied, as JSON. Defaults are not filled in.
     pub fn resolved(&self) -> &Value {
         self.document.value()
     }
 
-    /// Replaces expectations by those of a file, and these by assignments.
+    /// Replaces expectations with those in a file, and then with assignments.
     ///
     /// # Errors
     /// Fails if the result is malformed or contradictory.
@@ -94,13 +95,14 @@ impl Scenario {
         expect::check_targets(&self.expect, &names, &self.document)
     }
 
-    /// Makes an error about a value, for checks outside this module. `key` is its path from the top of the file.
+    /// Makes an error about a value, for checks outside this module. `key` is the value's path from the top of the
+    /// file.
     pub fn invalid(&self, key: &str, why: impl Into<String>) -> ScenarioError {
         self.document.error(key, why)
     }
 }
 
-/// A scenario and the cluster it asks for; `C` is the embedded cluster's configuration.
+/// A scenario and the cluster that it asks for; `C` is the embedded cluster's configuration type.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded<C> {
     /// The scenario.
@@ -112,22 +114,22 @@ pub struct Loaded<C> {
 /// The cluster that a scenario asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClusterChoice<C> {
-    /// The embedded one, configured so.
+    /// The embedded cluster, with this configuration.
     Embedded(C),
-    /// A context of the kubeconfig.
+    /// A kubeconfig context.
     Context(String),
 }
 
-/// Something that the load goes to.
+/// A target of the load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Its name in the rows.
+    /// Name in the recorded rows.
     pub name: String,
-    /// Its share of the requests, relative to the sum of all targets' weights.
+    /// Weight, relative to the sum of all targets' weights.
     pub weight: u32,
-    /// Unit that its consumer balances, connections or requests, which decides what shows its window.
+    /// Unit that the target's consumer balances: connections or requests. It decides which evidence shows the window.
     pub balances: Balances,
-    /// Reason for that.
+    /// Reason for `balances`.
     pub balances_because: BalancesBecause,
     /// Location of the target.
     pub place: Place,
@@ -138,13 +140,13 @@ pub struct Target {
 pub enum Place {
     /// A port of a Service.
     Service {
-        /// The Service's name.
+        /// Name of the Service.
         name: String,
-        /// The port's name or number; `None` takes the Service's only port.
+        /// Name or number of the port; `None` for the Service's only port.
         port: Option<String>,
-        /// The path of the requests.
+        /// Path of the requests.
         path: String,
-        /// The node whose NodePort is taken, in place of the Service's own address.
+        /// Node whose NodePort is used instead of the Service's own address.
         node: Option<String>,
     },
     /// A URL.
@@ -154,7 +156,7 @@ pub enum Place {
 /// Result of reading a scenario.
 type Result<T, E = ScenarioError> = std::result::Result<T, E>;
 
-/// Reason why a scenario cannot be used.
+/// Error for a scenario that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum ScenarioError {
@@ -169,13 +171,13 @@ pub enum ScenarioError {
     Invalid { place: String, key: String, why: String },
 }
 
-/// Loads a scenario: a YAML file's path, or the name of a built-in one.
+/// Loads a scenario from a YAML file, or a built-in scenario by name.
 ///
 /// `overrides` are `path=value` pairs, such as `load.rate=50` or
 /// `spec.load.rate=50`, which replace values before anything is checked.
 ///
 /// # Errors
-/// Fails if it cannot be read, or anything in it is unknown, malformed or contradictory.
+/// Fails if the scenario cannot be read, or anything in it is unknown, malformed or contradictory.
 pub fn load<C: DeserializeOwned>(name: &str, overrides: &[String]) -> Result<Loaded<C>> {
     let path = Path::new(name);
     if let Some(builtin) = BUILTIN.iter().find(|b| b.name == name).filter(|_| !path.exists()) {
@@ -190,7 +192,7 @@ pub fn load<C: DeserializeOwned>(name: &str, overrides: &[String]) -> Result<Loa
     parse(&text, name, path.parent().unwrap_or(Path::new(".")), overrides)
 }
 
-/// Parses a scenario's text. `file` names it in errors; manifest files are found from `dir`.
+/// Parses the text of a scenario. `file` is its name in errors; paths of manifest files are relative to `dir`.
 ///
 /// # Errors
 /// Fails if anything in it is unknown, malformed or contradictory.

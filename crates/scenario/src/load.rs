@@ -1,4 +1,4 @@
-//! The load of a scenario: its settings, and what only a run has.
+//! The load of a scenario: settings of the load generator, and options that only a run has.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,18 +6,18 @@ use std::time::Duration;
 use rolldrop_record::Secret;
 use rolldrop_record::load::{Load, LoadFrom, Pace, Stage};
 
-/// The load, and what else is under `spec.load`.
+/// Everything under `spec.load`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadSpec {
-    /// Settings, without targets: those follow when the cluster has said where they are.
+    /// Settings, without targets, whose addresses are known only once the cluster has been asked.
     pub settings: Load,
-    /// Requests that are sent to each target; at least one.
+    /// Requests sent to each target; at least one.
     pub requests: Vec<Request>,
-    /// Origin of the load; `None` lets targets and cluster decide.
+    /// Origin of the load; `None` chooses it by the targets and the cluster.
     pub from: Option<LoadFrom>,
-    /// The pods that send it, if it comes from the cluster.
+    /// Pods that send the load, if it is sent from inside the cluster.
     pub job: LoadJob,
-    /// The limit that ends the run.
+    /// Limit at which the run is aborted.
     pub abort: Option<Abort>,
 }
 
@@ -27,8 +27,8 @@ impl LoadSpec {
         self.settings.pace.duration().unwrap_or_default()
     }
 
-    /// Computes the time from which the load is steady, since its counted part began: at the first constant stage that
-    /// no higher one follows.
+    /// Computes when the load becomes steady, from the start of its counted part: at the first constant stage that no
+    /// higher stage follows.
     pub fn steady_from(&self) -> Duration {
         let Pace::Open(stages) = &self.settings.pace else { return Duration::ZERO };
         let is_up = |index: usize| {
@@ -41,39 +41,39 @@ impl LoadSpec {
     }
 }
 
-/// Limit on dropped requests at which the run ends.
+/// Limit on dropped requests at which the run is aborted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Abort {
-    /// Share that may be dropped, as a fraction of 1.
+    /// Share of requests that may be dropped, as a fraction of 1.
     pub share: f64,
-    /// Period in which the requests of the share ended.
+    /// Period over which the share is computed: the requests that ended in it count.
     pub over: Duration,
-    /// Minimum number of requests in the period.
+    /// Minimum number of requests in the period for the limit to apply.
     pub requests: u64,
 }
 
 /// Pods that send a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadJob {
-    /// Number of pods; `None` for one on each node, within the limits of the rate.
+    /// Number of pods; `None` for one per node, within the limits of the rate.
     pub workers: Option<usize>,
-    /// Time that they may take to become ready.
+    /// Time that the pods may take to become ready.
     pub start_limit: Duration,
-    /// The resource requests of each, by the name of the resource.
+    /// Resource requests of each pod, by resource name.
     pub resources: BTreeMap<String, String>,
 }
 
-/// A kind of request, sent in proportion to its weight. What it does not set comes from the load.
+/// A kind of request, sent in proportion to its weight. Unset fields are taken from the load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Path and query, in place of the target's.
+    /// Path and query, instead of the target's.
     pub path: Option<String>,
     /// The HTTP method.
     pub method: Option<String>,
-    /// Headers, which override those of the load.
+    /// Headers, which override the load's.
     pub headers: Vec<(String, Secret)>,
     /// The body.
     pub body: Option<Vec<u8>>,
-    /// Its share of the requests, relative to the sum of all requests' weights.
+    /// Weight, relative to the sum of all requests' weights.
     pub weight: u32,
 }

@@ -1,14 +1,14 @@
-//! Suggestions for a name that is unknown.
+//! Suggestions for unknown names.
 
-/// Minimum similarity of two names that are alike, from 0 to 1.
+/// Minimum similarity for a suggestion, from 0 to 1.
 const ALIKE: f64 = 0.6;
 
-/// Returns the known name that is most like this one, if any is.
+/// Returns the known name most similar to this one, if any is similar enough.
 pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     alike(name, known).into_iter().next()
 }
 
-/// Returns the known names that are like this one, the most similar first.
+/// Returns the known names similar to this one, the most similar first.
 pub fn alike<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let alike = |known: &'a str| (strsim::normalized_damerau_levenshtein(name, known), known);
     let mut alike: Vec<_> = known.into_iter().map(alike).filter(|(how, _)| *how >= ALIKE).collect();

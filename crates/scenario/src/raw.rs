@@ -1,4 +1,4 @@
-//! The scenario file as it is written: every key is known, no value is checked yet.
+//! The scenario file as written: every key is known, but no value has been checked yet.
 
 pub(super) mod disruption;
 
@@ -95,7 +95,7 @@ pub(super) struct Target {
     pub(super) weight: Option<u32>,
 }
 
-/// One, or a list.
+/// One value, or a list of values.
 #[derive(Debug)]
 pub(super) struct OneOrMore<T> {
     pub(super) all: Vec<T>,
@@ -149,7 +149,7 @@ pub(super) struct Load {
     pub(super) http: Option<Http>,
     pub(super) grpc: Option<Grpc>,
     pub(super) timeout: Option<Timeouts>,
-    /// Its certificates and key are names of files.
+    /// Certificates and key are file names here.
     pub(super) tls: Option<TlsSettings>,
     pub(super) method: Option<String>,
     #[serde(default)]
@@ -213,7 +213,7 @@ impl<'de> Deserialize<'de> for Share {
     }
 }
 
-/// Parses a text such as `25%` as a fraction, from 0 to 1.
+/// Parses a percentage such as `25%` as a fraction from 0 to 1.
 fn percent(text: &str) -> Option<f64> {
     let number: f64 = text.strip_suffix('%')?.trim().parse().ok()?;
     (0.0..=100.0).contains(&number).then_some(number / 100.0)
@@ -228,7 +228,7 @@ pub(super) struct LoadJob {
     pub(super) resources: BTreeMap<String, Quantity>,
 }
 
-/// An amount of a resource, such as 2, 0.5 or 256Mi.
+/// A resource quantity, such as 2, 0.5 or 256Mi.
 #[derive(Debug)]
 pub(super) struct Quantity(pub(super) String);
 
@@ -268,7 +268,7 @@ pub(super) enum Ramp {
     Linear,
 }
 
-/// A status, or a range of them such as `200-399`.
+/// A status, or a range such as `200-399`.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Status {

@@ -6,9 +6,8 @@ use serde_json::{Value, json};
 
 use rolldrop_record::run_info::Balances;
 
-/// The warm-up of a run that has a target and no scenario. The last pod of a rollout that somebody has just finished
-/// may be routed to for another second (`kubectl rollout status` does not wait for that): its losses are not this
-/// run's.
+/// Warm-up of a run that has a target but no scenario. Right after a rollout, traffic may be routed to its last old pod
+/// for another second (`kubectl rollout status` does not wait for that). Those losses do not belong to this run.
 const WARMUP: &str = "2s";
 
 /// Value of `--target`.
@@ -16,9 +15,9 @@ const WARMUP: &str = "2s";
 pub enum TargetArg {
     /// A port of a Service, or the NodePort of a node.
     Service {
-        /// The Service's name.
+        /// Name of the Service.
         name: String,
-        /// The port's name or number.
+        /// Name or number of the port.
         port: Option<String>,
         /// The node.
         node: Option<String>,
@@ -27,7 +26,7 @@ pub enum TargetArg {
     Url {
         /// The URL.
         url: String,
-        /// Unit that a proxy there balances, if one is named.
+        /// Unit that a proxy at the URL balances, if stated.
         balances: Option<Balances>,
     },
 }
@@ -87,7 +86,7 @@ impl TargetArg {
         }
     }
 
-    /// Makes a scenario that sets only the target and the warm-up. It is named after the target.
+    /// Makes a scenario that sets only the target and the warm-up, and is named after the target.
     pub fn as_scenario(&self) -> String {
         let name = match self {
             Self::Service { name, .. } => name.clone(),
@@ -116,7 +115,7 @@ impl TargetArg {
     }
 }
 
-/// Targets as the value of a scenario's key.
+/// Formats the targets as an override of a scenario's value.
 pub fn as_override(targets: &[TargetArg]) -> Option<String> {
     let value = match targets {
         [] => return None,

@@ -1,14 +1,14 @@
-//! Headers and bodies: text in a scenario or option, bytes for the server.
+//! Headers and bodies: text in a scenario or option, bytes on the wire.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
 use rolldrop_record::Secret;
 
-/// Decodes pairs of hexadecimal digits, with spaces anywhere.
+/// Decodes pairs of hexadecimal digits. Spaces are allowed anywhere.
 ///
 /// # Errors
-/// Fails if it is something else; the error says what is accepted.
+/// Fails if the text is anything else; the error states what is accepted.
 pub fn from_hex(text: &str) -> Result<Vec<u8>, String> {
     let bad = || "needs pairs of hexadecimal digits, such as 0a03776562".to_owned();
     let digits: Option<Vec<u32>> =
@@ -21,12 +21,12 @@ pub fn from_hex(text: &str) -> Result<Vec<u8>, String> {
 /// Decodes base64.
 ///
 /// # Errors
-/// Fails if it is something else.
+/// Fails if the text is not valid base64.
 pub fn from_base64(text: &str) -> Result<Vec<u8>, String> {
     BASE64_STANDARD.decode(text.trim()).map_err(|error| format!("is not valid base64: {error}"))
 }
 
-/// Splits a header that is written as `Name: value`.
+/// Splits a header written as `Name: value`.
 pub fn header(line: &str) -> Option<(String, Secret)> {
     let (name, value) = line.split_once(':')?;
     Some((name.trim().to_owned(), value.trim().into()))
@@ -35,7 +35,7 @@ pub fn header(line: &str) -> Option<(String, Secret)> {
 /// Reads the headers of a file, one per line.
 ///
 /// # Errors
-/// Fails if a line is not a header. The error does not repeat the line: it may be a secret.
+/// Fails if a line is not a header. The error does not repeat the line, which may contain a secret.
 pub fn headers(text: &str) -> Result<Vec<(String, Secret)>, String> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     let read = |(line, number)| {

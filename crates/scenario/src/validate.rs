@@ -1,4 +1,4 @@
-//! Validation: makes the raw file a scenario without contradictions.
+//! Validation: turns the raw file into a scenario without contradictions.
 
 mod disruption;
 mod load;
@@ -15,7 +15,7 @@ use rolldrop_manifest::Manifests;
 use rolldrop_record::run_info::{Balances, BalancesBecause};
 use rolldrop_record::shown;
 
-/// The longest wait after a termination while requests are still lost.
+/// Default maximum wait after a termination while requests are still being lost.
 const SETTLE_MAX: Duration = Duration::from_secs(300);
 const API_VERSION: &str = "rolldrop.dev/v1";
 
@@ -81,7 +81,7 @@ fn cluster<C>(raw: Option<raw::Cluster<C>>, document: &Document) -> Result<Optio
     }
 }
 
-/// Reads the objects, each with its place in the file.
+/// Reads the manifests. Returns each object with its path in the file.
 fn manifests(raw: Vec<raw::Manifest>, document: &Document, dir: &Path) -> Result<Vec<(String, Value)>> {
     let mut objects = Vec::new();
     for (index, manifest) in raw.into_iter().enumerate() {
@@ -213,8 +213,8 @@ fn place(raw: raw::Target, key: &str, manifests: &[Value], document: &Document) 
     }
 }
 
-/// Checks that, with `load.abort`, the load is steady for as long as that limit looks back before the first disruption,
-/// so that requests dropped until then are not taken for its effect.
+/// Checks, if `load.abort` is set, that the load is steady before the first disruption for as long as that limit looks
+/// back. Otherwise requests dropped earlier would be attributed to the disruption.
 fn is_steady_first(load: &LoadSpec, disruptions: &[Disruption], document: &Document) -> Result<()> {
     let Some(abort) = &load.abort else { return Ok(()) };
     let earliest = load.steady_from() + abort.over;

@@ -1,10 +1,11 @@
-//! Puts the recording proxy before an app of this machine, until Ctrl-C, and prints what it has counted:
+//! Runs the recording proxy in front of a local app until Ctrl-C, then prints the counts:
 //!
 //! ```sh
 //! cargo run --release -p rolldrop-sidecar --example record -- 127.0.0.1:8080 127.0.0.1:9090
 //! ```
 //!
-//! Clients of the second address then reach the app at the first one. The rows are read from the admin port.
+//! Clients that connect to the second address reach the app at the first one. The rows are available from the admin
+//! port.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,10 +1,9 @@
 //! The admin port: health, readiness, clock, metrics, row stream.
 //!
-//! It is an HTTP/1.1 server of its own, which ends with the row stream, in a bounded time, and never answers the data
-//! port's clients. Requests pass two tower layers before they are answered: the token, and a limit of requests answered
-//! at once. Without the token the port answers health and readiness only, for the kubelet's probes: they could only
-//! carry a token that is readable in the pod's spec. Where the port is open to everybody, it does not reveal the
-//! addresses of clients.
+//! This is a separate HTTP/1.1 server, which shuts down with the row stream, in bounded time, and never serves the data
+//! port's clients. Requests first pass two tower layers: the token check, and a concurrency limit. Without the token,
+//! the port serves only health and readiness, for the kubelet's probes, which could only carry a token that is readable
+//! in the pod spec. If the port is open to everyone, it does not reveal client addresses.
 
 #[cfg(test)]
 mod tests;
@@ -43,23 +42,23 @@ use rolldrop_record::wire::{
 use rolldrop_record::{ServedRow, Stamp};
 use rolldrop_wire::places::{AnswerBody, Patience, Place, Places};
 
-/// Longest time that a recorded row waits before it is sent to the reader.
+/// Maximum time before a recorded row is sent to the reader.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
-/// The same once the pod ends: rows that have not been sent when the pod is killed are lost.
+/// Same, once the pod is terminating: rows not sent before the pod is killed are lost.
 const ENDING_FLUSH_INTERVAL: Duration = Duration::from_millis(10);
-/// Pause after a failed accept, so that a lack of descriptors does not become a busy loop.
+/// Pause after a failed accept, to avoid a busy loop when descriptors run out.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 const HEALTH_PATH: &str = "/healthz";
 const READY_PATH: &str = "/readyz";
-/// Paths that are open without a token, because the kubelet has none.
+/// Paths that need no token, because the kubelet has none.
 const OPEN_PATHS: [&str; 2] = [HEALTH_PATH, READY_PATH];
 
-/// Readers that get more than the kubelet gets.
+/// Readers with access to more than the kubelet's paths.
 #[derive(Clone, Debug)]
 pub enum Access {
-    /// Everybody; rows do not name the clients' addresses.
+    /// Everyone; rows do not contain client addresses.
     Everybody,
-    /// Everybody who sends this token.
+    /// Everyone who sends this token.
     Holders(AdminToken),
     /// Nobody, because there is no token.
     Nobody,
@@ -73,7 +72,7 @@ enum Addresses {
 }
 
 impl Access {
-    /// Returns whether accepted readers see client addresses.
+    /// Returns the treatment of client addresses for accepted readers.
     fn addresses(&self) -> Addresses {
         match self {
             Self::Holders(_) => Addresses::Told,
@@ -82,17 +81,17 @@ impl Access {
     }
 }
 
-/// Limits on the use of the admin port.
+/// Limits of the admin port.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Most connections at once: clients need the descriptors too. When one more comes, an idle one is closed; if none
-    /// is idle, the new one waits.
+    /// Maximum number of simultaneous connections: the data port's clients need descriptors too. When another
+    /// connection arrives, an idle one is closed; if none is idle, the new one waits.
     connections: usize,
-    /// Most requests answered at once. More of them wait: `/readyz` connects to the app.
+    /// Maximum number of concurrently processed requests, because `/readyz` connects to the app. Further requests wait.
     answers: usize,
-    /// Largest request head, in bytes.
+    /// Maximum size of a request head, in bytes.
     head_bytes: usize,
-    /// Longest time for a head to arrive, and for a connection to be idle.
+    /// Maximum time for a head to arrive, and for a connection to be idle.
     head_time: Duration,
 }
 
@@ -102,19 +101,19 @@ impl Default for Limits {
     }
 }
 
-/// Settings that the owner of the admin port decides.
+/// Settings of the admin port.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     /// Path that readiness checks request from the app.
     pub(super) app_ready_path: Option<Arc<str>>,
-    /// Readers that the port answers.
+    /// Readers that the port serves.
     pub(super) access: Access,
-    /// Limits on its use.
+    /// Limits of the port.
     pub(super) limits: Limits,
 }
 
-/// Serves the admin port until the journal is closed and handed over. A reader
-/// that broke off just before can come back for the end.
+/// Serves the admin port until the journal is closed and handed over. A reader that disconnected shortly before can
+/// reconnect for the rest.
 pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, settings: Settings) {
     let Settings { app_ready_path, access, limits } = settings;
     let layers = layers(&access, limits.answers);
@@ -157,11 +156,11 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, settings: 
     }
 }
 
-/// Layers that requests pass before they are answered.
+/// Layers that requests pass before the port itself.
 type Layers =
     ServiceBuilder<Stack<GlobalConcurrencyLimitLayer, Stack<ValidateRequestHeaderLayer<Guard>, Identity>>>;
 
-/// Returns the layers that all connections share.
+/// Returns the layers shared by all connections.
 fn layers(access: &Access, answers: usize) -> Layers {
     ServiceBuilder::new()
         .layer(ValidateRequestHeaderLayer::custom(Guard(access.clone())))
@@ -175,7 +174,7 @@ fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
     whole(status, "text/plain", body)
 }
 
-/// Returns an answer with a body that is known as a whole.
+/// Returns a response with a fixed body.
 fn whole(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
     let body = Full::new(body.into()).map_err(|never| match never {}).boxed_unsync();
     let mut answer = Response::new(body);
@@ -184,7 +183,7 @@ fn whole(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>)
     answer
 }
 
-/// Lets through requests for open paths, and requests of readers that may see more.
+/// Request filter that admits open paths, and readers with access.
 #[derive(Clone)]
 struct Guard(Access);
 
@@ -211,18 +210,18 @@ impl<B> ValidateRequest<B> for Guard {
     }
 }
 
-/// The admin port as one connection sees it.
+/// The admin port, for one connection.
 #[derive(Clone)]
 struct Port {
     shared: Arc<Shared>,
     app_ready_path: Option<Arc<str>>,
     addresses: Addresses,
-    /// True once this connection's reader of rows got all rows and the end line.
+    /// True once the row reader on this connection has received all rows and the end line.
     told_all: Arc<AtomicBool>,
 }
 
 impl Port {
-    /// Returns the service that answers requests of this port, behind the layers.
+    /// Returns the port's service, wrapped in the layers.
     fn layered<B: Send + 'static>(
         &self,
         layers: &Layers,
@@ -241,7 +240,7 @@ impl Port {
         }
         let served = {
             let mut settings = http1::Builder::new();
-            // The place's own clock cuts off slow heads.
+            // The place has its own timeout for slow heads.
             settings.header_read_timeout(None).max_header_size(limits.head_bytes);
             settings.auto_date_header(false);
             let service = service_fn(|request| {
@@ -261,7 +260,7 @@ impl Port {
         if let Err(error) = served {
             tracing::debug!(%error, "an admin connection ended");
         } else if self.told_all.load(Ordering::Relaxed) {
-            // The process exits next: wait until the reader has it all, which it shows by closing.
+            // The process exits next, so wait until the reader has everything, which it signals by closing.
             let _busy = place.begin_request();
             match gone(&mut stream).await {
                 Ok(()) => self.shared.journal.reader_has_all(),
@@ -311,7 +310,7 @@ impl Port {
     }
 }
 
-/// Returns the token that came with a request, in either of its headers.
+/// Returns the token sent with a request, from either header.
 fn token_of(headers: &HeaderMap) -> Option<&[u8]> {
     if let Some(value) = headers.get(TOKEN_HEADER) {
         return Some(value.as_bytes().trim_ascii());
@@ -320,7 +319,7 @@ fn token_of(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
-/// Returns the first row that a reader wants; `None` if the query does not give it properly.
+/// Returns the number of the first row that a reader wants; `None` if the query is invalid.
 fn first_wanted(query: &str, started: Stamp) -> Option<u64> {
     let (mut from, mut of) = (0, started.unix_ns());
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -330,12 +329,12 @@ fn first_wanted(query: &str, started: Stamp) -> Option<u64> {
             _ => return None,
         }
     }
-    // The number of a row that another one recorded says nothing here.
+    // A row number from another recorder means nothing here.
     Some(if of == started.unix_ns() { from } else { 0 })
 }
 
 /// Parses the parts of a request that this module reads itself: the query in the first line, and the headers in the
-/// lines that follow.
+/// following lines.
 #[cfg(any(test, fuzzing))]
 pub(super) fn fuzz(bytes: &[u8]) {
     let mut lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
@@ -349,7 +348,7 @@ pub(super) fn fuzz(bytes: &[u8]) {
     let _ = token_of(&parsed.collect());
 }
 
-/// Returns an answer that streams rows as they come, until the journal is closed.
+/// Returns a response that streams rows as they are recorded, until the journal is closed.
 fn rows(shared: Arc<Shared>, from: u64, addresses: Addresses, told_all: Arc<AtomicBool>) -> Answer {
     shared.journal.reader_came();
     let reader = Reader {
@@ -368,7 +367,7 @@ fn rows(shared: Arc<Shared>, from: u64, addresses: Addresses, told_all: Arc<Atom
     answer
 }
 
-/// Reader of rows, and its position.
+/// A row reader and its position.
 struct Reader {
     shared: Arc<Shared>,
     addresses: Addresses,
@@ -376,9 +375,9 @@ struct Reader {
     cursor: Cursor,
     /// Batch that is being sent.
     taken: Option<Batch>,
-    /// Number of the row that was announced as the next one.
+    /// Number of the row that was last announced as the next one.
     hello: Option<u64>,
-    /// Proxy state as it was last sent to the reader.
+    /// Proxy state as last sent to the reader.
     state: Option<ProxyLine>,
 }
 
@@ -389,7 +388,7 @@ impl Reader {
         })
     }
 
-    /// Returns the next lines. The call also tells that the connection has taken the last ones.
+    /// Returns the next lines. Calling this also signals that the connection has accepted the previous ones.
     async fn next(&mut self) -> serde_json::Result<Option<Bytes>> {
         let journal = &self.shared.journal;
         if let Some(batch) = self.taken.take() {
@@ -399,7 +398,7 @@ impl Reader {
                 return Ok(None);
             }
             match batch.is_full() {
-                // Requests that pass meanwhile wait for one batch, not for all that there is to tell.
+                // Requests that pass in the meantime then wait for one batch, not for all remaining rows.
                 true => tokio::task::yield_now().await,
                 false => self.pause().await,
             }
@@ -428,7 +427,7 @@ impl Reader {
         }
     }
 
-    /// Returns a line without the fields that its reader must not see.
+    /// Returns a line without the fields that the reader must not see.
     fn for_its_reader(&self, line: ProxyLine) -> ProxyLine {
         match line {
             ProxyLine::Row(row) if self.addresses == Addresses::Withheld => {
@@ -438,7 +437,7 @@ impl Reader {
         }
     }
 
-    /// Waits until it is time to look for rows again.
+    /// Waits until it is time to check for rows again.
     async fn pause(&self) {
         let Shared { ending, journal, .. } = &*self.shared;
         let is_ending = ending.is_cancelled();
@@ -451,7 +450,7 @@ impl Reader {
     }
 }
 
-/// Returns lines of the row stream as they are sent.
+/// Serializes lines of the row stream.
 fn written(lines: impl IntoIterator<Item = ProxyLine>) -> serde_json::Result<Bytes> {
     let mut text = Vec::new();
     for line in lines {
@@ -461,7 +460,7 @@ fn written(lines: impl IntoIterator<Item = ProxyLine>) -> serde_json::Result<Byt
     Ok(text.into())
 }
 
-/// Waits until the other side closes.
+/// Waits until the other side closes the connection.
 async fn gone(stream: &mut TcpStream) -> io::Result<()> {
     let mut ignored = [0; 64];
     while stream.read(&mut ignored).await? > 0 {}

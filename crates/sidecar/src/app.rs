@@ -1,4 +1,4 @@
-//! The app beside the proxy: is its listener open, is the app ready?
+//! Observation of the app behind the proxy: state of the listener, and readiness.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -14,12 +14,12 @@ use super::listening::listens;
 use rolldrop_record::ServedEnd;
 use rolldrop_record::event::ProxyPhase;
 
-/// Interval at which the proxy looks at the app's listener while the pod ends.
+/// Interval at which the proxy checks the app's listener while the pod is terminating.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
-/// Longest time that the app may take to show that it is ready.
+/// Maximum time for the app to show that it is ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// States of the listener; 0, the default, means that it has not been seen listening yet.
+/// States of the listener; 0, the default, means that the listener has not been seen yet.
 const OPEN: u8 = 1;
 const CLOSED: u8 = 2;
 
@@ -30,19 +30,19 @@ pub(super) struct AppListener(AtomicU8);
 impl AppListener {
     /// Notes that a connection was accepted.
     pub(super) fn accepts(&self) {
-        // Only read on the hot path, so that the cache line stays shared.
+        // The hot path only reads, so that the cache line stays shared.
         if self.0.load(Ordering::Relaxed) != OPEN {
             self.0.store(OPEN, Ordering::Relaxed);
         }
     }
 
-    /// Notes that a connection was refused; returns true if that is news. An app that has never been seen listening may
-    /// still be starting.
+    /// Notes that a connection was refused; returns true if the listener was open before. An app that has never been
+    /// seen listening may still be starting.
     fn refuses(&self) -> bool {
         self.0.compare_exchange(OPEN, CLOSED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Notes that the listener is gone while the pod ends; returns true if that is news.
+    /// Notes that the listener is gone while the pod is terminating; returns true if that was not known before.
     fn refuses_at_end(&self) -> bool {
         self.0.swap(CLOSED, Ordering::Relaxed) != CLOSED
     }
@@ -54,7 +54,7 @@ impl AppListener {
 }
 
 impl Shared {
-    /// Returns the outcome of a request for which the proxy could not connect to the app.
+    /// Returns the outcome of a request if the proxy could not connect to the app.
     pub(super) fn connect_failed(&self, error: &io::Error) -> ServedEnd {
         match error.kind() {
             ErrorKind::ConnectionRefused => {
@@ -64,7 +64,7 @@ impl Shared {
                 ServedEnd::UpstreamRefused
             }
             ErrorKind::ConnectionReset => ServedEnd::UpstreamReset,
-            // Descriptors, memory or ports are used up.
+            // Descriptors, memory or ports are exhausted.
             kind if lacks_resources(error) || kind == ErrorKind::AddrNotAvailable => {
                 self.trouble("the proxy has nothing left to connect to the app with", error);
                 ServedEnd::ProxyExhausted
@@ -76,8 +76,8 @@ impl Shared {
         }
     }
 
-    /// Watches the app's listener until it is gone, and records when. Where the kernel cannot be asked, only refused
-    /// requests reveal it.
+    /// Watches the app's listener until it is gone, and records the time. If the kernel cannot be asked, only refused
+    /// requests reveal that.
     pub(super) async fn watch_listener_close(&self) {
         while !self.app.is_closed() {
             self.look_for_listener();
@@ -85,7 +85,7 @@ impl Shared {
         }
     }
 
-    /// Looks once for the app's listener, and records if it is gone.
+    /// Checks the app's listener once, and records the phase if the listener is gone.
     pub(super) fn look_for_listener(&self) {
         if listens(self.upstream, self.listen) == Some(false) && self.app.refuses_at_end() {
             self.journal.phase(ProxyPhase::ListenerClosed, self.clock.now());
@@ -93,7 +93,7 @@ impl Shared {
     }
 }
 
-/// Returns true if the error means that this process or the machine has no resources left to open a socket.
+/// Returns true if the error means that the process or the machine has no resources left to open a socket.
 fn lacks_resources(error: &io::Error) -> bool {
     use nix::errno::Errno;
 
@@ -101,8 +101,8 @@ fn lacks_resources(error: &io::Error) -> bool {
     matches!(error, Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM))
 }
 
-/// Returns true if the app is ready: its listener accepts and, if a path is given, the app answers a GET of this path
-/// with a status of 200 to 399, as for a readiness probe.
+/// Returns true if the app is ready: its listener accepts and, if a path is given, the app responds to a GET request
+/// for this path with a status of 200 to 399, as for a readiness probe.
 pub(super) async fn is_ready(app: SocketAddr, path: Option<&str>) -> bool {
     let probe = async {
         let mut stream = TcpStream::connect(app).await?;

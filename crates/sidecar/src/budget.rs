@@ -1,9 +1,9 @@
-//! Limits of everything that a peer can make the proxy hold.
+//! Limits on everything that a peer can make the proxy hold.
 //!
-//! Each connection owns a part of the memory, so that hostile neighbours cannot take it away; the rest comes from a
-//! [`Pool`] that all connections share. No holder gets more than a quarter of the free bytes, so a few greedy ones
-//! leave something for those who come later. Whatever does not fit is passed on without being recorded where that is
-//! safe, and elsewhere refused as an app would refuse it.
+//! Each connection has some memory of its own that hostile neighbours cannot take away; the rest comes from a [`Pool`]
+//! shared by all connections. No holder gets more than a quarter of the free bytes, so a few greedy holders leave
+//! something for latecomers. Anything that does not fit is passed on unrecorded if that is safe, and otherwise refused
+//! as an app would refuse it.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,39 +15,40 @@ use super::sides::Sides;
 
 /// Room for one read, in bytes. A waiting connection holds no buffer.
 pub(super) const READ_BYTES: usize = 16 * 1024;
-/// Room for one read when the pool has no more.
+/// Room for one read when the pool is exhausted.
 const SMALL_READ_BYTES: usize = 1024;
-/// Bytes that each buffer may hold even if the pool is empty: most heads are smaller.
+/// Bytes that each buffer may hold even if the pool is exhausted: most heads are smaller.
 pub(super) const OWN_BYTES: usize = 4 * 1024;
 /// Divisor: a holder gets at most this fraction of the pool's free bytes.
 const PART: usize = 4;
 
-/// Limits of what the peers of a proxy can make it hold.
+/// Limits on the resources that peers can make the proxy hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Client connections at once. When one more comes, an idle one of the address that has the most of them makes
-    /// room; if none has been idle for long enough, the new one waits in the kernel's accept queue.
+    /// Maximum number of simultaneous client connections. When another arrives, an idle connection from the address
+    /// with the most idle connections makes room. If none has been idle for long enough, the new one waits in the
+    /// kernel's accept queue.
     pub connections: usize,
-    /// Bytes that all connections hold together beyond their own 4 KiB a direction: unfinished heads and frames, tables
-    /// of fields, and bytes that a slow reader has not taken.
+    /// Maximum number of bytes held by all connections together, beyond their own 4 KiB per direction: unfinished heads
+    /// and frames, field tables, and bytes that a slow reader has not accepted.
     pub held_bytes: usize,
-    /// Bytes that the kernel holds for all connections together, beyond 6 KiB for each direction of each of
-    /// their sockets.
+    /// Maximum number of bytes that the kernel holds for all connections together, beyond 6 KiB for each direction of
+    /// each socket.
     pub socket_bytes: usize,
-    /// Bytes of one head of HTTP/1, or of one block of fields of HTTP/2.
+    /// Maximum size of an HTTP/1 head or an HTTP/2 field block, in bytes.
     pub head_bytes: usize,
-    /// Requests under way on one connection: streams, and requests that wait for their turn.
+    /// Maximum number of requests in flight on one connection: streams, and requests that wait for their turn.
     pub requests_per_connection: usize,
-    /// Requests under way on all connections, beyond the first of each.
+    /// Maximum number of requests in flight on all connections, beyond the first of each.
     pub requests: usize,
-    /// Rows kept for a reader. Beyond them the oldest are dropped, and counted.
+    /// Maximum number of rows kept for a reader. Beyond that, the oldest rows are dropped and counted.
     pub rows: usize,
-    /// Rows kept of requests that got no answer. They never displace rows of answered requests.
+    /// Maximum number of rows kept for requests that got no response. They never displace rows of answered requests.
     pub unanswered_rows: usize,
 }
 
 impl Budget {
-    /// The limits that hold unless the caller sets others.
+    /// Default limits.
     pub const DEFAULT: Budget = Budget {
         connections: 4_096,
         held_bytes: 24 * 1024 * 1024,
@@ -67,22 +68,22 @@ impl Default for Budget {
 }
 
 rolldrop_record::named! {
-    /// Reason that requests, or parts of them, were passed on without being recorded.
+    /// Reason why requests, or parts of them, were passed on unrecorded.
     pub(super) enum Unrecorded {
-        /// Too many requests were under way.
+        /// Too many requests were in flight.
         Requests = "requests",
-        /// A head, or a block of fields, was larger than could be held.
+        /// A head or field block was too large to hold.
         Head = "head",
         /// Too many rows were waiting for a reader.
         Rows = "rows",
-        /// Too many clients were connected: a connection without a request under way was closed to make room.
+        /// Too many clients were connected: a connection without a request in flight was closed to make room.
         Connections = "connections",
-        /// The end of an answer could not be determined, and the connection stayed open.
+        /// The end of a response could not be determined, and the connection stayed open.
         Answers = "answers",
     }
 }
 
-/// Pool of bytes that all connections share.
+/// Pool of bytes shared by all connections.
 #[derive(Debug)]
 pub(super) struct Pool {
     limit: usize,
@@ -95,7 +96,7 @@ impl Pool {
         Self { limit, used: AtomicUsize::new(0) }
     }
 
-    /// Returns the number of bytes that are held.
+    /// Returns the number of bytes in use.
     pub(super) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
@@ -105,7 +106,7 @@ impl Pool {
     }
 }
 
-/// Bytes of a pool that one holder has. They are given back when the share is dropped.
+/// One holder's share of a pool's bytes, returned on drop.
 #[derive(Debug)]
 pub(super) struct Share<'a> {
     pool: &'a Pool,
@@ -113,17 +114,17 @@ pub(super) struct Share<'a> {
 }
 
 impl<'a> Share<'a> {
-    /// Returns a share that has no bytes of the pool yet.
+    /// Returns an empty share of the pool.
     pub(super) fn of(pool: &'a Pool) -> Self {
         Self { pool, bytes: 0 }
     }
 
-    /// Returns true if the pool has room for the share to become this large.
+    /// Returns true if the pool has room for a share of this size.
     fn can_be(&self, bytes: usize) -> bool {
         bytes <= self.bytes || self.pool.has(bytes)
     }
 
-    /// Makes the share this large; returns true if the pool had room.
+    /// Grows the share to this size; returns true if the pool had room.
     pub(super) fn grow_to(&mut self, bytes: usize) -> bool {
         let fits = self.can_be(bytes);
         if fits && bytes > self.bytes {
@@ -137,7 +138,7 @@ impl<'a> Share<'a> {
         self.pool.used() > self.pool.limit / 2
     }
 
-    /// Makes the share this large, whatever the pool has.
+    /// Sets the share to this size, even if the pool has no room.
     pub(super) fn set(&mut self, bytes: usize) {
         match bytes.checked_sub(self.bytes) {
             Some(0) => {}
@@ -154,7 +155,7 @@ impl Drop for Share<'_> {
     }
 }
 
-/// Bytes of one direction that have been read and not yet passed on.
+/// Bytes of one direction that have been read but not yet passed on.
 #[derive(Debug)]
 pub(super) struct Buffer<'a> {
     bytes: BytesMut,
@@ -164,23 +165,23 @@ pub(super) struct Buffer<'a> {
 }
 
 impl<'a> Buffer<'a> {
-    /// Returns an empty buffer for bytes of an app.
+    /// Returns an empty buffer for an app's bytes.
     pub(super) fn of_app(pool: &'a Pool) -> Self {
         Self { bytes: BytesMut::new(), share: Share::of(pool), sides: None }
     }
 
-    /// Returns an empty buffer for bytes of a client.
+    /// Returns an empty buffer for a client's bytes.
     pub(super) fn of_client(pool: &'a Pool, sides: &'a Sides) -> Self {
         Self { sides: Some(sides), ..Self::of_app(pool) }
     }
 
-    /// Returns true if an incomplete head or frame may become longer before it is passed on.
+    /// Returns true if there is room for an incomplete head or frame to grow before it is passed on.
     pub(super) fn may_hold_more(&self) -> bool {
         let needed = self.bytes.len() + SMALL_READ_BYTES;
         needed <= OWN_BYTES || self.share.can_be(needed - OWN_BYTES)
     }
 
-    /// Reads available bytes into the buffer, behind those it holds; returns 0 if the other side closed.
+    /// Appends available bytes to the buffer; returns 0 if the other side closed.
     pub(super) async fn read_from(&mut self, from: &mut (impl AsyncRead + Unpin)) -> std::io::Result<usize> {
         self.make_room();
         let read = from.read_buf(&mut self.bytes).await?;
@@ -190,7 +191,7 @@ impl<'a> Buffer<'a> {
         Ok(read)
     }
 
-    /// Shrinks the buffer to the bytes it holds, as nothing is there to be read.
+    /// Shrinks the buffer to its contents while there is nothing to read.
     pub(super) fn rest(&mut self) {
         if self.bytes.is_empty() {
             self.bytes = BytesMut::new();
@@ -261,7 +262,7 @@ mod tests {
         let mut first = Buffer::of_app(&pool);
         first.read_from(&mut &[b'x'; 100][..]).await.unwrap();
         assert!(pool.used() >= READ_BYTES - OWN_BYTES);
-        // It waits for more of a head.
+        // The buffer waits for the rest of a head.
         first.rest();
         assert_eq!((pool.used(), first.len()), (0, 100));
 

@@ -1,10 +1,10 @@
-//! The client connections of a proxy: which are accepted, and which make room when there are too many.
+//! The client connections of a proxy: accepting them, and closing idle ones to make room.
 //!
-//! A peer can hold a connection open for as long as the app lets it. So that a crowd of such peers cannot keep
-//! everybody else out, a full proxy closes an idle connection when one more comes, as nginx does when it runs out of
-//! connections: one of the address that has the most idle ones, so that an address with few keeps them. No other
-//! connection is closed; new ones wait in the kernel's accept queue until one becomes idle. No address has a limit of
-//! its own, because a gateway's address stands for all of its clients.
+//! A peer can hold a connection open for as long as the app allows. To prevent a crowd of such peers from keeping
+//! everyone else out, a full proxy closes an idle connection when another one arrives, as nginx does when it runs out
+//! of connections. It chooses a connection from the address with the most idle ones, so that an address with few keeps
+//! them. No other connection is closed; new ones wait in the kernel's accept queue until one becomes idle. There is no
+//! limit per address, because a gateway's address represents all of the gateway's clients.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -28,14 +28,14 @@ use super::{Counted, Shared, admin, reap};
 use rolldrop_record::Stamp;
 use rolldrop_record::event::ProxyPhase;
 
-/// Interval at which the drain checks whether it is done.
+/// Interval at which the drain checks for completion.
 pub(super) const DRAIN_INTERVAL: Duration = Duration::from_millis(5);
-/// Longest wait at the drain's end for connections that have not shown what they carry.
+/// Maximum wait at the end of the drain for connections whose protocol is not yet known.
 const LAST_WORDS: Duration = Duration::from_millis(80);
-/// Length of the proxy's tick, which it counts while it may become full.
+/// Length of a tick. The proxy counts ticks while it may become full.
 const TICK: Duration = Duration::from_millis(500);
 
-/// Returns the number of ticks without a byte after which a connection may have to make room.
+/// Returns the number of silent ticks after which a connection may have to make room.
 const fn patience_ticks(idleness: Idleness) -> u32 {
     match idleness {
         Idleness::NoRequest => 3,
@@ -46,17 +46,17 @@ const fn patience_ticks(idleness: Idleness) -> u32 {
 
 type Until<'a> = Pin<&'a mut (dyn Future<Output = ()> + Send + 'a)>;
 
-/// The data port and the connections on it.
+/// The data port and its connections.
 pub(super) struct Clients {
     listener: TcpListener,
     shared: Arc<Shared>,
     connections: JoinSet<()>,
     /// State of each connection, by its task.
     places: HashMap<Id, Place>,
-    /// Connections that may have to make room, found at one time, each with its kind of idleness and the tick since
-    /// which it lasts. The last one makes room first.
+    /// Connections that may have to make room, all found at the same tick, each with its kind of idleness and the tick
+    /// at which that began. The last one makes room first.
     idle: Vec<(Id, (Idleness, u32))>,
-    /// Tick at which they were found.
+    /// Tick at which `idle` was computed.
     idle_at: Option<u32>,
     pub(super) accepted: u64,
     pub(super) last_accepted: Option<Stamp>,
@@ -69,7 +69,7 @@ struct Place {
 }
 
 impl Clients {
-    /// Returns the port without any connection yet.
+    /// Returns the port, without connections.
     pub(super) fn new(listener: TcpListener, shared: Arc<Shared>) -> Self {
         Self {
             listener,
@@ -83,12 +83,13 @@ impl Clients {
         }
     }
 
-    /// Accepts and relays until `until` is ready.
+    /// Accepts and relays connections until `until` is ready.
     pub(super) async fn accept_until(&mut self, until: impl Future<Output = ()> + Send) {
         self.accept(pin!(until)).await;
     }
 
-    // Neither generic nor async: it is compiled here, with this crate's optimisations, and not where it is awaited.
+    // Neither generic nor async, so that it is compiled in this crate, with this crate's optimisations, and not where
+    // it is awaited.
     fn accept<'a>(&'a mut self, until: Until<'a>) -> BoxFuture<'a, ()> {
         self.accept_each(until).boxed()
     }
@@ -106,7 +107,7 @@ impl Clients {
                 _ = ticks.tick(), if self.places.len() >= most / 2 => {
                     self.shared.ticks.fetch_add(1, Ordering::Relaxed);
                 }
-                // Those that have ended keep their memory until they are looked at.
+                // Finished tasks keep their memory until they are joined.
                 Some(ended) = self.connections.join_next_with_id() => self.ended(ended),
                 accepted = self.listener.accept(), if has_place || idlest.is_some() => match accepted {
                     Ok((stream, peer)) => {
@@ -124,7 +125,7 @@ impl Clients {
         }
     }
 
-    /// Returns the connection that makes room next, if one has been idle for long enough.
+    /// Returns the next connection to make room, if one has been idle for long enough.
     fn idlest(&mut self) -> Option<Id> {
         let now = self.shared.ticks.load(Ordering::Relaxed);
         if self.idle.is_empty() && self.idle_at != Some(now) {
@@ -141,8 +142,8 @@ impl Clients {
     }
 
     /// Returns the connections that have been idle for long enough, in reverse order: the last one makes room first.
-    /// Connections that wait for the app make room after all others, and those of the address that has the most make
-    /// room first. An address that has less than half as many as that one keeps its own.
+    /// Connections that wait for the app make room after all others; those from the address with the most connections
+    /// make room first. An address with less than half as many as that one keeps its connections.
     fn find_idle(&self, now: u32) -> Vec<(Id, (Idleness, u32))> {
         let idle = self.places.iter().filter_map(|(id, place)| {
             let was = place.origin.sides.idle();
@@ -174,7 +175,7 @@ impl Clients {
     /// Closes a connection to make room.
     fn close(&mut self, id: Id) {
         let Some(place) = self.places.remove(&id) else { return };
-        // A request under way has a row that says so.
+        // A request in flight gets a row that shows this outcome.
         self.shared.journal.made_room(place.origin.sides.give_way());
         place.task.abort();
     }
@@ -193,8 +194,8 @@ impl Clients {
         self.places.insert(task.id(), Place { origin, peer, task });
     }
 
-    /// Accepts until the app is gone and the requests in flight are done, then a little longer, so that late
-    /// connections are seen; `limit` ends the drain at once.
+    /// Accepts connections until the app has gone and the requests in flight are finished, then a little longer to see
+    /// late connections; `limit` cuts the drain short.
     pub(super) async fn drain(&mut self, limit: impl Future<Output = ()> + Send, linger: Duration) {
         let shared = self.shared.clone();
         let mut drained = None;
@@ -212,8 +213,8 @@ impl Clients {
             }
         })
         .await;
-        // Connections in the kernel's queue are accepted in the client's eyes: they get their reset, and a row where
-        // there is room for one more connection.
+        // To the client, connections in the kernel's queue look accepted. They are reset, and recorded if there is room
+        // for one more connection.
         while let Some(Ok((stream, peer))) = self.listener.accept().now_or_never() {
             if self.places.len() < shared.budget.connections {
                 self.relay(stream, peer);
@@ -227,12 +228,12 @@ impl Clients {
                 tokio::time::sleep(DRAIN_INTERVAL).await;
             }
         };
-        // A connection that shows nothing in that time has lost nothing.
+        // A connection that sends nothing in that time loses nothing.
         self.accept_until(async {
             let _ = timeout(LAST_WORDS, all_clear).await;
         })
         .await;
-        // All remaining connections are reset, and their requests recorded as cancelled.
+        // All remaining connections are reset, and their requests are recorded as cancelled.
         self.connections.shutdown().await;
         self.shared.journal.phase(ProxyPhase::Drained, drained.unwrap_or_else(|| self.shared.clock.now()));
     }

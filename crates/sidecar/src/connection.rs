@@ -1,10 +1,11 @@
-//! One client connection, and the connection to the app that belongs to it.
+//! One client connection, and the corresponding connection to the app.
 //!
-//! The app is connected to as soon as the client is accepted, so that the client sees whatever the app does with a
-//! silent connection. If the app's listener refuses, the client is reset: it must not see an answer that the app did
-//! not give. The proxy first waits for the client's request for a moment, so that the row can name it.
+//! The proxy connects to the app as soon as it accepts the client, so that the client sees whatever the app does with a
+//! silent connection. If the app's listener refuses, the client is reset, because it must not see a response that the
+//! app did not send. Before the reset, the proxy waits briefly for the client's request, so that the row can contain
+//! the request id.
 //!
-//! The client's first bytes tell what the connection carries (`h1`, `h2`, `tunnel`).
+//! The client's first bytes determine the protocol (`h1`, `h2`, `tunnel`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,40 +27,39 @@ use super::{Counted, Mode};
 use rolldrop_record::{Protocol, ServedEnd};
 use rolldrop_wire::http2::{FrameHeader, PREFACE, SETTINGS};
 
-/// Longest time for a client to read an answer of the proxy's own.
+/// Maximum time for a client to read one of the proxy's own responses.
 const REFUSAL_LINGER: Duration = Duration::from_secs(1);
-/// Longest time for a client that the app refused to send its request, before it is reset.
+/// Maximum time for a client that the app refused to send its request before the reset.
 const REFUSED_LAST_WORDS: Duration = Duration::from_secs(1);
-/// Longest time for the same if the app, or its kernel, had accepted the connection and then reset it.
+/// Same, if the app or its kernel had accepted the connection and then reset it.
 const RESET_LAST_WORDS: Duration = Duration::from_millis(100);
-/// Most bytes read of such a request.
+/// Maximum number of bytes to read of such a request.
 const LAST_WORDS_BYTES: usize = 64 * 1024;
 /// The first byte of a TLS connection: a handshake record.
 const TLS_HANDSHAKE: u8 = 0x16;
-/// Longest word that may be a method; the longest registered one has 17 characters.
+/// Maximum length of a word that may be a method; the longest registered method has 17 characters.
 const LONGEST_METHOD: usize = 32;
-/// Beginning of every HTTP/1 answer.
+/// Beginning of every HTTP/1 response.
 const VERSION: &[u8] = b"HTTP/";
-/// The beginnings of the PROXY protocol
-/// (<https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>, 2.1 and 2.2).
+/// First bytes of the PROXY protocol (<https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>, 2.1 and 2.2).
 const PROXY_V1: [&[u8]; 3] = [b"PROXY TCP4 ", b"PROXY TCP6 ", b"PROXY UNKNOWN"];
 const PROXY_V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
-/// Longest header of version 1, including its line end.
+/// Maximum length of a version 1 header, including the line end.
 const LONGEST_PROXY_V1: usize = 107;
 
-/// A client connection as it was accepted.
+/// A newly accepted client connection.
 pub(super) struct Accepted {
-    /// The connection.
+    /// The client's socket.
     pub(super) stream: TcpStream,
-    /// Fields that the rows of this connection share.
+    /// Fields shared by the rows of this connection.
     pub(super) origin: Arc<Origin>,
-    /// Held until the connection has shown what it carries.
+    /// Held until the connection's protocol is known.
     pub(super) pending: Counted,
-    /// Held until the connection ends.
+    /// Held until the connection is closed.
     pub(super) open: Counted,
 }
 
-/// Protocol of a connection, and its requests under way.
+/// Protocol of a connection, and its requests in flight.
 enum Talk {
     /// Nothing has been sent.
     None,
@@ -80,7 +80,7 @@ impl Talk {
         }
     }
 
-    /// Ends everything under way; returns true if there was anything.
+    /// Ends everything in flight; returns true if there was anything.
     fn end_all(&self, end: ServedEnd) -> bool {
         match self {
             Talk::None => false,
@@ -91,7 +91,7 @@ impl Talk {
     }
 }
 
-/// Kind of a connection, by its first bytes.
+/// Kind of connection, determined from the first bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Http1,
@@ -101,8 +101,8 @@ enum Kind {
 }
 
 impl Kind {
-    /// Returns the kind by the client's first bytes; `None` if it takes more of them to tell. If they do not begin with
-    /// an HTTP method, which is a word with a space behind it, the connection carries another protocol.
+    /// Returns the kind from the client's first bytes; `None` if more bytes are needed. If they do not begin with an
+    /// HTTP method, which is a word followed by a space, the connection carries another protocol.
     fn of_client(bytes: &[u8]) -> Option<Kind> {
         match bytes {
             [] => return None,
@@ -111,20 +111,20 @@ impl Kind {
             _ if PREFACE.starts_with(bytes) => return None,
             _ => {}
         }
-        // Empty lines may come before a request (RFC 9112, 2.2).
+        // Empty lines may precede a request (RFC 9112, 2.2).
         let begin = bytes.iter().position(|byte| !matches!(byte, b'\r' | b'\n'))?;
         let word = &bytes[begin..];
         let end = word.iter().position(|byte| !byte.is_ascii_uppercase() && !b"-_".contains(byte));
         match end.map(|end| (end, word[end])) {
             None if word.len() <= LONGEST_METHOD => None,
-            // A tab is for HTTP to refuse.
+            // A tab is left for the HTTP/1 parser to refuse.
             Some((1.., b' ' | b'\t')) => Some(Kind::Http1),
             _ => Some(Kind::Tcp),
         }
     }
 
-    /// Returns the kind by the first bytes of an app that speaks before its client, as HTTP/1 does in a parting word
-    /// only.
+    /// Returns the kind from the first bytes of an app that speaks before its client. In HTTP/1, that happens only with
+    /// a final message before the app closes.
     fn of_app(bytes: &[u8]) -> Option<Kind> {
         if matches!(FrameHeader::read(bytes), Some(FrameHeader { kind: SETTINGS, stream: 0, .. })) {
             return Some(Kind::Http2);
@@ -141,8 +141,8 @@ impl Kind {
     }
 }
 
-/// Returns the length of the header that a load balancer sends about its client, before that client's own bytes (the
-/// PROXY protocol, version 1 or 2): 0 if there is none, `None` if it takes more bytes to tell.
+/// Returns the length of the header with client information that a load balancer sends before the client's own bytes
+/// (PROXY protocol, version 1 or 2): 0 if there is none, `None` if more bytes are needed.
 fn proxy_header(bytes: &[u8]) -> Option<usize> {
     if let Some(rest) = bytes.strip_prefix(PROXY_V2) {
         let [_, _, high, low, ..] = *rest else { return None };
@@ -163,20 +163,19 @@ fn proxy_header(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// Passes on the header that a load balancer sends before its client's bytes, once it is complete; returns true if it
-/// is.
+/// Passes on the PROXY protocol header once it is complete; returns true if it was.
 async fn introduce(from: &Inlet<'_>, to: &mut Outlet<'_>, buf: &mut Buffer<'_>) -> bool {
     let Some(length) = proxy_header(buf) else { return false };
-    // A side that is gone shows when it is read from.
+    // A failed side is detected when it is read from.
     let _ = relay::write(from, to, &buf[..length]).await;
     buf.advance(length);
     true
 }
 
-/// Relays a client connection to its end.
+/// Relays a client connection until it is closed.
 ///
-/// Every request whose head was read gets exactly one row, even if the future is dropped half-way: then the outcome is
-/// `cancelled` and both sides are reset.
+/// Every request whose head was read gets exactly one row. If the future is dropped early, the outcome is `cancelled`,
+/// and both sides are reset.
 pub(super) async fn serve(accepted: Accepted) {
     let Accepted { stream, origin, pending, open: _open } = accepted;
     let mut link = Link { client: stream, app: None, origin, talk: Talk::None, finished: false };
@@ -191,7 +190,7 @@ pub(super) async fn serve(accepted: Accepted) {
             link.reset();
         }
         Finish::Refuse(refusal) => {
-            // It may have part of a head, which it must not take for more than that.
+            // The app may have received part of a head, which it must not take for a complete one.
             link.app = None;
             if matches!(&link.talk, Talk::Http1(exchange) if exchange.refused()) {
                 refuse(&mut link.client, refusal).await;
@@ -203,25 +202,25 @@ pub(super) async fn serve(accepted: Accepted) {
     link.finished = true;
 }
 
-/// Answers in place of the app, in a way that the client can read whatever it still sends.
+/// Responds in place of the app, so that the client can read the response even if it is still sending.
 async fn refuse(client: &mut TcpStream, refusal: Refusal) {
     let answer = async {
         client.write_all(refusal.answer()).await?;
         client.shutdown().await?;
-        // Closing with unread bytes would reset the connection under the answer.
+        // Closing with unread bytes would reset the connection before the client has read the response.
         tokio::io::copy(client, &mut tokio::io::sink()).await
     };
-    // A client that does not take the answer has gone, or will have to.
+    // A client that does not read the response has gone, or is cut off.
     let _ = timeout(REFUSAL_LINGER, answer).await;
 }
 
-/// Both connections, and the requests under way on them.
+/// Both connections, and the requests in flight on them.
 struct Link {
     client: TcpStream,
     app: Option<TcpStream>,
     origin: Arc<Origin>,
     talk: Talk,
-    /// True if the relay ended by itself.
+    /// True if the relay finished by itself.
     finished: bool,
 }
 
@@ -279,7 +278,7 @@ impl Link {
                     (Err(_), _) => return Finish::Reset(ServedEnd::ClientGone),
                     (Ok(_), Some(kind)) => break kind,
                     (Ok(1..), None) => {}
-                    // That it has closed shows again to who relays.
+                    // The relay will detect the close again.
                     (Ok(0), None) => break Kind::Http1,
                 }
             },
@@ -295,7 +294,7 @@ impl Link {
         }
     }
 
-    /// Connects to the app, or returns how the client's connection ends without it.
+    /// Connects to the app. On failure, returns how the client's connection ends.
     async fn connect(&mut self) -> Result<TcpStream, Finish> {
         let origin = Arc::clone(&self.origin);
         let connected = tokio::select! {
@@ -313,8 +312,8 @@ impl Link {
         }
     }
 
-    /// Waits a moment for the client's request although the app is not there, so that the row can name it. A client
-    /// that sends nothing has lost nothing, so it has no row.
+    /// Waits briefly for the client's request although the app is unavailable, so that the row can contain the request
+    /// id. A client that sends nothing loses nothing, so it has no row.
     async fn last_words(&mut self, mut buf: Buffer<'_>, limit: Duration, end: ServedEnd) -> Finish {
         let tcp = (self.origin.shared.mode == Mode::Tcp).then_some(Kind::Tcp);
         let words = async {
@@ -344,10 +343,10 @@ impl Link {
         Finish::Reset(end)
     }
 
-    /// Makes both sides end in a reset when they are dropped.
+    /// Arranges for both sides to be reset when they are dropped.
     fn reset(&self) {
         for stream in std::iter::once(&self.client).chain(&self.app) {
-            // Fails only on a socket that is gone already.
+            // Fails only on a socket that is already gone.
             let _ = stream.set_zero_linger();
         }
     }
@@ -355,8 +354,9 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // A client that was never answered would have been refused by the app itself, and one that waits for an answer
-        // must not take the end for a complete answer. A connection that makes room leaves no bytes with the kernel.
+        // A client that never got a response would have been refused by the app itself. A client that awaits a response
+        // must not mistake the close for the end of that response. A connection that makes room must not leave any
+        // bytes in the kernel.
         let gives_way = self.origin.sides.has_given_way();
         let end = if gives_way { ServedEnd::ProxyExhausted } else { ServedEnd::Cancelled };
         if !self.finished

@@ -1,4 +1,4 @@
-//! Fuzz targets for everything that clients, apps and users of the admin port may send.
+//! Fuzz targets for everything that clients, apps and admin port users may send.
 
 mod session;
 
@@ -20,17 +20,16 @@ rolldrop_testing::targets! {
     proxy_session[slow]: super::session::run,
 }
 
-/// Both directions of a connection of HTTP/2.
+/// Fuzzes both directions of an HTTP/2 connection.
 fn http2(input: &[u8]) {
     h2::fuzzing::connection(input, origin);
 }
 
-/// Runs sessions of the target `proxy_session` by their numbers, without a fuzzer. A number always means the same
-/// session. Prints progress on stderr.
+/// Runs numbered sessions of the target `proxy_session`, without a fuzzer. A number always means the same session.
+/// Prints progress to stderr.
 ///
 /// # Panics
-/// If a session does not keep its promise; stderr then has the session's number.
-/// Panics if a session does not keep its promise; stderr then has the session's number.
+/// Panics if a session violates an invariant; stderr then shows the session's number.
 pub fn numbered_sessions(numbers: Range<u32>) {
     const SAID_EVERY: u32 = 10_000;
     static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -51,7 +50,7 @@ pub fn numbered_sessions(numbers: Range<u32>) {
     }
 }
 
-/// Returns a connection whose app is nowhere.
+/// Returns a connection without an app.
 pub(super) fn origin(has_pod_header: bool) -> Arc<Origin> {
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let config = Config {

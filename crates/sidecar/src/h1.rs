@@ -1,9 +1,9 @@
 //! HTTP/1.0 and HTTP/1.1 between a client and its app.
 //!
-//! The relay reads message heads to learn where messages end, and passes every byte on unchanged; it only adds the pod
-//! header after the response's own headers. Requests and responses flow independently, so pipelining, early responses,
-//! 1xx, trailers and upgrades need nothing special. A head that comes in pieces is passed on in pieces, but the app
-//! sees a request's first line, and the line end that would complete the head, only after they have been checked.
+//! The relay parses message heads to find the ends of messages, and passes on every byte unchanged. It only adds the
+//! pod header after a response's own headers. Requests and responses flow independently, so pipelining, early
+//! responses, 1xx, trailers and upgrades need nothing special. A head that arrives in pieces is passed on in pieces,
+//! but the app receives the request line, and the line end that completes the head, only after they have been checked.
 
 mod exchange;
 #[cfg(any(test, fuzzing))]
@@ -24,7 +24,7 @@ use rolldrop_record::ServedEnd;
 use rolldrop_wire::http1::Body;
 
 impl Exchange {
-    /// Relays until the connection is over.
+    /// Relays until the connection is finished.
     pub(super) async fn relay(&self, streams: Streams<'_>) -> Finish {
         let Streams { from_client, to_client, from_app, to_app, from_client_buf, from_app_buf } = streams;
         tokio::select! {
@@ -34,8 +34,8 @@ impl Exchange {
         }
     }
 
-    /// Records the request of a client that no app will answer; returns true once there is a complete or malformed
-    /// head.
+    /// Records the request of a client that will get no response from an app; returns true once there is a complete or
+    /// malformed head.
     pub(super) fn ask(&self, bytes: &[u8]) -> bool {
         match IncomingRequest::default().look(bytes) {
             Ok(Look::Complete(mut head)) => {
@@ -51,11 +51,11 @@ impl Exchange {
 /// A message at the front of a buffer.
 struct Message<H> {
     head: H,
-    /// Number of bytes of the head that have been passed on.
+    /// Number of head bytes already passed on.
     sent: usize,
 }
 
-/// Passes requests on until the connection is over.
+/// Passes requests on until the connection is finished.
 async fn relay_requests(
     mut from: Inlet<'_>,
     mut to: Outlet<'_>,
@@ -68,11 +68,11 @@ async fn relay_requests(
             break unpassed;
         }
     };
-    // The waits from here on do not need the bytes that were read.
+    // The waits below do not need the bytes read so far.
     drop(buf);
     match unpassed {
         Unpassed::Refused(refusal) => {
-            // An answer of our own waits for its turn.
+            // The proxy's own response must wait for its turn.
             exchange.settled().await;
             Finish::Refuse(refusal)
         }
@@ -85,7 +85,7 @@ async fn relay_requests(
     }
 }
 
-/// Reason that a request was not passed on.
+/// Reason why a request was not passed on.
 enum Unpassed {
     Refused(Refusal),
     Stopped(Stop),
@@ -97,14 +97,14 @@ impl From<Stop> for Unpassed {
     }
 }
 
-/// Passes the next request on, and all bytes after it if it changes the protocol.
+/// Passes the next request on, and all following bytes if the request switches protocols.
 async fn pass_request(
     from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
     buf: &mut Buffer<'_>,
     exchange: &Exchange,
 ) -> Result<(), Unpassed> {
-    // Only a limited number of requests is remembered: a client that sends more is slowed down, as by a full buffer.
+    // Only a limited number of requests is tracked: a client that sends more is slowed down, as by a full buffer.
     tokio::select! {
         biased;
         () = exchange.has_room() => {}
@@ -119,7 +119,7 @@ async fn pass_request(
             Err(refusal) => Err(Unpassed::Refused(refusal)),
         },
     };
-    // An app refuses what it has no room for.
+    // Refuse a head for which there is no room, as an app would.
     let too_large = || Err(Unpassed::Refused(Refusal::HeadTooLarge));
     let Message { head, mut sent } = next_head(from, to, buf, look, too_large).await?;
     let Some(mut head) = head else {
@@ -135,8 +135,8 @@ async fn pass_request(
     }
 }
 
-/// Waits until it is clear whether the bytes after a request that asks for another protocol belong to that protocol.
-/// Bytes that come before that are held, as far as there is room.
+/// After a request to switch protocols, waits until it is clear if the following bytes belong to the new protocol.
+/// Bytes that arrive in the meantime are held, as far as there is room.
 async fn await_decision(
     from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
@@ -159,7 +159,7 @@ async fn await_decision(
             read = relay::fill(from, buf, to) => read,
         };
         match read {
-            // The app must learn that nobody waits for its answer.
+            // The app must learn that nobody is waiting for its response.
             Ok(0) if buf.is_empty() => return Err(Stop::SourceClosed),
             Ok(0) => is_closed = true,
             Ok(_) => {}
@@ -168,7 +168,7 @@ async fn await_decision(
     }
 }
 
-/// Passes responses on until the connection is over.
+/// Passes responses on until the connection is finished.
 async fn relay_responses(
     mut from: Inlet<'_>,
     mut to: Outlet<'_>,
@@ -188,7 +188,7 @@ async fn relay_responses(
     }
 }
 
-/// Passes the next response on, interim ones included.
+/// Passes the next response on, including interim responses.
 async fn pass_response(
     from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
@@ -208,7 +208,7 @@ async fn pass_response(
             head.insert(buf, &pod.line);
         }
     }
-    // Where its end cannot be told any more, the client shall see what the app sends.
+    // If the end can no longer be determined, the client should still see what the app sends.
     let mut passed = pass(&mut sent, head.len, &mut head.body, buf, from, to).await;
     if matches!(passed, Err(Stop::Framing)) {
         exchange.mark_unread();
@@ -223,8 +223,8 @@ async fn pass_response(
     passed
 }
 
-/// Reads the next head at the front of `buf`, and passes on as much of it as may be. `too_large` decides about a head
-/// that cannot be held.
+/// Reads the next head at the front of `buf`, and passes on as much of it as allowed. `too_large` decides what to do
+/// about a head that does not fit.
 async fn next_head<H, E: From<Stop>>(
     from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
@@ -252,13 +252,13 @@ async fn next_head<H, E: From<Stop>>(
             Ok(0) => Stop::SourceClosed,
             Err(_) => Stop::Source,
         };
-        // No more bytes will come: those that were held back are passed on as well.
+        // No more bytes will arrive, so held-back bytes are passed on too.
         return Err(relay::flush(from, to, &buf[sent..], stop).await.into());
     }
 }
 
 /// Passes on the message at the front of `buf`: `head_len` bytes of head, then its body. The first `sent` bytes of the
-/// buffer have been passed on already.
+/// buffer have already been passed on.
 async fn pass(
     sent: &mut usize,
     head_len: usize,

@@ -1,15 +1,12 @@
 //! HTTP/2 without TLS between a client and its app, with prior knowledge.
 //!
-//! Frames pass byte for byte: settings, flow control, priorities, padding, pings, codes of
-//! RST_STREAM and GOAWAY are the app's and the client's own, and so is every decision about
-//! them. An HTTP/2 client towards the app and a server towards the client would put windows,
-//! limits and orders of their own in between. The relay only reads along: header
-//! blocks are decoded to record them, and the pod header is put at the end of a response's
-//! block as a field that enters no table, so that nothing else of the block changes.
+//! Frames are passed on byte for byte: settings, flow control, priorities, padding, pings, and the error codes of
+//! RST_STREAM and GOAWAY remain between app and client. A proxy with its own HTTP/2 client and server would add its own
+//! windows, limits and ordering. This relay only reads along: it decodes field blocks to record them, and appends the
+//! pod header to a response's block as a field that enters no table, so that the rest of the block does not change.
 //!
-//! Frames that are read are passed on when they are complete, DATA as it comes. A block that
-//! cannot be read is passed on all the same; from there on requests of this connection
-//! have no id, or no status, in their rows.
+//! Parsed frames are passed on once complete, DATA as it arrives. A block that cannot be decoded is passed on
+//! nevertheless; from there on, the rows of this connection have no request id, or no status.
 
 mod frames;
 #[cfg(any(test, fuzzing))]
@@ -24,13 +21,13 @@ pub(super) use self::streams::Http2;
 use super::relay::{self, Finish, Streams, Watch};
 
 impl Http2 {
-    /// Relays until the connection is over.
+    /// Relays until the connection is finished.
     pub(super) async fn relay(&self, streams: Streams<'_>) -> Finish {
         let (requests, responses) = (Frames::of_client(self), Frames::of_app(self));
         relay::both_ways(streams, &self.origin().sides, self, requests, responses).await
     }
 
-    /// Records the requests of a client that no app will answer; returns true if there was one.
+    /// Records the requests of a client that will get no response from an app; returns true if there was one.
     pub(super) fn ask(&self, bytes: &[u8]) -> bool {
         Frames::of_client(self).look(&mut BytesMut::from(bytes));
         self.has_begun()

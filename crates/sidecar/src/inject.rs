@@ -1,14 +1,14 @@
-//! Adds the recording proxy to manifests as a native sidecar, and takes it out again.
+//! Adds the recording proxy to manifests as a native sidecar, and removes it again.
 //!
-//! App and sidecar share the pod's network, so they cannot share a port: the app keeps its own, the
-//! sidecar listens on another, and the Services are pointed to the sidecar.
+//! App and sidecar share the pod's network, so they cannot share a port: the app keeps its own port, the sidecar
+//! listens on another, and the Services are pointed to the sidecar.
 //!
-//! - A Service that names its target port: the name moves to the sidecar's port. The app's port is
-//!   called `rolldrop-app` from then on, also by the app's own probes and hooks.
-//! - A Service that numbers it: the number is changed, and an annotation keeps the old one.
+//! - If a Service gives its target port by name, the name moves to the sidecar's port. The app's port is then called
+//!   `rolldrop-app`, also in the app's own probes and hooks.
+//! - If a Service gives its target port by number, the number is changed, and an annotation keeps the old one.
 //!
-//! Manifests in, manifests out: nothing here talks to a cluster. The text is edited in place, comments
-//! included. Where that is not possible, the document is rewritten, and a note says so.
+//! Manifests in, manifests out: this module does not talk to a cluster. The text is edited in place, and comments are
+//! kept. If that is not possible, the document is rewritten, and a note says so.
 
 mod additions;
 mod container;
@@ -36,17 +36,18 @@ use rolldrop_manifest::{Change, Edit, Edited, Manifests, Object};
 pub struct Output {
     /// The manifests, in the format of the input: YAML or JSON.
     pub text: String,
-    /// Notes on what was done and what the user should check, a line each.
+    /// Notes on what was done and what the user should check, one line each.
     pub notes: Vec<String>,
 }
 
-/// Adds the sidecar to the workloads of a text, and points their Services to it. `file` is the text's name in messages.
+/// Adds the sidecar to the workloads in a manifest text, and points their Services to it. `file` is the text's name in
+/// messages.
 ///
-/// A workload that has the sidecar already is left unchanged.
+/// A workload that already has the sidecar is left unchanged.
 ///
 /// # Errors
 ///
-/// Fails if the text cannot be read, none of its workloads can have the sidecar, or one that was named cannot.
+/// Fails if the text cannot be parsed, none of its workloads can have the sidecar, or a named workload cannot.
 pub fn inject(file: &str, text: &str, options: &Options) -> Result<Output, InjectError> {
     let manifests = Manifests::parse(file, text)?;
     let objects = manifests.objects();
@@ -65,11 +66,11 @@ pub fn inject(file: &str, text: &str, options: &Options) -> Result<Output, Injec
     Ok(Output { text, notes })
 }
 
-/// Removes the sidecar from every workload of a text, and points its Services back to the app.
+/// Removes the sidecar from every workload in a manifest text, and points the Services back to the app.
 ///
 /// # Errors
 ///
-/// Fails if the text cannot be read.
+/// Fails if the text cannot be parsed.
 pub fn uninject(file: &str, text: &str) -> Result<Output, InjectError> {
     let manifests = Manifests::parse(file, text)?;
     let (edits, mut notes) = removals(&manifests.objects());
@@ -78,16 +79,16 @@ pub fn uninject(file: &str, text: &str) -> Result<Output, InjectError> {
     Ok(Output { text, notes })
 }
 
-/// The outcome of an injection into objects.
+/// Result of an injection into objects.
 #[derive(Debug)]
 pub struct Injected {
-    /// Notes on what was done and what the user should check, a line each.
+    /// Notes on what was done and what the user should check, one line each.
     pub notes: Vec<String>,
-    /// Workloads left without the sidecar, and why, a line each.
+    /// Workloads left without the sidecar, with the reason, one line each.
     pub left: Vec<String>,
 }
 
-/// Does to objects what [`inject`] does to a text.
+/// Like [`inject`], but edits objects instead of text.
 ///
 /// # Errors
 ///
@@ -110,7 +111,7 @@ fn removals(objects: &[Object]) -> (Vec<Edit>, Vec<String>) {
         {
             let list = format!("{pod}/spec/initContainers");
             let name = container::moved_name(object.get(&format!("{list}/{at}")));
-            // First, while every container is where it was found.
+            // Rename first, while every container is still at its original index.
             edits.extend(name.into_iter().flat_map(|name| rename(object, pod, APP_PORT_NAME, name)));
             edits.push(object.edit(format!("{list}/{at}"), Change::Withdraw));
             edits.push(withdraw(object, pod, SIDECAR));
@@ -135,8 +136,8 @@ fn removals(objects: &[Object]) -> (Vec<Edit>, Vec<String>) {
     (edits, notes)
 }
 
-/// Gives a port of the app's container, which may be a native sidecar itself, another name, also where
-/// its probes and hooks name it.
+/// Renames a port of the app's container, which may itself be a native sidecar, including references in the container's
+/// probes and hooks.
 fn rename(object: &Object, pod: &str, from: &str, to: &str) -> Vec<Edit> {
     const USERS: [&str; 5] =
         ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle/preStop", "lifecycle/postStart"];

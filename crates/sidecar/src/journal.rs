@@ -1,8 +1,8 @@
-//! The recorded rows, for the readers of the row stream.
+//! Storage of recorded rows for row stream readers.
 //!
-//! One lock, taken once per request, held for a push. Rows are numbered in the order they come. Each reader keeps its
-//! own position ([`Cursor`]): a reader that breaks off comes back with its number, so recent rows are kept even after
-//! they have been sent.
+//! A single lock is taken once per request, and held for a push. Rows are numbered in order of arrival. Each reader
+//! keeps its own position ([`Cursor`]). A disconnected reader comes back with its row number, so recent rows are kept
+//! even after they have been sent.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,17 +15,17 @@ use rolldrop_record::event::{PodEvent, ProxyPhase};
 use rolldrop_record::wire::ProxyLine;
 use rolldrop_record::{ServedRow, Stamp};
 
-/// Most rows in one batch: it limits the memory of a batch, and the time for which requests are held up meanwhile.
-/// Writing one batch takes about as long as relaying a few requests.
+/// Maximum number of rows in a batch, which limits the batch's memory and the time for which it delays requests.
+/// Writing a batch takes about as long as relaying a few requests.
 const BATCH_ROWS: usize = 50;
-/// Rows kept after they were sent: more than fit into the buffers between the
-/// proxy and its reader, which are lost when the reader breaks off.
+/// Number of rows kept after they were sent: more than fit into the buffers between proxy and reader, whose contents
+/// are lost when the reader disconnects.
 const SENT_ROWS: u64 = 20_000;
 
-/// Most capacity for rows, as a multiple of the rows in use.
+/// Maximum capacity for rows, as a multiple of the rows in use.
 const MOST_ROOM: usize = 3;
 
-/// Rows and notes, and the counts of all that passed.
+/// Rows and notes, with the counts over all rows so far.
 #[derive(Debug)]
 pub(super) struct Journal {
     entries: Mutex<Entries>,
@@ -40,7 +40,7 @@ struct Entries {
     /// Lines that every stream begins with.
     notes: Vec<ProxyLine>,
     rows: VecDeque<ServedRow>,
-    /// Number of unsent rows whose requests got no answer.
+    /// Number of unsent rows whose requests got no response.
     unanswered: usize,
     /// The number of the first row in `rows`.
     first: u64,
@@ -60,24 +60,24 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    /// Returns the position at the row of the given number, and before every note.
+    /// Returns the position at the row with this number, before all notes.
     pub(super) fn at(row: u64) -> Self {
         Self { row, note: 0 }
     }
 }
 
-/// A copy of a part of the journal, to be sent.
+/// A copy of part of the journal, to be sent.
 #[derive(Debug)]
 pub(super) struct Batch {
     notes: Vec<ProxyLine>,
     /// Number of the first row.
     pub(super) first: u64,
     rows: Vec<ServedRow>,
-    /// Number of rows recorded until then.
+    /// Number of rows recorded when the copy was made.
     pub(super) recorded: u64,
-    /// Number of all rows that were recorded or should have been; set only on the last batch of a closed journal.
+    /// Total number of rows that were, or should have been, recorded; set only in the last batch of a closed journal.
     pub(super) end: Option<u64>,
-    /// Position at which the next batch begins.
+    /// Start position of the next batch.
     pub(super) next: Cursor,
 }
 
@@ -93,7 +93,7 @@ impl Journal {
         }
     }
 
-    /// Records a request that ended. The row of an unanswered request displaces no row of another kind.
+    /// Records a finished request. The row of an unanswered request never displaces rows of answered requests.
     pub(super) fn row(&self, row: ServedRow) {
         let mut entries = self.entries();
         entries.counts.ended(row.ended, row.head.map(|head| row.end.ns_since(head)));
@@ -112,8 +112,8 @@ impl Journal {
         entries.rows.push_back(row);
     }
 
-    /// Counts a connection that was closed so that another could be accepted. Even if no request was under way, the
-    /// client may just have sent one.
+    /// Counts a connection that was closed so that another could be accepted. Even if no request was in flight, the
+    /// client may have just sent one.
     pub(super) fn made_room(&self, had_request: bool) {
         let mut entries = self.entries();
         entries.counts.made_room += 1;
@@ -122,40 +122,40 @@ impl Journal {
         }
     }
 
-    /// Counts something that was passed on without being recorded.
+    /// Counts an item that was passed on unrecorded.
     pub(super) fn unrecorded(&self, why: Unrecorded) {
         self.entries().counts.unrecorded(why);
     }
 
-    /// Records a phase.
+    /// Records that a phase of the pod's termination was reached.
     pub(super) fn phase(&self, phase: ProxyPhase, at: Stamp) {
         let mut entries = self.entries();
         entries.notes.push(ProxyLine::Phase { phase, t_ns: at });
-        // A preStop hook that is called once more takes nothing back.
+        // A repeated preStop hook call does not set the phase back.
         if phase != ProxyPhase::PreStop || entries.counts.phase.is_none_or(|passed| passed < phase) {
             entries.counts.phase = Some(phase);
         }
         tracing::debug!(phase = phase.as_str(), "termination phase");
     }
 
-    /// Records a phase that is only known by the last of many events, if there was any.
+    /// Records a phase that is defined by the last of many events, if any occurred.
     pub(super) fn phase_at(&self, phase: ProxyPhase, at: Option<Stamp>) {
         if let Some(at) = at {
             self.phase(phase, at);
         }
     }
 
-    /// Records a change of the proxy's own pod.
+    /// Records a change to the proxy's own pod.
     pub(super) fn own_pod(&self, seen: PodEvent, at: Stamp) {
         self.entries().notes.push(ProxyLine::Pod { t_ns: at, seen });
     }
 
-    /// Counts a request that the proxy answered itself.
+    /// Counts a request that the proxy itself responded to.
     pub(super) fn rejected(&self) {
         self.entries().counts.rejected += 1;
     }
 
-    /// Returns the time at which the latest recorded request was read.
+    /// Returns the time at which the most recent of the recorded requests was read.
     pub(super) fn last_request(&self) -> Option<Stamp> {
         self.entries().last_request
     }
@@ -165,7 +165,7 @@ impl Journal {
         self.entries().counts.clone()
     }
 
-    /// Closes the journal: nothing more will be recorded, and readers may be sent the end.
+    /// Closes the journal: nothing more will be recorded, and readers may receive the end line.
     pub(super) fn close(&self) {
         self.closed.cancel();
         if !self.entries().had_reader {
@@ -173,33 +173,33 @@ impl Journal {
         }
     }
 
-    /// Becomes ready when the journal is closed.
+    /// Waits until the journal is closed.
     pub(super) async fn closed(&self) {
         self.closed.cancelled().await;
     }
 
-    /// Becomes ready when the journal is closed and no reader is left to wait for:
-    /// a reader has the end, or none ever came.
+    /// Waits until the journal is closed and there is no reader left to wait for: a reader has received the end line,
+    /// or no reader ever connected.
     pub(super) async fn handed_over(&self) {
         self.handed_over.cancelled().await;
     }
 
-    /// Notes that a reader has come: the proxy will wait for it, even if it breaks off.
+    /// Notes that a reader has connected. The proxy will wait for readers, even if they disconnect.
     pub(super) fn reader_came(&self) {
         self.entries().had_reader = true;
     }
 
-    /// Notes that a reader has everything, the end included.
+    /// Notes that a reader has everything, including the end line.
     pub(super) fn reader_has_all(&self) {
         self.handed_over.cancel();
     }
 
-    /// Copies the oldest lines that are kept from the cursor on.
+    /// Copies the oldest available lines, starting at the cursor.
     pub(super) fn read(&self, cursor: Cursor) -> Batch {
-        // Looked at before the rows: then none can follow them.
+        // Checked before the rows are read, so that no rows can follow the last batch.
         let closed = self.closed.is_cancelled();
         let entries = self.entries();
-        // A number that no row has yet is another proxy's.
+        // A number that no row has yet must come from another proxy.
         let wanted = if cursor.row > entries.counts.recorded { 0 } else { cursor.row };
         let first = wanted.max(entries.first);
         let skipped = usize::try_from(first - entries.first).unwrap_or(usize::MAX);
@@ -214,7 +214,7 @@ impl Journal {
     /// Notes that a batch has been sent.
     pub(super) fn sent(&self, batch: &Batch) {
         let mut entries = self.entries();
-        // Rows that were dropped while they were being sent stay counted as dropped.
+        // Rows that were dropped while being sent remain counted as dropped.
         while entries.sent_to < batch.next.row {
             entries.pass_first_unsent();
             entries.counts.handed_over += 1;
@@ -225,12 +225,12 @@ impl Journal {
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {
-        // Every update is complete before the guard goes, so a panic elsewhere does not spoil it.
+        // Every update completes before the guard is dropped, so a panic elsewhere leaves the entries consistent.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Returns true if the app sent nothing at all for this request or connection.
+/// Returns true if the app sent nothing for this request or connection.
 fn is_unanswered(row: &ServedRow) -> bool {
     row.status.is_none() && row.bytes_from_app.is_none_or(|bytes| bytes == 0)
 }
@@ -241,7 +241,7 @@ impl Entries {
         self.first < self.sent_to
     }
 
-    /// Lets go of the oldest row.
+    /// Removes the oldest row.
     fn drop_first(&mut self) {
         if !self.first_is_sent() {
             self.pass_first_unsent();
@@ -249,13 +249,13 @@ impl Entries {
         }
         self.rows.pop_front();
         self.first += 1;
-        // Rows go round through all the room there is, so what a burst needed would stay in memory for ever.
+        // Rows cycle through the whole capacity, so memory needed for a burst would otherwise stay allocated forever.
         if self.rows.capacity() / MOST_ROOM > self.rows.len().max(BATCH_ROWS) {
             self.rows.shrink_to(self.rows.len() / 2 * 3);
         }
     }
 
-    /// Stops keeping the first unsent row for a reader.
+    /// Stops reserving the first unsent row for a reader.
     fn pass_first_unsent(&mut self) {
         let at = usize::try_from(self.sent_to - self.first).unwrap_or(usize::MAX);
         self.unanswered -= usize::from(self.rows.get(at).is_some_and(is_unanswered));
@@ -269,12 +269,12 @@ impl Batch {
         self.notes.is_empty() && self.rows.is_empty() && self.end.is_none()
     }
 
-    /// Returns true if the batch has the maximum size, so that more rows are waiting.
+    /// Returns true if the batch has the maximum size, so more rows may be waiting.
     pub(super) fn is_full(&self) -> bool {
         self.rows.len() >= BATCH_ROWS
     }
 
-    /// Returns the lines of the row stream: notes, rows, the proxy's state and, if this is the end, the last line.
+    /// Returns the lines of the row stream: notes, rows, the proxy's state and, in the last batch, the end line.
     pub(super) fn lines(&self, state: Option<ProxyLine>) -> impl Iterator<Item = ProxyLine> {
         let notes = self.notes.iter().cloned();
         let rows = self.rows.iter().cloned().map(ProxyLine::Row);
@@ -347,14 +347,14 @@ mod tests {
         let batch = journal.read(Cursor::at(0));
         assert_eq!((conns(&batch), batch.next.row), (vec![0, 1, 2], 3));
         journal.sent(&batch);
-        // It got no further than the first row, and comes back for the others.
+        // The reader got only the first row, and comes back for the others.
         let again = journal.read(Cursor::at(1));
         assert_eq!((again.first, conns(&again)), (1, vec![1, 2]));
         journal.sent(&again);
         assert!(journal.read(again.next).is_empty());
         let counts = journal.counts();
         assert_eq!((counts.recorded, counts.handed_over, counts.dropped), (3, 3, 0));
-        // A number from before a restart begins anew.
+        // With a number from before a restart, the reader starts over.
         assert_eq!(conns(&journal.read(Cursor::at(9))), [0, 1, 2]);
     }
 
@@ -398,13 +398,13 @@ mod tests {
         assert_eq!(kept, [0, 1, 2, 3, 100, 101, 102, 103, 104]);
         let counts = journal.counts();
         assert_eq!((counts.recorded, counts.dropped, counts.with_unrecorded()), (9, 0, 104));
-        // Rows of served requests have all the room there is.
+        // Rows of served requests may use all the capacity.
         for conn in 4..14 {
             journal.row(row(conn));
             journal.row(unanswered(200));
         }
         assert_eq!(conns(&journal.read(Cursor::at(0))), (4..14).collect::<Vec<_>>());
-        // Where a reader has the rows, new ones may take their place.
+        // Once a reader has the rows, new ones may replace them.
         journal.sent(&journal.read(Cursor::at(0)));
         let dropped = journal.counts().dropped;
         for conn in 300..310 {

@@ -1,23 +1,23 @@
-//! The recording reverse proxy: beside a pod as a native sidecar, it records
-//! how every request ends against the pod's termination. [`inject`] puts it into manifests.
+//! The recording reverse proxy. As a native sidecar, it records the end of every request in relation to the pod's
+//! termination. [`inject`] puts it into manifests.
 //!
-//! It changes nothing that a client can see, with one exception: where the app's
-//! closed listener would have refused a connection, the proxy has accepted it
-//! already, so the client is reset before the first byte. Each client connection
-//! has one connection to the app, made when it is accepted; a client that connects
-//! and sends nothing has no row, only a connection number.
+//! It changes nothing that a client can see, with one exception: where the app's closed listener would have refused a
+//! connection, the proxy has already accepted it, so the client is reset before the first byte. Each client connection
+//! has one connection to the app, opened on accept. A client that connects and sends nothing has a connection number
+//! but no row.
 //!
-//! HTTP/1.0 and HTTP/1.1, upgrades included, and HTTP/2 with prior knowledge are recorded
-//! by request; TLS, other protocols, and everything in [`Mode::Tcp`], by connection. Of HTTP/1, the proxy
-//! itself answers CONNECT, other versions, heads over 1 MiB or 16,384 lines, and requests
-//! whose end is ambiguous, with a 4xx or 5xx, and counts them as rejected.
+//! HTTP/1.0 and HTTP/1.1, including upgrades, and HTTP/2 with prior knowledge are recorded by request; TLS, other
+//! protocols, and everything in [`Mode::Tcp`], by connection. In HTTP/1, the proxy itself rejects CONNECT, other
+//! versions, heads over 1 MiB or 16,384 lines, and requests whose end is ambiguous. It responds with a 4xx or 5xx, and
+//! counts these requests as rejected.
 //!
-//! `clients` accepts connections, and closes idle ones when there are too many; `connection` is one client's
-//! connection, from accept to end (its rows come from `origin`, its state is in `sides`); `h1`, `h2` and `tunnel` are the
-//! protocols it may carry, and `relay` has the code they share; `budget` limits the memory that they may hold, `socket` the memory that the kernel may hold for them.
-//! `journal` keeps the recorded rows, `admin` hands them to readers, `metrics` counts requests, `app` looks at the app,
-//! `own_pod` at the pod, and the preStop hook tells `pre_stop` that the pod ends. This module writes no file. The
-//! caller decides how a pod is ended and which signal announces it.
+//! `clients` accepts connections, and closes idle ones when there are too many. `connection` handles one client
+//! connection from accept to close (`origin` creates its rows, `sides` has its state). `h1`, `h2` and `tunnel`
+//! implement the protocols, and `relay` the code that they share. `budget` limits the memory that connections may hold,
+//! and `socket` the memory that the kernel may hold for them. `journal` keeps the recorded rows, `admin` sends them to
+//! readers, `metrics` counts requests, `app` observes the app, `own_pod` watches the pod, and `pre_stop` learns from
+//! the preStop hook that the pod is terminating. The crate writes no files. The caller decides how the pod is
+//! terminated, and which signal announces the termination.
 
 mod admin;
 mod app;
@@ -74,17 +74,18 @@ use rolldrop_record::row::POD_HEADER;
 use rolldrop_record::{Clock, Stamp};
 use rolldrop_wire::http2::hpack;
 
-/// Length of the accept queue that the proxy asks for; the kernel caps it.
+/// Requested length of the accept queue; the kernel caps it.
 const BACKLOG: u32 = 4096;
-/// Longest drain. A sidecar is only sure of 2 s between SIGTERM and SIGKILL, and the hand-over comes after the drain.
+/// Maximum duration of the drain. A sidecar can count on only 2 s between SIGTERM and SIGKILL, and the hand-over
+/// follows the drain.
 const DRAIN_LIMIT: Duration = Duration::from_millis(1500);
-/// Longest hand-over of rows after the drain.
+/// Maximum duration of the hand-over of rows after the drain.
 const HAND_OVER_LIMIT: Duration = Duration::from_millis(400);
 
 /// Settings of a proxy.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Kind of traffic that connections carry.
+    /// Kind of traffic on the connections.
     pub mode: Mode,
     /// Address that clients connect to.
     pub listen: SocketAddr,
@@ -92,25 +93,25 @@ pub struct Config {
     pub upstream: SocketAddr,
     /// Address that the admin port listens on.
     pub admin: SocketAddr,
-    /// Name of the pod, which is also the name of this source.
+    /// Name of the pod, which is also the proxy's source name.
     pub pod: String,
-    /// Says whether responses name the pod.
+    /// Presence of the pod header in responses.
     pub pod_header: PodHeader,
-    /// Path that readiness checks request from the app; without a path, an accepted connection is enough.
+    /// Path that readiness checks request from the app; without a path, an accepted connection suffices.
     pub app_ready_path: Option<String>,
     /// Readers that the admin port serves.
     pub admin_access: Access,
-    /// Says whether the proxy watches its own pod.
+    /// Setting for the watch of the proxy's own pod.
     pub watch_pod: WatchPod,
-    /// Time for which the proxy still accepts connections after the app is gone, so that late ones are recorded.
+    /// Time for which the proxy keeps accepting connections after the app has gone, to record late ones.
     pub linger: Duration,
-    /// Limits of what the proxy's peers can make it hold.
+    /// Limits on the resources that peers can make the proxy hold.
     pub budget: Budget,
 }
 
 #[cfg(any(test, fuzzing))]
 impl Config {
-    /// Returns settings for tests: free ports of this machine, this app, and no optional features.
+    /// Returns settings for tests: free local ports, the given app, and no optional features.
     fn bare(upstream: SocketAddr) -> Self {
         let free = SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 0));
         Self {
@@ -129,10 +130,10 @@ impl Config {
     }
 }
 
-/// Kind of traffic that the connections of a proxy carry.
+/// Kind of traffic on a proxy's connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// HTTP, TLS or another protocol, as the first bytes tell.
+    /// HTTP, TLS or another protocol, determined from the first bytes.
     #[default]
     Http,
     /// Anything: connections are recorded, not requests.
@@ -144,18 +145,18 @@ pub enum Mode {
 pub enum PodHeader {
     /// Every final response names the pod.
     Added,
-    /// Responses pass byte for byte.
+    /// Responses are passed on byte for byte.
     Omitted,
 }
 
-/// Reason that a proxy could not be set up.
+/// Failure to set up a proxy.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum ProxyError {
-    /// A port could not be listened on.
+    /// Listening on a port failed.
     #[error("failed to listen on {address} ({role} port)")]
     Listen { role: &'static str, address: SocketAddr, source: io::Error },
-    /// The pod's name has characters that a header value must not have.
+    /// The pod's name contains characters that are not allowed in a header value.
     #[error("pod name {0:?} is not a DNS name")]
     PodName(String),
 }
@@ -168,14 +169,14 @@ pub struct Proxy {
     admin: TcpListener,
     admin_addr: SocketAddr,
     admin_settings: admin::Settings,
-    /// `None` where the name is taken.
+    /// `None` if the name is already taken.
     mark: Option<Mark>,
     watch_pod: WatchPod,
     linger: Duration,
     shared: Arc<Shared>,
 }
 
-/// Totals of a proxy over its life.
+/// A proxy's totals over its lifetime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Client connections accepted.
@@ -184,38 +185,38 @@ pub struct Report {
     pub counts: Counts,
 }
 
-/// State that all tasks of a proxy share.
+/// State shared by all tasks of a proxy.
 #[derive(Debug)]
 struct Shared {
     mode: Mode,
     listen: SocketAddr,
     upstream: SocketAddr,
     pod: Arc<str>,
-    /// Header that is added to responses; `None` if they pass unchanged.
+    /// Header to add to responses; `None` to leave responses unchanged.
     pod_header: Option<PodHeaderBytes>,
     budget: Budget,
     pool: Pool,
-    /// Pool for the bytes that the kernel holds.
+    /// Pool for the bytes held by the kernel.
     sockets: Pool,
-    /// Counts time while connections may have to make room.
+    /// Tick counter; runs while connections may have to make room.
     ticks: AtomicU32,
     clock: Clock,
-    /// Start time, which distinguishes this proxy from an earlier one of the same pod.
+    /// Start time, which distinguishes this proxy from an earlier one in the same pod.
     started: Stamp,
     journal: Journal,
     app: AppListener,
     in_flight: InFlight,
-    /// Connections that have not yet shown what they carry.
+    /// Connections whose protocol is not yet known.
     pending: InFlight,
     /// Client connections.
     open: InFlight,
-    /// Limits log lines about a lack of descriptors, and about an app that cannot be reached.
+    /// Rate limit for log messages about a lack of descriptors or an unreachable app.
     troubles: Seldom,
-    /// The first sign that the pod ends.
+    /// Cancelled at the first sign of the pod's termination.
     ending: CancellationToken,
 }
 
-/// The header that names the pod, in either protocol's form.
+/// The header that names the pod, encoded for both protocols.
 #[derive(Debug)]
 struct PodHeaderBytes {
     line: Box<[u8]>,
@@ -229,7 +230,7 @@ impl PodHeaderBytes {
     }
 }
 
-/// Number of requests between head and end, or of other things that begin and end.
+/// Number of requests in flight, or of other items that begin and end.
 #[derive(Debug, Default)]
 struct InFlight(AtomicUsize);
 
@@ -247,7 +248,7 @@ impl InFlight {
     }
 }
 
-/// Limits log messages to one a second.
+/// Rate limit of one log message per second.
 #[derive(Debug, Default)]
 struct Seldom {
     silent_until_ns: AtomicI64,
@@ -257,7 +258,7 @@ struct Seldom {
 impl Seldom {
     const PAUSE_NS: i64 = 1_000_000_000;
 
-    /// Returns how many messages were suppressed since the last one, if this one may be logged; else `None`.
+    /// If this message may be logged, returns the number of messages suppressed since the last one; otherwise `None`.
     fn speaks(&self, now: Stamp) -> Option<u64> {
         let now_ns = now.unix_ns();
         let silent_until_ns = self.silent_until_ns.load(Ordering::Relaxed);
@@ -273,7 +274,7 @@ impl Seldom {
     }
 }
 
-/// Counts in one of the proxy's counters until it is dropped.
+/// Guard that counts in one of the proxy's counters until dropped.
 struct Counted {
     shared: Arc<Shared>,
     among: fn(&Shared) -> &InFlight,
@@ -316,7 +317,7 @@ impl Shared {
         }
     }
 
-    /// Logs a failure, at most once a second.
+    /// Logs a failure, at most once per second.
     fn trouble(&self, what: &str, error: &io::Error) {
         if let Some(unsaid) = self.troubles.speaks(self.clock.now()) {
             tracing::warn!(%error, unsaid, "{what}");
@@ -325,11 +326,12 @@ impl Shared {
 }
 
 impl Proxy {
-    /// Binds both ports. Port 0 takes a free one.
+    /// Binds both ports. Port 0 selects a free port.
     ///
     /// # Errors
     ///
-    /// Fails if a port cannot be listened on, or if the pod's name has characters that a header value must not have.
+    /// Fails if a port cannot be listened on, or if the pod's name contains characters that are not allowed in a header
+    /// value.
     pub fn bind(config: Config, clock: Clock) -> Result<Self, ProxyError> {
         let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
         if config.pod.is_empty() || !config.pod.bytes().all(good) {
@@ -338,7 +340,7 @@ impl Proxy {
         let (data, data_addr) = listen("data", config.listen)?;
         socket::prepare(&data);
         let (admin, admin_addr) = listen("admin", config.admin)?;
-        // Without the socket, one stage of the pod's termination is not recorded: no reason not to serve.
+        // Without the socket, one stage of the pod's termination is not recorded, but the proxy can still serve.
         let mark = Mark::bind(admin_addr)
             .inspect_err(|error| tracing::warn!(%error, "the preStop hook cannot be listened for"))
             .ok();
@@ -370,8 +372,8 @@ impl Proxy {
         self.admin_addr
     }
 
-    /// Serves until `stop`, then drains, hands over the rows and returns, within 2 s.
-    /// `hurry`, awaited after `stop`, ends the drain at once.
+    /// Serves until `stop`, then drains, hands over the rows and returns, all within 2 s. `hurry`, awaited after
+    /// `stop`, cuts the drain short.
     pub async fn run(
         self,
         stop: impl Future<Output = ()> + Send,
@@ -402,7 +404,7 @@ impl Proxy {
         }
 
         clients.accept_until(stop).await;
-        // An app that has exited closed its listener before this signal came.
+        // An app that has exited closed its listener before this signal arrived.
         shared.look_for_listener();
         shared.journal.phase(ProxyPhase::Sigterm, shared.clock.now());
         shared.ending.cancel();
@@ -425,7 +427,7 @@ impl Proxy {
     }
 }
 
-/// Checks a task that ended: relays do not fail, so anything but an abort is a defect.
+/// Checks a finished task. Relays do not fail, so anything but an abort is a bug.
 fn reap(ended: Result<(), JoinError>) {
     if let Err(error) = ended
         && error.is_panic()

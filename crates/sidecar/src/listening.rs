@@ -1,13 +1,13 @@
-//! Finds out whether the app listens, by asking the kernel (sock_diag(7)): nothing is sent to the app.
+//! Detects the app's listener by asking the kernel (sock_diag(7)): nothing is sent to the app.
 //!
-//! The question is which socket a connection to the address would find, which takes microseconds. The table in /proc
-//! has the same answer, but for each read the kernel walks through its whole hash table of connections, which takes
-//! milliseconds in which nothing would be relayed.
+//! The query asks which socket a connection to the address would find, and takes microseconds. The table in /proc gives
+//! the same information, but for each read the kernel walks its entire connection hash table, which takes milliseconds
+//! during which nothing would be relayed.
 
 use std::net::SocketAddr;
 
 /// Returns true if a connection to `address` would find a listener in this network namespace. Returns `None` if the
-/// kernel cannot tell, that is, if it does not find `known` either, a listener that is certainly open.
+/// kernel cannot tell, that is, if it finds neither this listener nor `known`, a listener that is certainly open.
 pub(super) fn listens(address: SocketAddr, known: SocketAddr) -> Option<bool> {
     if sock_diag::finds(address)? {
         return Some(true);
@@ -29,16 +29,16 @@ mod sock_diag {
     const AF_INET6: u8 = 10;
     const IPPROTO_TCP: u8 = 6;
     const TCP_LISTEN: u8 = 10;
-    /// A `struct nlmsghdr`, and a `struct inet_diag_req_v2` behind it.
+    /// Size of a `struct nlmsghdr` followed by a `struct inet_diag_req_v2`.
     const REQUEST_BYTES: u32 = 16 + 56;
 
-    /// Returns true if the kernel finds a listener for connections to this address; `None` if it did not answer.
+    /// Returns true if the kernel finds a listener for connections to this address; `None` without a response.
     pub(super) fn finds(address: SocketAddr) -> Option<bool> {
         let flags = SockFlag::SOCK_CLOEXEC;
         let netlink =
             socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkSockDiag).ok()?;
         send(netlink.as_raw_fd(), &request(address), MsgFlags::empty()).ok()?;
-        // The kernel has answered when it has taken the request. An answer's attributes are cut off.
+        // The response is available as soon as the kernel has accepted the request. Its attributes are cut off.
         let mut answer = [0; 128];
         let length = recv(netlink.as_raw_fd(), &mut answer, MsgFlags::MSG_DONTWAIT).ok()?;
         is_listener(&answer[..length])
@@ -53,10 +53,10 @@ mod sock_diag {
         request.extend(REQUEST_BYTES.to_ne_bytes());
         request.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
         request.extend(NLM_F_REQUEST.to_ne_bytes());
-        // The number of the message and its sender.
+        // Sequence number and sender of the message.
         request.extend([0; 8]);
         request.extend([family, IPPROTO_TCP, 0, 0]);
-        // In whatever state, from no other address, on any device, whatever its cookie.
+        // Any state, no remote address, any device, any cookie.
         request.extend([0xff; 4]);
         request.extend(address.port().to_be_bytes());
         request.extend([0; 2]);
@@ -66,11 +66,12 @@ mod sock_diag {
         request
     }
 
-    /// Returns true if the answer is a `struct inet_diag_msg` of a listener, and false for any other answer, such as an
-    /// error: `ENOENT` if there is no socket, or that of a kernel that cannot tell. `None` if it is too short.
+    /// Returns true if the response is a `struct inet_diag_msg` for a listener, and false for any other response, such
+    /// as an error: `ENOENT` if there is no socket, or another error if the kernel cannot tell. Returns `None` if the
+    /// response is too short.
     fn is_listener(answer: &[u8]) -> Option<bool> {
         let kind = u16::from_ne_bytes(*answer.get(4..)?.first_chunk()?);
-        // In a message, the family and the state come first.
+        // The message begins with the family and the state.
         let state = *answer.get(17)?;
         Some(kind == SOCK_DIAG_BY_FAMILY && state == TCP_LISTEN)
     }

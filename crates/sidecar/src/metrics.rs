@@ -1,4 +1,4 @@
-//! Counters over the requests that have ended, in a form that Prometheus reads.
+//! Counters of finished requests, in Prometheus format.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use rolldrop_record::event::ProxyPhase;
 
 /// Content type of Prometheus' text format (prometheus.io/docs/instrumenting/exposition_formats).
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// Name of the phase before the first one.
+/// Name for the time before the first phase.
 const SERVING: &str = "serving";
-/// Upper bounds of the latency's buckets, in microseconds; one more bucket has none.
+/// Upper bounds of the latency buckets, in microseconds; one more bucket is unbounded.
 const BOUNDS_US: [u64; 15] = [
     250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
     5_000_000, 10_000_000,
 ];
 
-/// Counts over the proxy's whole life.
+/// Counts over the proxy's lifetime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Requests recorded.
@@ -26,20 +26,20 @@ pub struct Counts {
     pub handed_over: u64,
     /// Rows that were dropped, oldest first, because no reader took them in time.
     pub dropped: u64,
-    /// Requests that the proxy answered itself, because their end was ambiguous; they have no row.
+    /// Requests that the proxy itself rejected, for example because their end was ambiguous; they have no row.
     pub rejected: u64,
     /// Client connections closed so that others could be accepted.
     pub made_room: u64,
-    /// Requests and other items passed on without being recorded, by reason.
+    /// Requests and other items passed on unrecorded, by reason.
     unrecorded: [u64; Unrecorded::ALL.len()],
-    /// The latest phase passed.
+    /// The latest phase reached.
     pub phase: Option<ProxyPhase>,
-    /// Requests, by the phase in which they ended (the first is before all phases) and by how.
+    /// Requests, by the phase in which they ended (the first entry is before all phases) and by outcome.
     ended: [[u64; ServedEnd::ALL.len()]; ProxyPhase::ALL.len() + 1],
     latency: Latency,
 }
 
-/// Time that requests took, from their heads to their ends.
+/// Distribution of request durations, from head to end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Latency {
     /// Number of requests by bucket; each request is in exactly one.
@@ -48,17 +48,17 @@ struct Latency {
 }
 
 impl Counts {
-    /// Returns the number of rows recorded, plus those that should have been recorded and were not.
+    /// Returns the number of recorded rows, plus those that should have been recorded but were not.
     pub fn with_unrecorded(&self) -> u64 {
         self.recorded + self.unrecorded.iter().sum::<u64>()
     }
 
-    /// Counts something that was passed on without being recorded.
+    /// Counts an item that was passed on unrecorded.
     pub(super) fn unrecorded(&mut self, why: Unrecorded) {
         self.unrecorded[why as usize] += 1;
     }
 
-    /// Counts a request or connection that ended. A connection without a head has no latency.
+    /// Counts a finished request or connection. A connection without a head has no latency.
     pub(super) fn ended(&mut self, end: ServedEnd, took_ns: Option<i64>) {
         self.ended[self.phase.map_or(0, |phase| phase as usize + 1)][end as usize] += 1;
         if let Some(took_ns) = took_ns.and_then(|ns| u64::try_from(ns).ok()) {
@@ -69,13 +69,13 @@ impl Counts {
     }
 }
 
-/// Values at this moment, for Prometheus' gauges.
+/// Current values, for Prometheus gauges.
 pub(super) struct Gauges {
-    /// Requests under way.
+    /// Requests in flight.
     pub(super) in_flight: usize,
     /// Client connections.
     pub(super) connections: usize,
-    /// Bytes that connections hold of the shared pool.
+    /// Bytes of the shared pool held by connections.
     pub(super) held_bytes: usize,
 }
 

@@ -1,5 +1,4 @@
-//! A pod as a watch shows it, in the words of the record: the same for the coordinator, which watches
-//! all, and for a proxy, which watches its own.
+//! Conversion of pods from a watch to record events. The coordinator uses it for all pods, a proxy for its own pod.
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -16,14 +15,14 @@ pub fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     init.into_iter().flatten().chain(main.into_iter().flatten())
 }
 
-/// Returns kind and name of an object's controller, such as `ReplicaSet/web-7d4b9`.
+/// Returns the kind and name of an object's controller, such as `ReplicaSet/web-7d4b9`.
 pub fn controller(object: &impl ResourceExt) -> Option<String> {
     let mut owners = object.owner_references().iter();
     let owner = owners.find(|owner| owner.controller == Some(true))?;
     Some(format!("{}/{}", owner.kind, owner.name))
 }
 
-/// Converts a change of a pod that a watch reported.
+/// Converts a pod change reported by a watch.
 pub fn pod_event(change: Change, pod: &Pod) -> PodEvent {
     let spec = pod.spec.as_ref();
     let status = pod.status.as_ref();
@@ -59,7 +58,8 @@ pub fn pod_event(change: Change, pod: &Pod) -> PodEvent {
     }
 }
 
-/// Returns the seconds of a program that only sleeps: `sleep 5`, `/bin/sleep 5`, or the same in a shell.
+/// Returns the sleep, in seconds, of a command that does nothing else: `sleep 5`, `/bin/sleep 5`, or the same in a
+/// shell.
 fn exec_sleep_s(command: &[String]) -> Option<i64> {
     let words: Vec<&str> = command.iter().flat_map(|word| word.split_whitespace()).collect();
     let is = |word: &str, name: &str| word == name || word.ends_with(&format!("/{name}"));
@@ -109,8 +109,8 @@ fn container_state(pod: &Pod, container: &Container, sidecar: bool) -> Container
     }
 }
 
-/// Returns false if the container has another port than the one that the probe asks: the app may listen on one of them
-/// and not on the other, as apps with a management port do.
+/// Returns false if the container has a port other than the probed one. The app may listen on one of the ports and not
+/// on the other, as with a management port.
 fn asks_its_only_port(probe: &Probe, container: &Container) -> bool {
     let http = probe.http_get.as_ref().map(|action| &action.port);
     let tcp = probe.tcp_socket.as_ref().map(|action| &action.port);
@@ -123,7 +123,7 @@ fn asks_its_only_port(probe: &Probe, container: &Container) -> bool {
     })
 }
 
-/// Returns the seconds within which a probe has failed as often as it must.
+/// Returns the maximum seconds until a probe has reached its failure threshold.
 fn notices_s(probe: &Probe) -> u32 {
     let set = |field: Option<i32>, default| {
         field.and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0).unwrap_or(default)

@@ -1,4 +1,4 @@
-//! One client connection as its rows show it.
+//! One client connection, as its rows show it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::budget::Unrecorded;
 use super::sides::Sides;
 use rolldrop_record::{Protocol, ServedEnd, ServedRow, Stamp};
 
-/// Fields that the rows of one connection share.
+/// Fields shared by the rows of one connection.
 pub(super) struct Origin {
     pub(super) shared: Arc<Shared>,
     pub(super) sides: Sides,
@@ -19,13 +19,13 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// Returns the fields of a connection that was accepted.
+    /// Returns the fields of an accepted connection.
     pub(super) fn new(shared: Arc<Shared>, peer: SocketAddr, accepted: Stamp, conn: u64) -> Self {
         let sides = Sides::beginning_at(shared.ticks.load(Ordering::Relaxed));
         Self { shared, sides, peer: peer.to_string().into(), accepted, conn }
     }
 
-    /// Returns a row for a request or connection that ends now, with the fields that all rows of this connection share.
+    /// Returns a row for a request or connection that ends now, with the shared fields of this connection.
     pub(super) fn row(&self, protocol: Protocol, ended: ServedEnd) -> ServedRow {
         ServedRow {
             source: self.shared.pod.clone(),
@@ -48,13 +48,13 @@ impl Origin {
         }
     }
 
-    /// Counts a request, or a connection that counts as one, as begun.
+    /// Counts the start of a request, or of a connection that counts as one.
     pub(super) fn begin(&self) {
         self.shared.in_flight.begin();
         self.sides.begin();
     }
 
-    /// Drops a request under way whose end could not be determined.
+    /// Drops a request in flight whose end could not be determined.
     pub(super) fn forget(&self) {
         self.sides.end();
         self.shared.journal.unrecorded(Unrecorded::Answers);

@@ -1,7 +1,7 @@
-//! The pod's own object, watched from inside it, through the whole of its termination.
+//! A watch of the proxy's own pod object, from inside the pod, through the entire termination.
 //!
-//! It takes a service account that may list and watch the pod. Without one, or without the right,
-//! nothing else is different.
+//! This requires a service account with permission to list and watch the pod. Without it, everything else works the
+//! same.
 
 use std::env;
 use std::pin::pin;
@@ -21,24 +21,24 @@ use super::Shared;
 use crate::observed::pod_event;
 use rolldrop_record::event::{Change, ProxyPhase};
 
-/// Most bytes that are read of one answer, the lines of a watch included. A pod has 1.5 MiB at most, and a pod's
+/// Maximum number of bytes to read of one response, including a watch. A pod object has at most 1.5 MiB, and
 /// termination changes it only a few times.
 const ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
-/// Setting that says whether the proxy watches its own pod.
+/// Setting for the watch of the proxy's own pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchPod {
-    /// Watch if the proxy runs in a pod that has a service account.
+    /// Watch if the proxy runs in a pod with a service account.
     Auto,
-    /// Never.
+    /// Never watch.
     Off,
 }
 
 /// Returns a client with the pod's service account; `None` outside a pod, and in a pod without one.
 pub(super) async fn client() -> Option<Client> {
     env::var_os("KUBERNETES_SERVICE_HOST")?;
-    // A kubeconfig, where the variable names one, else the files that every pod with a service
-    // account has at the same place.
+    // Uses the kubeconfig named by the variable, if any, otherwise the files that every pod with a service account has
+    // in the standard place.
     let mut config = kube::Config::infer().await.ok()?;
     // The API server is inside the cluster.
     config.proxy_url = None;
@@ -47,7 +47,7 @@ pub(super) async fn client() -> Option<Client> {
     Some(ClientBuilder::try_from(config).ok()?.with_layer(&bounded).build())
 }
 
-/// Watches the pod until the API server does not allow it.
+/// Watches the pod until the API server denies it.
 pub(super) async fn watch(client: Client, shared: Arc<Shared>) {
     let name = format!("metadata.name={}", shared.pod);
     let config = watcher::Config::default().fields(&name);
@@ -79,14 +79,14 @@ fn is_refused(error: &watcher::Error) -> bool {
 
 struct OwnPod {
     shared: Arc<Shared>,
-    /// Uid of the first pod that has the name; a later pod with this name is another one.
+    /// UID of the first pod with this name; a later pod with the same name is a different one.
     uid: Option<String>,
     is_ending: bool,
 }
 
 impl OwnPod {
-    /// Records the pod as it is found first, and every change while it ends. Changes during its life would grow without
-    /// bounds, and other recorders watch those.
+    /// Records the pod when it is first seen, and every change during its termination. Earlier changes would accumulate
+    /// without bound, and other recorders watch those.
     fn seen(&mut self, change: Change, pod: &Pod) {
         let at = self.shared.clock.now();
         let uid = pod.uid().unwrap_or_default();

@@ -1,14 +1,14 @@
 //! The preStop hook's mark. The kubelet runs this same program in the proxy's container (`inject::container` has the
 //! command), and it notifies the proxy.
 //!
-//! They meet at an abstract Unix socket, named after the admin port's address. It needs no file, so a
-//! read-only root will do. All processes of the network namespace can connect to it, those of the pod's
-//! other containers included, so the proxy asks the kernel who connects (SO_PEERCRED, unix(7)): the mark
-//! counts from a process that has a number in the proxy's own PID namespace and runs as the proxy's own
-//! user. Such a process could as well signal the proxy. A process of another container has no number
-//! there, unless the pod shares its process namespace.
+//! The two communicate over an abstract Unix socket named after the admin port's address. It needs no file, so it works
+//! with a read-only root filesystem. All processes in the network namespace can connect to the socket, including those
+//! in the pod's other containers, so the proxy asks the kernel who is connecting (SO_PEERCRED, unix(7)). The mark
+//! counts only from a process that has a PID in the proxy's own PID namespace and runs as the proxy's user; such a
+//! process could just as well signal the proxy. A process in another container has no PID there, unless the pod shares
+//! its process namespace.
 //!
-//! Nothing is sent: the connection itself makes the mark, and the proxy answers that it was taken.
+//! Nothing is sent: the connection itself is the mark, and the proxy confirms it.
 
 use std::io::{self, Read};
 use std::net::SocketAddr;
@@ -28,31 +28,31 @@ use super::admin::ACCEPT_PAUSE;
 use rolldrop_record::Stamp;
 use rolldrop_record::event::ProxyPhase;
 
-/// Answer of a proxy that has taken the mark.
+/// The proxy's confirmation of a mark.
 const TAKEN: &[u8] = b"ok\n";
-/// Longest time for telling the proxy: the pod's termination waits for its hooks.
+/// Maximum time for notifying the proxy: the pod's termination waits for its hooks.
 const TELL_LIMIT: Duration = Duration::from_secs(2);
 
-/// Reason that a proxy could not be told.
+/// Failure to notify a proxy.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum PreStopError {
-    /// There is no proxy with this admin port in this network namespace, or it does not answer.
+    /// There is no proxy with this admin port in this network namespace, or the proxy does not respond.
     #[error("failed to reach the proxy with admin port {admin}")]
     NoProxy { admin: SocketAddr, source: io::Error },
     /// The listening process does not belong to this container and user.
     #[error("what listens in place of the proxy with admin port {0} is not of this container and user")]
     Stranger(SocketAddr),
-    /// The proxy does not take the mark.
+    /// The proxy did not confirm the mark.
     #[error("the proxy with admin port {0} did not take the mark")]
     NotTaken(SocketAddr),
 }
 
-/// Tells the proxy with this admin port, in this container, that its pod's termination begins. Waits for 2 s at most.
+/// Notifies the proxy with this admin port, in this container, that the pod's termination has begun. Waits at most 2 s.
 ///
 /// # Errors
 ///
-/// Fails if the proxy has not taken the mark.
+/// Fails if the proxy does not confirm the mark.
 pub fn mark_pre_stop(admin: SocketAddr) -> Result<(), PreStopError> {
     let unreached = |source| PreStopError::NoProxy { admin, source };
     let socket = connect(admin).map_err(unreached)?;
@@ -69,19 +69,19 @@ fn connect(admin: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_write_timeout(Some(TELL_LIMIT))?;
     socket.set_read_timeout(Some(TELL_LIMIT))?;
-    // A path that begins so is an abstract name.
+    // A path that begins with NUL is an abstract name.
     socket.connect(&SockAddr::unix(format!("\0{}", name(admin)))?)?;
     Ok(socket)
 }
 
-/// Returns the name of the socket of the proxy with this admin port. No other proxy of the network namespace has the
-/// same port.
+/// Returns the socket name of the proxy with this admin port. No other proxy in the network namespace has the same
+/// port.
 fn name(admin: SocketAddr) -> String {
     format!("rolldrop-pre-stop/{admin}")
 }
 
-/// Returns true if a process has this one's user and is in this one's PID namespace or one below it. Processes in any
-/// other namespace have the number 0 here.
+/// Returns true if a process has the same user as this one, and is in the same PID namespace or one below it. Processes
+/// in any other namespace have PID 0 here.
 fn is_own(peer: UnixCredentials) -> bool {
     peer.pid() > 0 && peer.uid() == geteuid().as_raw()
 }
@@ -94,7 +94,7 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// Takes the name for the proxy with this admin port.
+    /// Claims the socket name for the proxy with this admin port.
     pub(super) fn bind(admin: SocketAddr) -> io::Result<Self> {
         let address = net::SocketAddr::from_abstract_name(name(admin))?;
         let listener = net::UnixListener::bind_addr(&address)?;
@@ -102,7 +102,7 @@ impl Mark {
         Ok(Self { listener, calls: Calls::default() })
     }
 
-    /// Takes marks from its own container, for ever.
+    /// Accepts marks from its own container, forever.
     pub(super) async fn serve(self, shared: Arc<Shared>) {
         let listener = match UnixListener::from_std(self.listener) {
             Ok(listener) => listener,
@@ -124,7 +124,7 @@ fn take(stream: &UnixStream, calls: &Calls, shared: &Shared) {
     match getsockopt(stream, sockopt::PeerCredentials) {
         Ok(peer) if is_own(peer) => {
             shared.pre_stop(calls);
-            // Three bytes fit; who went away before does not want them.
+            // Three bytes always fit; a peer that has left does not need them.
             let _ = stream.try_write(TAKEN);
         }
         Ok(peer) => {
@@ -138,7 +138,7 @@ fn take(stream: &UnixStream, calls: &Calls, shared: &Shared) {
     }
 }
 
-/// Calls of the preStop hook: a container may make any number.
+/// Rate limit for preStop hook calls: a container may make any number of calls.
 #[derive(Debug, Default)]
 struct Calls {
     next_ns: AtomicI64,
@@ -146,12 +146,12 @@ struct Calls {
 }
 
 impl Calls {
-    /// Shortest time between two calls that count.
+    /// Minimum time between two calls that count.
     const PAUSE_NS: i64 = 100_000_000;
-    /// Largest number of calls that count.
+    /// Maximum number of calls that count.
     const MOST: usize = 10_000;
 
-    /// Returns the time of this call, if it counts.
+    /// Returns the time of this call, if the call counts.
     fn take(&self, now: Stamp) -> Option<Stamp> {
         let next_ns = self.next_ns.load(Ordering::Relaxed);
         if now.unix_ns() < next_ns || self.taken.fetch_add(1, Ordering::Relaxed) >= Self::MOST {
@@ -163,8 +163,8 @@ impl Calls {
 }
 
 impl Shared {
-    /// Records a call of the preStop hook. Each call is recorded, so that a reader can choose the one that matches the
-    /// pod's deletion.
+    /// Records a preStop hook call. Every call that counts is recorded, so that a reader can choose the one that
+    /// matches the pod's deletion.
     fn pre_stop(&self, calls: &Calls) {
         if let Some(at) = calls.take(self.clock.now()) {
             self.journal.phase(ProxyPhase::PreStop, at);

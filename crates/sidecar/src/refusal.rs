@@ -1,11 +1,11 @@
-//! Answers that the proxy gives itself.
+//! Responses from the proxy itself.
 
-/// Reason that the proxy answers a request itself instead of passing it on.
+/// Reason why the proxy responds to a request itself instead of passing it on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// The head or the chunked body is not HTTP/1.
     Malformed,
-    /// The end of the request cannot be determined beyond doubt.
+    /// The end of the request cannot be determined unambiguously.
     AmbiguousLength,
     /// The head is larger than `MAX_HEAD_BYTES` or than there is room for, or has more than `MAX_HEADERS` lines.
     HeadTooLarge,
@@ -16,7 +16,7 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    /// Returns the whole answer.
+    /// Returns the complete response.
     pub(super) const fn answer(self) -> &'static [u8] {
         match self {
             Refusal::Malformed => b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 28\r\n\r\nrolldrop: malformed request\n",

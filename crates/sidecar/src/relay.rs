@@ -1,7 +1,7 @@
-//! Passing bytes between a client and its app: the code that all protocols share.
+//! Relaying of bytes between client and app: the code shared by all protocols.
 //!
-//! Bytes are passed on as they come. When one side closes or resets its connection, the proxy does the same towards the
-//! other side, even while that side takes no bytes.
+//! Bytes are passed on as they arrive. When one side closes or resets its connection, the proxy does the same towards
+//! the other side, even if that side is not reading.
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,33 +19,33 @@ use super::sides::Sides;
 use super::socket::{self, Room};
 use rolldrop_record::ServedEnd;
 
-/// Bytes that a client must send in each of the proxy's ticks so that it is not idle: 240 a second (Kestrel:
+/// Minimum number of bytes per tick for a client not to count as idle: 240 per second (Kestrel:
 /// `MinRequestBodyDataRate`).
 const LEAST_BYTES: usize = 120;
 
-/// The ways in which a connection ends.
+/// How a connection ends.
 pub(super) enum Finish {
     /// Both sides have closed.
     Closed,
-    /// One side failed, so the other side is reset; requests under way get this outcome.
+    /// One side failed, so the other side is reset. Requests in flight get this outcome.
     Reset(ServedEnd),
-    /// The proxy answers the request itself, and closes.
+    /// The proxy responds to the request itself and closes the connection.
     Refuse(Refusal),
 }
 
-/// Reason that bytes could not be passed on.
+/// Reason why bytes could not be passed on.
 pub(super) enum Stop {
-    /// The side they come from closed.
+    /// The sending side closed.
     SourceClosed,
-    /// The side they come from failed.
+    /// The sending side failed.
     Source,
-    /// The side they go to failed.
+    /// The receiving side failed.
     Sink,
     /// The end of the message is unknown.
     Framing,
 }
 
-/// Both connections, split into their halves, and the bytes that have been read from them.
+/// Both connections, split into halves, with the bytes read from them so far.
 pub(super) struct Streams<'a> {
     pub(super) from_client: Inlet<'a>,
     pub(super) to_client: Outlet<'a>,
@@ -55,12 +55,12 @@ pub(super) struct Streams<'a> {
     pub(super) from_app_buf: Buffer<'a>,
 }
 
-/// Record of the requests under way on a connection.
+/// Record of the requests in flight on a connection.
 pub(super) trait Ledger {
-    /// Ends the requests that wait for an answer with this outcome, as the app will send no more.
+    /// Ends the requests that await a response with this outcome, because the app will send nothing more.
     fn app_closed(&self, end: ServedEnd);
 
-    /// Returns true if bytes of the client may matter to an app that will send no more.
+    /// Returns true if client bytes may still matter to an app that will send nothing more.
     fn goes_one_way(&self) -> bool;
 }
 
@@ -71,7 +71,7 @@ pub(super) async fn client_closed(
     sides: &Sides,
     ledger: &impl Ledger,
 ) -> Finish {
-    // Fails only if the app is gone, which the response side sees as well.
+    // Fails only if the app has gone, which the response side notices too.
     let _ = to.half.shutdown().await;
     sides.client_closed.store(true, Ordering::Relaxed);
     if sides.is_app_closed() {
@@ -82,8 +82,8 @@ pub(super) async fn client_closed(
     Finish::Reset(ServedEnd::ClientGone)
 }
 
-/// Handles an app that takes no more bytes. The app may have answered before: the response side passes on the rest,
-/// then resets.
+/// Handles an app that accepts no more bytes. The app may have responded earlier, so the response side passes on the
+/// rest, then resets.
 pub(super) async fn app_unwritable(sides: &Sides) -> Finish {
     sides.app_unwritable.store(true, Ordering::Relaxed);
     if sides.is_app_closed() {
@@ -105,22 +105,22 @@ pub(super) async fn app_closed(
     if sides.app_unwritable.load(Ordering::Relaxed) {
         return Finish::Reset(end);
     }
-    // Fails only if the client is gone, which the request side sees as well.
+    // Fails only if the client has gone, which the request side notices too.
     let _ = to.half.shutdown().await;
     if sides.is_client_closed() {
         return Finish::Closed;
     }
-    // Bytes that the client still sends are passed to the app, whose kernel may answer them with a reset.
+    // Bytes that the client still sends are passed to the app, whose kernel may respond with a reset.
     let is_over = async {
         match ledger.goes_one_way() {
-            // Keepalive detects a client that is gone.
+            // Keepalive detects a client that has gone.
             true => std::future::pending().await,
             false => sides.client_is_done().await,
         }
     };
     tokio::select! {
         () = from.has_failed() => {
-            // The app's kernel would not take its last bytes back, either.
+            // The app's kernel would not discard its last bytes, either.
             socket::last_bytes_are_taken(to.socket()).await;
             Finish::Reset(ServedEnd::UpstreamEof)
         }
@@ -131,24 +131,24 @@ pub(super) async fn app_closed(
     }
 }
 
-/// Source of the bytes of one direction.
+/// Source of the bytes in one direction.
 pub(super) struct Inlet<'a> {
     half: ReadHalf<'a>,
     room: Room<'a>,
 }
 
 impl<'a> Inlet<'a> {
-    /// Returns the inlet for bytes from this half.
+    /// Returns an inlet for bytes from this half.
     pub(super) fn new(half: ReadHalf<'a>, room: Room<'a>) -> Self {
         Self { half, room }
     }
 
-    /// Waits until this side has been reset, or given up.
+    /// Waits until this side has been reset or given up.
     pub(super) async fn has_failed(&self) {
         let _ = self.half.ready(Interest::ERROR).await;
     }
 
-    /// Reads available bytes. A side that fills its room quickly gets more.
+    /// Reads available bytes. A side that quickly fills its room gets more room.
     async fn read_into(&mut self, buf: &mut Buffer<'_>) -> io::Result<usize> {
         let read = buf.read_from(&mut self.half).await?;
         if read >= self.room.bytes() / 4 {
@@ -158,7 +158,7 @@ impl<'a> Inlet<'a> {
     }
 }
 
-/// Destination of the bytes of one direction.
+/// Destination of the bytes in one direction.
 pub(super) struct Outlet<'a> {
     half: WriteHalf<'a>,
     room: Room<'a>,
@@ -167,7 +167,7 @@ pub(super) struct Outlet<'a> {
     receiver: Receiver,
 }
 
-/// The side that receives the bytes of one direction.
+/// The receiving side of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Receiver {
     Client,
@@ -175,7 +175,7 @@ pub(super) enum Receiver {
 }
 
 impl<'a> Outlet<'a> {
-    /// Returns the outlet for bytes to this half; `ticks` is the proxy's count of time.
+    /// Returns an outlet for bytes to this half; `ticks` is the proxy's tick counter.
     pub(super) fn new(
         receiver: Receiver,
         half: WriteHalf<'a>,
@@ -190,8 +190,8 @@ impl<'a> Outlet<'a> {
         self.half.as_ref()
     }
 
-    /// Notes that bytes of a message have passed. A client's bytes count only if they come fast enough: otherwise a
-    /// crowd could hold all places with a byte now and then.
+    /// Notes that bytes of a message have passed. A client's bytes count only if they arrive fast enough; otherwise a
+    /// crowd could occupy all places by sending a byte now and then.
     pub(super) fn has_passed(&self, bytes: usize) {
         let Sides { passed_at, passed_since, .. } = self.sides;
         let now = self.ticks.load(Ordering::Relaxed);
@@ -206,19 +206,19 @@ impl<'a> Outlet<'a> {
         passed_at.store(now, Ordering::Relaxed);
     }
 
-    /// Notes that the client has begun a message, or ended it.
+    /// Notes that the client has begun or finished a message.
     pub(super) fn owes(&self, owes: bool) {
         self.sides.client_owes.store(owes, Ordering::Relaxed);
     }
 
-    /// Waits until more bytes fit, or until the side that they come from fails.
+    /// Waits until more bytes fit, or until the sending side fails.
     async fn has_room(&mut self, from: &Inlet<'_>) -> Result<(), Stop> {
         self.room.widen(self.half.as_ref());
         let is_to_client = self.receiver == Receiver::Client;
         if is_to_client {
             self.sides.client_stalls.store(true, Ordering::Relaxed);
         }
-        // While the app takes nothing, the client is not the slow side.
+        // While the app is not reading, the client is not the slow side.
         let owed = !is_to_client && self.sides.client_owes.swap(false, Ordering::Relaxed);
         let mut is_source_gone = false;
         let has_room = loop {
@@ -244,11 +244,11 @@ impl<'a> Outlet<'a> {
     }
 }
 
-/// Returns true if a side that failed had sent its end of stream before: nothing is missing then. The kernel of a peer
-/// that is gone answers with a reset when it gets bytes for a connection that it has finished with.
+/// Returns true if a failed side had already sent its end of stream, in which case nothing is missing. The kernel of a
+/// peer that has gone responds with a reset to bytes for a finished connection.
 fn has_ended(from: &Inlet<'_>) -> bool {
     let socket: &TcpStream = from.half.as_ref();
-    // A reset is EPIPE behind the end of the stream (tcp_reset), else ECONNRESET.
+    // A reset is EPIPE after the end of the stream (tcp_reset), otherwise ECONNRESET.
     let error = socket.take_error().ok().flatten();
     error.and_then(|error| error.raw_os_error()).is_some_and(|code| Errno::from_raw(code) == Errno::EPIPE)
 }
@@ -267,7 +267,7 @@ pub(super) async fn fill(
     from.read_into(buf).await
 }
 
-/// Writes all bytes, unless the side that they come from fails meanwhile.
+/// Writes all bytes, unless the sending side fails in the meantime.
 pub(super) async fn write(from: &Inlet<'_>, to: &mut Outlet<'_>, mut bytes: &[u8]) -> Result<(), Stop> {
     while !bytes.is_empty() {
         let written = write_some(from, to, bytes).await?;
@@ -276,9 +276,10 @@ pub(super) async fn write(from: &Inlet<'_>, to: &mut Outlet<'_>, mut bytes: &[u8
     Ok(())
 }
 
-/// Writes as many bytes as fit, once any do, unless the side that they come from fails before; returns their number.
+/// Waits until any bytes fit, then writes as many as possible and returns their number, unless the sending side fails
+/// first.
 async fn write_some(from: &Inlet<'_>, to: &mut Outlet<'_>, bytes: &[u8]) -> Result<usize, Stop> {
-    // The kernel takes a write as a whole.
+    // The kernel accepts a write as a whole.
     let bytes = &bytes[..bytes.len().min(to.room.bytes())];
     loop {
         match to.half.try_write(bytes) {
@@ -289,20 +290,20 @@ async fn write_some(from: &Inlet<'_>, to: &mut Outlet<'_>, bytes: &[u8]) -> Resu
     }
 }
 
-/// Looks at bytes as they pass.
+/// An observer of the bytes that are passed on.
 pub(super) trait Watch {
-    /// Returns the number of bytes at the front of `buf` that may be passed on. It may insert some itself.
+    /// Returns the number of bytes at the front of `buf` that may be passed on. May insert bytes.
     fn look(&mut self, buf: &mut BytesMut) -> usize;
 
-    /// Notes that this many of them have been passed on; it is called for each write, as the other side may see these
+    /// Notes that this many bytes have been passed on. Called after each write, because the other side may see these
     /// bytes and no more.
     fn passed(&mut self, bytes: usize);
 
-    /// Tells the watch that no more can be held back: the held bytes are passed on unread.
+    /// Notes that no more bytes can be held back: the held bytes are passed on unread.
     fn give_up(&mut self);
 }
 
-/// Passes bytes both ways until the connection is over.
+/// Passes bytes both ways until the connection is finished.
 pub(super) async fn both_ways(
     streams: Streams<'_>,
     sides: &Sides,
@@ -333,7 +334,7 @@ pub(super) async fn both_ways(
     }
 }
 
-/// Passes bytes on until one side stops. Bytes that are still held back at the end are passed on then.
+/// Passes bytes on until one side stops, including any bytes held back at that point.
 async fn pump(
     from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
@@ -366,11 +367,11 @@ async fn pump(
     }
 }
 
-/// Passes on bytes that were held back although their message is incomplete: the other side must get the same bytes.
+/// Passes on held-back bytes of an incomplete message: the other side must get the same bytes.
 pub(super) async fn flush(from: &Inlet<'_>, to: &mut Outlet<'_>, held: &[u8], stop: Stop) -> Stop {
     match stop {
         Stop::SourceClosed => write(from, to, held).await.err().unwrap_or(stop),
-        // The other side will be reset: it gets only the bytes that fit into its socket buffer at once.
+        // The other side will be reset, so it gets only the bytes that fit into its socket buffer right now.
         _ => {
             let _ = to.half.try_write(held);
             stop
@@ -390,8 +391,7 @@ mod tests {
 
     const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-    /// Returns both ends of a connection with as little room in the kernel as possible: the connecting end, then the
-    /// accepting one.
+    /// Returns both ends of a connection with minimal kernel buffers: the connecting end, then the accepting end.
     async fn narrow() -> (TcpStream, TcpStream) {
         let [listening, connecting] = [(); 2].map(|()| {
             let socket = TcpSocket::new_v4().unwrap();
@@ -428,7 +428,7 @@ mod tests {
         let mut from_app = listener.accept().await.unwrap().0;
         let (mut client, mut to_client) = narrow().await;
         let mut passed = Passed::default();
-        // More than the kernel takes for a client that does not read, and read from the app already.
+        // More bytes than the kernel accepts for a client that does not read, already read from the app.
         let pool = Pool::new(0);
         let mut ready = Buffer::of_app(&pool);
         ready.resize(64 * READ_BYTES, 0);
@@ -456,7 +456,7 @@ mod tests {
         let listener = TcpListener::bind(ANY).await.unwrap();
         let mut app = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let mut from_app = listener.accept().await.unwrap().0;
-        // Less is on its way to the client than the app has said.
+        // Only part of the app's bytes are on their way to the client.
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_send_buffer_size(1).unwrap();
         socket.bind(ANY).unwrap();
@@ -464,7 +464,7 @@ mod tests {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let mut to_client = listener.accept().await.unwrap().0;
         app.write_all(&[b'x'; LENGTH]).await.unwrap();
-        // Its kernel says that it is gone as soon as it is asked, as by keepalive.
+        // The app's kernel reports that the connection is gone as soon as it is probed, for example by keepalive.
         drop(app);
         from_app.readable().await.unwrap();
         from_app.try_write(b"?").unwrap();

@@ -1,47 +1,47 @@
-//! The state of both sides of a connection, on which the choice of an idle one rests.
+//! The state of both sides of a connection, which determines if the connection is idle.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// Longest silence of a client, and longest time in total, after an app has ended its side and will not answer any more
-/// (nginx: `lingering_timeout`, `lingering_time`). A half-closed socket does not show whether its other end is still
-/// there.
+/// Maximum silence of a client, and maximum total time, after the app has closed its side and will send no more
+/// responses (nginx: `lingering_timeout`, `lingering_time`). A half-closed socket does not show if the other end is
+/// still there.
 const LINGER_SILENCE: Duration = Duration::from_secs(5);
 const LINGER_LIMIT: Duration = Duration::from_secs(30);
 
-/// State of both sides of a connection: which have closed, and what they owe each other.
+/// State of both sides of a connection: which have closed, and what they still owe each other.
 #[derive(Debug, Default)]
 pub(super) struct Sides {
     pub(super) client_closed: AtomicBool,
     pub(super) app_closed: AtomicBool,
     pub(super) app_unwritable: AtomicBool,
     pub(super) client_was_heard: AtomicBool,
-    /// The app has accepted the connection.
+    /// True if the app has accepted the connection.
     pub(super) app_accepted: AtomicBool,
-    /// Requests under way.
+    /// Number of requests in flight.
     pub(super) under_way: AtomicUsize,
-    /// The client does not take the bytes sent to it.
+    /// True if the client does not accept the bytes sent to it.
     pub(super) client_stalls: AtomicBool,
-    /// The client has begun a message that it has not ended.
+    /// True if the client has begun a message and not finished it.
     pub(super) client_owes: AtomicBool,
-    /// Tick of the proxy at which enough bytes had last passed, not counting heads of requests.
+    /// Tick at which enough bytes had last passed, not counting request heads.
     pub(super) passed_at: AtomicU32,
-    /// Bytes of the client that have passed since that tick.
+    /// Number of client bytes that have passed since that tick.
     pub(super) passed_since: AtomicUsize,
-    /// The connection has to make room for another one.
+    /// True if the connection must make room for another one.
     pub(super) gives_way: AtomicBool,
 }
 
 /// State in which a connection is idle, in the order in which idle connections make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Idleness {
-    /// No request is under way: it says nothing, or its head does not end.
+    /// No request is in flight: the client is silent, or its request head is incomplete.
     NoRequest,
-    /// The client does not take its answer, or sends its request too slowly.
+    /// The client does not read the response, or sends its request too slowly.
     Stalled,
-    /// The app has not accepted the connection, or not answered.
+    /// The app has not accepted the connection, or not responded.
     Unanswered,
 }
 
@@ -61,12 +61,12 @@ impl Sides {
         self.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Notes that the app has accepted the connection: from now on the client's silence is its own.
+    /// Notes that the app has accepted the connection: from now on, silence is the client's own.
     pub(super) fn app_accepted(&self) {
         self.app_accepted.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the kind of idleness of the connection, and the tick since which it is idle.
+    /// Returns the connection's kind of idleness, and the tick at which it became idle.
     pub(super) fn idle(&self) -> (Idleness, u32) {
         let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
         let idleness = if is_set(&self.client_stalls) {
@@ -81,13 +81,13 @@ impl Sides {
         (idleness, self.passed_at.load(Ordering::Relaxed))
     }
 
-    /// Marks the connection as closed to make room; returns true if a request was under way.
+    /// Marks the connection as closed to make room; returns true if a request was in flight.
     pub(super) fn give_way(&self) -> bool {
         self.gives_way.store(true, Ordering::Relaxed);
         self.under_way.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns true if the connection is closed to make room for another one.
+    /// Returns true if the connection is being closed to make room for another one.
     pub(super) fn has_given_way(&self) -> bool {
         self.gives_way.load(Ordering::Relaxed)
     }
@@ -102,7 +102,7 @@ impl Sides {
         self.client_was_heard.store(true, Ordering::Relaxed);
     }
 
-    /// Waits until the client has been silent for [`LINGER_SILENCE`], or [`LINGER_LIMIT`] is over.
+    /// Waits until the client has been silent for [`LINGER_SILENCE`], or [`LINGER_LIMIT`] has passed.
     pub(super) async fn client_is_done(&self) {
         let limit = Instant::now() + LINGER_LIMIT;
         loop {

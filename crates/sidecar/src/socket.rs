@@ -1,9 +1,9 @@
-//! Limits for the memory that the kernel holds for the two sockets of a connection, and for its wait for the other end.
+//! Limits on the kernel memory for a connection's two sockets, and on the kernel's wait for the other end.
 //!
-//! The kernel lets a buffer grow to some MiB where a peer seems to want it, and keeps sent bytes until the peer takes
-//! them, even after a close. Both count as memory of the container. So each direction has a [`Room`]: small for all,
-//! larger for sides that transfer much, while the shared [`Pool`] lasts. If one side closes, the other socket is closed
-//! when its last bytes have been taken.
+//! The kernel lets a buffer grow to several MiB if a peer seems to want it, and keeps sent bytes until the peer accepts
+//! them, even after a close. Both count towards the container's memory. Therefore each direction has a [`Room`], which
+//! starts small and grows for sides that transfer much, while the shared [`Pool`] lasts. If one side closes, the other
+//! socket is closed once its peer has accepted the last bytes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,42 +16,40 @@ use tokio::time::sleep;
 
 use super::budget::{Pool, Share};
 
-/// Silence after which the kernel asks whether the other end is still there, and interval at which it repeats the
-/// question; after nine questions without an answer the other end counts as gone. A half-closed peer does not say that
-/// it has gone.
+/// Silence after which the kernel probes the other end, and the interval between probes. After nine unanswered probes,
+/// the other end counts as gone. Keepalive is needed because a half-closed peer gives no sign of having gone.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Longest time for which a side may take none of the last bytes after the other side has gone. It is about as long as
-/// the kernel of the gone side would keep them: until its pauses between two attempts reach 120 s (tcp_orphan_retries,
-/// tcp(7)).
+/// Maximum time for which a side may accept none of the last bytes after the other side has gone. This is about as long
+/// as the departed side's kernel would keep them: until its retry interval reaches 120 s (tcp_orphan_retries, tcp(7)).
 #[cfg(target_os = "linux")]
 const LAST_BYTES_LIMIT: Duration = Duration::from_secs(200);
-/// Interval at which a socket is asked whether the last bytes have been taken.
+/// Interval between checks for remaining last bytes on a socket.
 const LAST_BYTES_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Bytes, as the kernel counts them, that it may hold in each direction of a socket even if the pool is empty.
+/// Bytes that the kernel may hold in each direction of a socket even if the pool is empty, as counted by the kernel.
 const OWN_ROOM_BYTES: usize = 6 * 1024;
-/// Bytes for the same at the beginning, while the pool has room.
+/// Same, at the beginning of a connection, while the pool has room.
 const FIRST_ROOM_BYTES: usize = 32 * 1024;
-/// Most bytes for the same, which is what the kernel lets everybody ask for (net.core.wmem_max, rmem_max).
+/// Same, at most: what the kernel allows every process to request (net.core.wmem_max, rmem_max).
 const MOST_BYTES: usize = 2 * 212_992;
 
-/// Makes the kernel notice when the other end of a connection is gone. Connections inherit this from the listener that
-/// accepts them.
+/// Makes the kernel notice when the other end of a connection has gone. Accepted connections inherit this from the
+/// listener.
 pub(super) fn keep_alive(socket: &impl AsFd) {
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL);
-    // A socket that is gone already shows so at its first read.
+    // A socket that is already gone fails at its first read.
     let _ = SockRef::from(socket).set_tcp_keepalive(&keepalive);
 }
 
-/// Gives little room to a socket that has no connection yet. It can become more later, as for the connections that the
-/// socket accepts.
+/// Gives little room to a socket that is not connected yet. The room can be widened later, also for the connections
+/// that the socket accepts.
 pub(super) fn prepare(socket: &impl AsFd) {
     Way::Send.set(socket, OWN_ROOM_BYTES);
     let _ = SockRef::from(socket).set_recv_buffer_size(OWN_ROOM_BYTES / 2);
-    // The largest window that a connection can ever announce is agreed on when it begins, and follows from
-    // the buffer unless that may grow.
+    // A connection's largest possible window is negotiated at its start, and is derived from the buffer size unless the
+    // buffer may grow.
     lock_buffers(socket, Locks::Send);
 }
 
@@ -60,30 +58,30 @@ pub(super) async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     keep_alive(&socket);
     prepare(&socket);
-    // One that is given up while it is made is reset, as its client's was.
+    // A connection attempt that is abandoned is reset, like its client's connection.
     let _ = socket.set_zero_linger();
     let stream = socket.connect(to).await?;
     let _ = SockRef::from(&stream).set_linger(None);
     Ok(stream)
 }
 
-/// Makes a connection send small writes at once, and keep the room that it is given.
+/// Makes a connection send small writes immediately, and keep the room it is given.
 pub(super) fn begin(socket: &TcpStream) {
-    // The data port is local to the pod or next to it; small writes must not wait for acks.
-    // A socket that is gone already shows so at its first read.
+    // The data port is local to the pod or next to it; small writes must not wait for acks. A socket that is already
+    // gone fails at its first read.
     let _ = socket.set_nodelay(true);
     lock_buffers(socket, Locks::Both);
 }
 
-/// Buffers whose size the kernel leaves as it was set.
+/// Buffers whose size the kernel must not change.
 #[derive(Clone, Copy, Debug)]
 enum Locks {
     Send = 1,
     Both = 3,
 }
 
-/// Without a lock the kernel grows a receive buffer beyond the size that was asked for: up to 32 MiB if it is read
-/// quickly. Linux before 5.15 has no lock; there windows stay below 64 KiB.
+/// Locks buffer sizes. Without a lock, the kernel grows a receive buffer beyond the requested size: up to 32 MiB if it
+/// is read quickly. Linux before 5.15 has no lock; windows there stay below 64 KiB.
 fn lock_buffers(socket: &impl AsFd, locks: Locks) {
     #[cfg(target_os = "linux")]
     let _ = nix::sys::socket::setsockopt(&socket.as_fd(), options::BufLock, &(locks as i32));
@@ -91,7 +89,7 @@ fn lock_buffers(socket: &impl AsFd, locks: Locks) {
     let _ = (socket, locks);
 }
 
-/// Makes the kernel announce windows up to this many bytes, where there is room for them.
+/// Makes the kernel announce windows of up to this many bytes, if there is room for them.
 fn limit_window(socket: &impl AsFd, bytes: usize) {
     #[cfg(target_os = "linux")]
     {
@@ -102,7 +100,7 @@ fn limit_window(socket: &impl AsFd, bytes: usize) {
     let _ = (socket, bytes);
 }
 
-/// Options that nix does not have (socket(7), tcp(7)).
+/// Socket options that nix does not provide (socket(7), tcp(7)).
 #[cfg(target_os = "linux")]
 mod options {
     use nix::{libc, setsockopt_impl, sockopt_impl};
@@ -111,7 +109,7 @@ mod options {
     sockopt_impl!(WindowClamp, SetOnly, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, i32);
 }
 
-/// Returns the number of written bytes that the other end has not acknowledged; 0 if it is unknown.
+/// Returns the number of written bytes that the other end has not acknowledged; 0 if unknown.
 fn unsent(socket: &TcpStream) -> usize {
     #[cfg(target_os = "linux")]
     {
@@ -121,7 +119,7 @@ fn unsent(socket: &TcpStream) -> usize {
         #[expect(unsafe_code, reason = "there is no safe way to ask for SIOCOUTQ (tcp(7))")]
         // SAFETY: the descriptor is open, and the kernel writes one int.
         let asked = unsafe { nix::libc::ioctl(socket.as_raw_fd(), nix::libc::TIOCOUTQ, &mut bytes) };
-        // Of a connection that is gone the number stays as it was, and means nothing.
+        // For a connection that is gone, the number is stale and meaningless.
         let means_something = asked == 0 && bytes > 0 && socket.peer_addr().is_ok();
         if means_something { usize::try_from(bytes).unwrap_or(0) } else { 0 }
     }
@@ -132,30 +130,30 @@ fn unsent(socket: &TcpStream) -> usize {
     }
 }
 
-/// Returns true if the peer has not taken all written bytes.
+/// Returns true if the peer has not accepted all written bytes.
 pub(super) fn holds_bytes(socket: &TcpStream) -> bool {
     unsent(socket) > 0
 }
 
-/// Makes the kernel give up a peer that takes none of the last bytes for as long as the kernel of the side that sent
-/// them would wait for it.
+/// Makes the kernel give up on a peer that accepts none of the last bytes for as long as the sending side's kernel
+/// would have waited.
 pub(super) fn limit_last_bytes(socket: &TcpStream) {
     #[cfg(target_os = "linux")]
-    // Fails only on a socket that is gone already.
+    // Fails only on a socket that is already gone.
     let _ = SockRef::from(socket).set_tcp_user_timeout(Some(LAST_BYTES_LIMIT));
     #[cfg(not(target_os = "linux"))]
     let _ = socket;
 }
 
-/// Waits until a peer has taken all written bytes, or the kernel has given it up. During the wait the memory counts as
-/// that of an open connection.
+/// Waits until a peer has accepted all written bytes, or the kernel has given up on it. During the wait, the memory
+/// counts towards an open connection.
 pub(super) async fn last_bytes_are_taken(socket: &TcpStream) {
     let mut left = unsent(socket);
     if left == 0 {
         return;
     }
     limit_last_bytes(socket);
-    // A peer that takes nothing is given up by the kernel, which then has nothing left.
+    // The kernel gives up on a peer that accepts nothing, and then has no bytes left.
     while left > 0 {
         sleep(LAST_BYTES_INTERVAL).await;
         left = unsent(socket);
@@ -172,8 +170,8 @@ pub(super) enum Way {
 impl Way {
     /// Sets the number of bytes that the kernel may hold in this direction of a socket.
     fn set(self, socket: &impl AsFd, bytes: usize) {
-        // The kernel doubles what it is told (socket(7)). All of this fails only on a socket that is gone
-        // already, which shows at its next use.
+        // The kernel doubles the given size (socket(7)). These calls fail only on a socket that is already gone, which
+        // shows at its next use.
         match self {
             Way::Send => _ = SockRef::from(socket).set_send_buffer_size(bytes / 2),
             Way::Receive => {
@@ -186,9 +184,9 @@ impl Way {
 
 /// Bytes that the kernel may hold in one direction of a socket.
 ///
-/// The receiving direction starts with little room, and gets more as its bytes are read. It gives none back: a peer
-/// that has seen a large window sends nothing at once into a window that has become smaller than its segments, which on
-/// a loopback have 32 KiB and more.
+/// The receiving direction starts with little room, and gets more as its bytes are read. It returns none: a peer that
+/// has seen a large window does not immediately send into a window smaller than its segments, which are 32 KiB and more
+/// on loopback.
 #[derive(Debug)]
 pub(super) struct Room<'a> {
     way: Way,
@@ -197,25 +195,26 @@ pub(super) struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// Returns the room of one direction of a socket that [`connect`] or a listener after [`prepare`] made.
+    /// Returns the room for one direction of a socket that was created by [`connect`], or accepted by a listener after
+    /// [`prepare`].
     pub(super) fn of(pool: &'a Pool, socket: &TcpStream, way: Way) -> Self {
         let mut room = Self { way, bytes: OWN_ROOM_BYTES, share: Share::of(pool) };
         room.widen_to(FIRST_ROOM_BYTES, socket);
         room
     }
 
-    /// Returns a room of the largest size, which no pool counts.
+    /// Returns a room of the maximum size, which no pool accounts for.
     #[cfg(test)]
     pub(super) fn unlimited(pool: &'a Pool) -> Self {
         Self { way: Way::Send, bytes: MOST_BYTES, share: Share::of(pool) }
     }
 
-    /// Returns the number of bytes that the kernel may hold, as it counts them.
+    /// Returns the number of bytes that the kernel may hold, as counted by the kernel.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Doubles the room, if the pool has as much, because it has been filled.
+    /// Doubles the room after it has been filled, if the pool has enough bytes.
     pub(super) fn widen(&mut self, socket: &TcpStream) {
         self.widen_to(MOST_BYTES.min(2 * self.bytes), socket);
     }
@@ -227,8 +226,8 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Gives back all but the own part while nothing is sent and others need it, unless the peer has not taken the
-    /// bytes in it.
+    /// Returns all but the connection's own part while nothing is being sent and others need it, unless the peer has
+    /// yet to accept bytes in it.
     pub(super) fn rest(&mut self, socket: &TcpStream) {
         if self.bytes > OWN_ROOM_BYTES && self.share.is_wanted() && unsent(socket) == 0 {
             self.share.set(0);
@@ -262,7 +261,7 @@ mod tests {
             room.widen(&socket);
         }
         assert!(size() > FIRST_ROOM_BYTES && room.bytes == MOST_BYTES);
-        // No other holder needs the room.
+        // No one else needs the room.
         room.rest(&socket);
         assert_eq!(room.bytes, MOST_BYTES);
         let mut others = Share::of(&pool);
@@ -294,7 +293,7 @@ mod tests {
         };
         tokio::join!(peer.write_all(&bytes), reads).0.unwrap();
         assert_eq!(room.bytes(), MOST_BYTES);
-        // Counts the bytes that the room takes when nobody reads, until it has taken none for a while.
+        // Counts the bytes that fit when nobody reads, until nothing has fit for a while.
         let (mut written, mut held, mut rests) = (0, 0, 0);
         while rests < 20 {
             while let Ok(more) = peer.try_write(&bytes[..64 * 1024]) {

@@ -37,7 +37,7 @@ async fn app() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// A proxy that runs, and the means to end it.
+/// A running proxy, with the means to stop it.
 struct Running {
     data: SocketAddr,
     admin: SocketAddr,
@@ -83,8 +83,8 @@ impl Running {
         TcpStream::connect(self.data).await.unwrap()
     }
 
-    /// Returns a new client's connection, and the app's for it, after the client has sent this text and the app has got
-    /// it.
+    /// Returns a new client connection and the corresponding app connection, after the client has sent this text and
+    /// the app has received it.
     async fn asked(&self, app: &TcpListener, request: &str) -> (TcpStream, TcpStream) {
         let mut client = self.client().await;
         client.write_all(request.as_bytes()).await.unwrap();
@@ -134,7 +134,7 @@ impl Running {
         within(rows.opened()).await
     }
 
-    /// Waits until as many requests are recorded.
+    /// Waits until this many requests have been recorded.
     async fn recorded(&self, count: u64) {
         within(async {
             loop {
@@ -160,7 +160,7 @@ impl Running {
         }
     }
 
-    /// Ends the proxy and gives everything that it handed over. The app must be gone.
+    /// Stops the proxy and returns everything that it handed over. The app must be gone.
     async fn end(self) -> (Vec<ProxyLine>, Report) {
         let mut rows = self.rows().await;
         self.stop.send(()).unwrap();
@@ -185,7 +185,7 @@ impl RowStream {
         self
     }
 
-    /// Reads one line of the stream; lines that are not JSON are the framing around it.
+    /// Reads one line of the stream; non-JSON lines are HTTP framing.
     async fn next_line(&mut self) -> bool {
         loop {
             let mut line = String::new();
@@ -257,13 +257,13 @@ fn get(id: u64) -> String {
     format!("GET / HTTP/1.1\r\nHost: Web\r\nrolldrop-id: run-load-{id}\r\n\r\n")
 }
 
-/// Protocol, end, and the bytes of client and app.
+/// Returns each row's protocol, end, and bytes from client and app.
 fn said(rows: &[ServedRow]) -> Vec<(Protocol, ServedEnd, u64, u64)> {
     let bytes = |row: &ServedRow| row.bytes_from_client.zip(row.bytes_from_app).unwrap();
     rows.iter().map(|row| (row.protocol, row.ended, bytes(row).0, bytes(row).1)).collect()
 }
 
-/// Id, status, end, connection and whether it was the connection's first request.
+/// Returns the id, status, end, connection, and a flag for the connection's first request.
 fn facts(row: &ServedRow) -> (u64, Option<u16>, ServedEnd, u64, bool) {
     (row.request.as_ref().unwrap().seq, row.status, row.ended, row.conn, row.conn_first_request)
 }

@@ -1,5 +1,5 @@
-//! A connection whose bytes the proxy does not read: TLS, which the app terminates, and
-//! whatever is not HTTP. It has one row, with the bytes of both directions.
+//! A connection whose bytes the proxy does not parse: TLS, which the app terminates, and any non-HTTP protocol. It has
+//! one row, with the byte counts of both directions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use super::origin::Origin;
 use super::relay::{self, Finish, Ledger, Streams, Watch};
 use rolldrop_record::{Protocol, ServedEnd, ServedRow};
 
-/// Recorded facts of the connection.
+/// Recorded facts about the connection.
 pub(super) struct Tunnel {
     origin: Arc<Origin>,
     protocol: Protocol,
@@ -20,14 +20,14 @@ pub(super) struct Tunnel {
 }
 
 impl Tunnel {
-    /// Returns the record of a connection that begins.
+    /// Returns the record of a new connection.
     pub(super) fn begin(origin: Arc<Origin>, protocol: Protocol) -> Self {
         origin.begin();
         let (from_client, from_app) = Default::default();
         Self { origin, protocol, from_client, from_app, ended: AtomicBool::new(false) }
     }
 
-    /// Ends the connection, if it has not ended; returns true if it had not.
+    /// Records the end of the connection, unless already recorded; returns true if it was not.
     pub(super) fn end(&self, ended: ServedEnd) -> bool {
         let is_news = !self.ended.swap(true, Ordering::Relaxed);
         if is_news {
@@ -41,7 +41,7 @@ impl Tunnel {
         is_news
     }
 
-    /// Passes bytes both ways until the connection is over.
+    /// Passes bytes both ways until the connection is finished.
     pub(super) async fn relay(&self, streams: Streams<'_>) -> Finish {
         let (requests, responses) = (Count(&self.from_client), Count(&self.from_app));
         relay::both_ways(streams, &self.origin.sides, self, requests, responses).await
@@ -49,7 +49,7 @@ impl Tunnel {
 }
 
 impl Ledger for Tunnel {
-    /// The client may send more: the proxy cannot see what would be an answer.
+    /// The client may send more: the proxy cannot recognise a response.
     fn app_closed(&self, _: ServedEnd) {}
 
     fn goes_one_way(&self) -> bool {

@@ -1,4 +1,4 @@
-//! Made-up runs whose truth is known, for the tests of what explains runs and of what judges them.
+//! Simulated runs with known ground truth, for tests of the crates that explain and judge runs.
 #![expect(
     clippy::unwrap_used,
     clippy::missing_panics_doc,
@@ -26,17 +26,17 @@ use rolldrop_record::{
 /// Nanoseconds in a millisecond.
 pub const MS: i64 = 1_000_000;
 
-/// Returns a time of the run, in milliseconds since the load began.
+/// Returns a time in the run, given in milliseconds from the start of the load.
 pub fn at(ms: i64) -> Stamp {
     Stamp::from_unix_ns(1_800_000_000_000_000_000 + ms * MS)
 }
 
-/// Returns the part that all ids of a made-up run share.
+/// Returns the run id, which all request ids of a simulated run share.
 pub fn run() -> RunId {
     "k3v9x2abcdef".parse().unwrap()
 }
 
-/// Returns the run.json of a whole run that was never measured: fresh connections to one Service.
+/// Returns the run.json of a complete simulated run with fresh connections to one Service.
 pub fn info(rate: f64, duration_s: f64, (started, ended): (Stamp, Stamp)) -> RunInfo {
     RunInfo {
         format: FORMAT_VERSION,
@@ -99,7 +99,7 @@ pub fn records() -> Records {
     }
 }
 
-/// Returns an event of a pod that is ready, or is gone.
+/// Returns an event for a pod that is ready or gone.
 pub fn pod_event(ms: i64, pod: &str, change: Change) -> Event {
     let event = PodEvent {
         change,
@@ -126,7 +126,7 @@ pub fn pod_event(ms: i64, pod: &str, change: Change) -> Event {
     Event::new(at(ms), "coordinator", EventKind::Pod(event))
 }
 
-/// Deletes `pod` at `ms`; answered 10 ms later, gone 800 ms later.
+/// Deletes `pod` at `ms`. The API server responds after 10 ms, and the pod is gone after 800 ms.
 pub fn delete(records: &mut Records, ms: i64, pod: &str) {
     let action = Action {
         is_undone: false,
@@ -143,7 +143,7 @@ pub fn delete(records: &mut Records, ms: i64, pod: &str) {
     records.events.push(pod_event(ms + 800, pod, Change::Deleted));
 }
 
-/// Adds a request on a fresh connection that begins at `ns` and ends 1 ms later.
+/// Adds a request on a fresh connection. The request begins at `ns` and ends 1 ms later.
 pub fn request(records: &mut Records, ns: i64, outcome: Outcome, pod: Option<&str>) {
     let begun = at(0).shifted_ns(ns);
     let seq = records.requests.len() as u64;
@@ -160,7 +160,7 @@ pub fn request(records: &mut Records, ns: i64, outcome: Outcome, pod: Option<&st
     });
 }
 
-/// Returns a request as the proxy of a pod recorded it.
+/// Returns a request as recorded by a pod's proxy.
 pub fn served(row: &RequestRow, pod: &str, ended: ServedEnd) -> ServedRow {
     served_at(
         [row.scheduled, row.scheduled, row.end],
@@ -170,7 +170,8 @@ pub fn served(row: &RequestRow, pod: &str, ended: ServedEnd) -> ServedRow {
     )
 }
 
-/// Returns a request as the proxy of a pod recorded it, with the times of its connection, its head and its end.
+/// Returns a request as recorded by a pod's proxy. `times` are when the connection was accepted, the head arrived and
+/// the request ended.
 pub fn served_at(times: [Stamp; 3], id: RequestId, pod: &str, ended: ServedEnd) -> ServedRow {
     let [accepted, head, end] = times;
     ServedRow {
@@ -194,8 +195,8 @@ pub fn served_at(times: [Stamp; 3], id: RequestId, pod: &str, ended: ServedEnd) 
     }
 }
 
-/// Returns 10 s at 300 requests/s over three pods in turn; `b` is deleted at 5 s, refuses from 30 ms on and is routed
-/// to for 100 ms.
+/// Returns a run of 10 s at 300 requests/s, sent to three pods in turn. Pod `b` is deleted at 5 s; after that, it
+/// refuses connections from 30 ms on, and requests are routed to it for 100 ms.
 pub fn three_pods() -> Records {
     let mut records = records();
     delete(&mut records, 5000, "b");
@@ -211,7 +212,7 @@ pub fn three_pods() -> Records {
     records
 }
 
-/// Adds the end of the load, as a complete run has it.
+/// Adds the event for the end of the load, as in a complete run.
 pub fn ended(mut records: Records) -> Records {
     if let Some(end) = records.requests.iter().map(|row| row.end).max() {
         let ended = EventKind::LoadEnded { scheduled: records.requests.len() as u64 };
@@ -220,8 +221,8 @@ pub fn ended(mut records: Records) -> Records {
     records
 }
 
-/// Returns [`three_pods`], but requests take 500 ms, and `b` is killed at 5.2 s with the requests that it has; these
-/// may be known to be its own.
+/// Returns [`three_pods`], but requests take 500 ms, and `b` is killed at 5.2 s with its requests in flight. `named` is
+/// the pod that those requests are attributed to, if any.
 pub fn three_pods_killed_in_flight(named: Option<&str>) -> Records {
     let mut records = records();
     delete(&mut records, 5000, "b");
@@ -242,7 +243,7 @@ pub fn three_pods_killed_in_flight(named: Option<&str>) -> Records {
     records
 }
 
-/// Adds a connect from one port with this outcome.
+/// Adds a connection attempt from this port, with this outcome.
 pub fn connect(records: &mut Records, ms: i64, port: u16, outcome: Outcome) {
     request(records, ms * MS, outcome, None);
     let row = records.requests.last_mut().unwrap();
@@ -250,14 +251,14 @@ pub fn connect(records: &mut Records, ms: i64, port: u16, outcome: Outcome) {
     row.remote_addr = Some(Arc::from("10.0.0.9:80"));
 }
 
-/// Adds a connect that times out after 1 s, from one port.
+/// Adds a connection attempt from this port that times out after 1 s.
 pub fn timeout(records: &mut Records, ms: i64, port: u16) {
     connect(records, ms, port, Outcome::ConnectTimeout);
     let row = records.requests.last_mut().unwrap();
     row.end = row.scheduled.shifted_ns(1000 * MS);
 }
 
-/// Adds a state of a Service's only EndpointSlice: these pods are ready.
+/// Adds an update to a Service's only EndpointSlice, in which these pods are ready.
 pub fn slice(records: &mut Records, ms: i64, service: &str, pods: &[&str]) {
     let endpoints = pods
         .iter()
@@ -280,7 +281,8 @@ pub fn slice(records: &mut Records, ms: i64, service: &str, pods: &[&str]) {
     records.events.push(Event::new(at(ms), "coordinator", EventKind::EndpointSlice(event)));
 }
 
-/// Returns 29 pods, one after the other, each routed to for 100 ms after its deletion.
+/// Returns a run in which `n` pods are deleted one after another, and requests are routed to each for 100 ms after its
+/// deletion.
 pub fn many(n: i64) -> Records {
     let mut records = records();
     for e in 0..n {
@@ -302,8 +304,8 @@ pub fn many(n: i64) -> Records {
     records
 }
 
-/// Returns [`three_pods`], but `b` answers with this status on kept connections from 20 ms after its deletion on, for
-/// 600 ms.
+/// Returns [`three_pods`], but `b` responds with this status on kept-alive connections, from 20 ms after its deletion
+/// for 600 ms.
 pub fn refusing(status: u16, is_named: bool) -> Records {
     let mut records = three_pods();
     records.info.targets[0].balances_because = BalancesBecause::Service;

@@ -1,4 +1,4 @@
-//! A Service as a proxy carries it that picks endpoints at random and lags.
+//! A simulated Service whose proxy picks endpoints at random and updates its rules late.
 
 use std::collections::HashMap;
 
@@ -10,27 +10,28 @@ use rolldrop_record::{Event, EventKind, Outcome, Records};
 
 use super::{MS, at, delete, pod_event, records, request};
 
-/// From the deletion call to the closed listener, to the address that is gone, and to the watch that shows it.
+/// Delays after the deletion call: until the listener is closed, until the address is gone, and until the watch shows
+/// it.
 const REFUSES_MS: i64 = 30;
 const GONE_MS: i64 = 150;
 const SHOWN_MS: i64 = 250;
 
-/// Requests that name their pod.
+/// Which requests name their pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
-    /// All, including lost requests, as the kernel and the proxy beside a pod name them.
+    /// All requests, including lost ones, as with names from the kernel and the sidecar.
     All,
-    /// Answered ones, by a header.
+    /// Answered requests, by a response header.
     Header,
-    /// None.
+    /// No requests.
     Nothing,
 }
 
-/// A simulated Service: its rules are the truth.
+/// A simulated Service, whose rules are the ground truth.
 pub struct Service {
     /// Records of the run.
     pub records: Records,
-    /// Pods in the rules, each set with the time in milliseconds from which it applies.
+    /// Sets of pods in the rules, each with the time in milliseconds from which it applies.
     rules: Vec<(i64, Vec<String>)>,
     /// Times at which pods were deleted, in milliseconds.
     pub deleted: HashMap<String, i64>,
@@ -40,7 +41,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts with pods that are ready, in the slices and in the rules.
+    /// Starts with these pods ready, both in the slices and in the rules.
     pub fn new(pods: &[&str]) -> Self {
         let mut records = records();
         records.info.cluster.dataplane = ServiceProxy::Nftables;
@@ -103,7 +104,7 @@ impl Service {
         self.records.events.push(terminated);
     }
 
-    /// Starts a pod without a readiness probe, which counts as ready at once and listens later.
+    /// Starts a pod without a readiness probe: the pod counts as ready at once, but starts to listen later.
     pub fn start(&mut self, ms: i64, pod: &str, listens_ms: i64) {
         self.listens.insert(pod.to_owned(), listens_ms);
         let mut started = pod_event(ms, pod, Change::Applied);
@@ -160,8 +161,8 @@ impl Service {
     }
 }
 
-/// Simulates a rollout in which all three go at once; the first is out at once, the others when their successors are
-/// ready, a second later.
+/// Simulates a rollout that deletes all three pods at once. The first leaves the rules at once, the others a second
+/// later, when their successors are ready.
 pub fn all_at_once(naming: Naming, seed: u64) -> (Service, Vec<String>) {
     let mut service = Service::new(&["a", "b", "c"]);
     for pod in ["a", "b", "c"] {

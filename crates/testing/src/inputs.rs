@@ -1,4 +1,4 @@
-//! The small form of the fuzz targets: the inputs kept for each (`fuzz/seeds`), and inputs similar to them.
+//! A short version of fuzzing for unit tests: the inputs kept for each target (`fuzz/seeds`), and variations of them.
 
 use std::fs;
 use std::ops::Range;
@@ -11,10 +11,10 @@ use rand::{Rng, RngExt};
 
 use super::Target;
 
-/// Number of inputs that are tried for each target.
+/// Number of varied inputs for each target.
 const CASES: u32 = 1000;
 
-/// Texts that are inserted to make an input wrong.
+/// Texts inserted into inputs to make them invalid.
 const TEXTS: &[&str] = &[
     "\r\n",
     "\n",
@@ -33,15 +33,14 @@ const TEXTS: &[&str] = &[
     "18446744073709551616",
 ];
 
-/// Returns the folder of the fuzz targets.
 pub(crate) fn fuzz_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
 }
 
-/// Feeds each target its kept inputs and, unless the target is slow, a thousand inputs similar to them.
+/// Feeds each target its kept inputs and, unless the target is slow, a thousand variations of them.
 ///
 /// # Panics
-/// If a target does not keep its promise, with the input; if a target has no kept inputs.
+/// If a target breaks on an input, after printing the input, or if a target has no kept inputs.
 pub fn break_none(targets: &[Target]) {
     let mut random: SmallRng = rand::make_rng();
     for target in targets {
@@ -56,7 +55,7 @@ pub fn break_none(targets: &[Target]) {
     }
 }
 
-/// Feeds an input to a target, and prints it on stderr if the target breaks.
+/// Feeds an input to a target, and prints the input on stderr if the target panics.
 fn feed(target: &Target, input: &[u8]) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (target.entry)(input))) {
         eprintln!(
@@ -68,14 +67,14 @@ fn feed(target: &Target, input: &[u8]) {
     }
 }
 
-/// Returns the inputs kept for a target: starting points, and inputs that the fuzzer found.
+/// Returns the inputs kept for a target: starting points, and finds of the fuzzer.
 fn kept(target: &str) -> Vec<Vec<u8>> {
     let folder = fuzz_folder().join("seeds").join(target);
     let files = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     files.map(|file| fs::read(file.expect("an entry").path()).expect("an input")).collect()
 }
 
-/// Returns the input with another first byte and up to four changes.
+/// Returns the input with up to four random changes and a new first byte.
 fn changed(mut bytes: Vec<u8>, random: &mut impl Rng) -> Vec<u8> {
     for _ in 0..random.random_range(0..5) {
         let part = part(&bytes, random);

@@ -1,9 +1,9 @@
-//! Code that the tests and fuzz targets (`fuzz/`) of several packages share. No other build has this crate.
+//! Code shared by the tests and fuzz targets (`fuzz/`) of several packages. No other build includes this crate.
 //!
-//! A crate that reads bytes from the network, or files that somebody else wrote, has a module `fuzzing` with its
-//! [`targets!`]. Each target takes any bytes, and panics if it does not keep its promise: that nothing breaks it and,
-//! where bytes come in pieces, that the pieces make no difference. These modules are compiled into fuzz targets and
-//! unit tests only.
+//! A crate that reads bytes from the network, or files written by others, has a module `fuzzing` with its [`targets!`].
+//! Each target takes arbitrary bytes and panics if it breaks its promise: no input crashes it and, where bytes arrive
+//! in pieces, the sizes of the pieces make no difference. These modules are compiled only into fuzz targets and unit
+//! tests.
 
 mod inputs;
 pub mod schema;
@@ -15,25 +15,26 @@ use std::sync::OnceLock;
 
 pub use inputs::break_none;
 
-/// A function that takes any bytes.
+/// A function that takes arbitrary bytes.
 pub type Entry = fn(&[u8]);
 
-/// One fuzz target.
+/// A fuzz target.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Name of its program, and of the folder of its kept inputs.
+    /// Name of the target's program and of the folder with its kept inputs.
     pub name: &'static str,
-    /// Function that it calls.
+    /// Function that the target calls.
     pub entry: Entry,
-    /// True if one input takes so long that the tests feed it only the kept inputs.
+    /// True if a single input takes so long that the tests use only the kept inputs.
     pub is_slow: bool,
 }
 
-/// Makes the targets of a crate: a function for each, so that its program contains, and the fuzzer counts the
-/// edges of, no more than it needs; a table of them; and the test that feeds them the kept inputs.
+/// Makes a crate's targets: a function for each, a table of them, and the test that feeds them the kept inputs. With
+/// separate functions, each fuzzing program contains only the code that it needs, and the fuzzer counts only those
+/// edges.
 ///
-/// An entry is an expression that is called with the bytes, its paths from the crate's root on. A name with
-/// `[slow]` after it is a target whose inputs take milliseconds.
+/// An entry is an expression that is called with the bytes; paths in it start at the crate root. `[slow]` after a name
+/// marks a target whose inputs take milliseconds.
 #[macro_export]
 macro_rules! targets {
     ($($name:ident $([$slow:ident])?: $entry:expr,)*) => {
@@ -47,7 +48,7 @@ macro_rules! targets {
         /// A function for each target.
         ///
         /// # Panics
-        /// If the target does not keep its promise.
+        /// If the target breaks its promise.
         pub mod target {
             $(
                 #[doc = concat!("Feeds bytes to the target `", stringify!($name), "`.")]
@@ -65,42 +66,43 @@ macro_rules! targets {
     };
 }
 
-/// A counter of the bytes that the program has allocated and not freed: a fuzz target's allocator. Without a meter
-/// nothing is counted.
+/// A counter of allocated bytes that have not been freed, backed by a fuzz target's allocator. Without a meter, nothing
+/// is counted.
 #[derive(Clone, Copy, Debug)]
 pub struct Meter {
-    /// Returns the bytes in use.
+    /// Returns the number of bytes in use.
     pub held: fn() -> usize,
-    /// Returns the most bytes that have been in use since the last call of this function.
+    /// Returns the peak number of bytes in use since the last call of this function.
     pub peak: fn() -> usize,
 }
 
 static METER: OnceLock<Meter> = OnceLock::new();
 
 impl Meter {
-    /// Installs this meter; the first one that is installed stays.
+    /// Installs this meter, unless one is already installed.
     pub fn install(self) {
         let _ = METER.set(self);
     }
 
-    /// Returns the bytes in use; 0 without a meter.
+    /// Returns the number of bytes in use; 0 without a meter.
     pub fn held() -> usize {
         METER.get().map_or(0, |meter| (meter.held)())
     }
 
-    /// Returns the most bytes that have been in use since the last call of this function; 0 without a meter.
+    /// Returns the peak number of bytes in use since the last call of this function; 0 without a meter.
     pub fn peak() -> usize {
         METER.get().map_or(0, |meter| (meter.peak)())
     }
 }
 
-/// Splits an input into its bytes after the first one, and those bytes in pieces whose sizes the first byte determines.
+/// Splits an input: returns the bytes after the first one, whole and also in pieces. The first byte determines the
+/// sizes of the pieces.
 pub fn pieces(input: &[u8]) -> (&[u8], impl Iterator<Item = &[u8]> + Clone) {
     let (seed, bytes) = input.split_first().map_or((0, input), |(seed, bytes)| (*seed, bytes));
     let (mut rest, mut state) = (bytes, u32::from(seed));
     let cut = move || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        // With 0 they stay whole; up to 15 there are short ones only.
+        // With 0, the bytes stay in one piece; up to 15, all pieces are short.
         let most = if seed == 0 { rest.len() } else { 1 + usize::from(seed) / 2 };
         let size = if seed == 0 { most } else { 1 + (state >> 16) as usize % most };
         let (piece, more) = rest.split_at(size.min(rest.len()));

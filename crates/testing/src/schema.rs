@@ -1,13 +1,13 @@
-//! JSON Schema, as far as the schemas in `docs` use it.
+//! A validator for the parts of JSON Schema that the schemas in `docs` use.
 #![expect(clippy::unwrap_used, reason = "a schema that is none fails the test")]
 
 use serde_json::Value;
 
-/// Checks that `value` meets `schema`. An unknown keyword fails, so that none is ignored.
+/// Checks `value` against `schema`. An unknown keyword is an error, so no keyword is ignored.
 ///
 /// # Errors
 ///
-/// Fails with the place that does not meet the schema, and the reason.
+/// Fails with the place that violates the schema, and the reason.
 ///
 /// # Panics
 ///
@@ -16,7 +16,7 @@ pub fn meets(value: &Value, schema: &Value) -> Result<(), String> {
     checked(value, schema, schema, "$")
 }
 
-/// Checks the part of the value at this place against the part of the schema `root` that describes it.
+/// Checks the value at this place against the part of the schema `root` that describes it.
 #[expect(clippy::too_many_lines, reason = "an arm for each keyword")]
 fn checked(value: &Value, schema: &Value, root: &Value, at: &str) -> Result<(), String> {
     let fail = |what: &str| Err(format!("{at}: {what}"));

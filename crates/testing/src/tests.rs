@@ -1,4 +1,4 @@
-//! Checks that the folder of the fuzz targets agrees with the code.
+//! Checks that the folder of fuzz targets matches the code.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::inputs::fuzz_folder;
 use super::*;
 
-/// Returns the modules with targets, with the names of their crates.
+/// Returns the modules that define targets, with the names of their crates.
 fn modules() -> Vec<(String, PathBuf)> {
     let root = fuzz_folder().join("..");
     let folders = fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap());

@@ -1,16 +1,16 @@
 //! Finds the end of an HTTP/1.1 message body without changing or copying a byte.
 //!
-//! A [`Body`] looks at the bytes as they pass and tells how many of them still belong to the message, chunk sizes,
-//! extensions and trailers included. The proxy then forwards the bytes, and the load generator skips them. Heads are
-//! parsed elsewhere, since a client, a relay and a server must treat the same head differently.
+//! A [`Body`] inspects bytes as they pass, and tells how many of them still belong to the message, including chunk
+//! sizes, extensions and trailers. The proxy forwards these bytes, and the load generator skips them. Heads are parsed
+//! elsewhere, since a client, a relay and a server must each treat the same head differently.
 //!
-//! The code is our own because hyper owns its sockets: error numbers, byte counts and the bytes themselves would be
+//! This is our own code because hyper owns its sockets: error numbers, byte counts and the bytes themselves would be
 //! lost.
 
-/// The framing of a message body (RFC 9112, section 6.3), and the position in it.
+/// Framing of a message body (RFC 9112, section 6.3), with the current position in the body.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Body {
-    /// This many bytes are left.
+    /// Remaining bytes of a body of known length.
     Length(u64),
     /// Chunked transfer coding.
     Chunked(Chunked),
@@ -18,10 +18,10 @@ pub enum Body {
     UntilClose,
 }
 
-/// Largest length that is accepted: readers that count in 63 bits see the same value.
+/// Maximum accepted length: readers that count in 63 bits see the same value.
 pub const MAX_LENGTH: u64 = u64::MAX >> 1;
 
-/// A chunked body that breaks the grammar, so that its end cannot be known.
+/// A chunked body that violates the grammar, so that its end cannot be determined.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BadChunk;
 
@@ -29,28 +29,29 @@ impl Body {
     /// An empty body.
     pub const NONE: Body = Body::Length(0);
 
-    /// A chunked body at its first byte.
+    /// A chunked body, positioned at its first byte.
     pub const CHUNKED: Body = Body::Chunked(Chunked(Place::Size { value: 0, digits: 0 }));
 
-    /// Returns true if every byte of the body has passed.
+    /// Returns true once every byte of the body has passed.
     pub fn is_done(&self) -> bool {
         matches!(self, Body::Length(0) | Body::Chunked(Chunked(Place::Done)))
     }
 
-    /// Passes over the beginning of `bytes` and returns the number of bytes that belong to the body.
+    /// Advances over the beginning of `bytes`, and returns the number of bytes that belong to the body.
     ///
     /// # Errors
     ///
-    /// Fails if a chunked body breaks the grammar.
+    /// Fails if a chunked body violates the grammar.
     pub fn take(&mut self, bytes: &[u8]) -> Result<usize, BadChunk> {
         self.take_with(bytes, |_| {})
     }
 
-    /// Does the same, and passes each piece of the content to `content`: without chunk sizes, extensions and trailers.
+    /// Does the same as [`Body::take`], and passes each piece of content to `content`, without chunk sizes, extensions
+    /// and trailers.
     ///
     /// # Errors
     ///
-    /// Fails if a chunked body breaks the grammar.
+    /// Fails if a chunked body violates the grammar.
     pub fn take_with(&mut self, bytes: &[u8], mut content: impl FnMut(&[u8])) -> Result<usize, BadChunk> {
         match self {
             Body::Length(left) => {
@@ -72,14 +73,13 @@ impl Body {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunked(Place);
 
-/// A place in the grammar of RFC 9112, section 7.1. Lines must end in CRLF, and have no control
-/// characters within: a receiver that takes a bare LF for a line end can disagree with the next
-/// one about where the body ends.
+/// A position in the grammar of RFC 9112, section 7.1. Lines must end in CRLF and must not contain control characters:
+/// a receiver that accepts a bare LF as a line end could disagree with the next receiver about where the body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// Among the digits of a chunk size.
     Size { value: u64, digits: u8 },
-    /// In the space between a chunk size and what may follow it.
+    /// In the space after a chunk size.
     Space { size: u64 },
     /// In a chunk extension.
     Extension { size: u64 },
@@ -124,7 +124,7 @@ impl Place {
         Ok(at)
     }
 
-    /// Returns the place after one byte that is not chunk data.
+    /// Returns the place after `byte`, which must not be chunk data.
     fn after(self, byte: u8) -> Result<Place, BadChunk> {
         Ok(match (self, byte) {
             (Place::Size { value, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F')
@@ -155,7 +155,7 @@ impl Place {
     }
 }
 
-/// Returns true for bytes that lines may contain: visible characters, spaces, tabs and bytes that are not ASCII.
+/// Returns true for bytes that lines may contain: visible characters, spaces, tabs and non-ASCII bytes.
 fn is_text(byte: u8) -> bool {
     byte == b'\t' || !byte.is_ascii_control()
 }

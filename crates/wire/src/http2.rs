@@ -1,32 +1,32 @@
-//! HTTP/2 on the wire (RFC 9113): frame headers, the names of error codes, and header blocks (`hpack`), for readers of
-//! bytes that pass by.
+//! HTTP/2 on the wire (RFC 9113): frame headers, error code names, and header blocks (`hpack`), for code that only
+//! observes the bytes.
 //!
-//! This module makes no connection and does not check the order of frames: the two ends do that. The code is our own
-//! because the `h2` crate is such an end: it cannot read along while the bytes pass unchanged.
+//! This module opens no connection and does not check the order of frames: the endpoints do that. We need our own code
+//! because the `h2` crate is an endpoint: it cannot observe bytes that pass unchanged.
 
 pub mod hpack;
 
-/// First bytes of a client with prior knowledge.
+/// First bytes that a client with prior knowledge sends.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A frame with content.
+/// A frame with body content.
 pub const DATA: u8 = 0;
 /// A frame that begins a header block.
 pub const HEADERS: u8 = 1;
-/// A frame that ends a stream at once.
+/// A frame that terminates a stream immediately.
 pub const RST_STREAM: u8 = 3;
-/// A frame with settings of the connection.
+/// A frame with connection settings.
 pub const SETTINGS: u8 = 4;
-/// A frame that announces a stream of the server.
+/// A frame that announces a stream initiated by the server.
 pub const PUSH_PROMISE: u8 = 5;
-/// A frame that announces the last stream that will still be answered.
+/// A frame that announces the last stream that may still get a response.
 pub const GOAWAY: u8 = 7;
-/// A frame that lets the other side send more.
+/// A frame that allows the other side to send more.
 pub const WINDOW_UPDATE: u8 = 8;
 /// A frame that continues a header block.
 pub const CONTINUATION: u8 = 9;
 
-/// The flag END_STREAM of DATA and HEADERS, which is ACK in SETTINGS.
+/// The flag END_STREAM of DATA and HEADERS; in SETTINGS, the same bit means ACK.
 pub const END_STREAM: u8 = 0x1;
 /// The flag END_HEADERS of HEADERS, PUSH_PROMISE and CONTINUATION.
 pub const END_HEADERS: u8 = 0x4;
@@ -35,19 +35,19 @@ pub const PADDED: u8 = 0x8;
 /// The flag PRIORITY of HEADERS.
 pub const PRIORITY: u8 = 0x20;
 
-/// Largest payload that every receiver takes.
+/// Largest payload that every receiver must accept.
 pub const MAX_FRAME_BYTES: usize = 16_384;
 
-/// The nine bytes before a frame's payload.
+/// The nine-byte header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     /// Length of the payload in bytes.
     pub length: usize,
-    /// One of the constants of this module, or a type that has none.
+    /// Frame type: one of this module's constants, or a type without one.
     pub kind: u8,
-    /// The flags.
+    /// Flags of the frame, as a bit set.
     pub flags: u8,
-    /// Number of the stream; 0 for the connection.
+    /// Stream identifier; 0 for the connection.
     pub stream: u32,
 }
 
@@ -55,27 +55,27 @@ impl FrameHeader {
     /// Length of the header in bytes.
     pub const BYTES: usize = 9;
 
-    /// Reads the header at the front of `bytes`; `None` if it is not complete.
+    /// Parses the header at the front of `bytes`; returns `None` if it is incomplete.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let [a, b, c, kind, flags, stream @ ..] = *bytes.first_chunk::<{ Self::BYTES }>()?;
         let length = u32::from_be_bytes([0, a, b, c]) as usize;
         Some(Self { length, kind, flags, stream: u32::from_be_bytes(stream) & 0x7fff_ffff })
     }
 
-    /// Returns the bytes of this header; the length must fit into 24 bits.
+    /// Returns the encoded header. The length must fit into 24 bits.
     pub fn bytes(self) -> [u8; Self::BYTES] {
         let [.., a, b, c] = self.length.to_be_bytes();
         let [d, e, f, g] = self.stream.to_be_bytes();
         [a, b, c, self.kind, self.flags, d, e, f, g]
     }
 
-    /// Returns true if the flag is set.
+    /// Returns true if `flag` is set.
     pub fn has(self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 }
 
-/// Returns the first four bytes as a number; 0 if there are fewer.
+/// Returns the first four bytes as a big-endian number; 0 if there are fewer.
 pub fn number(bytes: &[u8]) -> u32 {
     bytes.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }

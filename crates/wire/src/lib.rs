@@ -1,5 +1,6 @@
-//! HTTP on the wire, for all code that sends, passes on or serves it: [`http1`] finds the end of a body, [`http2`]
-//! reads frames and header blocks of a connection that passes by, [`places`] decides which connections a server holds.
+//! HTTP wire parsing, shared by all code that sends, forwards or serves HTTP: [`http1`] finds the end of a body,
+//! [`http2`] reads frames and header blocks of a connection that it only observes, and [`places`] decides which
+//! connections a server keeps.
 
 pub mod http1;
 pub mod http2;

@@ -1,8 +1,8 @@
-//! The connections that an HTTP server holds, and the order in which it closes them.
+//! Limits the connections that an HTTP server holds, and decides the order in which it closes them.
 //!
-//! A connection without a request in hand may be closed at any time, as by any HTTP server: when its [`Patience`] is
-//! over, or at once when all places are taken. Then the address that has the most idle connections gives up the one that
-//! has been idle longest, so that a crowd that only holds connections keeps no others out.
+//! Like any HTTP server, this one may close a connection without a request in progress at any time: when its
+//! [`Patience`] runs out, or at once if all places are taken. In the latter case, the address with the most idle
+//! connections loses the one that has been idle longest, so that a crowd of mere connections keeps no other client out.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -20,31 +20,31 @@ use tokio::time::Instant;
 use tokio_util::io::InspectReader;
 use tokio_util::sync::CancellationToken;
 
-/// Time for which the server keeps a connection that requests nothing.
+/// Time limits for a connection without a request in progress.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// Longest time between two requests, and before the first one.
+    /// Maximum time between two requests, and before the first one.
     pub idle: Duration,
-    /// Longest time from the first byte of a head to its end.
+    /// Maximum time from the first byte of a head to its end.
     pub head: Duration,
 }
 
-/// The places for connections.
+/// Limited set of places for connections.
 #[derive(Debug)]
 pub struct Places {
     free: Arc<Semaphore>,
     patience: Patience,
-    /// Connections that may be closed, longest idle first, each with its address.
+    /// Connections that may be closed, longest idle first, each with its peer address.
     idle: Mutex<BTreeMap<IdleSince, (IpAddr, CancellationToken)>>,
     became_idle: Notify,
     next_number: AtomicU64,
 }
 
-/// Instant since which a connection has been idle, and its number.
+/// Instant since which a connection has been idle, and the connection's number.
 type IdleSince = (Instant, u64);
 
 impl Places {
-    /// Returns this many free places.
+    /// Creates `count` free places.
     pub fn new(count: usize, patience: Patience) -> Arc<Self> {
         Arc::new(Self {
             free: Arc::new(Semaphore::new(count)),
@@ -55,7 +55,7 @@ impl Places {
         })
     }
 
-    /// Takes a place for a connection from `peer`, if need be one of an idle connection.
+    /// Takes a place for a connection from `peer`, closing an idle connection if necessary.
     pub async fn take(self: &Arc<Self>, peer: IpAddr) -> Arc<Place> {
         let free = loop {
             let became_idle = self.became_idle.notified();
@@ -86,7 +86,7 @@ impl Places {
         Arc::new(place)
     }
 
-    /// Removes the longest idle connection of the address that has the most idle ones.
+    /// Removes the longest-idle connection of the address that has the most idle connections.
     fn remove_from_crowd(&self) -> Option<CancellationToken> {
         let mut idle = lock(&self.idle);
         let mut addresses = HashMap::<IpAddr, (usize, Reverse<IdleSince>)>::new();
@@ -104,11 +104,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// Nothing has come since the last answer.
+    /// Nothing has arrived since the last response.
     Idle { since: Instant },
-    /// A head has begun.
+    /// Part of a head has arrived.
     Head { since: Instant },
-    /// A request is in hand, or its answer is being sent.
+    /// A request is being served, or its response is being sent.
     Busy,
 }
 
@@ -121,7 +121,7 @@ impl State {
     }
 }
 
-/// The place of one connection; free again when dropped.
+/// The place of one connection, which becomes free when this is dropped.
 #[derive(Debug)]
 pub struct Place {
     places: Arc<Places>,
@@ -129,7 +129,7 @@ pub struct Place {
     number: u64,
     state: watch::Sender<State>,
     close: CancellationToken,
-    /// `None` once the connection is kept.
+    /// Permit that holds the place; `None` after [`Place::keep`].
     free: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
@@ -149,31 +149,31 @@ impl Place {
                         () = self.close.cancelled() => {}
                         () = tokio::time::sleep_until(ends_at) => {}
                     },
-                    // A request that came at the last moment is answered first.
+                    // A request that arrived at the last moment is served first.
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
                 () = closing => return,
-                // The sender is ours.
+                // This struct owns the sender, so it cannot be gone.
                 _ = state.changed() => {}
             }
         }
     }
 
-    /// Notes that a request has come; the request ends when the guard is dropped.
+    /// Marks the beginning of a request; dropping the guard marks its end.
     pub fn begin_request(self: &Arc<Self>) -> InHand {
         self.enter(|_| State::Busy);
         InHand(Arc::clone(self))
     }
 
-    /// Keeps the connection for as long as it lasts, and gives its place to another one.
+    /// Exempts the connection from closing, and releases its place to others.
     pub fn keep(&self) {
         self.enter(|_| State::Busy);
         lock(&self.free).take();
     }
 
-    /// Returns the connection's `stream`, which notices when a request begins.
+    /// Wraps the connection's `stream` to detect the beginning of a request.
     pub fn noticing<S: AsyncRead>(
         self: &Arc<Self>,
         stream: S,
@@ -217,7 +217,7 @@ impl Drop for Place {
     }
 }
 
-/// A request that is being answered.
+/// Guard for a request in progress.
 #[derive(Debug)]
 pub struct InHand(Arc<Place>);
 
@@ -227,11 +227,11 @@ impl Drop for InHand {
     }
 }
 
-/// The body of an answer, at whose end the request is no longer in hand.
+/// A response body that marks the end of its request when it ends.
 pub struct AnswerBody<B> {
-    /// The body itself.
+    /// The wrapped body.
     pub body: B,
-    /// The request that it answers.
+    /// Guard for the request that this body responds to.
     pub _request: InHand,
 }
 
@@ -282,7 +282,7 @@ mod tests {
         });
         assert!(first.closing().now_or_never().is_none());
 
-        // All are busy: one more waits until one of them is not.
+        // All connections are busy: a new one waits until one of them becomes idle.
         let another = third.begin_request();
         let mut fourth = Box::pin(places.take(CROWD));
         assert!(fourth.as_mut().now_or_never().is_none());

@@ -1,4 +1,4 @@
-//! The answer to each path.
+//! Responses to each path.
 
 use std::time::Duration;
 
@@ -6,25 +6,25 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use url::form_urlencoded;
 
-/// Path of the WebSocket.
+/// Path for the WebSocket.
 pub(super) const WEBSOCKET_PATH: &str = "/ws";
 
-/// Upper limit of the body sizes that a request may ask for.
+/// Maximum body size that a request may ask for.
 const MAX_BODY_BYTES: usize = 64 << 20;
 /// Number of pieces in which `/stream` sends its body.
 const STREAM_PIECES: u32 = 20;
 
-/// An answer, before it is sent.
+/// Response that has not been sent yet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) body: Bytes,
-    /// Wait before the answer begins.
+    /// Delay before the response begins.
     pub(super) delay: Duration,
     pub(super) pace: Pace,
 }
 
-/// The way in which the body is sent.
+/// Pace at which the body is sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Pace {
     /// In one piece.
@@ -33,7 +33,7 @@ pub(super) enum Pace {
     Pieces { piece_bytes: usize, pause: Duration },
 }
 
-/// The server's answer to readiness probes.
+/// Response to readiness probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Readiness {
     Ready,
@@ -45,7 +45,7 @@ impl Answer {
         Self { status, body: text.into(), delay: Duration::ZERO, pace: Pace::AtOnce }
     }
 
-    /// Returns the answer to a request that is to fail.
+    /// Returns the response to a request that is meant to fail.
     pub(super) fn failure() -> Self {
         Self::text(StatusCode::INTERNAL_SERVER_ERROR, "failed, as asked\n")
     }
@@ -55,12 +55,12 @@ impl Answer {
     }
 }
 
-/// Returns true if this path is for probes.
+/// Returns true if the path is for probes.
 pub(super) fn is_of_a_probe(path: &str) -> bool {
     matches!(path, "/healthz" | "/readyz")
 }
 
-/// Returns the answer to a path and query. `index` is the body of `/`.
+/// Returns the response to a path and query. `index` is the body of `/`.
 pub(super) fn answer(path: &str, query: Option<&str>, readiness: Readiness, index: &Bytes) -> Answer {
     match path {
         "/" => Answer::text(StatusCode::OK, index.clone()),
@@ -93,7 +93,7 @@ fn stream(query: Option<&str>) -> Answer {
         return Answer::bad_request("at most 67108864 bytes\n");
     };
     let piece_bytes = bytes.div_ceil(STREAM_PIECES as usize).max(1);
-    // The pauses are between the pieces, so there is one pause less than pieces.
+    // Pauses come between pieces, so there is one pause fewer than pieces.
     let pauses = u32::try_from(bytes.div_ceil(piece_bytes)).unwrap_or(STREAM_PIECES).saturating_sub(1).max(1);
     Answer {
         pace: Pace::Pieces { piece_bytes, pause: Duration::from_millis(ms) / pauses },
@@ -101,7 +101,7 @@ fn stream(query: Option<&str>) -> Answer {
     }
 }
 
-/// Returns the body of `/`.
+/// Returns the body of `/`: filler of this size, or else a short text that names the pod.
 pub(super) fn index_body(body_bytes: Option<usize>, pod_name: Option<&str>) -> Bytes {
     match (body_bytes, pod_name) {
         (Some(bytes), _) => filler(bytes),

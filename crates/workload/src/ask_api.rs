@@ -1,8 +1,9 @@
-//! Requests the server's own pod from the API server again and again, as an operator or a client that elects a leader
-//! does: so the log shows until when that works.
+//! Requests the server's own pod from the API server again and again, as an operator or a client in a leader election
+//! does, so that the log shows how long this works.
 //!
-//! It finds the API server and its credentials like any program in a pod: by the kubeconfig that `KUBECONFIG` names, as on
-//! the embedded cluster's userspace dataplane, where no file can be put at the usual path, or else by its service account.
+//! It finds the API server and its credentials like any program in a pod: through the kubeconfig that `KUBECONFIG`
+//! names (as on the embedded cluster's userspace dataplane, where no file can be put at the usual path), or else
+//! through its service account.
 
 use std::time::Duration;
 
@@ -13,16 +14,16 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::log::{Entry, Log};
 
-/// Longest time to wait for an answer.
+/// Maximum time to wait for a response.
 const LONGEST_ANSWER: Duration = Duration::from_secs(5);
 
-/// Reason that the API server cannot be asked.
+/// Error that keeps the server from asking the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     /// `KUBECONFIG` names a file that cannot be used.
     #[error("use the kubeconfig")]
     Kubeconfig(#[from] KubeconfigError),
-    /// The process has no service account, or no address of the API server.
+    /// The process has no service account or no address for the API server.
     #[error("use the service account, which works in a pod only")]
     ServiceAccount(#[from] InClusterError),
     /// No client could be made.
@@ -30,7 +31,7 @@ pub enum ApiError {
     Client(#[from] kube::Error),
 }
 
-/// Asks for one pod.
+/// Client that requests one pod.
 pub(super) struct Asker {
     client: Client,
     path: String,
@@ -38,11 +39,11 @@ pub(super) struct Asker {
 }
 
 impl Asker {
-    /// Reads the credentials. `pod` is the server's own.
+    /// Reads the credentials. `pod` is the server's own pod.
     ///
     /// # Errors
     ///
-    /// Fails if there are none, or no address of the API server.
+    /// Fails if there are no credentials or there is no address for the API server.
     pub(super) async fn new(period: Duration, pod: &str) -> Result<Self, ApiError> {
         let mut config = match std::env::var_os("KUBECONFIG") {
             Some(_) => Config::from_kubeconfig(&KubeConfigOptions::default()).await?,
@@ -53,7 +54,7 @@ impl Asker {
         Ok(Self { client: Client::try_from(config)?, path, period })
     }
 
-    /// Asks, and logs each result. Never returns.
+    /// Sends requests and logs each result. Never returns.
     pub(super) async fn run(self, log: &Log) {
         let mut ticks = interval(self.period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -79,9 +80,9 @@ impl Asker {
     }
 }
 
-/// Reason that there is no answer.
+/// Reason for a failed request.
 enum AskError {
-    /// The API server answered 403.
+    /// The API server responded with 403.
     Refused(String),
     Failed(String),
 }

@@ -1,8 +1,8 @@
-//! Detects when an answer has left the process.
+//! Detects when a response has left the process.
 //!
-//! hyper flushes the transport only after the kernel has taken every byte that hyper has buffered. So a body that has
-//! ended leaves its exchange with the connection, and the next completed flush closes it. In HTTP/2 so does h2, as long
-//! as no flow control holds an answer back.
+//! hyper flushes the transport only after the kernel has taken every byte that hyper has buffered. A finished body
+//! therefore leaves its exchange with the connection, and the next completed flush closes the exchange. In HTTP/2, h2
+//! does the same unless flow control holds a response back.
 
 use std::cell::RefCell;
 use std::io;
@@ -19,10 +19,10 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::log::Exchange;
 
-/// Exchanges whose answer is complete but not yet flushed.
+/// Exchanges whose response is complete but not yet flushed.
 pub(super) type Unflushed = Rc<RefCell<Vec<Exchange>>>;
 
-/// The transport of one connection.
+/// Transport of one connection.
 pub(super) struct Transport {
     stream: TcpStream,
     unflushed: Unflushed,
@@ -76,7 +76,7 @@ impl AsyncWrite for Transport {
     }
 }
 
-/// A body sent in pieces, with a pause before each but the first.
+/// Body sent in pieces, with a pause before each piece except the first.
 pub(super) struct PacedBody {
     content: Bytes,
     piece_bytes: usize,
@@ -139,8 +139,8 @@ impl Body for PacedBody {
 
 impl Drop for PacedBody {
     fn drop(&mut self) {
-        // hyper drops a body when it has encoded its last piece; a body that still has content was cut off, and its
-        // exchange ends here as aborted.
+        // hyper drops a body when it has encoded the last piece. A body that still has content was cut off, so its
+        // exchange is logged as aborted.
         if self.content.is_empty()
             && let Some(exchange) = self.exchange.take()
         {

@@ -1,8 +1,8 @@
-//! The same answers over HTTP/2, for clients that speak it without asking (prior knowledge), and an answer to any unary
-//! gRPC call: an empty message, or the server's health (`grpc.health.v1.Health/Check`), and the status OK.
+//! Serves the same responses over HTTP/2 to clients with prior knowledge, and answers any unary gRPC call with status
+//! OK and either an empty message or the server's health (`grpc.health.v1.Health/Check`).
 //!
-//! A connection that sends a request while the server drains, or that is open when it stops accepting, gets a GOAWAY,
-//! and its earlier requests are answered.
+//! A connection that sends a request while the server drains, or that is open when the server stops accepting, gets a
+//! GOAWAY; its earlier requests are answered.
 
 use std::io;
 use std::rc::Rc;
@@ -23,25 +23,25 @@ use super::connection::{Transport, Unflushed};
 use super::log::Exchange;
 use super::shared::{POD, REQUEST_ID, Shared};
 
-/// First bytes of HTTP/2, which no HTTP/1.1 request has.
+/// First bytes of HTTP/2, with which no HTTP/1.1 request begins.
 const PREFACE: &[u8; 4] = b"PRI ";
-/// Interval between two looks at a beginning that has come only in part.
+/// Interval between checks while only part of the first bytes has arrived.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_OK: HeaderValue = HeaderValue::from_static("0");
 const GRPC_INTERNAL: HeaderValue = HeaderValue::from_static("13");
-/// A message of no bytes.
+/// Frame of a zero-length message.
 const EMPTY_MESSAGE: Bytes = Bytes::from_static(&[0; 5]);
-/// Method that asks for the server's health, and the message of each answer: a status, in field 1.
+/// Method that asks for the server's health, and the message of each response: a status in field 1.
 const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 const SERVING: Bytes = Bytes::from_static(&[0, 0, 0, 0, 2, 8, 1]);
 const NOT_SERVING: Bytes = Bytes::from_static(&[0, 0, 0, 0, 2, 8, 2]);
 
-/// Waits for the first bytes of a connection, and returns true if it is HTTP/2.
+/// Waits for a connection's first bytes and returns true if they are HTTP/2.
 ///
 /// # Errors
-/// Fails if the connection ended first.
+/// Fails if the connection breaks first.
 pub(super) async fn is_spoken(stream: &TcpStream) -> io::Result<bool> {
     let mut begun = [0; PREFACE.len()];
     loop {
@@ -54,7 +54,7 @@ pub(super) async fn is_spoken(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-/// Serves a connection until the client has enough or the server goes away.
+/// Serves a connection until the client closes it or the server shuts down.
 pub(super) async fn serve(stream: TcpStream, shared: Rc<Shared>, finish: CancellationToken) {
     let unflushed = Unflushed::default();
     let transport = Transport::new(stream, unflushed.clone());
@@ -100,7 +100,7 @@ async fn respond_to(
     };
     let mut received = request.into_body();
     while let Some(Ok(data)) = received.data().await {
-        // Fails only where the stream is over.
+        // Fails only if the stream is already over.
         let _ = received.flow_control().release_capacity(data.len());
     }
     shared.delay(delay).await;
@@ -117,7 +117,7 @@ async fn respond_to(
         response.headers_mut().insert(CONTENT_LENGTH, body.len().into());
         plain(response, &mut respond, body, pace).await
     };
-    // A client that has gone needs no answer: the exchange is dropped, and logged as cut off.
+    // A client that has gone needs no response; the exchange is dropped and logged as aborted.
     if sent.is_ok() {
         unflushed.borrow_mut().push(exchange);
     }
@@ -144,7 +144,7 @@ async fn plain(
     Ok(())
 }
 
-/// Returns the answer to a call, and its gRPC status.
+/// Returns the response to a call and its gRPC status.
 fn called(path: &str, shared: &Shared) -> (Answer, HeaderValue) {
     let is_to_fail = path != HEALTH_CHECK && shared.is_to_fail(path);
     let answer = Answer {
@@ -156,8 +156,8 @@ fn called(path: &str, shared: &Shared) -> (Answer, HeaderValue) {
     (answer, if is_to_fail { GRPC_INTERNAL } else { GRPC_OK })
 }
 
-/// Returns the message that answers a call. A server that is not ready still serves calls, as it does paths; only the
-/// health check shows it.
+/// Returns the response message for a call. A server that is not ready still serves calls, just as it serves paths;
+/// only the health check shows that it is not ready.
 fn message(path: &str, readiness: Readiness) -> Bytes {
     match readiness {
         _ if path != HEALTH_CHECK => EMPTY_MESSAGE,

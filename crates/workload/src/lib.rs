@@ -1,7 +1,7 @@
-//! The sample server with named good and bad shutdown habits.
+//! Sample server with named good and bad shutdown habits.
 //!
-//! A server of HTTP/1.1, and of HTTP/2 by prior knowledge, for scenarios and tests. It logs the outcome of each request
-//! by request id, so that a measurement can be checked against the truth. It runs on one thread: an answer is handed to
+//! It serves HTTP/1.1, and HTTP/2 with prior knowledge, for scenarios and tests. It logs the outcome of each request by
+//! request id, so that a measurement can be checked against the truth. It runs on one thread: a response is handed to
 //! the kernel and logged in one step that no signal can interrupt.
 //!
 //! It knows nothing of the rest of the program; the caller supplies the clock.
@@ -31,18 +31,18 @@ pub use signals::StopSignal;
 pub enum Habit {
     /// Exits at once with code 0; requests in flight are lost.
     Exit,
-    /// Fails its readiness, keeps serving for a while with `Connection: close`, then stops accepting, serves the
-    /// connections in the accept queue, and exits 0.
+    /// Reports that it is not ready, keeps serving for a while with `Connection: close`, then stops accepting, serves
+    /// the connections in the accept queue, and exits 0.
     Drain,
-    /// Does nothing, until the kubelet kills the server.
+    /// Does nothing until the kubelet kills the server.
     Ignore,
     /// Stops accepting at once, finishes the requests in flight, and exits 0.
     Finish,
-    /// As [`Habit::Drain`], but closes idle HTTP/1.1 connections at the signal, even if a request has arrived unread.
+    /// Like [`Habit::Drain`], but closes idle HTTP/1.1 connections at the signal, even if a request has arrived unread.
     CloseIdle,
 }
 
-/// Settings of the server.
+/// Server settings.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Address that the server listens on.
@@ -51,18 +51,18 @@ pub struct Config {
     pub listen_after: Duration,
     /// Reaction to SIGTERM, SIGINT and SIGQUIT.
     pub on_stop: Habit,
-    /// Reactions to single signals that differ from the default.
+    /// Per-signal overrides of `on_stop`.
     pub on_signal: BTreeMap<StopSignal, Habit>,
     /// Time for which [`Habit::Drain`] and [`Habit::CloseIdle`] keep serving.
     pub drain_for: Duration,
-    /// Time for which the server is busy after a stop signal, before it acts on it: it reads and answers nothing in
-    /// this time.
+    /// Time for which the server is busy after a stop signal before it acts on it. Meanwhile it reads and answers
+    /// nothing.
     pub stop_work: Duration,
-    /// Longest time that an HTTP/1.1 connection may be idle before the server closes it.
+    /// Longest time that an HTTP/1.1 connection may stay idle before the server closes it.
     pub idle_timeout: Duration,
-    /// Delay before every answer.
+    /// Delay before every response.
     pub response_time: Duration,
-    /// Share of the requests that fail with status 500, from 0 to 1; `/healthz` and `/readyz` never do.
+    /// Share of requests that fail with status 500, from 0 to 1; `/healthz` and `/readyz` never fail.
     pub fail_share: f64,
     /// Size of the body of `/`; `None` for a short text.
     pub body_bytes: Option<usize>,
@@ -70,23 +70,23 @@ pub struct Config {
     pub ready_after: Duration,
     /// Interval at which the server requests its own pod from the API server; `None` if it does not.
     pub ask_api_every: Option<Duration>,
-    /// Destination of the log; `None` if there is none.
+    /// Destination of the log; `None` for no log.
     pub log: Option<LogTarget>,
-    /// Name of the pod, answered in `rolldrop-pod`.
+    /// Name of the pod, returned in `rolldrop-pod`.
     pub pod_name: Option<String>,
 }
 
-/// Reason that the server could not run.
+/// Error that kept the server from running.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkloadError {
-    /// Another socket holds the address.
+    /// Another socket is using the address.
     #[error(
         "{0} is in use by another process: choose another port, or listen on the pod's own address \
          ($(POD_IP) from fieldRef status.podIP)"
     )]
     AddressInUse(SocketAddr),
-    /// The address could not be listened on for another reason.
+    /// The server could not listen on the address for another reason.
     #[error("listen on {address}")]
     Listen {
         /// The address.

@@ -1,6 +1,6 @@
-//! The server's log of its actions, one JSON line for each event.
+//! Log of the server's actions, with one JSON line per event.
 //!
-//! Every line is one unbuffered append, so that an instant exit loses none.
+//! Every line is one unbuffered append, so that an immediate exit loses no line.
 
 use std::cell::RefCell;
 use std::fs::OpenOptions;
@@ -12,43 +12,43 @@ use serde::Serialize;
 
 use super::WorkloadError;
 
-/// Reads the time: nanoseconds since the Unix epoch, on one clock that never jumps.
+/// Source of the current time: nanoseconds since the Unix epoch, on one clock that never jumps.
 pub type NowNs = Box<dyn Fn() -> i64>;
 
 /// Destination of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogTarget {
-    /// The standard output.
+    /// Standard output.
     Stdout,
-    /// Appended to a file.
+    /// File that the log is appended to.
     File(PathBuf),
 }
 
-/// An event of a request, or of the server itself.
+/// Event in the life of a request or of the server itself.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(super) enum Entry<'a> {
-    /// A request's head was read.
+    /// The head of a request was read.
     Received { id: &'a str },
-    /// The whole answer was handed to the kernel.
+    /// The whole response was handed to the kernel.
     Answered { id: &'a str, status: u16 },
-    /// The request ended before its answer was handed over.
+    /// The request ended before its response was handed over.
     Aborted { id: &'a str },
     /// The server accepts connections.
     Listening { address: &'a str },
     /// A signal arrived.
     Signal { name: &'a str },
-    /// The process continues after it was stopped (SIGCONT).
+    /// The process was resumed after a stop (SIGCONT).
     Continued,
     /// The API server answered the server's request.
     ApiAnswered,
-    /// The API server answered that the server has no right to this request.
+    /// The API server responded that the server lacks permission for this request.
     ApiRefused { why: &'a str },
-    /// The API server did not answer, or with another error.
+    /// The API server did not respond, or responded with another error.
     ApiFailed { why: &'a str },
     /// The listener was closed.
     StoppedAccepting,
-    /// The process is about to end.
+    /// The process is about to exit.
     Exiting,
 }
 
@@ -59,7 +59,7 @@ struct Line<'a> {
     entry: Entry<'a>,
 }
 
-/// The log; copies write to the same place.
+/// The log; clones write to the same place.
 #[derive(Clone)]
 pub(super) struct Log(Rc<Inner>);
 
@@ -82,8 +82,8 @@ impl Log {
         Ok(Self(Rc::new(Inner { now, sink: sink.map(RefCell::new) })))
     }
 
-    /// Writes one line. A log that cannot be written must not change how the
-    /// server behaves, so failures go to stderr only.
+    /// Writes one line. Failures go to stderr only, because a log that cannot be written must not change the server's
+    /// behaviour.
     pub(super) fn write(&self, entry: Entry<'_>) {
         let Some(sink) = &self.0.sink else { return };
         let line = Line { t_ns: (self.0.now)(), entry };
@@ -97,13 +97,13 @@ impl Log {
     }
 }
 
-/// One request from its arrival to its end. If it is dropped before [`Exchange::answered`], it is logged as aborted.
+/// One request from its arrival to its end. If dropped before [`Exchange::answered`], it is logged as aborted.
 pub(super) struct Exchange {
     log: Log,
-    /// The client's request id; a request without one leaves no line.
+    /// Request id from the client; a request without one is not logged.
     id: Option<String>,
     status: u16,
-    /// Share in the requests that its connection has in flight.
+    /// Share in the connection's requests in flight.
     _share: Option<Rc<()>>,
 }
 
@@ -115,19 +115,19 @@ impl Exchange {
         Self { log: log.clone(), id, status: 0, _share: None }
     }
 
-    /// Holds a share of this until the exchange has ended.
+    /// Holds a share of `in_flight` until the exchange is over.
     pub(super) fn with_share_of(mut self, in_flight: Rc<()>) -> Self {
         self._share = Some(in_flight);
         self
     }
 
-    /// Keeps the status that the answer will carry.
+    /// Sets the status that the response will carry.
     pub(super) fn with_status(mut self, status: u16) -> Self {
         self.status = status;
         self
     }
 
-    /// Notes that the kernel has the whole answer.
+    /// Records that the kernel has the whole response.
     pub(super) fn answered(mut self) {
         if let Some(id) = self.id.take() {
             self.log.write(Entry::Answered { id: &id, status: self.status });

@@ -1,4 +1,4 @@
-//! Accepts connections, answers requests, and stops in the chosen habit.
+//! Accepts connections, answers requests, and stops according to the chosen habit.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -32,13 +32,13 @@ use super::signals::{Noticed, Signals, StopSignal};
 use super::websocket;
 use super::{Config, Habit, WorkloadError};
 
-/// Connections that may wait in the accept queue.
+/// Maximum number of connections in the accept queue.
 const BACKLOG: u32 = 4096;
-/// Time for which a connection without a request yet may still send one after the server stopped accepting: it was
+/// Time for which a connection without a request may still send one after the server stopped accepting: it was
 /// accepted, so its request is probably on its way.
 const FIRST_REQUEST_WAIT: Duration = Duration::from_secs(1);
 
-/// A server that does not listen yet.
+/// Server that does not listen yet.
 pub struct Server {
     signals: Signals,
     shared: Rc<Shared>,
@@ -61,21 +61,21 @@ impl Server {
     ///
     /// Fails if the log cannot be opened.
     pub fn new(config: &Config, now: NowNs) -> Result<Self, WorkloadError> {
-        // First, so that no signal finds the default action once somebody can connect.
+        // Comes first, so that no signal meets its default action once clients can connect.
         let signals = Signals::install().map_err(WorkloadError::Signals)?;
         let pod = config.pod_name.clone().or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_default();
         let asking = config.ask_api_every.map(|period| (period, pod));
         Ok(Self { signals, shared: Rc::new(Shared::open(config, now)?), config: config.clone(), asking })
     }
 
-    /// Listens, and serves until a signal and its habit end it.
+    /// Listens and serves until a signal's habit stops the server.
     ///
     /// # Errors
     ///
     /// Fails if the address is in use or cannot be listened on, or if `ask_api_every` is set but the API server cannot
     /// be asked.
     pub fn run(self) -> LocalBoxFuture<'static, Result<(), WorkloadError>> {
-        // Not an async function: so the caller's crate does not compile it, and this crate's optimisations apply to it.
+        // Not an async function, so that this crate compiles it and its own optimisations apply.
         self.serve().boxed_local()
     }
 
@@ -104,11 +104,11 @@ impl Server {
     }
 }
 
-/// The end of the wait before listening.
+/// Outcome of the wait before listening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
     Over,
-    /// A signal ended it: there is nothing to finish.
+    /// A signal stopped the server: there is nothing to finish.
     Stopped,
 }
 
@@ -133,19 +133,19 @@ async fn wait_to_listen(
     }
 }
 
-/// Listens, and logs the address.
+/// Listens and logs the address.
 fn listen_logged(config: &Config, log: &Log) -> Result<TcpListener, WorkloadError> {
     let listener = listen(config.listen).map_err(|source| match source.kind() {
         io::ErrorKind::AddrInUse => WorkloadError::AddressInUse(config.listen),
         _ => WorkloadError::Listen { address: config.listen, source },
     })?;
-    // With port 0 the log is the only place that says which one it became.
+    // With port 0, only the log says which port was chosen.
     let address = listener.local_addr().unwrap_or(config.listen).to_string();
     log.write(Entry::Listening { address: &address });
     Ok(listener)
 }
 
-/// Serves on `listener` until a signal's habit ends it.
+/// Serves on `listener` until a signal's habit stops the server.
 async fn serve(
     listener: TcpListener,
     mut next_signal: impl AsyncFnMut() -> Noticed,
@@ -161,7 +161,7 @@ async fn serve(
     let mut drained_at: Option<Instant> = None;
     loop {
         tokio::select! {
-            // A stop signal goes before a connection that came at the same moment.
+            // A stop signal is handled before a connection that arrived at the same moment.
             biased;
             noticed = next_signal() => {
                 let Some(signal) = shared.log_signal(noticed) else { continue };
@@ -169,7 +169,7 @@ async fn serve(
                 if habit == Habit::Ignore || drained_at.is_some() {
                     continue;
                 }
-                // On the one thread that serves, as an app's own shutdown hooks are.
+                // Blocks the one thread that serves, as an app's own shutdown hooks do.
                 std::thread::sleep(config.stop_work);
                 match habit {
                     Habit::Ignore => {}
@@ -217,7 +217,7 @@ async fn serve(
     shared.log.write(Entry::Exiting);
 }
 
-/// Waits for an instant; without one, forever.
+/// Waits until an instant; forever if there is none.
 async fn at(instant: Option<Instant>) {
     match instant {
         Some(instant) => tokio::time::sleep_until(instant).await,
@@ -225,9 +225,9 @@ async fn at(instant: Option<Instant>) {
     }
 }
 
-/// Closes the listener, but first accepts the connections in its accept queue: the kernel would reset them.
+/// Closes the listener after accepting the connections in its accept queue, which the kernel would reset.
 ///
-/// Asks the kernel directly: the runtime learns of a connection only some time later.
+/// It asks the kernel directly, because the runtime learns of a connection only some time later.
 fn close_after_accepting_all(listener: TcpListener) -> Vec<TcpStream> {
     let mut waiting = Vec::new();
     if let Ok(listener) = listener.into_std() {
@@ -242,8 +242,8 @@ fn close_after_accepting_all(listener: TcpListener) -> Vec<TcpStream> {
     waiting.into_iter().filter_map(|stream| adopt(stream).ok()).collect()
 }
 
-/// Ignores an accept error of one connection. An error of the process (no descriptors left) would otherwise make the
-/// loop spin.
+/// Ignores an accept error of a single connection, but pauses after an error of the process (no descriptors left),
+/// which would make the loop spin.
 async fn back_off_from(error: &io::Error) {
     if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
         eprintln!("rolldrop workload: accept: {error}");
@@ -259,7 +259,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 async fn serve_connection(stream: TcpStream, shared: Rc<Shared>, finish: CancellationToken) {
-    // Without it a small answer may wait for the client's acknowledgement.
+    // Without this, a small response may wait for the client's acknowledgement.
     if stream.set_nodelay(true).is_err() {
         return;
     }
@@ -275,12 +275,12 @@ async fn serve_connection(stream: TcpStream, shared: Rc<Shared>, finish: Cancell
     match begun.await {
         Some(Ok(true)) => return http2::serve(stream, shared, finish).await,
         Some(Ok(false)) => {}
-        // Nothing was asked, and nothing will be.
+        // The client has sent no request and will send none.
         Some(Err(_)) | None => return,
     }
     let unflushed = Unflushed::default();
     let asked = Rc::new(Cell::new(Asked::Nothing));
-    // Each exchange has a share in it.
+    // Each exchange holds a share of it.
     let in_flight = Rc::new(());
     let service = service_fn(|request| {
         asked.set(Asked::Http);
@@ -295,13 +295,13 @@ async fn serve_connection(stream: TcpStream, shared: Rc<Shared>, finish: Cancell
     let transport = TokioIo::new(Transport::new(stream, unflushed.clone()));
     let mut connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        // It counts from when the next head is waited for.
+        // The timeout starts when the server begins to wait for the next head.
         .header_read_timeout(shared.idle_timeout)
         .serve_connection(transport, service);
-    // The log already has each request of a connection that fails.
+    // If the connection fails, the log already has each of its requests.
     tokio::select! {
         biased;
-        // Before it looks whether something has arrived: then the kernel resets the connection.
+        // Comes before the connection reads what has arrived, so that the kernel resets it.
         () = is_to_close => return,
         _ = poll_fn(|cx| connection.poll_without_shutdown(cx)) => {}
         () = finish.cancelled() => {
@@ -320,12 +320,12 @@ async fn serve_connection(stream: TcpStream, shared: Rc<Shared>, finish: Cancell
     }
 }
 
-/// Use of a connection so far.
+/// Protocol used on a connection so far.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Nothing,
     Http,
-    /// No longer HTTP.
+    /// The connection is no longer HTTP.
     WebSocket,
 }
 
@@ -340,7 +340,7 @@ async fn respond(
         && let Some(fields) = websocket::switch(&request)
     {
         asked.set(Asked::WebSocket);
-        // Its messages are logged, each with its id, and not the switch.
+        // The log has the connection's messages, each with its id, but not the switch.
         let exchange = Exchange::received(&shared.log, None);
         let body = PacedBody::whole(Bytes::new(), exchange, unflushed);
         return Ok(shared.response(StatusCode::SWITCHING_PROTOCOLS, fields, body));

@@ -1,4 +1,4 @@
-//! The state of the server that every connection needs, and the answers that follow from it.
+//! Server state that every connection needs, and the responses that depend on it.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -24,19 +24,19 @@ pub(super) struct Shared {
     pub(super) started: Instant,
     ready_after: Duration,
     pub(super) draining: Cell<bool>,
-    /// Cancelled when idle connections must close.
+    /// Cancelled when idle connections must be closed.
     pub(super) close_idle: CancellationToken,
     pub(super) idle_timeout: Duration,
     response_time: Duration,
     fail_share: f64,
-    /// Number of requests so far that could fail.
+    /// Number of requests so far that were allowed to fail.
     counted: Cell<u64>,
     index: Bytes,
     pub(super) pod: Option<HeaderValue>,
 }
 
 impl Shared {
-    /// Opens the log.
+    /// Opens the log and creates the state.
     pub(super) fn open(config: &Config, now: NowNs) -> Result<Self, WorkloadError> {
         Ok(Self {
             log: Log::open(config.log.as_ref(), now)?,
@@ -53,7 +53,7 @@ impl Shared {
         })
     }
 
-    /// Returns whether the server wants traffic now.
+    /// Returns the server's current readiness.
     pub(super) fn readiness(&self) -> Readiness {
         if self.draining.get() || self.started.elapsed() < self.ready_after {
             Readiness::NotReady
@@ -62,7 +62,7 @@ impl Shared {
         }
     }
 
-    /// Returns true if a request is to fail: every n-th one, by the share, not counting probes.
+    /// Returns true if a request is meant to fail: every n-th one according to the share, not counting probes.
     pub(super) fn is_to_fail(&self, path: &str) -> bool {
         if is_of_a_probe(path) {
             return false;
@@ -73,7 +73,7 @@ impl Shared {
         failed(n + 1) > failed(n)
     }
 
-    /// Returns the answer to a path and query.
+    /// Returns the response to a path and query.
     pub(super) fn answer(&self, path: &str, query: Option<&str>) -> Answer {
         match self.is_to_fail(path) {
             true => Answer::failure(),
@@ -81,7 +81,7 @@ impl Shared {
         }
     }
 
-    /// Waits before an answer begins, for as long as its path and the configuration require.
+    /// Waits before a response for as long as its path and the configuration require.
     pub(super) async fn delay(&self, own: Duration) {
         let delay = own + self.response_time;
         if !delay.is_zero() {
@@ -89,7 +89,7 @@ impl Shared {
         }
     }
 
-    /// Returns a response that names its pod.
+    /// Returns a response that names the pod.
     pub(super) fn response(
         &self,
         status: StatusCode,
@@ -105,7 +105,7 @@ impl Shared {
         response
     }
 
-    /// Logs a signal, or that the process continues; returns the signal, if it is one that may have a habit.
+    /// Logs a signal, or that the process continues; returns the signal if it can have a habit.
     pub(super) fn log_signal(&self, noticed: Noticed) -> Option<StopSignal> {
         match noticed {
             Noticed::Signal(signal) => {

@@ -1,6 +1,6 @@
-//! The signals that the server notices.
+//! Signals that the server notices.
 //!
-//! No process can notice SIGKILL and SIGSTOP. A process that was stopped finds out afterwards, by SIGCONT and by the
+//! No process can notice SIGKILL or SIGSTOP. A process that was stopped finds out afterwards, through SIGCONT and the
 //! gap in its log.
 
 use std::fmt;
@@ -11,16 +11,16 @@ use std::task::Poll;
 use nix::sys::signal::Signal as Number;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// A signal that can be given a habit.
+/// Signal that can be given a habit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StopSignal {
-    /// The default of a container runtime.
+    /// Default stop signal of container runtimes.
     Term,
     /// Ctrl-C.
     Int,
-    /// Ctrl-\\; some servers take it for a graceful stop.
+    /// Ctrl-\\; some servers treat it as a graceful stop.
     Quit,
-    /// A lost terminal; by convention "read your configuration again".
+    /// Lost terminal; by convention, a request to reload the configuration.
     Hup,
     /// For programs' own use.
     Usr1,
@@ -38,7 +38,7 @@ const ALL: [(StopSignal, &str, Number); 6] = [
 ];
 
 impl StopSignal {
-    /// Returns true if the signal asks a server to stop by default.
+    /// Returns true if, by default, the signal asks a server to stop.
     pub fn means_stop(self) -> bool {
         matches!(self, Self::Term | Self::Int | Self::Quit)
     }
@@ -63,15 +63,15 @@ impl FromStr for StopSignal {
     }
 }
 
-/// A signal, or the end of a stop.
+/// Signal, or the end of a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Noticed {
     Signal(StopSignal),
-    /// The process continues after it was stopped.
+    /// The process was resumed after a stop.
     Continued,
 }
 
-/// The signals from now on.
+/// Stream of signals from now on.
 pub(super) struct Signals {
     all: Vec<(Noticed, Signal)>,
 }

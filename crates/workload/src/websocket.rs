@@ -1,7 +1,7 @@
-//! `/ws`: a WebSocket that sends every message back.
+//! `/ws`: a WebSocket that echoes every message.
 //!
-//! While the server drains, a connection is closed with code 1001 after its next message; when it
-//! has stopped accepting, between two messages.
+//! While the server drains, a connection is closed with code 1001 after its next message; once the server has stopped
+//! accepting, it is closed between two messages.
 
 use std::time::Duration;
 
@@ -22,12 +22,12 @@ use super::connection::Transport;
 use super::log::Exchange;
 use super::shared::Shared;
 
-/// Longest time that the client may take to answer a close frame.
+/// Maximum time that a client may take to respond to a close frame.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
-/// The first line of a message gives its id, as a header does for a request.
+/// Prefix of a message's first line, which gives its id, as a header does for a request.
 const ID_LINE: &str = "rolldrop-id: ";
 
-/// Returns the header fields that switch a connection to WebSocket; `None` if the request did not ask for that.
+/// Returns the header fields that switch a connection to WebSocket; `None` if the request did not ask for it.
 pub(super) fn switch(request: &Request<Incoming>) -> Option<HeaderMap> {
     let asked = request.headers().get(UPGRADE)?.as_bytes().eq_ignore_ascii_case(b"websocket");
     let key = request.headers().get(SEC_WEBSOCKET_KEY).filter(|_| asked)?;
@@ -39,12 +39,12 @@ pub(super) fn switch(request: &Request<Incoming>) -> Option<HeaderMap> {
     ]))
 }
 
-/// Echoes until the client has enough or the server goes away. `early` has arrived already.
+/// Echoes messages until the client closes the connection or the server shuts down. `early` has already arrived.
 pub(super) async fn serve(transport: Transport, early: Bytes, shared: &Shared, finish: &CancellationToken) {
     let mut socket = WebSocketStream::from_partially_read(transport, early.into(), Role::Server, None).await;
     loop {
         let message = tokio::select! {
-            // Messages that have arrived are answered before the server goes.
+            // Messages that have already arrived are answered before the server leaves.
             biased;
             message = socket.next() => message,
             () = finish.cancelled() => break,

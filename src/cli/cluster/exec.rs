@@ -11,7 +11,7 @@ use kube::config::Kubeconfig;
 use rolldrop_lab::EXTENSION;
 use rolldrop_lab::kernel::join::{Spot, Whereabouts};
 
-/// Proxies that the environment names are outside of a cluster's network.
+/// Variables that name proxies. Those proxies are outside the cluster's network.
 const PROXY_VARIABLES: [&str; 6] =
     ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
 
@@ -42,7 +42,7 @@ pub(super) struct ExecArgs {
 }
 
 impl ExecArgs {
-    /// Runs the command, and returns its exit status. This process has one thread only.
+    /// Runs the command and returns its exit status. This process must be single-threaded.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let whereabouts = whereabouts(self.kubeconfig, self.context)?;
         let spot = match self.pod {
@@ -57,7 +57,7 @@ impl ExecArgs {
             command.env_remove(name);
         }
         let status = whereabouts.run(&spot, command)?;
-        // Exits with the status that a shell would give.
+        // The exit status is the one that a shell would report.
         let code = status.code().or(status.signal().map(|signal| 128 + signal));
         Ok(ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
     }

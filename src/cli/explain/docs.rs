@@ -1,7 +1,7 @@
-//! Explanations of names from the docs: rows of their tables, and the paragraphs that mention a name. The docs' own
-//! files are compiled in, so there is one text.
+//! Explanations of names, taken from the docs: table rows, and the paragraphs that mention a name. The docs' own files
+//! are compiled in, so there is only one text to maintain.
 
-/// A page of the docs.
+/// A page in the docs.
 #[derive(Debug)]
 pub(super) struct Page {
     /// Path in the repository.
@@ -15,10 +15,10 @@ macro_rules! pages {
     };
 }
 
-/// The pages that explain names.
+/// Pages that explain names.
 pub(super) const PAGES: &[Page] = pages!["docs/outcomes.md", "docs/expect.md", "docs/findings.md"];
 
-/// Kind of thing that a name denotes.
+/// Kind of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Outcome,
@@ -32,7 +32,7 @@ impl Kind {
     pub(super) const ALL: &'static [Self] =
         &[Self::Outcome, Self::Cause, Self::Check, Self::Stage, Self::Finding];
 
-    /// Returns the kind of a table's rows, by the heading of its first column.
+    /// Returns the kind of a table's rows, according to the heading of the first column.
     fn of_table(first: &str) -> Option<Self> {
         match first {
             "outcome" => Some(Self::Outcome),
@@ -44,7 +44,7 @@ impl Kind {
         }
     }
 
-    /// Returns the words for one of this kind.
+    /// Returns the singular description of the kind.
     pub(super) fn one(self) -> &'static str {
         match self {
             Self::Outcome => "outcome of a request",
@@ -55,7 +55,7 @@ impl Kind {
         }
     }
 
-    /// Returns the heading for all of this kind.
+    /// Returns the heading for a list of this kind.
     pub(super) fn all(self) -> &'static str {
         match self {
             Self::Outcome => "Outcomes: what happened on the wire to a request",
@@ -67,19 +67,19 @@ impl Kind {
     }
 }
 
-/// A row of a table.
+/// A table row.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) kind: Kind,
-    /// Most rows have one.
+    /// Names that the row explains; most rows have one.
     pub(super) names: Vec<&'static str>,
-    /// The other cells that say something, each with the heading of its column.
+    /// Other cells with content, each with its column heading.
     pub(super) cells: Vec<(&'static str, String)>,
     pub(super) page: &'static Page,
 }
 
 impl Entry {
-    /// Returns the paragraphs and items of lists on its page that mention one of its names.
+    /// Returns the paragraphs and list items on the same page that mention one of the names.
     pub(super) fn mentions(&self) -> Vec<String> {
         let is_mentioned =
             |block: &String| self.names.iter().any(|name| block.contains(&format!("`{name}`")));
@@ -105,7 +105,7 @@ pub(super) fn entries() -> Vec<Entry> {
     entries
 }
 
-/// Reads a row of a table; `None` if its table does not explain names.
+/// Parses a table row; `None` if the table does not explain names.
 fn entry(header: &[&'static str], cells: &[&'static str], page: &'static Page) -> Option<Entry> {
     let kind = Kind::of_table(header.first()?)?;
     let first = cells.first()?;
@@ -119,14 +119,14 @@ fn entry(header: &[&'static str], cells: &[&'static str], page: &'static Page) -
     Some(Entry { kind, names, cells, page })
 }
 
-/// Returns the cells of a line of a table; none for any other line.
+/// Returns the cells in a table line; none for any other line.
 fn cells(line: &str) -> Vec<&str> {
     let row = line.strip_prefix('|').and_then(|line| line.strip_suffix('|'));
     row.into_iter().flat_map(|row| row.split('|')).map(str::trim).collect()
 }
 
-/// Returns the paragraphs of a page and the items of its lists, each as one line. Leaves out those that end with a
-/// colon, which say nothing without what follows, and the names of tests.
+/// Returns the paragraphs and list items on a page, each as one line. Omits test names, and paragraphs that end with a
+/// colon, which are meaningless without the text that follows.
 fn blocks(text: &str) -> Vec<String> {
     let mut blocks = vec![String::new()];
     let mut is_code = false;
@@ -147,7 +147,7 @@ fn blocks(text: &str) -> Vec<String> {
     blocks
 }
 
-/// Converts Markdown to plain text: links become their text.
+/// Converts Markdown to plain text; a link becomes its text.
 fn plain(markdown: &str) -> String {
     let mut text = String::new();
     let mut rest = markdown;

@@ -28,7 +28,7 @@ fn docs_explain_exactly_the_known_names() {
     assert_eq!(names_of(Kind::Finding), findings);
 }
 
-/// Returns the keys below one of `expect`, from its error on an unknown key; none below a limit.
+/// Returns the keys below a path in `expect`, taken from the error for an unknown key; none below a limit.
 fn keys(path: &[String]) -> Vec<String> {
     let unknown = path.iter().rev().fold(json!({"unknown": 0}), |value, key| json!({ key: value }));
     let refused = serde_json::from_value::<Expect>(unknown).expect_err("an unknown key").to_string();
@@ -39,9 +39,9 @@ fn keys(path: &[String]) -> Vec<String> {
     known.filter(|key| !matches!(*key, "min" | "max" | "worse")).map(str::to_owned).collect()
 }
 
-/// Collects everything that can be expected, down to the limits.
+/// Collects all keys of `expect`, down to the limits.
 fn limits(path: &[String], found: &mut BTreeSet<String>) {
-    // Some of these repeat all other keys, the rest are words and not mappings.
+    // Some of these repeat all other keys; the others hold words, not mappings.
     let last = path.last().map_or("", String::as_str);
     let is_leaf = matches!(last, "consumers" | "targets" | "limits" | "accounting" | "validity" | "suffices");
     let below = if is_leaf { Vec::new() } else { keys(path) };
@@ -91,7 +91,7 @@ fn explained_checks_exist() {
     };
     let checks = names_of(Kind::Check);
     let others: Vec<&str> = checks.iter().copied().filter(|name| !judges(name)).collect();
-    // Those have no key: the source of the judge names them.
+    // These have no key: only the judge's source names them.
     assert_eq!(
         others,
         [
@@ -214,7 +214,7 @@ fn explanation_contains_no_markdown() {
     }
 }
 
-/// The image and the package are built of the files that they take, and these pages are among them.
+/// The image and the package are built from listed files only. The pages must be among them.
 #[test]
 fn image_and_package_include_docs_pages() {
     let file = |name: &str| {

@@ -1,4 +1,4 @@
-//! The arguments of `rolldrop load`, and the settings that they make.
+//! Arguments of `rolldrop load`, and their conversion to settings.
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
@@ -35,7 +35,7 @@ Examples:
 Exit status: 0 measured, whatever was seen; 1 a limit of --fail-on was exceeded; 2 nothing measured;
 3 with --fail-on, if this was not the load that was asked for; 130 interrupted.";
 
-/// The groups of options in `--help`, besides those that are used most.
+/// Headings for groups of options in `--help`. The most used options have no heading.
 const REQUEST: &str = "Requests";
 const PACE: &str = "Pace";
 const CONNECTIONS: &str = "Connections";
@@ -232,12 +232,12 @@ pub(in super::super) struct LoadArgs {
     pub(super) quiet: bool,
 }
 
-/// A body that need not be text.
+/// A request body, not necessarily text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Body(Vec<u8>);
 
 impl LoadArgs {
-    /// Makes the settings, with the content of files and the environment.
+    /// Makes the settings, including values from files and the environment.
     pub(in super::super) fn settings(&self) -> anyhow::Result<Load> {
         let read = |path: &Path| match path.to_str() {
             Some("-") => {
@@ -287,7 +287,7 @@ impl LoadArgs {
             arrivals: if self.poisson { Arrivals::Poisson } else { Arrivals::Even },
             seed: self.seed.unwrap_or_else(rand::random),
             warmup: self.warmup,
-            // As in a scenario, which states the version: gRPC needs HTTP/2.
+            // gRPC needs HTTP/2. A scenario states the version itself.
             http: if grpc.is_some() && self.http == Http::Auto { Http::Http2 } else { self.http },
             grpc: grpc.map(|rpc| Grpc { rpc: rpc.clone(), success: self.grpc_success.clone() }),
             connections: Connections {
@@ -314,13 +314,14 @@ impl LoadArgs {
         })
     }
 
-    /// Returns the number that was given as a URL together with `-q`: in another tool, `-q` takes a rate.
+    /// Returns a number given as a URL together with `-q`. In other tools, `-q` takes a rate.
     pub(in super::super) fn rate_after_quiet(&self) -> Option<&str> {
         let is_number = |url: &&str| url.parse::<f64>().is_ok();
         self.urls.iter().map(String::as_str).find(is_number).filter(|_| self.quiet)
     }
 
-    /// Returns true if connections send as fast as they can. Fresh ones would mostly measure connecting.
+    /// Returns true if connections send as fast as they can. With fresh connections, such a load would mostly measure
+    /// connecting.
     fn is_closed_loop(&self) -> bool {
         self.stages.is_empty() && self.rate == Rate::Max
     }

@@ -1,4 +1,4 @@
-//! The options of `rolldrop load` beside the keys of a scenario's load.
+//! Compares the options of `rolldrop load` with the keys of a scenario's load.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +11,7 @@ use rolldrop_drive::run::{expected_targets, load_settings};
 use rolldrop_load as load;
 use rolldrop_scenario as scenario;
 
-/// Returns the settings that a scenario makes, with these keys of its load.
+/// Returns the settings from a scenario with these keys in its load.
 fn settings_of(text: &str, dir: &Path) -> Result<load::Load, String> {
     let loaded = scenario::parse::<Value>(text, "x.yaml", dir, &[]).map_err(|e| e.to_string())?;
     let found = expected_targets(&loaded.scenario);
@@ -25,12 +25,12 @@ fn with_load(keys: &str) -> String {
     )
 }
 
-/// Returns the texts in backticks.
+/// Returns the texts between backticks.
 fn samples(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }
 
-/// Returns the rows of the table in docs/load.md that begins with this head.
+/// Returns the rows of the docs/load.md table with this header.
 fn table(head: &str) -> Vec<[&'static str; 2]> {
     let docs = include_str!("../../../docs/load.md");
     let (_, after) = docs.split_once(head).expect(head);
@@ -58,7 +58,7 @@ fn load_option_equals_scenario_key() {
         let (options, keys) = (samples(option), samples(key));
         assert_eq!(options.len(), keys.len(), "{option} | {key}");
         for (option, key) in options.into_iter().zip(keys) {
-            // A variable that is set everywhere.
+            // PATH is set everywhere.
             let mut line = option.replace("TOKEN", "PATH");
             for name in files {
                 line = line.replace(name, &dir.path().join(name).display().to_string());
@@ -87,7 +87,7 @@ fn load_docs_cover_options_and_keys() {
     for long in load.get_arguments().filter_map(clap::Arg::get_long).filter(|long| *long != "help") {
         assert!(options.contains(format!("--{long}").as_str()), "--{long} is missing in docs/load.md");
     }
-    // An unknown key is answered with the known ones.
+    // The error for an unknown key lists the known ones.
     for place in ["", "connections", "timeout", "tls", "dns", "retry", "grpc"] {
         let keys = if place.is_empty() { "no: 1".to_owned() } else { format!("{place}: {{no: 1}}") };
         let error = settings_of(&with_load(&keys), Path::new(".")).unwrap_err();

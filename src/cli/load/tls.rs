@@ -1,4 +1,4 @@
-//! The arguments of `rolldrop load` about TLS, and the settings that they make.
+//! TLS arguments of `rolldrop load`, and their conversion to settings.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use anyhow::Context;
 use rolldrop_load::{TlsSettings, TlsVersions};
 use rolldrop_record::Secret;
 
-/// Their group in `--help`.
+/// Heading of these options in `--help`.
 const TLS: &str = "TLS";
 
 /// Options for https:// targets.
@@ -40,7 +40,7 @@ pub(super) struct TlsArgs {
 }
 
 impl TlsArgs {
-    /// Makes the settings, with the content of the files.
+    /// Makes the settings, including the files' contents.
     pub(super) fn settings(&self) -> anyhow::Result<TlsSettings> {
         let versions = match (self.tls13, self.tls_max.as_deref()) {
             (true, Some("1.2")) => anyhow::bail!("--tlsv1.3 and --tls-max 1.2 leave no version of TLS"),
@@ -64,6 +64,6 @@ fn read(option: &str, path: Option<&Path>) -> anyhow::Result<Option<Secret>> {
     let Some(path) = path else { return Ok(None) };
     let failed = || format!("failed to read the file of {option}, {}", path.display());
     let bytes = std::fs::read(path).with_context(failed)?;
-    // Bytes that are not text cannot be PEM; that error comes when they are used.
+    // Bytes that are not text cannot be PEM. The error follows when they are used.
     Ok(Some(String::from_utf8_lossy(&bytes).into()))
 }

@@ -1,10 +1,10 @@
-//! Hides the terminal's echo of Ctrl-C: `^C` would push a redrawn block down by one line, and the block's first line
-//! would stay.
+//! Hides the terminal's echo of Ctrl-C: `^C` would push the redrawn block down by one line and leave its first line
+//! behind.
 
 #[cfg(unix)]
 pub(super) use unix::NoControlEcho;
 
-/// Guard: while it lives, the terminal behind stderr does not show which control key was pressed.
+/// Guard that stops the terminal on stderr from echoing control keys.
 #[cfg(not(unix))]
 #[derive(Debug)]
 pub(in crate::cli) struct NoControlEcho;
@@ -23,7 +23,7 @@ mod unix {
     use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
     use nix::unistd::{getpgrp, tcgetpgrp};
 
-    /// Guard: while it lives, the terminal behind stderr does not show which control key was pressed.
+    /// Guard that stops the terminal on stderr from echoing control keys.
     #[derive(Debug)]
     pub(in crate::cli) struct NoControlEcho(Option<Termios>);
 
@@ -47,13 +47,13 @@ mod unix {
         }
     }
 
-    /// Returns true if this process may change the terminal: the kernel would stop a background process that does.
+    /// Returns true if this process may change the terminal. The kernel would stop a background process that tried.
     fn is_ours() -> bool {
         tcgetpgrp(stderr()) == Ok(getpgrp())
     }
 
     fn set(modes: &Termios) {
-        // A terminal that has gone shows nothing.
+        // An error means that the terminal is gone and shows nothing.
         let _ = tcsetattr(stderr(), SetArg::TCSANOW, modes);
     }
 }

@@ -1,8 +1,8 @@
-//! Current state of a run, derived from the same events that it records.
+//! Current state of a run, derived from the events that the run records.
 //!
-//! Nothing here reads a clock or waits. [`super::screen`] shows the state on a terminal, [`super::news`] tells its
-//! changes elsewhere. The analysis explains lost requests; this module knows only which pods were terminating or
-//! starting when the loss became known.
+//! Nothing here reads a clock or waits. [`super::screen`] shows the state on a terminal; [`super::news`] reports
+//! changes elsewhere. Explaining lost requests is left to the analysis: this module knows only which pods were
+//! terminating or starting when the loss became known.
 
 mod action;
 
@@ -16,13 +16,13 @@ use rolldrop_record::event::{self, Change, PodEvent, ProxyPhase};
 use rolldrop_record::{Event, EventKind, Stamp};
 use rolldrop_scenario::Disruption;
 
-/// Time for which a pod that is gone is named beside a loss, in seconds.
+/// Time in seconds for which a loss still names a pod that is gone.
 const JUST_GONE_S: f64 = 2.0;
-/// Time without another lost request after which a loss is told, in seconds.
+/// Time in seconds without another lost request after which a loss is reported.
 const TOLD_AFTER_S: f64 = 1.0;
-/// Number of losses that are kept for display.
+/// Number of losses kept for display.
 const LOSSES: usize = 16;
-/// Maximum number of pods that a sentence names; others are counted.
+/// Maximum number of pods that a sentence names; the others are only counted.
 const NAMED: usize = 2;
 
 /// Current state of a run.
@@ -32,39 +32,39 @@ pub(super) struct LiveState {
     pods: BTreeMap<String, Pod>,
     /// Times at which pods were gone, with the pods' names, the latest last.
     gone: VecDeque<(Stamp, String)>,
-    /// Actions by the number of their disruption; the user's command has none.
+    /// Actions by disruption number; the user's command has none.
     actions: BTreeMap<Option<u32>, Action>,
-    /// Unsettled part of a rollout, in words.
+    /// Description of the unsettled part of a rollout.
     unsettled: Option<String>,
-    /// Time without losses that the run waits for, if it does.
+    /// Time without losses that the run is waiting for, if any.
     silence: Option<Duration>,
     /// Start of the counted part of the load.
     zero: Option<Stamp>,
-    /// Dropped requests by outcome, as last seen.
+    /// Dropped requests by outcome, as last reported.
     dropped: BTreeMap<String, u64>,
     losses: VecDeque<Loss>,
     news: Vec<News>,
 }
 
-/// A pod as it was last seen.
+/// A pod as last seen.
 #[derive(Debug)]
 pub(super) struct Pod {
     pub(super) name: String,
     pub(super) phase: Phase,
-    /// Time it entered that phase; `None` if that was not seen.
+    /// Time the pod entered that phase; `None` if the change was not seen.
     pub(super) since: Option<Stamp>,
-    /// Progress of its termination, as reported by its proxy.
+    /// Progress of the termination, as reported by the pod's proxy.
     pub(super) stage: Option<&'static str>,
 }
 
-/// The order in which pods are shown.
+/// Phase of a pod, in display order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
     Terminating,
     NotReady,
     Starting,
     Ready,
-    /// Failed or succeeded, and still there.
+    /// Failed or succeeded, but not yet gone.
     Ended,
 }
 
@@ -98,16 +98,16 @@ impl Phase {
 struct Loss {
     first: Stamp,
     last: Stamp,
-    /// Numbers of dropped requests by outcome.
+    /// Number of dropped requests by outcome.
     dropped: BTreeMap<String, u64>,
-    /// Pods that were terminating, gone or starting at the same time, in words.
+    /// Description of the pods that were terminating, gone or starting at the same time.
     meanwhile: String,
-    /// True if it has been told, so that nothing is added to it any more.
+    /// True if the loss has been reported, after which nothing is added to it.
     is_told: bool,
 }
 
 impl LiveState {
-    /// Applies an event that is recorded.
+    /// Applies a recorded event.
     pub(super) fn apply(&mut self, event: &Event) {
         let at = event.at;
         match &event.kind {
@@ -127,7 +127,7 @@ impl LiveState {
             }
             EventKind::CommandEnded { disruption: None, .. } => self.command(Standing::Waits(Wait::Rollout)),
             EventKind::CommandSettled { disruption: None, .. } => self.command(Standing::Done),
-            // Events in the gap are unknown, and a list follows.
+            // Events in the gap are unknown. A fresh list follows.
             EventKind::WatchGap { resource, .. } if resource == "pods" => self.pods.clear(),
             _ => {}
         }
@@ -139,12 +139,12 @@ impl LiveState {
         self.news.extend(action.stands(disruption, standing).map(News::Said));
     }
 
-    /// Sets the unsettled part of a rollout that the run waits for.
+    /// Sets the unsettled part of a rollout that the run is waiting for.
     pub(super) fn unsettled(&mut self, what: Option<&str>) {
         self.unsettled = what.map(str::to_owned);
     }
 
-    /// Sets the reason why pods that the run waits for are not ready.
+    /// Sets the reason why the pods that the run is waiting for are not ready.
     pub(super) fn unready(&mut self, why: &str) {
         if self.unsettled.as_deref() != Some(why) {
             self.unsettled = Some(why.to_owned());
@@ -152,14 +152,14 @@ impl LiveState {
         }
     }
 
-    /// Sets the time without losses that the run waits for; `None` if it no longer waits.
+    /// Sets the time without losses that the run is waiting for; `None` if it no longer waits.
     pub(super) fn awaits_silence(&mut self, silence: Option<Duration>) {
         self.silence = silence;
         self.news.extend(self.last_wait().map(News::Said));
     }
 
-    /// Takes in the numbers of requests dropped so far, by outcome. Drops of the warm-up are no news, nor are those of
-    /// a load that is not part of a run.
+    /// Updates the numbers of requests dropped so far, by outcome. Drops during the warm-up, or in a load outside a
+    /// run, are not news.
     pub(super) fn dropped(&mut self, at: Stamp, dropped: BTreeMap<String, u64>, is_warmup: bool) {
         let before = std::mem::replace(&mut self.dropped, dropped);
         if is_warmup || self.zero.is_none() {
@@ -195,7 +195,7 @@ impl LiveState {
         }
     }
 
-    /// Tells the last loss, unless it was told before.
+    /// Reports the last loss, unless it has already been reported.
     pub(super) fn tell_loss(&mut self) {
         let Some(loss) = self.losses.back().filter(|loss| !loss.is_told) else { return };
         let told = News::Said(self.loss_in_words(loss));
@@ -205,14 +205,14 @@ impl LiveState {
         }
     }
 
-    /// Returns the pods, those that change first.
+    /// Returns the pods, changing ones first.
     pub(super) fn pods(&self) -> Vec<&Pod> {
         let mut pods: Vec<&Pod> = self.pods.values().collect();
         pods.sort_by_key(|pod| (pod.phase, pod.since, &pod.name));
         pods
     }
 
-    /// Describes the actions, those that are over last.
+    /// Describes the actions, completed ones last.
     pub(super) fn actions(&self, now: Stamp) -> Vec<String> {
         let mut actions: Vec<&Action> = self.actions.values().collect();
         actions.sort_by_key(|action| action.is_over());
@@ -279,7 +279,7 @@ impl LiveState {
         }
     }
 
-    /// Applies a call of a disruption, which was accepted or refused.
+    /// Applies a disruption's API call, whether it was accepted or refused.
     fn call(&mut self, call: &event::Action) {
         let Some(action) = self.actions.get_mut(&Some(call.disruption)) else { return };
         let pod = call.pod.clone().unwrap_or_default();
@@ -302,7 +302,7 @@ impl LiveState {
         Some(format!("waiting until no request has been lost for {silence_s:.1} s"))
     }
 
-    /// Names the pods that were terminating, gone or starting at the time a loss became known.
+    /// Names the pods that were terminating, gone or starting when a loss became known.
     fn meanwhile(&mut self, at: Stamp) -> String {
         self.gone.retain(|(gone, _)| at.seconds_since(*gone) <= JUST_GONE_S);
         let of = |phase| {
@@ -330,13 +330,13 @@ impl LiveState {
         match (seen.is_empty(), self.pods.is_empty()) {
             (false, _) => format!(" {}", seen.join(", ")),
             (true, false) => " while no pod was terminating or starting".to_owned(),
-            // The pods of the target are unknown.
+            // The target's pods are unknown.
             (true, true) => String::new(),
         }
     }
 }
 
-/// Describes a stage of a termination; `None` for stages that say nothing about its progress.
+/// Describes a termination stage; `None` for stages that do not indicate progress.
 const fn in_words(stage: ProxyPhase) -> Option<&'static str> {
     match stage {
         ProxyPhase::PreStop => Some("in preStop"),

@@ -1,4 +1,4 @@
-//! The figures of a load while it runs, in words.
+//! Text for the figures of a running load.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use rolldrop_drive::viewer::{Loading, Planned};
 use rolldrop_load as load;
 use rolldrop_record::Outcome;
 
-/// Returns true while a load sends its warm-up.
+/// Returns true during the warm-up of a load.
 pub(super) fn is_warmup(load: &Loading<'_>) -> bool {
     load.elapsed < load.planned.warmup
 }
 
-/// Computes how far a load has come, in counted requests and in words.
+/// Computes the progress of a load, in counted requests and in words.
 pub(super) fn position(load: &Loading<'_>) -> Position {
     let Loading { planned, part_of, progress, elapsed, is_stopped } = load;
     if let Some(what) = part_of {
@@ -37,7 +37,7 @@ pub(super) fn position(load: &Loading<'_>) -> Position {
     Position { text: format!("{counted}{requests} requests{left}"), of }
 }
 
-/// Returns the remaining time. Requests are counted a moment late: while some are missing, time remains, too.
+/// Returns the remaining time. Requests are counted slightly late, so some time remains while any are missing.
 fn left(planned: &Planned, counted: u64, elapsed: Duration) -> Option<Duration> {
     let left = planned.length?.saturating_sub(elapsed);
     let is_complete = planned.requests.is_none_or(|all| counted >= all);
@@ -48,11 +48,11 @@ fn left(planned: &Planned, counted: u64, elapsed: Duration) -> Option<Duration> 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) text: String,
-    /// Number of requests that were due, and of all, if that is known.
+    /// Number of requests that were due, and the total, if known.
     pub(super) of: Option<(u64, u64)>,
 }
 
-/// Rates over about the last second, so that they can be read.
+/// Rates over roughly the last second, so that they change slowly enough to read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
     since: Instant,
@@ -83,7 +83,7 @@ impl Rate {
     }
 }
 
-/// The state of a load at one moment.
+/// State of a load at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct Figures {
     pub(super) position: Position,
@@ -98,7 +98,7 @@ impl Figures {
         format!("offered {offered_per_s:.0}/s, sent {sent_per_s:.0}/s, {in_flight} in flight")
     }
 
-    /// Describes the rates in fewer words.
+    /// Describes the rates briefly.
     pub(super) fn rate(&self) -> String {
         let [offered, sent] =
             [self.rate.offered_per_s, self.rate.sent_per_s].map(|per_s| format!("{per_s:.0}/s"));

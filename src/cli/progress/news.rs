@@ -1,15 +1,15 @@
-//! Events as lines for a pipe or a log: no line is wider than [`COLUMNS`], and what many pods do at the same time is
+//! Events as lines for a pipe or a log. No line is wider than [`COLUMNS`], and simultaneous events of many pods share
 //! one line.
 
-/// The widest line, in columns.
+/// Maximum width of a line, in columns.
 pub(super) const COLUMNS: usize = 120;
 
-/// Something that has happened.
+/// An event to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum News {
-    /// To the pod of this name.
+    /// An event of the pod with this name.
     Pod(PodNews, String),
-    /// A text that is shown unchanged.
+    /// A text, shown unchanged.
     Said(String),
 }
 
@@ -21,12 +21,12 @@ pub(super) enum PodNews {
     Terminates,
     Gone,
     Ended,
-    /// A budget does not allow its eviction yet.
+    /// A budget does not allow the pod to be evicted yet.
     Held,
 }
 
 impl PodNews {
-    /// Returns the words for one pod and for several.
+    /// Returns the singular and plural wording.
     const fn words(self) -> [&'static str; 2] {
         match self {
             Self::Ready => ["is ready", "are ready"],
@@ -42,7 +42,7 @@ impl PodNews {
     }
 }
 
-/// Returns the lines for these events, each at most `width` columns wide.
+/// Formats events as lines, each at most `width` columns wide.
 pub(super) fn lines(news: &[News], width: usize) -> Vec<String> {
     let mut folded: Vec<(Option<PodNews>, Vec<&str>)> = Vec::new();
     for one in news {
@@ -63,7 +63,7 @@ pub(super) fn lines(news: &[News], width: usize) -> Vec<String> {
     folded.into_iter().flat_map(lines).collect()
 }
 
-/// Lists as many names as fit on a line after its beginning, and counts the others.
+/// Lists as many names as fit on a line after `beginning`, and counts the others.
 fn listed(beginning: &str, names: &[&str], width: usize) -> String {
     let with = |number: usize| {
         let more =
@@ -75,14 +75,14 @@ fn listed(beginning: &str, names: &[&str], width: usize) -> String {
     fit(&with(number.unwrap_or(1)), width)
 }
 
-/// Wraps a text into lines that are no wider than this.
+/// Wraps a text into lines of at most this width.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let options = textwrap::Options::new(width.max(1)).word_splitter(textwrap::WordSplitter::NoHyphenation);
     let lines = textwrap::wrap(text, options.subsequent_indent("  "));
     lines.into_iter().map(std::borrow::Cow::into_owned).collect()
 }
 
-/// Joins as many of the parts as fit on a line; earlier parts take precedence.
+/// Joins as many parts as fit on a line; earlier parts take precedence.
 pub(super) fn joined(parts: impl IntoIterator<Item = String>, width: usize) -> String {
     let mut line = String::new();
     for part in parts {
@@ -94,7 +94,7 @@ pub(super) fn joined(parts: impl IntoIterator<Item = String>, width: usize) -> S
     line
 }
 
-/// Cuts a text to this width.
+/// Truncates a text to this width.
 pub(super) fn fit(text: &str, width: usize) -> String {
     console::truncate_str(text, width.max(1), "…").into_owned()
 }

@@ -11,21 +11,21 @@ const BAR_FROM: usize = 70;
 const BAR: usize = 20;
 /// Maximum number of actions shown.
 const ACTIONS: usize = 4;
-/// Losses may take one part in this many of the height.
+/// Losses may fill at most `1 / LOSSES` of the height.
 const LOSSES: usize = 3;
 
-/// Content to show.
+/// Content of the view.
 pub(super) struct Screen<'a> {
-    /// The step of the work, in words.
+    /// Description of the current step.
     pub(super) step: &'a str,
-    /// The load, while it is sent.
+    /// Load, while it is being sent.
     pub(super) load: Option<&'a Figures>,
     pub(super) state: &'a LiveState,
     pub(super) now: Stamp,
 }
 
 impl Screen<'_> {
-    /// Lines for a terminal of this size. The last row stays free, and the last column, so that no line wraps.
+    /// Returns the lines for a terminal of this size. The last row and column stay free, so that no line wraps.
     pub(super) fn block(&self, columns: usize, rows: usize) -> Vec<String> {
         let (width, height) = (columns.saturating_sub(1), rows.saturating_sub(1).max(1));
         let mut lines = self.head(columns, width);
@@ -38,7 +38,7 @@ impl Screen<'_> {
         if let Some(counts) = self.state.pod_counts() {
             lines.push(format!("pods: {counts}"));
             let (pods, room) = (self.state.pods(), height.saturating_sub(lines.len()));
-            // The last row is for those that have none.
+            // The last row counts the pods that got no row of their own.
             let named = if pods.len() > room { room.saturating_sub(1) } else { pods.len() };
             lines.extend(pods[..named].iter().map(|pod| self.pod(pod)));
             if named < pods.len() && room > 0 {
@@ -79,7 +79,7 @@ impl Screen<'_> {
         lines
     }
 
-    /// Returns the latest losses, as many as there is room for, the latest last.
+    /// Returns as many of the latest losses as there is room for, the latest last.
     fn losses(&self, width: usize, mut room: usize) -> Vec<String> {
         let losses = self.state.losses().map(|loss| wrapped(&loss, width));
         let mut shown: Vec<_> = losses
@@ -123,7 +123,7 @@ mod tests {
 
     const SIZES: [(usize, usize); 2] = [(80, 24), (100, 30)];
 
-    /// Returns the view of a run, 12 s into its load, on a terminal of this size, and checks that it fits.
+    /// Returns the view of a run 12 s into its load, on a terminal of this size. Checks that the view fits.
     fn shown(run: &Run, (columns, rows): (usize, usize)) -> String {
         let load = busy();
         let step = "watching what others do";

@@ -1,4 +1,4 @@
-//! The arguments of `rolldrop run`, and the scenario and the cluster that they name.
+//! Arguments of `rolldrop run`, and the scenario and cluster that they name.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -80,7 +80,7 @@ pub(in crate::cli) struct RunArgs {
 }
 
 impl RunArgs {
-    /// Returns the scenario and the cluster that the user names.
+    /// Returns the scenario and the cluster that the user named.
     pub(super) fn source(&self) -> Source {
         self.measure.source(self.scenario.clone())
     }
@@ -110,7 +110,7 @@ pub(super) fn stage_overrides(stages: &[load::Stage]) -> Vec<String> {
         format!("{{{ramp}rate: {to}, duration: {}ms}}", duration.as_millis())
     };
     let stages: Vec<String> = stages.iter().map(stage).collect();
-    // Stages have rates and durations of their own.
+    // Stages have their own rates and durations.
     let set = |name: &str| format!("load.{name}=null");
     vec![set("rate"), set("duration"), format!("load.stages=[{}]", stages.join(", "))]
 }

@@ -1,4 +1,4 @@
-//! The chart's Job, on a cluster: the run is a pod of the cluster that it measures.
+//! The chart's Job: the run is itself a pod in the cluster that it measures.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,8 @@ use crate::machine::{Meanwhile, figure, measured};
 use crate::runs::{Dataplane, turn};
 use crate::web::Web;
 
-/// Runs the chart's Job with these values to its end: its condition, its pod's exit code, its log.
+/// Runs the chart's Job with these values until the Job finishes. Returns the Job's condition, its pod's exit code and
+/// its log.
 #[track_caller]
 fn run(cluster: &Cluster, values: &Value) -> (String, i64, String) {
     let meanwhile = Meanwhile::begins();
@@ -23,7 +24,7 @@ fn run(cluster: &Cluster, values: &Value) -> (String, i64, String) {
 #[track_caller]
 fn run_once(cluster: &Cluster, values: &Value) -> (String, i64, String) {
     let objects = objects(&values.to_string());
-    // The pod that the previous run deleted must be replaced first: no run may delete the last one.
+    // The pod deleted by the previous run must be replaced first, because no run may delete the last pod.
     cluster.kubectl(ROLLED_OUT);
     let served = |object: &&Value| !NOT_SERVED.iter().any(|kind| object["kind"] == *kind);
     let manifest: Vec<String> = objects.iter().filter(served).map(Value::to_string).collect();
@@ -42,7 +43,7 @@ fn run_once(cluster: &Cluster, values: &Value) -> (String, i64, String) {
     (ended, code, log)
 }
 
-/// Returns the number of requests dropped as a run's one pod ended, by its log.
+/// Returns the number of requests dropped at the run's only termination, according to the log.
 #[track_caller]
 fn dropped(log: &str) -> u64 {
     let headline = log.lines().find(|line| line.contains(" of 400 requests "));
@@ -58,7 +59,7 @@ fn chart_job_gates_its_own_cluster() {
         let cluster = Setup::on(Dataplane::Kernel).nodes(2).start();
         cluster.apply(&Web::new(2).pod(json!({"terminationGracePeriodSeconds": 1})).manifests());
         let values = |max: u32| {
-            // Other tests use the processors meanwhile.
+            // Other tests use the CPUs at the same time.
             json!({"extraArgs": ["--max-busy=100%"], "scenario": {"spec": {
                 "load": {"rate": 100, "duration": "4s"},
                 "disruptions": [{"at": "1s", "action": "deletePod", "selector": "app=web"}],
@@ -75,11 +76,11 @@ fn chart_job_gates_its_own_cluster() {
         dropped(&log);
         assert!(log.contains("/results/rolldrop-1-"), "{log}");
 
-        // A pod that exits at once loses requests at this rate; should none be lost, the gate passes rightly.
+        // A pod that exits at once usually loses requests at this rate. If none are lost, the gate rightly passes.
         let (ended, code, log) = run(&cluster, &values(0));
         let expected = if dropped(&log) == 0 { ("Complete", 0) } else { ("Failed", 1) };
         assert_eq!((ended.as_str(), code), expected, "{log}");
-        // The service account's own rights are asked for, and nothing is left of the run.
+        // The run used the service account's own rights, and left nothing behind.
         assert_eq!(cluster.kubectl("get pods -l app=web -o name").lines().count(), 2);
     });
 }

@@ -1,4 +1,4 @@
-//! The chart's Role and the program's plan: neither may have a right that the other does not have.
+//! The chart's Role and the program's plan must contain the same rights.
 
 use std::collections::BTreeSet;
 
@@ -8,16 +8,16 @@ use super::{objects, of_kind, template};
 use crate::harness::Rolldrop;
 use crate::kubectl::{Kubectl, ROLLED_OUT, SharedCluster};
 
-/// Right to an operation.
+/// A right to an operation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Right {
-    /// Namespace of the right; `None` means all namespaces, or objects that are in none.
+    /// Namespace of the right; `None` means all namespaces, or cluster-scoped objects.
     namespace: Option<String>,
     group: String,
-    /// Name of the resource, with its subresource.
+    /// Name of the resource, including the subresource.
     resource: String,
     verb: String,
-    /// Name of the one object; `None` means any.
+    /// Name of the only object; `None` means any object.
     name: Option<String>,
 }
 
@@ -31,7 +31,7 @@ impl Right {
     }
 }
 
-/// Returns the right that a call needs; `None` for calls that anybody may make, such as the server's version.
+/// Returns the right that a call needs; `None` for calls that anybody may make, such as the version request.
 fn of_call(line: &str) -> Option<Right> {
     let mut words = line.split_whitespace().skip(1);
     let (method, path) = (words.next()?, words.next()?);
@@ -204,7 +204,7 @@ fn chart_role_grants_exactly_planned_calls() {
         let mut values = json!({"namespace": namespace, "scenario": scenario(&spec),
             "rbac": {"clusterInfo": true, "proxies": true}});
         if let Some(target) = values["scenario"]["spec"]["target"].as_object_mut() {
-            // A null takes the chart's default away.
+            // A null removes the chart's default.
             target.entry("service").or_insert(Value::Null);
         }
         let granted = of_chart(&values);
@@ -215,7 +215,7 @@ fn chart_role_grants_exactly_planned_calls() {
             );
         }
         for right in &granted {
-            // Which of these there are is known only then.
+            // The run finds out only later which of these exist.
             let is_used = planned.iter().any(|call| right.covers(call)) || {
                 let others = ["statefulsets", "daemonsets"];
                 spec["sidecar"]["inject"] == true && others.contains(&right.resource.as_str())
@@ -223,7 +223,7 @@ fn chart_role_grants_exactly_planned_calls() {
             assert!(is_used, "{what}: granted for nothing: {right:?}\n{planned:#?}");
         }
 
-        // The mode of kube-proxy may be read unless that is refused; what else only helps is left out.
+        // The Role allows reading kube-proxy's mode by default; other optional rights are left out.
         let in_kube_system = |right: &Right| right.namespace.as_deref() == Some("kube-system");
         values["rbac"] = json!({});
         assert_eq!(of_chart(&values).iter().filter(|right| in_kube_system(right)).count(), 5, "{what}");

@@ -1,4 +1,4 @@
-//! The GitHub Action, step by step as a runner executes it: its scripts, inputs and outputs, and a stand-in for GitHub.
+//! The GitHub Action, executed step by step as on a runner: scripts, inputs and outputs, with a stand-in for GitHub.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,12 +17,12 @@ use crate::web::Web;
 
 const ACTION: &str = ".github/actions/rolldrop";
 
-/// A job that uses the action: a folder with everything that a runner gives to its steps.
+/// A job that uses the action: a folder with everything that a runner provides to the steps.
 struct Job {
     dir: TempDir,
     action: Value,
     inputs: BTreeMap<String, String>,
-    /// Values of expressions besides the inputs.
+    /// Values of expressions other than inputs.
     context: BTreeMap<String, String>,
     env: BTreeMap<String, String>,
 }
@@ -50,14 +50,14 @@ impl Job {
         fs::read_to_string(self.dir.path().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
     }
 
-    /// Returns an output of a step as later steps see it: the value that was written last.
+    /// Returns a step's output as later steps see it: the value written last.
     fn output(&self, name: &str) -> String {
         let outputs = self.file("output");
         let of = |line: &str| line.strip_prefix(name)?.strip_prefix('=').map(str::to_owned);
         outputs.lines().filter_map(of).next_back().unwrap_or_default()
     }
 
-    /// Returns a text with its expressions replaced.
+    /// Returns a text with expressions replaced by their values.
     fn filled(&self, text: &str) -> String {
         let mut out = String::new();
         let mut rest = text;
@@ -77,7 +77,7 @@ impl Job {
         out + rest
     }
 
-    /// Runs a step to its end.
+    /// Runs a step until it exits.
     fn step(&self, name: &str) -> Output {
         let steps = self.action["runs"]["steps"].as_array().expect("steps");
         let step = steps.iter().find(|step| step["name"] == name).unwrap_or_else(|| panic!("no step {name}"));
@@ -103,7 +103,7 @@ impl Job {
         command.output().expect("bash starts")
     }
 
-    /// Measures, and repeats that while the machine is starved.
+    /// Runs the measuring step, and repeats it while the machine is starved.
     fn measure(&self) -> Output {
         let meanwhile = Meanwhile::begins();
         let measure = || {
@@ -128,7 +128,7 @@ fn ended(output: &Output, code: i32) -> String {
     said
 }
 
-/// Returns the scenario of a run of some seconds in which a pod ends.
+/// Returns the scenario of a short run in which one pod is terminated.
 fn scenario() -> String {
     let spec = "  target: {service: web}
   load: {rate: 50, duration: 5s}
@@ -137,7 +137,7 @@ fn scenario() -> String {
     Web::new(2).pod(json!({"terminationGracePeriodSeconds": 1})).scenario("small", spec)
 }
 
-/// GitHub's comments on a pull request; the first hundred are from others.
+/// A stand-in for the GitHub comments API. The first hundred comments on the pull request are from others.
 fn comments_api() -> StandIn {
     let ours = std::sync::Mutex::new(None::<String>);
     StandIn::start(move |asked: &Asked| {
@@ -242,7 +242,7 @@ fn action_judges_baseline_and_replaces_comment() {
             let sent: Value = serde_json::from_str(&last.body).expect("JSON");
             assert_eq!(sent["body"].as_str(), Some(job.file("after/comment.md").as_str()));
         }
-        // A token that may not comment is no failure of the gate.
+        // A token without permission to comment does not fail the gate.
         job.env.insert("GITHUB_REPOSITORY".into(), "octo/other".into());
         let said = ended(&job.step("Comment on the pull request"), 0);
         assert!(said.contains("::warning title=rolldrop::the token may not comment (404"), "{said}");
@@ -256,7 +256,7 @@ fn unmeasurable_input_ends_action_with_2() {
         (&[("scenario", "a.yaml"), ("target", "svc/web")], "give scenario or target, not both"),
         (&[("scenario", "a.yaml"), ("command", "true")], "command goes with target"),
         (&[("scenario", "naive-exit"), ("inconclusive", "maybe")], "takes fail, pass or extend"),
-        // Passed on, it needs a gate.
+        // `extend` is passed on, and then requires a gate.
         (
             &[("scenario", "naive-exit"), ("inconclusive", "extend"), ("expectations", "{}")],
             "nothing was measured (exit status 2)",
@@ -328,7 +328,7 @@ fn steps_write_every_action_output() {
     }
 }
 
-/// Returns the archive of a release whose program prints its version, and its checksum.
+/// Returns a release archive, whose program prints its version, and the archive's checksum.
 fn release(folder: &str) -> (Vec<u8>, String) {
     let dir = tempfile::tempdir().expect("a directory");
     fs::create_dir(dir.path().join(folder)).expect("a folder");

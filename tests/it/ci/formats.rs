@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{python, root};
 use crate::harness::{Finished, Rolldrop, fed};
 
-/// Returns the recorded run of three rollouts, which lost 488 requests.
+/// Returns the recorded run with three rollouts, which lost 488 requests.
 fn recorded() -> PathBuf {
     root().join("tests/reference/runs/plain-rollout/run")
 }
@@ -27,7 +27,7 @@ fn github_format_annotates_and_sets_outputs() {
     let files = [("GITHUB_STEP_SUMMARY", "summary"), ("GITHUB_OUTPUT", "output")];
     let mut gate = gate("github").file("summary", "before\n").file("output", "");
     for (variable, name) in files {
-        // Relative to where it runs.
+        // The path is relative to the working directory.
         gate = gate.env(variable, name);
     }
     let finished = gate.finish().expect_code(1);
@@ -42,7 +42,7 @@ fn github_format_annotates_and_sets_outputs() {
         assert!(output.lines().any(|l| l == line), "{line}: {output}");
     }
 
-    // Elsewhere nothing is written.
+    // Outside GitHub Actions, nothing is written.
     let finished = self::gate("github").env("GITHUB_STEP_SUMMARY", "").finish().expect_code(1);
     assert_eq!(fs::read_dir(finished.dir()).expect("a directory").count(), 0);
     let finished = self::gate("github").env("GITHUB_OUTPUT", "no/such/folder").finish().expect_code(2);
@@ -62,7 +62,7 @@ fn every_format_keeps_gate_exit_code() {
     assert!(text.starts_with("FAIL         dropped.max: 488 (limit at most 3)\n"), "{text}");
 }
 
-/// Reads metrics by Prometheus' own library, in both formats, and tells names with the values of some.
+/// Reads metrics with Prometheus' own library, in both formats, and prints their names and some values.
 const READ: &str = r#"
 import sys
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics

@@ -1,4 +1,5 @@
-//! The Jobs of `charts/gate` and of the chart's `helm test`, each on the embedded cluster as its controller starts it.
+//! The Jobs in `charts/gate` and in the chart's `helm test`, each run on the embedded cluster as its controller would
+//! start it.
 
 use std::fmt::Debug;
 use std::fs;
@@ -17,10 +18,10 @@ use crate::machine::{Meanwhile, figure, measured};
 use crate::runs::{Dataplane, turn};
 use crate::web::Web;
 
-/// Pod template hash that the pods of Argo Rollouts carry.
+/// Pod template hash on pods of Argo Rollouts.
 const HASH: &str = "5d4c8b";
 
-/// A cluster with an app `web` that loses nothing: it serves on for some seconds after its deletion.
+/// A cluster with an app `web` that loses no requests, because its pods keep serving for some seconds after deletion.
 struct Shop(Cluster);
 
 impl Shop {
@@ -31,7 +32,7 @@ impl Shop {
         Self(cluster)
     }
 
-    /// Applies those of these objects that this cluster serves.
+    /// Applies the objects whose kinds this cluster serves.
     #[track_caller]
     fn apply(&self, objects: &[Value]) {
         let kinds =
@@ -41,13 +42,13 @@ impl Shop {
         self.0.apply(&manifest.join("\n---\n"));
     }
 
-    /// Runs a bash script in which `kubectl` is the tests' own, for this cluster.
+    /// Runs a bash script with the tests' own `kubectl`, configured for this cluster.
     fn bash(&self, script: &str, job: &Value) -> Output {
         self.0.kubectl(ROLLED_OUT);
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("job.json");
         fs::write(&file, job.to_string()).expect("a file");
-        // The cluster does not serve CronJobs: the file has the object that kubectl would take from one.
+        // The cluster does not serve CronJobs. The file contains the object that kubectl would create from one.
         let text = format!(
             "#!/bin/sh\nif [ \"$1 $2 $4\" = 'create job --from=cronjob/rolldrop-gate' ]; then\n  set -- create -f {}\nfi\n\
              exec {KUBECTL} \"$@\"\n",
@@ -67,7 +68,7 @@ impl Shop {
         command.output().expect("bash starts")
     }
 
-    /// Runs a Job to its end: its condition, and its log.
+    /// Runs a Job until it finishes. Returns its condition and its log.
     fn run(&self, job: &Value) -> (&'static str, String) {
         let name = job["metadata"]["name"].as_str().expect("a name");
         self.0.kubectl(ROLLED_OUT);
@@ -85,7 +86,7 @@ impl Shop {
     }
 }
 
-/// Runs a measurement, and fails unless it ends with the expected value. Returns its last output.
+/// Runs a measurement, and fails unless the result is the expected value. Returns the last output.
 #[track_caller]
 fn ends<T: Copy + Debug + PartialEq>(run: impl Fn() -> (T, String), expected: T) -> String {
     let meanwhile = Meanwhile::begins();
@@ -96,7 +97,7 @@ fn ends<T: Copy + Debug + PartialEq>(run: impl Fn() -> (T, String), expected: T)
     ran.1
 }
 
-/// Returns the objects that `kubectl kustomize` makes of a folder, with a shorter scenario: one pod is evicted.
+/// Returns the objects that `kubectl kustomize` builds from a folder, with a shorter scenario that evicts one pod.
 fn gate(folder: &str) -> Vec<Value> {
     let mut objects = chart::kustomized(&root().join("charts/gate").join(folder));
     let of_gate = |object: &&mut Value| object["kind"] == "ConfigMap";
@@ -120,7 +121,7 @@ fn of_kind<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
     objects.iter().find(|object| object["kind"] == kind).unwrap_or_else(|| panic!("no {kind}"))
 }
 
-/// Returns a Job named `name` with this spec. Other tests use the processors meanwhile.
+/// Returns a Job named `name` with this spec, adapted to other tests using the CPUs at the same time.
 fn job(name: &str, mut spec: Value) -> Value {
     let args = spec.pointer_mut("/template/spec/containers/0/args").and_then(Value::as_array_mut);
     args.expect("arguments").push("--max-busy=100%".into());
@@ -147,7 +148,7 @@ fn script_and_flagger_start_plain_gate() {
             (output.status.code(), said + &String::from_utf8_lossy(&output.stderr))
         };
 
-        // By Flagger's load tester, which runs the webhook's command by bash.
+        // Started by Flagger's load tester, which runs the webhook's command with bash.
         let objects = gate("flagger");
         shop.apply(&objects);
         let webhook = &text("flagger/canary.yaml")["spec"]["analysis"]["webhooks"][0]["metadata"];
@@ -156,7 +157,7 @@ fn script_and_flagger_start_plain_gate() {
         let log = ends(|| said(shop.bash(command, &from_cron_job(&objects))), Some(0));
         assert!(log.contains("were dropped as 1 pod ended"), "{log}");
 
-        // By hand, and with a limit that it cannot keep.
+        // Started by hand, with a limit that the app cannot meet.
         let mut objects = gate("base");
         shop.apply(&objects);
         let cron_job = objects.iter_mut().find(|object| object["kind"] == "CronJob").expect("a CronJob");
@@ -181,7 +182,7 @@ fn argo_gate_evicts_only_new_pods() {
         let analysis = &rollout["spec"]["strategy"]["blueGreen"]["prePromotionAnalysis"];
         assert_eq!(analysis["templates"][0]["templateName"], template["metadata"]["name"]);
 
-        // As Argo Rollouts does: arguments of the Rollout, else the template's own.
+        // Arguments are resolved as in Argo Rollouts: the Rollout's arguments, or else the template's own.
         let metric = &template["spec"]["metrics"][0];
         let mut spec = metric["provider"]["job"]["spec"].to_string();
         for arg in template["spec"]["args"].as_array().expect("arguments") {
@@ -190,7 +191,7 @@ fn argo_gate_evicts_only_new_pods() {
                 analysis["args"].as_array().expect("arguments").iter().find(|given| given["name"] == name);
             let value = match given.unwrap_or(arg) {
                 given if given["valueFrom"]["podTemplateHashValue"] == "Latest" => HASH,
-                // There is one Service here.
+                // This cluster has only one Service.
                 given if given["value"] == "web-preview" => "web",
                 given => given["value"].as_str().expect("a value"),
             };

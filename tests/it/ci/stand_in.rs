@@ -1,4 +1,4 @@
-//! A stand-in for a web server: GitHub's API, or its releases.
+//! A stand-in for GitHub's web servers: the API or the releases.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,17 +9,17 @@ use std::thread;
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) method: String,
-    /// Path with its query.
+    /// Path and query.
     pub(super) path: String,
     pub(super) host: String,
     pub(super) authorization: String,
     pub(super) body: String,
 }
 
-/// An answer: status, further headers, body.
+/// A response: status, additional headers, body.
 pub(super) struct Answer(pub(super) u16, pub(super) String, pub(super) Vec<u8>);
 
-/// A server on a port of loopback, until the test's process ends.
+/// A server on a loopback port, which runs until the test process exits.
 pub(super) struct StandIn {
     pub(super) url: String,
     asked: Arc<Mutex<Vec<Asked>>>,
@@ -39,7 +39,7 @@ impl StandIn {
         Self { url, asked }
     }
 
-    /// Returns the requests that have come since the last call.
+    /// Returns the requests received since the last call.
     pub(super) fn asked(&self) -> Vec<Asked> {
         std::mem::take(&mut *self.asked.lock().expect("a lock"))
     }

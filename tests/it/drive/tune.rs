@@ -1,4 +1,4 @@
-//! `rolldrop tune` on an existing workload: the shortest sleep, its proof, and nothing left behind.
+//! `rolldrop tune` on an existing workload: it finds the shortest sleep, proves it, and leaves nothing behind.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::machine::{Meanwhile, figure, measured};
 use crate::runs::turn;
 use crate::web::Web;
 
-/// The Deployment as its users might have it in a file.
+/// Deployment as users might have it in a file.
 const MANIFEST: &str = "\
 apiVersion: apps/v1
 kind: Deployment
@@ -26,7 +26,7 @@ spec:
           image: rolldrop
 ";
 
-/// A Deployment whose pods exit at once, behind a Service.
+/// A Deployment behind a Service, whose pods exit at once.
 struct Shop(Kubectl);
 
 impl Shop {
@@ -51,7 +51,7 @@ impl Shop {
             .args([SharedCluster::get().kubeconfig()])
     }
 
-    /// Returns the arguments that continue a tuning, or prove its choice again.
+    /// Returns the arguments to resume a tuning, or to verify its choice again.
     fn go_on(&self, how: &str, dir: &Path, more: &[&str]) -> Vec<String> {
         let tuning = dir.join("tuning").display().to_string();
         let words = ["tune", how, &tuning, "--yes"].into_iter().chain(more.iter().copied());
@@ -63,7 +63,7 @@ impl Shop {
     }
 }
 
-/// Returns the tuning that was written in a directory.
+/// Returns the tuning result written in a directory.
 pub(crate) fn tuning(dir: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(dir.join("tuning/tune.json")).expect("tune.json"))
         .expect("JSON")
@@ -92,7 +92,7 @@ fn tuning_proves_sleep_and_restores_workload() {
         assert!(said.lines().any(|said| said.starts_with("web.yaml:") && said.ends_with(&line)), "{said}");
         let picture = std::fs::read(tuned.dir().join("tuning/tune.png")).expect("the picture");
         assert!(picture.starts_with(b"\x89PNG"));
-        // Taken as it says, nothing is left to do.
+        // If the output is followed as printed, nothing is left to do.
         shop.0.ok(&format!(
             "patch deployment/web --patch-file {}",
             tuned.dir().join("tuning/patch.yaml").display()
@@ -104,7 +104,7 @@ fn tuning_proves_sleep_and_restores_workload() {
     });
 }
 
-/// The small form of scripts/proofs/tune-killed.
+/// This is the short form of scripts/proofs/tune-killed.
 #[test]
 fn cleanup_undoes_killed_tuning_at_once() {
     let _turn = turn();
@@ -235,7 +235,7 @@ fn gateway_without_ingress_needs_workload() {
     assert!(missing.stderr().contains("there is no Deployment other in namespace"), "{missing}");
 }
 
-/// Returns the runs of a tuning, without those that were repeated because the machine lagged.
+/// Returns a tuning's runs, except those that were repeated because the machine lagged.
 fn valid_steps(found: &Value) -> Vec<&Value> {
     let steps = found["steps"].as_array().expect("steps");
     steps.iter().filter(|step| step["verdict"]["state"] == "valid").collect()
@@ -262,7 +262,7 @@ fn unnamed_pods_need_rollout_proof() {
         let patch = std::fs::read_to_string(tuned.dir().join("tuning/patch.yaml")).expect("the patch");
         assert!(patch.starts_with("# A preStop sleep of") && patch.contains(" rollout"), "{patch}");
 
-        // Proven again, as a nightly job would.
+        // The choice is verified again, as in a nightly job.
         let verified = shop.go_on("--verify", tuned.dir(), &["--out", "again"]);
         let verified = Rolldrop::new(verified).measured();
         let again: Value = serde_json::from_str(
@@ -273,7 +273,7 @@ fn unnamed_pods_need_rollout_proof() {
         assert_eq!(again["chosen"]["settings"], found["chosen"]["settings"], "{again}");
         assert_eq!(shop.spec(), before);
 
-        // A choice that no longer holds.
+        // This choice no longer holds.
         let mut short = found.clone();
         short["chosen"]["settings"]["pre_stop_seconds"] = json!(0);
         std::fs::write(tuned.dir().join("tuning/tune.json"), short.to_string()).expect("a file");
@@ -304,7 +304,7 @@ fn interrupted_tuning_resumes_measured_steps() {
         assert_eq!(partial["steps"][0]["purpose"], "before", "{partial}");
         let told = std::fs::read_to_string(dir.path().join("tuning/tune.md")).expect("tune.md");
         assert!(told.contains("rolldrop tune --resume tuning"), "{told}");
-        // No further rollouts are allowed: the measured ones are read again, and nothing else happens.
+        // No further rollouts are allowed: the measured rollouts are read again, and nothing else happens.
         let resumed = Rolldrop::new(shop.go_on("--resume", dir.path(), &["--max-rollouts", "1"])).finish();
         resumed.expect_code(3);
         let found = tuning(dir.path());
@@ -340,7 +340,7 @@ fn resume_restores_workload_unless_redeployed() {
     assert_eq!(found["steps"][0]["purpose"], "before", "what was measured is used: {found}");
 }
 
-/// Tunes a workload of this kind, whose rollouts end its pods one by one.
+/// Tunes a workload of this kind, whose rollouts replace its pods one by one.
 fn is_tuned(kind: &str) {
     measured(|| {
         let _turn = turn();
@@ -363,7 +363,7 @@ fn is_tuned(kind: &str) {
     });
 }
 
-/// It is restarted in order, and its pods come back under their names.
+/// The StatefulSet is restarted in order, and its pods keep their names.
 #[test]
 fn rolling_restarts_tune_stateful_set() {
     is_tuned("StatefulSet");

@@ -1,5 +1,4 @@
-//! Settings that `rolldrop tune` has chosen, applied: in rolling restarts a client that is not rolldrop's loses
-//! nothing.
+//! With the settings chosen by `rolldrop tune`, an independent client loses no requests in rolling restarts.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,12 +17,12 @@ use crate::runs::{Dataplane, turn};
 use crate::web::Web;
 
 const CLIENT: &str = include_str!("tuned/client.py");
-/// Connections of the client per second.
+/// Client's connections per second.
 const RATE: u32 = 200;
 const SECONDS: u32 = 12;
 
-/// Restarts the workload again and again while a pod sends requests through its Service. Returns the client's last
-/// numbers: requests that were answered, and those that were not.
+/// Restarts the workload repeatedly while a pod sends requests through its Service. Returns the client's final numbers
+/// of answered and unanswered requests.
 fn restarted_under_a_client(cluster: &Cluster, name: &str) -> (u32, u32, String) {
     let command = json!([
         "python3",
@@ -55,7 +54,7 @@ fn restarted_under_a_client(cluster: &Cluster, name: &str) -> (u32, u32, String)
     (answered, failed, said)
 }
 
-/// Returns the record of each run of a tuning, by its name.
+/// Returns the run.json of each run in a tuning, by run name.
 fn infos(tuning: &Path) -> BTreeMap<String, RunInfo> {
     let dirs = fs::read_dir(tuning).expect("the tuning").flatten();
     let runs = dirs.filter(|dir| dir.path().join("run.json").exists());
@@ -66,8 +65,8 @@ fn infos(tuning: &Path) -> BTreeMap<String, RunInfo> {
     runs.map(info).collect()
 }
 
-/// The small form of scripts/proofs/tuned: tuned as by default on a real cluster, from its pods, whose rows cross while
-/// they send.
+/// This is the short form of scripts/proofs/tuned. As by default on a real cluster, pods send the load, and their rows
+/// arrive while they send.
 #[test]
 fn chosen_sleep_prevents_client_losses() {
     measured(|| {

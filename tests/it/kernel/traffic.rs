@@ -1,15 +1,15 @@
-//! Tests which endpoints can be used from which node.
+//! Tests of which endpoints can be reached from which node.
 
 use super::*;
 
-/// Creates a Service in the default namespace, and returns it.
+/// Creates a Service in the default namespace.
 async fn create(cluster: &Cluster, service: Value) -> Service {
     let services = Api::<Service>::default_namespaced(cluster.client.clone());
     let service = serde_json::from_value(service).expect("a Service");
     services.create(&PostParams::default(), &service).await.expect("it is created")
 }
 
-/// Returns the pod that answers a request sent from a node, or `exit CODE` of curl.
+/// Returns the pod that responds to a request from a node, or curl's `exit CODE`.
 fn who_answers(cluster: &Cluster, from: &str, url: &str) -> String {
     let curl = ["--node", from, "--", "curl", "--silent", "--include", url];
     let output = cluster.exec(&[&curl[..], &CURL_LIMITS].concat());
@@ -23,7 +23,7 @@ fn who_answers(cluster: &Cluster, from: &str, url: &str) -> String {
 
 #[tokio::test]
 async fn local_external_policy_drops_without_endpoint() {
-    // On the userspace dataplane nothing is dropped, and all that comes to a node port is from outside.
+    // The userspace dataplane drops nothing, and treats all connections to a node port as external.
     for (dataplane, dropped, from_itself, rejected) in
         [("kernel", "exit 28", "two", "exit 7"), ("userspace", "exit 56", "exit 56", "exit 56")]
     {
@@ -66,7 +66,7 @@ async fn local_external_policy_drops_without_endpoint() {
             until("the Service's own address has no such policy", "node-1", &own_address, "two");
         }
 
-        // One that still serves while terminating is used, although there is a ready one elsewhere.
+        // A terminating pod that still serves is used, even if another node has a ready pod.
         cluster.pod_on("one", serve, Some("node-1")).await;
         until("a pod at either node", "node-2", one, "one");
         cluster.pods().delete("two", &DeleteParams::default()).await.expect("it is deleted");
@@ -115,7 +115,7 @@ async fn local_internal_policy_uses_node_pods() {
         let serve = r#"exec "$0" workload --listen "$POD_IP:8080" --pod-name "$ROLLDROP_POD""#;
         let serve_on = format!("{serve} --on-sigterm drain --drain-for 100s");
         cluster.pod_on("two", serve, Some("node-2")).await;
-        // On the userspace dataplane it is the first node that carries these connections.
+        // On the userspace dataplane, the first node carries these connections.
         if dataplane == "kernel" {
             until("the only pod, from its own node", "node-2", "two");
         }
@@ -129,7 +129,7 @@ async fn local_internal_policy_uses_node_pods() {
 
         cluster.pod_on("one", &serve_on, Some("node-1")).await;
         until("a pod of its own", "node-1", "one");
-        // One that still serves while terminating is used, although there is a ready one elsewhere.
+        // A terminating pod that still serves is used, even if another node has a ready pod.
         cluster.pods().delete("one", &DeleteParams::default()).await.expect("it is deleted");
         let nodes = if dataplane == "kernel" {
             &[("node-1", "one"), ("node-2", "two")][..]
@@ -180,7 +180,7 @@ async fn affinity_holds_until_deletion_or_timeout() {
         };
         let first = ask();
         stays(&first);
-        // Endpoints that come or go change nothing for the clients of others.
+        // Added or removed endpoints do not affect clients of other endpoints.
         cluster.pod("five", serve).await;
         until_routed(5);
         stays(&first);
@@ -207,7 +207,7 @@ async fn affinity_holds_until_deletion_or_timeout() {
 
 #[tokio::test]
 async fn link_delay_holds_back_consumer_traffic() {
-    // A delay is right on average: its timer may end a millisecond early.
+    // A delay is correct on average, but its timer may fire a millisecond early.
     let one_way_s = 0.2 - 0.001;
     for dataplane in ["kernel", "userspace"] {
         let cluster = Cluster::start_on(dataplane, config(&json!({"link": {"node-1": "200ms"}}))).await;
@@ -216,7 +216,7 @@ async fn link_delay_holds_back_consumer_traffic() {
         let address = service.spec.and_then(|spec| spec.cluster_ip).expect("an address");
         let url = format!("http://{address}:8080/");
         cluster.pod("web", SERVE_AT_POD_IP).await;
-        // Seconds until the connection is there, and until the answer begins.
+        // Returns the seconds until the connection is established, and until the response begins.
         let times = |spot: &[&str]| {
             let curl = ["--", "curl", "--silent", "--output", "/dev/null", "--max-time", "30", "--write-out"];
             let output =
@@ -229,7 +229,7 @@ async fn link_delay_holds_back_consumer_traffic() {
         let node = ["--node", "node-1"];
         let (connected, answered) = wait_for(&format!("{dataplane}: an answer"), LIMIT, || times(&node));
         if dataplane == "userspace" {
-            // The relay that it connects to is on its own side of the link.
+            // The relay that the client connects to is on the client's own side of the link.
             assert!(answered >= 2.0 * one_way_s, "{answered}");
             continue;
         }

@@ -1,4 +1,4 @@
-//! `kubectl apply`, on the client's side and on the server's, `diff` and dry runs.
+//! `kubectl apply`, both client-side and server-side, `diff` and dry runs.
 
 use serde_json::Value;
 
@@ -24,7 +24,7 @@ fn apply_merges_three_ways() {
         )
     };
     kubectl.apply(&map("{a: '1', b: '2'}", "{x: one, y: two}"));
-    // Somebody else's changes stay; what the manifest no longer says goes.
+    // Changes made by others stay; fields removed from the manifest are removed.
     kubectl.ok("label configmap map c=3");
     kubectl.ok(r#"patch configmap map --type merge -p {"data":{"z":"three"}}"#);
     assert_eq!(kubectl.apply(&map("{a: '1'}", "{x: four}")), "configmap/map configured\n");
@@ -43,7 +43,7 @@ fn apply_prunes_objects_missing_from_manifests() {
     let pruned =
         kubectl.with_manifest("apply --prune -l set=mine --prune-allowlist=core/v1/ConfigMap", &map("stays"));
     assert_eq!(pruned.ok(), "configmap/stays unchanged\nconfigmap/goes pruned\n");
-    // Of its own accord it asks for kinds that there are not.
+    // By default, kubectl asks for kinds that this cluster lacks.
     let all = kubectl.with_manifest("apply --prune -l set=mine", &map("stays"));
     assert!(all.stderr().contains("no matches for kind \"ReplicationController\""), "{all}");
 }
@@ -83,7 +83,7 @@ fn server_side_apply_replaces_foreign_values() {
     assert_eq!(applied(2), "deployment.apps/web serverside-applied\n");
     assert_eq!(kubectl.field("deployment/web", ".spec.replicas"), "2");
 
-    // Fields have no owners here: a field that another user has set is replaced.
+    // This cluster does not track field owners, so a field set by another user is replaced.
     kubectl.ok("scale deployment web --replicas=0");
     assert_eq!(applied(1), "deployment.apps/web serverside-applied\n");
     assert_eq!(kubectl.field("deployment/web", ".spec.replicas"), "1");

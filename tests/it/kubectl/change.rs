@@ -1,4 +1,4 @@
-//! Changes to single objects: labels, annotations, patches, Services made from workloads.
+//! Changes to single objects: labels, annotations, patches, and exposing workloads as Services.
 
 use super::Kubectl;
 

@@ -31,7 +31,8 @@ fn delete_uses_requested_grace_period() {
         let mut command = kubectl.command(args);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("kubectl starts")
     };
-    // Both are there before the deletion, however late this test is: once one has shown the pod, it misses nothing.
+    // Both watches start before the deletion, however slow this test is: once a watch has shown the pod, it misses
+    // nothing.
     let mut watch =
         start("get pods -w --no-headers -o custom-columns=GRACE:.metadata.deletionGracePeriodSeconds");
     let mut graces = BufReader::new(watch.stdout.take().expect("its stdout")).lines().map_while(Result::ok);
@@ -118,6 +119,6 @@ fn wait_times_out_on_unmet_condition() {
     let error = kubectl.fails("wait deployment/web --for=jsonpath={.status.readyReplicas}=9 --timeout=1s");
     assert!(error.ends_with("error: timed out waiting for the condition on deployments/web\n"), "{error}");
     let error = kubectl.fails("wait deployment/web --for=delete --timeout=1s");
-    // Before it, stderr may also say that a watch was short.
+    // Earlier lines on stderr may also report a short watch.
     assert!(error.ends_with("error: timed out waiting for the condition on deployments/web\n"), "{error}");
 }

@@ -1,8 +1,8 @@
-//! `kubectl describe` of every kind that people describe.
+//! `kubectl describe` for every kind that people describe.
 
 use super::{Kubectl, pod};
 
-/// Returns the value behind `Key:` in a description.
+/// Returns the value after `Key:` in a description.
 fn value<'a>(description: &'a str, key: &str) -> &'a str {
     let line = description.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
     line.unwrap_or_else(|| panic!("no {key} in\n{description}")).trim()

@@ -1,4 +1,4 @@
-//! `kubectl get` in all its forms, and what the API says about itself.
+//! `kubectl get` in all its forms, and API discovery.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -126,7 +126,7 @@ fn get_watch_prints_changed_rows() {
     let mut watch = command.stdout(Stdio::piped()).spawn().expect("kubectl starts");
     let mut lines =
         BufReader::new(watch.stdout.take().expect("its stdout")).lines().map(|line| line.expect("a line"));
-    // Once it has shown a pod, it misses nothing of the next.
+    // Once the watch has shown a pod, it misses no event of the next pod.
     assert!(lines.next().expect("a row").starts_with("first"));
     kubectl.apply(&pod("short", "sleep 1"));
     let mut seen = Vec::new();
@@ -180,7 +180,7 @@ fn get_prints_row_per_kind() {
     let slices = "get endpointslices -l kubernetes.io/service-name=web --no-headers";
     let slice = row(&kubectl.until(slices, |line| ips.iter().all(|ip| line.contains(ip.as_str()))));
     assert_eq!(slice[1..3], ["IPv4", "8080"]);
-    // Kinds without a table of their own.
+    // These kinds have no table of their own.
     assert_eq!(get("configmap settings")[0], "settings");
     assert_eq!(get("secret hidden")[0], "hidden");
     assert_eq!(get("serviceaccount robot")[0], "robot");

@@ -49,8 +49,8 @@ fn logs_limit_lines_and_bytes() {
 #[test]
 fn logs_filter_lines_by_timestamp() {
     let kubectl = Kubectl::in_namespace("logs");
-    // Each line is in the log before the next one is written: two streams are read side by side. The options that
-    // select lines by their time use whole seconds.
+    // Each line is logged before the next is written, because stdout and stderr are read in parallel. Options that
+    // select lines by time use whole seconds.
     let gates =
         ["first", "second"].map(|gate| SharedCluster::get().file(&format!("{}-{gate}", kubectl.namespace())));
     let [first, second] =
@@ -145,6 +145,6 @@ fn logs_show_previous_container_run() {
         format!("if mkdir {}; then echo first; exit 1; fi; echo second; exec sleep 1000", marker.display());
     kubectl.apply(&pod("again", &script).replace("restartPolicy: Never", "restartPolicy: Always"));
     kubectl.until("logs again --previous", |text| text == "first\n");
-    // mkdir writes its complaint to the other stream, which may be read later.
+    // mkdir writes its error to the other stream, which may be read later.
     kubectl.until("logs again", |text| text.lines().any(|line| line == "second"));
 }

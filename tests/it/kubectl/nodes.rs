@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use super::{Kubectl, LIMIT, rows, wait_for, web};
 
-/// Drains no pods of other tests.
+/// Drain command that leaves other tests' pods alone.
 const DRAIN: &str = "drain node-3 --pod-selector=group=drained --timeout=300s";
 
 #[test]
@@ -28,7 +28,7 @@ fn drained_node_rejects_pods_until_uncordon() {
     let node = kubectl.ok("get node node-3 --no-headers");
     assert_eq!(rows(&node)[0][1], "Ready,SchedulingDisabled");
 
-    // The budget allows none, so the drain keeps trying until there is no budget.
+    // The budget allows no eviction, so the drain retries until the budget is deleted.
     let mut drain = kubectl.command(DRAIN);
     let mut drain = drain.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("kubectl starts");
     let mut said = BufReader::new(drain.stderr.take().expect("its stderr")).lines().map_while(Result::ok);
@@ -46,7 +46,7 @@ fn drained_node_rejects_pods_until_uncordon() {
     assert_eq!(drained.lines().filter(|line| line.ends_with(" evicted")).count(), 2, "{drained}");
     assert!(drained.ends_with("node/node-3 drained\n"), "{drained}");
 
-    // Their successors wait for the node.
+    // Their replacements wait for the node.
     let pending = || kubectl.ok("get pods --field-selector status.phase=Pending -o name").lines().count();
     wait_for("two pods wait", LIMIT, || (pending() == 2).then_some(()));
     assert_eq!(kubectl.ok("uncordon node-3"), "node/node-3 uncordoned\n");

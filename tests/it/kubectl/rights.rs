@@ -1,9 +1,9 @@
-//! The rights of a pod's token: RBAC as kubectl shows it.
+//! Permissions of a pod's token: RBAC as kubectl shows it.
 
 use super::{Kubectl, Ran, pod, rows};
 use crate::harness::{LIMIT, wait_for};
 
-/// A pod of a service account, and kubectl with its token.
+/// A pod with a service account, and kubectl with the pod's token.
 struct Account<'a> {
     kubectl: &'a Kubectl,
     name: &'static str,
@@ -22,7 +22,7 @@ impl<'a> Account<'a> {
     }
 
     fn run(&self, args: &str) -> Ran {
-        // The admin's kubeconfig has a token as well; the one of the command line takes precedence.
+        // The admin's kubeconfig also has a token; the one on the command line takes precedence.
         self.kubectl.run(&format!("{args} --token={}", self.token))
     }
 
@@ -55,7 +55,7 @@ fn pod_token_has_only_role_rights() {
         web.ok("auth whoami -o jsonpath={.status.userInfo.username}"),
         format!("system:serviceaccount:{namespace}:web")
     );
-    // Discovery is for everybody.
+    // Discovery is open to everybody.
     assert!(web.ok("api-resources").contains("rolebindings"));
 
     kubectl.ok("create role reader --verb=get,list --resource=pods,pods/log");
@@ -79,7 +79,7 @@ fn pod_token_has_only_role_rights() {
     web.is_refused("get pods -n default", "list resource \"pods\"", "\"\" in the namespace \"default\"");
     web.is_refused("create configmap a", "create resource \"configmaps\"", &format!("\"\" {here}"));
 
-    // A user who may patch existing objects must not create new ones that way.
+    // A user who may only patch existing objects must not be able to create new ones.
     kubectl.ok("create role patcher --verb=get,patch --resource=configmaps");
     kubectl
         .ok(&format!("create rolebinding patcher --role=patcher --group=system:serviceaccounts:{namespace}"));
@@ -90,15 +90,15 @@ fn pod_token_has_only_role_rights() {
     kubectl.ok("create configmap a");
     kubectl.with_manifest(&apply, map).ok();
 
-    // A role that does not exist is named.
+    // The error names a role that does not exist.
     kubectl.ok(&format!("create rolebinding later --clusterrole=later --serviceaccount={namespace}:web"));
     let secrets = format!("\"\" {here}: RBAC: clusterrole.rbac.authorization.k8s.io \"later\" not found");
     web.is_refused("get secrets", "list resource \"secrets\"", &secrets);
 
-    // Rights end with their binding, and the token with its pod.
+    // Permissions end with the role binding, and the token's validity with the pod.
     kubectl.ok("delete rolebinding reader");
     web.is_refused("get pods", "list resource \"pods\"", &secrets.replace("secrets", "pods"));
-    // Who may not get it cannot wait for its end.
+    // An account that may not get the pod cannot wait for its deletion.
     web.ok("delete pod web --wait=false");
     kubectl.ok("wait --for=delete pod/web --timeout=120s");
     wait_for("the end of the token", LIMIT, || {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Kubectl, rows, web};
 
-/// Returns the manifest of idle pods, for another kind of workload. They end within 2 s of their deletion.
+/// Returns a manifest of idle pods for another kind of workload. The pods exit within 2 s of deletion.
 fn of_kind(kind: &str, replicas: u32) -> String {
     web(replicas)
         .replace("kind: Deployment", &format!("kind: {kind}"))

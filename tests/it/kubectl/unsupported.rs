@@ -1,4 +1,5 @@
-//! Operations of kubectl that a real cluster supports and this one does not: the error says so, and offers a remedy.
+//! kubectl operations that real clusters support and the embedded cluster does not: the error states this, and offers a
+//! remedy.
 
 use super::{Kubectl, pod};
 

@@ -1,4 +1,4 @@
-//! Chromium, driven over pipes by its own protocol.
+//! Chromium, driven over pipes with the DevTools protocol.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -13,14 +13,14 @@ use tempfile::TempDir;
 
 use crate::harness::LIMIT;
 
-/// A page in a browser of its own.
+/// A page in its own browser.
 pub(super) struct Browser {
     child: Child,
     to: File,
     from: Receiver<Value>,
     session: Option<String>,
     sent: u64,
-    /// Errors that the page reported.
+    /// Errors reported by the page.
     pub(super) errors: Vec<String>,
     _dir: TempDir,
 }
@@ -100,7 +100,7 @@ impl Browser {
         }
     }
 
-    /// Opens a page of this width and height, in one of the themes.
+    /// Opens a page with this width, height and theme.
     pub(super) fn open(&mut self, page: &Path, (width, height): (u32, u32), theme: &str) {
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
         self.call("Emulation.setDeviceMetricsOverride", size);
@@ -118,7 +118,7 @@ impl Browser {
         result["result"]["value"].clone()
     }
 
-    /// Presses a key at the focus.
+    /// Presses a key in the focused element.
     pub(super) fn press(&mut self, key: &str, code: u32) {
         for kind in ["keyDown", "keyUp"] {
             let text = match key {
@@ -133,8 +133,8 @@ impl Browser {
         self.rest();
     }
 
-    /// Waits until the page has been drawn twice and is at rest: what follows from an input (a dialog that closes) may
-    /// only be queued when the input is answered.
+    /// Waits until the page has been drawn twice and is idle. An effect of an input, such as a closing dialog, may only
+    /// be queued when the browser acknowledges the input.
     pub(super) fn rest(&mut self) {
         self.value(
             "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50))))",
@@ -143,7 +143,7 @@ impl Browser {
 }
 
 impl Browser {
-    /// Moves the mouse to the middle of an element, which comes into view, and clicks there if `kind` says so.
+    /// Scrolls an element into view, moves the mouse to its middle, and clicks there if `kind` is a click.
     pub(super) fn mouse(&mut self, element: &str, kind: Mouse) {
         let (x, y) = self.middle(element);
         let kinds: &[&str] = match kind {
@@ -166,7 +166,7 @@ impl Browser {
         );
     }
 
-    /// Ends the trace, and returns the browser's events.
+    /// Stops the trace, and returns the browser's events.
     pub(super) fn end_trace(&mut self) -> Vec<Value> {
         self.call_browser("Tracing.end", json!({}));
         let mut events = Vec::new();
@@ -189,7 +189,7 @@ impl Browser {
         self.session = page;
     }
 
-    /// Taps an element with a finger; returns true if that enlarges a picture.
+    /// Taps an element; returns true if the tap enlarges a picture.
     pub(super) fn touch(&mut self, element: &str) -> bool {
         let (x, y) = self.middle(element);
         self.call("Emulation.setTouchEmulationEnabled", json!({"enabled": true}));
@@ -211,7 +211,7 @@ impl Browser {
     }
 }
 
-/// Action of a mouse.
+/// A mouse action.
 #[derive(Clone, Copy)]
 pub(super) enum Mouse {
     Point,

@@ -1,8 +1,8 @@
-//! Checks that everybody can read the page: contrast, names, order of headings, and the focus of the keyboard.
+//! Checks that everybody can read the page: contrast, accessible names, heading order, and keyboard focus.
 
 use super::*;
 
-/// Script that returns the faults of the open page, a line for each.
+/// Script that returns the faults of the open page, one per line.
 const FAULTS: &str = r#"(() => {
   const faults = [];
   const shown = [...document.querySelectorAll("body *")].filter((e) => e.checkVisibility({ visibilityProperty: true }));

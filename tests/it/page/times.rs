@@ -1,9 +1,9 @@
-//! The page's behaviour with 300 terminations, and the time that the browser takes: from the input to the frame that
-//! shows it, by the browser's own trace. `scripts/proofs/page` prints the times.
+//! The page's behaviour with 300 terminations, and its response times, from an input to the frame that shows the
+//! result, according to the browser's own trace. `scripts/proofs/page` prints the times.
 
 use super::*;
 
-/// An action on the page, and the condition that is true after it.
+/// An action on the page, and the condition that holds after it.
 struct Step {
     name: &'static str,
     /// Script that runs in the page before the action.
@@ -106,7 +106,7 @@ fn large_page_stays_usable() {
     assert_eq!(browser.errors, Vec::<String>::new());
 }
 
-/// Returns the report of a run with 300 terminations.
+/// Makes the report of a run with 300 terminations.
 fn report_of_many(dir: &TempDir) -> PathBuf {
     let run = dir.path().join("run");
     Synthetic { workers: 1, seconds: 6, deletions: 300, one_lost_of: 1000 }.write(&run);
@@ -116,7 +116,7 @@ fn report_of_many(dir: &TempDir) -> PathBuf {
     page
 }
 
-/// Takes a step. Returns how long the browser took until a frame showed it, in milliseconds.
+/// Performs a step. Returns the time until a frame showed the result, in milliseconds.
 fn take(browser: &mut Browser, step: &Step) -> f64 {
     browser.value(step.before);
     match step.input {

@@ -1,4 +1,4 @@
-//! Statements of rolldrop about a recorded run, in one form for comparison.
+//! Statements by rolldrop about a recorded run, in a form for comparison.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -16,7 +16,7 @@ use super::truth::Uid;
 
 /// Statements about one run.
 pub(super) struct Statements {
-    /// Each pod that ended.
+    /// Each pod that terminated.
     pub(super) terminations: Vec<Termination>,
     /// Each lost request.
     pub(super) lost: Vec<Lost>,
@@ -28,10 +28,10 @@ pub(super) struct Statements {
     pub(super) result: Value,
 }
 
-/// Statements about one pod that ended.
+/// Statements about one terminated pod.
 pub(super) struct Termination {
     pub(super) uid: Uid,
-    /// t0 earliest.
+    /// Earliest possible t0.
     pub(super) earliest: Stamp,
     /// Time at which a watch showed the deletion.
     pub(super) seen: Option<Stamp>,
@@ -51,7 +51,7 @@ pub(super) struct Bounds {
 pub(super) struct Group {
     pub(super) pods: BTreeSet<Uid>,
     pub(super) dropped: u64,
-    /// By target: time in seconds that at least one of their windows lasted.
+    /// Minimum duration in seconds of at least one of their windows, by target.
     pub(super) lower_s: Vec<Option<f64>>,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Lost {
 }
 
 impl Statements {
-    /// Analyses the run directory `run`, in a cluster whose Service proxy is stated to be kube-proxy with nftables.
+    /// Analyses the run directory `run`, with the Service proxy stated to be kube-proxy with nftables.
     pub(super) fn of(run: &Path) -> Self {
         let (mut log, tables) = RunDir::open(run).and_then(|run| run.recorded()).expect("a run");
         log.info.cluster.assume(&ServiceProxy::Nftables).expect("a mode that the run does not know");

@@ -9,37 +9,38 @@ use flate2::read::GzDecoder;
 use rolldrop_explain::timeline::Request;
 use rolldrop_record::Stamp;
 
-/// conntrack's event and the client's stamp of one connection differ by no more than this: it may be printed late.
+/// Maximum difference between conntrack's event and the client's stamp for the same connection, since an event may be
+/// printed late.
 const SAME_CONNECTION_NS: i64 = 100_000_000;
-/// A gateway dials no earlier than this before the client says that it sent the request: the clocks' noise.
+/// Maximum time by which a gateway's dial may precede the client's send stamp, due to clock noise.
 const DIAL_BEFORE_NS: i64 = 1_000_000;
-/// A gateway that dials for a request does so within this time.
+/// Maximum time until a gateway dials for a request.
 const DIAL_AFTER_NS: i64 = 30_000_000;
-/// Time by which `conntrack -E` prints a connection later than it came.
+/// Maximum delay with which `conntrack -E` prints a connection.
 const PRINTED_LATER_NS: i64 = 3_000_000;
 
-/// The uid of a pod.
+/// UID of a pod.
 pub(super) type Uid = String;
 
-/// One new connection in the kernel's table.
+/// A new connection in the kernel's table.
 #[derive(Clone, Debug)]
 struct Connection {
     at: Stamp,
     pod: Uid,
 }
 
-/// Record that no part of rolldrop wrote.
+/// Ground truth, recorded independently of rolldrop.
 pub(super) struct Truth {
-    /// Connections to a Service, by the client's port, in order.
+    /// Connections to a Service, by client port, in chronological order.
     routed: HashMap<u16, Vec<Connection>>,
-    /// Connections straight to a pod's address: a gateway's, and the kubelet's probes. In order.
+    /// Connections directly to a pod's address, by a gateway or by the kubelet's probes, in chronological order.
     dialled: Vec<Connection>,
     /// Times at which the Service's rules changed, and the pods in them from then on.
     rules: Vec<(Stamp, BTreeSet<Uid>)>,
 }
 
 impl Truth {
-    /// Reads the record in `dir`.
+    /// Reads the ground truth in `dir`.
     pub(super) fn read(dir: &Path) -> Self {
         let text = |name: &str| fs::read_to_string(dir.join(name)).expect(name);
         let pods: HashMap<String, Uid> =
@@ -63,7 +64,7 @@ impl Truth {
         truth
     }
 
-    /// Returns the pod that the kernel sent this request's connection to; `None` if it sent it to none.
+    /// Returns the pod to which the kernel routed this request's connection; `None` if it was routed to none.
     pub(super) fn routed_to(&self, request: &Request) -> Option<&Uid> {
         let of_port = self.routed.get(&request.row.local_port?)?;
         let distance = |c: &&Connection| c.at.ns_since(request.begun()).abs();
@@ -71,7 +72,7 @@ impl Truth {
         (distance(&nearest) <= SAME_CONNECTION_NS).then_some(&nearest.pod)
     }
 
-    /// Returns the time at which the last connection of a client of the Service was sent to each pod.
+    /// Returns the time of the last connection that was routed to each pod through the Service.
     pub(super) fn last_routed(&self) -> BTreeMap<&Uid, Stamp> {
         let mut last = BTreeMap::new();
         for connection in self.routed.values().flatten() {
@@ -81,8 +82,8 @@ impl Truth {
         last
     }
 
-    /// Returns the pods that a gateway may have dialled for this request: those of `ending`, each with the time from
-    /// which its connections count, to which a connection was made just after the request was sent.
+    /// Returns the pods that a gateway may have dialled for this request: those in `ending` to which a connection was
+    /// made just after the request was sent. `ending` contains the time from which each pod's connections count.
     pub(super) fn dialled_for(&self, request: &Request, ending: &BTreeMap<Uid, Stamp>) -> BTreeSet<Uid> {
         let from = request.begun().shifted_ns(-DIAL_BEFORE_NS);
         let until =
@@ -92,7 +93,7 @@ impl Truth {
         near.filter(|c| ending.get(&c.pod).is_some_and(|from| c.at >= *from)).map(|c| c.pod.clone()).collect()
     }
 
-    /// Returns the time at which the last connection straight to a pod's address was made.
+    /// Returns the time of the last connection made directly to a pod's address.
     pub(super) fn last_dialled(&self, pod: &Uid) -> Option<Stamp> {
         self.dialled.iter().rfind(|c| c.pod == *pod).map(|c| c.at)
     }

@@ -1,4 +1,4 @@
-//! Clients that try to make the proxy hold as much as possible, beside the counted ones.
+//! Clients, beside the counted ones, that try to make the proxy hold as many resources as possible.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -9,12 +9,12 @@ use rand::rngs::StdRng;
 use super::one_of;
 use crate::strangers::attacks::{Attack, Client};
 
-/// Runs one attack after the other.
+/// Runs one attack after another.
 pub(super) async fn client(proxy: SocketAddr, end: Instant, mut rng: StdRng) {
     while Instant::now() < end {
         let attack = one_of(&mut rng, &Attack::ALL);
         let lasts = Duration::from_millis(rng.random_range(10..15_000));
-        // However it ends: the proxy, the app and the attack itself may end it.
+        // The result does not matter: the proxy, the app and the attack itself may each end the attack.
         let client = one_of(&mut rng, &[Client::Leaves, Client::Stays]);
         let _ = attack.run(proxy, end.min(Instant::now() + lasts).into(), client).await;
     }

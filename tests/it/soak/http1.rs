@@ -1,4 +1,4 @@
-//! HTTP/1.1, with heads in drips, pipelines, breaks and resets at random bytes.
+//! HTTP/1.1, with heads sent in small pieces, pipelining, and closes and resets at random bytes.
 
 use std::io::{self, ErrorKind};
 use std::pin::pin;
@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::{Ledger, bytes, one_of, reset};
 
-/// Reads up to and with the next empty line.
+/// Reads up to and including the next empty line.
 async fn head(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Result<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -40,7 +40,7 @@ async fn skip(stream: &mut (impl AsyncBufRead + Unpin), length: usize) -> io::Re
     stream.read_exact(&mut vec![0; length]).await.map(|_| ())
 }
 
-/// Reads a body that has an end of its own; returns true if it came.
+/// Reads a body whose length is known or marked. Returns true if its end arrived.
 async fn body(stream: &mut (impl AsyncBufRead + Unpin), head: &str) -> io::Result<bool> {
     if field(head, "transfer-encoding").is_some() {
         loop {
@@ -51,7 +51,7 @@ async fn body(stream: &mut (impl AsyncBufRead + Unpin), head: &str) -> io::Resul
                 size => skip(stream, size + 2).await?,
             }
         }
-        // The trailers, which end as a head does.
+        // Reads the trailers, which end with an empty line like a head.
         while line(stream).await? != "\r\n" {}
         return Ok(true);
     }
@@ -68,7 +68,7 @@ pub(super) async fn serve(stream: TcpStream, mut rng: StdRng, ledger: &Ledger) -
     Ok(())
 }
 
-/// Answers a request; returns true if the connection is kept.
+/// Responds to a request; returns true if the connection is kept.
 async fn answer(stream: &mut BufReader<TcpStream>, rng: &mut StdRng, ledger: &Ledger) -> io::Result<bool> {
     let request = head(stream).await?;
     ledger.read_by_app(field(&request, "rolldrop-id").unwrap_or_default());
@@ -126,7 +126,7 @@ async fn answer(stream: &mut BufReader<TcpStream>, rng: &mut StdRng, ledger: &Le
     Ok(!ends_by_close && rng.random_bool(0.95))
 }
 
-/// Makes the connection end in a close or a reset.
+/// Closes or resets the connection at random.
 fn break_off(stream: &BufReader<TcpStream>, rng: &mut StdRng) {
     if rng.random() {
         reset(stream.get_ref());
@@ -154,7 +154,7 @@ pub(super) async fn converse(mut stream: TcpStream, rng: &mut StdRng, ledger: &L
         let requests: Vec<u8> = ids.iter().flat_map(|id| request(*id, rng)).collect();
         let habit = rng.random_range(0..100);
         if habit < 4 {
-            // Breaks off anywhere.
+            // The client breaks off at any byte.
             let at = rng.random_range(0..requests.len());
             stream.write_all(&requests[..at]).await?;
             sleep(Duration::from_millis(one_of(rng, &[0, 10]))).await;
@@ -187,7 +187,7 @@ pub(super) async fn converse(mut stream: TcpStream, rng: &mut StdRng, ledger: &L
             }
             to.write_all(&requests[drips..]).await
         };
-        // A connection's error is reported once: if the writing side has it, the reading side sees a plain end.
+        // A connection reports an error only once: if the writer gets it, the reader sees a normal end of stream.
         let send = async { send.await.inspect_err(|_| is_cut_off.store(true, Ordering::Relaxed)) };
         let answers = async {
             for id in &ids {
@@ -195,13 +195,13 @@ pub(super) async fn converse(mut stream: TcpStream, rng: &mut StdRng, ledger: &L
                     sleep(Duration::from_millis(50)).await;
                 }
                 if !read_answer(&mut from, *id, &is_cut_off, ledger).await {
-                    // The requests behind it may have reached nobody.
+                    // Later requests may not have reached anybody.
                     return false;
                 }
             }
             true
         };
-        // A client that does not read while it sends could wait for ever, as could its app.
+        // A client that does not read while it sends could wait forever, and so could the app.
         let (mut send, mut answers) = (pin!(send), pin!(answers));
         let is_kept = tokio::select! {
             is_kept = &mut answers => is_kept && send.await.is_ok(),
@@ -214,7 +214,7 @@ pub(super) async fn converse(mut stream: TcpStream, rng: &mut StdRng, ledger: &L
     Ok(())
 }
 
-/// Reads an answer; returns true if another one may follow.
+/// Reads a response; returns true if another may follow.
 async fn read_answer(
     from: &mut (impl AsyncBufRead + Unpin),
     id: u64,
@@ -235,7 +235,7 @@ async fn read_answer(
         from.read_to_end(&mut Vec::new()).await.map(|_| false)
     };
     match read.await {
-        // It had an end of its own.
+        // The body's end was marked.
         Ok(true) => {
             ledger.ended(id, true);
             true
@@ -247,7 +247,7 @@ async fn read_answer(
             false
         }
         Err(error) => {
-            // A reset answer may have been complete, for all that its reader knows.
+            // As far as the reader knows, a response that was reset may have been complete.
             if has_begun && error.kind() == ErrorKind::UnexpectedEof && !is_cut_off.load(Ordering::Relaxed) {
                 ledger.ended(id, false);
             }
@@ -256,19 +256,19 @@ async fn read_answer(
     }
 }
 
-/// Sends what a proxy is to refuse.
+/// Sends a request that a proxy must refuse.
 async fn is_refused(mut stream: TcpStream, ledger: &Ledger) -> io::Result<()> {
     stream.write_all(b"GET / HTTP/1.1\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n").await?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await?;
-    // The app may have closed the connection before.
+    // The app may have closed the connection earlier.
     if !(answer.is_empty() || answer.starts_with(b"HTTP/1.1 400 ")) {
         ledger.fault(format!("what is to be refused was answered {:?}", String::from_utf8_lossy(&answer)));
     }
     Ok(())
 }
 
-/// Leaves HTTP, and gets an echo.
+/// Switches from HTTP to another protocol, and expects an echo.
 async fn switch(mut stream: TcpStream, id: u64, rng: &mut StdRng, ledger: &Ledger) -> io::Result<()> {
     let ask = format!(
         "GET / HTTP/1.1\r\nrolldrop-id: run-soak-{id}\r\nconnection: upgrade\r\nupgrade: soak\r\n\r\n"

@@ -1,5 +1,5 @@
-//! HTTP/2 with prior knowledge: streams that share a connection, some of which are given up, reset,
-//! left out, or cut off with it.
+//! HTTP/2 with prior knowledge: streams share a connection, and some are cancelled, reset, left unprocessed, or cut off
+//! with the connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +21,10 @@ const WINDOW: u32 = 1 << 20;
 /// Runs an app's side of a connection.
 pub(super) async fn serve(stream: TcpStream, mut rng: StdRng, ledger: Arc<Ledger>) -> Result<(), h2::Error> {
     if rng.random_bool(0.05) {
-        // However it ends, it ends in a reset.
+        // The connection is always closed with a reset.
         reset(&stream);
     }
-    // After this many requests it sends GOAWAY, or is gone.
+    // After this many requests, the app sends GOAWAY or closes the connection.
     let last = rng.random_bool(0.3).then(|| rng.random_range(1..20));
     let is_graceful = rng.random_bool(0.5);
     let mut builder = server::Builder::new();
@@ -54,7 +54,7 @@ pub(super) async fn serve(stream: TcpStream, mut rng: StdRng, ledger: Arc<Ledger
     Ok(())
 }
 
-/// Answers a request, or does not.
+/// Responds to a request, or fails to.
 async fn answer(
     mut body: RecvStream,
     mut respond: SendResponse<Bytes>,
@@ -127,7 +127,7 @@ pub(super) async fn converse(
         if breaks_off && rng.random_bool(0.3) {
             sleep(Duration::from_millis(one_of(rng, &[0, 5, 20]))).await;
             connection_task.shutdown().await;
-            // Requests under way have failed, for their reader.
+            // For their reader, requests in flight have failed.
         }
         while calls.join_next().await.is_some() {}
     }
@@ -138,7 +138,7 @@ pub(super) async fn converse(
 
 async fn read_answer(id: u64, response: client::ResponseFuture, mut rng: StdRng, ledger: &Ledger) {
     if rng.random_bool(0.03) {
-        // The client gives up, before the answer or in the middle of it.
+        // The client gives up before or during the response.
         let _ = tokio::time::timeout(Duration::from_millis(one_of(&mut rng, &[0, 5])), response).await;
         return;
     }
@@ -159,7 +159,7 @@ async fn read_answer(id: u64, response: client::ResponseFuture, mut rng: StdRng,
     };
     match read.await {
         Ok(()) => ledger.ended(id, true),
-        // A client that was reset does not know how many bytes had come.
+        // A client that was reset does not know how many bytes had arrived.
         Err(error) if error.is_reset() && error.is_remote() => ledger.ended(id, false),
         Err(error) if has_begun && error.is_io() && error.get_io().is_some_and(is_eof) => {
             ledger.ended(id, false)

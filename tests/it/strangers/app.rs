@@ -1,4 +1,4 @@
-//! An app that gives its clients 10 s for any step, as servers do by default with other numbers.
+//! An app that gives clients 10 s for each step; real servers have similar defaults with other numbers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,12 +12,12 @@ use tokio::time::timeout;
 
 use super::attacks::frame;
 
-/// Longest time for a head to arrive, and for a client to take nothing of its answer.
+/// Maximum time for a head to arrive, and for a client to read nothing of its response.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LARGE_BYTES: usize = 8 * 1024 * 1024;
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 
-/// Starts it; it ends when the tasks are dropped.
+/// Starts the app, which stops when the tasks are dropped.
 pub(super) async fn start() -> (JoinSet<()>, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -40,7 +40,7 @@ pub(super) async fn start() -> (JoinSet<()>, SocketAddr) {
 
 async fn serve(mut stream: TcpStream, large: &[u8]) {
     if answer_all(&mut stream, large).await.is_err() {
-        // A client that does not take its answer is reset, so that no memory is kept for it.
+        // A client that does not read its response is reset, so that no memory is kept for it.
         let _ = stream.set_zero_linger();
     }
 }
@@ -83,7 +83,7 @@ async fn answer_all(stream: &mut TcpStream, large: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Writes bytes that the client takes within its time.
+/// Writes bytes, which the client must read in time.
 async fn write(stream: &mut TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let written = timeout(PATIENCE, stream.write(bytes)).await.map_err(io::Error::other)??;
@@ -92,7 +92,7 @@ async fn write(stream: &mut TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Answers no stream, sends GOAWAY, and keeps reading while the client sends.
+/// Responds on no stream, sends GOAWAY, and keeps reading while the client sends.
 async fn http2(stream: &mut TcpStream) -> io::Result<()> {
     let goaway = [&frame(8, 7, 0, 0)[..], &[0; 8]].concat();
     stream.write_all(&[&frame(0, 4, 0, 0)[..], &goaway].concat()).await?;

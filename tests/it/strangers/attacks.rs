@@ -1,4 +1,4 @@
-//! The attacks of a hostile client on one connection.
+//! Attacks by a hostile client on one connection.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,39 +8,38 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// The id of all hostile requests, which no proxy takes for one of ours.
+/// Id of all hostile requests, which no proxy mistakes for one of ours.
 pub(crate) const HOSTILE_ID: &str = "hostile";
 
-/// A way to make the other side hold something.
+/// A way to make the other side hold resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attack {
-    /// Connects, and says nothing.
+    /// Connects, and sends nothing.
     Idle,
-    /// A head that comes byte by byte.
+    /// Sends a head byte by byte.
     SlowHead,
-    /// Asks for a large answer, and does not read it.
+    /// Requests a large response, and does not read it.
     StalledReader,
-    /// Asks again and again, and reads nothing.
+    /// Sends requests repeatedly, and reads nothing.
     Pipeline,
-    /// A head of nearly 1 MiB that does not end.
+    /// Sends nearly 1 MiB of an endless head.
     LongHead,
-    /// A HEADERS frame of nearly 1 MiB that does not end.
+    /// Sends an incomplete HEADERS frame of nearly 1 MiB.
     LongFrame,
-    /// Streams that a client must not open, and streams that do not end, regardless of GOAWAY.
+    /// Opens forbidden streams, and streams that never finish, and ignores GOAWAY.
     Streams,
 }
 
-/// A client's reaction when the other side closes its connection.
+/// Reaction of a client when the other side closes the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Client {
-    /// The client closes its side, too.
+    /// Closes its own side, too.
     Leaves,
-    /// The client keeps its side.
+    /// Keeps its own side open.
     Stays,
 }
 
 impl Attack {
-    /// All attacks.
     pub(crate) const ALL: [Attack; 7] = [
         Attack::Idle,
         Attack::SlowHead,
@@ -60,7 +59,7 @@ impl Attack {
     /// keeps its side open when the other side closes.
     pub(crate) async fn run(self, to: SocketAddr, end: Instant, client: Client) -> io::Result<()> {
         let socket = TcpSocket::new_v4()?;
-        // Bytes that the client does not read must stay with the other side.
+        // Bytes that the client does not read must remain buffered on the other side.
         socket.set_recv_buffer_size(4096)?;
         let mut stream = tokio::select! {
             stream = socket.connect(to) => stream?,
@@ -114,8 +113,8 @@ impl Attack {
             }
             Attack::Streams => {
                 stream.write_all(PREFACE).await?;
-                // The method, scheme and path of a request that does not end, and its id as a literal (RFC 7541,
-                // 6.2.2).
+                // The fields are the method, scheme and path of an unfinished request, and its id as a literal (RFC
+                // 7541, 6.2.2).
                 let fields = [&b"\x82\x86\x84\0\x0brolldrop-id\x07"[..], HOSTILE_ID.as_bytes()].concat();
                 let length = u32::try_from(fields.len()).map_err(io::Error::other)?;
                 for first in (1..0x7fff_0000).step_by(1000) {
@@ -125,13 +124,13 @@ impl Attack {
                 }
             }
         }
-        // Until the other side ends it.
+        // Reads until the other side closes the connection.
         while stream.read(&mut [0; 1024]).await? > 0 {}
         Ok(())
     }
 }
 
-/// The preface of HTTP/2, and SETTINGS without any.
+/// HTTP/2 preface and an empty SETTINGS frame.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 /// Returns the header of a frame.

@@ -1,4 +1,4 @@
-//! A memory cgroup, of version 1 or 2, for one process.
+//! A memory cgroup (version 1 or 2) for one process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Memory limit of a sidecar.
 pub(super) const LIMIT_BYTES: u64 = 256 * 1024 * 1024;
 
-/// A cgroup of its own; it is removed with this value, when its process has ended.
+/// A cgroup. It is removed when this value is dropped, once its process has exited.
 pub(super) struct Cgroup {
     dir: PathBuf,
     is_v2: bool,
@@ -19,7 +19,7 @@ pub(super) struct Cgroup {
 pub(super) struct Memory {
     /// Memory of the process itself.
     pub(super) anonymous: u64,
-    /// Memory without the page cache, including the kernel's own and that of sockets.
+    /// Memory without the page cache, including kernel and socket memory.
     pub(super) all: u64,
     /// Memory of sockets.
     pub(super) sockets: u64,
@@ -37,7 +37,7 @@ impl Memory {
 }
 
 impl Cgroup {
-    /// Returns a new cgroup with the limit of a sidecar, or the reason that none can be made.
+    /// Creates a cgroup with a sidecar's limit; the error is the reason why none can be made.
     pub(super) fn new() -> Result<Self, String> {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -46,7 +46,7 @@ impl Cgroup {
         let is_v2 = !v1.join("memory.usage_in_bytes").exists();
         let parent = if is_v2 { Path::new("/sys/fs/cgroup") } else { v1 };
         if is_v2 {
-            // Fails where it is so already.
+            // Fails if the controller is already enabled.
             let _ = fs::write(parent.join("cgroup.subtree_control"), "+memory");
         }
         let cgroup = Self { dir: parent.join(name), is_v2 };
@@ -55,18 +55,18 @@ impl Cgroup {
             let limit = if is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
             fs::write(cgroup.dir.join(limit), LIMIT_BYTES.to_string())?;
             if is_v2 {
-                // Where there is no swap there is nothing to forbid.
+                // Without swap, there is nothing to forbid.
                 let _ = fs::write(cgroup.dir.join("memory.swap.max"), "0");
                 return Ok(());
             }
-            // In version 1 sockets have an account of their own, which begins with a limit.
+            // In version 1, socket memory has its own account, which starts once a limit is set.
             fs::write(cgroup.dir.join("memory.kmem.tcp.limit_in_bytes"), (4 * LIMIT_BYTES).to_string())
         };
         made().map_err(|error: std::io::Error| format!("{}: {error}", cgroup.dir.display()))?;
         Ok(cgroup)
     }
 
-    /// Returns the command of a program, in this cgroup.
+    /// Returns a command that runs a program in this cgroup.
     pub(super) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("sh");
         command
@@ -93,14 +93,14 @@ impl Cgroup {
         Memory { anonymous: stat("rss"), all, sockets }
     }
 
-    /// Returns how often the kernel has killed a process because of the limit.
+    /// Returns how often the kernel killed a process because of the limit.
     pub(super) fn kills(&self) -> u64 {
         let events = self.read(if self.is_v2 { "memory.events" } else { "memory.oom_control" });
         let kills = events.lines().find_map(|line| line.strip_prefix("oom_kill "));
         kills.and_then(|kills| kills.trim().parse().ok()).unwrap_or_default()
     }
 
-    /// Returns the processes in it.
+    /// Returns the pids in the cgroup.
     pub(super) fn pids(&self) -> Vec<u32> {
         self.read("cgroup.procs").lines().filter_map(|pid| pid.parse().ok()).collect()
     }

@@ -1,4 +1,4 @@
-//! The proxies under attack: ours, nginx and HAProxy, each with one process that relays.
+//! The proxies under attack: ours, nginx and HAProxy, each with a single relaying process.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ impl Kind {
     }
 }
 
-/// A proxy that runs in a cgroup.
+/// A proxy in a cgroup.
 pub(super) struct Subject {
     child: Child,
     pids: Vec<u32>,
@@ -40,7 +40,7 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// Starts it before an app.
+    /// Starts a proxy in front of an app.
     pub(super) async fn start(kind: Kind, upstream: SocketAddr, cgroup: &Cgroup) -> Result<Self, String> {
         let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
         let (program, args) = match kind {
@@ -79,7 +79,7 @@ impl Subject {
         let mut said = BufReader::new(child.stderr.take().ok_or("no stderr")?);
         let mut line = String::new();
         said.read_line(&mut line).map_err(|error| error.to_string())?;
-        // Its later output must not block anybody.
+        // Later output must not block the proxy.
         std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
         let data = line.split_once("proxy on ").and_then(|(_, said)| said.split_once(','));
         let data = data.and_then(|(data, _)| data.parse().ok()).ok_or(format!("it says {line:?}"))?;
@@ -88,7 +88,7 @@ impl Subject {
         Ok(subject)
     }
 
-    /// Waits until it accepts, and remembers its processes.
+    /// Waits until the proxy accepts connections, and stores its pids.
     fn listens(&mut self, cgroup: &Cgroup) -> Result<(), String> {
         let begun = Instant::now();
         while std::net::TcpStream::connect(self.http1).is_err() {
@@ -98,12 +98,12 @@ impl Subject {
             std::thread::sleep(Duration::from_millis(20));
         }
         self.pids = cgroup.pids();
-        // The connection that asked is forgotten before anything is counted.
+        // The proxy has dropped the test connection by the time anything is counted.
         std::thread::sleep(Duration::from_millis(500));
         Ok(())
     }
 
-    /// Returns the number of descriptors of all its processes.
+    /// Returns the number of file descriptors in all processes of the proxy.
     pub(super) fn descriptors(&self) -> usize {
         let of = |pid: &u32| std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
         self.pids.iter().map(of).sum()
@@ -112,7 +112,7 @@ impl Subject {
 
 impl Drop for Subject {
     fn drop(&mut self) {
-        // nginx's worker ends with its master, when that is asked to.
+        // nginx's worker exits with its master on SIGTERM.
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"));
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
         let begun = Instant::now();
@@ -145,7 +145,7 @@ fn nginx(upstream: SocketAddr, http1: SocketAddr, http2: SocketAddr, dir: &Path)
 }
 
 fn haproxy(upstream: SocketAddr, http1: SocketAddr, http2: SocketAddr) -> String {
-    // It takes two files for each connection, and some for itself.
+    // The proxy takes two files per connection, and some for itself.
     let connections = super::files() / 2 - 100;
     format!(
         "global\n maxconn {connections}\n nbthread 1\n\

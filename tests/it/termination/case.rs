@@ -1,4 +1,4 @@
-//! A termination case: a pod, the acts on it and their times, and the way it is watched.
+//! A termination case: a pod, the acts on it with their times, and how the pod is watched.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use tokio::time::{Instant, sleep_until};
 use super::lab::{Answer, Held, Lab, Seen};
 use super::recording::Recording;
 
-/// Time from a ready pod to the first act.
+/// Time from when the pod is ready to the first act.
 const SETTLED: Duration = Duration::from_millis(500);
 
-/// The pod of a case.
+/// Name of the pod in every case.
 pub(crate) const POD: &str = "pod-1";
 
 /// An act on a case's pod.
@@ -29,7 +29,7 @@ pub(crate) enum Act {
     Node(&'static str),
 }
 
-/// A container that serves HTTP as `rolldrop workload` does.
+/// A container that runs `rolldrop workload`.
 pub(crate) struct Server {
     pub(crate) name: &'static str,
     /// Arguments that set its reaction to SIGTERM.
@@ -60,7 +60,7 @@ impl Server {
     }
 }
 
-/// The habits of the sample server.
+/// Reactions of the sample server to SIGTERM.
 pub(crate) const EXIT: &[&str] = &["--on-sigterm", "exit"];
 pub(crate) const IGNORE: &[&str] = &["--on-sigterm", "ignore"];
 pub(crate) const SERVE_2: &[&str] = &["--on-sigterm", "drain", "--drain-for", "2s"];
@@ -69,15 +69,15 @@ pub(crate) const SERVE_3: &[&str] = &["--on-sigterm", "drain", "--drain-for", "3
 /// A case.
 pub(crate) struct Case {
     name: &'static str,
-    /// The pod's containers by name, mains first; each has a log of its own.
+    /// Containers of the pod by name, main containers first; each has its own log.
     containers: Vec<(&'static str, Value)>,
     sidecars: Vec<(&'static str, Value)>,
     /// Additions to the pod's and to the Service's spec.
     spec: Value,
     service: Value,
-    /// Objects that are created before the pod: `(path below the namespace, object)`.
+    /// Objects to create before the pod: `(path below the namespace, object)`.
     objects: Vec<(&'static str, Value)>,
-    /// Condition from which on the acts are done, and whether the containers' processes exist by then.
+    /// Condition that starts the acts, and whether the containers' processes exist by then.
     begins: fn(&[Seen]) -> bool,
     has_processes: bool,
     acts: Vec<(f64, Act)>,
@@ -85,7 +85,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// Returns a case of a pod with one server that is probed for readiness each second.
+    /// Returns a case with one server, whose readiness is probed every second.
     pub(crate) fn new(lab: &Arc<Lab>, name: &'static str, habit: &'static [&'static str]) -> Self {
         let mut case = Self::bare(lab, name);
         let mut app = Server::new(habit).container(&case.log("app"));
@@ -94,7 +94,7 @@ impl Case {
         case
     }
 
-    /// Returns a case of a pod whose one container runs a shell script. In it, `say WORDS` writes into the log.
+    /// Returns a case whose only container runs a shell script. In the script, `say WORDS` writes to the log.
     pub(crate) fn script(lab: &Arc<Lab>, name: &'static str, script: &str) -> Self {
         let mut case = Self::bare(lab, name);
         let command = case.shell("app", script);
@@ -125,7 +125,7 @@ impl Case {
         self.name
     }
 
-    /// Returns the file in which a container's program writes its events.
+    /// Returns the file to which a container's program writes its events.
     fn log(&self, container: &str) -> std::path::PathBuf {
         self.lab.dir().join(format!("{}.{container}.jsonl", self.namespace()))
     }
@@ -182,7 +182,7 @@ impl Case {
         self
     }
 
-    /// Begins the acts in another state than the one of a ready pod, one without processes.
+    /// Starts the acts in a state without processes, instead of when the pod is ready.
     pub(crate) fn begins_without_processes(mut self, when: fn(&[Seen]) -> bool) -> Self {
         (self.begins, self.has_processes) = (when, false);
         self
@@ -194,7 +194,7 @@ impl Case {
         self
     }
 
-    /// Adds a preStop command that writes when it begins, each second that it lives, and when it ends.
+    /// Adds a preStop command that logs its start, each second, and its end.
     pub(crate) fn exec_hook(self, seconds: u32) -> Self {
         let hook = self.ticking("app", seconds);
         self.hook(hook)
@@ -213,7 +213,7 @@ impl Case {
         self.app(|app| app["lifecycle"]["preStop"] = action)
     }
 
-    /// Adds a preStop command to a sidecar, as [`Self::exec_hook`].
+    /// Adds a preStop command to a sidecar, like [`Self::exec_hook`].
     pub(crate) fn sidecar_hook(mut self, seconds: u32) -> Self {
         let (name, _) = self.sidecars[0];
         self.sidecars[0].1["lifecycle"]["preStop"] = self.ticking(name, seconds);
@@ -226,7 +226,7 @@ impl Case {
         self
     }
 
-    /// Returns the path of something in the case's namespace.
+    /// Returns the API path of an object in the case's namespace.
     fn path(&self, below: &str) -> String {
         let group = match below.split('/').next() {
             Some("poddisruptionbudgets") => "apis/policy/v1",
@@ -236,7 +236,7 @@ impl Case {
         format!("/{group}/namespaces/{}/{below}", self.namespace())
     }
 
-    /// Creates the pod and what belongs to it.
+    /// Creates the pod and the objects that it needs.
     async fn create(&self) -> Answer {
         let namespace = json!({"metadata": {"name": self.namespace()}});
         self.lab.create("/api/v1/namespaces", &namespace).await;
@@ -277,8 +277,8 @@ impl Case {
         }
     }
 
-    /// Runs the case to the end of its pod and of all its processes; the first act comes when the
-    /// pod is ready. Without any act it is timed from the pod's creation, until it is ready.
+    /// Runs the case until the pod and all its processes are gone. The first act comes when the pod is ready. A case
+    /// without acts is timed from the pod's creation until the pod is ready.
     pub(crate) async fn run(self) -> Recording {
         let namespace = self.namespace();
         let created = self.create().await;

@@ -1,4 +1,4 @@
-//! Claims of the articles about pod termination (`docs/sources.md`), by their numbers there.
+//! Claims in articles about pod termination, numbered as in `docs/sources.md`.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::lab::{Lab, Seen};
 use super::recordings;
 use crate::lab::may_get_pods;
 
-/// Returns the cases that no other module has.
+/// Returns cases that no other module has.
 pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
     let c6 = Case::new(lab, "c06", SERVE_2).grace(10).exec_hook(5);
     let post_start = c6.shell("app", "say 'post start begins'; sleep 5; say 'post start ends'");
@@ -121,7 +121,7 @@ fn c08_hook_and_shutdown_share_grace_period() {
     for ours in recordings("c08") {
         let (term, gone) = (ours.first("app SIGTERM"), ours.first("app gone"));
         assert!(ours.fits(term, 4.9..6.5), "{ours}");
-        // Not the full 8 s after SIGTERM: what the hook has left of them, killed in the middle.
+        // The app does not get the full 8 s after SIGTERM, only what the hook left, and is killed midway.
         assert!(ours.fits(gone, 7.9..9.5), "{ours}");
         assert_eq!((ours.exit_code("app"), ours.count("app exiting")), (137, 0), "{ours}");
     }

@@ -1,5 +1,5 @@
-//! The end of a pod on the kernel dataplane as a client sees it, each kind caused by the behaviour of the pod's
-//! process. Tests in which consumers matter are in `kernel`, `stale_flows` and `ingress`.
+//! Pod termination on the kernel dataplane as a client sees it. Each kind of failure is caused by the behaviour of the
+//! pod's process. Tests in which consumers matter are in `kernel`, `stale_flows` and `ingress`.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -11,7 +11,7 @@ use super::lab::{LIMIT, Lab, Seen};
 use crate::harness::wait_for;
 use crate::pods::{PODS, log_with, on, on_with, run, shell};
 
-/// A server, and a client at the node that asks it.
+/// A server, and a client on the node that sends requests to it.
 struct Pair<'a> {
     lab: &'a Lab,
     name: &'static str,
@@ -25,8 +25,8 @@ fn exec(lab: &Lab, spot: &[&str]) -> Command {
     command
 }
 
-/// Starts a server that prints its process id first and exits at once on SIGTERM; returns its address. Others can stop
-/// it: it is not the first process of a namespace.
+/// Starts a server that first prints its pid, and exits at once on SIGTERM. Returns its address. Others can stop the
+/// server, because it is not the first process in a namespace.
 async fn serve(lab: &Lab, name: &str) -> String {
     let binary = env!("CARGO_BIN_EXE_rolldrop");
     let script = format!("echo pid $$$$; exec {binary} workload --listen 0.0.0.0:8080 --log -");
@@ -75,20 +75,20 @@ fn has(rows: &[RequestRow], outcome: Outcome) -> bool {
 #[test]
 fn client_outcome_reflects_server_progress() {
     on("kernel", async |lab| {
-        // It had read the request.
+        // The server had read the request.
         let pair = Pair::start(&lab, "thinking", "/slow?ms=60000", &["-r", "5", "-d", "1s"]).await;
         log_with(&lab, "thinking", "app", "received");
         let rows = pair.end(1).await;
         assert!(has(&rows, Outcome::EofBeforeResponse), "{rows:?}");
 
-        // It was in the midst of the body.
+        // The server was in the middle of the body.
         let pair =
             Pair::start(&lab, "talking", "/stream?bytes=100000&ms=60000", &["-r", "5", "-d", "1s"]).await;
         log_with(&lab, "talking", "app", "received");
         let rows = pair.end(1).await;
         assert!(has(&rows, Outcome::TruncatedBody), "{rows:?}");
 
-        // It had served on this connection before, and had read the next request.
+        // The server had served earlier requests on this connection, and had read the next one.
         let kept = ["-r", "5", "-d", "6s", "--connections", "keepalive", "-c", "1"];
         let pair = Pair::start(&lab, "serving", "/slow?ms=1000", &kept).await;
         wait_for("a request after an answer", LIMIT, || {
@@ -101,7 +101,7 @@ fn client_outcome_reflects_server_progress() {
         let lost: Vec<_> = rows.iter().filter(on_kept).map(|row| (row.outcome, row.bytes_received)).collect();
         assert_eq!(lost, [(Outcome::EofBeforeResponse, 0)], "{rows:?}");
 
-        // It had not come to accept the connection: the kernel had.
+        // The server had not yet accepted the connection, but the kernel had.
         let address = serve(&lab, "stopped").await;
         let log = log_with(&lab, "stopped", "app", "listening");
         let pid = log.split_whitespace().nth(1).expect("its process id").to_owned();
@@ -171,7 +171,7 @@ fn final_delete_spares_namesake_pod() {
         run(&lab, "web", spec).await;
         let new = uid(&lab.call("GET", &path, None).await.body);
         assert_ne!(old, new);
-        // The old container ends 2 s later, and with it all work of its node agent on it.
+        // The old container exits 2 s later, and the node agent is then done with it.
         let killed = lab.dir().join("pods").join(format!("default_web_{old}"));
         let held = super::lab::Held::find("trap '' TERM; echo up").await;
         held.ended_ns().await;

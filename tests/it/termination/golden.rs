@@ -1,4 +1,4 @@
-//! The recorded orders of a real v1.36.2, and ours told in the same words.
+//! The event orders recorded on a real v1.36.2, and ours in the same words.
 //!
 //! `golden/orders.txt` is written by `scripts/proofs/distil-reference`; the
 //! rules by which it tells an order (repeats left out, neighbours of two
@@ -14,18 +14,18 @@ use super::recording::Recording;
 
 const ORDERS: &str = include_str!("../golden/orders.txt");
 
-/// Largest time that an API event may come sooner or later than the recorded ones: the recorded cases ran many at once,
-/// as these do.
+/// Maximum time by which an API event may come sooner or later than recorded: many recorded cases ran at once, as do
+/// these.
 const API_SLACK_S: (f64, f64) = (1.5, 2.0);
-/// The same for signals and ends of processes.
+/// The same for signals and process exits.
 const PROCESS_SLACK_S: (f64, f64) = (0.6, 1.5);
 
-/// States that last no longer than this may be missing: a node agent and the controller of EndpointSlices write only
-/// the newest state.
+/// States that last no longer than this may be missing, because a node agent and the EndpointSlice controller write
+/// only the newest state.
 const MERGING_S: f64 = 0.5;
 
 /// States that may be missing, with the two events between which they last: the status by which the node agent shows
-/// that it has seen the deletion of a pod that ends at once, and the endpoint of a pod that runs and is not ready yet.
+/// that it has seen the deletion of a pod that exits at once, and the endpoint of a pod that runs but is not ready yet.
 const PASSING: [Passing; 2] = [
     Passing {
         begins: "Pod MODIFIED generation=2/1 ",
@@ -39,19 +39,19 @@ const PASSING: [Passing; 2] = [
     },
 ];
 
-/// A passing state: the beginnings of the two events between which it lasts, and its own text.
+/// A passing state: the first words of the two events between which it lasts, and its own text.
 struct Passing {
     begins: &'static str,
     ends: &'static str,
     text: &'static str,
 }
 
-/// Recorded facts of a case.
+/// Recorded facts about a case.
 #[derive(Debug, Default)]
 pub(crate) struct Golden {
-    /// Each order of API events that was seen: `(earliest, latest, text)`.
+    /// Each observed order of API events: `(earliest, latest, text)`.
     orders: Vec<Vec<(f64, f64, String)>>,
-    /// Signals and ends of processes.
+    /// Signals and process exits.
     process: BTreeMap<String, (f64, f64)>,
     /// Number of Events by reason: at least, at most.
     events: BTreeMap<String, (usize, usize)>,
@@ -88,8 +88,7 @@ impl Golden {
         golden
     }
 
-    /// Fails unless the case went as recorded: the order of API events exactly, the times of everything, and the
-    /// Events.
+    /// Fails unless the case went as recorded: the exact order of API events, all times, and the Events.
     #[track_caller]
     pub(crate) fn check(&self, ours: &Recording) {
         self.check_order(ours);
@@ -119,7 +118,7 @@ impl Golden {
         }
     }
 
-    /// Returns the orders of one kind's API events that were recorded.
+    /// Returns the recorded orders of API events for one kind.
     pub(crate) fn orders_of(&self, kind: &str) -> Vec<Vec<&str>> {
         let of_kind = |order: &'_ [(f64, f64, String)]| -> Vec<usize> {
             (0..order.len()).filter(|n| order[*n].2.starts_with(kind)).collect()
@@ -131,7 +130,7 @@ impl Golden {
     pub(crate) fn check_process(&self, ours: &Recording) {
         for (text, (low, high)) in &self.process {
             let Some((at, _)) = ours.process.iter().find(|(_, ours)| ours == text) else {
-                // The end of a hook's process is not watched; what it wrote is.
+                // The exit of a hook's process is not watched, but the hook's log is.
                 assert!(text.contains("hook"), "no {text:?}\n{ours}");
                 continue;
             };
@@ -178,16 +177,16 @@ impl Passing {
     }
 }
 
-/// Returns the API events of one kind, in our order.
+/// Returns our API events for one kind, in order.
 pub(crate) fn order_of(kind: &str, ours: &Recording) -> Vec<String> {
     order(ours).into_iter().map(|(_, text)| text).filter(|text| text.starts_with(kind)).collect()
 }
 
-/// Returns the pod's and its endpoint's API events, in the words of the recorded ones: `(seconds, text)`.
+/// Returns the API events of the pod and its endpoint, in the words of the recorded ones: `(seconds, text)`.
 pub(crate) fn order(ours: &Recording) -> Vec<(f64, String)> {
     let mut order: Vec<(f64, String)> = Vec::new();
     let mut last: BTreeMap<&str, String> = BTreeMap::new();
-    // The watches of two kinds reach the client apart; the revision says what came first.
+    // Watches of different kinds reach the client separately; the revision shows what came first.
     let mut by_revision: Vec<&Seen> = ours.seen.iter().collect();
     by_revision.sort_by_key(|seen| revision(seen));
     for seen in by_revision {
@@ -198,7 +197,7 @@ pub(crate) fn order(ours: &Recording) -> Vec<(f64, String)> {
         };
         let at = ours.at(seen.at_ns);
         let kind = if seen.kind() == "Pod" { "Pod" } else { "EndpointSlice" };
-        // An endpoint that has not existed yet is not one that has gone.
+        // An endpoint that never existed is not one that is gone.
         let is_news = match last.get(kind) {
             Some(before) => *before != text,
             None => kind == "Pod" || !text.ends_with("no endpoint"),

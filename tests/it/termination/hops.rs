@@ -1,7 +1,7 @@
-//! Durations of each hop of a termination and of a creation, compared with the measured spread of a real v1.36.2.
+//! Durations of each hop in terminations and creations, compared with the spread measured on a real v1.36.2.
 //!
-//! On a cluster where nothing else happens: a Service with a client at a steady rate, one deletion after the other, a
-//! few with preStop hooks, rollouts, and creations. `scripts/proofs/hop-times` runs it with as many as were measured.
+//! The cluster is otherwise idle: a Service with a client at a steady rate, one deletion after another, a few with
+//! preStop hooks, rollouts, and creations. `scripts/proofs/hop-times` runs as many as were measured.
 
 mod spread;
 
@@ -24,19 +24,20 @@ use crate::machine::{Meanwhile, figure, measured};
 use crate::runs::{json_lines, turn};
 use spread::{Hop, Sample, Table};
 
-/// Time after which a quiet Service proxy is idle again, whatever was changed before.
+/// Time after the last change until a Service proxy is certainly idle again.
 const IDLE: Duration = Duration::from_millis(2200);
 
-/// Few hops are measured here, on a machine that is busy with other tests: a median may be this far outside (ms).
+/// Allowed distance of a median from the measured range (ms): few hops are measured here, on a machine busy with other
+/// tests.
 const SLACK_MS: f64 = 2000.0;
 
-/// No hop takes this much longer (ms) than any that was measured, whatever the machine does.
+/// No hop takes longer than every measured one by more than this (ms), whatever the machine does.
 const ANOTHER_HOP_MS: f64 = 1000.0;
 
-/// Time at which each stage was seen, in seconds since the request that began it was sent.
+/// Time at which each stage was seen, in seconds since the initial request was sent.
 type Stages = BTreeMap<&'static str, f64>;
 
-/// Returns the stages seen of a termination, in the words of the measurement.
+/// Returns the stages seen in a termination, named as in the measurement.
 fn stages(ours: &Recording, gone_ns: Option<i64>, rows: &[RequestRow], rules: &[Rule]) -> Stages {
     let mut stages = Stages::new();
     if let Some(answer) = ours.answers.first() {
@@ -69,18 +70,19 @@ fn stages(ours: &Recording, gone_ns: Option<i64>, rows: &[RequestRow], rules: &[
     stages
 }
 
-/// Returns the times at which the requests' connections were begun.
+/// Returns the start times of the requests' connections.
 fn begun(rows: &[RequestRow]) -> impl Iterator<Item = i64> {
     rows.iter().filter_map(|row| row.connect_start).map(|at| at.unix_ns())
 }
 
-/// The endpoints of a Service, as they took effect.
+/// Endpoints of a Service, with the time from which they were in effect.
 pub(crate) struct Rule {
     at_ns: i64,
     pub(crate) pods: Vec<String>,
 }
 
-/// Returns the rules of the Service by the Service proxy's own log, which gets a line when the kernel has taken them.
+/// Returns the rules for the Service from the Service proxy's own log, which gets a line once the kernel has applied
+/// them.
 pub(crate) fn rules(lab: &Lab, namespace: &str) -> Vec<Rule> {
     let service = format!("{namespace}/web");
     let lines = json_lines(&lab.dir().join("service-proxy.jsonl"));
@@ -92,7 +94,7 @@ pub(crate) fn rules(lab: &Lab, namespace: &str) -> Vec<Rule> {
     lines.iter().filter(|line| line["service"] == service).filter_map(rule).collect()
 }
 
-/// Deletes a pod of a Deployment and waits for the end of its process.
+/// Deletes a pod of a Deployment, and waits until the pod's process exits.
 async fn delete_one(lab: &Lab, namespace: &str) -> (Recording, i64) {
     let pod = ready_endpoints(&lab.seen(namespace))[0].clone();
     let log = lab.dir().join(format!("{namespace}.{pod}.jsonl"));
@@ -125,7 +127,7 @@ async fn start_client(lab: &Lab, namespace: &str, address: &str) {
     tokio::time::sleep(Duration::from_secs(3)).await;
 }
 
-/// Ends the client; returns its rows.
+/// Stops the client; returns its rows.
 async fn rows_of_client(lab: &Lab, namespace: &str) -> Vec<RequestRow> {
     delete_and_wait(lab, namespace, "client").await;
     let out = lab.dir().join(format!("{namespace}.run"));
@@ -164,15 +166,15 @@ async fn isolated(lab: &Lab, n: usize) -> Vec<Stages> {
     deleted.iter().enumerate().map(of).collect()
 }
 
-/// Returns true if a request was sent to a pod: the pod answered it, or it failed while only that pod was ending, from
-/// its deletion until the next one.
+/// Returns true if a request was sent to the pod: either the pod responded, or the request failed while only that pod
+/// was terminating, between its deletion and the next.
 fn was_sent_to(row: &RequestRow, pod: &str, alone: Range<i64>) -> bool {
     let failed = !matches!(row.outcome, Outcome::Ok | Outcome::NotSent | Outcome::Cancelled);
     let within = alone.contains(&row.scheduled.unix_ns()) && alone.contains(&row.end.unix_ns());
     row.pod.as_deref() == Some(pod) || (failed && within)
 }
 
-/// Measures only the signal: it does not matter that Service proxy and status are still busy.
+/// Measures only the signal, so it does not matter that the Service proxy and the status are still being updated.
 async fn pre_stop(lab: &Lab, namespace: &str, hook: Value, n: usize) -> Vec<Stages> {
     deploy(lab, namespace, 3, EXIT, hook).await;
     let mut of = Vec::new();
@@ -183,7 +185,7 @@ async fn pre_stop(lab: &Lab, namespace: &str, hook: Value, n: usize) -> Vec<Stag
     of
 }
 
-/// Measures rollouts of pods that keep serving for 3 s, so that each new connection is answered by its pod.
+/// Measures rollouts of pods that keep serving for 3 s, so that every new connection gets a response.
 async fn rollouts(lab: &Lab, namespace: &str, replicas: usize, n: usize) -> Vec<Stages> {
     if n == 0 {
         return Vec::new();
@@ -214,7 +216,7 @@ async fn rollouts(lab: &Lab, namespace: &str, replicas: usize, n: usize) -> Vec<
         let to_it = |row: &&RequestRow| row.pod.as_deref() == Some(pod);
         let rows: Vec<_> = rows.iter().filter(to_it).cloned().collect();
         let mut stages = stages(&recording, None, &rows, &rules);
-        // It ends of itself, 3 s after the signal.
+        // The app exits by itself, 3 s after the signal.
         if let Some(exit) = recording.process.iter().find(|(_, what)| what == "app exiting") {
             stages.insert("process gone (pidfd)", exit.0);
         }
@@ -223,7 +225,7 @@ async fn rollouts(lab: &Lab, namespace: &str, replicas: usize, n: usize) -> Vec<
     terminated.iter().map(of).collect()
 }
 
-/// Measures creations of a pod beside those of a Deployment.
+/// Measures the creation of single pods, beside a Deployment's pods.
 async fn creations(lab: &Lab, n: usize) -> Vec<Stages> {
     let namespace = "creations";
     let address = deploy(lab, namespace, 3, EXIT, Value::Null).await;
@@ -233,7 +235,7 @@ async fn creations(lab: &Lab, n: usize) -> Vec<Stages> {
         .find(|pod| pod["metadata"]["labels"]["app"] == "web")
         .map(|pod| pod["spec"]["containers"].clone())
         .expect("a pod of the Deployment");
-    // Each pod is given a token of its own.
+    // Each pod gets its own token.
     template[0]["volumeMounts"] = Value::Null;
     let mut created = Vec::new();
     for number in 0..n {
@@ -291,7 +293,7 @@ fn stages_of_creation(ours: &Recording, rows: &[RequestRow], rules: &[Rule]) -> 
     stages
 }
 
-/// Measures all groups on one dataplane: `n` isolated deletions and creations, and fewer of the others.
+/// Measures all groups on one dataplane: `n` isolated deletions and creations, and fewer for the other groups.
 fn measure(dataplane: &'static str, n: usize) -> BTreeMap<&'static str, Vec<Stages>> {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
@@ -304,14 +306,14 @@ fn measure(dataplane: &'static str, n: usize) -> BTreeMap<&'static str, Vec<Stag
             ("preStop sleep", pre_stop(&lab, "pre-stop-sleep", sleep, n).await),
             ("preStop request", pre_stop(&lab, "pre-stop-request", request, n).await),
             ("rollout of 3", rollouts(&lab, "rollouts-of-3", 3, some).await),
-            // Not in the small form: they take the longest.
+            // Left out of the small form, because these take the longest.
             ("rollout of 6", rollouts(&lab, "rollouts-of-6", 6, n / 3).await),
             ("creation", creations(&lab, n).await),
         ])
     })
 }
 
-/// Returns the table of one dataplane, and the hops that are further outside than allowed.
+/// Returns the table for one dataplane, and the hops that are further outside the measured range than allowed.
 fn compare(ours: &BTreeMap<&str, Vec<Stages>>, slack_ms: f64) -> (Table, Vec<String>) {
     let (mut table, mut outside) = (Table::new(), Vec::new());
     for hop in Hop::all() {
@@ -335,7 +337,7 @@ fn compare(ours: &BTreeMap<&str, Vec<Stages>>, slack_ms: f64) -> (Table, Vec<Str
     (table, outside)
 }
 
-/// A larger measurement than the tests', requested by `scripts/proofs/hop-times`.
+/// A measurement larger than in the tests, requested by `scripts/proofs/hop-times`.
 struct Proof {
     n: usize,
     dataplanes: String,
@@ -351,7 +353,7 @@ impl Proof {
         Some(Self { n, dataplanes, tables: asked("ROLLDROP_HOPS_TABLES").expect("a file") })
     }
 
-    /// Measures one dataplane after the other; returns the hops that are not inside.
+    /// Measures one dataplane after the other. Returns the hops outside the measured range.
     fn run(&self) -> Vec<String> {
         let build = if cfg!(debug_assertions) { "debug" } else { "release" };
         let cores = std::thread::available_parallelism().expect("processors");
@@ -373,7 +375,7 @@ impl Proof {
     }
 }
 
-/// Returns the ticks of all processors since boot, and those in which they were idle.
+/// Returns the ticks of all CPUs since boot, and how many of them were idle.
 fn processor_ticks() -> (f64, f64) {
     let stat = std::fs::read_to_string("/proc/stat").expect("/proc/stat");
     let ticks = stat.lines().next().expect("a line").split_whitespace().skip(1).take(8);
@@ -407,7 +409,7 @@ fn hop_times_lie_within_measured_spread() {
             assert!(outside.is_empty(), "{outside:#?}");
             return;
         }
-        // Some of each, on both dataplanes at once, when the recorded cases are over.
+        // This runs some of each on both dataplanes at once, after the recorded cases.
         recordings("A");
         let _turn = turn();
         let meanwhile = Meanwhile::begins();

@@ -1,8 +1,8 @@
-//! A cluster of its own for the termination cases, watched from outside while they run.
+//! A separate cluster for the termination cases, watched from outside while they run.
 //!
-//! The binary runs as a process of its own. Its actions are known by three kinds of evidence: raw watches of its API,
+//! The binary runs as a separate process. There are three kinds of evidence for its actions: raw watches of its API,
 //! stamped on arrival; the logs that the pods' programs write themselves; and the kernel's report that a process has
-//! ended.
+//! exited.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,16 +23,16 @@ use tokio::task::JoinSet;
 pub(crate) use crate::harness::LIMIT;
 use crate::lab::Cluster;
 
-/// Interval at which the lateness of timers on this machine is measured.
+/// Interval at which timer lateness on this machine is measured.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Interval at which the API's answer time is measured.
+/// Interval at which the API's response time is measured.
 const ASK: Duration = Duration::from_millis(250);
 
-/// Number of waits of processes for a processor in an answer of the API.
+/// Number of times that processes wait for a CPU during one API response.
 const WAITS_OF_AN_ANSWER: f64 = 5.0;
 
-/// Most waits of processes for a processor in a timed sequence.
+/// Maximum number of times that processes wait for a CPU in a timed sequence.
 const WAITS: f64 = 20.0;
 
 /// Returns the time in Unix nanoseconds, as the sample server and `date +%s%N` write it.
@@ -66,12 +66,12 @@ impl Seen {
     }
 }
 
-/// An answer of the API.
+/// An API response.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     /// Time at which the request was sent.
     pub(crate) sent_ns: i64,
-    /// Time at which the whole answer had arrived.
+    /// Time at which the whole response had arrived.
     pub(crate) answered_ns: i64,
     pub(crate) status: u16,
     pub(crate) headers: http::HeaderMap,
@@ -100,7 +100,7 @@ impl Journal {
     }
 }
 
-/// Waits for a processor: when each was over, and how many seconds it took.
+/// Waits for a CPU: when each ended, and its duration in seconds.
 type Late = std::sync::Arc<Mutex<Vec<(i64, f64)>>>;
 
 /// A cluster under observation.
@@ -109,10 +109,10 @@ pub(crate) struct Lab {
     pub(crate) dataplane: &'static str,
     client: Client,
     journal: std::sync::Arc<Journal>,
-    /// Times that processes waited for a processor.
+    /// Waits of processes for a CPU.
     late: Late,
     _watches: JoinSet<()>,
-    // After the watches, which would complain.
+    // Dropped after the watches, which would otherwise report errors.
     cluster: Cluster,
 }
 
@@ -121,7 +121,7 @@ impl Lab {
     pub(crate) async fn watch(cluster: Cluster, dataplane: &'static str) -> Self {
         let mut config = cluster.client_config().await;
         config.read_timeout = None;
-        // Refusals of the API are to be seen, not retried.
+        // The API's refusals must be seen, not retried.
         config.default_retry = false;
         let client = Client::try_from(config).expect("a client");
         let journal = std::sync::Arc::new(Journal::default());
@@ -152,14 +152,14 @@ impl Lab {
         self.cluster.pid()
     }
 
-    /// Returns by how much the machine may have delayed anything timed since then.
+    /// Returns the maximum delay that the machine may have caused since then.
     pub(crate) fn lag_s(&self, since_ns: i64) -> f64 {
         let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
         let worst = late.iter().filter(|(at_ns, _)| *at_ns >= since_ns).map(|(_, late_s)| *late_s);
         worst.fold(0.0, f64::max) * WAITS
     }
 
-    /// Asks the API for something.
+    /// Sends a request to the API.
     pub(crate) async fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
         let json = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
         let request = Request::builder().method(method).uri(path).header("content-type", json);
@@ -174,19 +174,19 @@ impl Lab {
         Answer { sent_ns, answered_ns: now_ns(), status, headers, body }
     }
 
-    /// Creates an object; fails unless it is created.
+    /// Creates an object; fails if the API refuses.
     pub(crate) async fn create(&self, path: &str, object: &Value) -> Answer {
         let answer = self.call("POST", path, Some(object)).await;
         assert_eq!(answer.status, 201, "{path}: {}", answer.body);
         answer
     }
 
-    /// Returns all events of the watches in a namespace.
+    /// Returns all watch events in a namespace.
     pub(crate) fn seen(&self, namespace: &str) -> Vec<Seen> {
         self.journal.look(namespace, <[Seen]>::to_vec)
     }
 
-    /// Waits until the watches have said something of a namespace.
+    /// Waits until the watch events in a namespace meet a condition.
     pub(crate) async fn until<T>(
         &self,
         namespace: &str,
@@ -199,7 +199,7 @@ impl Lab {
             loop {
                 news.borrow_and_update();
                 let found = self.journal.look(namespace, |seen| {
-                    // Events of other namespaces are no news here.
+                    // Events in other namespaces do not matter here.
                     let is_news = looked_at.replace(seen.len()) != Some(seen.len());
                     if is_news { found(seen) } else { None }
                 });
@@ -234,7 +234,7 @@ async fn keep_watch(client: Client, path: &str, journal: std::sync::Arc<Journal>
     }
 }
 
-/// Measures how late timers come.
+/// Measures how late timers fire.
 async fn keep_time(late: Late) {
     loop {
         let due = tokio::time::Instant::now() + TICK;
@@ -244,7 +244,7 @@ async fn keep_time(late: Late) {
     }
 }
 
-/// Measures the time that the API takes for an answer that the model does not delay. Never returns.
+/// Measures the API's response time for requests that the model does not delay. Never returns.
 async fn keep_asking(client: Client, late: Late) {
     loop {
         tokio::time::sleep(ASK).await;
@@ -257,11 +257,11 @@ async fn keep_asking(client: Client, late: Late) {
     }
 }
 
-/// A process, held by the kernel's handle to it.
+/// A process, identified by a kernel handle (pidfd).
 pub(crate) struct Held(OwnedFd);
 
 impl Held {
-    /// Waits for a process whose command line has `word` in it.
+    /// Waits for a process whose command line contains `word`.
     pub(crate) async fn find(word: &str) -> Self {
         let deadline = tokio::time::Instant::now() + LIMIT;
         loop {
@@ -273,7 +273,7 @@ impl Held {
         }
     }
 
-    /// Returns the time at which the process ended.
+    /// Waits until the process exits, and returns the time.
     pub(crate) async fn ended_ns(self) -> i64 {
         let wait = move || {
             let mut handle = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
@@ -285,7 +285,7 @@ impl Held {
     }
 }
 
-/// Returns the process with this word among its arguments; of several, the first that was started.
+/// Returns the process with this word among its arguments; if there are several, the one started first.
 fn pid_of(word: &str) -> Option<Pid> {
     let mut found: BTreeMap<i32, PathBuf> = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {

@@ -1,4 +1,4 @@
-//! Pods that end while their node's agent restarts or their node shuts down.
+//! Pods that terminate while their node's agent restarts or their node shuts down.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::recording::Recording;
 use super::{DATAPLANES, golden};
 use crate::pods::on;
 
-/// Records a case on each dataplane, on a cluster of its own: a node concerns all pods.
+/// Records a case on each dataplane, on its own cluster, because acts on a node affect all pods.
 fn alone(case: impl Fn(&Arc<Lab>) -> Case, check: impl Fn(&Recording)) {
     for dataplane in DATAPLANES {
         on(dataplane, async |lab| {
@@ -29,7 +29,7 @@ fn c11_node_agent_restart_renews_grace() {
     };
     alone(case, |ours| {
         assert_eq!(ours.answers[1].status, 200, "{ours}");
-        // The hook begins anew; the runtime has not restarted, and sends its signal once.
+        // The hook starts again; the runtime has not restarted, and sends its signal only once.
         assert_eq!((ours.count("app hook begins"), ours.count("app SIGTERM")), (2, 1), "{ours}");
         assert!(ours.fits(ours.first("app SIGTERM"), 1.9..3.5), "{ours}");
         assert!(ours.last("app hook begins") > 3.9, "{ours}");

@@ -1,5 +1,4 @@
-//! The node agent's actions line by line, where no recording says more: hooks, sidecars, probes, signals, and pods that
-//! have nothing to end.
+//! The node agent's actions in cases without a recording: hooks, sidecars, probes, signals, and pods without processes.
 
 use std::sync::Arc;
 
@@ -10,7 +9,6 @@ use super::golden::order_of;
 use super::lab::{Lab, Seen};
 use super::recordings;
 
-/// Returns the cases.
 pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
     let server = |name, habit| Case::new(lab, name, habit);
     let delete = Act::Delete(None);

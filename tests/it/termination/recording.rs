@@ -11,26 +11,26 @@ use serde_json::Value;
 use super::golden;
 use super::lab::{Answer, Seen};
 
-/// Everything that was seen of one pod's case.
+/// Everything seen in a case about one pod.
 #[derive(Clone, Debug)]
 pub(crate) struct Recording {
     pub(crate) case: String,
-    /// The dataplane of the cluster.
+    /// Dataplane of the cluster.
     pub(crate) dataplane: &'static str,
-    /// The pod that the case is about.
+    /// Name of the pod that the case is about.
     pub(crate) pod: String,
     /// Time at which the first act was sent.
     pub(crate) zero_ns: i64,
-    /// The watch events of the case's namespace.
+    /// Watch events in the case's namespace.
     pub(crate) seen: Vec<Seen>,
     /// Time by which this machine may have delayed the timed events.
     pub(crate) lag_s: f64,
-    /// Events that the containers' programs wrote, and the ends of their processes: seconds, and `CONTAINER SIGTERM`,
-    /// `CONTAINER hook begins`, `CONTAINER hook ends`, `CONTAINER gone`, …
+    /// Events logged by the containers' programs, and their process exits: seconds, and `CONTAINER SIGTERM`, `CONTAINER
+    /// hook begins`, `CONTAINER hook ends`, `CONTAINER gone`, …
     pub(crate) process: Vec<(f64, String)>,
-    /// The API's answers to the acts, in order.
+    /// API responses to the acts, in order.
     pub(crate) answers: Vec<Answer>,
-    /// The requests of the case's client, if it has one.
+    /// Requests of the case's client, if it has one.
     pub(crate) rows: Vec<RequestRow>,
 }
 
@@ -41,12 +41,12 @@ impl Recording {
         (ns - self.zero_ns) as f64 / 1e9
     }
 
-    /// Returns true if a time lies in a range, or outside by no more than this machine's own lag.
+    /// Returns true if a time is in a range, or outside it by no more than this machine's lag.
     pub(crate) fn fits(&self, seconds: f64, range: Range<f64>) -> bool {
         (range.start - self.lag_s..range.end + self.lag_s).contains(&seconds)
     }
 
-    /// Returns the same recording, about another pod and timed from another moment.
+    /// Returns the same recording, but about another pod and timed from another moment.
     pub(crate) fn about(&self, pod: &str, zero_ns: i64) -> Self {
         Self { pod: pod.to_owned(), zero_ns, ..self.clone() }
     }
@@ -58,7 +58,7 @@ impl Recording {
         found.unwrap_or_else(|| panic!("no {what:?}\n{self}")).0
     }
 
-    /// Returns how often it happened since the first act.
+    /// Returns how often something happened to a process since the first act.
     pub(crate) fn count(&self, what: &str) -> usize {
         self.process.iter().filter(|(at, text)| *at >= 0.0 && text == what).count()
     }
@@ -70,7 +70,7 @@ impl Recording {
         found.unwrap_or_else(|| panic!("no {what:?}\n{self}")).0
     }
 
-    /// Returns the watch events of the case's pod since the first act.
+    /// Returns watch events of the case's pod since the first act.
     pub(crate) fn pods(&self) -> impl Iterator<Item = (f64, &Seen)> {
         let ours = |seen: &&Seen| seen.kind() == "Pod" && seen.name() == self.pod;
         self.seen.iter().filter(ours).map(|seen| (self.at(seen.at_ns), seen)).filter(|(at, _)| *at >= 0.0)
@@ -84,7 +84,7 @@ impl Recording {
         (at, seen.object.clone())
     }
 
-    /// Returns the time at which the pod was seen to be gone.
+    /// Returns the time at which the pod's deletion was seen.
     #[track_caller]
     pub(crate) fn deleted(&self) -> f64 {
         self.pod_seen("its end", |seen| seen.event == "DELETED").0
@@ -111,12 +111,12 @@ impl Recording {
             .filter(|event| event["involvedObject"]["name"] == *self.pod)
     }
 
-    /// Returns the messages of the Events of a reason.
+    /// Returns the messages of Events with this reason.
     pub(crate) fn messages(&self, reason: &str) -> Vec<&str> {
         self.events().filter(|e| e["reason"] == reason).filter_map(|e| e["message"].as_str()).collect()
     }
 
-    /// Returns the exit code that the API shows for a container at its end.
+    /// Returns a container's final exit code, as shown by the API.
     #[track_caller]
     pub(crate) fn exit_code(&self, container: &str) -> i64 {
         let code = |object: &Value| {
@@ -129,7 +129,7 @@ impl Recording {
         found.unwrap_or_else(|| panic!("no exit code of {container}\n{self}"))
     }
 
-    /// Adds what a container's program wrote: JSON lines with `t_ns` and `event`.
+    /// Adds the events that a container's program logged, as JSON lines with `t_ns` and `event`.
     pub(crate) fn add_log(&mut self, container: &str, log: &Path) {
         for line in std::fs::read_to_string(log).unwrap_or_default().lines() {
             let line: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));

@@ -1,5 +1,4 @@
-//! The parts that learn of a termination: endpoints, ReplicaSets, rollouts, and the traffic of a client that is a pod
-//! itself.
+//! The parts that react to a termination: endpoints, ReplicaSets, rollouts, and the traffic of a client in a pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use crate::harness::wait_for;
 use crate::pods::on_with;
 use crate::runs::json_lines;
 
-/// Returns the cases of single pods.
+/// Returns the cases with a single pod.
 pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
     let cases = [
         Case::new(lab, "publish-not-ready", SERVE_3)
@@ -32,7 +31,7 @@ pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
     cases.into_iter().map(|case| (case.name(), case)).collect()
 }
 
-/// Returns the cases of several pods.
+/// Returns the cases with several pods.
 pub(crate) fn flows(lab: &Arc<Lab>) -> Vec<(&'static str, BoxFuture<'static, Recording>)> {
     vec![
         ("rollout", rollout(Arc::clone(lab), "rollout", EXIT).boxed()),
@@ -82,7 +81,7 @@ pub(crate) async fn deploy(
     service.body["spec"]["clusterIP"].as_str().expect("an address").to_owned()
 }
 
-/// Returns the pods of the ready endpoints in the newest slice.
+/// Returns the pods behind ready endpoints in the newest slice.
 pub(crate) fn ready_endpoints(seen: &[Seen]) -> Vec<String> {
     let slice = seen.iter().rfind(|seen| seen.kind() == "EndpointSlice");
     let endpoints = slice.and_then(|slice| slice.object["endpoints"].as_array()).cloned().unwrap_or_default();
@@ -90,7 +89,7 @@ pub(crate) fn ready_endpoints(seen: &[Seen]) -> Vec<String> {
     ready.filter_map(|endpoint| endpoint["targetRef"]["name"].as_str().map(str::to_owned)).collect()
 }
 
-/// Returns the existing objects of a kind, by name.
+/// Returns the currently existing objects of a kind, by name.
 fn now<'a>(kind: &str, seen: &'a [Seen]) -> BTreeMap<String, &'a Value> {
     let mut objects = BTreeMap::new();
     for seen in seen.iter().filter(|seen| seen.kind() == kind) {
@@ -126,7 +125,7 @@ pub(crate) fn record(lab: &Lab, namespace: &str, pod: &str, zero_ns: i64) -> Rec
     recording
 }
 
-/// Records a Deployment of three pods whose template changes.
+/// Records a change of template in a Deployment of three pods.
 async fn rollout(lab: Arc<Lab>, namespace: &'static str, habit: &'static [&'static str]) -> Recording {
     deploy(&lab, namespace, 3, habit, Value::Null).await;
     let old = ready_endpoints(&lab.seen(namespace));
@@ -142,10 +141,10 @@ async fn rollout(lab: Arc<Lab>, namespace: &'static str, habit: &'static [&'stat
     record(&lab, namespace, &old[0], zero_ns)
 }
 
-/// Records a client pod that sends half its requests on fresh connections, half on kept ones, to a Service from which
-/// one pod, which sleeps for 3 s in its hook, is deleted after 3 s.
+/// Records the traffic of a client pod to a Service, half on fresh and half on kept-alive connections. After 3 s, one
+/// of the Service's pods is deleted, whose hook sleeps for 3 s.
 async fn traffic(lab: Arc<Lab>, namespace: &'static str, replicas: usize) -> Recording {
-    // So slow that many connections are kept, some of them to each pod.
+    // Responses are so slow that many connections are kept alive, some of them to each pod.
     let habit = ["--on-sigterm", "exit", "--response-time", "300ms"];
     let address = deploy(&lab, namespace, replicas, &habit, json!({"sleep": {"seconds": 3}})).await;
     let out = lab.dir().join(format!("{namespace}.run"));
@@ -160,7 +159,7 @@ async fn traffic(lab: Arc<Lab>, namespace: &'static str, replicas: usize) -> Rec
     // The rules follow the slice by a second or more.
     let (log, deadline) = (lab.dir().join("service-proxy.jsonl"), Instant::now() + LIMIT);
     let has_rules = || rules(&lab, namespace).last().is_some_and(|rule| rule.pods.len() == replicas);
-    // All cases write into that log, so it is not read all the time.
+    // All cases write to that log, so it is read only now and then.
     while !(log.exists() && has_rules()) {
         assert!(Instant::now() < deadline, "no rules for {namespace}");
         tokio::time::sleep(Duration::from_millis(500)).await;
@@ -245,7 +244,7 @@ fn rollout_surges_and_keeps_replicas_available() {
                 assert!(staying.iter().filter(ready).count() >= 3, "25 % of 3, rounded down, fewer: {ours}");
                 most_pods = most_pods.max(pods.len());
             }
-            // Those that take their time to end are not counted.
+            // Pods that are slow to terminate are not counted.
             assert!(case == "rollout" || most_pods > 4, "{most_pods} pods at most: {ours}");
         }
     }
@@ -302,7 +301,7 @@ fn service_falls_back_to_terminating_endpoints() {
 #[test]
 fn availability_precedes_service_proxy_sync() {
     for dataplane in DATAPLANES {
-        // So slow that what two clocks say cannot change places.
+        // The delays are so long that clock differences cannot change the order.
         let slow = json!({"nodes": 2, "latencies": {"sliceToRule": "5s", "throttledSync": "5s"}});
         on_with(dataplane, slow, async |lab| {
             deploy(&lab, "shop", 1, EXIT, Value::Null).await;

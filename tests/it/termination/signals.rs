@@ -1,4 +1,4 @@
-//! The effects of signals on the sample server, seen by a client and by its exit status.
+//! Effects of signals on the sample server, as seen by a client and in the exit status.
 
 use std::io::Read;
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use crate::harness::LIMIT;
 use crate::sample_server::Server;
 
-/// Reads an answer to its end, and returns as much as came.
+/// Reads a response to its end, and returns whatever arrived.
 fn read(mut stream: TcpStream) -> String {
     let mut text = String::new();
     let _ = stream.read_to_string(&mut text);
@@ -43,7 +43,7 @@ fn c04_other_signals_act_differently() {
     server.wait_for_line("SIGHUP");
     assert!(read(server.ask("/")).starts_with("HTTP/1.1 200"), "it serves on");
 
-    // While it is stopped, the kernel still accepts connections for it; it answers when it continues.
+    // While the server is stopped, the kernel still accepts connections for it. The server responds once it continues.
     server.stop();
     let mut answer = server.ask("/");
     answer.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");

@@ -1,4 +1,4 @@
-//! Claims that need load, on the runs of the built-in scenarios.
+//! Claims that need load, checked on the runs of the built-in scenarios.
 
 use rolldrop_explain::model::Termination;
 use rolldrop_record::{Cause, EventKind, Outcome, RequestRow};
@@ -6,7 +6,7 @@ use rolldrop_record::{Cause, EventKind, Outcome, RequestRow};
 use crate::machine::measured;
 use crate::runs::{self, MeasuredRun};
 
-/// Returns the requests that a pod answered, with when they were sent, in seconds since its t0.
+/// Returns the requests that a pod answered, with their send times in seconds since the pod's t0.
 fn answered_by<'a>(run: &'a MeasuredRun, termination: &'a Termination) -> Vec<(f64, &'a RequestRow)> {
     let zero = run.records.events.iter().find_map(|event| match event.kind {
         EventKind::LoadStarted { warmup_s, .. } => Some(event.at.unix_ns() as f64 / 1e9 + warmup_s),
@@ -29,7 +29,7 @@ fn c02_traffic_outlasts_pod_shutdown() {
             let late: usize = run.result.terminations.iter().map(fresh_after_t0).sum();
             run.finished.figure(late > 0);
         }
-        // After it is gone, connections are routed to it in vain.
+        // After the pod is gone, connections are still routed to it, in vain.
         for run in runs::naive_exit() {
             assert!(run.result.requests.by_cause[&Cause::RoutedToDeadPod] > 0, "{}", run.finished);
         }

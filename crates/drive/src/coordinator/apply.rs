@@ -1,8 +1,8 @@
 //! Creates the manifests' objects and changes live ones; each change is recorded before it is made.
 //!
 //! One ConfigMap owns everything that the run creates in its namespace. It is created first and removed last: deleting
-//! it deletes everything that the run has created there. It cannot own an object of another namespace, or of none; such
-//! an object has only the run's label.
+//! it deletes everything that the run has created there. It cannot own objects that are cluster-scoped or in another
+//! namespace; these have only the run's label.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -29,7 +29,7 @@ pub(super) fn owner_name(run: &str) -> String {
     format!("rolldrop-run-{}", run.to_lowercase())
 }
 
-/// Returns true if a run's owner may own an object, which has to be in the run's namespace.
+/// Returns true if a run's owner may own an object, because the object is in the run's namespace.
 pub(super) fn is_ownable(scope: &Scope, namespace: Option<&str>, of_run: &str) -> bool {
     *scope == Scope::Namespaced && namespace.is_none_or(|namespace| namespace == of_run)
 }
@@ -61,7 +61,7 @@ impl Session {
         Ok(OwnerReference { api_version, kind, name, uid, ..OwnerReference::default() })
     }
 
-    /// Creates an object, and returns it as the API server does.
+    /// Creates an object, and returns it as the API server returned it.
     async fn create_as(
         &self,
         resource: &ApiResource,
@@ -83,7 +83,7 @@ impl Session {
         };
         let exists = matches!(&error, kube::Error::Api(status) if status.reason == "AlreadyExists");
         if exists && asked.is_doubtful {
-            // It may be this run's own, from an attempt whose answer was lost.
+            // It may be this run's own, from an attempt whose response was lost.
             let found = self.caller.find(&api, &what, &name).await?;
             let of_run = |object: &DynamicObject| {
                 object.labels().get(RUN_LABEL).is_some_and(|run| run == self.journal().run())
@@ -107,7 +107,7 @@ impl Session {
         Ok(object)
     }
 
-    /// Changes an object of the cluster. Returns the change's id in the journal; `None` if there was nothing to change.
+    /// Changes an object in the cluster. Returns the change's ID in the journal; `None` if there was nothing to change.
     ///
     /// # Errors
     /// [`CoordinatorError::Conflict`] if others keep changing the object.
@@ -125,8 +125,8 @@ impl Session {
         self.until_unopposed(api, current, change).await
     }
 
-    /// Changes an object of the cluster by a patch, which `patch_of` makes for the object's current state. Returns and
-    /// fails like [`Session::alter`].
+    /// Changes an object in the cluster by a patch, which `patch_of` creates for the object's current state. The result
+    /// and the errors are those of [`Session::alter`].
     pub(super) async fn patch(
         &self,
         api: &Api<DynamicObject>,
@@ -135,7 +135,7 @@ impl Session {
     ) -> Result<Option<u32>> {
         let change = async |current: &Value| {
             let (object, patch) = (reference(current), patch_of(current)?);
-            // With another version, the edits could be others'.
+            // If the version differed, the edits could be someone else's.
             let patch = patch.of_version(object.resource_version.as_deref());
             let patched = self.try_patch(api, current, &patch).await?;
             let edits = edits::between(&as_asked_for(current), &as_asked_for(&patched));
@@ -145,7 +145,7 @@ impl Session {
         self.until_unopposed(api, current, change).await
     }
 
-    /// Makes a change of an object, again from the object's new state if others have changed it in the meantime.
+    /// Changes an object. If others have changed it in the meantime, tries again from its new state.
     async fn until_unopposed(
         &self,
         api: &Api<DynamicObject>,
@@ -158,13 +158,13 @@ impl Session {
         loop {
             let error = match change(&current).await {
                 Err(error @ CoordinatorError::Conflict(_)) => error,
-                // The conflicting change was this one, if its answer was lost.
+                // The conflicting change was this one, if its response was lost.
                 Ok(None) if is_again => return Ok(self.journal().last_of(&object)),
                 changed => return changed,
             };
             let found = self.caller.read(api, &format!("read {object}"), &object.name).await?;
             let found = serde_json::to_value(found).unwrap_or_default();
-            // The status of a workload in a rollout changes all the time.
+            // During a rollout, a workload's status changes all the time.
             changes_left -= u32::from(as_asked_for(&found) != as_asked_for(&current));
             if changes_left == 0 || Instant::now() >= deadline {
                 return Err(error);
@@ -174,8 +174,8 @@ impl Session {
         }
     }
 
-    /// Changes an object of the cluster into another. Returns the change's id in the journal; `None` if there was
-    /// nothing to change.
+    /// Changes an object in the cluster from `current` to `wanted`. Returns the change's ID in the journal; `None` if
+    /// there was nothing to change.
     ///
     /// # Errors
     /// [`CoordinatorError::Conflict`] if the object is no longer `current`.
@@ -188,8 +188,8 @@ impl Session {
         self.make(api, current, wanted, edits::between(current, wanted)).await
     }
 
-    /// Like [`Session::change`], for a workload that the run restarts, maybe without another change. Undoing it leaves
-    /// the pods as if they had never been restarted.
+    /// Like [`Session::change`], for a workload that the run restarts, possibly without any other change. Undoing the
+    /// change leaves the pod template as if there had been no restart.
     pub(super) async fn change_and_restart(
         &self,
         api: &Api<DynamicObject>,
@@ -217,7 +217,7 @@ impl Session {
         self.edit(object, edits, || undo::patch(api, &name, current, wanted)).await
     }
 
-    /// Returns the result of a patch as a dry run; the API server changes nothing.
+    /// Returns the result that a patch would have. This is a dry run; the API server changes nothing.
     pub(super) async fn try_patch(
         &self,
         api: &Api<DynamicObject>,
@@ -231,7 +231,7 @@ impl Session {
         Ok(serde_json::to_value(patched).unwrap_or_default())
     }
 
-    /// Records edits, and then makes them.
+    /// Records edits, and then applies them.
     async fn edit<F: Future<Output = kube::Result<DynamicObject>>>(
         &self,
         object: ObjectRef,
@@ -269,7 +269,7 @@ impl Session {
     }
 }
 
-/// Records a change, and then makes it. Returns its id in the journal.
+/// Records a change, and then makes it. Returns its ID in the journal.
 ///
 /// # Errors
 /// [`CoordinatorError::Conflict`] if the object has changed in the meantime.
@@ -285,14 +285,14 @@ pub(super) async fn announced<F: Future<Output = kube::Result<DynamicObject>>>(
     let id = locked().announce(object.clone(), change)?;
     let asked = caller.insist(&what, call).await?;
     let Err(error) = asked.answer else { return Ok(id) };
-    // If it may have taken effect nevertheless, undoing it finds out.
+    // If the change may still have taken effect, undoing it finds out.
     if !asked.is_doubtful && !may_have_been_done(&error) {
         locked().undone(id, "refused")?;
     }
     Err(refusal(&error, &what, &object))
 }
 
-/// Returns the error of a change that the API server refused, maybe because the object has changed in the meantime.
+/// Returns the error for a change that the API server refused, possibly because the object had changed in the meantime.
 fn refusal(error: &kube::Error, what: &str, object: &ObjectRef) -> CoordinatorError {
     match error {
         kube::Error::Api(status) if status.code == 409 => CoordinatorError::Conflict(object.to_string()),
@@ -300,7 +300,7 @@ fn refusal(error: &kube::Error, what: &str, object: &ObjectRef) -> CoordinatorEr
     }
 }
 
-/// Sends a patch unchanged, with this query in the URL.
+/// Sends a patch as it is, with this query in the URL.
 async fn send_patch(
     client: &Client,
     api: &Api<DynamicObject>,

@@ -1,9 +1,9 @@
-//! Beats: writes to the run's own ConfigMap, whose versions date the writes of others.
+//! Beats: writes to the run's own ConfigMap, whose resource versions help to date writes by others.
 //!
-//! The timestamp of a deletion that the run does not make itself has only whole seconds. Its version lies between
-//! those of two beats, and so did its time. That holds if ConfigMaps and pods share one store, which Kubernetes does
-//! not guarantee: lists of pods, requested between beats, show the version of the pods' own store at that time.
-//! `timeline::beats` judges whether it holds.
+//! The timestamp of a deletion by others has only whole seconds. Its version lies between the versions of two beats,
+//! so its time lies between their times. This holds only if ConfigMaps and pods share one store, which Kubernetes does
+//! not guarantee. Therefore, the run also lists pods between beats, which shows the version of the pods' own store at
+//! that time. `timeline::beats` judges whether the assumption holds.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -21,16 +21,16 @@ use super::error::{CoordinatorError, Result};
 use super::session::Session;
 use rolldrop_record::EventKind;
 
-/// Time from one beat to the next. A shorter period hardly improves the time of a deletion, as the API server takes
-/// some time for each beat.
+/// Time from one beat to the next. A shorter period hardly improves the precision of a deletion's time, because the
+/// API server needs some time for each beat.
 const PERIOD: Duration = Duration::from_millis(100);
-/// Longest time from one beat to the next, when the API server asks for fewer.
+/// Longest time from one beat to the next, if the API server asks for fewer requests.
 const LONGEST_PERIOD: Duration = Duration::from_secs(2);
-/// Number of beats in a row without a refusal after which the rate doubles.
+/// Number of consecutive beats without a refusal after which the rate doubles.
 const GOOD_BEATS: u32 = 50;
-/// Time after which the run gives up on an answer. A slower answer would give little information.
+/// Time after which the run gives up on a response. A slower response would give little information.
 const LONGEST_ANSWER: Duration = Duration::from_secs(5);
-/// Number of first beats that are each followed by a check of the pods' own versions; after them every tenth beat is.
+/// Number of initial beats that are each followed by a check of the pods' own versions; later, every tenth beat is.
 const FIRST_CHECKS: u64 = 25;
 const BEATS_PER_CHECK: u64 = 10;
 
@@ -49,15 +49,15 @@ impl Pace {
         }
     }
 
-    /// Halves the rate, as the API server asks for fewer requests.
+    /// Halves the rate, because the API server asks for fewer requests.
     fn refused(&mut self) {
         *self = Self { period: (self.period * 2).min(LONGEST_PERIOD), good: 0 };
     }
 }
 
 impl Session {
-    /// Writes to the run's own ConfigMap some ten times a second, while the future is awaited. If that is not allowed,
-    /// it records a warning and stops writing; the run continues.
+    /// Writes to the run's own ConfigMap about ten times a second, while the future is awaited. If this is not allowed,
+    /// records a warning and stops writing; the run continues.
     pub async fn beat(&self) -> Infallible {
         if let Err(why) = self.beat_until_refused().await {
             let message =

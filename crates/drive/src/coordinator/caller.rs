@@ -1,5 +1,5 @@
-//! Calls to the cluster, with all that each needs: a client, a namespace, a limit for every wait, and retries while an
-//! API server is down for some time.
+//! Calls to the cluster, and everything they need: a client, a namespace, a limit for every wait, and retries while the
+//! API server is temporarily down.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -20,19 +20,19 @@ use rolldrop_kubernetes::warnings::Warnings;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Longest pause before a call is repeated.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Limit for the wait that the API server asks for.
+/// Longest wait that the API server may ask for.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(10);
-/// Time for which the API server may be down before a run has started. It is short, as the server may not exist at all.
+/// Time for which the API server may be down before a run starts. It is short, because the server may not exist at all.
 const FIRST_CONTACT: Duration = Duration::from_secs(2);
 
-/// Time limits. Each is called here as in the error that reports it.
+/// Time limits. Each has the same name as in the error that reports it.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// For one API call.
     pub api_call: Duration,
     /// For an API server that is down, overloaded or faulty, from the first failure of a call.
     pub outage: Duration,
-    /// For an API server that has not answered at all; counts only if it is shorter than `outage`.
+    /// For an API server that has never responded; has an effect only if it is shorter than `outage`.
     pub silence: Duration,
     /// For the target's pods to become ready.
     pub ready: Duration,
@@ -40,10 +40,10 @@ pub struct Limits {
     pub stuck: Duration,
     /// For the disrupted pods and endpoints to be replaced, before the next disruption.
     pub recovery: Duration,
-    /// For pods to end after the load, beyond their grace period.
+    /// For pods to terminate after the load, in addition to their grace period.
     pub settle: Duration,
-    /// For a command's changes to settle, once the command has ended. At the end of a run, for the undoing to take
-    /// effect, beyond the grace periods of pods.
+    /// For a command's changes to settle after the command has exited. At the end of a run, for the undoing to take
+    /// effect, in addition to the pods' grace periods.
     pub rollout: Duration,
     /// For the last rows of a proxy.
     pub hand_over: Duration,
@@ -79,15 +79,15 @@ pub struct Caller {
     pub namespace: String,
     /// Time limits.
     pub limits: Limits,
-    /// Cancelled when the run is to end early.
+    /// Cancelled when the run should end early.
     pub stop: CancellationToken,
 }
 
-/// Result of a call that was repeated until it was answered.
+/// Result of a call that was repeated until it got a response.
 pub(super) struct Asked<T> {
-    /// Last answer.
+    /// Response to the last attempt.
     pub(super) answer: kube::Result<T>,
-    /// True if an earlier attempt may have taken effect, although its answer did not say so.
+    /// True if an earlier attempt may have taken effect, although its response did not say so.
     pub(super) is_doubtful: bool,
 }
 
@@ -98,8 +98,8 @@ impl Caller {
         Self { client, warnings: Warnings::default(), namespace: "shop".into(), limits, stop }
     }
 
-    /// Returns a caller for use before a run has started: it does not wait long for an API server that may not exist,
-    /// only for one that is busy.
+    /// Returns a caller for use before a run has started. It waits for a busy API server, but not long for one that may
+    /// not exist.
     #[must_use]
     pub fn at_first_contact(&self) -> Self {
         let limits = Limits { silence: FIRST_CONTACT, ..self.limits };
@@ -119,7 +119,7 @@ impl Caller {
         Ok(self.must("read the version", || self.client.apiserver_version()).await?.git_version)
     }
 
-    /// Returns the API of a kind in the run's namespace.
+    /// Returns the API for a kind in the run's namespace.
     pub(super) fn api<K>(&self) -> Api<K>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -127,7 +127,7 @@ impl Caller {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Like [`Caller::api`], for a kind that is known only now.
+    /// Like [`Caller::api`], for a kind that is known only at run time.
     pub(super) fn dynamic_api(&self, resource: &ApiResource) -> Api<DynamicObject> {
         Api::namespaced_with(self.client.clone(), &self.namespace, resource)
     }
@@ -141,8 +141,8 @@ impl Caller {
         }
     }
 
-    /// Returns the answer to a call that may be repeated: after a temporary fault it is repeated as long as the limit
-    /// for an outage allows.
+    /// Returns the response to a call that may be repeated. Repeats it after temporary faults as long as the limit for
+    /// an outage allows.
     pub(super) async fn ask<T, F>(&self, what: &str, call: impl FnMut() -> F) -> Result<kube::Result<T>>
     where
         F: Future<Output = kube::Result<T>>,
@@ -158,7 +158,7 @@ impl Caller {
         self.ask(what, call).await?.map_err(|error| CoordinatorError::api(what, &error))
     }
 
-    /// Reads the object of this name, which has to exist.
+    /// Reads the object with this name, which has to exist.
     pub(super) async fn read<K>(&self, api: &Api<K>, what: &str, name: &str) -> Result<K>
     where
         K: Clone + DeserializeOwned + Debug,
@@ -167,7 +167,7 @@ impl Caller {
         self.must(what, || api.get(&part)).await
     }
 
-    /// Reads the object of this name, if there is one.
+    /// Reads the object with this name, if there is one.
     pub(super) async fn find<K>(&self, api: &Api<K>, what: &str, name: &str) -> Result<Option<K>>
     where
         K: Clone + DeserializeOwned + Debug,
@@ -176,7 +176,7 @@ impl Caller {
         self.must(what, || api.get_opt(&part)).await
     }
 
-    /// Like [`Caller::ask`], and also tells if an attempt before the last may have taken effect.
+    /// Like [`Caller::ask`], but also reports if an attempt before the last one may have taken effect.
     pub(super) async fn insist<T, F>(&self, what: &str, mut call: impl FnMut() -> F) -> Result<Asked<T>>
     where
         F: Future<Output = kube::Result<T>>,
@@ -221,29 +221,29 @@ impl Pauses {
         self.0
     }
 
-    /// Returns the pause that the API server asks for, or one twice as long as the previous.
+    /// Returns the pause that the API server asks for, or one twice as long as the previous pause.
     pub(super) fn after(&mut self, error: &kube::Error) -> Duration {
         retry_after(error).map_or_else(|| self.next(), |told| told.min(LONGEST_RETRY_AFTER))
     }
 }
 
-/// Returns true if the API server is up and asks for fewer calls.
+/// Returns true if the API server is up but asks for fewer calls.
 pub(super) fn is_too_many(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 429)
 }
 
-/// Returns the time after which the API server allows a refused call to be repeated.
+/// Returns the time after which the API server allows the refused call to be repeated.
 pub(super) fn retry_after(error: &kube::Error) -> Option<Duration> {
     let kube::Error::Api(status) = error else { return None };
     let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
     (seconds > 0).then(|| Duration::from_secs(seconds.into()))
 }
 
-/// Returns true if a call may succeed a little later: the API server is down, overloaded or faulty, or a token has
-/// expired that others renew.
+/// Returns true if the call may succeed a little later: the API server is down, overloaded or faulty, or a token has
+/// expired and will be renewed.
 pub(super) fn is_passing(error: &kube::Error) -> bool {
     match error {
-        // An answer that is not trusted now will not be trusted later.
+        // A response that is not trusted now will not be trusted later.
         error if distrust(error).is_some() => false,
         kube::Error::Api(status) => matches!(status.code, 401 | 408 | 429 | 500 | 502..=504),
         kube::Error::Service(_)
@@ -254,8 +254,8 @@ pub(super) fn is_passing(error: &kube::Error) -> bool {
     }
 }
 
-/// Returns true if a call that failed may have taken effect nevertheless: not if the API server refused it, or if it
-/// never arrived there.
+/// Returns true if a failed call may still have taken effect: the API server did not refuse it, and it may have
+/// reached the server.
 pub(super) fn may_have_been_done(error: &kube::Error) -> bool {
     match error {
         error if matches!(distrust(error), Some(Untrusted::Request(_))) => false,

@@ -1,4 +1,4 @@
-//! Pods that actions have chosen, so that two actions never count on the same pod.
+//! Pods that actions have chosen. Tracking them ensures that two actions never choose the same pod.
 
 use std::collections::BTreeSet;
 
@@ -8,25 +8,25 @@ use rolldrop_kubernetes::pods::Candidate;
 /// UIDs of the pods that actions have chosen.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    /// Pods that an action is ending; until a list shows that, they are kept here and do not count as ready.
+    /// Pods that an action is terminating. They do not count as ready, and stay here until a list shows that.
     ending: BTreeSet<String>,
-    /// Pods whose batch comes later. They still serve, but no other action chooses them.
+    /// Pods in later batches. They still serve requests, but no other action may choose them.
     waiting: BTreeSet<String>,
 }
 
-/// Pods that a selector matches, as an action sees them.
+/// Pods that match a selector, as an action sees them.
 #[derive(Debug)]
 pub(super) struct Choice {
-    /// Ready pods that stay, the oldest first, including those that another action has chosen for later.
+    /// Ready pods that stay for now, oldest first, including those that another action has chosen for later.
     pub(super) ready: Vec<Candidate>,
     /// Ready pods that no other action has chosen.
     pub(super) free: Vec<Candidate>,
-    /// Pods that are being deleted, or that an action is ending.
+    /// Pods that are being deleted, or that an action is terminating.
     pub(super) leaving: Vec<Candidate>,
 }
 
 impl Claims {
-    /// Sorts the pods of a list by their state.
+    /// Sorts listed pods by their state.
     pub(super) fn sort(&self, found: Vec<Candidate>) -> Choice {
         let leaves = |pod: &Candidate| pod.metadata.deletion_timestamp.is_some() || has(&self.ending, pod);
         let (leaving, staying): (Vec<Candidate>, Vec<Candidate>) = found.into_iter().partition(leaves);
@@ -35,14 +35,14 @@ impl Claims {
         Choice { ready, free, leaving }
     }
 
-    /// Claims pods of a choice: these end now, and the others later.
+    /// Claims pods: the first ones are to be terminated now, the others later.
     pub(super) fn take(&mut self, now: &[Candidate], later: &[Candidate]) {
         self.give_back(now);
         self.ending.extend(now.iter().filter_map(ResourceExt::uid));
         self.waiting.extend(later.iter().filter_map(ResourceExt::uid));
     }
 
-    /// Releases pods whose end is known, or that do not end by this action.
+    /// Releases pods that are known to end, or that this action does not terminate.
     pub(super) fn give_back(&mut self, pods: &[Candidate]) {
         for uid in pods.iter().filter_map(ResourceExt::uid) {
             self.ending.remove(&uid);
@@ -55,7 +55,7 @@ fn has(uids: &BTreeSet<String>, pod: &Candidate) -> bool {
     pod.metadata.uid.as_ref().is_some_and(|uid| uids.contains(uid))
 }
 
-/// Returns the ready pods, the oldest first.
+/// Returns the ready pods, oldest first.
 pub(super) fn oldest_ready_first(mut pods: Vec<Candidate>) -> Vec<Candidate> {
     pods.retain(|pod| pod.is_ready);
     pods.sort_by_key(|pod| (pod.metadata.creation_timestamp.clone(), pod.name_any()));

@@ -1,4 +1,4 @@
-//! Collects the records of the recording proxies in pods, through the API server's pod proxy.
+//! Collects records from the recording proxies in pods, through the API server's pod proxy.
 //!
 //! One task per pod follows its proxy's row stream from the start of its container until the pod is gone, and compares
 //! clocks during that time. A restarted container is another recorder, with its own clock.
@@ -28,17 +28,17 @@ use rolldrop_record::{ClockOffset, EventKind, Offsets, ServedRow, Stamp};
 
 /// Pause between attempts at the first clock exchanges with a proxy.
 const RETRY: Duration = Duration::from_millis(100);
-/// Number of exchanges at the first contact with a proxy: enough that one has a short round trip.
+/// Number of exchanges at the first contact with a proxy: enough for one of them to have a short round trip.
 const FIRST_CLOCK_SAMPLES: usize = 8;
 /// Pause between later clock exchanges.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of lines processed at once. With the length of the longest line, it bounds the memory for one proxy.
 const BATCH: usize = 128;
 
-/// Everything known about every proxy, by pod name.
+/// Everything that is known about the proxies, by pod name.
 #[derive(Clone, Default)]
 pub(super) struct Collector {
-    /// Recorders of each pod name, in the order of their start; each is a source of its own. Pods that reuse a name, as
+    /// Recorders for each pod name, in the order of their start; each is a separate source. Pods that reuse a name, as
     /// in a StatefulSet, share one entry.
     proxies: Arc<Mutex<BTreeMap<String, Vec<Recorder>>>>,
     progress: Arc<Notify>,
@@ -47,10 +47,10 @@ pub(super) struct Collector {
 /// A recording proxy from its start to its end.
 struct Recorder {
     endpoint: Endpoint,
-    /// Time of its start, as the proxy reports it; `None` until then.
+    /// Start time that the proxy reported; `None` until it has reported one.
     started: Option<Stamp>,
     rows: Rows,
-    /// Final counts; set once its rows are complete, or nothing more is expected.
+    /// Final counts; set once the rows are complete, or no more are expected.
     ended: Option<Rows>,
     /// Results of the clock exchanges, each with the time of its request.
     samples: Vec<(Stamp, ClockOffset)>,
@@ -66,16 +66,16 @@ impl Recorder {
     }
 }
 
-/// Identifies one recorder among those of a pod name.
+/// Identifies one of the recorders for a pod name.
 #[derive(Clone, Debug)]
 struct Id {
     pod: String,
-    /// Number of recorders of this pod name before it.
+    /// Number of earlier recorders for this pod name.
     number: usize,
 }
 
 impl Id {
-    /// Returns the name of the source: the pod's, unless an earlier recorder has it.
+    /// Returns the name of the source: the pod's name, unless an earlier recorder has it.
     fn source(&self) -> String {
         if self.number == 0 { self.pod.clone() } else { format!("{}~{}", self.pod, self.number) }
     }
@@ -104,7 +104,7 @@ impl Collector {
                     progress.await;
                 }
             };
-            // The counts show if the rows came in time.
+            // The counts show if the rows arrived in time.
             let _ = timeout(limit, caught_up).await;
             self.end(&id, Some(answer.recorded));
         });
@@ -132,7 +132,7 @@ impl Collector {
         proxies.iter().flat_map(of_pod).collect()
     }
 
-    /// Adds a proxy of which nothing else is known yet.
+    /// Adds a proxy about which nothing else is known yet.
     fn meet(&self, endpoint: &Endpoint) {
         let recorder = Recorder::new(endpoint.clone());
         self.lock().entry(endpoint.pod.clone()).or_default().push(recorder);
@@ -157,8 +157,8 @@ impl Collector {
         self.progress.notify_waiters();
     }
 
-    /// Returns the recorder with this start, as its proxy reports it. If it is a new one, earlier recorders of this pod
-    /// have ended, and their number of rows is unknown.
+    /// Returns the recorder with this start time, which its proxy reported. If the recorder is new, earlier recorders
+    /// of this pod have ended, and their number of rows is unknown.
     fn speaks(&self, endpoint: &Endpoint, started: Stamp) -> Id {
         let mut proxies = self.lock();
         let recorders = proxies.entry(endpoint.pod.clone()).or_default();
@@ -176,7 +176,7 @@ impl Collector {
         Id { pod: endpoint.pod.clone(), number }
     }
 
-    /// Ends all recorders of this pod except one: nothing more will come from them.
+    /// Marks all recorders of this pod except one as ended: no more rows will come from them.
     fn end_all_but(&self, endpoint: &Endpoint, but: Option<usize>) {
         let numbers: Vec<usize> = {
             let proxies = self.lock();
@@ -189,7 +189,7 @@ impl Collector {
         }
     }
 
-    /// Records, once, that a proxy's rows have ended.
+    /// Records, once, that no more rows will come from a proxy.
     fn end(&self, id: &Id, recorded: Option<u64>) {
         let mut ended = None;
         self.change(id, |recorder| {
@@ -259,7 +259,7 @@ async fn follow(collector: &Collector, endpoint: &Endpoint, views: watch::Receiv
     }
 }
 
-/// Waits until the proxy's container runs; returns false once its pod is gone.
+/// Waits until the proxy's container is running; returns false once its pod is gone.
 async fn runs(endpoint: &Endpoint, views: &mut watch::Receiver<View>) -> bool {
     let settled = |view: &View| {
         let seen = view.pods.get(&endpoint.uid);
@@ -297,7 +297,7 @@ async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watc
                             take(collector, endpoint, batch, &mut place, &mut notes);
                         }
                         Ok(None) => break,
-                        // The proxy may have nothing to send, or the stream may have been cut off without a sign.
+                        // The proxy may have nothing to send, or the stream may have broken silently.
                         Err(_) if collector.is_behind(endpoint) => break,
                         Err(_) => {}
                     }
@@ -307,20 +307,20 @@ async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watc
                 was_refused = true;
                 endpoint.warn("requires a token (--admin-token-file)");
             }
-            // The proxy is starting or has ended, as its pod will show; or the API server is down.
+            // The proxy is starting or has exited, which its pod will show, or the API server is down.
             Ok(Err(_)) | Err(_) => {}
         }
         sleep(pauses.next()).await;
     }
 }
 
-/// Position of a reader, from which a broken stream is resumed.
+/// Position from which a reader resumes a broken stream.
 struct Place {
     id: Id,
     started: Stamp,
     /// Number of the next row.
     next: u64,
-    /// Number of notes read so far. Every stream repeats them from the beginning.
+    /// Number of notes read so far. Every stream repeats all notes from the beginning.
     notes: usize,
 }
 
@@ -355,14 +355,14 @@ fn take(
             Ok(line) => line,
             Err(error) => {
                 tracing::warn!(%pod, %error, "a proxy's line could not be read");
-                // An unreadable row is counted, as the next stream would repeat it otherwise.
+                // An unreadable row is counted, because otherwise the next stream would repeat it.
                 if let Some(place) = place.as_mut().filter(|_| ProxyLine::is_row(&line)) {
                     place.next += 1;
                 }
                 continue;
             }
         };
-        // Rows that are missing before it show in the counts when the proxy ends.
+        // Rows missing before this point show up in the counts when the proxy ends.
         if let ProxyLine::Hello { next, started_ns, .. } = line {
             if let Some(place) = place.as_ref() {
                 keep(place, std::mem::take(&mut rows));
@@ -406,7 +406,7 @@ fn take(
 }
 
 impl Place {
-    /// Returns true if this stream's next note has not been read from an earlier stream.
+    /// Returns true if no earlier stream has delivered this stream's next note.
     fn is_news(&mut self, told: &mut usize) -> bool {
         *told += 1;
         let is_news = *told > self.notes;

@@ -1,7 +1,8 @@
-//! Ends pods as the scenario says, and timestamps its own calls.
+//! Terminates pods as the scenario says, and timestamps the run's own calls.
 //!
-//! This module decides when to act, and [`recovery`] when the next action may follow. Actions on pods are in [`pods`],
-//! on workloads and other objects in [`changes`], on nodes in [`nodes`]; [`others`] covers what others do.
+//! This module decides when to act; [`recovery`] decides when the next action may follow. Actions on pods are in
+//! [`pods`], those on workloads and other objects in [`changes`], and those on nodes in [`nodes`]. [`others`] covers
+//! what others do.
 
 mod acting;
 mod changes;
@@ -29,7 +30,7 @@ use recovery::Whole;
 use rolldrop_scenario::{Action, Disruption, Repeat, Until};
 pub use silence::{Losses, Settle, Silence, until_silent};
 
-/// Checks, before anything is disrupted, that the objects of an action exist, and that it stays within its limits.
+/// Checks, before anything is disrupted, that an action's objects exist, and that the action stays within its limits.
 pub(super) async fn check(session: &Session, disruption: &Disruption) -> Result<()> {
     let now = session.clock.now();
     let load = UnderLoad::of(now, now, 0.0);
@@ -49,7 +50,7 @@ pub(super) async fn check(session: &Session, disruption: &Disruption) -> Result<
 }
 
 impl Session {
-    /// Runs the disruptions during a load. A refused action is recorded, and counted in the result.
+    /// Carries out the disruptions during a load. Refused actions are recorded and counted in the result.
     pub async fn disrupt(
         &self,
         disruptions: &[Disruption],
@@ -66,11 +67,11 @@ impl Session {
 
 impl Acting<'_> {
     async fn repeat(self) -> Disrupted {
-        // True if each call of the action is about one pod.
+        // True if each of the action's calls is about one pod.
         let is_about_pods = matches!(self.disruption.action, Action::DeletePod(_) | Action::Evict(_));
         let mut done = Disrupted::default();
         let mut whole = Whole::default();
-        // Number of pods that had ended before, and of pods that have ended alone since.
+        // Numbers of pods that had ended before, and of pods that have ended in isolation since.
         let (first, mut alone) = (self.pods_ended(), 0);
         for repetition in 0.. {
             if self.until_due(repetition).await.is_err() {
@@ -81,7 +82,7 @@ impl Acting<'_> {
                 break;
             }
             if repetition == 0 && self.disruption.action.is_rollout() {
-                // A workload that has not reached its specified state yet is not waited for later.
+                // The later wait skips workloads that have not reached their specified state now.
                 whole.workloads = self.session.workloads().await.unwrap_or_default();
             }
             self.stands(Standing::Acts);
@@ -178,8 +179,8 @@ impl Acting<'_> {
         Disrupted { skipped: repetitions.len(), ..one }
     }
 
-    /// Records that a goal was not reached: as a warning if the disruption only observes, since others were to end the
-    /// pods.
+    /// Records that a goal was not reached. If the disruption only observes, this is a warning, because others were
+    /// meant to terminate the pods.
     fn not_reached(&self, why: &str) {
         let Repeat::Until(until) = self.disruption.repeat else { return };
         let why = format!("should have continued until {until}, but {why}");

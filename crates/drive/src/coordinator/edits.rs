@@ -1,7 +1,7 @@
-//! Changes that a run makes to an object that is not its own, field by field, and their reversal.
+//! Field-by-field changes that a run makes to objects that are not its own, and their reversal.
 //!
-//! Only the run's own changes are reverted: what others changed in the object stays, and a changed field that others
-//! have changed again is theirs. Nothing here talks to a cluster.
+//! Only the run's own changes are reverted. Changes by others stay, including those to a field that the run had changed
+//! before. Nothing here talks to a cluster.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,9 +11,9 @@ use serde_json::{Map, Value, json};
 
 /// Annotation that `kubectl rollout restart` sets.
 pub(super) const RESTARTED_AT: &str = "kubectl.kubernetes.io/restartedAt";
-/// Fields that identify the items of the lists that rolldrop changes: ports of containers and of Services, containers.
+/// Fields that identify items in the lists that rolldrop changes: container ports, Service ports and containers.
 const IDENTITIES: [&str; 3] = ["containerPort", "port", "name"];
-/// Maximum number of characters of a value that is shown.
+/// Maximum number of characters to show of a value.
 const LONGEST_VALUE: usize = 80;
 
 /// A field's value before and after a change.
@@ -26,10 +26,10 @@ pub(super) struct Edit {
     /// Value after; `None` if the field is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     new: Option<Value>,
-    /// Number of the fields around it that did not exist either.
+    /// Number of enclosing fields that did not exist either.
     #[serde(default, skip_serializing_if = "is_zero")]
     made: usize,
-    /// True if the run may change the field again: it is reverted, whatever its value has become.
+    /// True if the run may change the field again: it is then reverted whatever its current value is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     again: bool,
 }
@@ -40,7 +40,7 @@ const fn is_zero(number: &usize) -> bool {
 }
 
 impl Edit {
-    /// Creates the edit of the annotation that restarts a workload's pods. It covers all restarts by the run.
+    /// Creates the edit of the annotation that restarts a workload's pods. One edit covers all restarts by the run.
     pub(super) fn of_restarts(workload: &Value) -> Self {
         let fields = ["spec", "template", "metadata", "annotations", RESTARTED_AT];
         let path: Vec<Step> = fields.into_iter().map(|name| Step::Field(name.to_owned())).collect();
@@ -68,7 +68,7 @@ impl Edit {
 enum Step {
     /// Step to a field of an object.
     Field(String),
-    /// Step to the item of a list in which this field has this value.
+    /// Step to the list item in which this field has this value.
     Item { field: String, is: Value },
 }
 
@@ -104,8 +104,8 @@ pub(super) fn between(before: &Value, after: &Value) -> Vec<Edit> {
     edits
 }
 
-/// Adds the edits between two values at a path. `made` is the number of its steps that lead into fields that did not
-/// exist before.
+/// Adds the edits between two values at a path. `made` is the number of steps in the path that lead into fields that
+/// did not exist before.
 fn compare(
     (old, new): (Option<&Value>, Option<&Value>),
     path: &mut Vec<Step>,
@@ -119,7 +119,7 @@ fn compare(
     let is_item = matches!(path.last(), Some(Step::Item { .. }));
     let (nothing, none) = (Value::Object(Map::new()), Value::Array(Vec::new()));
     let (from, to) = match (old, new) {
-        // Field by field, so that additions by others stay.
+        // Compares field by field, so that additions by others stay.
         (None, Some(Value::Object(_))) if !is_item => (Some(&nothing), new),
         (None, Some(Value::Array(_))) => (Some(&none), new),
         both => both,
@@ -150,7 +150,7 @@ fn compare(
     }
 }
 
-/// Returns a field that every item of both lists has, with a different value in each item of a list.
+/// Returns a field that every item of both lists has, and whose values are unique within each list.
 fn identity(a: &[Value], b: &[Value]) -> Option<&'static str> {
     let tells_apart = |list: &[Value], field: &str| {
         let names: BTreeSet<String> =
@@ -181,7 +181,7 @@ pub(super) fn revert(edits: &[Edit], current: &Value) -> Reverted {
     reverted
 }
 
-/// Removes the fields that the run created around a removed field, if nothing else is in them.
+/// Removes the fields that the run created around a removed field, if they are empty now.
 fn forget_empty(object: &mut Value, edit: &Edit) {
     for around in (edit.path.len().saturating_sub(edit.made)..edit.path.len()).rev() {
         let path = &edit.path[..around];
@@ -197,7 +197,7 @@ fn forget_empty(object: &mut Value, edit: &Edit) {
     }
 }
 
-/// Returns true if a value is still the one that was written, apart from defaults that the API server added.
+/// Returns true if a value is still the one that was written, ignoring defaults that the API server has added.
 fn is_still(now: Option<&Value>, written: Option<&Value>) -> bool {
     match (now, written) {
         (None | Some(Value::Null), None | Some(Value::Null)) => true,
@@ -311,7 +311,7 @@ mod tests {
         let edits = between(&deployment(), &with_sidecar());
         let edits: Vec<Edit> = serde_json::from_str(&serde_json::to_string(&edits).unwrap()).unwrap();
         let mut live = with_sidecar();
-        // The API server's defaults.
+        // Simulates the API server's defaults.
         live["spec"]["template"]["spec"]["initContainers"][0]["imagePullPolicy"] = "Always".into();
         let Reverted { object, restored, others } = revert(&edits, &live);
         assert_eq!((restored, others), (3, vec![]));
@@ -333,7 +333,7 @@ mod tests {
         let added = container(json!({"preStop": {"sleep": {"seconds": 5}}}));
         let edits = between(&deployment(), &added);
         assert_eq!(revert(&edits, &added).object, deployment());
-        // The field that was there before stays, and so do those that others have added beside it.
+        // The field that was there before stays, as do the fields that others have added beside it.
         let before = container(json!({"postStart": {"sleep": {"seconds": 1}}}));
         let added =
             container(json!({"postStart": {"sleep": {"seconds": 1}}, "preStop": {"sleep": {"seconds": 5}}}));

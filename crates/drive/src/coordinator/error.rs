@@ -16,13 +16,13 @@ pub(super) type Result<T, E = CoordinatorError> = std::result::Result<T, E>;
 /// Error that ends a run.
 #[derive(Debug, thiserror::Error)]
 pub enum CoordinatorError {
-    /// The API server refused a call, or did not answer.
+    /// The API server refused a call, or did not respond.
     #[error("failed to {what}: {why}")]
     Api { what: String, why: String },
-    /// A call was not answered in time.
+    /// A call got no response in time.
     #[error("failed to {what}: no answer within {limit:?}")]
     Timeout { what: String, limit: Duration },
-    /// An object of the manifests already exists in the cluster.
+    /// An object from the manifests already exists in the cluster.
     #[error(
         "{0} exists already: the run would take it over; remove it, name another namespace, or remove it from the \
          manifests"
@@ -45,7 +45,7 @@ pub enum CoordinatorError {
     /// The pods were not ready in time. The reason follows a colon; it is empty if none is known.
     #[error("service {service} has {ready} of {wanted} endpoints ready after {limit:?}{why}")]
     NotReady { service: String, ready: usize, wanted: usize, limit: Duration, why: String },
-    /// Workloads of the run did not get their pods in time; the reason as above.
+    /// Workloads of the run did not get their pods in time. `why` is formatted as in `NotReady`.
     #[error("{missing} after {limit:?}{why}")]
     WorkloadNotReady { missing: String, limit: Duration, why: String },
     /// The target Service cannot be used.
@@ -57,7 +57,7 @@ pub enum CoordinatorError {
          was killed; if neither is possible, {remedy} forgets it"
     )]
     InUse { workload: String, holder: String, remedy: String },
-    /// Others changed an object between the run's read and its write, again and again.
+    /// Others repeatedly changed an object between the run's read and its write.
     #[error("failed to change {0}: others keep changing it")]
     Conflict(String),
     /// A selector matches nothing.
@@ -69,7 +69,7 @@ pub enum CoordinatorError {
         .rights.join(", ")
     )]
     MissingRights { rights: Vec<String>, namespace: String },
-    /// An action would end too many pods.
+    /// An action would terminate too many pods.
     #[error(
         "{action} of {of} is refused: {why}; set allowOutage: true in the disruption if this is intended"
     )]
@@ -83,13 +83,13 @@ pub enum CoordinatorError {
     /// A workload would not replace its pods.
     #[error("{workload} would not replace its pods: {why}")]
     NoRollout { workload: String, why: &'static str },
-    /// An object to be patched is not in the namespace of the run.
+    /// An object to be patched is not in the run's namespace.
     #[error("{object} is not in the run's namespace: the run changes only objects there")]
     NotInNamespace { object: String },
     /// A pod cannot be taken out of a Service.
     #[error("pod {pod} cannot leave its Service: {why}; name a label of the Service's selector (label: app)")]
     Relabel { pod: String, why: String },
-    /// A node has no pods that would end with it.
+    /// A node has no pods that the action would terminate.
     #[error(
         "node {node} has no pod of namespace {namespace} that would end: name another (kubectl get pods -n \
          {namespace} -o wide)"
@@ -115,7 +115,7 @@ pub enum CoordinatorError {
     /// The sidecar cannot be added to the pods.
     #[error("the sidecar cannot be added: {0}")]
     Sidecar(String),
-    /// The way in which pods end cannot be set.
+    /// The pods' termination settings cannot be changed.
     #[error(transparent)]
     Ending(#[from] EndingError),
     /// The rollout of a change did not settle in time.
@@ -133,7 +133,7 @@ pub enum CoordinatorError {
     /// The records could not be written.
     #[error(transparent)]
     Record(#[from] RunDirError),
-    /// The recorder ended too early.
+    /// The recorder stopped too early.
     #[error("the recorder ended too early")]
     RecorderGone,
     /// The run was stopped on purpose.
@@ -142,7 +142,7 @@ pub enum CoordinatorError {
 }
 
 impl CoordinatorError {
-    /// Adds the place in the scenario that the error is about, if correcting the scenario helps.
+    /// Adds the place in the scenario that the error is about, if the user can fix the error there.
     #[must_use]
     pub(super) fn at(self, scenario: &Scenario, key: &str) -> Self {
         match self {
@@ -160,15 +160,15 @@ impl CoordinatorError {
         }
     }
 
-    /// Turns an error of the Kubernetes client into a [`CoordinatorError::Api`].
+    /// Converts a Kubernetes client error into a [`CoordinatorError::Api`].
     pub(super) fn api(what: &str, error: &kube::Error) -> Self {
         Self::Api { what: what.to_owned(), why: Self::why(error) }
     }
 
-    /// Returns the message of an error of the Kubernetes client.
+    /// Returns the message of a Kubernetes client error.
     pub(super) fn why(error: &kube::Error) -> String {
         match error {
-            // The server's message need not say that it was busy.
+            // The server's message may not mention that the server was busy.
             error @ kube::Error::Api(status) if is_too_many(error) => {
                 format!("{} (429 Too Many Requests)", status.message)
             }
@@ -178,7 +178,7 @@ impl CoordinatorError {
     }
 }
 
-/// Returns the message of the innermost cause, which is the informative one.
+/// Returns the message of the innermost cause, which is the most informative one.
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut last = error;
     while let Some(source) = last.source() {

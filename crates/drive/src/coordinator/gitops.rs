@@ -1,20 +1,20 @@
-//! Objects that a GitOps controller keeps in the state of its repository.
+//! Objects that a GitOps controller keeps in the state that its repository defines.
 
 use serde_json::Value;
 
-/// Prefixes of the labels and annotations by which a GitOps controller marks its objects.
+/// Prefixes of the labels and annotations with which GitOps controllers mark their objects.
 const GITOPS: [(&str, &str); 3] = [
     ("argocd.argoproj.io/", "Argo CD"),
     ("kustomize.toolkit.fluxcd.io/", "Flux"),
     ("helm.toolkit.fluxcd.io/", "Flux"),
 ];
 
-/// Policy for objects that a GitOps controller keeps in the state of its repository.
+/// Policy for objects that a GitOps controller keeps in the state that its repository defines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GitOps {
-    /// Does not change them, as the controller would revert the change in mid-run.
+    /// Does not change them, because the controller would revert the change during the run.
     Refuse,
-    /// Changes them, as the controller is known to be paused.
+    /// Changes them, because the controller is known to be paused.
     Change,
 }
 

@@ -1,8 +1,8 @@
-//! Workloads in use: an annotation names the run that changes a workload, so that no second run does.
+//! Workloads in use: an annotation names the run that changes a workload, so that no other run changes it.
 //!
-//! The annotation is on the workload itself, not on its pods' template, so setting it causes no rollout. A patch of the
-//! resourceVersion that was read sets it. It is renewed while the run lasts, and removed at the end or by `rolldrop
-//! cleanup`. A run that was killed holds its workload until the annotation expires.
+//! The annotation is on the workload itself, not on its pod template, so setting it causes no rollout. A patch sets it
+//! only on the resourceVersion that was read. The run renews the annotation while it lasts, and removes it at the end;
+//! `rolldrop cleanup` also removes it. A killed run holds its workload until the annotation expires.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -37,10 +37,10 @@ use rolldrop_sidecar::inject::selects;
 
 /// Annotation on a workload in use.
 const IN_USE: &str = "rolldrop.dev/in-use";
-/// Time for which it is valid after it was set or renewed.
+/// Time for which the annotation is valid after it was set or renewed.
 const LASTS: Duration = Duration::from_secs(10 * 60);
-/// Time from one renewal to the next. Each renewal is a new generation of a Deployment, which its controller copies to
-/// ReplicaSets.
+/// Time from one renewal to the next. Each renewal updates the workload, and a Deployment's controller copies the
+/// annotation to its ReplicaSets.
 const RENEWED: Duration = Duration::from_secs(3 * 60);
 /// Time from a failed renewal to the next attempt.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -51,7 +51,7 @@ struct Holder {
     run: String,
     /// User and machine.
     owner: String,
-    /// Time at which it expires (RFC 3339).
+    /// Time at which the annotation expires (RFC 3339).
     until: String,
 }
 
@@ -64,7 +64,7 @@ impl Holder {
         Some(serde_json::from_str(text).unwrap_or_else(|_| unread()))
     }
 
-    /// Creates a holder for the present user, valid from now.
+    /// Creates a holder for the current user, valid from now.
     fn begin(run: &str, clock: Clock) -> Self {
         let until = time(clock.now() + LASTS).strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         Self { run: run.to_owned(), owner: owner(), until }
@@ -74,13 +74,13 @@ impl Holder {
         self.until.parse::<Timestamp>().is_ok_and(|until| until <= time(clock.now()))
     }
 
-    /// Returns the patch that writes the holder into this version of a workload, and into no later one.
+    /// Returns a patch that writes the holder into this version of a workload only.
     fn patch_of(&self, workload: &Value) -> Value {
         annotated(&json!(json!(self).to_string()), workload)
     }
 }
 
-/// Returns the patch that sets or removes the annotation in this version of a workload, and in no later one.
+/// Returns a patch that sets or removes the annotation in this version of a workload only.
 fn annotated(text: &Value, workload: &Value) -> Value {
     let version = &workload["metadata"]["resourceVersion"];
     json!({"metadata": {"annotations": {IN_USE: text}, "resourceVersion": version}})
@@ -90,7 +90,7 @@ async fn send(api: &Api<DynamicObject>, name: &str, patch: &Value) -> kube::Resu
     api.patch(&in_path(name), &PatchParams::default(), &Patch::Merge(patch)).await
 }
 
-/// Returns the workload that an object is, and a caller for its namespace; `None` if the object is no workload.
+/// Returns a caller for an object's namespace, and the object as a workload; `None` if it is not a workload.
 fn of_reference(caller: &Caller, object: &ObjectRef) -> Option<(Caller, Workload)> {
     let namespace = object.namespace.clone().unwrap_or_default();
     let workload = format!("{}/{}", object.kind, object.name).parse().ok()?;
@@ -108,7 +108,7 @@ fn time(stamp: Stamp) -> Timestamp {
     Timestamp::from_nanosecond(stamp.unix_ns().into()).unwrap_or_default()
 }
 
-/// Returns the user and the machine, as far as they are known.
+/// Returns the names of the user and the machine, as far as they are known.
 fn owner() -> String {
     let user = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
     let user = user.map_or_else(|| format!("uid {}", nix::unistd::getuid()), |user| user.name);
@@ -116,8 +116,7 @@ fn owner() -> String {
     host.map_or(user.clone(), |host| format!("{user}@{host}"))
 }
 
-/// Returns the workloads that a run changes and that exist before it. `live` are the objects that it changes for its
-/// duration.
+/// Returns the existing workloads that a run changes. `live` are the objects that it changes for its whole duration.
 pub(super) fn needed<'a>(work: &Work<'_>, live: impl Iterator<Item = &'a Live>) -> Vec<Workload> {
     let mut needed: Vec<Workload> = live.filter_map(Live::workload).collect();
     let disruptions = if work.has_command { &[][..] } else { &work.scenario.disruptions };
@@ -136,7 +135,7 @@ pub(super) fn needed<'a>(work: &Work<'_>, live: impl Iterator<Item = &'a Live>) 
     needed
 }
 
-/// Returns the Services of a scenario's targets that its manifests do not create.
+/// Returns the Services behind a scenario's targets that its manifests do not create.
 pub(super) fn services_of(scenario: &Scenario) -> Vec<&str> {
     let is_own = |name: &str| {
         let is_it = |object: &Value| object["kind"] == "Service" && object["metadata"]["name"] == *name;
@@ -160,7 +159,7 @@ impl Caller {
         Ok(serde_json::to_value(found).unwrap_or_default())
     }
 
-    /// Checks that no other run uses these workloads. Returns a warning for each whose former holder has expired.
+    /// Checks that no other run uses these workloads. Returns a warning for each workload with an expired holder.
     ///
     /// # Errors
     /// [`CoordinatorError::InUse`] if another run uses one.
@@ -169,7 +168,7 @@ impl Caller {
         let mut expired = Vec::new();
         for workload in workloads {
             let current = match self.read_workload(workload).await {
-                // The step that needs the workload reports that it is missing.
+                // If the workload is missing, the step that needs it reports that.
                 Err(CoordinatorError::Api { .. }) => continue,
                 read => read?,
             };
@@ -200,8 +199,8 @@ impl Caller {
         }
     }
 
-    /// Returns a warning for each workload behind the Services of a run's targets that another run uses, as far as the
-    /// run has the right to read it.
+    /// Returns a warning for each workload behind a target's Service that is in use by another run, as far as this run
+    /// has the right to read the workloads.
     pub(super) async fn held_by_others(
         &self,
         work: &Work<'_>,
@@ -233,7 +232,7 @@ impl Caller {
         workloads.iter().filter_map(warning).collect()
     }
 
-    /// Marks a workload as in use by a run, unless it is already.
+    /// Marks a workload as in use by a run, unless it already is.
     ///
     /// # Errors
     /// [`CoordinatorError::InUse`] if another run uses it.
@@ -282,7 +281,7 @@ impl Caller {
         Err(CoordinatorError::Conflict(workload.to_string()))
     }
 
-    /// Renews the annotation again and again, until the run no longer uses the workload.
+    /// Renews the annotation repeatedly, until the run no longer uses the workload.
     async fn keep_renewing(self, clock: Clock, workload: Workload, run: String) {
         let mut pause = RENEWED;
         loop {
@@ -296,8 +295,8 @@ impl Caller {
     }
 }
 
-/// Renews the annotation of a run that has ended. A change by that run that is still on its way to the API server names
-/// an earlier version, so the API server refuses it from now on.
+/// Renews the annotation of a run that has ended. This changes the resourceVersion, so the API server refuses any
+/// change by that run that is still on its way.
 pub(super) async fn take_over(caller: &Caller, object: &ObjectRef, run: &str) {
     if let Some((caller, workload)) = of_reference(caller, object)
         && let Err(error) = caller.renew(Clock::start(), &workload, run).await
@@ -353,7 +352,7 @@ impl Session {
     }
 }
 
-/// A workload that is in use by several runs, such as those of a tuning.
+/// A workload that is held for several runs, such as those of a tuning.
 pub struct Tenure {
     caller: Caller,
     journal: Mutex<Journal>,
@@ -365,7 +364,7 @@ impl Tenure {
     /// Marks a workload as in use. Creates a journal in the directory, or continues the existing one.
     ///
     /// # Errors
-    /// [`CoordinatorError::InUse`] if another run uses the workload, and when the journal cannot be written.
+    /// [`CoordinatorError::InUse`] if another run uses the workload. Also fails if the journal cannot be written.
     pub async fn begin(
         caller: Caller,
         (dir, clock): (&Path, Clock),
@@ -389,7 +388,7 @@ impl Tenure {
         &self.run
     }
 
-    /// Releases the workload. Cancelling `stop` cuts that short.
+    /// Releases the workload. Cancelling `stop` cuts the release short.
     ///
     /// # Errors
     /// Fails if the journal cannot be written.

@@ -1,7 +1,7 @@
-//! Record of the changes that a run makes in a cluster: `changes.jsonl`, written before each change.
+//! Record of a run's changes in a cluster: the file `changes.jsonl`, written before each change.
 //!
 //! Each line is on disk before the API server is called. At its end, a run undoes every change in the journal that is
-//! not undone; after a kill, `rolldrop cleanup` does. The undoing is in [`super::undo`].
+//! not undone yet; after a kill, `rolldrop cleanup` does so. [`super::undo`] undoes the changes.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -22,7 +22,7 @@ const VERSION: u32 = 1;
 
 type Result<T> = std::result::Result<T, JournalError>;
 
-/// Reason that a journal cannot be written or read.
+/// Reason that a journal cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// A file could not be read or written.
@@ -39,7 +39,7 @@ pub enum JournalError {
     Malformed { path: PathBuf, line: usize, why: String },
 }
 
-/// An object of the cluster.
+/// An object in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ObjectRef {
     pub(super) api_version: String,
@@ -50,7 +50,7 @@ pub(super) struct ObjectRef {
     /// UID; `None` until the object is created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) uid: Option<String>,
-    /// Version of the object that was changed.
+    /// Version of the object at the time of the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) resource_version: Option<String>,
 }
@@ -77,7 +77,7 @@ pub(super) enum Change {
     Hold { run: String },
 }
 
-/// A change that is not undone yet.
+/// A change that has not been undone yet.
 #[derive(Clone, Debug)]
 pub(super) struct Open {
     pub(super) id: u32,
@@ -95,7 +95,7 @@ struct Line {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "snake_case")]
 enum Entry {
-    /// The first line, with the way to reach the cluster, if it does not end with the run.
+    /// The first line, with the way to reach the cluster if the cluster outlives the run.
     Begun { v: u32, run: String, cluster: Option<Origin> },
     /// A change is about to be made.
     Change {
@@ -106,7 +106,7 @@ enum Entry {
     },
     /// An object was created.
     Created { id: u32, uid: String },
-    /// A change is undone, or nothing is left to undo.
+    /// A change has been undone, or nothing is left to undo.
     Undone { id: u32, how: String },
 }
 
@@ -128,15 +128,14 @@ impl Journal {
         let io = |source| JournalError::Io { path: path.clone(), source };
         let file = OpenOptions::new().create_new(true).append(true).open(&path).map_err(io)?;
         file.lock().map_err(io)?;
-        // Makes the file's directory entry survive a crash of the machine.
+        // Makes sure that the file's directory entry survives a system crash.
         File::open(run_dir).and_then(|dir| dir.sync_all()).map_err(io)?;
         let mut journal = Self { path, file, clock, run: String::new(), open: Vec::new(), next_id: 0 };
         journal.head(run, cluster)?;
         Ok(journal)
     }
 
-    /// Opens the journal of a run that continues. A kill may have left it without its first line, which is then
-    /// written.
+    /// Opens the journal of a run that continues. Writes the first line if a kill has left the journal without it.
     pub(super) fn go_on(run_dir: &Path, clock: Clock, run: &str, cluster: Option<Origin>) -> Result<Self> {
         let (mut journal, _) = Self::resume(run_dir, clock)?;
         if journal.run.is_empty() {
@@ -150,7 +149,7 @@ impl Journal {
         self.append(Entry::Begun { v: VERSION, run: run.to_owned(), cluster })
     }
 
-    /// Returns true if a directory has a journal.
+    /// Returns true if a directory contains a journal.
     pub(super) fn is_in(run_dir: &Path) -> bool {
         run_dir.join(FILE).exists()
     }
@@ -160,7 +159,7 @@ impl Journal {
         let path = run_dir.join(FILE);
         let io = |source| JournalError::Io { path: path.clone(), source };
         if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
-            // Anything else, such as a pipe, may never have an end.
+            // Reading anything else, such as a pipe, might never finish.
             return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")));
         }
         let file = match OpenOptions::new().read(true).append(true).open(&path) {
@@ -176,8 +175,8 @@ impl Journal {
         }
         let mut text = Vec::new();
         (&file).read_to_end(&mut text).map_err(io)?;
-        // A kill cut the last line short: the change that it would have announced was not made. The next line starts
-        // there.
+        // A kill cut the last line short, so the change that it would have announced was not made. The next line
+        // replaces it.
         let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         if whole < text.len() {
             file.set_len(whole as u64).map_err(io)?;
@@ -227,18 +226,18 @@ impl Journal {
         self.append(Entry::Created { id, uid })
     }
 
-    /// Records that a change is undone, or that nothing is left to undo.
+    /// Records that a change has been undone, or that nothing is left to undo.
     pub(super) fn undone(&mut self, id: u32, how: impl Into<String>) -> Result<()> {
         self.open.retain(|open| open.id != id);
         self.append(Entry::Undone { id, how: how.into() })
     }
 
-    /// Returns the changes that are not undone, the latest first.
+    /// Returns the changes that have not been undone, latest first.
     pub(super) fn open_changes(&self) -> Vec<Open> {
         self.open.iter().rev().cloned().collect()
     }
 
-    /// Returns the id of the latest change of an object that is not undone.
+    /// Returns the ID of the latest change to an object that has not been undone.
     pub(super) fn last_of(&self, object: &ObjectRef) -> Option<u32> {
         let is_it = |open: &&Open| open.object.uid == object.uid && open.object.name == object.name;
         self.open.iter().rev().find(is_it).map(|open| open.id)
@@ -257,7 +256,7 @@ impl Journal {
         line.push(b'\n');
         let before = self.file.metadata().map_err(io)?.len();
         self.file.write_all(&line).and_then(|()| self.file.sync_data()).map_err(|error| {
-            // A full disk must not leave part of a line before the next one.
+            // If the disk is full, removes the partial line, so that the next one starts cleanly.
             let _ = self.file.set_len(before);
             io(error)
         })
@@ -302,14 +301,14 @@ mod tests {
         let first = journal.announce(web(), Change::Create).unwrap();
         journal.file.write_all(b"{\"t_ns\":1,\"en").unwrap();
         drop(journal);
-        // As `rolldrop cleanup`, twice.
+        // Does the same as running `rolldrop cleanup` twice.
         let (mut journal, _) = Journal::resume(dir.path(), clock).unwrap();
         journal.undone(first, "removed").unwrap();
         drop(journal);
         let (journal, _) = Journal::resume(dir.path(), clock).unwrap();
         assert!(journal.open_changes().is_empty());
         drop(journal);
-        // Killed within the first line, nothing was changed.
+        // If the kill cut off the first line, nothing was changed.
         std::fs::write(dir.path().join(FILE), b"{\"t_ns\":1,").unwrap();
         let journal = Journal::go_on(dir.path(), clock, "run-2", None).unwrap();
         assert_eq!((journal.run(), journal.open_changes().len()), ("run-2", 0));

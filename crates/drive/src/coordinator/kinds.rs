@@ -11,7 +11,7 @@ use super::caller::Caller;
 use super::error::{CoordinatorError, Result};
 use rolldrop_scenario::WorkloadKind;
 
-/// Returns the API resource of a kind of workload.
+/// Returns the API resource for a kind of workload.
 pub(super) fn resource_of(kind: WorkloadKind) -> ApiResource {
     match kind {
         WorkloadKind::Deployment => ApiResource::erase::<Deployment>(&()),
@@ -21,7 +21,7 @@ pub(super) fn resource_of(kind: WorkloadKind) -> ApiResource {
 }
 
 impl Caller {
-    /// Returns the API of a kind, in this namespace if the kind is namespaced.
+    /// Returns the API for a kind, in this namespace if the kind is namespaced.
     pub(super) fn api_of(
         &self,
         resource: &ApiResource,
@@ -53,7 +53,7 @@ impl Caller {
     }
 }
 
-/// Returns the reason that a workload would not replace its pods after a change of its template; `None` if it would.
+/// Returns the reason that a workload would not replace its pods after a template change; `None` if it would.
 pub fn why_no_rollout(workload: &Value) -> Option<&'static str> {
     let spec = &workload["spec"];
     let partition = spec["updateStrategy"]["rollingUpdate"]["partition"].as_u64().unwrap_or(0);

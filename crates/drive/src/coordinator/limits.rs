@@ -1,9 +1,9 @@
-//! Limits of the number of pods that may end at once: never the last ready one, and no more than their
+//! Limits on the number of pods that may be terminated at once: never the last ready one, and no more than their
 //! PodDisruptionBudgets allow.
 //!
-//! Pods that are deleted must also be within their Deployment's `maxUnavailable`; one at a time always is, as the
-//! failure of any node takes as many. Evictions, drains and shutdowns of nodes ignore it: `maxUnavailable` is a setting
-//! of rollouts. Budgets hold evictions back one by one, so evicted pods that a budget protects do not end at once.
+//! Deletions must also stay within the Deployment's `maxUnavailable`. One pod at a time is always allowed, because the
+//! failure of a node takes as many. Evictions, drains and node shutdowns ignore `maxUnavailable`, which is a rollout
+//! setting. Budgets hold evictions back one by one, so evicted pods that a budget protects do not all end at once.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use super::error::Result;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_scenario::Action;
 
-/// Budgets and Deployments that limit how many pods may end at once.
+/// Budgets and Deployments that limit the number of pods that may end at once.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bounds {
     pub(super) budgets: Vec<PodDisruptionBudget>,
@@ -27,10 +27,10 @@ pub(super) struct Bounds {
 }
 
 impl Caller {
-    /// Reads what limits an action.
+    /// Reads the budgets and Deployments that limit an action.
     ///
     /// # Errors
-    /// Fails if the API server does not answer.
+    /// Fails if the API server does not respond.
     pub(super) async fn bounds(&self, action: &Action) -> Result<Bounds> {
         let budgets = self.list_kind().await?;
         let deployments = match Bounds::has_deployments(action) {
@@ -41,18 +41,18 @@ impl Caller {
     }
 }
 
-/// Returns true if the API server holds the action back while a budget does not allow it.
+/// Returns true if the API server holds the action back until the budgets allow it.
 fn is_by_eviction(action: &Action) -> bool {
     matches!(action, Action::Evict(_) | Action::Drain { .. })
 }
 
 impl Bounds {
-    /// Returns true if `maxUnavailable` of Deployments limits the action.
+    /// Returns true if the `maxUnavailable` setting of Deployments limits the action.
     pub(super) const fn has_deployments(action: &Action) -> bool {
         !matches!(action, Action::Evict(_) | Action::Drain { .. } | Action::NodeShutdown { .. })
     }
 
-    /// Returns the reason that an action may not end these ready pods, in addition to those that are already
+    /// Returns the reason that an action may not terminate these ready pods in addition to those that are already
     /// terminating; `None` if it may.
     pub(super) fn refuse_action(
         &self,
@@ -71,8 +71,8 @@ impl Bounds {
         }
     }
 
-    /// Returns the pods that end at once if an action asks for the end of these. Of evicted pods that a budget
-    /// protects, it returns as many as the budget allows now.
+    /// Returns the pods that would end at once if the action took these. Of evicted pods that a budget protects, it
+    /// returns as many as the budget allows now.
     pub(super) fn at_once(&self, action: &Action, asked: &[Candidate]) -> Vec<Candidate> {
         if !is_by_eviction(action) {
             return asked.to_vec();
@@ -96,7 +96,7 @@ impl Bounds {
         asked.iter().filter(|pod| ends(pod)).cloned().collect()
     }
 
-    /// Returns the reason that pods may not end at once; `None` if they may.
+    /// Returns the reason that these pods may not end at once; `None` if they may.
     fn refuse(&self, going: &[Candidate], ready: &[Candidate], leaving: &[Candidate]) -> Option<String> {
         let besides = match leaving.len() {
             0 => "",
@@ -111,8 +111,7 @@ impl Bounds {
         let of = |pods: &[Candidate], selector: &LabelSelector| {
             pods.iter().filter(|pod| selects(selector, pod.labels())).count()
         };
-        // A status lags, and may still count pods that are terminating; and it may count pods that are not among those
-        // considered.
+        // The status lags: it may still count terminating pods, and also pods other than those considered here.
         let now = |counted: usize, selector: &LabelSelector| {
             counted.saturating_sub(of(leaving, selector)).max(of(ready, selector))
         };
@@ -140,7 +139,7 @@ impl Bounds {
             let Some(max) = rolling.and_then(|rolling| rolling.max_unavailable.as_ref()) else { continue };
             let replicas = number(spec.replicas.or(Some(1)));
             let allowed = number_of(max, replicas, Round::Down).max(1);
-            // Unavailable pods count as well: a rollout or another action may be in progress.
+            // Pods that are already unavailable count, too: a rollout or another action may be in progress.
             let counted = number(deployment.status.as_ref().and_then(|status| status.ready_replicas));
             let away = replicas.saturating_sub(now(counted, &spec.selector));
             if meant > 0 && meant + away > allowed {
@@ -166,7 +165,7 @@ impl Bounds {
     }
 }
 
-/// Converts a number of a status, in which none is below 0.
+/// Converts a number from a status, where none is negative.
 fn number(number: Option<i32>) -> usize {
     usize::try_from(number.unwrap_or(0)).unwrap_or(0)
 }
@@ -178,13 +177,13 @@ fn in_words(pods: usize) -> String {
 /// Direction in which a share of pods is rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Round {
-    /// To the next whole pod.
+    /// Up to the next whole pod.
     Up,
-    /// To the whole pod before.
+    /// Down to the previous whole pod.
     Down,
 }
 
-/// Returns a number of pods that is given as such, or as a share of all pods.
+/// Returns a number of pods that is given as a number or as a share of all pods.
 pub fn number_of(value: &IntOrString, pods: usize, round: Round) -> usize {
     match value {
         IntOrString::Int(value) => number(Some(*value)),
@@ -259,7 +258,7 @@ mod tests {
             ),
             "{why}"
         );
-        // Just after another action has begun, neither status shows it.
+        // Just after another action has begun, no status shows it yet.
         let why = deployments(json!(1)).refuse(&pods(1), &pods(9), &pods(1)).unwrap();
         assert!(
             why.ends_with(
@@ -269,12 +268,12 @@ mod tests {
         );
         let why = budgets(1).refuse(&pods(1), &pods(2), &pods(1)).unwrap();
         assert_eq!(why, "PodDisruptionBudget pdb allows 0 of 1 pod to end");
-        // A pod that is leaving and has been replaced is not missing.
+        // A terminating pod that has been replaced is not missing.
         assert_eq!(deployments(json!(1)).refuse(&pods(1), &pods(10), &pods(1)), None);
         assert_eq!(budgets(1).refuse(&pods(1), &pods(3), &pods(1)), None);
     }
 
-    /// Only budgets hold an eviction back (`pkg/registry/core/pod/storage/eviction.go`).
+    /// Only budgets hold evictions back (`pkg/registry/core/pod/storage/eviction.go`).
     #[test]
     fn evictions_obey_budgets_only() {
         let deployment: Deployment =
@@ -314,12 +313,12 @@ mod tests {
                 "{action:?}"
             );
         }
-        // The API server evicts as many as the budget allows, and the rest when they are replaced.
+        // The API server evicts as many pods as the budget allows, and the rest once those are replaced.
         for action in [&evict, &drain] {
             assert_eq!(refused(vec![budget(1)], action, 4), None, "{action:?}");
             assert!(refused(vec![budget(4)], action, 4).is_some(), "{action:?}");
         }
-        // A shutdown of a node ignores budgets when it takes effect.
+        // A node shutdown does not respect budgets once it takes effect.
         let why = refused(vec![budget(1)], &shutdown, 3).unwrap();
         assert_eq!(why, "PodDisruptionBudget pdb allows 1 of 3 pods to end");
     }

@@ -1,14 +1,14 @@
-//! Lines of a stream from an untrusted writer. A line that is too long is never held in memory.
+//! Lines of a stream from an untrusted writer. A line that is too long is never held in memory as a whole.
 
 use std::io;
 
 use futures::{AsyncBufRead, AsyncBufReadExt, Stream, stream};
 
-/// Maximum length of a proxy's line, in bytes. The longest lines hold the termination messages of a pod's containers.
+/// Maximum length of a proxy's line, in bytes. The longest lines contain the termination messages of containers.
 pub(super) const LINE_BYTES: usize = 64 * 1024;
 
-/// Returns the lines up to the first that is longer than [`LINE_BYTES`]; that one is an error, as is an error of the
-/// reader.
+/// Returns the lines up to the first one that is longer than [`LINE_BYTES`], which is returned as an error, or up to an
+/// error of the reader.
 pub(super) fn lines(reader: impl AsyncBufRead + Unpin) -> impl Stream<Item = io::Result<String>> {
     stream::unfold(Some(reader), |reader| async {
         let mut reader = reader?;
@@ -20,7 +20,7 @@ pub(super) fn lines(reader: impl AsyncBufRead + Unpin) -> impl Stream<Item = io:
     })
 }
 
-/// Returns the next line without its line end. Text after the last line end is no line.
+/// Returns the next line without its newline. Text after the last newline does not count as a line.
 async fn next(reader: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Option<String>> {
     let mut line = Vec::new();
     loop {

@@ -1,9 +1,9 @@
-//! Changes existing workloads for the duration of the run: adds the recording proxy to their pods, and sets how these
-//! end.
+//! Changes existing workloads for the duration of the run: adds the recording proxy to their pods, and sets the pods'
+//! termination settings.
 //!
-//! The workloads behind the targets' Services are changed first and rolled out, and only then the Services with a
-//! numeric target port, so that no request is routed to a missing sidecar. After a change of Services, the Service
-//! proxies get time to follow. [`super::undo`] undoes the changes in the opposite order.
+//! The run first changes the workloads behind the targets' Services and waits for their rollout. Only then does it
+//! change the Services with a numeric target port, so that no request is routed to a missing sidecar. After changing
+//! Services, it gives the Service proxies time to follow. [`super::undo`] undoes the changes in the opposite order.
 
 use std::collections::BTreeMap;
 
@@ -33,14 +33,14 @@ pub struct LiveChanges<'a> {
     pub whose: Whose<'a>,
     /// Sidecar to add to their pods.
     pub sidecar: Option<Sidecar<'a>>,
-    /// New way in which the pods of one workload end.
+    /// New termination settings for the pods of one workload.
     pub ending: Option<(&'a Sleepers, Ending)>,
     /// Policy for objects that a GitOps controller manages.
     pub gitops: GitOps,
 }
 
 impl LiveChanges<'_> {
-    /// Describes the changes in words that the name of a workload can follow.
+    /// Describes the changes in words that a workload's name can follow.
     pub(super) fn in_words(&self) -> String {
         let ending = self.ending.map(|(_, Ending { sleep_s, grace_s, .. })| {
             format!("sets a preStop sleep of {sleep_s} s and a grace period of {grace_s} s in")
@@ -70,7 +70,7 @@ pub struct Sidecar<'a> {
     pub admin_token: &'a SecretKey,
 }
 
-/// An object of the cluster that may have to be changed.
+/// An object in the cluster that may have to be changed.
 pub(super) struct Live {
     api: Api<DynamicObject>,
     pub(super) resource: ApiResource,
@@ -85,7 +85,7 @@ impl Live {
         format!("{} {}", self.resource.kind, self.name())
     }
 
-    /// Returns its name as `kubectl` writes it, such as `deployment/web`.
+    /// Returns the object's name in `kubectl` notation, such as `deployment/web`.
     fn reference(&self) -> String {
         format!("{}/{}", self.resource.kind.to_lowercase(), self.name())
     }
@@ -94,7 +94,7 @@ impl Live {
         self.current["metadata"]["name"].as_str().unwrap_or_default()
     }
 
-    /// Sets the current state, and the intended one to the same.
+    /// Sets both the current and the intended state to this object.
     fn is_now(&mut self, object: DynamicObject) {
         self.current = serde_json::to_value(object).unwrap_or_default();
         // Items of a list lack their own `apiVersion` and `kind`.
@@ -117,7 +117,7 @@ impl Live {
         self.reference().parse().ok()
     }
 
-    /// Returns true if it, as a Service, selects the pods of a workload.
+    /// Returns true if this is a Service that selects a workload's pods.
     fn routes_to(&self, workload: &Self) -> bool {
         inject::selects(&self.current, workload.pod_labels())
     }
@@ -129,7 +129,7 @@ pub(super) struct Wanted<'a> {
     kubernetes: KubernetesVersion,
     /// The selected workloads, and the Services that route to them.
     pub(super) live: Vec<Live>,
-    /// Notes of the injection, one line each.
+    /// Notes from the injection, one line each.
     notes: Vec<String>,
 }
 
@@ -142,7 +142,7 @@ impl Wanted<'_> {
     /// Computes the intended states.
     ///
     /// # Errors
-    /// Fails if that is not possible, or if something forbids a change.
+    /// Fails if the changes are not possible, or if something forbids one.
     fn compute(&mut self) -> Result<()> {
         let LiveChanges { sidecar, ending, gitops, .. } = self.changes;
         let mut objects: Vec<Value> = self.live.iter().map(|object| object.current.clone()).collect();
@@ -178,7 +178,7 @@ impl Session {
     /// Changes these workloads, and waits for the rollout. Returns notes about the changes, one line each.
     ///
     /// # Errors
-    /// Fails if it is not possible. [`Session::finish`] undoes what was changed until then.
+    /// Fails if the changes are not possible. [`Session::finish`] undoes those made before the failure.
     pub async fn change_workloads(&self, changes: &LiveChanges<'_>) -> Result<Vec<String>> {
         let mut wanted = self.caller.plan_live(changes).await?;
         let before = self.workloads().await?;
@@ -205,20 +205,20 @@ impl Session {
             is_rerouted |= self.change_live(&mut wanted, index).await?;
         }
         if is_rerouted {
-            // Otherwise, the first requests of the load would bypass the sidecars.
+            // Otherwise, the load's first requests would bypass the sidecars.
             self.caller.stoppable(sleep(FOLLOW)).await?;
         }
         Ok(wanted.notes)
     }
 
-    /// Changes one of the objects if necessary; returns true if it has changed. If others changed the object in the
-    /// meantime, everything that may forbid the change is checked again.
+    /// Changes one of the objects if necessary, and returns true if it has changed. If others have changed the object
+    /// in the meantime, checks again whether anything forbids the change.
     async fn change_live(&self, wanted: &mut Wanted<'_>, index: usize) -> Result<bool> {
         for attempt in 1..ATTEMPTS {
             let object = &wanted.live[index];
             match self.change_as(wanted, object).await {
                 Err(CoordinatorError::Conflict(_)) => {}
-                // The conflicting change may have been this one, if its answer was lost.
+                // The conflicting change may have been this one, if its response was lost.
                 changed => return Ok(changed?.is_some() || attempt > 1),
             }
             let what = format!("read {}", object.title());
@@ -265,10 +265,10 @@ impl Caller {
         Ok(wanted)
     }
 
-    /// Makes these changes outside of any run, and does not undo them. Returns the names of the changed objects.
+    /// Makes these changes outside of any run and without undoing them. Returns the names of the changed objects.
     ///
     /// # Errors
-    /// Fails if it is not possible, or if something forbids a change.
+    /// Fails if a change is not possible, or if something forbids it.
     pub async fn leave(&self, changes: &LiveChanges<'_>) -> Result<Vec<String>> {
         let (mut changed, mut attempts) = (Vec::new(), 0..ATTEMPTS);
         'anew: loop {
@@ -289,19 +289,19 @@ impl Caller {
         }
     }
 
-    /// Returns the Kubernetes version of the cluster.
+    /// Returns the cluster's Kubernetes version.
     ///
     /// # Errors
-    /// Fails if the API server does not answer, or if its answer is not a version.
+    /// Fails if the API server does not respond, or if its response is not a version.
     pub async fn kubernetes(&self) -> Result<KubernetesVersion> {
         let version = self.server_version().await?;
         version.parse().map_err(|error| CoordinatorError::Sidecar(format!("Kubernetes {version}: {error}")))
     }
 
-    /// Returns the labels of all nodes; empty without the right to list them.
+    /// Returns the labels of all nodes; empty if the run has no right to list them.
     ///
     /// # Errors
-    /// Fails if the API server does not answer.
+    /// Fails if the API server does not respond.
     pub async fn node_labels(&self) -> Result<Vec<BTreeMap<String, String>>> {
         let nodes = Api::<Node>::all(self.client.clone());
         let labels = |node: Node| node.metadata.labels.unwrap_or_default();
@@ -378,7 +378,7 @@ impl Caller {
         )))
     }
 
-    /// Returns all workloads of the namespace that the run has the right to list.
+    /// Returns all workloads in the namespace that the run has the right to list.
     pub(super) async fn live_workloads(&self) -> Vec<Live> {
         let mut workloads = self.live::<Deployment>().await.unwrap_or_default();
         workloads.extend(self.live::<StatefulSet>().await.unwrap_or_default());

@@ -1,8 +1,8 @@
-//! The pods that send the load: an Indexed Job with one pod for each index, spread over the nodes, and the Secret with
-//! the token that they check.
+//! The pods that send the load: an Indexed Job, whose pods are spread over the nodes, and the Secret with the token
+//! that the pods check.
 //!
-//! This module does not know the pods' orders, only if the pods are ready for them, and why one has ended. The Job's
-//! controller replaces a pod that ended, as in any Job: the new pod of that index waits for orders that never come.
+//! This module does not know the pods' orders, only if the pods are ready for them, and why a pod has ended. As in any
+//! Job, the controller replaces a pod that has ended: the new pod with that index waits for orders that never come.
 
 mod manifest;
 mod standing;
@@ -25,17 +25,17 @@ use manifest::{COMPONENT, COMPONENT_LABEL, OS_LABEL, TOKEN_KEY};
 pub use manifest::{LOAD_PORT, LoadJob};
 use rolldrop_record::event::PodEvent;
 
-/// Time after which pods that are not ready are reported, once, during the wait.
+/// Time into the wait after which pods that are not ready are reported, once.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Lowest rate of a worker, in requests per second: with a lower one, its node's window would be vague.
+/// Lowest rate per worker, in requests per second: at a lower rate, its node's window would be too coarse.
 const LEAST_RATE: f64 = 10.0;
-/// Highest rate of one worker, in requests per second: beyond it, there are more workers than nodes.
+/// Highest rate per worker, in requests per second: beyond it, there are more workers than nodes.
 const MOST_RATE: f64 = 10_000.0;
-/// Maximum number of workers that is chosen if the user gives none.
+/// Maximum default number of workers.
 const MOST_WORKERS: usize = 100;
 
-/// A worker's pod that is ready for orders.
+/// A worker's pod that is ready to take orders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadPod {
     /// Name of the pod.
@@ -46,17 +46,17 @@ pub struct LoadPod {
     pub node: String,
 }
 
-/// Pods of a load when the wait for them is over.
+/// The load's pods at the end of the wait for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadPods {
     /// Ready pods, one for each index.
     pub ready: Vec<LoadPod>,
-    /// Reasons that the others are not ready, one line each.
+    /// Reasons that the other pods are not ready, one line each.
     pub missing: Vec<String>,
 }
 
-/// Returns the number of workers if the user gives none: one for each node that takes pods, but so few that each has a
-/// useful rate, and so many that none has too high a rate.
+/// Returns the default number of workers: one for each node that takes pods, but fewer if each would have too low a
+/// rate, and more if each would have too high a rate.
 pub fn default_workers(nodes: usize, peak_rate: f64) -> usize {
     #[expect(
         clippy::cast_possible_truncation,
@@ -70,7 +70,7 @@ pub fn default_workers(nodes: usize, peak_rate: f64) -> usize {
 }
 
 impl Caller {
-    /// Returns the number of nodes that take pods of the load.
+    /// Returns the number of nodes that can run the load's pods.
     ///
     /// # Errors
     /// Fails if the nodes cannot be listed.
@@ -84,7 +84,7 @@ impl Caller {
     }
 }
 
-/// Returns true if the scheduler may put a pod of the load on a node.
+/// Returns true if the scheduler may place one of the load's pods on a node.
 pub(super) fn takes_pods(node: &Node) -> bool {
     let spec = node.spec.as_ref();
     let is_linux = node.labels().get(OS_LABEL).is_some_and(|os| os == "linux");
@@ -94,16 +94,17 @@ pub(super) fn takes_pods(node: &Node) -> bool {
         && !spec.iter().flat_map(|spec| spec.taints.iter().flatten()).any(|taint| repels(&taint.effect))
 }
 
-/// Returns the name of a run's Job and of its Secret. Pods and their host names begin with it.
+/// Returns the name of a run's Job and Secret. The names and host names of the pods begin with it.
 fn job_name(run: &str) -> String {
     let run: String =
         run.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    // A run's name ends with its time. The Job's controller would cut a longer name off before the index of a pod.
+    // Keeps the end of the run's name, which is its time. The Job's controller would truncate a longer name before it
+    // appends a pod's index.
     let from = run.len().saturating_sub(38);
     format!("rolldrop-load-{}", run[from..].trim_start_matches('-'))
 }
 
-/// Returns true if a pod sends the load of this run.
+/// Returns true if a pod sends this run's load.
 pub(super) fn is_load_pod(pod: &impl ResourceExt, run: &str) -> bool {
     let has = |label: &str, value: &str| pod.labels().get(label).is_some_and(|found| found == value);
     has(COMPONENT_LABEL, COMPONENT) && has(RUN_LABEL, run)
@@ -127,8 +128,8 @@ impl Session {
         self.give_to(&secret, &created).await
     }
 
-    /// Makes the Job the owner of the Secret, so that the Secret is removed with it, whoever removes the Job. The Job
-    /// is its only owner: with several owners, all would have to be gone.
+    /// Makes the Job the owner of the Secret, so that the Secret is removed with the Job, whoever removes that. The Job
+    /// is the only owner: with several owners, the Secret would remain until all of them are gone.
     async fn give_to(&self, secret: &DynamicObject, job: &DynamicObject) -> Result<()> {
         let owner =
             json!({"apiVersion": "batch/v1", "kind": "Job", "name": job.name_any(), "uid": job.uid()});
@@ -142,7 +143,7 @@ impl Session {
     /// Waits until the pods of all workers are ready, or the limit passes. Passes reasons for a long wait to `tell`.
     ///
     /// # Errors
-    /// Fails if no pod is ready then, or as soon as each reports why it will not be.
+    /// Fails if no pod is ready by then, or as soon as every pod reports why it will never be.
     pub async fn await_load_pods(
         &self,
         workers: usize,
@@ -173,7 +174,7 @@ impl Session {
         }
     }
 
-    /// Waits until a pod has ended, and returns the reason. A pod that is terminating has not ended: it still answers.
+    /// Waits until a pod has ended, and returns the reason. A terminating pod has not ended: it still responds.
     pub fn pod_ended(&self, uid: &str) -> impl Future<Output = String> + Send + use<> {
         let (mut views, uid) = (self.views.subscribe(), uid.to_owned());
         async move {
@@ -195,7 +196,7 @@ impl Session {
         let params = ListParams::default().labels(&labels);
         let mut pods = self.caller.list(what, &self.caller.api::<Pod>(), &params).await?;
         pods.sort_by_key(|pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0));
-        // Earlier pods of an index were replaced.
+        // Earlier pods with the same index were replaced.
         let latest: BTreeMap<_, _> = pods.into_iter().map(|pod| (index_of(&pod.name_any()), pod)).collect();
         let is_ready =
             |pod: &Pod| ready.iter().any(|ready| index_of(&ready.name) == index_of(&pod.name_any()));
@@ -215,7 +216,7 @@ impl Session {
     }
 }
 
-/// Returns the ready pods among these, one for each index.
+/// Returns the ready pods, one for each index.
 fn ready_pods(view: &View, is_own: impl Fn(&PodEvent) -> bool) -> Vec<LoadPod> {
     let pods = view.pods.values().map(|seen| &seen.event);
     let ready = pods.filter(|pod| is_own(pod) && pod.ready && pod.deletion_timestamp.is_none());
@@ -228,7 +229,7 @@ fn ready_pods(view: &View, is_own: impl Fn(&PodEvent) -> bool) -> Vec<LoadPod> {
     of_index.into_values().collect()
 }
 
-/// Returns the index of a pod of the Job, whose name is JOB-INDEX-RANDOM.
+/// Returns the index of one of the Job's pods, whose names are JOB-INDEX-RANDOM.
 fn index_of(pod: &str) -> Option<usize> {
     pod.rsplit('-').nth(1)?.parse().ok()
 }

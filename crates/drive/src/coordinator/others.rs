@@ -13,12 +13,12 @@ use rolldrop_scenario::Workload;
 /// Time between two checks.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// Returns the first field in which the specs of a workload differ, apart from its restarts; `None` if they are equal.
+/// Returns the first field in which two specs of a workload differ, restarts aside; `None` if they are equal.
 pub fn changed(before: &Value, now: &Value) -> Option<String> {
     edits_between(before, now).first().map(ToString::to_string)
 }
 
-/// Returns the fields in which the specs of a workload differ, each with its value then and now.
+/// Returns the fields in which two specs of a workload differ, each with its value then and now.
 pub(super) fn differences(before: &Value, now: &Value) -> Vec<String> {
     edits_between(before, now).iter().map(Edit::in_words).collect()
 }
@@ -52,7 +52,7 @@ impl Session {
         let what = format!("read {workload}");
         let mut first = None;
         loop {
-            // An API server that does not answer shows no change.
+            // An API server that does not respond shows no change.
             match self.caller.find(&api, &what, &workload.name).await {
                 Ok(Some(found)) => {
                     let now = serde_json::to_value(found).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Lists of the API server, read page by page: at most one page of a list is in memory unprocessed.
+//! Lists from the API server, read page by page: at most one page of a list is in memory unprocessed.
 
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::{ListParams, ObjectList};
@@ -9,7 +9,7 @@ use super::error::{CoordinatorError, Result};
 use rolldrop_kubernetes::Listed;
 use rolldrop_kubernetes::guard::{MOST_PAGES, PAGE, Untrusted};
 
-/// Maximum number of times that a list restarts because the API server has forgotten its position.
+/// Maximum number of restarts of a list because the API server has forgotten the position.
 const RESTARTS: usize = 3;
 
 /// Progress of a list.
@@ -20,7 +20,7 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// Starts before the first page of what these parameters select.
+    /// Starts a list with these parameters, before its first page.
     pub(super) fn of(params: &ListParams) -> Self {
         Self { params: params.clone().limit(PAGE), taken: 0, version: None }
     }
@@ -30,7 +30,7 @@ impl Pages {
         self.params.clone()
     }
 
-    /// Returns the objects of a page, without the fields that only the API server needs.
+    /// Returns the objects on a page, without the fields that only the API server needs.
     ///
     /// # Errors
     /// Fails if the list has no end.
@@ -52,7 +52,7 @@ impl Pages {
         Ok(items)
     }
 
-    /// Returns the version of the whole list, once the last page is taken.
+    /// Returns the version of the whole list, once the last page has been taken.
     pub(super) fn version(&self) -> Option<&str> {
         self.version.as_deref()
     }
@@ -78,8 +78,8 @@ impl Caller {
         listed.map_err(|error| CoordinatorError::api(what, &error))
     }
 
-    /// Lists all objects of a kind, and keeps only the needed part of each, as there may be thousands. Returns none
-    /// where the cluster does not know the kind, or does not let the run list it.
+    /// Lists all objects of a kind, and keeps only the needed part of each, because there may be thousands. Returns an
+    /// empty list if the cluster does not know the kind, or does not let the run list it.
     pub(super) async fn list_shown<K, T>(
         &self,
         what: &str,
@@ -146,7 +146,7 @@ impl Caller {
 /// Lists all selected objects without retries, and keeps only the needed part of each.
 ///
 /// # Errors
-/// Fails with an error of the API server, or if the list has no end.
+/// Fails if the API server returns an error, or if the list has no end.
 pub async fn list_at_once<K, T>(
     api: &Api<K>,
     params: &ListParams,
@@ -180,7 +180,7 @@ mod tests {
 
     type Queries = Arc<Mutex<Vec<String>>>;
 
-    /// Returns a caller whose API server answers the nth request with `answer(n)`, and the queries that it received.
+    /// Returns a caller whose API server responds to the nth request with `answer(n)`, and the received queries.
     fn caller(answer: impl Fn(usize) -> Value + Clone + Send + 'static) -> (Caller, Queries) {
         let (queries, count) = (Queries::default(), Arc::new(AtomicUsize::new(0)));
         let seen = Arc::clone(&queries);

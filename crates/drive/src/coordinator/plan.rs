@@ -1,6 +1,6 @@
-//! The API calls that a run will make, in order, before it makes them: for `--dry-run`, for checking rights, and for
-//! telling the user what it will do. Making a plan only reads. [`disruptions`] lists the calls of disruptions;
-//! [`targets`] and [`checks`] check that the targets and disruptions of the scenario are possible.
+//! The API calls that a run will make, in order: for `--dry-run`, for checking rights, and for telling the user in
+//! advance what the run will do. Planning only reads from the cluster. [`disruptions`] lists the disruptions' calls;
+//! [`targets`] and [`checks`] check that the scenario's targets and disruptions are possible.
 
 mod call;
 mod checks;
@@ -43,9 +43,9 @@ use rolldrop_record::Evidence;
 use rolldrop_scenario::{Disruption, Place, Scenario};
 use rolldrop_sidecar::inject::ADMIN_PORT_NAME;
 
-/// Maximum number of rights that are checked concurrently.
+/// Maximum number of concurrent checks of rights.
 const REVIEWS: usize = 8;
-/// Placeholder for the name of the object that owns everything that a run creates.
+/// Placeholder for the name of the object that owns everything the run creates.
 const OWNER: &str = "rolldrop-run-...";
 /// Reason that the plan gives for creating the owner.
 const OWNS_ALL: &str = "owns everything that the run creates";
@@ -56,29 +56,29 @@ pub struct Work<'a> {
     pub scenario: &'a Scenario,
     /// Secrets that the run creates before the deployment, and removes after it.
     pub secrets: &'a [Value],
-    /// Changes to workloads that exist already.
+    /// Changes to existing workloads.
     pub live: Option<LiveChanges<'a>>,
-    /// True if a command ends pods, instead of the scenario's disruptions.
+    /// True if a command terminates pods, instead of the scenario's disruptions.
     pub has_command: bool,
     /// True if the run may repeat the disruptions in further rounds.
     pub has_rounds: bool,
-    /// True if the run writes to its own ConfigMap while pods may end.
+    /// True if the run writes to its own ConfigMap while pods may be terminated.
     pub beats: bool,
-    /// Number of pods that send the load; `None` if the load does not come from the cluster.
+    /// Number of pods that send the load; `None` if the load is not sent from the cluster.
     pub load_workers: Option<usize>,
     /// Name of the tuning that uses the workloads, if the run is part of one.
     pub holder: Option<&'a str>,
 }
 
 impl Work<'_> {
-    /// Returns the length of the load, warm-up included; `None` if it is not known in advance.
+    /// Returns the length of the load, including the warm-up; `None` if it is not known in advance.
     fn length(&self) -> Option<Duration> {
         let load = &self.scenario.load;
         (!self.has_command && !self.has_rounds).then(|| load.duration() + load.settings.warmup)
     }
 }
 
-/// Plans the reads that find out what implements Services; the run stops at the first that tells.
+/// Plans the reads that find out what implements Services; the run stops at the first conclusive one.
 fn plan_service_proxy(plan: &mut Plan) {
     fn of<K: Resource<DynamicType = ()>>() -> About {
         About::all(ApiResource::erase::<K>(&()), Some(service_proxy::NAMESPACE))
@@ -92,8 +92,8 @@ fn plan_service_proxy(plan: &mut Plan) {
     plan.helps("list", &of::<Pod>(), "kube-proxy's pods, for its mode, if it is not known by then");
 }
 
-/// Returns the workloads that have pods when the load begins, as they will be then: those of the manifests, those that
-/// the run changes, and those that exist already.
+/// Returns the workloads with pods in the state that they will have when the load begins: those from the manifests,
+/// those that the run changes, and other existing ones.
 fn with_pods(scenario: &Scenario, changed: Option<&Wanted<'_>>, there: Vec<Live>) -> Vec<Value> {
     let has_template = |object: &&Value| !object["spec"]["template"].is_null();
     let mut workloads: Vec<Value> = scenario.manifests.iter().filter(has_template).cloned().collect();
@@ -106,20 +106,20 @@ fn with_pods(scenario: &Scenario, changed: Option<&Wanted<'_>>, there: Vec<Live>
 }
 
 impl Caller {
-    /// Names all objects of a kind in the run's namespace.
+    /// Refers to all objects of a kind in the run's namespace.
     fn own<K: Resource<DynamicType = ()>>(&self) -> About {
         About::all(ApiResource::erase::<K>(&()), Some(&self.namespace))
     }
 
-    /// Names the kinds of workloads that have pods.
+    /// Refers to the kinds of workloads that have pods.
     fn workload_kinds(&self) -> [About; 3] {
         [self.own::<Deployment>(), self.own::<StatefulSet>(), self.own::<DaemonSet>()]
     }
 
-    /// Makes the plan of a run.
+    /// Plans a run.
     ///
     /// # Errors
-    /// Fails if the run is not possible as the scenario says, or if reading for the plan fails.
+    /// Fails if the run is not possible as the scenario describes it, or if a read that the plan needs fails.
     pub async fn plan(&self, work: &Work<'_>) -> Result<Plan> {
         let Work { scenario, live, has_command, has_rounds, beats, load_workers, .. } = work;
         let mut plan = Plan::default();
@@ -201,7 +201,7 @@ impl Caller {
         Ok(plan)
     }
 
-    /// Returns the workloads of the namespace if a target's Service may route to an existing one; otherwise none.
+    /// Returns the namespace's workloads if a target's Service may route to an existing one; otherwise none.
     async fn workloads_there(&self, scenario: &Scenario) -> Vec<Live> {
         match hold::services_of(scenario).is_empty() {
             true => Vec::new(),
@@ -224,7 +224,7 @@ impl Caller {
         }
     }
 
-    /// Describes how the run covers all phases of consumers with a clock of their own; `None` if it need not.
+    /// Describes how the run covers all phases of consumers that have their own clock; `None` if it need not.
     async fn random_phases(&self, scenario: &Scenario, disruptions: &[Disruption]) -> Result<Option<String>> {
         let Some(first) = disruptions.first() else { return Ok(None) };
         for target in &scenario.targets {
@@ -265,7 +265,7 @@ impl Caller {
         plan.own.push(format!("sends the load from a Job of {workers} worker{s}, and removes it at the end"));
     }
 
-    /// Plans the owner before anything that it owns, and only once.
+    /// Plans the creation of the owner, once, before that of anything it owns.
     fn plan_owner(&self, need: Need, plan: &mut Plan, undo: &mut Plan) {
         let config_maps = self.own::<ConfigMap>();
         if plan.calls.iter().any(|call| call.why == OWNS_ALL) {
@@ -282,7 +282,7 @@ impl Caller {
         undo.discovers(&config_maps);
     }
 
-    /// Plans the beats, without which deletions by others are known only to the second.
+    /// Plans the beats, without which the times of others' deletions are known only to the second.
     fn plan_beats(&self, plan: &mut Plan, undo: &mut Plan) {
         self.plan_owner(Need::Helps, plan, undo);
         let why = "ten times a second while pods may end: its versions date deletions by others";
@@ -295,7 +295,7 @@ impl Caller {
         );
     }
 
-    /// Plans the wait until what was undone has taken effect.
+    /// Plans the wait until the undoing has taken effect.
     fn plan_effect(&self, undo: &mut Plan) {
         let with_pods = |verb| undo.calls.iter().any(|call| call.is_about(verb, has_pods));
         let (removes, restores) = (with_pods("delete"), with_pods("patch"));
@@ -334,7 +334,7 @@ impl Caller {
         Ok(())
     }
 
-    /// Plans to mark the run's workloads as in use, so that no other run uses them.
+    /// Plans the marking of the run's workloads as in use, so that no other run uses them.
     async fn plan_holds(
         &self,
         work: &Work<'_>,

@@ -1,4 +1,4 @@
-//! Conditions that must hold before load is sent: the Service exists, and has endpoints.
+//! Conditions that must hold before load is sent: the Service exists and has endpoints.
 
 use k8s_openapi::api::core::v1::Service;
 use serde_json::Value;
@@ -20,7 +20,7 @@ pub(super) fn selector(service: &Service) -> Option<String> {
 }
 
 /// Returns true if a Service has no cluster IP, so that clients look up its pods in the DNS. Looks for the Service in
-/// these manifests, then in the cluster. False for an unknown Service.
+/// these manifests, then in the cluster. Returns false for an unknown Service.
 pub(super) async fn is_headless(caller: &Caller, name: &str, manifests: &[Value]) -> Result<bool> {
     let own =
         manifests.iter().find(|object| object["kind"] == "Service" && object["metadata"]["name"] == *name);
@@ -35,8 +35,8 @@ pub(super) async fn is_headless(caller: &Caller, name: &str, manifests: &[Value]
     Ok(spec.and_then(|spec| spec.cluster_ip).as_deref() == Some("None"))
 }
 
-/// Returns the number of endpoints to wait for: all replicas of the manifests whose pods the Service selects, at least
-/// one.
+/// Returns the number of endpoints to wait for: all replicas in the manifests whose pods the Service selects, but at
+/// least one.
 pub(super) fn wanted_endpoints(service: &Service, manifests: &[Value]) -> usize {
     let service = serde_json::to_value(service).unwrap_or_default();
     let selected =

@@ -1,4 +1,4 @@
-//! Waits until the objects to be measured exist, and can be disrupted as the scenario says.
+//! Waits until the objects to be measured exist and can be disrupted as the scenario says.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use rolldrop_record::run_info::ClusterInfo;
 use rolldrop_scenario::{Disruption, Place, Scenario, Target};
 
 impl Session {
-    /// Waits until the targets' pods are ready. The load checks that they answer, from where it is sent.
+    /// Waits until the targets' pods are ready. The load itself checks that they respond, from where it is sent.
     ///
     /// # Errors
     /// Fails if a pod cannot start (with the reason that it reports), if a limit passes, or if the Service cannot be
@@ -81,8 +81,8 @@ impl Session {
         }
     }
 
-    /// Waits for a change while pods with these labels are to become ready, and reports from time to time why they are
-    /// not. Returns the reason, as the end of a sentence, once the limit has passed.
+    /// Waits for the next change while pods with these labels are not ready, and occasionally reports the reason. Once
+    /// the limit has passed, returns the reason, phrased as the end of a sentence.
     ///
     /// # Errors
     /// Fails if a pod has reported for some time that it cannot start.
@@ -109,8 +109,8 @@ impl Session {
         Ok(None)
     }
 
-    /// Waits until workloads of the manifests have all their pods: all workloads if a target is a URL, whose endpoints
-    /// are not known, else those that a disruption names.
+    /// Waits until workloads from the manifests have all their pods: all workloads if a target is a URL, whose
+    /// endpoints are not known, otherwise those that a disruption names.
     async fn await_own_workloads(&self, scenario: &Scenario, disruptions: &[Disruption]) -> Result<()> {
         let has_url = scenario.targets.iter().any(|target| matches!(target.place, Place::Url(_)));
         let is_named = |object: &Value| {
@@ -136,8 +136,8 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until as many of the pods that a disruption selects are ready as the manifests create; no target need show
-    /// them.
+    /// Waits until as many of the pods that a disruption selects are ready as the manifests create. They need not be
+    /// behind a target.
     async fn await_own_pods(&self, selector: &str, made: usize) -> Result<()> {
         if made == 0 {
             return Ok(());
@@ -160,7 +160,7 @@ impl Session {
 
     async fn fingerprint(&self, endpoints: usize) -> Result<ClusterInfo> {
         let version = self.caller.server_version().await?;
-        // Everything is read as far as rights allow; without them, the fingerprint has less.
+        // Reads as much as the run's rights allow; missing rights leave gaps in the fingerprint.
         let nodes = Api::<Node>::all(self.caller.client.clone());
         let params = ListParams::default();
         let known = |node: Node| Node { spec: None, status: None, ..node };

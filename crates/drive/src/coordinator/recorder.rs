@@ -1,4 +1,4 @@
-//! The one thread that writes what the coordinator's process records. The viewer of the run sees each event first.
+//! The one thread that writes the coordinator process's records. The run's viewer sees each event first.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,10 +19,10 @@ use rolldrop_record::{Clock, Event, EventKind, RunDir, RunDirError, ServedRow, S
 
 /// Name of the coordinator as a source.
 pub(crate) const SOURCE: &str = "coordinator";
-/// Maximum number of messages that wait to be written. A full channel blocks the senders: proxies keep their rows until
-/// they are read, and watches wait on the API server's side, so nothing is lost.
+/// Maximum number of messages that wait to be written. A full channel blocks the senders. Nothing is lost: proxies keep
+/// their rows until they are read, and watches wait on the API server's side.
 const WAITING: usize = 256;
-/// Time from one check of the parts' age to the next.
+/// Time between two checks of the parts' age.
 const TICK: Duration = Duration::from_millis(500);
 
 enum Message {
@@ -60,7 +60,7 @@ impl Recorder {
             .name("recorder".into())
             .spawn(move || {
                 let files = Files { log, tables: HashMap::new(), run_dir, clock };
-                // After an early end of the run nobody listens, and the result is not needed.
+                // If the run ended early, nobody listens, and the result is not needed.
                 let _ = done.send(files.write(&receiver));
             })
             .map_err(|source| RunDirError::Io { path: "recorder thread".into(), source })?;
@@ -71,12 +71,12 @@ impl Recorder {
         self.handle.clone()
     }
 
-    /// Writes everything sent so far, closes the files, and ends the thread. Returns the counts of the events written.
+    /// Writes everything sent so far, closes the files, and stops the thread. Returns the counts of written events.
     pub(super) async fn finish(mut self) -> Result<EventsWritten> {
         self.handle.send(Message::Finish);
         let result = self.result.await.map_err(|_| CoordinatorError::RecorderGone)?;
         if let Some(thread) = self.thread.take() {
-            // The thread has sent its result, so it is about to end.
+            // The thread has sent its result, so it is about to finish.
             let _ = thread.join();
         }
         Ok(result?)
@@ -140,12 +140,12 @@ impl RecorderHandle {
     }
 
     fn send(&self, message: Message) {
-        // The thread ends early only on a write error, which `finish` reports.
+        // The thread stops early only on a write error, which `finish` reports.
         let Err(TrySendError::Full(message)) = self.messages.try_send(message) else { return };
         let wait = || {
             let _ = self.messages.send(message);
         };
-        // Another thread of the runtime takes over the other tasks of this one, such as handling signals.
+        // Another runtime thread takes over this thread's other tasks, such as handling signals.
         match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
             Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(wait),
             Ok(_) | Err(_) => wait(),
@@ -172,7 +172,7 @@ mod tests {
         handle.served("web-1", vec![served(0)]);
         let deadline = Instant::now() + Duration::from_secs(60);
         let on_disk = || rolldrop_record::parts::read_table::<ServedRow>(run_dir.path()).unwrap().len();
-        // Never is there a moment without a message.
+        // There is always another message to write.
         while on_disk() == 0 {
             assert!(Instant::now() < deadline, "the row of the source that has ended is not on disk");
             handle.event(clock.now(), EventKind::Warning { message: "busy".into() });
@@ -187,7 +187,7 @@ mod tests {
         const EVENTS: usize = 4 * WAITING;
         let dir = tempfile::tempdir().unwrap();
         let run_dir = RunDir::create(&dir.path().join("run")).unwrap();
-        // A pipe in place of the file: events that are not read are not written.
+        // A pipe replaces the file, so writing blocks while nothing is read.
         let log = run_dir.path().join("events.jsonl");
         nix::unistd::mkfifo(&log, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let mut reader = std::fs::OpenOptions::new().read(true).write(true).open(&log).unwrap();
@@ -197,7 +197,7 @@ mod tests {
         let count = Arc::clone(&sent);
         let sender = std::thread::spawn(move || {
             for _ in 0..EVENTS {
-                // Longer than what a pipe holds.
+                // Exceeds the capacity of a pipe.
                 let message = "x".repeat(100_000);
                 handle.event(clock.now(), EventKind::Warning { message });
                 count.fetch_add(1, Ordering::SeqCst);
@@ -207,7 +207,7 @@ mod tests {
         while sent.load(Ordering::SeqCst) < WAITING && Instant::now() < deadline {
             std::thread::yield_now();
         }
-        // One message is being written, and one more may have left the channel to be written next.
+        // One message is being written, and the next one may already have left the channel.
         assert!((WAITING..=WAITING + 2).contains(&sent.load(Ordering::SeqCst)) && !sender.is_finished());
         let (mut lines, mut part) = (0, vec![0; 1 << 20]);
         while lines < EVENTS {

@@ -1,4 +1,4 @@
-//! Controllers that may change a workload while it is measured: autoscalers of its replicas and of its pods' resources.
+//! Controllers that may change a workload while it is measured: autoscalers for its replicas or its pods' resources.
 
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use serde_json::Value;
@@ -12,9 +12,9 @@ struct Kind {
     version: &'static str,
     name: &'static str,
     plural: &'static str,
-    /// JSON pointer to the reference with the name of the workload, and its kind if it is not a Deployment.
+    /// JSON pointer to the reference that contains the workload's name, and its kind unless it is a Deployment.
     target: &'static str,
-    /// Returns the change that an autoscaler may make, with the remedy; `None` if it makes none.
+    /// Describes the change that an autoscaler may make, with the remedy; `None` if it makes none.
     says: fn(&Value, &str) -> Option<String>,
 }
 
@@ -89,7 +89,7 @@ impl Caller {
     /// Returns a warning for each autoscaler that may change a workload while it is measured.
     ///
     /// # Errors
-    /// Fails if the API server does not answer.
+    /// Fails if the API server does not respond.
     pub async fn rivals(&self, workload: &Value) -> Result<Vec<String>> {
         let (mut rivals, mut unknown) = (Vec::new(), Vec::new());
         for Kind { group, version, name, plural, target, says } in KINDS {

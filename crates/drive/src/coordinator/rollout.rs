@@ -1,6 +1,6 @@
-//! Changes that a foreign command made to the workloads of the namespace, and the wait until they have settled.
+//! Changes that an external command made to the namespace's workloads, and the wait until they have settled.
 //!
-//! Works by polling: a workload's own status shows when its controller has done what was asked.
+//! Works by polling: a workload's own status shows when its controller has finished.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,7 +21,7 @@ const PERIOD: Duration = Duration::from_millis(250);
 /// Time without a change after which workloads have settled: a controller takes a moment to notice a change.
 const STEADY: Duration = Duration::from_secs(1);
 
-/// State of the workloads of a namespace at one moment, by kind and name.
+/// Snapshot of a namespace's workloads, by kind and name.
 #[derive(Clone, Debug, Default)]
 pub struct Workloads(BTreeMap<String, Workload>);
 
@@ -30,15 +30,15 @@ struct Workload {
     generation: i64,
     /// Requested number of pods.
     replicas: i32,
-    /// Digest of its pod template, see [`template_digest`].
+    /// Digest of its pod template; see [`template_digest`].
     template: String,
     /// Description of what is missing; `None` when everything is as requested.
     missing: Option<String>,
 }
 
 impl Workload {
-    /// Returns a workload with its title. `have` lists counts of pods, each with its description and the number that it
-    /// has to reach.
+    /// Returns a workload with its title. `have` lists pod counts, each with a description and the number that it has
+    /// to reach.
     fn new(
         kind: &str,
         meta: &ObjectMeta,
@@ -61,7 +61,7 @@ impl Workload {
 }
 
 impl Workloads {
-    /// Describes what one of these workloads lacks; `None` if nothing is missing, or the cluster does not show it.
+    /// Describes what the first incomplete one of these workloads lacks; `None` if none is known to lack anything.
     pub(super) fn missing_of(&self, titles: &[String]) -> Option<String> {
         titles.iter().find_map(|title| {
             let missing = self.0.get(title)?.missing.as_ref()?;
@@ -69,8 +69,8 @@ impl Workloads {
         })
     }
 
-    /// Returns a workload that has not settled, and what it lacks. Workloads that had not settled before, and have not
-    /// changed since, do not count.
+    /// Returns a workload that has not settled, and what it lacks. Ignores workloads that had not settled before and
+    /// have not changed since.
     fn unsettled_since(&self, before: &Workloads) -> Option<(&str, &str)> {
         let mut unsettled = self.0.iter().filter_map(|(name, now)| {
             let counts = match before.0.get(name) {
@@ -82,8 +82,8 @@ impl Workloads {
         unsettled.next()
     }
 
-    /// Returns true if a workload has changed so that it makes other pods, or another number of pods. A new generation
-    /// alone may be due to an annotation by which another run marks the workload as in use.
+    /// Returns true if a workload's pod template or number of pods has changed. A new generation alone proves nothing:
+    /// it may be due to the annotation by which another run marks the workload as in use.
     fn is_changed_since(&self, before: &Workloads) -> bool {
         let is_same = |((name, now), (name_then, then)): ((&String, &Workload), (&String, &Workload))| {
             let makes_the_same = now.template == then.template && now.replicas == then.replicas;
@@ -92,7 +92,7 @@ impl Workloads {
         self.0.len() != before.0.len() || !self.0.iter().zip(&before.0).all(is_same)
     }
 
-    /// Returns the mode of the terminations that the changes caused, as the analysis names it.
+    /// Returns the analysis' mode for the terminations that the changes caused.
     fn mode_since(&self, before: &Workloads) -> Mode {
         let pairs = || self.0.iter().filter_map(|(name, now)| Some((before.0.get(name)?, now)));
         if pairs().any(|(then, now)| then.template != now.template) {
@@ -109,7 +109,7 @@ impl Session {
     /// Returns the current state of the workloads; see `Caller::workloads`.
     ///
     /// # Errors
-    /// Fails if the API server does not answer.
+    /// Fails if the API server does not respond.
     pub async fn workloads(&self) -> Result<Workloads> {
         self.caller.workloads().await
     }
@@ -118,7 +118,7 @@ impl Session {
     /// of the terminations. `disruption` is the scenario's disruption that started the changes.
     ///
     /// # Errors
-    /// Fails if the run is stopped, or if the API server does not answer.
+    /// Fails if the run is stopped, or if the API server does not respond.
     pub async fn await_rollout(&self, before: &Workloads, disruption: Option<u32>) -> Result<()> {
         let (now, missing) = self.until_settled(before).await?;
         let mode = now.mode_since(before);
@@ -128,8 +128,8 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until the workloads are complete again after a round, and no pod is terminating. `before` is their state
-    /// before it.
+    /// Waits until the workloads are complete again after a round, and no pod is terminating. `before` is the
+    /// workloads' state before the round.
     ///
     /// # Errors
     /// Fails if the run is stopped.
@@ -141,8 +141,8 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until the workloads have settled after changes since `before`, and no pod is terminating. Returns their
-    /// state then, and what is missing if the limit has passed.
+    /// Waits until the workloads have settled after changes since `before`, and no pod is terminating. Returns the
+    /// workloads' final state, and what is missing if the limit has passed.
     pub(super) async fn until_settled(&self, before: &Workloads) -> Result<(Workloads, Option<String>)> {
         let limit = self.caller.limits.rollout;
         let (deadline, mut waiting) = (Instant::now() + limit, self.waiting(limit));
@@ -151,7 +151,7 @@ impl Session {
         loop {
             let now = match self.workloads().await {
                 Ok(now) => now,
-                // The load continues, and so does the wait.
+                // The wait continues, as the load does.
                 Err(error @ (CoordinatorError::Api { .. } | CoordinatorError::Timeout { .. })) => {
                     settled_since = None;
                     if Instant::now() >= deadline {
@@ -189,15 +189,15 @@ impl Session {
         }
     }
 
-    /// Returns the reason that pods of a workload, such as `Deployment web`, are not ready, as far as the run has the
-    /// right to read it.
+    /// Returns the reason that the pods of a workload, such as `Deployment web`, are not ready, as far as the run has
+    /// the right to read it.
     async fn why_unready_of(&self, workload: &str) -> Option<String> {
         let owner = |object: &ObjectMeta| {
             let owner =
                 object.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
             Some((owner.uid.clone(), format!("{} {}", owner.kind, owner.name)))
         };
-        // ReplicaSets are between a Deployment and its pods.
+        // A Deployment owns its pods through ReplicaSets.
         let of_set = |set: ReplicaSet| {
             let (_, of) = owner(&set.metadata)?;
             set.metadata.uid.filter(|_| of == workload)
@@ -210,11 +210,11 @@ impl Session {
         self.why_unready(None, is_own).await
     }
 
-    /// Waits until others have changed a workload, and the change has settled.
+    /// Waits until others have changed a workload and the change has settled.
     pub(super) async fn until_rolled_out(&self) {
         let mut before = None;
         loop {
-            // An API server that does not answer now may do so later; the end of the load ends the wait.
+            // An API server that does not respond now may respond later; the end of the load ends the wait.
             if let Ok(now) = self.workloads().await {
                 let before: &Workloads = before.get_or_insert_with(|| now.clone());
                 if now.is_changed_since(before) && matches!(self.until_settled(before).await, Ok((_, None))) {
@@ -227,11 +227,11 @@ impl Session {
 }
 
 impl Caller {
-    /// Returns the current state of the workloads. A kind that the cluster does not know, or does not let the run list,
-    /// counts as having none.
+    /// Returns the current state of the workloads. Leaves out kinds that the cluster does not know or does not let the
+    /// run list.
     ///
     /// # Errors
-    /// Fails if the API server does not answer.
+    /// Fails if the API server does not respond.
     pub(super) async fn workloads(&self) -> Result<Workloads> {
         let of_deployment = |deployment: Deployment| {
             let (spec, status) = (deployment.spec?, deployment.status.unwrap_or_default());
@@ -250,7 +250,7 @@ impl Caller {
         Ok(Workloads(deployments.into_iter().chain(stateful_sets).chain(daemon_sets).flatten().collect()))
     }
 
-    /// Lists the Deployments without their templates and annotations, which make up most of each.
+    /// Lists the Deployments without their templates and annotations, which make up most of their size.
     pub(super) async fn deployments_without_templates(&self) -> Result<Vec<Deployment>> {
         let known = |mut deployment: Deployment| {
             deployment.metadata.annotations = None;
@@ -266,7 +266,7 @@ impl Caller {
 fn of_stateful_set(set: StatefulSet) -> Option<(String, Workload)> {
     let (spec, status) = (set.spec?, set.status?);
     let (meta, replicas) = (&set.metadata, spec.replicas.unwrap_or(1));
-    // Pods below the partition are not meant to be replaced, and with OnDelete none is.
+    // Pods below the partition are not meant to be replaced; with OnDelete, no pods are.
     let strategy = spec.update_strategy.unwrap_or_default();
     let held_back = match strategy.type_.as_deref() {
         Some("OnDelete") => replicas,
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(missing(3, partition(0), 2).unwrap(), "2 pods updated, 3 wanted");
         assert_eq!(missing(3, partition(1), 1).unwrap(), "1 pods updated, 2 wanted");
         assert_eq!(missing(3, partition(1), 2), None);
-        // Nothing was to be changed.
+        // There was nothing to change.
         assert_eq!(missing(3, partition(1), 3), None);
         assert_eq!(missing(3, partition(9), 0), None);
         assert_eq!(missing(3, json!({"type": "OnDelete"}), 0), None);

@@ -1,6 +1,6 @@
-//! Services behind a URL, according to the Ingresses and HTTPRoutes of the namespace.
+//! Services behind a URL, according to the namespace's Ingresses and HTTPRoutes.
 //!
-//! They are enough to find the pods; a controller's own additions (annotations, filters, weights) are ignored.
+//! This is enough to find the pods; a controller's own additions (annotations, filters, weights) are ignored.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use super::error::Result;
 struct Route {
     /// Host that the route matches.
     host: Host,
-    /// Length of the path prefix that it matches.
+    /// Length of the path prefix that the route matches.
     path: usize,
     service: String,
 }
@@ -36,8 +36,8 @@ pub(super) fn http_route() -> ApiResource {
 }
 
 impl Caller {
-    /// Returns the Services that these URLs route to. A kind that the cluster does not have, or does not let the run
-    /// list, counts as having none.
+    /// Returns the Services that these URLs route to. Ignores kinds of routes that the cluster does not have or does
+    /// not let the run list.
     pub(super) async fn services_behind(&self, urls: &[&Url]) -> Result<BTreeSet<String>> {
         let ingresses: Vec<Ingress> = self.list_kind().await?;
         let routes = self.dynamic_api(&http_route());

@@ -1,7 +1,7 @@
-//! The API server's clock, which deletionTimestamps are read from.
+//! The API server's clock, from which deletionTimestamps are taken.
 //!
-//! Answers of the API server carry a Date header, in whole seconds. One answer bounds the clock to about a second.
-//! Repeated requests until the second changes narrow this to the time between two requests.
+//! Responses from the API server have a Date header, in whole seconds. One response bounds the clock to about a second.
+//! Repeated requests until the second changes narrow the bounds to the time between two requests.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use rolldrop_record::{Clock, ClockOffset, EventKind, Stamp};
 
 /// Time between two requests.
 const PERIOD: Duration = Duration::from_millis(40);
-/// Number of requests: they last for more than a second, so that the second changes among them.
+/// Number of requests. They take more than a second, so that the second changes during them.
 const QUESTIONS: usize = 32;
-/// Time after which no more requests are made once one was answered.
+/// Time after which no more requests are made, if there has been a response.
 const LONGEST: Duration = Duration::from_secs(5);
 /// Time between two requests after the first [`QUESTIONS`].
 const LATER: Duration = Duration::from_secs(1);
@@ -27,7 +27,8 @@ const SECOND_NS: i64 = 1_000_000_000;
 
 /// Compares the clocks and records the result.
 ///
-/// Asks an API server that does not answer until it does, and one that answers slowly no longer than [`LONGEST`].
+/// Keeps asking an API server that does not respond until it does, and one that responds slowly for at most
+/// [`LONGEST`].
 pub(super) async fn sample(client: Client, clock: Clock, recorder: RecorderHandle, limits: Limits) {
     let begun = Instant::now();
     let mut known: Option<Bounds> = None;
@@ -48,7 +49,7 @@ pub(super) async fn sample(client: Client, clock: Clock, recorder: RecorderHandl
     }
 }
 
-/// Bounds of the server's clock minus ours, in nanoseconds.
+/// Bounds on the difference between the server's clock and ours, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bounds {
     least_ns: i64,
@@ -56,14 +57,13 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// Returns the bounds from one answer: the second of its date began before the answer came, and was not over when
-    /// the request was sent.
+    /// Returns the bounds from one response: the second in its date began before the response arrived, and was not over
+    /// when the request was sent.
     fn of_answer(sent: Stamp, date: Stamp, answered: Stamp) -> Self {
         Self { least_ns: date.ns_since(answered), most_ns: date.ns_since(sent) + SECOND_NS }
     }
 
-    /// Returns the intersection of both bounds. If they exclude each other, a clock was set, and the later bounds
-    /// count.
+    /// Returns the intersection of both bounds. If there is none, a clock was set, and the later bounds are returned.
     fn narrowed(self, other: Bounds) -> Bounds {
         let both =
             Bounds { least_ns: self.least_ns.max(other.least_ns), most_ns: self.most_ns.min(other.most_ns) };
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn second_boundary_narrows_clock_offset() {
         let at = |ms: i64| Stamp::from_unix_ns(ms * 1_000_000);
-        // The server is 300 ms ahead: its second 10 begins at our 9.7 s.
+        // The server is 300 ms ahead: its second 10 begins at 9.7 s on our clock.
         let before = Bounds::of_answer(at(9_650), at(9_000), at(9_660));
         let after = Bounds::of_answer(at(9_700), at(10_000), at(9_710));
         let offset = before.narrowed(after).offset();

@@ -1,7 +1,7 @@
-//! Finds out what implements Services in a cluster: from the settings of kube-proxy and of Cilium where clusters keep
-//! them, from kube-proxy's arguments, and from kube-proxy itself if this process runs on one of the cluster's nodes.
+//! Finds out what implements Services in a cluster: from the places where clusters keep the settings of kube-proxy and
+//! Cilium, from kube-proxy's arguments, and from kube-proxy itself if this process runs on one of the cluster's nodes.
 //!
-//! Each source may be missing, and needs a right that a run can do without. If two answers contradict each other, the
+//! Each source may be missing, and needs a right that a run can do without. If two sources contradict each other, the
 //! mode is unknown.
 
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -20,24 +20,24 @@ use rolldrop_record::service_proxy::{ProxyEvidence, ServiceProxy};
 pub(super) const NAMESPACE: &str = "kube-system";
 /// ConfigMap with Cilium's settings.
 pub(super) const CILIUM: &str = "cilium-config";
-/// ConfigMaps with kube-proxy's settings: that of kubeadm and most other clusters, and that of EKS.
+/// ConfigMaps with kube-proxy's settings: first the one in kubeadm and most other clusters, then the one in EKS.
 pub(super) const KUBE_PROXY_MAPS: [&str; 2] = ["kube-proxy", "kube-proxy-config"];
 /// DaemonSet that runs kube-proxy on each node, if it runs in pods.
 pub(super) const DAEMON_SET: &str = "kube-proxy";
-/// Labels of kube-proxy's pods: of a DaemonSet's, and of static ones.
+/// Labels of kube-proxy's pods: first of a DaemonSet's pods, then of static pods.
 pub(super) const POD_LABELS: [&str; 2] = ["k8s-app=kube-proxy", "component=kube-proxy"];
 /// Node annotations in which k3s and RKE2 keep their arguments.
 const NODE_ARGS: [&str; 2] = ["k3s.io/node-args", "rke2.io/node-args"];
-/// Annotations by which a Service asks for topology hints; `Disabled` asks for none.
+/// Annotations with which a Service asks for topology hints; `Disabled` asks for none.
 const TOPOLOGY: [&str; 2] =
     ["service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints"];
 
-/// Implementation of Services, and the evidence for it.
+/// Implementation of Services and the evidence for it.
 pub(super) type Known = (ServiceProxy, Option<ProxyEvidence>);
 
 const UNKNOWN: Known = (ServiceProxy::Unknown, None);
 
-/// Implementation of Services, and reads that the run had no right to make.
+/// Implementation of Services, and the rights that were missing in the search for it.
 pub(super) struct Found {
     pub(super) known: Known,
     /// Missing rights, such as `get configmaps/kube-proxy in kube-system`.
@@ -47,7 +47,7 @@ pub(super) struct Found {
 /// Finds out what implements Services in the cluster.
 ///
 /// # Errors
-/// Fails if the API server does not answer, or if the run is interrupted. A missing right is no error.
+/// Fails if the API server does not respond, or if the run is interrupted. A missing right is not an error.
 pub(super) async fn find(caller: &Caller, nodes: &[Node]) -> Result<Found> {
     let mut search = Search { caller, denied: Vec::new() };
     let known = search.run(nodes).await?;
@@ -105,7 +105,7 @@ impl Search<'_> {
         Ok(self.allowed(&format!("get configmaps/{name}"), answer))
     }
 
-    /// Returns the answer, if there is one, and notes a missing right.
+    /// Returns the object from the response, if there is one, and notes a missing right.
     fn allowed<T>(&mut self, right: &str, answer: kube::Result<T>) -> Option<T> {
         if let Err(kube::Error::Api(status)) = &answer
             && status.code == 403
@@ -119,7 +119,7 @@ impl Search<'_> {
     }
 }
 
-/// Returns the balancing rules that a Service asks for.
+/// Returns the load-balancing rules that a Service asks for.
 pub(super) fn rules(service: &Service) -> ServiceRules {
     let spec = service.spec.clone().unwrap_or_default();
     let policy = |policy: Option<String>| match policy.as_deref() {
@@ -139,7 +139,7 @@ pub(super) fn rules(service: &Service) -> ServiceRules {
     }
 }
 
-/// Parses kube-proxy's name of a mode; an empty name means its default on Linux.
+/// Parses kube-proxy's name for a mode; an empty name means the default on Linux.
 fn mode(word: &str) -> ServiceProxy {
     match word.trim() {
         "" => ServiceProxy::Iptables,
@@ -147,13 +147,13 @@ fn mode(word: &str) -> ServiceProxy {
     }
 }
 
-/// Returns the mode that all of them name; `None` if there is none, or if they contradict each other.
+/// Returns the mode if all of them agree; `None` if there are none, or if they contradict each other.
 fn agreed(mut modes: impl Iterator<Item = ServiceProxy>) -> Option<ServiceProxy> {
     let first = modes.next()?;
     modes.all(|other| other == first).then_some(first)
 }
 
-/// Returns the mode in kube-proxy's settings, whatever the key that they are under.
+/// Returns the mode from kube-proxy's settings, whatever key they are stored under.
 fn configured_mode(map: &ConfigMap) -> Option<ServiceProxy> {
     map.data.iter().flatten().find_map(|(_, text)| {
         let config: Value = serde_saphyr::from_str(text).ok()?;
@@ -170,21 +170,21 @@ fn replaces_kube_proxy(map: &ConfigMap) -> bool {
     setting.is_some_and(|value| ["true", "strict", "partial", "probe"].contains(&value.as_str()))
 }
 
-/// Returns true if the DaemonSet is scheduled on no node, as when something else replaces kube-proxy.
+/// Returns true if the DaemonSet is not scheduled on any node, which is so if something else replaces kube-proxy.
 fn is_switched_off(set: &DaemonSet) -> bool {
     set.status.as_ref().is_some_and(|status| status.desired_number_scheduled == 0)
 }
 
-/// Returns the mode from the arguments of a kube-proxy pod; `None` if a file sets it.
+/// Returns the mode from a kube-proxy pod's arguments; `None` if a configuration file sets the mode.
 fn mode_of_pod(spec: &PodSpec) -> Option<ServiceProxy> {
     spec.containers.iter().find_map(|Container { command, args, .. }| {
-        // A shell's command line is one word with all arguments.
+        // A command line for a shell is one word that contains all arguments.
         let words = command.iter().chain(args).flatten().flat_map(|word| word.split_whitespace());
         let words: Vec<&str> = words.map(|word| word.trim_matches(['"', '\''])).collect();
         if !words.iter().any(|word| word.ends_with("kube-proxy")) && option(&words, "proxy-mode").is_none() {
             return None;
         }
-        // A file overrides the options.
+        // A configuration file overrides the options.
         match option(&words, "config") {
             Some(_) => None,
             None => Some(mode(option(&words, "proxy-mode").unwrap_or_default())),
@@ -192,7 +192,7 @@ fn mode_of_pod(spec: &PodSpec) -> Option<ServiceProxy> {
     })
 }
 
-/// Returns the value of an option, which follows a `=` or is the next word.
+/// Returns the value of an option, which follows an `=` or is the next word.
 fn option<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
     let value = |(index, word): (usize, &&'a str)| {
         let rest = word.trim_start_matches('-').strip_prefix(name)?;
@@ -205,7 +205,7 @@ fn option<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
     words.iter().enumerate().filter(|(_, word)| word.starts_with('-')).find_map(value)
 }
 
-/// Returns the mode of the kube-proxy that is part of this node's agent, as with k3s and RKE2.
+/// Returns the mode of the kube-proxy that is built into this node's agent, as in k3s and RKE2.
 fn mode_of_node(node: &Node) -> Option<ServiceProxy> {
     let text = NODE_ARGS.iter().find_map(|name| node.annotations().get(*name))?;
     let words: Vec<String> = serde_json::from_str(text).ok()?;
@@ -219,8 +219,8 @@ fn mode_of_node(node: &Node) -> Option<ServiceProxy> {
     of_proxy.next_back().or_else(|| Some(mode("")))
 }
 
-/// Returns true if this process runs on one of these nodes: by default a node is named after its host. The kube-proxy
-/// of another cluster must not be asked.
+/// Returns true if this process runs on one of these nodes; by default, a node is named after its host. Without this
+/// check, the run might ask another cluster's kube-proxy.
 fn is_here(nodes: &[Node]) -> bool {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = host.trim();
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(of(json!(["/usr/bin/kube-proxy", "--proxy-mode", "ipvs"])), ipvs);
         assert_eq!(of(json!(["/bin/sh", "-c", "exec kube-proxy --proxy-mode=ipvs 1>>/log 2>&1"])), ipvs);
         assert_eq!(of(json!(["kube-proxy", "--v=2"])), Some(ServiceProxy::Iptables));
-        // The file counts, and its content is not known here.
+        // The file takes precedence, and its content is not known here.
         assert_eq!(of(json!(["kube-proxy", "--config=/var/lib/config.conf", "--proxy-mode=ipvs"])), None);
         assert_eq!(of(json!(["sleep", "1"])), None);
     }

@@ -1,4 +1,4 @@
-//! One run's access to one cluster, from the first list to the last row.
+//! One run's access to one cluster, from the first list of objects to the last row.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -63,20 +63,20 @@ pub struct Session {
     pub(super) tasks: JoinSet<()>,
     pub(super) tasks_stop: CancellationToken,
     pub(super) journal: Mutex<Journal>,
-    /// Changes that were undone before the end of the run.
+    /// Changes that were already undone before the end of the run.
     pub(super) taken_back: Mutex<Vec<Undone>>,
-    /// Owner of everything that the run creates; set when the run first creates something.
+    /// Owner of everything that the run creates; set when the run creates its first object.
     pub(super) owner: OnceCell<OwnerReference>,
     /// Pods that actions have chosen. Locked while an action chooses; otherwise concurrent actions would choose the
     /// same pods.
     pub(super) claims: tokio::sync::Mutex<Claims>,
     pub(super) gitops: GitOps,
     pub(super) viewer: Arc<dyn Viewer>,
-    /// Longest time for which the load keeps a DNS answer, as far as known.
+    /// Longest known time for which the load caches a DNS answer.
     pub(super) period: Mutex<Duration>,
 }
 
-/// Results of a session that has ended.
+/// Results of a finished session.
 #[derive(Debug, Default)]
 pub struct Closed {
     /// All recorders of the run.
@@ -88,10 +88,10 @@ pub struct Closed {
 }
 
 impl Session {
-    /// Starts to watch and to record.
+    /// Starts watching and recording.
     ///
     /// # Errors
-    /// Fails if the API server does not answer, or if the run directory cannot be written.
+    /// Fails if the API server does not respond, or if the run directory cannot be written.
     pub async fn begin(settings: SessionStart<'_>) -> Result<Self> {
         let SessionStart { caller, run, cluster, run_dir, clock, admin_token, gitops, viewer } = settings;
         let Caller { client, namespace, .. } = &caller;
@@ -158,7 +158,7 @@ impl Session {
         &self.caller.namespace
     }
 
-    /// Returns a client of the cluster.
+    /// Returns a client for the cluster.
     pub fn client(&self) -> kube::Client {
         self.caller.client.clone()
     }
@@ -173,12 +173,12 @@ impl Session {
         self.record(EventKind::Warning { message });
     }
 
-    /// Records an event of the coordinator's process.
+    /// Records an event in the coordinator's process.
     pub fn record_at(&self, at: Stamp, kind: EventKind) {
         self.recorder.handle().event(at, kind);
     }
 
-    /// Records an event of another source, stamped on that source's clock.
+    /// Records an event from another source, timestamped by that source's clock.
     pub fn record_of(&self, source: &str, at: Stamp, kind: EventKind) {
         if let EventKind::NameAnswer(NameAnswer { ttl_s: Some(ttl_s), .. }) = &kind {
             let ttl = Duration::try_from_secs_f64(*ttl_s).unwrap_or_default();
@@ -188,13 +188,13 @@ impl Session {
         self.recorder.handle().event_of(source, at, kind);
     }
 
-    /// Returns the longest known time for which the load keeps a DNS answer: the period of that consumer's own clock.
-    /// Zero if there is none.
+    /// Returns the longest known time for which the load caches a DNS answer, which is the period of that consumer's
+    /// own clock; zero if there is no such consumer.
     pub fn period(&self) -> Duration {
         *self.period.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of pods that the watch has seen end.
+    /// Returns the number of pods whose end the watch has seen.
     pub fn pods_ended(&self) -> usize {
         self.views.read(|view| view.ended.len())
     }
@@ -207,11 +207,11 @@ impl Session {
     /// Creates the manifests' objects, labelled with the run's name.
     ///
     /// # Errors
-    /// Fails if one exists already, or if the API server refuses it. [`Session::finish`] removes what was created until
-    /// then.
+    /// Fails if an object exists already, or if the API server refuses one. [`Session::finish`] removes the objects
+    /// that were created before the failure.
     pub async fn deploy(&self, manifests: &[Value]) -> Result<()> {
         for manifest in manifests {
-            // Drops warnings that earlier calls received: they are not about this object.
+            // Discards warnings from earlier calls, which are not about this object.
             drop(self.caller.warnings.take());
             let object = self.create(manifest).await?;
             let kind = object.types.as_ref().map_or("object", |types| &types.kind);
@@ -225,13 +225,13 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until terminating pods are gone, and for the proxies' last rows.
+    /// Waits until terminating pods are gone and the proxies' last rows have arrived.
     pub async fn settle(&self) {
         self.await_ends().await;
         self.collector.catch_up(&self.caller.limits).await;
     }
 
-    /// Waits until terminating pods are gone, and until the watch has shown that.
+    /// Waits until terminating pods are gone and the watch has shown it.
     pub async fn await_ends(&self) {
         let deadline = Instant::now() + self.caller.limits.settle + self.longest_grace();
         let gone = self.views.wait_until(|view| view.pods_listed && view.terminating().next().is_none());
@@ -245,25 +245,25 @@ impl Session {
             };
             self.warn(message);
         }
-        // A stopped run does not check the watch, and loses nothing by that.
+        // A stopped run skips this check, which costs it nothing.
         if let Ok(Err(error)) = self.caller.stoppable(self.await_watch()).await
             && !self.caller.stop.is_cancelled()
         {
-            // Events that the watch has not shown by now are missing.
+            // Events that the watch has not shown by now are missing from the record.
             let resource = String::from("pods");
             self.record(EventKind::WatchGap { resource, from: self.clock.now() - watch::LONGEST_SILENCE });
             self.warn(format!("the last events are not known: {error}"));
         }
     }
 
-    /// Makes the existing proxies hand over their rows, and waits for nothing else: an interrupted run has no time for
-    /// more. It takes at most twice [`Limits::hand_over`].
+    /// Collects the existing proxies' remaining rows and waits for nothing else, because an interrupted run has no time
+    /// for more. This takes at most twice [`Limits::hand_over`].
     pub async fn hand_over(&self) {
         let limits = Limits { outage: self.caller.limits.hand_over, ..self.caller.limits };
         self.collector.catch_up(&limits).await;
     }
 
-    /// Waits until the watch has caught up with a fresh list: a watch may be late, or dead without a sign.
+    /// Waits until the watch has caught up with a fresh list. A watch may lag, or may have died without any sign.
     async fn await_watch(&self) -> Result<()> {
         let what = "list pods";
         let number = |version: &str| version.parse::<u64>().unwrap_or(0);
@@ -277,7 +277,7 @@ impl Session {
         let shown = self.views.wait_until(|view| {
             let is_gone = |uid: &String| there.contains_key(uid) || !view.pods.contains_key(uid);
             let has_shown = |(uid, version): (&String, &u64)| {
-                // A pod that is no longer in the view was shown when it ended.
+                // The watch has already shown the end of a pod that is no longer in the view.
                 view.pods.get(uid).is_none_or(|seen| number(&seen.event.resource_version) >= *version)
             };
             view.pods_listed && before.iter().all(is_gone) && there.iter().all(has_shown)
@@ -287,8 +287,8 @@ impl Session {
         timeout(limit, shown).await.map_err(|_| late)
     }
 
-    /// Removes what the session created, restores what it changed, stops its tasks, and closes the records. Cancelling
-    /// `give_up` cuts the undoing short.
+    /// Removes the objects that the session created, reverts its changes, stops its tasks, and closes the records.
+    /// Cancelling `give_up` cuts the undoing short.
     ///
     /// # Errors
     /// Fails if the records could not be written.
@@ -319,7 +319,7 @@ impl Session {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the first lists of the watches, so that no event of the run is missed.
+    /// Waits for the watches' initial lists, so that no event of the run is missed.
     async fn await_first_lists(&self) -> Result<()> {
         let what = "watch pods and endpointslices";
         let listed = self.views.wait_until(|view| view.listed() || !view.unbelieved.is_empty());
@@ -343,7 +343,7 @@ impl Session {
     }
 }
 
-/// Returns the path of the recording proxy's container in a manifest; the user did not ask for that container.
+/// Returns the path of the recording proxy's container in a manifest. The run added this container, not the user.
 fn sidecar_path(manifest: &Value) -> Option<String> {
     ["spec.template.spec", "spec"].into_iter().find_map(|pod| {
         let list = manifest.pointer(&format!("/{}/initContainers", pod.replace('.', "/")))?.as_array()?;

@@ -1,5 +1,5 @@
-//! Processes the objects that the watches show: pods and EndpointSlices for the view and the record; workloads, nodes
-//! and Events to explain why a pod ended.
+//! Processes the objects from the watches: pods and EndpointSlices for the view and the record; workloads, nodes and
+//! Events to explain the end of a pod.
 
 use std::collections::BTreeMap;
 
@@ -24,10 +24,10 @@ use rolldrop_record::{Clock, EventKind};
 use rolldrop_sidecar::inject::ADMIN_PORT_NAME;
 use rolldrop_sidecar::observed::{controller, pod_event, statuses};
 
-/// Number of hexadecimal digits of a template's digest, enough to distinguish the templates of a run.
+/// Number of hexadecimal digits in a template's digest, enough to distinguish the templates in a run.
 const DIGEST_DIGITS: usize = 16;
 
-/// The watches of a run.
+/// A run's watches.
 pub(super) struct Watches<'a> {
     pub(super) caller: &'a Caller,
     pub(super) clock: Clock,
@@ -141,7 +141,7 @@ impl Sink<ClusterEvent> for ClusterEventSink {
     type Seen = Option<EventKind>;
 
     fn see(&self, change: Change, event: ClusterEvent) -> Option<EventKind> {
-        // Listed events happened before the run.
+        // Events in the initial list happened before the run.
         (change == Change::Applied).then(|| EventKind::ClusterEvent {
             container: event.involved_object.field_path.as_deref().and_then(container),
             pod: event.involved_object.name.unwrap_or_default(),
@@ -155,13 +155,13 @@ impl Sink<ClusterEvent> for ClusterEventSink {
     }
 }
 
-/// Returns the container in the path of a field, such as `spec.containers{app}`.
+/// Returns the container named in a field path, such as `spec.containers{app}`.
 fn container(path: &str) -> Option<String> {
     let (_, name) = path.strip_suffix('}')?.split_once("ontainers{")?;
     Some(name.to_owned())
 }
 
-/// Records an event about an object only when the event differs from the last one about it.
+/// Records an event about an object only if it differs from the last event about that object.
 struct Changed<K> {
     of: fn(&K) -> EventKind,
     last: BTreeMap<String, EventKind>,
@@ -174,7 +174,7 @@ impl<K> Changed<K> {
 }
 
 impl<K: ResourceExt> Sink<K> for Changed<K> {
-    /// Name of the object, and the event.
+    /// Name of the object and the event.
     type Seen = (String, EventKind);
 
     fn see(&self, _: Change, object: K) -> (String, EventKind) {
@@ -229,8 +229,8 @@ fn daemon_set(object: &DaemonSet) -> EventKind {
     workload("DaemonSet", object, None, spec.map(|spec| &spec.template), replaced)
 }
 
-/// Creates an event as if the workload had been applied; the sink fills in the real change later. It replaces its pods
-/// by this strategy, with at most so many unavailable.
+/// Creates an event as if the workload had been applied; the sink fills in the real change later. The last argument is
+/// the workload's strategy for replacing its pods, with the maximum number of unavailable ones.
 fn workload(
     kind: &str,
     object: &impl ResourceExt,
@@ -257,7 +257,7 @@ fn workload(
     })
 }
 
-/// Returns the digest that identifies a template among those of a run.
+/// Returns a digest that distinguishes a template from the others in a run.
 pub(super) fn template_digest(template: Option<&PodTemplateSpec>) -> String {
     let template = serde_json::to_vec(&template).unwrap_or_default();
     let digest = ring::digest::digest(&ring::digest::SHA256, &template);

@@ -1,6 +1,6 @@
-//! Notices when the embedded cluster is stalled: its process was stopped, or its machine has no processor time for it.
+//! Detects when the embedded cluster stalls, because its process was stopped or its machine has no CPU time for it.
 //!
-//! Its Service proxy and its controllers stall with it, which looks like an overloaded target.
+//! The cluster's Service proxy and controllers stall as well, which looks like an overloaded target.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use tokio::time::{Instant, sleep};
 use super::recorder::RecorderHandle;
 use rolldrop_record::{Clock, EventKind};
 
-/// Time from one answer to the next request.
+/// Time from one response to the next request.
 const PERIOD: Duration = Duration::from_millis(500);
-/// Minimum time that an answer takes to be recorded.
+/// Minimum response time to record.
 const NOTED: Duration = Duration::from_secs(2);
 
-/// Requests the API server's version again and again, and records each answer that took long.
+/// Requests the API server's version repeatedly, and records each slow response.
 pub(super) async fn watch(client: Client, clock: Clock, recorder: RecorderHandle) -> Infallible {
     loop {
         sleep(PERIOD).await;

@@ -1,4 +1,4 @@
-//! The targets of the load, as the cluster shows them and as the senders of the load see them.
+//! The load's targets, as the cluster shows them and as the load's senders see them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use rolldrop_record::routing::{Routing, ServiceRules};
 use rolldrop_record::run_info::{Balances, BalancesBecause, ClusterInfo, Target};
 
-/// Targets of the load, as the cluster shows them.
+/// The load's targets, as the cluster shows them.
 #[derive(Clone, Debug)]
 pub struct Ready {
     /// Targets in the scenario's order.
@@ -23,7 +23,7 @@ pub(super) struct Found {
     pub(super) consumer: Consumer,
     pub(super) balances: Balances,
     pub(super) balances_because: BalancesBecause,
-    /// Service that the target is, or leads to.
+    /// Service that the target is or leads to.
     pub(super) service: Option<String>,
     /// Balancing rules that this Service asks for.
     pub(super) rules: ServiceRules,
@@ -32,13 +32,13 @@ pub(super) struct Found {
 /// Consumer that routes the client to the pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Consumer {
-    /// Whatever answers at this URL.
+    /// Whatever responds at this URL.
     Url(String),
     /// The Service proxy of the client's own node.
     ServiceProxy { service: String },
-    /// The Service proxy of this node, through its node port.
+    /// The Service proxy of this node, reached through its node port.
     NodePort { number: i32, service: String, node: String },
-    /// The client itself, with the DNS's answer.
+    /// The client itself, with the DNS response.
     Dns { service: String },
 }
 
@@ -119,7 +119,7 @@ impl Ready {
         told_apart(self.targets.iter().flat_map(seen).collect())
     }
 
-    /// Returns the names of the targets that the Service proxy of the client's own node routes.
+    /// Returns the names of the targets that are routed by the Service proxy of the client's own node.
     pub fn by_service_proxy(&self) -> impl Iterator<Item = &str> {
         let by_service_proxy = |target: &&Found| matches!(target.consumer, Consumer::ServiceProxy { .. });
         self.targets.iter().filter(by_service_proxy).map(|target| target.name.as_str())
@@ -131,7 +131,7 @@ pub fn at_node(target: &str, node: &str) -> String {
     format!("{target}@{node}")
 }
 
-/// Makes the consumers' texts unique: two targets with the same text are still two consumers.
+/// Makes the consumers' texts unique, because two targets with the same text are still two consumers.
 fn told_apart(mut targets: Vec<Target>) -> Vec<Target> {
     for index in 1..targets.len() {
         let (before, target) = targets.split_at_mut(index);

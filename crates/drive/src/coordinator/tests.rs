@@ -1,4 +1,4 @@
-//! Tests of the coordinator with an API server that answers as each test says.
+//! Tests of the coordinator with an API server whose responses each test defines.
 
 mod beats;
 mod collecting;
@@ -37,17 +37,17 @@ use rolldrop_record::event::{Change, ContainerState, EndpointSliceEvent, Endpoin
 use rolldrop_record::{Clock, EventKind, Protocol, RequestId, RunDir, ServedEnd, ServedRow, Stamp};
 use rolldrop_scenario as scenario;
 
-/// Calls that an API server got: method, path, body.
+/// Calls that an API server received: method, path, body.
 pub(super) type Calls = Arc<Mutex<Vec<(Method, String, Value)>>>;
 
-/// Returns a client whose API server answers with `answer(method, path)`: a status and the body's text.
+/// Returns a client whose API server responds with `answer(method, path)`: a status and the text of the body.
 pub(super) fn api(
     answer: impl Fn(&Method, &str) -> (u16, String) + Clone + Send + Sync + 'static,
 ) -> (Client, Calls) {
     api_of_bodies(move |method, uri, _| answer(method, uri.path()))
 }
 
-/// Like [`api`], for an API server whose answers depend on the bodies of requests.
+/// Like [`api`], for an API server whose responses depend on the request bodies.
 fn api_of_bodies(
     answer: impl Fn(&Method, &Uri, &Value) -> (u16, String) + Clone + Send + Sync + 'static,
 ) -> (Client, Calls) {
@@ -75,7 +75,7 @@ fn status(code: u16, reason: &str, message: &str) -> (u16, String) {
     (code, status.to_string())
 }
 
-/// Returns the answer of an API server that knows Services, and answers everything else with `other`.
+/// Returns the response of an API server that knows Services, and responds to everything else with `other`.
 fn with_discovery(method: &Method, path: &str, other: (u16, String)) -> (u16, String) {
     let resource = |name: &str, kind: &str| {
         json!({"name": name, "singularName": kind.to_lowercase(), "namespaced": true, "kind": kind,
@@ -128,7 +128,7 @@ fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
     (session, run_dir, dir)
 }
 
-/// Creates the work of a run that does what its scenario says, and nothing else.
+/// Creates the work of a run that only does what its scenario says.
 fn work(scenario: &scenario::Scenario) -> Work<'_> {
     Work {
         scenario,
@@ -274,7 +274,7 @@ async fn recovered_creation_stays_open_during_outage() {
     );
 }
 
-/// Scenario with a Service of its own, and pods that it deletes one after the other.
+/// Scenario with its own Service, and pods that it deletes one after another.
 const PLANNED: &str = "
 apiVersion: rolldrop.dev/v1
 kind: Scenario
@@ -286,7 +286,7 @@ spec:
   disruptions: [{at: 0s, action: deletePod, selector: app=web, every: 1ms, repeat: 2, allowOutage: true}]
 ";
 
-/// Returns the calls that change something.
+/// Returns the calls that change objects.
 fn changing(calls: &Calls) -> Vec<(String, String)> {
     let calls = calls.lock().unwrap();
     let changing = calls.iter().filter(|(method, ..)| *method != Method::GET);
@@ -334,7 +334,7 @@ async fn mutating_calls_follow_plan() {
 async fn missing_right_is_reported_before_changes() {
     let (client, calls) = api(|method, path| {
         if path.ends_with("/selfsubjectaccessreviews") {
-            // The request's content is not known here, so all rights are denied.
+            // The request's content is not available here, so all rights are denied.
             let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
                 "spec": {}, "status": {"allowed": false}});
             (201, review.to_string())

@@ -1,7 +1,7 @@
-//! Undoes the changes of a run in a cluster, the latest first.
+//! Undoes a run's changes in a cluster, latest first.
 //!
-//! The undoing can be repeated. Values that others have changed since stay as they are, and are reported. An object
-//! that was replaced in the meantime belongs to others as a whole.
+//! Undoing can be repeated safely. Values that others have changed since stay as they are, and are reported. An object
+//! that was replaced in the meantime is left alone entirely.
 
 pub(super) mod effect;
 pub(super) mod left_over;
@@ -26,8 +26,8 @@ use rolldrop_kubernetes::guard::names::in_path;
 pub(super) const ATTEMPTS: u32 = 5;
 /// Pause between two attempts at making or undoing a change that conflicts with others' changes.
 pub(super) const AFTER_A_CONFLICT: Duration = Duration::from_millis(50);
-/// Time that Service proxies get to follow a change of a Service; they take about a second. Only then is all traffic
-/// routed as the Service says, and may the former endpoints be removed.
+/// Time that Service proxies get to follow a change to a Service; they take about a second. Only after this time is all
+/// traffic routed according to the new Service, so that the former endpoints may be removed.
 pub(super) const FOLLOW: Duration = Duration::from_secs(2);
 
 /// Result of undoing a change.
@@ -40,9 +40,9 @@ pub enum Outcome {
     },
     /// There was nothing left to undo.
     Nothing(String),
-    /// The object belongs to others now.
+    /// The object belongs to someone else now.
     LeftAlone(String),
-    /// The change could not be undone; undoing it can be tried again.
+    /// The change could not be undone; another attempt is possible.
     Failed(String),
 }
 
@@ -56,7 +56,7 @@ pub struct Undone {
 }
 
 impl Undone {
-    /// Returns true if somebody should look at the object.
+    /// Returns true if the user should look at the object.
     pub fn is_left(&self) -> bool {
         match &self.outcome {
             Outcome::Undone { others } => !others.is_empty(),
@@ -95,7 +95,7 @@ impl fmt::Display for ObjectRef {
     }
 }
 
-/// Undoes the open changes of a journal, retrying over temporary faults, within the limit for undoing.
+/// Undoes a journal's open changes within the limit for undoing, and retries after temporary faults.
 pub(super) async fn all(caller: &Caller, journal: &mut Journal) -> Result<Vec<Undone>, JournalError> {
     let run = journal.run().to_owned();
     let deadline = Instant::now() + caller.limits.undo;
@@ -118,7 +118,7 @@ pub(super) async fn all(caller: &Caller, journal: &mut Journal) -> Result<Vec<Un
     Ok(undone)
 }
 
-/// Undoes one change, before a deadline.
+/// Undoes one change before a deadline.
 pub(super) async fn one(caller: &Caller, run: &str, open: Open, deadline: Instant) -> Undone {
     let Open { object, change, .. } = open;
     let undoing = async {
@@ -136,7 +136,7 @@ pub(super) async fn one(caller: &Caller, run: &str, open: Open, deadline: Instan
     Undone { object, change, outcome }
 }
 
-/// Returns the API path at which a node's agent takes commands that Kubernetes has no call for.
+/// Returns the API path where a node's agent accepts a command for which Kubernetes has no call.
 pub(super) fn agent_path(node: &str, command: &str) -> String {
     format!("/api/v1/nodes/{}/proxy/{command}", in_path(node))
 }
@@ -151,7 +151,7 @@ pub(super) fn gone() -> Outcome {
     Outcome::Nothing("gone already".into())
 }
 
-/// Boots a node that was shut down. If the node is running, only its agent restarts, which ends nothing.
+/// Boots a node that was shut down. If the node is running, only its agent restarts, which terminates no pods.
 async fn boot(caller: &Caller, node: &ObjectRef) -> Result<Outcome> {
     let what = format!("boot {node}");
     match caller.ask(&what, || ask_agent(&caller.client, &node.name, "restart")).await? {
@@ -166,13 +166,13 @@ async fn api_of(caller: &Caller, object: &ObjectRef) -> Result<Api<DynamicObject
     Ok(caller.api_of(&resource, &scope, object.namespace.as_deref().unwrap_or_default()))
 }
 
-/// Removes an object that the run created, together with what that owns.
+/// Removes an object that the run created, together with everything that the object owns.
 async fn remove(caller: &Caller, run: &str, object: &ObjectRef) -> Result<Outcome> {
     let api = api_of(caller, object).await?;
     let what = format!("remove {object}");
     let uid = match &object.uid {
         Some(uid) => uid.clone(),
-        // The run ended before it knew the UID. The label shows if this is its object.
+        // The run ended before it knew the UID. The label shows whether this is the run's object.
         None => match caller.find(&api, &what, &object.name).await? {
             None => return Ok(gone()),
             Some(found) if found.labels().get(RUN_LABEL).is_some_and(|of| of == run) => {
@@ -208,7 +208,7 @@ async fn restore(caller: &Caller, object: &ObjectRef, edits: &[Edit]) -> Result<
         let edits::Reverted { object: wanted, restored, others } = edits::revert(edits, &current);
         if restored == 0 {
             return Ok(match (others.is_empty(), is_asked) {
-                // An earlier patch took effect, although its answer was lost.
+                // An earlier patch took effect, although its response was lost.
                 (true, true) => Outcome::Undone { others },
                 (true, false) => Outcome::Nothing("as it was already".into()),
                 (false, _) => Outcome::LeftAlone(format!("others have changed {}", others.join(", "))),
@@ -217,14 +217,14 @@ async fn restore(caller: &Caller, object: &ObjectRef, edits: &[Edit]) -> Result<
         is_asked = true;
         match caller.ask(&what, || patch(&api, &object.name, &current, &wanted)).await? {
             Ok(_) => return Ok(Outcome::Undone { others }),
-            // The status of a workload in a rollout changes all the time. The deadline ends this loop.
+            // During a rollout, a workload's status changes all the time. The deadline ends this loop.
             Err(kube::Error::Api(status)) if status.code == 409 => sleep(AFTER_A_CONFLICT).await,
             Err(error) => return Err(CoordinatorError::api(&what, &error)),
         }
     }
 }
 
-/// Patches an object so that it becomes as wanted, unless it has changed since it was read.
+/// Patches an object into its wanted state, unless it has changed since it was read.
 pub(super) async fn patch(
     api: &Api<DynamicObject>,
     name: &str,
@@ -232,7 +232,7 @@ pub(super) async fn patch(
     wanted: &Value,
 ) -> kube::Result<DynamicObject> {
     let mut patch = edits::merge_patch(current, wanted).unwrap_or_else(|| json!({}));
-    // The API server refuses a patch that names another version: others' changes are not overwritten.
+    // The API server refuses a patch that names an outdated version, so others' changes are not overwritten.
     patch["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"].clone();
     api.patch(&in_path(name), &PatchParams::default(), &Patch::Merge(patch)).await
 }

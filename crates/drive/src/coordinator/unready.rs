@@ -1,6 +1,6 @@
 //! Reasons that pods do not become ready: from their status, or from the latest warning about them.
 //!
-//! The run may lack the rights to read events or logs; the reasons then say less.
+//! If the run lacks the rights to read events or logs, the reasons are less detailed.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ use super::session::Session;
 use rolldrop_sidecar::observed::statuses;
 
 impl Session {
-    /// Returns the reasons that pods are not ready, each reason once. Considers the pods of the namespace with these
-    /// labels, if any are given, that `is_own` chooses. `None` if all are ready, or nothing can be read.
+    /// Returns the reasons that pods are not ready, each reason once. Considers the namespace's pods that `is_own`
+    /// accepts and, if labels are given, that have them. Returns `None` if all are ready, or nothing can be read.
     pub(super) async fn why_unready(
         &self,
         selector: Option<&str>,
@@ -29,7 +29,7 @@ impl Session {
             pods_of.entry(why).or_default().push(pod.name_any());
         }
         if pods.is_empty() {
-            // Nobody creates them: because of an admission policy, or of a quota.
+            // The pods are not created at all, because of an admission policy or a quota.
             let refused = "type=Warning,reason=FailedCreate";
             return self.latest_event(refused).await.ok()?.map(|why| format!("no pod was made: {why}"));
         }
@@ -51,7 +51,7 @@ impl Session {
         Ok(self.latest_event(&about).await?.unwrap_or_else(|| state(pod)))
     }
 
-    /// Returns the last line of a container that has ended and is waiting to be restarted.
+    /// Returns the last line of output of a container that has exited and is waiting to be restarted.
     async fn last_words(&self, pod: &Pod) -> Option<String> {
         let crashed = statuses(pod).find(|status| last_end(status).is_some())?;
         let params = LogParams {
@@ -65,7 +65,8 @@ impl Session {
         last_line(&log).map(str::to_owned)
     }
 
-    /// Returns the latest event that these fields select; `None` if there is none, or the run may not read events.
+    /// Returns the latest event that matches this field selector; `None` if there is none, or the run may not read
+    /// events.
     pub(super) async fn latest_event(&self, fields: &str) -> Result<Option<String>> {
         let about = ListParams::default().fields(fields);
         let said = |event: Event| {
@@ -79,7 +80,7 @@ impl Session {
     }
 }
 
-/// Returns true if a pod is not ready, and should become ready.
+/// Returns true if a pod is not ready but should become ready.
 fn is_awaited(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
     let is_ready = status.iter().flat_map(|status| status.conditions.iter().flatten());
@@ -88,7 +89,7 @@ fn is_awaited(pod: &Pod) -> bool {
     !is_ready && !is_over && pod.metadata.deletion_timestamp.is_none()
 }
 
-/// Returns the last termination of a container that waits to be restarted.
+/// Returns the last termination of a container that is waiting to be restarted.
 fn last_end(status: &ContainerStatus) -> Option<&ContainerStateTerminated> {
     status.state.as_ref()?.waiting.as_ref()?;
     status.last_state.as_ref()?.terminated.as_ref()
@@ -106,7 +107,7 @@ pub(super) fn own_reason(pod: &Pod) -> Option<String> {
     };
     let status = pod.status.as_ref()?;
     let end = |status: &'_ ContainerStatus| status.state.as_ref()?.terminated.clone();
-    // An init container that has succeeded is no reason.
+    // An init container that has succeeded is not a reason.
     let of_init =
         status.init_container_statuses.iter().flatten().filter_map(end).filter(|end| end.exit_code != 0);
     if let Some(end) = of_init.chain(status.container_statuses.iter().flatten().filter_map(end)).next() {
@@ -124,7 +125,7 @@ pub(super) fn own_reason(pod: &Pod) -> Option<String> {
     })
 }
 
-/// Describes the state of a pod that gives no reason.
+/// Describes the state of a pod that reports no reason.
 pub(super) fn state(pod: &Pod) -> String {
     let status = pod.status.as_ref();
     let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or("Pending");
@@ -142,7 +143,7 @@ fn said(reason: Option<&String>, message: Option<&String>) -> String {
     reason.map(String::as_str).into_iter().chain(message).collect::<Vec<_>>().join(": ")
 }
 
-/// Returns the last line of a text that is not empty.
+/// Returns the last non-empty line of a text.
 pub(super) fn last_line(text: &str) -> Option<&str> {
     text.lines().map(str::trim).rfind(|line| !line.is_empty())
 }

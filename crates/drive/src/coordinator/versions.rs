@@ -1,9 +1,9 @@
-//! Features in manifests that not every version of Kubernetes has. They are checked so that a run ends before it
-//! starts, and not in the middle of a deployment: an API server drops fields that it does not know, and refuses the
-//! rest, or misunderstands it.
+//! Features in manifests that not every version of Kubernetes has. They are checked so that a run fails before it
+//! starts, and not in the middle of a deployment: an API server drops unknown fields, and then refuses or
+//! misunderstands the rest.
 //!
-//! Each version is the first with the feature switched on, or if there is none, the first that has it, according to
-//! pkg/features/kube_features.go in v1.36. A gate that was switched by hand is not detected.
+//! Each version is the first with the feature enabled by default or, if there is none, the first that has it, according
+//! to pkg/features/kube_features.go in v1.36. A gate that was changed by hand is not detected.
 
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ const ZERO_SLEEP: KubernetesVersion = KubernetesVersion::minor(33);
 /// Gate `ContainerStopSignals` (KEP-4960): alpha in 1.33, and still in 1.36.
 const STOP_SIGNAL: KubernetesVersion = KubernetesVersion::minor(33);
 
-/// Paths of the pod specification in objects.
+/// Paths to the pod specification in objects.
 const POD_SPECS: [&str; 3] = ["/spec/template/spec", "/spec/jobTemplate/spec/template/spec", "/spec"];
 
 /// A feature that the server needs, and where the manifests use it.
@@ -34,7 +34,7 @@ struct Need {
 /// # Errors
 /// Fails if it does not; the error names what is missing, and what to write instead.
 pub(super) fn check(manifests: &[Value], version: &str) -> Result<Vec<String>> {
-    // A version in another form tells nothing: the server decides.
+    // A version in another format is inconclusive: the server decides.
     let Ok(version) = version.parse::<KubernetesVersion>() else { return Ok(Vec::new()) };
     let mut lacking: Vec<String> = Vec::new();
     for need in needs(manifests).into_iter().filter(|need| version < need.since) {
@@ -95,7 +95,7 @@ fn of_container(container: &Value, at: &str, needs: &mut Vec<Need>) {
     }
 }
 
-/// Returns the need of a Service whose target port has a name that only native sidecars of its pods have.
+/// Returns the need of a Service whose target port is named only in native sidecars of its pods.
 fn named_sidecar_port(service: &Value, manifests: &[Value]) -> Option<Need> {
     let templates = manifests.iter().map(|manifest| &manifest["spec"]["template"]);
     let pods: Vec<_> =
@@ -150,8 +150,8 @@ mod tests {
         json!({"name": "proxy", "restartPolicy": "Always", "ports": [{"name": "http"}]})
     }
 
-    /// Returns the first minor version of Kubernetes with all that the manifests use, and the error for the version
-    /// before it.
+    /// Returns the first minor version of Kubernetes that has everything the manifests use, and the error for the
+    /// version before it.
     fn since(manifests: &[Value]) -> (u32, String) {
         let old = |minor: &u32| check(manifests, &format!("v1.{minor}.3-gke.1")).is_err();
         let last = (20..40).rev().find(old).expect("one that is too old");

@@ -1,4 +1,4 @@
-//! Current state of the namespace, as the watches show it.
+//! Current state of the namespace according to the watches.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,13 +6,13 @@ use tokio::sync::watch;
 
 use rolldrop_record::event::{Change, ContainerState, EndpointSliceEvent, PodEvent};
 
-/// Reasons for which a waiting container does not start by itself, except those about its image.
+/// Reasons that a waiting container will not start by itself, except those about its image.
 const STUCK: [&str; 4] =
     ["CreateContainerError", "CreateContainerConfigError", "RunContainerError", "CrashLoopBackOff"];
-/// Reasons for which a container's image cannot be pulled (`pkg/kubelet/images/types.go`).
+/// Reasons that a container's image cannot be pulled (`pkg/kubelet/images/types.go`).
 const NO_IMAGE: [&str; 4] = ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"];
 
-/// A container that does not start by itself.
+/// A container that will not start by itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("pod {pod}, container {container}: {why}")]
 pub(super) struct Stuck {
@@ -24,27 +24,27 @@ pub(super) struct Stuck {
     pub(super) lacks_image: bool,
 }
 
-/// Pods and EndpointSlices of the namespace, as last seen.
+/// The namespace's pods and EndpointSlices, as last seen.
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
     pub(super) pods: BTreeMap<String, SeenPod>,
     pub(super) slices: BTreeMap<String, EndpointSliceEvent>,
-    /// False while a list arrives: until it is complete, a pod that is missing here may still exist.
+    /// False while a list is arriving: until it is complete, a pod that is missing here may still exist.
     pub(super) pods_listed: bool,
     pub(super) slices_listed: bool,
-    /// Reason that a watch is not open, by the resource that it watches.
+    /// Reasons that watches are not open, by watched resource.
     pub(super) trouble: BTreeMap<&'static str, String>,
-    /// Reason that the API server's answers are not trusted, by the resource that they are about.
+    /// Reasons that the API server's responses are not trusted, by resource.
     pub(super) unbelieved: BTreeMap<&'static str, String>,
-    /// UIDs of all pods that were seen to end.
+    /// UIDs of all pods whose end was seen.
     pub(super) ended: BTreeSet<String>,
 }
 
-/// A pod, with what the collector needs besides its event.
+/// A pod's event, and what else the collector needs.
 #[derive(Clone, Debug)]
 pub(super) struct SeenPod {
     pub(super) event: PodEvent,
-    /// Port that the recording proxy beside the app names `rolldrop-admin`; `None` until its container runs.
+    /// Port named `rolldrop-admin` of the recording proxy beside the app; `None` until its container runs.
     pub(super) admin_port: Option<u16>,
 }
 
@@ -53,7 +53,7 @@ impl View {
         self.pods_listed && self.slices_listed
     }
 
-    /// Applies a change of a pod that the watch reports.
+    /// Applies a pod's change that the watch reports.
     pub(super) fn see(&mut self, change: Change, seen: SeenPod) {
         let SeenPod { event, .. } = &seen;
         let is_over = matches!(event.phase.as_str(), "Failed" | "Succeeded");
@@ -84,7 +84,7 @@ impl View {
             .count()
     }
 
-    /// Returns the first container of these pods that reports that it cannot start, with the reason.
+    /// Returns the first container in these pods that reports that it cannot start, with the reason.
     pub(super) fn stuck_container(&self, of: impl Fn(&PodEvent) -> bool) -> Option<Stuck> {
         let pods = self.pods.values().map(|seen| &seen.event).filter(|pod| of(pod));
         pods.flat_map(|pod| pod.containers.iter().map(move |container| (pod, container))).find_map(stuck)
@@ -137,7 +137,7 @@ impl Views {
         }
     }
 
-    /// Waits until the view satisfies this condition.
+    /// Waits until the view satisfies a condition.
     pub(super) async fn wait_until(&self, is_so: impl FnMut(&View) -> bool) {
         let _ = self.0.subscribe().wait_for(is_so).await;
     }

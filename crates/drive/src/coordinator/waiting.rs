@@ -1,4 +1,4 @@
-//! A wait for pods, which ends early once one of them has reported for some time that it cannot start.
+//! A wait for pods. It ends early once a pod has reported for some time that it cannot start.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -8,23 +8,23 @@ use tokio::time::{Instant, timeout_at};
 use super::error::{CoordinatorError, Result};
 use super::session::Session;
 
-/// Longest time between two checks if the watch shows no change.
+/// Maximum time between two checks if the watch shows no change.
 const PERIOD: Duration = Duration::from_millis(500);
-/// Time after which a wait is long enough to ask for its reason, and then the time from one such question to the next.
+/// Time after which to look up the reason for a wait, and then the interval between further lookups.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Limits of a wait, and its progress.
+/// Limits of a wait, and its progress so far.
 pub(super) struct Waiting {
     deadline: Instant,
     /// See [`super::caller::Limits::stuck`].
     stuck: Duration,
     stuck_since: Option<Instant>,
-    /// Time at which to ask for the reason next.
+    /// Time at which to look up the reason again.
     asked: Instant,
 }
 
 impl Waiting {
-    /// Returns true if the limit has passed. `stuck` is the reason that a pod cannot start, if one reports that now.
+    /// Returns true if the limit has passed. `stuck` is the reason that a pod cannot start, if a pod reports one now.
     ///
     /// # Errors
     pub(super) fn is_over(&mut self, stuck: Option<&impl Display>) -> Result<bool> {
@@ -39,7 +39,7 @@ impl Waiting {
         Ok(now >= self.deadline)
     }
 
-    /// Returns true when it is time to ask for the reason of a long wait.
+    /// Returns true when it is time to look up the reason for a long wait.
     pub(super) fn wants_reason(&mut self) -> bool {
         let now = Instant::now();
         let is_due = now >= self.asked;

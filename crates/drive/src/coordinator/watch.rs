@@ -1,9 +1,9 @@
-//! Follows a kind of object: a list, and then a watch that is resumed where it ended.
+//! Follows a kind of object: a list, and then a watch that is resumed where it broke off.
 //!
 //! A watch that breaks is resumed from the last resourceVersion: nothing is lost, but the changes in between arrive
-//! late, and that is recorded. It restarts with a list only if the API server has forgotten that version (410). The
-//! changes between its last good line and that list are unknown: a gap is recorded, and no transition is invented.
-//! [`super::sinks`] processes the objects.
+//! late, and the delay is recorded. The watch restarts with a list only if the API server has forgotten that version
+//! (410). Then the changes between the last good line and the list are unknown: a gap is recorded, and no transition
+//! is invented. [`super::sinks`] processes the objects.
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -26,18 +26,18 @@ use rolldrop_kubernetes::guard::distrust;
 use rolldrop_record::event::Change;
 use rolldrop_record::{Clock, EventKind, Stamp};
 
-/// Time for which the API server may keep a watch open, in seconds. A quiet watch is known to be alive only when it is
-/// opened, and when it ends on time.
+/// Time for which the API server may keep a watch open, in seconds. A quiet watch shows that it is alive only when it
+/// is opened, and when it is closed on time.
 const WATCH_S: u32 = 30;
 /// Time without a sign of life after which a watch counts as dead.
 pub(super) const LONGEST_SILENCE: Duration = Duration::from_secs(2 * WATCH_S as u64);
-/// Shortest interruption that is recorded. A shorter one delays events by less than the precision of a termination's
+/// Shortest interruption to record. A shorter one delays events by less than the precision of a termination's
 /// times.
 const SHORTEST_DELAY: Duration = Duration::from_secs(1);
 
 /// Processes the objects of one watch, and returns the events to record.
 pub(super) trait Sink<K>: Send {
-    /// Part of an object that is kept. A list is processed as a whole, and may have thousands of objects.
+    /// Part of an object to keep. A list is processed as a whole, and may contain thousands of objects.
     type Seen: Send;
 
     fn see(&self, change: Change, object: K) -> Self::Seen;
@@ -52,11 +52,11 @@ pub(super) trait Sink<K>: Send {
 pub(super) enum Need {
     /// Nothing can be measured without it.
     Must,
-    /// It helps to explain; it is skipped where it is not allowed or not known.
+    /// It helps to explain results; it is skipped if it is not allowed or not known.
     Helps,
 }
 
-/// Objects of a kind that are followed.
+/// Objects of one kind that the run follows.
 pub(super) struct Following<K, S> {
     pub(super) resource: &'static str,
     pub(super) need: Need,
@@ -74,13 +74,13 @@ pub(super) struct Following<K, S> {
 enum Broken {
     /// It was closed or interrupted, or could not be opened.
     Cut { why: Option<String>, pause: Option<Duration> },
-    /// It showed nothing for longer than a watch may last.
+    /// It was silent for longer than a watch may stay open.
     Silent,
     /// The API server has forgotten the version to resume from.
     Forgotten,
     /// It is not allowed, or the cluster does not know the kind.
     NotToBeHad(String),
-    /// It shows something else than was asked for.
+    /// It shows something other than what was asked for.
     Unbelieved(String),
 }
 
@@ -105,7 +105,7 @@ pub(super) struct State {
     version: Option<String>,
     /// Time of its last sign of life.
     last_good: Stamp,
-    /// Time since which it has been broken; `None` if it is open.
+    /// Time at which it broke; `None` if it is open.
     broken: Option<Stamp>,
     has_listed: bool,
 }
@@ -125,7 +125,7 @@ where
     /// Follows the objects until stopped.
     pub(super) async fn until(mut self, stop: CancellationToken) {
         stop.run_until_cancelled(self.for_ever()).await;
-        // Events since then are unknown, and there is no time left to ask for them.
+        // Events since the break are unknown, and there is no time left to ask for them.
         let State { broken, has_listed, .. } = self.state;
         if let Some(from) = broken.filter(|from| has_listed && self.is_long_since(*from)) {
             self.note(from, |resource, from| EventKind::WatchGap { resource, from });
@@ -162,7 +162,7 @@ where
                 Broken::NotToBeHad(why) if self.need == Need::Helps => {
                     tracing::debug!(resource, %why, "a watch is left out");
                     self.note(now, |resource, _| EventKind::NotWatched { resource, why });
-                    // Nothing is missed that could have been seen.
+                    // The run misses nothing that it could have seen.
                     self.state.broken = None;
                     return;
                 }
@@ -180,7 +180,7 @@ where
         }
     }
 
-    /// Lists all objects, which also ends a gap.
+    /// Lists all objects. This also ends a gap.
     async fn list(&mut self) -> Result<(), Broken> {
         let mut pages =
             Pages::of(&ListParams { field_selector: self.field_selector(), ..ListParams::default() });

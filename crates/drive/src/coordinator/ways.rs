@@ -1,5 +1,5 @@
-//! Paths to a Service's pods, each with its own consumer: the Service's address, its port on each node, or the name of
-//! a Service without an address.
+//! Paths to a Service's pods, each with its own consumer: the Service's address, its node port, or the name of a
+//! Service without an address.
 
 use std::fmt::Display;
 
@@ -16,17 +16,17 @@ use super::targets::Consumer;
 /// Default DNS domain of a cluster.
 const DOMAIN: &str = "cluster.local";
 
-/// A path to a port of a Service.
+/// A path to a Service's port.
 pub(super) struct Way<'a> {
     pub(super) service: &'a Service,
     pub(super) name: &'a str,
-    /// Name or number of the port; `None` takes the only one.
+    /// Name or number of the port; `None` for the only one.
     pub(super) port: Option<&'a str>,
     pub(super) path: &'a str,
 }
 
 impl Way<'_> {
-    /// Returns the URL and the consumer. With a node, the path leads through the node's port.
+    /// Returns the URL and the consumer. If a node is given, the path leads through its node port.
     pub(super) async fn find(&self, caller: &Caller, node: Option<&str>) -> Result<(String, Consumer)> {
         let port = self.port()?;
         let (name, service) = (self.name, self.name.to_owned());
@@ -50,7 +50,7 @@ impl Way<'_> {
         Ok((self.url(&host, number), Consumer::Dns { service }))
     }
 
-    /// Returns the number of a port on each node.
+    /// Returns a port's number on each node.
     pub(super) fn node_port(&self, port: &ServicePort) -> Result<i32> {
         let number = port.node_port.filter(|number| *number > 0);
         number.ok_or_else(|| {
@@ -58,12 +58,12 @@ impl Way<'_> {
         })
     }
 
-    /// Returns the Service's own address, which each node's Service proxy serves; `None` if it has none.
+    /// Returns the Service's own address, which every node's Service proxy handles; `None` if the Service has none.
     fn address(&self) -> Option<&str> {
         Some(self.cluster_ip()).filter(|address| !["", "None"].contains(address))
     }
 
-    /// Returns the address as the Service has it: the text `None` for a headless Service.
+    /// Returns the address as stated in the Service, which is the text `None` for a headless Service.
     fn cluster_ip(&self) -> &str {
         self.service.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref()).unwrap_or_default()
     }
@@ -98,7 +98,7 @@ impl Way<'_> {
         }
     }
 
-    /// Returns the port that the pods themselves listen on: a Service without an address has no other.
+    /// Returns the port that the pods themselves listen on, which is the only one if the Service has no address.
     async fn pods_port(&self, caller: &Caller, port: &ServicePort) -> Result<i32> {
         match &port.target_port {
             None => return Ok(port.port),
@@ -129,7 +129,7 @@ impl Way<'_> {
     }
 }
 
-/// Returns a node's address: the external one if there is one, else the internal one.
+/// Returns a node's address: the external one if there is one, otherwise the internal one.
 pub(super) fn address(node: &Node) -> Option<String> {
     let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     let reached = addresses.filter(|a| ["ExternalIP", "InternalIP"].contains(&a.type_.as_str()));
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use crate::coordinator::caller::Limits;
 
-    /// Returns the URL of a path that is found without asking the cluster, or the error.
+    /// Returns the URL of a path that can be found without asking the cluster, or the error.
     async fn url(ports: Value, address: &str, port: Option<&str>) -> Result<String, String> {
         let spec = json!({"selector": {"app": "web"}, "clusterIP": address, "ports": ports});
         let service = json!({"metadata": {"name": "web"}, "spec": spec});

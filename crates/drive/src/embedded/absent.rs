@@ -1,12 +1,12 @@
 //! Stand-ins for the lab and its process in builds without the embedded cluster.
 //!
-//! The embedded cluster makes namespaces, mounts and rules of the Linux kernel, so no build for another system has it;
-//! one for Linux lacks it without the feature `embedded`. The parts of the program that use it find the names here.
-//! Everything else works with a cluster of the kubeconfig.
+//! The embedded cluster creates namespaces, mounts and packet filter rules in the Linux kernel, so only Linux builds
+//! can have it, and only with the feature `embedded`. In other builds, the code that uses it finds the names here.
+//! Everything else works with a cluster from the kubeconfig.
 
 /// Stand-in for `rolldrop_lab`: the settings of the embedded cluster in a scenario are read and ignored.
 pub mod lab {
-    /// The extension of a kubeconfig that says where an embedded cluster is on this machine.
+    /// Kubeconfig extension that tells where an embedded cluster is on this machine.
     pub const EXTENSION: &str = "rolldrop.dev/cluster";
 
     /// Parameters of the embedded cluster, which are checked only where it can run.
@@ -15,7 +15,7 @@ pub mod lab {
     pub struct Config {
         /// Number of nodes.
         pub nodes: u32,
-        /// Way in which its pods are reached.
+        /// Way in which connections reach its pods.
         pub dataplane: config::DataplaneChoice,
     }
 
@@ -25,7 +25,7 @@ pub mod lab {
         }
     }
 
-    /// In place of `rolldrop_lab::config`.
+    /// Stand-in for `rolldrop_lab::config`.
     pub mod config {
         /// Way in which connections reach pods.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,21 +41,21 @@ pub mod lab {
     }
 }
 
-/// In place of `embedded::child`: a process that cannot be.
+/// Stand-in for `embedded::child`: a process that cannot exist.
 pub mod child {
     use std::path::Path;
 
     use super::lab;
     use crate::embedded::NoCluster;
 
-    /// Reason why there is no process.
+    /// Reason that there is no process.
     pub type ChildError = NoCluster;
 
-    /// There is none.
+    /// Uninhabited, because no cluster process can exist.
     #[derive(Debug)]
     pub(crate) enum ClusterProcess {}
 
-    /// It never was.
+    /// Uninhabited, because no cluster process can die.
     #[derive(Debug, thiserror::Error)]
     pub enum Died {}
 

@@ -1,4 +1,4 @@
-//! The process that the embedded cluster runs in, seen from its parent.
+//! The process that the embedded cluster runs in, as seen from its parent.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,24 +21,24 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval between checks of the process.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// Number of bytes of the cluster's log that an error shows.
+/// Number of bytes from the end of the cluster's log to show in an error.
 const TAIL_BYTES: usize = 2000;
 
 /// Line that the cluster process prints on its standard output once it is ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
-    /// Always true: there is no line before.
+    /// Always true: the process prints nothing before it is ready.
     pub ready: bool,
     /// The API server's URL.
     pub server: String,
-    /// The kubeconfig of the cluster.
+    /// Path of the cluster's kubeconfig.
     pub kubeconfig: PathBuf,
-    /// Notice for the user: the reason why the preferred dataplane is not used.
+    /// Notice for the user: the reason that the preferred dataplane is not used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notice: Option<String>,
 }
 
-/// The cluster process did not come up.
+/// Reason that the cluster process did not become ready.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum ChildError {
@@ -48,24 +48,24 @@ pub enum ChildError {
     /// Its log cannot be written.
     #[error("cannot write its log {}", path.display())]
     Log { path: PathBuf, source: io::Error },
-    /// It could not be started at all.
+    /// The process could not be started at all.
     #[error("cannot run {}", program.display())]
     Spawn { program: PathBuf, source: io::Error },
-    /// It ended before it was ready.
+    /// The process exited before it was ready.
     #[error("it ended before it was ready ({status}):\n{log}")]
     Ended { status: ExitStatus, log: String },
-    /// It was not ready in time.
+    /// The process was not ready in time.
     #[error("it was not ready after {} s:\n{log}", START_TIMEOUT.as_secs())]
     Slow { log: String },
 }
 
-/// The cluster process has ended unexpectedly.
+/// The cluster process exited unexpectedly.
 #[derive(Debug, thiserror::Error)]
 #[error("the embedded cluster has ended ({how}), and the run with it{}", last_words(log))]
 pub struct Died {
-    /// End of the process, in words: its exit status or the signal that killed it.
+    /// Exit status of the process, or the signal that killed it, in words.
     how: String,
-    /// The end of its log.
+    /// Last part of its log.
     log: String,
 }
 
@@ -73,16 +73,16 @@ fn last_words(log: &str) -> String {
     if log.is_empty() { String::new() } else { format!("; its log ends:\n{log}") }
 }
 
-/// A running cluster process. When this is dropped, the pipe to the process closes and it ends.
+/// A running cluster process. Dropping this value closes the pipe to the process, which then exits.
 #[derive(Debug)]
 pub(crate) struct ClusterProcess {
-    /// Its standard input is the lifeline.
+    /// The process; its standard input is the lifeline.
     child: Child,
-    /// Its process ID. It is the leader of its own session.
+    /// Process ID. The process is the leader of its own session.
     pid: i32,
     kubeconfig: PathBuf,
     log: PathBuf,
-    /// Directory of its links to namespaces, if it uses the kernel dataplane.
+    /// Directory with its links to namespaces, if it uses the kernel dataplane.
     namespaces: PathBuf,
     notice: Option<String>,
 }
@@ -94,7 +94,7 @@ impl ClusterProcess {
         let program = std::env::current_exe();
         let program = program.map_err(|source| ChildError::Spawn { program: "rolldrop".into(), source })?;
         let spawn_error = |source| ChildError::Spawn { program: program.clone(), source };
-        // Should the cluster process be killed, its pods become children of this one.
+        // If the cluster process is killed, its pods become children of this process.
         descendants::adopt_orphans().map_err(spawn_error)?;
         let log_path = log_dir.join("cluster.log");
         let log = std::fs::create_dir_all(log_dir).and_then(|()| std::fs::File::create(&log_path));
@@ -153,10 +153,10 @@ impl ClusterProcess {
         self.notice.as_deref()
     }
 
-    /// Waits until the process has ended on its own or been killed. None of its pods is left then.
+    /// Waits until the process has exited or been killed, and none of its pods is left.
     pub(crate) async fn died(&self) -> Died {
         let pid = Pid::from_raw(self.pid);
-        // Leaves the process to be reaped by whoever ends it.
+        // Leaves the process to be reaped through `child`.
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         let how = loop {
             match waitid(Id::Pid(pid), flags) {
@@ -167,13 +167,13 @@ impl ClusterProcess {
                 Err(error) => break error.to_string(),
             }
         };
-        // They are children of this process now.
+        // The pods are children of this process now.
         let cluster = self.pid;
         let _ = tokio::task::spawn_blocking(move || descendants::kill_cluster(cluster)).await;
         Died { how, log: tail_of(&self.log) }
     }
 
-    /// Ends the cluster and everything that is left.
+    /// Stops the cluster and everything that is left of it.
     pub(crate) async fn stop(mut self) {
         self.end().await;
     }
@@ -191,10 +191,10 @@ impl ClusterProcess {
 impl Drop for ClusterProcess {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // While the process lives it cleans up itself; if it was killed, its pods are ours.
+        // A live process cleans up after itself; if it was killed, its pods are children of this process.
         if !matches!(self.child.try_wait(), Ok(None)) {
             descendants::kill_cluster(self.pid);
-            // It removes its kubeconfig and its links itself, unless it was killed.
+            // The process removes its kubeconfig and its links itself, unless it was killed.
             let removed = [
                 (&self.kubeconfig, std::fs::remove_file(&self.kubeconfig)),
                 (&self.namespaces, std::fs::remove_dir_all(&self.namespaces)),

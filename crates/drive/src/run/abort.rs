@@ -10,10 +10,10 @@ use crate::coordinator::Losses;
 use rolldrop_load::{Control, Progress};
 use rolldrop_scenario::{Abort, Scenario};
 
-/// Interval between looks at the counters.
+/// Interval between readings of the counters.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// Watches a load until it loses too much, and returns how much that is. Never returns otherwise.
+/// Watches a load until it loses too many requests, and returns a description of the loss. Otherwise, never returns.
 pub(super) async fn too_much_dropped(limit: &Abort, lost: Lost<'_>) -> String {
     let mut drops = Drops { limit: *limit, seen: VecDeque::new() };
     let mut ticks = interval(PERIOD);
@@ -25,7 +25,7 @@ pub(super) async fn too_much_dropped(limit: &Abort, lost: Lost<'_>) -> String {
     }
 }
 
-/// Returns the warning for a scenario that disrupts while its load still rises.
+/// Returns the warning for a scenario that disrupts while its load is still rising.
 pub(super) fn disrupts_a_ramp(scenario: &Scenario) -> Option<String> {
     let steady_from = scenario.load.steady_from();
     let at = scenario.disruptions.iter().map(|disruption| disruption.at).min()?;
@@ -39,17 +39,17 @@ pub(super) fn disrupts_a_ramp(scenario: &Scenario) -> Option<String> {
     })
 }
 
-/// The drops of the last period.
+/// Drops during the last period.
 struct Drops {
     limit: Abort,
-    /// Times of looks, each with the number of requests that had ended and been dropped by then.
+    /// Times of readings, each with the numbers of requests that had finished and been dropped by then.
     seen: VecDeque<(Instant, u64, u64)>,
 }
 
 impl Drops {
-    /// Returns the reason why the load must stop, if it must.
+    /// Returns the reason that the load must stop, if there is one.
     fn look(&mut self, now: Instant, Ended { all: ended, dropped }: Ended) -> Option<String> {
-        // The period begins at the last look before it.
+        // The last reading before the period is the one to compare with.
         while self.seen.get(1).is_some_and(|(at, ..)| now.duration_since(*at) >= self.limit.over) {
             self.seen.pop_front();
         }

@@ -1,8 +1,8 @@
-//! The Secret with the token of the admin ports of a run's sidecars.
+//! The Secret with the token for the admin ports of a run's sidecars.
 //!
-//! It exists as long as the run. Pods refer to it, so the token is in no pod's spec and in no file of the run. They
-//! also start without it: a pod that is made after the run, before its workload has been rolled back, must not wait for
-//! a Secret that is gone.
+//! The Secret exists as long as the run. Pods refer to it, so the token is in no pod spec and in no file of the run.
+//! Pods also start without it: a pod that is created after the run, before its workload has been rolled back, must not
+//! wait for a Secret that is gone.
 
 use std::collections::BTreeSet;
 
@@ -11,21 +11,21 @@ use serde_json::{Value, json};
 use rolldrop_record::wire::AdminToken;
 use rolldrop_sidecar::inject::{Absent, SecretKey};
 
-/// A token, and where sidecars find it.
+/// A token, and the key of the Secret from which sidecars read it.
 pub(super) struct AdminSecret {
     pub(super) token: AdminToken,
     pub(super) key: SecretKey,
 }
 
 impl AdminSecret {
-    /// Makes one with a name that no other run has.
+    /// Creates a Secret under a random name, so that no other run uses the same name.
     pub(super) fn new(token: AdminToken) -> Self {
         let name = format!("rolldrop-admin-{:08x}", rand::random::<u32>());
         Self { token, key: SecretKey { name, key: "token".to_owned(), absent: Absent::TellsNobody } }
     }
 
-    /// Makes the Secret for every namespace in which a manifest refers to it and, if live pods get the sidecar, for the
-    /// run's namespace.
+    /// Returns the Secret's manifests: one for every namespace in which a manifest refers to it and, if live pods get
+    /// the sidecar, one for the run's namespace.
     pub(super) fn manifests(&self, namespace: &str, manifests: &[Value], has_live: bool) -> Vec<Value> {
         let refers = |manifest: &&Value| manifest.to_string().contains(&self.key.name);
         let named = manifests.iter().filter(refers).map(|m| m["metadata"]["namespace"].as_str());
@@ -43,7 +43,7 @@ impl AdminSecret {
     }
 }
 
-/// Makes a token that nobody can guess.
+/// Generates an unguessable token.
 pub(super) fn random_token() -> AdminToken {
     AdminToken::of_bytes(rand::random())
 }

@@ -1,7 +1,7 @@
-//! COMMAND of `rolldrop run -- COMMAND...`, which ends pods.
+//! COMMAND of `rolldrop run -- COMMAND...`, which terminates pods.
 //!
-//! It runs on this machine, in a process group of its own. Its output goes to stderr, because
-//! stdout has the result.
+//! The command runs on this machine, in its own process group. Its output goes to stderr, because stdout is for the
+//! result.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::RunError;
 
-/// Time that an interrupted command may take to end before it is killed.
+/// Time that an interrupted command may take to exit before it is killed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A command whose program exists.
@@ -25,7 +25,7 @@ pub struct UserCommand {
 }
 
 impl UserCommand {
-    /// Finds the program; `None` where there are no words.
+    /// Finds the program; returns `None` if there are no words.
     pub fn find(words: Vec<OsString>) -> Result<Option<Self>, RunError> {
         let Some(name) = words.first() else { return Ok(None) };
         let failed = || format!("failed to find the command {}", name.to_string_lossy());
@@ -33,13 +33,13 @@ impl UserCommand {
         Ok(Some(Self { program, words }))
     }
 
-    /// Its words, for people.
+    /// Returns the words for display.
     pub(super) fn words(&self) -> Vec<String> {
         self.words.iter().map(|word| word.to_string_lossy().into_owned()).collect()
     }
 
-    /// Runs it to its end. A `stop` is passed on: SIGINT first, and SIGKILL if it does not end by that
-    /// or an `abort` comes.
+    /// Runs the command until it exits. On `stop`, it gets SIGINT; if it does not exit in time, or on `abort`, it gets
+    /// SIGKILL.
     pub(super) async fn run(
         &self,
         kubeconfig: Option<&OsStr>,
@@ -48,7 +48,7 @@ impl UserCommand {
     ) -> io::Result<ExitStatus> {
         let mut command = tokio::process::Command::new(&self.program);
         command.args(&self.words[1..]).stdout(io::stderr()).kill_on_drop(true);
-        // Its process group is not in the terminal's foreground, so it cannot read from the terminal.
+        // The command's process group is not in the terminal's foreground, so it cannot read from the terminal.
         command.stdin(if io::stdin().is_terminal() { Stdio::null() } else { Stdio::inherit() });
         #[cfg(unix)]
         command.process_group(0);
@@ -76,7 +76,7 @@ enum Signal {
     Kill,
 }
 
-/// Signals all of the command's process group.
+/// Sends a signal to the command's whole process group.
 #[cfg(unix)]
 fn signal(child: &Child, which: Signal) {
     use nix::sys::signal;
@@ -85,15 +85,15 @@ fn signal(child: &Child, which: Signal) {
         Signal::Interrupt => signal::Signal::SIGINT,
         Signal::Kill => signal::Signal::SIGKILL,
     };
-    // A process that has just ended needs no signal.
+    // A process that has just exited needs no signal.
     let _ = signal::killpg(nix::unistd::Pid::from_raw(pid), which);
 }
 
-/// Does nothing: there is no way to ask the process to end; dropping it kills it.
+/// Does nothing: there is no way to ask the process to exit, and dropping it kills it.
 #[cfg(not(unix))]
 fn signal(_child: &Child, _which: Signal) {}
 
-/// Finds a program by its path, or by its name in PATH, as a shell does.
+/// Finds a program by path, or by name in PATH, as a shell does.
 fn find_program(name: &OsStr) -> Result<PathBuf, &'static str> {
     let path = Path::new(name);
     if path.components().count() > 1 {

@@ -1,4 +1,4 @@
-//! Consent to a run's changes of a cluster: rules for changes without asking, and the question.
+//! Consent to a run's changes to a cluster: the rules for going ahead without asking, and the prompt.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
@@ -14,22 +14,22 @@ use crate::cluster::{Cluster, Origin};
 use crate::coordinator::Plan;
 use rolldrop_scenario::Scenario;
 
-/// The namespaces of the cluster itself.
+/// Namespaces of the cluster's own components.
 const SYSTEM: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
 
-/// Interval between checks for an interruption while waiting for the answer.
+/// Interval between checks for an interruption while waiting for the user's answer.
 const LOOK_AGAIN_MS: u8 = 100;
 
-/// Consent of the user to a run's changes.
+/// The user's consent to a run's changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Consent {
-    /// To be asked for.
+    /// Still to be asked for.
     Asked(Naming),
-    /// Given, for this run and others.
+    /// Already given, for this run and others.
     Given,
 }
 
-/// Source of the choice of a cluster.
+/// Origin of the choice of cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
     /// The command line or the scenario names it, or it is the run's own.
@@ -38,7 +38,7 @@ pub enum Naming {
     Current,
 }
 
-/// Refuses namespaces of the system.
+/// Refuses system namespaces.
 pub(super) fn check_namespaces(namespace: &str, scenario: &Scenario) -> Result<(), RunError> {
     let of_manifests =
         scenario.manifests.iter().filter_map(|object| object["metadata"]["namespace"].as_str());
@@ -108,11 +108,11 @@ pub async fn confirm(operator: &Operator) -> Result<(), RunError> {
     }
 }
 
-/// Reads a line from the terminal; `None` if the run is stopped first.
+/// Reads a line from the terminal. Returns `None` if the run is stopped first.
 async fn line(stop: CancellationToken) -> io::Result<Option<String>> {
     let reading = tokio::task::spawn_blocking(move || {
         let stdin = io::stdin();
-        // A terminal has something to read once a line is complete.
+        // A terminal becomes readable once a line is complete.
         while !stop.is_cancelled() {
             let mut waiting = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
             match poll(&mut waiting, PollTimeout::from(LOOK_AGAIN_MS)) {

@@ -1,4 +1,4 @@
-//! `--dry-run`: what a run would ask of the API server.
+//! `--dry-run`: the calls that a run would make to the API server.
 
 use std::path::Path;
 
@@ -11,14 +11,14 @@ use crate::coordinator::{Caller, Plan};
 use crate::{Operator, private_dir};
 use rolldrop_scenario::Scenario;
 
-/// Plans the calls of a run. Shows the cluster and warnings.
+/// Plans a run's calls. Shows the cluster and warnings.
 pub(super) async fn plan(
     scenario: &Scenario,
     choice: impl FnOnce(&Path) -> Choice,
     intent: &Intent<'_>,
     operator: &Operator,
 ) -> Result<Plan, RunError> {
-    // It holds the kubeconfig of an embedded cluster. It is removed after the dry run.
+    // Holds an embedded cluster's kubeconfig, and is removed after the dry run.
     let scratch =
         private_dir("rolldrop-dry-run-").map_err(RunError::failed("failed to make a temporary directory"))?;
     let planned = plan_on(scenario, choice(scratch.path()), intent, operator).await;

@@ -1,4 +1,4 @@
-//! Errors that end a run, or what consists of runs.
+//! Errors that end a run, or a job that consists of runs.
 
 use std::error::Error;
 
@@ -20,7 +20,7 @@ pub enum RunError {
     /// The user stopped the run before anything was measured.
     #[error("interrupted before anything was measured")]
     Interrupted,
-    /// The run is refused, for this reason and with this remedy.
+    /// The run is refused; the text gives the reason and the remedy.
     #[error("{0}")]
     Refused(String),
     /// Something that the run needs has failed.
@@ -34,7 +34,7 @@ pub enum RunError {
     /// There is no cluster.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// The cluster ended during the run.
+    /// The cluster died during the run.
     #[error(transparent)]
     Died(#[from] Died),
     /// The coordinator failed.
@@ -43,10 +43,10 @@ pub enum RunError {
     /// The scenario cannot be used.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
-    /// The way in which pods end cannot be set.
+    /// The pods' termination settings cannot be changed.
     #[error(transparent)]
     Ending(#[from] EndingError),
-    /// The user states something else than the cluster shows.
+    /// The cluster shows something other than the user stated.
     #[error(transparent)]
     Contradiction(#[from] Contradiction),
     /// The load cannot be sent.
@@ -70,18 +70,18 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// Returns a function that adds what has failed to a cause.
+    /// Returns a function that adds a description of the failure to its cause.
     pub fn failed<E: Into<Box<dyn Error + Send + Sync>>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
         let what = what.into();
         |cause| Self::Failed { what, source: cause.into() }
     }
 
-    /// Makes an error of any other.
+    /// Wraps any other error.
     pub fn other(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Other(error.into())
     }
 
-    /// Tells an interruption from other errors of the coordinator.
+    /// Converts an error of the coordinator; an interruption becomes [`RunError::Interrupted`].
     pub(super) fn interruption(error: CoordinatorError) -> Self {
         match error {
             CoordinatorError::Interrupted => Self::Interrupted,

@@ -12,7 +12,7 @@ use crate::cluster::Cluster;
 use crate::coordinator::Caller;
 use rolldrop_scenario::Scenario;
 
-/// Returns the reason why the evidence that a scenario asks for is not available to a load from here; `None` if it is.
+/// Returns the reason that a load from this machine cannot get the evidence that a scenario asks for; `None` if it can.
 ///
 /// # Errors
 /// Fails if that cannot be determined.
@@ -28,8 +28,8 @@ pub async fn why_no_evidence(
     missing(scenario, cluster, interrupts).await
 }
 
-/// Asks a process that runs where the load will come from. Pods that send a load check by themselves before it begins,
-/// because nothing else runs where they will be.
+/// Asks a process that runs where the load will be sent from. Pods that send a load check this themselves before the
+/// load begins, because no other process runs where they will be.
 pub(super) async fn check(
     scenario: &Scenario,
     cluster: &Cluster,
@@ -45,7 +45,7 @@ pub(super) async fn check(
     }
 }
 
-/// Returns the command of this program where the load comes from.
+/// Returns a command that runs this program where the load is sent from.
 pub(super) fn own_command(cluster: &Cluster) -> Result<Command, RunError> {
     let command = std::env::current_exe().and_then(|program| cluster.command(&program));
     command.map_err(RunError::failed("failed to find this program"))
@@ -62,7 +62,7 @@ async fn missing(
     refusal(command, &[], interrupts).await
 }
 
-/// Runs a check in a process where the load will come from, and returns its objection; `None` if it has none.
+/// Runs a check in a process where the load will be sent from, and returns its objection; `None` if it has none.
 pub(super) async fn refusal(
     mut command: Command,
     input: &[u8],
@@ -72,7 +72,7 @@ pub(super) async fn refusal(
     let checking = async {
         let mut child = command.spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
-            // A process that has ended early states the reason on stderr.
+            // A process that has exited early gives the reason on stderr.
             let _ = stdin.write_all(input).await;
         }
         child.wait_with_output().await

@@ -1,4 +1,4 @@
-//! Additions of a run to its scenario, and what they require.
+//! A run's additions to its scenario, and the plan that results from them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,24 +15,24 @@ use rolldrop_scenario::{Place, Scenario, Workload};
 /// Settings that the command line adds to the scenario.
 pub(super) struct Intent<'a> {
     pub(super) options: &'a Options,
-    /// The Secret with the token of the sidecars; present if any are added.
+    /// Secret with the sidecars' token; present if the run adds sidecars.
     pub(super) admin_secret: Option<&'a AdminSecret>,
     pub(super) consent: Consent,
     /// Settings that only some commands add.
     pub(super) extras: &'a Extras<'a>,
 }
 
-/// Maximum time, beyond the planned rounds, that is planned for a load that ends with something else.
+/// Maximum time to plan, in addition to the planned rounds, for a load without a fixed end.
 const OPEN_END: Duration = Duration::from_secs(24 * 3600);
 
 impl Intent<'_> {
-    /// Returns the image of sidecars for live pods, and of pods that send the load.
+    /// Returns the image for sidecars in live pods, and for pods that send the load.
     pub(super) fn image(&self) -> &str {
         self.options.image.as_deref().unwrap_or("rolldrop")
     }
 
-    /// Returns the maximum length of a load that ends with a command, or when the gate is decided; `None` if it has an
-    /// end of its own.
+    /// Returns the maximum length of a load without a fixed end, such as one that ends with a command or once the gate
+    /// is decided; `None` if the load has a fixed end.
     pub(super) fn open_end(&self, scenario: &Scenario) -> Option<Duration> {
         let most =
             self.extras.looks.as_ref().map(|looks| u32::try_from(looks.looks.most()).unwrap_or(u32::MAX));
@@ -41,7 +41,7 @@ impl Intent<'_> {
         is_open.then_some(OPEN_END).or(rounds)
     }
 
-    /// Plans the changes of the run. Refuses namespaces of the system.
+    /// Plans the run's changes. Refuses system namespaces.
     pub(super) async fn plan(
         &self,
         scenario: &Scenario,
@@ -74,7 +74,7 @@ impl Intent<'_> {
         self.admin_secret.map(secrets).unwrap_or_default()
     }
 
-    /// Returns the changes of the run to workloads that the scenario does not create; `None` if there are none.
+    /// Returns the run's changes to workloads that the scenario does not create; `None` if there are none.
     pub(super) fn live<'s>(&'s self, scenario: &'s Scenario) -> Option<LiveChanges<'s>> {
         let is_own = |name: &str| {
             let named = |object: &Value| object["kind"] == "Service" && object["metadata"]["name"] == *name;

@@ -1,4 +1,4 @@
-//! Changes of a run to its scenario's manifests: the sidecar, if the scenario asks for it, and the image that a cluster
+//! A run's changes to its scenario's manifests: the sidecar, if the scenario asks for it, and an image that the cluster
 //! can pull.
 
 use std::collections::BTreeSet;
@@ -12,8 +12,8 @@ use rolldrop_record::wire::AdminToken;
 use rolldrop_scenario::{Place, Scenario};
 use rolldrop_sidecar::inject::{self, InjectError};
 
-/// Adds the sidecar, if the scenario asks for it, and returns the Secret with its token. Makes a token if there is
-/// none.
+/// Adds the sidecar, if the scenario asks for it, and returns the Secret with its token. Generates a token if there
+/// is none.
 pub(super) fn inject_sidecar(
     scenario: &mut Scenario,
     token: &mut Option<AdminToken>,
@@ -43,9 +43,9 @@ pub(super) fn inject_sidecar(
     Ok(Some(secret))
 }
 
-/// Returns, for each manifest, true if it may get the sidecar. If workloads are named, of all that make pods only these
-/// may. Otherwise, if a URL leads to Services of the scenario, only the workloads behind those Services may, so not a
-/// gateway in front of them.
+/// Returns, for each manifest, true if it may get the sidecar. If workloads are named, they are the only manifests with
+/// pods that may get it. Otherwise, if a URL leads to Services of the scenario, only the workloads behind those
+/// Services may get it, but not a gateway in front of them.
 fn meant(scenario: &Scenario) -> Vec<bool> {
     let manifests = &scenario.manifests;
     let (mut services, mut behind) = (BTreeSet::new(), BTreeSet::new());
@@ -73,8 +73,8 @@ fn meant(scenario: &Scenario) -> Vec<bool> {
     manifests.iter().map(is_meant).collect()
 }
 
-/// Puts `image` where a container's image is `rolldrop`, in any object with a pod template, and where the
-/// sidecar's is kept.
+/// Replaces the image `rolldrop` with `image` in the containers of any object with a pod template, and where the
+/// sidecar's image is stored.
 pub(super) fn replace_image(object: &mut Value, image: &str) {
     match object {
         Value::Object(map) => {
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Returns the workloads that get the sidecar: of a gateway with its Service, and an app with an Ingress.
+    /// Returns which workloads get the sidecar, out of a gateway with its Service and an app with an Ingress.
     fn injected(sidecar: &str, target: &str) -> Vec<String> {
         let yaml = format!(
             "

@@ -16,8 +16,8 @@ use rolldrop_record::RunId;
 use rolldrop_record::run_info::Target;
 use rolldrop_scenario::Scenario;
 
-/// Asks a process that runs where the load will come from; for pods, which do not exist yet, Linux' own defaults are
-/// assumed. `open_end` is the longest that a load with an open end may take.
+/// Asks a process that runs where the load will be sent from; for pods, which do not exist yet, assumes Linux's
+/// defaults. `open_end` is the maximum length of a load with an open end.
 ///
 /// # Errors
 /// Fails if there are too few ports, or the check was interrupted.
@@ -29,7 +29,7 @@ pub(super) async fn check(
     open_end: Option<Duration>,
     interrupts: &Interrupts,
 ) -> Result<(), RunError> {
-    // For a target that has no address yet, the load checks when it is prepared.
+    // If a target has no address yet, the check is made when the load is prepared.
     let Some(remotes) = caller.expected_remotes(scenario).await.map_err(RunError::interruption)? else {
         return Ok(());
     };
@@ -55,7 +55,7 @@ pub(super) async fn check(
     let input = input.map_err(RunError::failed("failed to write the load"))?;
     let Some(mut why) = refusal(command, &input, interrupts).await? else { return Ok(()) };
     for (target, remote) in scenario.targets.iter().zip(&remotes) {
-        // A target that has no address yet has a stand-in.
+        // The address may be a stand-in, so the message names the target instead.
         if let Some(remote) = remote {
             why = why.replace(remote, &format!("target {}", target.name));
         }
@@ -63,7 +63,7 @@ pub(super) async fn check(
     Err(scenario.invalid("spec.load", why).into())
 }
 
-/// Returns the load, or the part of it that each pod sends.
+/// Returns the load, or each pod's share of the load.
 fn order(mut settings: Load, load_workers: Option<usize>) -> Prepare {
     let share = load_workers.map(|pods| {
         settings.source_ports.get_or_insert(PortRange::OF_LINUX);
@@ -72,10 +72,10 @@ fn order(mut settings: Load, load_workers: Option<usize>) -> Prepare {
     Prepare { settings, run: RunId::random(), first_answer_limit: Duration::ZERO, share, before: None }
 }
 
-/// Checks that a load, as ordered from a process, finds enough ports here.
+/// Checks that a process with this order would find enough source ports on this machine.
 ///
 /// # Errors
-/// Fails if it does not, or the load cannot be carried out.
+/// Fails if there are too few ports, or the load cannot be carried out.
 pub async fn check_here(order: Prepare) -> Result<(), PlanError> {
     let plan = Plan::new(order.settings)?;
     let plan = match order.share {
@@ -84,7 +84,7 @@ pub async fn check_here(order: Prepare) -> Result<(), PlanError> {
     };
     match Prepared::new(plan).await {
         Err(LoadError::Plan(why)) => Err(why),
-        // A name that does not resolve yet may do so once everything is deployed.
+        // A name that does not resolve yet may resolve once everything is deployed.
         Ok(_) | Err(_) => Ok(()),
     }
 }
@@ -101,7 +101,7 @@ mod tests {
         let set = [format!("load={{{load}}}"), "disruptions=[]".to_owned(), "expect={}".to_owned()];
         let scenario = scenario::load::<Value>(scenario::DEFAULT, &set).unwrap().scenario;
         let mut targets = expected_targets(&scenario);
-        // An address for documentation, so no loopback, which gives ports back sooner.
+        // A documentation address rather than loopback, where ports are released sooner.
         targets[0].url = "http://192.0.2.1/".to_owned();
         check_here(order(load_settings(&scenario, &targets).unwrap(), load_workers)).await
     }
@@ -119,7 +119,7 @@ mod tests {
         }
         let kept = few(200, "30s", ", connections: {mode: keepalive}");
         assert_eq!(checked(&kept, None).await, Ok(()));
-        // Each of eight pods has ports of its own.
+        // Each of the eight pods has its own ports.
         assert_eq!(checked(&few(200, "30s", ""), Some(8)).await, Ok(()));
         let all = checked("rate: 1000, duration: 60s", Some(1)).await.unwrap_err();
         assert!(all.to_string().contains("there are 28232"), "{all}");

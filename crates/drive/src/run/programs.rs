@@ -1,4 +1,4 @@
-//! `action: exec`: programs that a scenario starts on this machine, as COMMAND is.
+//! `action: exec`: programs that a scenario starts on this machine, in the same way as COMMAND.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use super::under_load::Measuring;
 use crate::coordinator::Programs;
 use rolldrop_scenario::{Action, Disruption, Scenario};
 
-/// The programs of a scenario, looked up before the run.
+/// A scenario's programs, which are looked up before the run.
 pub(super) struct UserPrograms<'a> {
     found: HashMap<&'a [String], UserCommand>,
     kubeconfig: Option<OsString>,
@@ -59,7 +59,7 @@ fn find(words: &[String]) -> Result<Option<UserCommand>, RunError> {
     UserCommand::find(words.iter().map(OsString::from).collect())
 }
 
-/// Returns the commands of disruptions, each with its disruption's number.
+/// Returns the disruptions' commands, each with its disruption's number.
 fn commands(disruptions: &[Disruption]) -> impl Iterator<Item = (usize, &[String])> {
     disruptions.iter().enumerate().filter_map(|(number, disruption)| match &disruption.action {
         Action::Exec { command } => Some((number, &command[..])),

@@ -1,4 +1,4 @@
-//! Alternatives for measuring a Service whose own address does not answer from here.
+//! Alternatives for measuring a Service whose own address does not respond from this machine.
 
 use k8s_openapi::api::core::v1::{Node, NodeAddress, Service};
 use k8s_openapi::api::networking::v1::{Ingress, IngressSpec};
@@ -8,7 +8,7 @@ use kube::{Api, Client};
 use crate::coordinator::list_at_once;
 use rolldrop_scenario::{Place, Scenario};
 
-/// Describes why the targets may not answer, and the other paths to them that the cluster shows.
+/// Describes why the targets may not respond, and the other paths to them that the cluster shows.
 pub(super) async fn other_ways(client: &Client, namespace: &str, scenario: &Scenario) -> String {
     let mut words = Vec::new();
     for target in &scenario.targets {

@@ -1,9 +1,10 @@
-//! Runs that continue while their gate is inconclusive, or while their windows cover less than required: rounds of the
-//! same disruptions under one load, and a look at the record after each.
+//! Runs that continue while their gate is inconclusive, or while their windows cover less than required. They repeat
+//! the same disruptions in rounds, under one load, and look at the record after each round.
 //!
-//! A look reads the run directory as far as it is written, while the load continues; rows that workers in the cluster
-//! hold are fetched for it. It decides only whether there is another round, and whoever judges runs looks: the run is
-//! judged by its whole record, as every run is, with the confidence of its last look.
+//! A look reads what the run directory holds so far, while the load continues; rows still held by workers in the
+//! cluster are fetched first. A look decides only whether there is another round. The code that judges runs
+//! implements it ([`Look`]). The finished run is judged by its whole record, as every run is, with the confidence of
+//! its last look.
 
 use std::time::Duration;
 
@@ -19,43 +20,43 @@ use rolldrop_record::parts::PART_AGE;
 use rolldrop_record::{Looks, Rounds, RoundsEnd, RunDir, RunInfo, Stamp};
 use rolldrop_scenario::Until;
 
-/// Maximum time from the end of a request until its row is in a closed part.
+/// Maximum time from a request's end until its row is in a closed part.
 const WRITTEN_AFTER: Duration = PART_AGE.saturating_add(Duration::from_secs(1));
-/// Time that a worker in the cluster may take to report how many requests had ended.
+/// Time that a worker in the cluster may take to report its number of finished requests.
 const REPORTED_AFTER: Duration = Duration::from_secs(3);
 /// Interval between attempts to find all rows.
 const RETRY: Duration = Duration::from_secs(1);
-/// Time, beyond that of a request, after which a look uses the rows that have arrived.
+/// Time, in addition to the request timeouts, after which a look makes do with the rows that have arrived.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Looks at the gate of a run that continues while it is inconclusive.
+/// Planned looks at the gate of a run that continues while the gate is inconclusive.
 #[derive(Clone)]
 pub struct PlannedLooks<'a> {
-    /// The looks, whose errors are fixed before the start.
+    /// The looks; their error probabilities are fixed before the run starts.
     pub looks: Looks,
-    /// Description of them.
+    /// Description of the looks.
     pub in_words: String,
-    /// Names the look that judges the run.
+    /// Names the look that the run has reached.
     pub title: fn(&Looks) -> String,
-    /// Looks at the gate.
+    /// The look at the gate.
     pub look: &'a dyn Look<Gate>,
 }
 
 /// Result of a look at a gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// It is inconclusive, by these checks.
+    /// The gate is inconclusive because of these checks.
     Inconclusive(Vec<String>),
-    /// Another round would not change it, as text.
+    /// Another round would not change the gate's result, which the text describes.
     Settled(String),
 }
 
 /// Settings of a run that continues until its windows cover enough.
 #[derive(Clone, Copy)]
 pub struct Covering<'a> {
-    /// The most rounds that the run makes.
+    /// Maximum number of rounds.
     pub most_rounds: usize,
-    /// Looks at the windows.
+    /// The look at the windows.
     pub look: &'a dyn Look<Coverage>,
 }
 
@@ -66,48 +67,48 @@ pub enum Coverage {
     Invalid(String),
     /// Another round may follow.
     Counted {
-        /// Pods that have ended.
+        /// Number of terminations so far.
         terminations: usize,
-        /// Units that count so far.
+        /// Number of units counted so far.
         counted: usize,
-        /// Number of these that it takes.
+        /// Number of units needed.
         needed: usize,
         /// Progress, in words.
         said: String,
-        /// Number of pods that the next round ends, or the reason why there is none.
+        /// Number of pods that the next round terminates, or the reason that there is no next round.
         next: Result<usize, (RoundsEnd, String)>,
     },
 }
 
-/// Looks at the record of a run that lasts.
+/// Looks at the record of a run in progress.
 pub trait Look<T> {
-    /// Judges what is recorded so far; `None` if rows are missing that may still come.
+    /// Judges the record so far. Returns `None` if rows are missing that may still arrive.
     ///
     /// # Errors
     /// Fails if the record cannot be read.
     fn look(&self, so_far: SoFar) -> LocalBoxFuture<'_, Result<Option<T>, RunError>>;
 }
 
-/// The record of a run that lasts.
+/// Record of a run in progress.
 #[derive(Debug)]
 pub struct SoFar {
-    /// The run directory, to which the run still writes.
+    /// Run directory, to which the run is still writing.
     pub run_dir: RunDir,
-    /// run.json as a result needs it at this look.
+    /// Contents of run.json that a result needs at this look.
     pub info: RunInfo,
     /// Time up to which the look needs all requests.
     pub until: Stamp,
-    /// True if it must do with those that are here.
+    /// True if the look must make do with the requests that have arrived.
     pub is_last: bool,
 }
 
-/// A load that is sent while a run makes its rounds.
+/// The load during a run's rounds.
 #[derive(Clone, Copy)]
 pub(super) struct Sent<'a> {
     pub(super) control: &'a load::Control,
-    /// run.json as it is at the beginning of the run.
+    /// Contents of run.json at the beginning of the run.
     pub(super) info: &'a RunInfo,
-    /// The rows that workers in the cluster have; `None` where the load comes from here.
+    /// Rows that workers in the cluster still hold; `None` if this machine sends the load.
     pub(super) early: Option<&'a EarlyRows>,
 }
 
@@ -116,15 +117,15 @@ pub(super) struct Sent<'a> {
 pub(super) struct Round {
     /// Number of the round, counted from 0.
     pub(super) index: usize,
-    /// The chance of an error that the waits of this round share.
+    /// Error probability for all waits of this round together.
     pub(super) alpha: f64,
-    /// Condition that ends this round, if not the one that ends the first.
+    /// Condition that ends this round; `None` for the scenario's own.
     pub(super) until: Option<Until>,
 }
 
 impl Round {
-    /// Makes the round before a look. It has the error of the strictest look, shared between the terminations of all
-    /// rounds.
+    /// Creates the round before a look. Its error probability is that of the strictest look, divided by the maximum
+    /// number of looks.
     fn of(looks: &Looks) -> Self {
         let strictest = looks.alphas.iter().copied().fold(ALPHA, f64::min);
         Self { index: looks.at - 1, alpha: strictest / looks.most() as f64, until: None }
@@ -133,7 +134,7 @@ impl Round {
 
 impl Measuring<'_> {
     /// Repeats the disruptions in rounds until the gate has passed or failed, or no look is left. The load continues
-    /// meanwhile, and ends then. Returns the looks, at the one that judges the run.
+    /// throughout and is then stopped. Returns the looks, positioned at the one that judges the run.
     pub(super) async fn in_rounds(
         self,
         (mut zero, rate): (Stamp, f64),
@@ -142,7 +143,7 @@ impl Measuring<'_> {
     ) -> Result<Looks, RunError> {
         let (Self { run, session, halt, .. }, Sent { control, info, .. }) = (self, sent);
         let mut looks = planned.looks.clone();
-        // Workloads that are not known to have been whole are waited for, too.
+        // If the workloads' state cannot be read, each look waits until all of them are complete.
         let workloads = session.workloads().await.unwrap_or_default();
         loop {
             self.round((zero, rate), control, Some(Round::of(&looks))).await?;
@@ -154,7 +155,7 @@ impl Measuring<'_> {
             let Some(seen) = halt.run_until_cancelled(look).await else { break };
             let look = (planned.title)(&looks);
             match seen {
-                // That does not lose the record so far.
+                // The record so far is still valid.
                 Err(error) => {
                     run.warn(session, &format!("{look}: {}", error.in_words()));
                     break;
@@ -176,8 +177,8 @@ impl Measuring<'_> {
         Ok(looks)
     }
 
-    /// Repeats the disruptions in rounds until a look requires no more terminations. The load continues meanwhile, and
-    /// ends then. Returns how far the rounds came, and the reason why there are no more.
+    /// Repeats the disruptions in rounds until a look requires no more terminations. The load continues throughout and
+    /// is then stopped. Returns the progress of the rounds and the reason that they ended.
     pub(super) async fn until_covered(
         self,
         (mut zero, rate): (Stamp, f64),
@@ -232,7 +233,7 @@ impl Measuring<'_> {
         Ok(Rounds { done, most, terminations, counted, needed, ended, why })
     }
 
-    /// Looks at what is recorded up to now, once it is written and here.
+    /// Looks at the record up to now, once it has been written and has arrived.
     async fn look<T>(self, look: &dyn Look<T>, sent: Sent<'_>, workloads: &Workloads) -> Result<T, RunError> {
         let (Self { run, session, .. }, Sent { info, early, .. }) = (self, sent);
         session.await_recovery(workloads).await.map_err(RunError::interruption)?;

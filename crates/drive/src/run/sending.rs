@@ -1,4 +1,4 @@
-//! Origin of the load: a process here, or pods of the cluster. The run treats both alike.
+//! Origin of the load: a process on this machine, or pods in the cluster. The run treats both alike.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,10 +29,10 @@ use rolldrop_scenario::{Place, Scenario, ScenarioError};
 
 /// Time limit for dismissing the workers.
 const DISMISSAL: Duration = Duration::from_secs(10);
-/// Time after the load at which the Job ends in any case.
+/// Time after the load at which the Job is terminated in any case.
 const LIFETIME: Duration = Duration::from_secs(3600);
 
-/// Returns the number of pods that send the load; `None` if it comes from here.
+/// Returns the number of pods that send the load; `None` if this machine sends it.
 pub(super) async fn load_workers(
     scenario: &Scenario,
     cluster: &Cluster,
@@ -48,7 +48,7 @@ pub(super) async fn load_workers(
         Some(workers) => Ok(Some(workers)),
         None => {
             let nodes = caller.schedulable_nodes().await.map_err(RunError::interruption)?;
-            // Pods in their nodes' network use the same port, so each needs a node of its own.
+            // Pods on the host network all use the same port, so each needs its own node.
             let most = if load.settings.evidence.is_some() { nodes.max(1) } else { usize::MAX };
             Ok(Some(coordinator::default_workers(nodes, load.settings.pace.peak_rate()).min(most)))
         }
@@ -56,13 +56,13 @@ pub(super) async fn load_workers(
 }
 
 /// Returns the default origin of the load: the cluster if a target is a Service whose address cannot be reached from
-/// here.
+/// this machine.
 fn default_from(scenario: &Scenario, reaches_services: bool) -> LoadFrom {
     let has_service = scenario.targets.iter().any(|target| matches!(target.place, Place::Service { .. }));
     if has_service && !reaches_services { LoadFrom::Cluster } else { LoadFrom::Local }
 }
 
-/// Refuses settings of this machine for a load that comes from pods.
+/// Refuses settings that apply only to this machine, for a load that pods send.
 fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
     let load = &scenario.load.settings;
     let of_here =
@@ -77,17 +77,17 @@ fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
     }
 }
 
-/// How rows come back from the cluster.
+/// Settings for collecting rows from the cluster.
 #[derive(Clone, Debug)]
 pub struct Collecting {
-    /// Limit for fetching the pods' rows, over all pods.
+    /// Limit for fetching rows, across all pods.
     pub limit: Limit,
     /// Address of this machine that the pods connect to, if the API server cannot reach pods.
     pub listen: Option<String>,
 }
 
 impl Collecting {
-    /// Opens a listener for workers, if `--collect-listen` asks for it.
+    /// Opens a listener for workers, if `--collect-listen` asks for one.
     async fn reception(&self, token: &AdminToken) -> Result<Option<Reception>, RunError> {
         let Some(address) = &self.listen else { return Ok(None) };
         let failed = || format!("failed to listen on {address} (--collect-listen)");
@@ -97,7 +97,7 @@ impl Collecting {
     }
 }
 
-/// Makes the pods that will send the load, and waits until they take orders. Reports progress to `tell`; returns
+/// Creates the pods that will send the load, and waits until they accept orders. Reports progress to `tell`; returns
 /// warnings about the result.
 pub(super) async fn in_cluster<N: Note>(
     scenario: &Scenario,
@@ -168,24 +168,24 @@ fn places(pods: &[LoadPod]) -> String {
 pub(super) enum Sending<N> {
     /// A process on this machine.
     Here(Box<Process<N>>),
-    /// Pods of the cluster.
+    /// Pods in the cluster.
     Cluster(Box<InCluster<N>>),
 }
 
 /// Pods that send the load, and the collection of their rows.
 pub(super) struct InCluster<N> {
     fleet: Fleet<N>,
-    /// From the start of the load until all rows are here.
+    /// Collector of the rows; present from the start of the load until all rows have arrived.
     collector: Option<Collector>,
     limit: Limit,
     run_dir: RunDir,
     clock: Clock,
-    /// Holds the connections that workers have made to here.
+    /// Listener that workers connect to; dropping it closes their connections.
     reception: Option<Reception>,
 }
 
 impl<N: Note> Sending<N> {
-    /// Makes it ready, as soon as the targets answer from there. Returns warnings.
+    /// Prepares the load, as soon as the targets respond from where it is sent. Returns warnings.
     pub(super) async fn prepare(
         &mut self,
         settings: load::Load,
@@ -214,7 +214,7 @@ impl<N: Note> Sending<N> {
         }
     }
 
-    /// Returns the nodes that the load comes from, if it comes from the cluster.
+    /// Returns the nodes that send the load, if it is sent from the cluster.
     pub(super) fn nodes(&self) -> Option<BTreeSet<String>> {
         match self {
             Self::Here(_) => None,
@@ -248,7 +248,7 @@ impl<N: Note> Sending<N> {
         }
     }
 
-    /// Returns the rows that pods hold, once their load has started; `None` if the load comes from here.
+    /// Returns access to the rows that pods still hold, once their load has started; `None` if this machine sends it.
     pub(super) fn early_rows(&self) -> Option<EarlyRows> {
         match self {
             Self::Here(_) => None,
@@ -271,7 +271,7 @@ impl<N: Note> Sending<N> {
         }
     }
 
-    /// Fetches the rows of pods after the load, unless `give_up` is cancelled. Reports progress to `tell`.
+    /// Fetches the pods' rows after the load, unless `give_up` is cancelled. Reports progress to `tell`.
     pub(super) async fn collect(
         &mut self,
         give_up: &CancellationToken,
@@ -301,7 +301,7 @@ impl<N: Note> Sending<N> {
     }
 }
 
-/// Returns the load as a node sends it: each Service, through the Service proxy of that node, is a separate target.
+/// Returns the load as seen from a node: each Service, through that node's Service proxy, is a separate target.
 fn seen_from(settings: &load::Load, node: &str, ready: &Ready) -> load::Load {
     let mut settings = settings.clone();
     let is_nodes_own =
@@ -312,7 +312,7 @@ fn seen_from(settings: &load::Load, node: &str, ready: &Ready) -> load::Load {
     settings
 }
 
-/// Makes what run.json says of a target apply to that target from each node.
+/// Repeats run.json's description of a target for that target as seen from each node.
 pub(super) fn describe(plan: &mut LoadPlan, workers: usize, nodes: &BTreeSet<String>, ready: &Ready) {
     plan.load_workers = Some(workers);
     let Some(methods) = &mut plan.methods else { return };

@@ -1,4 +1,4 @@
-//! A scenario's load as settings of the load generator, and as run.json may hold it.
+//! Converts a scenario's load into settings for the load generator, and the scenario into the form stored in run.json.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use rolldrop_load as load;
 use rolldrop_record::run_info;
 use rolldrop_scenario::{self as scenario, Place, Scenario};
 
-/// Returns the resolved scenario without what may be secret: the values of headers and of Secrets, and bodies.
+/// Returns the resolved scenario without potential secrets: header values, Secret values and bodies.
 pub(super) fn redacted(scenario: &Scenario) -> Value {
     fn redact(request: &mut Value) {
         if let Some(Value::Object(headers)) = request.get_mut("headers") {
@@ -45,7 +45,7 @@ pub(super) fn redacted(scenario: &Scenario) -> Value {
     resolved
 }
 
-/// Returns the scenario's targets before the cluster has said where they are.
+/// Returns the scenario's targets as far as they are known before the cluster has shown their addresses.
 pub fn expected_targets(scenario: &Scenario) -> Vec<run_info::Target> {
     let url = |place: &Place| match place {
         Place::Url(url) => url.to_string(),
@@ -64,7 +64,7 @@ pub fn expected_targets(scenario: &Scenario) -> Vec<run_info::Target> {
     scenario.targets.iter().map(target).collect()
 }
 
-/// Returns every request of the scenario to every target, found at these URLs.
+/// Returns every request of the scenario for every target, with the URLs that were found.
 fn load_targets(scenario: &Scenario, found: &[run_info::Target]) -> Result<Vec<load::LoadTarget>, RunError> {
     let mut targets = Vec::new();
     for (target, found) in scenario.targets.iter().zip(found) {
@@ -91,7 +91,7 @@ fn load_targets(scenario: &Scenario, found: &[run_info::Target]) -> Result<Vec<l
     Ok(targets)
 }
 
-/// Returns the load of the scenario on its targets, found at these URLs.
+/// Returns the scenario's load on its targets, with the URLs that were found.
 pub fn load_settings(scenario: &Scenario, found: &[run_info::Target]) -> Result<load::Load, RunError> {
     let settings = &scenario.load.settings;
     if let Some(pattern) = &settings.pod_body {
@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the settings that a scenario makes, with these keys of its load.
+    /// Returns the settings that result from a scenario with these keys in its load.
     fn settings_of(text: &str) -> Result<load::Load, String> {
         let loaded =
             scenario::parse::<Value>(text, "x.yaml", Path::new("."), &[]).map_err(|e| e.to_string())?;

@@ -1,4 +1,4 @@
-//! Sources of a run: the scenario and the cluster, as the user names them.
+//! Sources of a run: the scenario and the cluster that the user names.
 
 use std::path::{Path, PathBuf};
 
@@ -15,24 +15,24 @@ pub struct Source {
     pub name: Option<String>,
     /// Text of a scenario that has only the target, if one is named.
     pub target: Option<String>,
-    /// Replacements of the scenario's values.
+    /// Replacements for values in the scenario.
     pub overrides: Vec<String>,
-    /// The only workload that is changed, if one is named.
+    /// The only workload to change, if one is named.
     pub workload: Option<Workload>,
     /// The kubeconfig, if one is named.
     pub kubeconfig: Option<PathBuf>,
     /// The context in a kubeconfig, if one is named.
     pub context: Option<String>,
-    /// True for the embedded cluster, whatever the scenario names.
+    /// True to use the embedded cluster, whatever the scenario names.
     pub embedded: bool,
-    /// True for the cluster of this pod.
+    /// True to use the cluster that this pod runs in.
     pub in_cluster: bool,
-    /// Way in which the pods of the embedded cluster are reached, if it is named.
+    /// Dataplane of the embedded cluster, if one is named.
     pub dataplane: Option<DataplaneChoice>,
 }
 
 impl Source {
-    /// Loads the scenario, with these further values.
+    /// Loads the scenario with these additional overrides.
     ///
     /// # Errors
     /// Fails if it cannot be used.
@@ -49,12 +49,12 @@ impl Source {
         Ok(loaded)
     }
 
-    /// Returns true if the user named only a target, which is then on an existing cluster.
+    /// Returns true if the user named only a target, which is then in an existing cluster.
     fn is_target_alone(&self) -> bool {
         self.name.is_none() && self.target.is_some()
     }
 
-    /// Returns whether the user named the cluster, on the command line or in the scenario (`asked`).
+    /// Returns the origin of the choice of cluster. `asked` is the scenario's own choice.
     pub fn naming(&self, asked: Option<&ClusterChoice<lab::Config>>) -> Naming {
         let on_command_line =
             self.context.is_some() || self.kubeconfig.is_some() || self.embedded || self.in_cluster;
@@ -62,7 +62,7 @@ impl Source {
         if is_current && !on_command_line { Naming::Current } else { Naming::Named }
     }
 
-    /// Returns the choice of the cluster; an embedded one keeps its logs in this directory.
+    /// Returns the choice of cluster; an embedded cluster keeps its logs in `out`.
     pub fn choice(&self, asked: Option<ClusterChoice<lab::Config>>, out: &Path) -> Choice {
         if self.context.is_some() || self.kubeconfig.is_some() {
             return Choice::Kubeconfig { path: self.kubeconfig.clone(), context: self.context.clone() };

@@ -1,4 +1,4 @@
-//! The load's stages as events, recorded as each begins.
+//! Records the load's stages as events when they begin.
 
 use std::convert::Infallible;
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 use rolldrop_load::Stage;
 use rolldrop_record::{Clock, EventKind, Stamp};
 
-/// Records each stage when it begins; `zero` is when the first does. It never ends by itself.
+/// Records each stage when it begins; the first one begins at `zero`. Never returns.
 pub async fn announce_stages(
     clock: Clock,
     zero: Stamp,

@@ -1,4 +1,4 @@
-//! The measured part of a run: sends the load, ends pods, and collects the records of both.
+//! The measured part of a run: sends the load, terminates pods, and collects the records of both.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -30,13 +30,13 @@ use rolldrop_record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Tool};
 use rolldrop_record::{EventKind, Looks, Rounds, Stamp};
 use rolldrop_scenario::{Disruption, Place, Scenario};
 
-/// Time limit for the target's first answer, once its pods are ready.
+/// Time limit for the target's first response, once its pods are ready.
 const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(45);
-/// The load before a command is run, where no disruption of the scenario says when.
+/// Length of load before a command is run, if no disruption of the scenario determines it.
 const STEADY_PART: Duration = Duration::from_secs(3);
 /// Time before the first disruption at which the beats begin.
 const BEATS_BEFORE: Duration = Duration::from_secs(1);
-/// Time that the load continues after the effects of a command have settled: a Service proxy may lag by about a second.
+/// Time for which the load continues after a command's effects have settled: a Service proxy may lag by about a second.
 const AFTERMATH: Duration = Duration::from_secs(3);
 
 /// A run whose pods are ready.
@@ -51,7 +51,7 @@ pub(super) struct Measuring<'a> {
 }
 
 impl Measuring<'_> {
-    /// Measures from the first answer to the last row.
+    /// Measures from the first response to the last row.
     pub(super) async fn measure<N: Note>(
         self,
         ready: &Ready,
@@ -61,7 +61,7 @@ impl Measuring<'_> {
         let plan = load::Plan::new(settings.clone())?;
         self.await_first_answer(ready, &plan, settings, sending).await?;
         let mut info = self.info(ready, &plan, sending);
-        // From here on the directory shows that a run was killed.
+        // From now on, the directory shows it if the run is killed.
         self.run.run_dir.write_info(&info)?;
         self.load(&plan, &mut info, sending).await?;
         self.collect(&mut info, sending).await?;
@@ -92,7 +92,7 @@ impl Measuring<'_> {
         }
     }
 
-    /// Describes the run as it is known before its load starts.
+    /// Describes the run as far as it is known before its load starts.
     fn info<N: Note>(self, ready: &Ready, plan: &load::Plan, sending: &Sending<N>) -> RunInfo {
         let Self { run, scenario, .. } = self;
         let mut info = RunInfo {
@@ -124,7 +124,7 @@ impl Measuring<'_> {
         info
     }
 
-    /// Sends the load to its end, while pods end.
+    /// Sends the whole load while pods are terminated.
     async fn load<N: Note>(
         self,
         plan: &load::Plan,
@@ -168,7 +168,7 @@ impl Measuring<'_> {
             pending::<Infallible>().await
         };
         let beats = self.beat(zero);
-        // An interruption or the end of the cluster ends the load.
+        // An interruption, or the death of the cluster, stops the load.
         let halted = async {
             self.halt.cancelled().await;
             control.stop();
@@ -187,7 +187,7 @@ impl Measuring<'_> {
         (info.sources, info.looks, info.rounds) = (sending.recorders(), looks, rounds);
         if has_open_end {
             info.load.duration_s = match rate {
-                // A closed loop, or one that lost a worker: only its end is known.
+                // For a closed loop, or after the loss of a worker, only the end time is known.
                 rate if rate == 0.0 || !ended.lost.is_empty() => ended.at.ns_since(zero) as f64 / 1e9,
                 rate => ended.scheduled as f64 / rate - warmup_s,
             };
@@ -195,8 +195,8 @@ impl Measuring<'_> {
         Ok(())
     }
 
-    /// Ends the run if too much of the load is dropped, or others change the workload whose end it has set, and returns
-    /// the reason.
+    /// Aborts the run if too many requests are dropped, or if others change the workload whose termination settings the
+    /// run has changed. Returns the reason.
     async fn given_up(self, control: &load::Control) -> String {
         let lost = async {
             match &self.scenario.load.abort {
@@ -218,14 +218,14 @@ impl Measuring<'_> {
         };
         self.run.viewer.warn(&format!("aborting: {why}"));
         self.session.record(EventKind::Warning { message: format!("aborted: {why}") });
-        // The load first; requests in flight may end, as after an interruption.
+        // Stops the load first. Requests in flight may finish, as after an interruption.
         control.stop();
         self.halt.cancel();
         why
     }
 
-    /// Ends pods, by the user's command or the scenario's disruptions. Returns the looks, at the last one, of a run
-    /// that continues while its gate is inconclusive, and the rounds of one that continues until its windows cover
+    /// Terminates pods by the user's command or the scenario's disruptions. Returns the looks, positioned at the last
+    /// one, if the run continues while its gate is inconclusive, and the rounds if it continues until its windows cover
     /// enough.
     async fn disrupt(
         self,
@@ -247,8 +247,8 @@ impl Measuring<'_> {
         Ok((None, None))
     }
 
-    /// Does the scenario's disruptions once. One of several rounds lasts as long as the load that the scenario has,
-    /// unless that ends with its disruptions. Returns whether its effects have settled before the end of that load.
+    /// Carries out the scenario's disruptions once. Each of several rounds lasts for the scenario's load duration,
+    /// unless the load ends with its disruptions. Returns true if the effects settled within that duration.
     pub(super) async fn round(
         self,
         (zero, rate): (Stamp, f64),
@@ -273,13 +273,13 @@ impl Measuring<'_> {
             return Ok(timeout(left, self.aftermath(control)).await.is_ok());
         }
         if round.is_some() {
-            // An interruption ends the run by itself.
+            // The result does not matter: an interruption ends the run anyway.
             let _ = self.wait_until(end).await;
         }
         Ok(true)
     }
 
-    /// Writes to an object of the run's own, from shortly before pods may end.
+    /// Writes beats to the run's own ConfigMap, starting shortly before pods may be terminated.
     async fn beat(self, zero: Stamp) -> Infallible {
         let Self { run, scenario, session, .. } = self;
         if !run.intent.options.beats {
@@ -288,7 +288,7 @@ impl Measuring<'_> {
         let disruptions = scenario.disruptions.iter().map(|disruption| disruption.at);
         let first = match run.intent.extras.command {
             Some(_) => self.steady_part(),
-            // A run that disrupts nothing watches what others do, whenever they do it.
+            // A run without disruptions observes what others do, which may begin at any time.
             None => disruptions.min().unwrap_or_default(),
         };
         if self.wait_until(zero + first - BEATS_BEFORE).await.is_err() {
@@ -297,16 +297,16 @@ impl Measuring<'_> {
         session.beat().await
     }
 
-    /// Returns the time that the load lasts before the user's command is run.
+    /// Returns the length of load before the user's command is run.
     fn steady_part(self) -> Duration {
         let scenario = self.scenario;
         let first = scenario.disruptions.iter().map(|disruption| disruption.at).min();
-        // Disrupts nothing while the load rises, nor before `load.abort` has a whole period to look back on.
+        // Disrupts nothing while the rate still rises, or before `load.abort` has a whole period to look back on.
         let looks_back = scenario.load.abort.map_or(Duration::ZERO, |abort| abort.over);
         first.unwrap_or(STEADY_PART.max(scenario.load.steady_from() + looks_back))
     }
 
-    /// Runs the user's command after a steady part, and waits until its effects have settled.
+    /// Runs the user's command after a steady part of the load, and waits until its effects have settled.
     async fn disrupt_by(
         self,
         command: &UserCommand,
@@ -327,7 +327,7 @@ impl Measuring<'_> {
         session.record(EventKind::CommandEnded { code, signal, disruption: None });
         run.viewer.say(&format!("the command ended ({status}); waiting until its changes have settled"));
         match session.await_rollout(&before, None).await {
-            // An interruption ends the load by itself.
+            // After an interruption, the load ends anyway.
             Err(CoordinatorError::Interrupted) => return Ok(()),
             settled => settled?,
         }
@@ -335,7 +335,7 @@ impl Measuring<'_> {
         Ok(())
     }
 
-    /// Waits, under load, until the disruption loses no more requests.
+    /// Waits, while the load continues, until the disruption causes no more lost requests.
     async fn aftermath(self, control: &load::Control) {
         let Self { run, scenario, session, halt, .. } = self;
         let Settle { silence, most } = settle(scenario);
@@ -353,7 +353,7 @@ impl Measuring<'_> {
         }
     }
 
-    /// Returns KUBECONFIG for programs that the run starts, if it is not the user's own.
+    /// Returns the `KUBECONFIG` value for programs that the run starts; `None` if the user's own is right.
     pub(super) fn command_kubeconfig(self) -> Result<Option<OsString>, RunError> {
         let overlay = self.run.run_dir.path().join("command-kubeconfig");
         let kubeconfig = self.cluster.kubeconfig_for(self.session.namespace(), &overlay);
@@ -364,14 +364,14 @@ impl Measuring<'_> {
         abort::Lost { control, count: self.run.intent.options.count }
     }
 
-    /// Waits for a point in time.
+    /// Waits until a point in time.
     async fn wait_until(self, at: Stamp) -> Result<(), RunError> {
         let at = self.run.clock.instant(at).unwrap_or_else(Instant::now);
         let waited = self.halt.run_until_cancelled(sleep_until(at.into())).await;
         waited.ok_or(RunError::Interrupted)
     }
 
-    /// Fetches the rows of a load from the cluster, while the last pods end.
+    /// Fetches the load's rows from the cluster while the last pods terminate.
     async fn collect<N: Note>(self, info: &mut RunInfo, sending: &mut Sending<N>) -> Result<(), RunError> {
         let Self { run, session, .. } = self;
         let is_interrupted = run.interrupts.stop.is_cancelled();
@@ -383,7 +383,7 @@ impl Measuring<'_> {
                 }
             }
         };
-        // A cluster that has ended does not answer.
+        // A cluster that has died does not respond.
         let settling = async {
             tokio::select! {
                 () = settling => {}
@@ -412,12 +412,12 @@ impl Measuring<'_> {
     }
 }
 
-/// Returns the wait after a termination.
+/// Returns the wait that follows a termination.
 fn settle(scenario: &Scenario) -> Settle {
     Settle { silence: scenario.settle, most: scenario.settle_max }
 }
 
-/// Returns the time until a lost request is known to be lost. Behind a gateway, only a missing answer shows that a pod
+/// Returns the time until the loss of a request is known. Behind a gateway, only a missing response shows that a pod
 /// is gone.
 fn known_after(scenario: &Scenario) -> Duration {
     let is_url = scenario.targets.iter().any(|target| matches!(target.place, Place::Url(_)));

@@ -1,11 +1,11 @@
-//! Neighbouring requests are correlated, so an interval that treats them as independent is too narrow. This module
-//! resamples whole blocks of time, as long as the correlation lasts. (In this file a *block* is a fixed bin of time,
-//! and a *segment* is a row of such bins that is resampled together.)
+//! Resamples whole blocks of time, each as long as the correlation between neighbouring requests lasts: an interval
+//! that treats these requests as independent is too narrow. (In this file, a *block* is a time bin of fixed length, and
+//! a *segment* is a series of such bins that is resampled as a whole.)
 //!
-//! Sources: Künsch 1989 and Politis and Romano 1992 (the circular block bootstrap); Politis and White 2004 with
-//! Patton 2009 (the length of the segments). With few segments a bootstrap is overconfident: its deviations are
-//! widened as Student's t widens those of a mean, and for the correlation that the segments' ends cut off (Künsch
-//! 1989, the bias of the variance; Kendall 1954).
+//! Sources: Künsch 1989 and Politis and Romano 1992 (the circular block bootstrap); Politis and White 2004 with Patton
+//! 2009 (segment length). With few segments a bootstrap is overconfident. Its deviations are therefore widened as
+//! Student's t widens those of a mean, and to make up for the correlation that is lost where segments are cut (Künsch
+//! 1989, bias of the variance; Kendall 1954).
 
 use std::ops::Range;
 
@@ -17,32 +17,31 @@ use crate::math::exact::z;
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::LatencyBucket;
 
-/// Fewer segments than this are inconclusive.
+/// Minimum number of segments; with fewer, the result is inconclusive.
 pub(super) const FEWEST: f64 = 8.0;
-/// With fewer than this, the length of the correlation is hardly known: the interval is rough.
+/// Number of segments below which the correlation length is hardly known, so that the interval is rough.
 pub(super) const FEW: f64 = 12.0;
-/// The segments are longer than the best length by this factor: too long costs a little width,
-/// too short is wrong.
+/// Factor by which segments exceed the best length: segments that are too long cost a little width, but segments that
+/// are too short give wrong results.
 const CAUTION: f64 = 1.5;
-/// A bootstrap never counts as showing less of the variance than this.
+/// Smallest share of the variance that a bootstrap is assumed to show.
 const LEAST_SHOWN: f64 = 0.3;
 
-/// The blocks of one side, stored so that the number of values up to a bin in any row of blocks follows from four
-/// sums.
+/// Blocks of one side. They are stored so that four sums give the number of values up to a bin in any series of blocks.
 #[derive(Debug)]
 pub(super) struct Blocks {
-    /// The blocks of each run: a segment never reaches from one run into another.
+    /// Blocks of each run. A segment never extends from one run into another.
     runs: Vec<Range<usize>>,
     block_s: f64,
-    /// The latency bins that occur.
+    /// Latency bins that occur.
     bins: Vec<u32>,
-    /// `sums[i * (bins + 1) + j]`: values in the first `i` blocks and the first `j` bins.
+    /// `sums[i * (bins + 1) + j]`: number of values in the first `i` blocks and the first `j` bins.
     sums: Vec<u64>,
-    /// Requests due in the first `i` blocks.
+    /// Number of requests due in the first `i` blocks.
     totals: Vec<u64>,
 }
 
-/// A resample: segments of blocks.
+/// A resample: a list of segments.
 type Draw = Vec<Range<usize>>;
 
 impl Blocks {
@@ -71,12 +70,12 @@ impl Blocks {
         Self { runs, block_s, bins, sums, totals }
     }
 
-    /// Returns the number of values.
+    /// Returns the number of latency values.
     pub(super) fn values(&self) -> u64 {
         self.below(&(0..self.len()), self.bins.len())
     }
 
-    /// Returns all latencies.
+    /// Returns the histogram of all latencies.
     pub(super) fn latency(&self) -> Vec<LatencyBucket> {
         let all = 0..self.len();
         let bucket = |(j, bin): (usize, &u32)| LatencyBucket {
@@ -95,13 +94,13 @@ impl Blocks {
         self.runs.clone()
     }
 
-    /// Counts the values of a row of blocks in the first `j` bins.
+    /// Counts the values in the first `j` bins of a series of blocks.
     fn below(&self, blocks: &Range<usize>, j: usize) -> u64 {
         let at = |i: usize| self.sums[i * (self.bins.len() + 1) + j];
         at(blocks.end) - at(blocks.start)
     }
 
-    /// Returns the number of the bin that holds a quantile of the resample.
+    /// Returns the index of the bin that contains a quantile of the resample.
     fn quantile_bin(&self, draw: &Draw, q: f64) -> usize {
         let upto = |j: usize| draw.iter().map(|blocks| self.below(blocks, j)).sum::<u64>();
         let rank = q * upto(self.bins.len()) as f64;
@@ -135,8 +134,8 @@ impl Blocks {
         self.rate(&self.whole())
     }
 
-    /// Draws as many blocks as there are, in segments of `length` that begin anywhere; a run's end is followed by its
-    /// beginning.
+    /// Draws as many blocks as there are, in segments of `length` that begin anywhere. A segment that reaches the end
+    /// of its run continues at the run's beginning.
     fn draw(&self, length: usize, rng: &mut SmallRng) -> Draw {
         let mut draw = Vec::new();
         let mut drawn = 0;
@@ -154,7 +153,7 @@ impl Blocks {
         draw
     }
 
-    /// Returns the share of each block's values that are in bin `j` or beyond; a series for each run.
+    /// Returns each block's share of values in bin `j` or beyond, as one series per run.
     fn shares_from(&self, j: usize) -> Vec<Vec<f64>> {
         self.series(|i| {
             let (block, bins) = (i..i + 1, self.bins.len());
@@ -163,7 +162,7 @@ impl Blocks {
         })
     }
 
-    /// Returns a figure of each block, one after the other; a series for each run.
+    /// Returns a figure of each block, as one series per run.
     fn series(&self, figure: impl Fn(usize) -> f64) -> Vec<Vec<f64>> {
         self.runs.iter().map(|run| run.clone().map(&figure).collect()).collect()
     }
@@ -174,19 +173,19 @@ fn whole(length: f64) -> usize {
     stats::index(length.ceil().max(1.0))
 }
 
-/// The bootstrap's result for a ratio, candidate to baseline.
+/// Bootstrap result for a ratio, candidate to baseline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ratio {
     pub(super) baseline: f64,
     pub(super) candidate: f64,
-    /// Number of segments of the side that has fewer.
+    /// Number of segments on the side that has fewer.
     pub(super) segments: f64,
-    /// Lower and upper end of the ratio's interval.
+    /// Lower and upper bound of the ratio.
     pub(super) lower: f64,
     pub(super) upper: f64,
-    /// Chance of a ratio this high, were it 1 + tolerance.
+    /// Probability of a ratio this high if the true ratio were 1 + tolerance.
     pub(super) p_above: f64,
-    /// Chance of a ratio this low, were it 1 / (1 + tolerance).
+    /// Probability of a ratio this low if the true ratio were 1 / (1 + tolerance).
     pub(super) p_below: f64,
 }
 
@@ -198,10 +197,10 @@ pub(super) struct Effort {
     pub(super) replicates: u32,
 }
 
-/// Compares a quantile of the latencies of both sides.
+/// Compares a latency quantile of both sides.
 ///
-/// All latencies share one correlation, but a segment has too few values beyond a high quantile to show it: the
-/// correlation is also measured at the middle of the latencies.
+/// All latencies share one correlation, but a segment has too few values beyond a high quantile to show it. The
+/// correlation is therefore also measured at lower quantiles.
 pub(super) fn quantiles(a: &Blocks, b: &Blocks, q: f64, effort: Effort) -> Result<Ratio, TooCorrelated> {
     let beyond = |side: &Blocks, q: f64| side.shares_from(side.quantile_bin(&side.whole(), q) + 1);
     let series = [a, b].map(|side| [0.5, 0.9, q].into_iter().flat_map(|q| beyond(side, q)).collect());
@@ -211,14 +210,14 @@ pub(super) fn quantiles(a: &Blocks, b: &Blocks, q: f64, effort: Effort) -> Resul
 /// Share of a run's latencies beyond a limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Beyond {
-    /// Share as observed.
+    /// Observed share.
     pub(super) share: f64,
-    /// Lower end of its one-sided interval.
+    /// One-sided lower bound of the share.
     pub(super) least: f64,
 }
 
-/// Computes the share of a run's latencies beyond a limit; `None` without latencies over time. Its interval is that of
-/// a mean of segments (batch means), each as long as the correlation lasts.
+/// Computes the share of a run's latencies beyond a limit; `None` if the run has no latencies over time. The lower
+/// bound is that of a mean of segments (batch means), each as long as the correlation lasts.
 pub(super) fn share_beyond(run: &Sample, limit_ms: f64, confidence: f64) -> Option<Beyond> {
     let side = Blocks::new(std::slice::from_ref(run));
     let upto = side.bins.partition_point(|bin| latency_ms(*bin) <= limit_ms);
@@ -244,23 +243,23 @@ pub(super) fn share_beyond(run: &Sample, limit_ms: f64, confidence: f64) -> Opti
     Some(Beyond { share, least })
 }
 
-/// Compares the rates at which both sides sent.
+/// Compares the send rates of both sides.
 pub(super) fn rates(a: &Blocks, b: &Blocks, effort: Effort) -> Result<Ratio, TooCorrelated> {
     let series = [a, b].map(|side| side.series(|i| (side.totals[i + 1] - side.totals[i]) as f64));
     ratio([a, b], &series, |side, draw| side.rate(draw), effort)
 }
 
-/// The requests are so correlated over time that the run amounts to too few observations.
+/// Error for requests that are correlated for so long that a run amounts to too few observations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct TooCorrelated {
-    /// Length of the correlation, in seconds.
+    /// Correlation length, in seconds.
     pub(super) segment_s: f64,
     pub(super) baseline: f64,
     pub(super) candidate: f64,
 }
 
-/// Computes a ratio; `series` shows the length of the correlation on either side. Both sides use segments of the same
-/// length: one side alone often shows too little.
+/// Computes a ratio. `series` shows the correlation length on either side; both sides use segments of the same length,
+/// because one side alone often does not show the correlation.
 fn ratio(
     sides: [&Blocks; 2],
     series: &[Vec<Vec<f64>>; 2],
@@ -281,7 +280,7 @@ fn ratio(
     let observed = (candidate / baseline).ln();
     let shown = of_each().map(|(side, one)| shown(one, length(side) as f64)).fold(1.0, f64::min);
     let widening = widening(fewest, effort.confidence) / shown.max(LEAST_SHOWN).sqrt();
-    // The same seed: the same question gets the same numbers.
+    // A fixed seed, so that the same input gives the same numbers.
     let mut rng = SmallRng::seed_from_u64(u64::from(effort.replicates));
     let mut drawn: Vec<f64> = (0..effort.replicates)
         .map(|_| {
@@ -306,7 +305,7 @@ fn ratio(
     })
 }
 
-/// Returns the factor by which the deviations of a bootstrap over `n` segments are widened.
+/// Returns the factor by which a bootstrap's deviations over `n` segments are widened.
 fn widening(n: f64, confidence: f64) -> f64 {
     let p = f64::midpoint(1.0, confidence);
     let t = StudentsT::new(0.0, 1.0, n - 1.0).map_or(1.0, |t| t.inverse_cdf(p) / z(p));
@@ -323,7 +322,7 @@ fn covariance(series: &[f64]) -> impl Fn(usize) -> f64 {
     }
 }
 
-/// Returns the best length of segments for a series, in elements (Politis and White), with some caution.
+/// Returns the best segment length for a series, in elements (Politis and White), increased by a safety factor.
 pub(super) fn block_length(series: &[f64]) -> f64 {
     let n = series.len();
     let covariance = covariance(series);
@@ -348,14 +347,14 @@ pub(super) fn block_length(series: &[f64]) -> f64 {
     }
     let best = (1.5 * (slope / spectrum).powi(2) * size).cbrt();
     let most = (3.0 * size.sqrt()).min(size / 3.0);
-    // If the series swings so that its sum hardly varies, short segments are enough.
+    // If the series oscillates so that its sum hardly varies, short segments suffice.
     let best = if spectrum > 0.0 { best } else { 1.0 };
     (CAUTION * best).clamp(1.0, most.max(1.0))
 }
 
-/// Returns the share of the variance of a series' mean that segments of this many elements show: correlation across a
-/// cut is lost. Assumes a correlation that falls off geometrically from the first lag on, with Kendall's correction;
-/// the noise of single elements is in no lag.
+/// Returns the share of the variance of a series' mean that segments of this many elements show; correlation across a
+/// cut is lost. It assumes that the correlation decays geometrically from the first lag on, applies Kendall's
+/// correction, and leaves out the noise of single elements, which no lag contains.
 fn shown(series: &[f64], length: f64) -> f64 {
     const LAGS: usize = 6;
     let n = series.len() as f64;
@@ -363,7 +362,7 @@ fn shown(series: &[f64], length: f64) -> f64 {
     let variance = covariance(0);
     let likeness: Vec<f64> = (1..=LAGS).map(|lag| (covariance(lag) / variance).max(0.0)).collect();
     let (first, last): (f64, f64) = (likeness[..LAGS - 1].iter().sum(), likeness[1..].iter().sum());
-    // With so little correlation, or none at all, there is nothing to lose.
+    // With little or no correlation, there is nothing to lose.
     if series.len() <= LAGS || variance <= 0.0 || first <= 0.1 {
         return 1.0;
     }
@@ -409,7 +408,7 @@ mod tests {
             (0..3000).map(next).collect::<Vec<f64>>()
         };
         assert_eq!((shown(&series(0.0), 5.0), shown(&[3.0; 100], 5.0), shown(&[], 5.0)), (1.0, 1.0, 1.0));
-        // Of AR(1), 1 - 2 keep / (length (1 - keep^2)) in truth.
+        // The true value for AR(1) is 1 - 2 keep / (length (1 - keep^2)).
         let alike = series(0.8);
         assert!((shown(&alike, 20.0) - (1.0 - 1.6 / (20.0 * 0.36))).abs() < 0.05, "{}", shown(&alike, 20.0));
         assert!(shown(&alike, 80.0) > 0.93);

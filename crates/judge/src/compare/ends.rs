@@ -1,4 +1,4 @@
-//! Figures judged by termination: losses, and lengths of the windows.
+//! Figures judged by termination: losses, and window lengths.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::math::power;
 use crate::model::comparison::{Change, ChangeKind, Judgement, Method, Metric, Row, Unit};
 use rolldrop_explain::model::Mode;
 
-/// Power at which a number of terminations counts as enough.
+/// Statistical power at which the number of terminations counts as sufficient.
 const POWER: f64 = 0.8;
 
 /// Returns the modes in which pods ended on either side.
@@ -16,7 +16,7 @@ pub(super) fn modes(baseline: &[Sample], candidate: &[Sample]) -> BTreeSet<Mode>
     baseline.iter().chain(candidate).flat_map(|s| &s.terminations).map(|t| t.mode).collect()
 }
 
-/// Compares the drops per unit that is lost together: one termination alone, or all that overlap.
+/// Compares the drops per unit that is lost together: a single termination, or all terminations that overlap.
 pub(super) fn terminations(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Vec<Row> {
     let alpha = 1.0 - options.confidence;
     let mut rows = Vec::new();

@@ -1,8 +1,8 @@
-//! Episodes: terminations that overlap, or that share dropped requests, so that losses come together.
+//! Episodes: terminations that overlap or share dropped requests, so that their losses occur together.
 //!
-//! Pods of one rollout that one Service-proxy sync removes share their window's end, and often nothing shows which of
-//! them lost a request. So they are not independent. An episode is all terminations whose ends overlap in time,
-//! directly or through others. Its loss is exact, whichever pod lost it.
+//! If one Service-proxy sync removes several pods of a rollout, their windows end together, and often nothing shows
+//! which pod lost a request. Such terminations are not independent. An episode comprises all terminations that overlap
+//! in time, directly or through others. The loss of an episode is exact, regardless of which pod lost a request.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use rolldrop_explain::math::sets::Sets;
 use rolldrop_explain::model::{Mode, RunResult, Termination};
 use rolldrop_explain::timeline::PodEnd;
 
-/// Terminations that are lost or survived together.
+/// Terminations whose losses occur together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Episode {
-    /// Mode of its pods; `other` if they have several.
+    /// Mode of the pods; `other` if their modes differ.
     pub mode: Mode,
-    /// Number of its terminations.
+    /// Number of terminations in the episode.
     pub terminations: usize,
-    /// Number of requests that one of them dropped.
+    /// Number of requests that the terminations dropped.
     pub dropped: u64,
 }
 

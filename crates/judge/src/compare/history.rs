@@ -1,10 +1,10 @@
-//! A run against the spread of several earlier ones: could each of its figures come from one more such run?
+//! Compares a run with several earlier ones: each figure is tested against the spread between runs.
 //!
-//! The limits are prediction limits for one more value from n values, mean + t(n - 1) s sqrt(1 + 1/n) (Hahn and Meeker
-//! 1991, section 4.7), one-sided, and joint over all figures (Bonferroni). The spread between runs is in s, so the
-//! noise of the machine from run to run is in the limits. Latencies are judged on the logarithmic scale; counts and
-//! shares on the scales on which chance alone gives them a known spread (Anscombe 1948), which s never falls below.
-//! After runs without any loss the limit is that of the test of totals (`losses`).
+//! The limits are prediction limits for one more value given n values, mean + t(n - 1) s sqrt(1 + 1/n) (Hahn and Meeker
+//! 1991, section 4.7), one-sided, and joint over all figures (Bonferroni). The spread between runs is part of s, so the
+//! limits include the machine's noise from run to run. Latencies are judged on the logarithmic scale; counts and shares
+//! are judged on scales on which chance alone gives them a known spread (Anscombe 1948), and s is never taken to be
+//! smaller than that. If no earlier run had any losses, the limit comes from the test of totals (`losses`).
 
 pub(super) mod figures;
 
@@ -22,28 +22,28 @@ use figures::{Figure, Scale};
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::{CheckVerdict, Verdict};
 
-/// Share by which a latency, a window or a rate may always differ from the usual one, by default. Runs of one day are
-/// more alike than runs of several: beside other work, p99 of unchanged software moved by 18 %, where five runs before
-/// it had differed by 3 % (docs/proofs.md).
+/// Default share by which a latency, a window or a rate may always differ from the usual one. Runs of one day are more
+/// alike than runs of several days: on a machine with other work, p99 of unchanged software moved by 18 %, although the
+/// five previous runs had differed by only 3 % (docs/proofs.md).
 pub const TOLERANCE: f64 = 0.2;
-/// Time by which a window may always be longer than the usual one, in seconds: a preStop sleep has whole seconds, and
-/// the bounds of windows are wider on a busy machine.
+/// Time by which a window may always exceed the usual one, in seconds. A preStop sleep has whole seconds, and window
+/// bounds are wider on a busy machine.
 const WINDOW_TOLERANCE_S: f64 = 0.25;
-/// Default maximum number of earlier runs that are used.
+/// Default maximum number of earlier runs to use.
 pub const LAST: usize = 20;
 
-/// Earlier runs that count, and those that do not.
+/// Earlier runs that count, and the number of those that do not.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// Runs that count, in order of their beginning.
+    /// Runs that count, ordered by start time.
     pub used: Vec<Sample>,
     /// Number of runs that do not count, by reason.
     pub left_out: BTreeMap<Unfit, usize>,
 }
 
 impl History {
-    /// Selects the last `last` of these runs that count: valid ones that passed, of the candidate's fingerprint (of
-    /// any, if the options ask to compare runs that are not comparable).
+    /// Selects the last `last` runs that count: valid runs that passed and have the candidate's fingerprint, or any
+    /// fingerprint if the options allow runs that are not comparable.
     pub fn of(mut runs: Vec<Sample>, candidate: &Sample, last: usize, options: &Options) -> Self {
         let mut history = Self::default();
         runs.sort_by_key(|run| run.started);
@@ -68,7 +68,7 @@ impl History {
         Check::new(CheckName::History, verdict, evidence)
     }
 
-    /// Checks a run against these.
+    /// Checks a run against the earlier runs.
     pub fn checks(&self, candidate: &Sample, options: &Options) -> Vec<Check> {
         let mut checks = vec![self.enough()];
         let inconclusive = |name, evidence| Check::new(name, CheckVerdict::Inconclusive, evidence);
@@ -85,7 +85,7 @@ impl History {
             return checks;
         }
         let now = figures::of(candidate);
-        // By name, in which order the checks are listed.
+        // Sorted by name, the order in which the checks are listed.
         let mut then: BTreeMap<String, Vec<Figure>> = BTreeMap::new();
         for figure in self.used.iter().flat_map(figures::of) {
             then.entry(figure.metric.to_string()).or_default().push(figure);
@@ -110,7 +110,7 @@ impl History {
     }
 }
 
-/// Returns the reason why a run is not part of the history.
+/// Returns the reason why a run is not part of the history, if there is one.
 fn unfit(run: &Sample, candidate: &Sample, anyway: bool) -> Option<Unfit> {
     match (&run.verdict, run.gate) {
         (Verdict::Invalid { .. }, _) => return Some(Unfit::Invalid),
@@ -146,15 +146,16 @@ impl<'a> Doubts<'a> {
         Self { run, lateness: Lateness::of(run, earlier), confidence }
     }
 
-    /// Returns the doubt about a latency beyond its limit; `quantile` if it is that quantile of all answers.
+    /// Returns a doubt about a latency beyond its limit. `quantile` is set if the latency is that quantile of all
+    /// responses.
     pub(super) fn about(&self, latency_ms: f64, limit_ms: f64, quantile: Option<Quantile>) -> Option<Doubt> {
         let late = || self.lateness.and_then(|late| late.explains(latency_ms, limit_ms));
         late().or_else(|| self.by_chance(limit_ms, quantile?))
     }
 
-    /// Returns the doubt that chance explains it. Quantile q is beyond its limit if more than the share 1 - q of the
-    /// answers are. Few moments of a run can decide that, such as a rollout that makes one answer in a hundred wait
-    /// for a second.
+    /// Returns a doubt if chance may explain a latency beyond its limit. Quantile q is beyond the limit if more than a
+    /// share of 1 - q of the responses are. A few moments of a run can decide that, such as a rollout that makes one
+    /// response in a hundred wait for a second.
     fn by_chance(&self, limit_ms: f64, quantile: Quantile) -> Option<Doubt> {
         let Beyond { share, least } = blocks::share_beyond(self.run, limit_ms, self.confidence)?;
         let allowed = 1.0 - quantile.share();
@@ -162,8 +163,8 @@ impl<'a> Doubts<'a> {
     }
 }
 
-/// Lateness of the load generator's sends, in milliseconds for 99 % of the requests. Response times contain it, though
-/// the generator's machine causes it, not the app.
+/// Send lag of the load generator within which 99 % of the requests were sent, in milliseconds. Response times include
+/// this lag, although the generator's machine causes it, not the app.
 #[derive(Clone, Copy, Debug)]
 struct Lateness {
     now_ms: f64,
@@ -178,7 +179,7 @@ impl Lateness {
         Some(Self { now_ms: candidate.lag_p99_ms?, usual_ms: stats::nearest_rank(&known, 0.5)? })
     }
 
-    /// Returns a doubt if the latency is within its limit once the generator's additional lateness is taken off.
+    /// Returns a doubt if the latency is within its limit after subtracting the generator's additional lag.
     fn explains(self, latency_ms: f64, limit_ms: f64) -> Option<Doubt> {
         let Self { now_ms, usual_ms } = self;
         let is_explained = latency_ms - (now_ms - usual_ms).max(0.0) <= limit_ms;
@@ -212,7 +213,7 @@ fn judge(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64, doubts: 
     Check::new(CheckName::Baseline(figure.metric.clone()), verdict, evidence)
 }
 
-/// Returns the limit for a figure of one more run.
+/// Returns the limit for a figure of a new run.
 fn limit(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64) -> f64 {
     let scale = figure.scale;
     if scale == Scale::Count && known.iter().all(|one| one.value == 0.0) {
@@ -220,7 +221,7 @@ fn limit(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64) -> f64 {
     }
     let values: Vec<f64> = known.iter().map(|one| one.value_at(figure)).collect();
     let (mean, beyond) = spread(scale, figure.exposure, &values, alpha);
-    // A value that a run which passed had as well is never beyond the limit, however seldom it happens.
+    // A value that also occurred in a run that passed is never beyond the limit, however rare it is.
     let worse = if scale.is_more_better() { f64::min } else { f64::max };
     let limit = values.iter().copied().fold(scale.back(mean + beyond, figure.exposure), worse);
     let usual = scale.back(mean, figure.exposure);
@@ -232,7 +233,7 @@ fn limit(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64) -> f64 {
     }
 }
 
-/// Returns the mean of earlier values on the scale, and the distance beyond it within which one more run may lie.
+/// Returns the mean of earlier values on the scale, and how far beyond it a new run may lie.
 pub(super) fn spread(scale: Scale, exposure: f64, values: &[f64], alpha: f64) -> (f64, f64) {
     let n = values.len() as f64;
     let values: Vec<f64> = values.iter().map(|value| scale.of(*value, exposure)).collect();
@@ -243,7 +244,7 @@ pub(super) fn spread(scale: Scale, exposure: f64, values: &[f64], alpha: f64) ->
     (mean, (t * s).max(by_chance) * (1.0 + 1.0 / n).sqrt())
 }
 
-/// Returns the most events that one more run may have after `runs` runs without any, by the test of totals.
+/// Returns the maximum number of events that a new run may have after `runs` runs without any, by the test of totals.
 pub(super) fn after_none(runs: f64, alpha: f64) -> f64 {
     let beyond = (1..).find(|lost| at_least(*lost, *lost, runs, 1.0) <= alpha).unwrap_or(1_u64);
     (beyond - 1) as f64

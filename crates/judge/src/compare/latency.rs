@@ -1,7 +1,7 @@
-//! Latencies, and the rate of a closed loop: the bootstrap's ratio as a row.
+//! Rows for latencies and for the rate of a closed loop, from the bootstrap's ratio.
 //!
-//! One run a side does not show how runs differ, so its rows are the same or inconclusive. The exceptions are sides
-//! whose answers do not overlap at all.
+//! One run per side does not show how much runs differ, so its rows are either the same or inconclusive. The exception
+//! is sides whose latencies do not overlap at all.
 
 use super::blocks::{self, Blocks, Effort, FEW, FEWEST, Ratio, TooCorrelated};
 use super::{Options, Sample};
@@ -10,13 +10,13 @@ use crate::model::comparison::{
 };
 use rolldrop_explain::math::stats;
 
-/// Smallest factor between answers that count as not overlapping: more than equal software on one machine has shown
-/// from run to run.
+/// Minimum factor between latencies that count as not overlapping: larger than any difference between runs of the same
+/// software on one machine so far.
 const APART: f64 = 2.0;
-/// Number of answers from which a side shows where its distribution begins and ends.
+/// Minimum number of responses with which a side shows where its distribution begins and ends.
 const FEWEST_APART: u64 = 20;
 
-/// Returns the rows of a comparison that rest on time.
+/// Returns a comparison's rows for latencies and the rate.
 pub(super) fn rows(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Vec<Row> {
     let is_closed_loop = baseline.iter().chain(candidate).any(|sample| sample.is_closed_loop);
     let sides = [Blocks::new(baseline), Blocks::new(candidate)];
@@ -67,7 +67,7 @@ fn latency(
     }
 }
 
-/// Returns the row of a quantile if a side holds no latencies over time, as in a saved baseline.
+/// Returns the row of a quantile if a side has no latencies over time, as in a saved baseline.
 fn without_blocks(
     sides: [&[Sample]; 2],
     kind: LatencyKind,
@@ -80,7 +80,7 @@ fn without_blocks(
     if beyond < FEWEST_BEYOND {
         return Some(row(Method::FewBeyond(beyond)));
     }
-    // The median of the runs.
+    // Each side's value is the median of its runs.
     let [baseline, candidate] = sides.map(|side| {
         let mut all: Vec<f64> =
             side.iter().filter_map(|sample| sample.latency.quantile_ms(quantile)).collect();
@@ -95,7 +95,7 @@ fn without_blocks(
     })
 }
 
-/// Sides whose answers do not overlap.
+/// Two sides whose latencies do not overlap.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Disjoint {
     /// True if the candidate is the slower side.
@@ -125,7 +125,7 @@ impl Disjoint {
     }
 }
 
-/// Returns the row of the rate. In a closed loop the rate is a result; in an open one it was chosen.
+/// Returns the row of the rate. The rate is a result in a closed loop, and an input in an open loop.
 fn rate(samples: [&[Sample]; 2], sides: &[Blocks; 2], is_closed_loop: bool, effort: Effort) -> Row {
     let row = |method| Row::unknown(Metric::Rate, Unit::PerSecond, method);
     let rate = |(samples, of): (&[Sample], &Blocks)| match of.whole_rate() {
@@ -145,7 +145,7 @@ fn rate(samples: [&[Sample]; 2], sides: &[Blocks; 2], is_closed_loop: bool, effo
     }
 }
 
-/// Returns the row of the bootstrap's result.
+/// Returns a row with the bootstrap's result.
 fn filled(
     found: Result<Ratio, TooCorrelated>,
     less_is_better: bool,
@@ -175,8 +175,8 @@ fn filled(
     row
 }
 
-/// Withholds better and worse for a latency or a rate if a side is one run: the bootstrap sees only the variation
-/// within a run, and equal software differs from run to run as well. Such a row tests nothing.
+/// Withholds the verdicts better and worse for a latency or a rate if a side is a single run. The bootstrap sees only
+/// the variation within a run, but runs of equal software differ as well. Such a row counts as untested.
 fn withhold(row: &mut Row, options: &Options) {
     let Some(p) = row.p.take() else { return };
     row.verdict = Some(Judgement::CannotTell);

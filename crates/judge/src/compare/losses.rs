@@ -1,7 +1,7 @@
-//! Requests that were dropped, or answered with an error: a side's total against the other's.
+//! Compares the two sides' totals of requests that were dropped or answered with an error.
 //!
-//! If pods ended, a run's losses come together, and one run a side does not show how they vary. The test then assumes
-//! that the losses of equal runs vary as widely as their mean (a geometric distribution, which is a Poisson
+//! If pods ended, a run loses its requests together, and one run per side does not show how losses vary. The test then
+//! assumes that the losses of equal runs vary as widely as their mean (a geometric distribution, which is a Poisson
 //! distribution whose rate is exponentially distributed). If no pod ended, blocks of time are compared.
 
 use super::blocks::{FEWEST, block_length};
@@ -23,7 +23,7 @@ pub(super) fn rows(baseline: &[Sample], candidate: &[Sample], options: &Options)
     rows
 }
 
-/// Counts such requests of a side, out of all its requests.
+/// Counts a side's requests selected by `of`, out of all its requests.
 fn share(samples: &[Sample], of: impl Fn(&Sample) -> u64) -> Of {
     Of { hits: samples.iter().map(of).sum(), n: samples.iter().map(|sample| sample.total).sum() }
 }
@@ -52,7 +52,7 @@ fn drops(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Row {
     row
 }
 
-/// Returns the exposure to loss of each side's runs: terminations, or requests if a side has no termination.
+/// Returns each side's exposure to loss: the number of terminations, or of requests if a side has no termination.
 fn exposures(baseline: &[Sample], candidate: &[Sample]) -> [f64; 2] {
     let ended = |samples: &[Sample]| samples.iter().map(|s| s.terminations.len()).sum::<usize>() as f64;
     let requests = |samples: &[Sample]| samples.iter().map(|s| s.total).sum::<u64>() as f64;
@@ -80,7 +80,7 @@ fn judge_totals(
     }
 }
 
-/// Judges by blocks of time, if no pod ended.
+/// Judges by blocks of time, for sides in which no pod ended.
 fn judge_over_time(
     row: &mut Row,
     baseline: &[Sample],
@@ -107,7 +107,7 @@ fn judge_over_time(
     };
 }
 
-/// Returns the shares of dropped requests in blocks of time.
+/// Returns the share of dropped requests in each block of time.
 fn segments(samples: &[Sample], segment_s: f64) -> Vec<Weighed> {
     let mut units = Vec::new();
     for sample in samples {

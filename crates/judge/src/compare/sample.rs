@@ -1,4 +1,4 @@
-//! A run reduced to its part in a comparison: small enough to be kept as a baseline.
+//! A run reduced to what a comparison needs: small enough to be kept as a baseline.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,65 +16,65 @@ use rolldrop_explain::timeline::{Request, Requests, Timeline};
 use rolldrop_record::parts::PartError;
 use rolldrop_record::{Outcome, Phase, Stamp};
 
-/// Version of a sample's form in files.
+/// Version of a sample's file format.
 pub const SAMPLE_FORMAT: u32 = 4;
 
-/// Maximum number of blocks per run; longer runs have blocks longer than 0.1 s.
+/// Maximum number of blocks per run; blocks of longer runs are longer than 0.1 s.
 const MOST_BLOCKS: f64 = 600.0;
-/// Lengths of blocks, in seconds.
+/// Block lengths to choose from, in seconds.
 const BLOCK_LENGTHS: [f64; 10] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 600.0];
-/// Latency bins over a factor of e: each is half a percent wide.
+/// Number of latency bins per factor of e; each bin is half a percent wide.
 const BINS_PER_E: f64 = 200.0;
-/// Settings of a load that do not affect results, or that differ from run to run.
+/// Load settings that do not affect results, or that differ from run to run.
 const IMMATERIAL: [&str; 4] = ["seed", "workers", "source_ports", "methods"];
 
 /// One run, reduced to what a comparison needs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Name for people.
+    /// Human-readable name.
     pub name: String,
-    /// Settings and facts that must be the same for two runs to be comparable.
+    /// Settings and facts that two runs must have in common to be comparable.
     pub fingerprint: BTreeMap<String, String>,
-    /// Counts that scale by themselves: they may differ, and a comparison shows the differences.
+    /// Counts that can scale automatically. They may differ; a comparison points out the differences.
     pub scale: BTreeMap<String, u64>,
-    /// Time at which it began, in nanoseconds of Unix time.
+    /// Time the run began, in nanoseconds of Unix time.
     pub started: Stamp,
-    /// Verdict on the measurement: can it be trusted?
+    /// Verdict on the measurement itself.
     pub verdict: Verdict,
-    /// Verdict on the scenario's expectations of this run alone; a pass if there are none.
+    /// Verdict on the scenario's expectations, for this run alone; a pass if there are none.
     pub gate: CheckVerdict,
-    /// True if slow answers delayed the requests after them.
+    /// True if slow responses delayed the requests after them.
     pub is_closed_loop: bool,
-    /// Length of the counted part, in seconds.
+    /// Duration of the counted part, in seconds.
     pub duration_s: f64,
-    /// Requests of the counted part.
+    /// Number of requests in the counted part.
     pub total: u64,
-    /// Number of dropped requests, without the generator's own stale flows.
+    /// Number of dropped requests, excluding the generator's own stale flows.
     pub dropped: u64,
     /// Number of requests that the app answered with an error.
     pub app_errors: u64,
-    /// The latencies of the answered ones.
+    /// Latencies of the answered requests.
     pub latency: Quantiles,
-    /// Send lag within which 99 % of the requests were sent, in milliseconds. `None` for a closed loop.
+    /// Send lag within which 99 % of the requests were sent, in milliseconds; `None` in a closed loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lag_p99_ms: Option<f64>,
-    /// Pods that ended.
+    /// Pods that ended during the run.
     pub terminations: Vec<Ended>,
-    /// Groups of these that are lost together.
+    /// Groups of terminations whose losses occur together.
     pub episodes: Vec<Episode>,
     /// Figures by their keys in `expect`.
     pub by_key: Figures,
     /// Length of a block, in seconds.
     pub block_s: f64,
-    /// The counted part, cut into blocks by intended send time. A saved baseline has none.
+    /// The counted part, divided into blocks by intended send time; empty in a saved baseline.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blocks: Vec<Block>,
 }
 
-/// Quantiles of a run's latencies (closed loop: service times), in milliseconds; all zero when `n` is.
+/// Quantiles of a run's latencies (in a closed loop, service times), in milliseconds; all zero if `n` is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Quantiles {
-    /// The number of values.
+    /// Number of values.
     pub n: u64,
     /// The first percentile.
     pub p1_ms: f64,
@@ -114,7 +114,7 @@ impl Quantiles {
         }
     }
 
-    /// Returns a quantile; `None` without values.
+    /// Returns a quantile; `None` if there are no values.
     pub(super) fn quantile_ms(&self, quantile: Quantile) -> Option<f64> {
         let value_ms = match quantile {
             Quantile::P50 => self.p50_ms,
@@ -126,16 +126,16 @@ impl Quantiles {
     }
 }
 
-/// The end of one pod.
+/// One pod that ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
-    /// Mode of the termination.
+    /// Mode in which the pod ended.
     pub mode: Mode,
-    /// Upper bound of its window towards each consumer, in seconds; `None` if it has none.
+    /// Upper bound of the pod's window for each consumer, in seconds; `None` if there is no upper bound.
     pub windows_s: BTreeMap<String, Option<f64>>,
 }
 
-/// The requests that were due in a short period of time.
+/// Requests that were due in a short period.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Block {
     /// Number of requests that were due and sent.
@@ -143,7 +143,8 @@ pub struct Block {
     /// Dropped requests, by outcome.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub dropped: BTreeMap<Outcome, u64>,
-    /// Latencies of the answered ones: numbers of logarithmic bins, half a percent wide from 1 ns on, and counts.
+    /// Latencies of the answered requests: counts by the index of a logarithmic bin. The bins begin at 1 ns and are
+    /// half a percent wide.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub latency: BTreeMap<u32, u64>,
 }
@@ -155,17 +156,17 @@ impl Block {
         add_counts(&mut self.latency, other.latency);
     }
 
-    /// Returns the number of dropped requests.
+    /// Returns the number of dropped requests, whatever their outcome.
     pub fn lost(&self) -> u64 {
         self.dropped.values().sum()
     }
 }
 
 impl Sample {
-    /// Reduces a run to a sample; `checks` are those of its own gate.
+    /// Reduces a run to a sample. `checks` are those of the run's own gate.
     ///
     /// # Errors
-    /// If its rows cannot be read.
+    /// Fails if the run's rows cannot be read.
     pub fn of(
         name: impl Into<String>,
         timeline: &Timeline,
@@ -231,7 +232,7 @@ impl Sample {
         })
     }
 
-    /// Returns the part that is worth keeping in a file: the known figures, without the blocks of time.
+    /// Returns the part that is worth saving in a file: the known figures, without the blocks of time.
     pub fn figures(&self) -> Self {
         Self { blocks: Vec::new(), by_key: self.by_key.known(), ..self.clone() }
     }
@@ -242,11 +243,11 @@ impl Sample {
 pub struct Baseline {
     /// [`SAMPLE_FORMAT`].
     pub format: u32,
-    /// Runs, in order of their beginning.
+    /// Runs, ordered by start time.
     pub runs: Vec<Sample>,
 }
 
-/// Returns the latency from the intended send time, or if there is none, from the actual one.
+/// Returns the latency since the intended send time or, if there is none, since the actual one.
 fn latency_ns(request: &Request, is_closed_loop: bool) -> i64 {
     let from = if is_closed_loop { request.begun() } else { request.row.scheduled };
     request.row.end.ns_since(from)
@@ -290,7 +291,7 @@ fn fingerprint(timeline: &Timeline, result: &RunResult) -> BTreeMap<String, Stri
     put("response timeout", format!("{} s", load.response_timeout_s));
     put("success", load.success.iter().map(|(a, b)| format!("{a}-{b}")).collect::<Vec<_>>().join(","));
     for (name, value) in load.further() {
-        // An open loop takes as many connections as it needs.
+        // An open loop opens as many connections as it needs.
         let is_idle = name == "max_connections" && !load.is_closed_loop();
         if !IMMATERIAL.contains(&name.as_str()) && !is_idle {
             put(&name.replace('_', " "), value.as_str().map_or_else(|| value.to_string(), str::to_owned));

@@ -1,5 +1,5 @@
-//! The verdicts against simulated runs whose truth is known: no more false alarms than allowed,
-//! and real differences found.
+//! Tests the verdicts against simulated runs with a known truth: false alarms stay within the allowed rate, and real
+//! differences are found.
 
 use std::collections::BTreeMap;
 use std::slice;
@@ -19,17 +19,17 @@ use rolldrop_record::{Outcome, Stamp};
 /// Behaviour of a simulated service.
 #[derive(Clone, Copy)]
 struct Service {
-    /// Share of a block's slowness that the next one keeps.
+    /// Share of a block's slowness that carries over to the next block.
     keep: f64,
-    /// Factor of all latencies.
+    /// Factor by which all latencies are multiplied.
     slower: f64,
-    /// The chance that a block is the first of a row of ten in which half of all is lost.
+    /// Probability that a block begins a series of ten blocks in which half of the requests are lost.
     outages: f64,
 }
 
 const PLAIN: Service = Service { keep: 0.0, slower: 1.0, outages: 0.0 };
 
-/// Returns a service whose slowness lasts.
+/// Returns a service whose slowness persists from block to block.
 fn alike(keep: f64) -> Service {
     Service { keep, ..PLAIN }
 }
@@ -39,7 +39,7 @@ fn run(service: Service, rng: &mut SmallRng) -> Sample {
     run_of(30, service, rng)
 }
 
-/// Simulates this many seconds at 200 requests/s in blocks of 0.1 s.
+/// Simulates this many seconds at 200 requests/s, in blocks of 0.1 s.
 fn run_of(seconds: u32, service: Service, rng: &mut SmallRng) -> Sample {
     let (mut slow, mut outage) = (0.0, 0);
     let mut blocks = Vec::new();
@@ -93,7 +93,7 @@ fn quick() -> Options {
     Options { tolerance: 0.0, replicates: 200, ..Options::default() }
 }
 
-/// Returns `pairs` comparisons of two runs of one service with two of another, each side of `seconds` seconds.
+/// Returns `pairs` comparisons of two services, with two runs of `seconds` seconds per side.
 fn comparisons(pairs: u64, seconds: u32, a: Service, b: Service) -> impl Iterator<Item = Comparison> {
     (0..pairs).map(move |seed| {
         let mut rng = SmallRng::seed_from_u64(seed);
@@ -107,14 +107,15 @@ fn has(comparison: &Comparison, wanted: &[Judgement]) -> bool {
     comparison.rows.iter().any(|row| row.verdict.is_some_and(|v| wanted.contains(&v)))
 }
 
-/// Counts the pairs, of `pairs`, with this verdict in any row.
+/// Counts how many of `pairs` comparisons have this verdict in any row.
 fn count_pairs(pairs: u64, a: Service, b: Service, wanted: Judgement) -> usize {
     comparisons(pairs, 30, a, b).filter(|comparison| has(comparison, &[wanted])).count()
 }
 
 const ALARM: [Judgement; 2] = [Judgement::Better, Judgement::Worse];
 
-/// Returns the least number that comes up at most once in a million times if each of `n` has a chance of 0.05.
+/// Returns the smallest number of hits that occurs at most once in a million times if each of `n` trials has a
+/// probability of 0.05.
 pub(super) fn once_in_a_million(n: u64) -> u64 {
     let chance = |k: u64| {
         let (hits, others) = (k as f64, (n - k) as f64);
@@ -126,7 +127,7 @@ pub(super) fn once_in_a_million(n: u64) -> u64 {
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a study says how many pairs it takes")]
 fn equal_services_seldom_raise_alarms() {
-    // With more pairs, or longer runs, this becomes a study (docs/proofs.md).
+    // With more pairs or longer runs, this becomes a study (docs/proofs.md).
     let given =
         |name: &str, usual: u32| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(usual);
     let pairs = u64::from(given("ROLLDROP_STUDY_PAIRS", 25));
@@ -316,7 +317,7 @@ fn comparison_rejects_too_little_evidence() {
 fn totals(total: u64, dropped: u64, terminations: usize) -> Sample {
     let episode = Episode { mode: Mode::Rollout, terminations, dropped };
     let mut sample = Sample { total, dropped, ..of(Vec::new(), vec![episode]) };
-    // Windows towards several consumers share the chance of a false alarm.
+    // Windows of several consumers share the false-alarm rate.
     for (i, ended) in sample.terminations.iter_mut().enumerate() {
         let windows_s =
             ["web", "ingress", "headless"].map(|name| (name.to_owned(), Some(0.1 + i as f64 / 100.0)));
@@ -342,7 +343,7 @@ fn lossy_rollout_fails_lossless_baseline() {
     let Evidence::Row(row) = evidence else { panic!("{evidence:?}") };
     assert_eq!((row.baseline, row.candidate), (Some(0.0), Some(0.0192)));
     assert_eq!(row.method, Method::Totals([0, 96].map(|hits| Of { hits, n: 5_000 })));
-    // A few requests, or as many before, are no evidence from one run a side.
+    // With one run per side, losing a few requests, or as many as before, is no evidence.
     assert_eq!(verdict_of(&none, &totals(5_000, 7, 6), &DROPPED).0, CheckVerdict::Inconclusive);
     assert_eq!(verdict_of(&totals(5_000, 60, 6), &lost, &DROPPED).0, CheckVerdict::Inconclusive);
     assert_eq!(verdict_of(&lost, &none, &DROPPED).0, CheckVerdict::Pass);
@@ -377,7 +378,7 @@ fn single_equal_runs_never_fail() {
 
 #[test]
 fn disjoint_latencies_fail_despite_correlation() {
-    // 30 s of answers that take 1 s, or 3 s, with slow waves of 5 s: six independent blocks.
+    // 30 s of responses that take 1 s or 3 s, with slow waves of 5 s: six independent blocks.
     let side = |ms: f64| {
         let block = |i: u32| {
             let wave = 1.0 + 0.05 * (f64::from(i) / 50.0 * std::f64::consts::TAU).sin();
@@ -396,7 +397,7 @@ fn disjoint_latencies_fail_despite_correlation() {
     let p99 = CheckName::Baseline(Metric::Latency(LatencyKind::Response, Quantile::P99));
     assert_eq!(verdict_of(&saved, &slow, &p99).0, CheckVerdict::Fail);
     assert_eq!(verdict_of(&slow, &fast, &p50).0, CheckVerdict::Pass);
-    // Less than a factor of two between them may be another run of the same software.
+    // A difference of less than a factor of two may be another run of the same software.
     let (verdict, _) = verdict_of(&fast, &side(1500.0), &p50);
     assert_eq!(verdict, CheckVerdict::Inconclusive);
 }

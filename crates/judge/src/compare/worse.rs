@@ -1,8 +1,9 @@
-//! Limits against the baseline that were asked for, such as `worse: 10%`.
+//! Limits relative to the baseline that an expectation sets, such as `worse: 10%`.
 //!
-//! A figure within the allowed value passes. With a history, a figure fails that a run just as much worse as allowed
-//! would hardly have, given how much runs differ; with few runs, one that the test of totals shows to be worse, or a
-//! latency whose answers do not overlap the baseline's. All others are inconclusive.
+//! A figure within the allowed value passes. With a history, a figure fails if a run that is worse by just the allowed
+//! margin would hardly produce it, given how much runs differ. With few runs, a figure fails if the test of totals
+//! shows it to be worse, or if it is a latency that does not overlap the baseline's latencies. All other figures are
+//! inconclusive.
 
 use super::history::figures::Scale;
 use super::history::{Doubts, after_none, spread};
@@ -16,7 +17,7 @@ use rolldrop_explain::math::stats;
 use rolldrop_explain::model::{CheckVerdict, RunResult, Unit};
 use rolldrop_record::expect::{Kind, Margin, Worse};
 
-/// Returns true if this limit replaces the row of a figure that is always compared.
+/// Returns true if this limit replaces the row of a figure that is compared by default.
 pub(super) fn replaces(limit: &Worse, metric: &Metric) -> bool {
     limit.part.is_none()
         && match metric {
@@ -29,7 +30,7 @@ pub(super) fn replaces(limit: &Worse, metric: &Metric) -> bool {
         }
 }
 
-/// Returns the checks of a run that is compared with nothing.
+/// Returns the checks of a run that has no baseline.
 pub(crate) fn without_baseline(limits: &[Worse], result: &RunResult) -> Vec<Check> {
     let asked = if limits.is_empty() { Vec::new() } else { resolve(limits, &gate::figures(result)) };
     asked.iter().map(|asked| asked.open(Grounds::NoBaseline)).collect()
@@ -40,12 +41,12 @@ pub(super) fn unjudged(limits: &[Worse], candidate: &Sample, grounds: &Grounds) 
     asked(limits, candidate).iter().map(|asked| asked.open(grounds.clone())).collect()
 }
 
-/// Returns the limits, each with the run's figure.
+/// Returns the limits, each paired with the run's figure.
 pub(super) fn asked<'a>(limits: &'a [Worse], candidate: &Sample) -> Vec<Asked<'a>> {
     resolve(limits, &candidate.by_key)
 }
 
-/// Checks a run against a baseline of few runs. Without limits `candidate` may be several runs.
+/// Checks a run against a baseline of few runs. If there are no limits, `candidate` may be several runs.
 pub(super) fn by_few(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Vec<Limited> {
     let [run] = candidate else { return Vec::new() };
     let apart = Disjoint::of(baseline, candidate).filter(|apart| apart.is_worse);
@@ -53,19 +54,19 @@ pub(super) fn by_few(baseline: &[Sample], candidate: &[Sample], options: &Option
     asked(&options.worse, run).iter().map(|asked| asked.by_few(baseline, run, apart, alpha)).collect()
 }
 
-/// A check that shares its chance of a false alarm with others.
+/// A check that shares the allowed false-alarm rate with others.
 #[derive(Debug)]
 pub(super) struct Limited {
     pub(super) check: Check,
-    /// Chance of such a figure if it is no worse than allowed; `None` if nothing was tested.
+    /// Probability of such a figure if it is no worse than allowed; `None` if nothing was tested.
     pub(super) p: Option<f64>,
-    /// True if it is the limit of all dropped requests.
+    /// True if the check limits the total of dropped requests.
     pub(super) is_dropped: bool,
 }
 
 impl Limited {
-    /// Turns a failure into an inconclusive check. `figures` is the number of figures tested, if this one differs alone
-    /// but not among them.
+    /// Turns a failure into an inconclusive check. `figures` is the number of figures tested, if this figure differs
+    /// when tested alone but not when all are tested together.
     pub(super) fn leave_open(&mut self, figures: Option<usize>) {
         let Check { verdict, evidence, .. } = &mut self.check;
         if let (CheckVerdict::Fail, Evidence::Worse(worsening)) = (*verdict, evidence)
@@ -76,7 +77,7 @@ impl Limited {
     }
 }
 
-/// A limit with the run's figure.
+/// A limit, paired with the run's figure.
 #[derive(Debug)]
 pub(super) struct Asked<'a> {
     name: String,
@@ -94,7 +95,7 @@ fn figure(figures: &Figures, target: Option<&str>, key: &str) -> Result<f64, NoF
     }
 }
 
-/// Resolves limits to the targets that they mean. A name that means none has its own check (`gate::part`).
+/// Resolves limits to the targets that they refer to. A name that matches no target gets its own check (`gate::part`).
 fn resolve<'a>(limits: &'a [Worse], figures: &Figures) -> Vec<Asked<'a>> {
     let of_limit = |limit: &'a Worse| {
         let of_part = |part| gate::meant(part, &figures.targets, |target| (&target.name, &target.consumer));
@@ -146,13 +147,13 @@ impl Asked<'_> {
         self.check(CheckVerdict::Inconclusive, None, grounds)
     }
 
-    /// Returns the quantile of all latencies that the figure is, if it is one.
+    /// Returns the quantile if the figure is a quantile of all latencies.
     fn quantile(&self) -> Option<Quantile> {
         let name = self.limit.key.strip_prefix("latency.").filter(|_| self.limit.part.is_none())?;
         Quantile::ALL.iter().copied().find(|quantile| quantile.as_str() == name)
     }
 
-    /// Returns the number of terminations or requests that the figure is out of.
+    /// Returns the number of terminations or requests in which the figure counts events.
     fn exposure(&self, sample: &Sample) -> f64 {
         let by_requests = [
             "appErrors",
@@ -170,7 +171,7 @@ impl Asked<'_> {
         n.max(1.0)
     }
 
-    /// Returns the run's figure with those of at least `fewest` runs of the baseline.
+    /// Returns the run's figure along with the baseline's; fails if fewer than `fewest` baseline runs have the figure.
     fn compared(
         &self,
         runs: &[Sample],
@@ -195,7 +196,7 @@ impl Asked<'_> {
         Ok(Compared { asked: self, now, exposure: self.exposure(candidate), then })
     }
 
-    /// Checks a run that has enough runs before it.
+    /// Checks a run that has enough earlier runs.
     pub(super) fn by_history(
         &self,
         used: &[Sample],
@@ -229,13 +230,13 @@ impl Asked<'_> {
     }
 }
 
-/// A figure with those of the baseline.
+/// A figure, along with the baseline's figures.
 struct Compared<'a> {
     asked: &'a Asked<'a>,
     now: f64,
-    /// Number of units that it is out of.
+    /// Number of units in which the figure counts events.
     exposure: f64,
-    /// Figures of the baseline, each with the number of units that it is out of.
+    /// Baseline figures, each with its number of units.
     then: Vec<(f64, f64)>,
 }
 
@@ -245,7 +246,7 @@ impl Compared<'_> {
         self.then.iter().map(|(value, exposure)| value * self.exposure / exposure).collect()
     }
 
-    /// Returns the mean of the baseline; for a latency or a rate the mean of the logarithms.
+    /// Returns the mean of the baseline; for latencies and rates, the geometric mean.
     fn usual(&self) -> f64 {
         let (scaled, scale) = (self.scaled(), self.asked.scale());
         let is_log = matches!(scale, Scale::Log | Scale::Rate);
@@ -254,7 +255,7 @@ impl Compared<'_> {
         if is_log { scale.back(mean, self.exposure) } else { mean }
     }
 
-    /// Returns the largest allowed value (of a rate, the smallest).
+    /// Returns the largest allowed value; for a rate, the smallest.
     fn allowed(&self) -> f64 {
         let usual = self.usual();
         let by = match self.asked.limit.by {
@@ -265,7 +266,7 @@ impl Compared<'_> {
         };
         match self.asked.scale() {
             Scale::Rate => (usual - by).max(0.0),
-            // No run has a part of a request.
+            // A run cannot have a fraction of a request.
             Scale::Count => (usual + by - 1e-9).ceil(),
             _ => usual + by,
         }
@@ -276,7 +277,7 @@ impl Compared<'_> {
         if self.asked.scale().is_more_better() { self.now < limit - slack } else { self.now > limit + slack }
     }
 
-    /// Returns true if the limit is a share of 0.
+    /// Returns true if the limit is a percentage of 0.
     fn says_nothing(&self) -> bool {
         matches!(self.asked.limit.by, Margin::Share(_))
             && !self.asked.scale().is_more_better()
@@ -323,7 +324,7 @@ impl Compared<'_> {
         self.check(verdict, Grounds::Spread { last, runs, doubt })
     }
 
-    /// Returns the check, with the chance of such a figure if it is no worse than allowed.
+    /// Returns the check, with the probability of such a figure if it is no worse than allowed.
     fn by_few(&self, apart: Option<Disjoint>, alpha: f64) -> (Check, Option<f64>) {
         let Worse { kind, part, key, .. } = self.asked.limit;
         if *kind == Kind::Total {
@@ -346,7 +347,7 @@ impl Compared<'_> {
         (check, None)
     }
 
-    /// Takes the allowed value off, and tests the rest against the baseline.
+    /// Subtracts the allowed margin, and tests the rest against the baseline.
     fn by_totals(&self, alpha: f64) -> (Check, Option<f64>) {
         let whole = |value: f64| stats::index(value + 1e-9) as u64;
         let before = whole(self.then.iter().map(|(value, _)| value).sum());

@@ -1,4 +1,4 @@
-//! Checks that every gate makes by default. Such a check is listed only if it does not pass.
+//! Checks that every gate makes by default. They are listed only if they do not pass.
 
 use super::requests::Requests;
 use crate::model::basis::{Basis, Measured};
@@ -6,7 +6,7 @@ use crate::model::check::{Check, Evidence};
 use rolldrop_explain::model::{Aim, CheckVerdict, OutsideCounts, RunResult, Unit};
 use rolldrop_record::expect::Expect;
 
-/// Returns the default checks that do not pass.
+/// Returns those default checks that do not pass.
 pub(super) fn checks(result: &RunResult, expect: &Expect, requests: &Requests<'_>) -> Vec<Check> {
     let mut checks = Vec::new();
     if super::sent(&result.requests) == 0 {

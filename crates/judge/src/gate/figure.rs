@@ -1,4 +1,4 @@
-//! A figure between its bounds, against a limit: pass, fail or inconclusive.
+//! Compares a figure that has bounds with a limit: pass, fail or inconclusive.
 
 use super::known::Known;
 use crate::model::basis::{Basis, Measured};
@@ -17,12 +17,12 @@ impl Measured {
         Self::exactly(Unit::Count, n as f64)
     }
 
-    /// Creates a figure that is at least `low` and at most `high`, as far as these are known.
+    /// Creates a figure between `low` and `high`, where these are known.
     pub(super) fn between(unit: Unit, low: Option<f64>, value: Option<f64>, high: Option<f64>) -> Self {
         Self { figure: Figure { unit, low, value, high }, basis: Basis::Observed }
     }
 
-    /// Creates a figure of which nothing is known.
+    /// Creates a figure with no known value or bounds.
     pub(super) fn unknown(unit: Unit, basis: Basis) -> Self {
         Self::between(unit, None, None, None).because(basis)
     }
@@ -31,12 +31,12 @@ impl Measured {
         Self { basis, ..self }
     }
 
-    /// Returns its upper bound; if that is unknown, the basis.
+    /// Returns the figure's upper bound, or its basis if that bound is unknown.
     pub(super) fn most(self) -> Known {
         self.figure.high.map_or(Known::Unbounded(self.basis), Known::Value)
     }
 
-    /// Returns true if it is known exactly.
+    /// Returns true if the figure is known exactly.
     pub(super) fn is_exact(&self) -> bool {
         self.figure.low.is_some() && self.figure.low == self.figure.high
     }
@@ -46,7 +46,7 @@ impl Measured {
         self.figure.low.is_some() && self.figure.high.is_some()
     }
 
-    /// Divides all numbers by `whole`, which makes them shares.
+    /// Divides the value and its bounds by `whole`, to turn counts into shares.
     pub(super) fn into_share_of(self, whole: f64) -> Self {
         let share = |n: Option<f64>| n.map(|n| n / whole);
         let Figure { low, value, high, .. } = self.figure;
@@ -60,7 +60,7 @@ impl Measured {
         Check::new(CheckName::Limit(key), verdict, evidence)
     }
 
-    /// Checks the figure: passes if it is surely at least `min`, fails if it is surely below.
+    /// Checks a lower limit: passes if the figure is certainly at least `min`, fails if it is certainly below.
     pub(super) fn at_least(&self, key: &str, min: f64) -> Check {
         let Figure { low, high, .. } = self.figure;
         let verdict = match (low, high) {
@@ -71,7 +71,7 @@ impl Measured {
         self.check(format!("{key}.min"), min, Side::Min, verdict)
     }
 
-    /// Checks the figure: passes if it is surely at most `max`, fails if it is surely above.
+    /// Checks an upper limit: passes if the figure is certainly at most `max`, fails if it is certainly above.
     pub(super) fn at_most(&self, key: &str, max: f64) -> Check {
         let Figure { low, high, .. } = self.figure;
         let verdict = match (low, high) {
@@ -82,14 +82,14 @@ impl Measured {
         self.check(format!("{key}.max"), max, Side::Max, verdict)
     }
 
-    /// Checks both bounds.
+    /// Checks the figure against both limits, if they are set.
     pub(super) fn within(&self, key: &str, bounds: Bounds<f64>) -> Vec<Check> {
         let min = bounds.min.map(|min| self.at_least(key, min));
         min.into_iter().chain(bounds.max.map(|max| self.at_most(key, max))).collect()
     }
 }
 
-/// Checks that several figures are each within bounds: the largest decides about `max`, the smallest about `min`.
+/// Checks that each figure is within the limits: the largest decides `max`, the smallest decides `min`.
 pub(super) fn each_within(
     name: &str,
     bounds: Bounds<f64>,
@@ -101,14 +101,14 @@ pub(super) fn each_within(
     min.into_iter().chain(max).collect()
 }
 
-/// Returns the largest of several figures. Its upper bound is unknown if any of theirs is.
+/// Returns the largest of several figures. Its upper bound is unknown if any figure's upper bound is unknown.
 pub(super) fn largest(all: &[Measured]) -> Option<Measured> {
     let low = all.iter().filter_map(|m| m.figure.low).reduce(f64::max);
     let highs: Option<Vec<f64>> = all.iter().map(|m| m.figure.high).collect();
     outermost(all, low, highs.and_then(|highs| highs.into_iter().reduce(f64::max)))
 }
 
-/// Returns the smallest of several figures. Its lower bound is unknown if any of theirs is.
+/// Returns the smallest of several figures. Its lower bound is unknown if any figure's lower bound is unknown.
 fn smallest(all: &[Measured]) -> Option<Measured> {
     let high = all.iter().filter_map(|m| m.figure.high).reduce(f64::min);
     let lows: Option<Vec<f64>> = all.iter().map(|m| m.figure.low).collect();

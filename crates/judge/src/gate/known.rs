@@ -1,4 +1,4 @@
-//! The figures of a run that can be compared with a baseline, by their keys in `expect`.
+//! Figures of a run that can be compared with a baseline, by their keys in `expect`.
 
 use std::collections::BTreeMap;
 
@@ -6,43 +6,43 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::basis::Basis;
 
-/// Figures by key, such as `latency.p99`. Causes and outcomes that no request had may be absent.
+/// Figures by key, such as `latency.p99`. Causes and outcomes without any request may be absent.
 pub(super) type Keyed = BTreeMap<String, Known>;
 
-/// A figure.
+/// A figure, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Known {
-    /// Its upper bound: a number, a share from 0 to 1, seconds, or milliseconds of a latency.
+    /// Upper bound of the figure: a count, a share from 0 to 1, seconds, or for latencies milliseconds.
     Value(f64),
-    /// It has no upper bound, or nothing of the kind was measured. Files have only known figures.
+    /// The figure has no upper bound, or nothing of the kind was measured. Files contain only known figures.
     #[serde(skip)]
     Unbounded(Basis),
 }
 
-/// The figures of a run.
+/// Comparable figures of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// Figures of all requests, by key.
     pub all: BTreeMap<String, Known>,
-    /// The targets.
+    /// Figures of each target.
     pub targets: Vec<OfTarget>,
 }
 
-/// The figures of one target.
+/// Comparable figures of one target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OfTarget {
     /// Name of the target.
     pub name: String,
-    /// Consumer that routes to it.
+    /// Consumer that routes to the target.
     pub consumer: String,
-    /// Figures by key; empty if it is the only target, which has the figures of the whole run.
+    /// Figures by key. Empty for a run's only target, whose figures are those of the whole run.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub figures: BTreeMap<String, Known>,
 }
 
 impl Figures {
-    /// Returns the figures that are known.
+    /// Returns a copy without the unknown figures.
     pub(crate) fn known(&self) -> Self {
         let mut known = self.clone();
         let of_targets = known.targets.iter_mut().map(|target| &mut target.figures);
@@ -52,7 +52,8 @@ impl Figures {
         known
     }
 
-    /// Returns the figure of all requests, or of those to one target; `None` if there is no such target or key.
+    /// Returns a figure over all requests, or over the requests to one target; `None` if there is no such target or
+    /// key.
     pub(crate) fn get(&self, target: Option<&str>, key: &str) -> Option<Known> {
         let figures = match target {
             None => &self.all,

@@ -1,4 +1,4 @@
-//! Checks that can be asked of the whole run, of one consumer and of one target.
+//! Checks that apply to the whole run, to one consumer, or to one target.
 
 use std::borrow::Cow;
 
@@ -15,13 +15,13 @@ use rolldrop_explain::model::{
 use rolldrop_record::Cause;
 use rolldrop_record::expect::{Expect, LatencyFigure, Part as Named, WindowLimits};
 
-/// The figures of a part of the requests, or of all.
+/// Figures of all requests, or of a part of them.
 pub(super) struct Part<'a> {
     result: &'a RunResult,
     pub(super) requests: Requests<'a>,
     latency_ms: &'a Latencies,
     longest_outage_s: f64,
-    /// Its only consumer; `None` for all.
+    /// Consumer to which the part is limited; `None` for all.
     consumer: Option<&'a str>,
 }
 
@@ -54,7 +54,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Returns the figures that can be compared with a baseline and that a part of the requests has too.
+    /// Returns the figures that can be compared with a baseline and that are also defined for a part of the requests.
     pub(super) fn figures(&self) -> Keyed {
         let Self { requests, .. } = self;
         let windows = self.windows();
@@ -88,7 +88,7 @@ impl<'a> Part<'a> {
         all.into_iter().map(|(key, measured)| (key, measured.most())).collect()
     }
 
-    /// Returns the figures that only the whole run has.
+    /// Returns the figures that are defined only for the whole run.
     fn figures_of_all(&self) -> Keyed {
         let mut all = self.figures();
         let result = self.result;
@@ -117,7 +117,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Returns the checks that come before those of the whole run: counts, windows and times.
+    /// Returns the checks of counts, windows and times, which precede those that apply only to the whole run.
     pub(super) fn checks(&self, expect: &Expect) -> Vec<Check> {
         let mut checks = self.requests.checks(expect);
         let windows = self.windows();
@@ -141,7 +141,7 @@ fn requests<'a>(
     Requests { counts, groups, terminations, confidence }
 }
 
-/// Returns the checks of single consumers and targets.
+/// Returns the checks that are limited to a consumer or a target.
 pub(super) fn of_parts(result: &RunResult, expect: &Expect) -> Vec<Check> {
     let consumers = expect.consumers.iter().map(|(name, expect)| (Named::Consumer(name.clone()), expect));
     let targets = expect.targets.iter().map(|(name, expect)| (Named::Target(name.clone()), expect));
@@ -153,7 +153,7 @@ pub(crate) fn figures(result: &RunResult) -> Figures {
     let of = |target: &TargetResult| OfTarget {
         name: target.name.clone(),
         consumer: target.consumer.clone(),
-        // An only target has the figures of the whole run.
+        // The figures of a single target are those of the whole run.
         figures: match result.targets.is_empty() {
             true => Keyed::new(),
             false => Part::of_target(result, target).figures(),
@@ -162,7 +162,8 @@ pub(crate) fn figures(result: &RunResult) -> Figures {
     Figures { all: Part::all(result).figures_of_all(), targets: known(result).iter().map(of).collect() }
 }
 
-/// Returns the targets that a limit names. If each node's clients are a target (`NAME@node`), NAME means all of them.
+/// Returns the targets that a limit names. If the clients of each node are a target of their own (`NAME@node`), NAME
+/// stands for all of them.
 pub(crate) fn meant<'t, T>(
     named: &Named,
     targets: &'t [T],
@@ -181,7 +182,7 @@ pub(crate) fn meant<'t, T>(
     targets.iter().filter(is_of_a_node).collect()
 }
 
-/// Returns the checks of the targets that a name means: one, those behind one consumer, or one as each node sees it.
+/// Returns the checks for a name: one target, all targets behind one consumer, or one target as seen from each node.
 fn of_part(result: &RunResult, named: &Named, expect: &Expect) -> Vec<Check> {
     let key = named.key();
     let known = known(result);
@@ -200,7 +201,7 @@ fn of_part(result: &RunResult, named: &Named, expect: &Expect) -> Vec<Check> {
     meant.iter().flat_map(of).collect()
 }
 
-/// Returns the targets; an only target has the figures of the whole run.
+/// Returns the targets. A single target gets the figures of the whole run.
 fn known(result: &RunResult) -> Cow<'_, [TargetResult]> {
     if !result.targets.is_empty() {
         return Cow::Borrowed(&result.targets);

@@ -1,13 +1,13 @@
-//! Checks that the run did what it planned, and that nothing else ended: a gate does not pass because of terminations
-//! that did not happen, or despite containers that ended on their own.
+//! Checks that the run did what it planned, and that nothing else ended. A gate must not pass on terminations that
+//! never happened, or despite containers that exited on their own.
 
 use crate::model::basis::{Basis, Measured};
 use crate::model::check::{Check, CheckName, Evidence};
 use rolldrop_explain::model::{CheckVerdict, FindingKind, FindingText, RunResult};
 use rolldrop_record::expect::{Bounds, Expect};
 
-/// Returns a failed check if an action of the run was not done; `None` otherwise, and if terminations need not happen
-/// (`terminations: {min: 0}`).
+/// Returns a failed check if the run skipped one of its actions. Returns `None` otherwise, or if terminations are
+/// optional (`terminations: {min: 0}`).
 pub(super) fn check(result: &RunResult, expect: &Expect) -> Option<Check> {
     let is_asked = expect.terminations.and_then(|bounds| bounds.min) != Some(0);
     let not_done = found(result, FindingKind::NotDone);
@@ -17,14 +17,14 @@ pub(super) fn check(result: &RunResult, expect: &Expect) -> Option<Check> {
     })
 }
 
-/// Counts the containers that ended in pods that stay, without the run having asked for it.
+/// Counts the containers that exited in pods that stayed, without the run having caused it.
 pub(super) fn restarted(result: &RunResult) -> Measured {
     let restarted = found(result, FindingKind::Restarted);
     let n = Measured::count(restarted.len() as u64);
     if restarted.is_empty() { n } else { n.because(Basis::Restarted(restarted)) }
 }
 
-/// Checks their number.
+/// Checks the number of containers that exited on their own.
 pub(super) fn restarts(result: &RunResult, bounds: Bounds<u64>) -> Vec<Check> {
     restarted(result).within("restarts", bounds.map(|n| n as f64))
 }

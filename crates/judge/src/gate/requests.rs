@@ -1,9 +1,10 @@
-//! Checks of requests: numbers as they were observed, shares with bounds.
+//! Checks of requests. Counts are judged as observed, shares by their bounds.
 //!
-//! Requests that one termination takes are lost together, so a share is bounded by terminations, or by groups where
-//! several share their losses: the share of them that loses anything (Clopper and Pearson) times what one loses,
-//! which is taken to be no less than the least and no more than the most that was seen. From 24 of them on, if five or
-//! more lost something, Student's t bounds their mean. What no termination explains is taken as it was observed.
+//! One termination loses its requests together, so a share is bounded by terminations, or by groups of terminations
+//! that share their losses: the proportion of these units that lose anything (Clopper and Pearson) times the loss per
+//! losing unit, which is assumed to lie between the smallest and the largest loss seen. From 24 units on, if at least
+//! five lost something, Student's t bounds the mean loss instead. Losses that no termination explains count as
+//! observed.
 
 use super::figure::each_within;
 use crate::model::basis::{Basis, LossUnits, Measured, PodFact};
@@ -14,23 +15,23 @@ use rolldrop_explain::model::{Bounded, CheckVerdict, LossGroup, RequestCounts, T
 use rolldrop_record::expect::{Amount, Bounds, Expect, Limits};
 use rolldrop_record::{Cause, Outcome};
 
-/// Number of groups from which a mean is bounded by Student's t,
+/// Minimum number of units for bounding the mean loss with Student's t,
 const MANY: usize = 24;
-/// if at least this many of them lost something.
+/// provided that at least this many of them lost something.
 const SOME: usize = 5;
 
-/// The requests of a run.
+/// Requests of a run or of a part of it, as the checks need them.
 pub(super) struct Requests<'a> {
     pub(super) counts: &'a RequestCounts,
     pub(super) groups: &'a [LossGroup],
-    /// Pod of each termination, with the requests that it lost.
+    /// Each termination's pod and its requests.
     pub(super) terminations: Vec<(&'a str, &'a TerminationRequests)>,
-    /// The confidence of each bound.
+    /// Confidence of each bound.
     pub(super) confidence: f64,
 }
 
 impl Requests<'_> {
-    /// Returns all checks of requests, in the order of the vocabulary.
+    /// Returns all checks of requests, in the order in which the vocabulary lists them.
     pub(super) fn checks(&self, expect: &Expect) -> Vec<Check> {
         let mut checks = Vec::new();
         if expect.limits == Some(Limits::Default) && expect.dropped.is_none() {
@@ -65,7 +66,7 @@ impl Requests<'_> {
     }
 
     /// Checks the default gate's limit: nothing is lost, except requests that an HTTP/2 server reported as not
-    /// processed. It also reports them so when it ends well, and every client sends them again.
+    /// processed. A server that shuts down cleanly also reports such requests, and every client resends them.
     fn none_dropped(&self) -> Check {
         let of = |outcome| self.counts.by_outcome.get(&outcome).copied().unwrap_or(0);
         let unprocessed = of(Outcome::H2Goaway) + of(Outcome::H2RefusedStream);
@@ -77,20 +78,21 @@ impl Requests<'_> {
         lost.at_most("dropped", 0.0)
     }
 
-    /// Checks the requests that were dropped for one cause.
+    /// Checks the number or share of requests dropped for one cause.
     pub(super) fn cause(&self, name: &str, cause: Cause, bounds: Bounds<Amount>) -> Vec<Check> {
         let observed = self.counts.by_cause.get(&cause).copied().unwrap_or(0);
         self.amount(name, bounds, observed, |group| group.by_cause.get(&cause).copied().unwrap_or(0))
     }
 
-    /// Checks the answers of 5xx by pods that were ending.
+    /// Checks the number of 5xx responses from pods that were terminating.
     fn errors_while_ending(&self, bounds: Bounds<Amount>) -> Vec<Check> {
         let (errors, all) = (self.errors_of_ends(), self.counts.app_errors_while_ending);
         let basis = if errors == all { Basis::Observed } else { Basis::AsInSteadyPart(all) };
         self.observed("appErrors.whileEnding", bounds, errors, &basis)
     }
 
-    /// Returns the number of these answers; 0 if the app answers as many while no pod ends.
+    /// Returns the number of 5xx responses from terminating pods, or 0 if they are no more frequent than while no pod
+    /// ends.
     pub(super) fn errors_of_ends(&self) -> u64 {
         self.counts.errors_of_ends(self.terminations.iter().map(|(_, requests)| requests.seen).sum())
     }
@@ -100,7 +102,8 @@ impl Requests<'_> {
         self.amount(&format!("outcomes.{outcome}"), bounds, self.of_outcome(outcome), of)
     }
 
-    /// Checks a number against numbers, a share of the sent requests against shares. `of` is the part of a group.
+    /// Checks `observed` against limits on counts, and its share of the requests against limits on shares. `of` returns
+    /// a group's part of `observed`.
     fn amount(
         &self,
         name: &str,
@@ -111,7 +114,7 @@ impl Requests<'_> {
         amount(name, bounds, observed, |limit| self.share(observed, &of, limit))
     }
 
-    /// Checks a number that terminations do not explain: a share is as it was observed.
+    /// Checks a number that terminations do not explain. Its share has no bounds beyond the observed value.
     fn observed(&self, name: &str, bounds: Bounds<Amount>, observed: u64, basis: &Basis) -> Vec<Check> {
         let sent = self.counts.total.max(1) as f64;
         let mut checks = amount(name, bounds, observed, |_| Measured::count(observed).into_share_of(sent));
@@ -123,7 +126,7 @@ impl Requests<'_> {
         checks
     }
 
-    /// Adds to a check that passes because nothing was lost: the faults that this many terminations would show.
+    /// Adds, to a check that passes because nothing was lost, which faults this many terminations would have revealed.
     fn with_power(&self, mut check: Check) -> Check {
         let units = self.loss_units();
         if let Evidence::Limit { measured, .. } = &mut check.evidence
@@ -138,20 +141,20 @@ impl Requests<'_> {
         check
     }
 
-    /// Returns the part of each group, and of each termination that is in none.
+    /// Returns `of` for each loss group, and 0 for each termination that is in no group.
     fn units(&self, of: impl Fn(&LossGroup) -> u64) -> Vec<u64> {
         let grouped: usize = self.groups.iter().map(|group| group.terminations.len()).sum();
         let alone = self.terminations.len().saturating_sub(grouped);
         self.groups.iter().map(of).chain(std::iter::repeat_n(0, alone)).collect()
     }
 
-    /// Counts the terminations, those that share losses once.
+    /// Counts the terminations; those that share losses count once.
     fn loss_units(&self) -> LossUnits {
         let n = self.units(|_| 0).len();
         LossUnits { number: len(n), are_groups: n != self.terminations.len() }
     }
 
-    /// Bounds the share of all scheduled requests that `of` counts in each group of terminations.
+    /// Bounds the share of `observed` in all scheduled requests. `of` returns a group's part of `observed`.
     fn share(&self, observed: u64, of: impl Fn(&LossGroup) -> u64, limit: f64) -> Measured {
         let scheduled = self.counts.total;
         if scheduled == 0 {
@@ -173,7 +176,7 @@ impl Requests<'_> {
         })
     }
 
-    /// Returns the share that succeeded while no pod ended.
+    /// Returns the success rate while no pod ended.
     pub(super) fn ok_outside(&self) -> Measured {
         let outside = self.counts.outside_terminations;
         let (ok, all) = (outside.ok, outside.all());
@@ -183,7 +186,7 @@ impl Requests<'_> {
         Measured::exactly(Unit::Share, ok as f64 / all as f64).because(Basis::Outside { ok, all })
     }
 
-    /// Returns the number of requests that each termination lost.
+    /// Returns each termination's number of lost requests.
     pub(super) fn each_termination(&self) -> Vec<Measured> {
         let lost = |(pod, requests): &(&str, &TerminationRequests)| {
             let stale = requests.by_cause.get(&Cause::StaleFlow);
@@ -198,7 +201,7 @@ impl Requests<'_> {
     }
 
     fn per_termination(&self, bounds: Bounds<u64>) -> Vec<Check> {
-        // If a group lost more than its pods may, one of them did.
+        // If a group lost more than the limit times its pods, at least one pod exceeded the limit.
         let of_group = |group: &LossGroup| {
             let stale = group.by_cause.get(&Cause::StaleFlow).copied().unwrap_or(0);
             let pods = len(group.terminations.len()).max(1);
@@ -219,7 +222,7 @@ impl Requests<'_> {
         checks
     }
 
-    /// Returns the losses of each group of terminations that share losses, and of each termination that is in none.
+    /// Returns the losses of each group of terminations that share losses, and of each ungrouped termination.
     pub(super) fn each_group(&self) -> Vec<Measured> {
         self.units(lost_of).into_iter().map(Measured::count).collect()
     }
@@ -236,12 +239,12 @@ impl Requests<'_> {
     }
 }
 
-/// Counts the requests that a group lost, without the generator's own stale flows.
+/// Counts a group's lost requests, without the generator's own stale flows.
 fn lost_of(group: &LossGroup) -> u64 {
     group.dropped - group.by_cause.get(&Cause::StaleFlow).unwrap_or(&0)
 }
 
-/// Checks a number against numbers, a share against shares. `share` gets the limit.
+/// Checks `observed` against limits on counts, and `share` against limits on shares. `share` gets the limit.
 fn amount(name: &str, bounds: Bounds<Amount>, observed: u64, share: impl Fn(f64) -> Measured) -> Vec<Check> {
     let one = |limit: Amount, is_max: bool| {
         let (measured, limit) = match limit {
@@ -254,22 +257,22 @@ fn amount(name: &str, bounds: Bounds<Amount>, observed: u64, share: impl Fn(f64)
     min.into_iter().chain(bounds.max.map(|max| one(max, true))).collect()
 }
 
-/// Returns the unknown figure of a run without terminations.
+/// Returns the unknown figure for a run without terminations.
 pub(super) fn no_termination() -> Measured {
     Measured::unknown(Unit::Count, Basis::NoTermination)
 }
 
-/// Losses by independent units.
+/// Losses per independent unit: a termination, or a group that shares its losses.
 struct Losses {
-    /// Units that lost something.
+    /// Number of units that lost something.
     losing: u64,
     least: f64,
     most: f64,
-    /// Bounds on the mean, if there are many units.
+    /// Bounds on the mean loss, if there are enough units.
     mean: Option<(f64, f64)>,
     confidence: f64,
     units: u64,
-    /// Lost requests that no unit explains.
+    /// Number of lost requests that no unit explains.
     rest: f64,
 }
 
@@ -289,7 +292,7 @@ impl Losses {
         }
     }
 
-    /// Returns lower and upper bound of what `times` as many requests lose to `n` units like these.
+    /// Returns the bounds on the loss if `n` units like these end while `times` as many requests are sent.
     fn bounds(&self, n: u64, times: f64) -> (f64, f64) {
         let rest = self.rest * times;
         if n == 0 {
@@ -304,8 +307,8 @@ impl Losses {
         (rest + n as f64 * low, rest + n as f64 * high)
     }
 
-    /// Returns the number of further terminations like those seen that would settle if no more than `limit` is lost, if
-    /// it is known.
+    /// Returns how many further terminations like these would show on which side of `limit` the loss lies, if that can
+    /// be computed.
     fn more(&self, units: &[u64], limit: f64) -> Option<u64> {
         let seen = len(units.len());
         let settles = |n: u64| {

@@ -1,4 +1,4 @@
-//! Checks of the times at which terminations and starts reached their stages, and of exit codes.
+//! Checks of exit codes, and of the times at which terminations and starts reached their stages.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::model::check::Check;
 use rolldrop_explain::model::{Stage, Start, StartStage, Termination, Unit};
 use rolldrop_record::expect::{Bounds, Span};
 
-/// Returns the checks of the terminations' stages. Each counts from its own t0.
+/// Returns the checks of termination stages. Times count from each termination's own t0.
 pub(super) fn of_ends(terminations: &[Termination], limits: &BTreeMap<Stage, Bounds<Span>>) -> Vec<Check> {
     let no_end = || Measured::unknown(Unit::Seconds, Basis::NoEnd);
     let of = |(stage, bounds): (&Stage, &Bounds<Span>)| {
@@ -19,12 +19,13 @@ pub(super) fn of_ends(terminations: &[Termination], limits: &BTreeMap<Stage, Bou
     limits.iter().flat_map(of).collect()
 }
 
-/// Returns the time at which a termination reached a stage. Its timeline counts from the latest t0, so it may have
-/// taken longer by t0's uncertainty. A stage that a watch showed after a gap may have been reached since the gap began.
+/// Returns the time at which a termination reached a stage. The timeline counts from the latest possible t0, so the
+/// true time may be longer by t0's uncertainty. If a watch reported the stage after a gap, the stage may have been
+/// reached at any time since the gap began.
 fn of_end(termination: &Termination, stage: Stage) -> Measured {
     let Termination { pod, timeline, t0_s, t0_uncertainty_s, watch_gaps, windows, .. } = termination;
     let Some(at) = timeline.get(&stage) else {
-        // If no new connection came after t0, none came after the windows.
+        // If no new connection arrived after t0, none arrived after the windows.
         let windows = windows.iter().filter(|_| stage == Stage::LastConnection);
         let windows = windows.map(|window| Measured::between(Unit::Seconds, None, None, window.upper_s));
         let latest = largest(&windows.collect::<Vec<_>>());
@@ -38,7 +39,7 @@ fn of_end(termination: &Termination, stage: Stage) -> Measured {
     Measured::between(Unit::Seconds, Some(earliest), Some(*at), Some(at + t0_uncertainty_s))
 }
 
-/// Returns the checks of the starts' stages. Each counts from the time at which its pod was first seen.
+/// Returns the checks of start stages. Times count from when the pod was first seen.
 pub(super) fn of_starts(starts: &[Start], limits: &BTreeMap<StartStage, Bounds<Span>>) -> Vec<Check> {
     let of_start = |start: &Start, stage: StartStage| match start.timeline.get(&stage) {
         Some(at) => Measured::exactly(Unit::Seconds, *at),
@@ -51,7 +52,7 @@ pub(super) fn of_starts(starts: &[Start], limits: &BTreeMap<StartStage, Bounds<S
     limits.iter().flat_map(of).collect()
 }
 
-/// Puts unknown figures first, so that an inconclusive check names one.
+/// Checks each figure. Unknown figures come first, so that an inconclusive check names one of them.
 fn within(
     name: &str,
     bounds: Bounds<Span>,
@@ -62,7 +63,7 @@ fn within(
     each_within(name, bounds.map(Span::seconds), &all, nothing)
 }
 
-/// Checks how many terminations ended with each exit code.
+/// Checks the number of terminations with each exit code.
 pub(super) fn exits(terminations: &[Termination], limits: &BTreeMap<u8, Bounds<u64>>) -> Vec<Check> {
     let of = |(code, bounds): (&u8, &Bounds<u64>)| {
         let known = terminations.iter().filter(|t| t.exit_code == Some(i32::from(*code))).count() as f64;

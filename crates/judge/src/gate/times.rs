@@ -1,4 +1,4 @@
-//! Checks of latencies, outages, starting pods and rollouts, as this run showed them.
+//! Checks of latencies, outages, pod starts and rollouts, as observed in this run.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use rolldrop_record::expect::{
     Bounds, LatencyFigure, LatencyFigures, LatencyLimit, LatencyLimits, Span, StartLimits,
 };
 
-/// Returns the parts of the latencies, by key. Those of all are response times, in a closed loop service times.
+/// Returns the groups of latencies by key. The latencies of all requests are response times, or in a closed loop
+/// service times.
 pub(super) fn parts(latencies: &Latencies, is_closed_loop: bool) -> [(&'static str, &Percentiles); 3] {
     let all = if is_closed_loop { &latencies.service } else { &latencies.response };
     [("latency", all), ("latency.steady", &latencies.steady), ("latency.disrupted", &latencies.disrupted)]
 }
 
-/// Returns the checks of latencies.
 pub(super) fn latency(latencies: &Latencies, is_closed_loop: bool, limits: &LatencyLimits) -> Vec<Check> {
     let parts = parts(latencies, is_closed_loop);
     let limits = [limits.all(), limits.steady.unwrap_or_default(), limits.disrupted.unwrap_or_default()];
@@ -40,7 +40,7 @@ pub(super) fn latency(latencies: &Latencies, is_closed_loop: bool, limits: &Late
     parts.into_iter().zip(limits).flat_map(of_part).collect()
 }
 
-/// Returns a figure, and the fewest requests that show it.
+/// Returns a latency figure, and the minimum number of requests that it requires.
 fn value(percentiles: &Percentiles, figure: LatencyFigure) -> (f64, u64) {
     match figure {
         LatencyFigure::Mean => (percentiles.mean, 1),
@@ -75,7 +75,6 @@ fn too_few(unit: Unit, answers: u64, figure: LatencyFigure, needed: u64) -> Meas
     Measured::unknown(unit, Basis::Latency(figure, LatencyBasis::Few { answers, needed }))
 }
 
-/// Checks the longest outage.
 pub(super) fn outage(longest_s: f64, bounds: Bounds<Span>) -> Vec<Check> {
     Measured::exactly(Unit::Seconds, longest_s).within("outage", bounds.map(Span::seconds))
 }
@@ -99,18 +98,18 @@ pub(super) fn no_start() -> Measured {
     Measured::unknown(Unit::Seconds, Basis::NoStart)
 }
 
-/// Checks the length of each rollout: from the first deletion of an old pod until the last was gone.
+/// Checks the duration of each rollout, from the first deletion of an old pod until the last old pod was gone.
 pub(super) fn rollout(result: &RunResult, bounds: Bounds<Span>) -> Vec<Check> {
     each_within("rollout", bounds.map(Span::seconds), &each_rollout(result), no_rollout)
 }
 
-/// Returns the length of each rollout.
+/// Returns the duration of each rollout.
 pub(super) fn each_rollout(result: &RunResult) -> Vec<Measured> {
     let mut rollouts: BTreeMap<_, Vec<&Termination>> = BTreeMap::new();
     for t in result.terminations.iter().filter(|t| t.mode == Mode::Rollout) {
         rollouts.entry((t.disruption, t.repetition)).or_default().push(t);
     }
-    // With StatefulSets the pod before it had the same name.
+    // In a StatefulSet, the previous pod had the same name.
     let is_it = |t: &Termination, start: &Start| match start.uid.as_str() {
         "" => t.pod == start.pod,
         uid => t.uid == uid,
@@ -127,8 +126,8 @@ pub(super) fn no_rollout() -> Measured {
     Measured::unknown(Unit::Seconds, Basis::NoRollout)
 }
 
-/// Returns the length of one rollout. `starting` is a pod that was not ready at the end of the run: then old pods may
-/// have ended later.
+/// Returns the duration of one rollout. `starting` is a pod that was not yet ready when the run ended; old pods may
+/// then have ended later.
 fn length(pods: &[&Termination], starting: Option<&Start>) -> Measured {
     let began = pods.iter().map(|t| t.t0_s).min_by(f64::total_cmp).unwrap_or(0.0);
     let gone = |t: &&Termination| Some(t.t0_s + t.timeline.get(&Stage::PodDeleted)?);

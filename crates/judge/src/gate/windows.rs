@@ -1,7 +1,7 @@
-//! Checks of windows, of dead seconds, and of the preStop sleep that is set.
+//! Checks of windows, of dead seconds, and of the configured preStop sleep.
 //!
-//! A quantile is bounded by order statistics, with windows that may have ended at the same time counted once, for each
-//! mode and consumer on its own.
+//! Order statistics bound a quantile, separately for each mode and consumer. Windows that may have ended at the same
+//! time count once.
 
 use std::collections::BTreeSet;
 
@@ -14,28 +14,28 @@ use rolldrop_explain::model::figures::len;
 use rolldrop_explain::model::{LossGroup, Mode, Termination, Unit, Window, apart};
 use rolldrop_record::expect::{Bounds, PreStopLimits, Span, WindowLimits};
 
-/// The windows of a run.
+/// Windows of a run, as the checks need them.
 pub(super) struct Windows<'a> {
     pub(super) terminations: &'a [Termination],
     pub(super) groups: &'a [LossGroup],
-    /// Only consumer that counts; `None` for all.
+    /// Consumer whose windows count; `None` for all.
     pub(super) consumer: Option<&'a str>,
-    /// Confidence of each statement about all modes and consumers.
+    /// Joint confidence of a statement about all modes and consumers.
     pub(super) confidence: f64,
 }
 
-/// Confidence of a statement about several kinds of windows, and of the part about each of them.
+/// Confidence of a statement about several kinds of windows, and of its part about each kind.
 #[derive(Clone, Copy)]
 struct Confidence {
     of_all: f64,
     each: f64,
 }
 
-/// Windows that surely ended apart from the others.
+/// Windows that may have ended together, but certainly not with any other window.
 type Block<'a> = Vec<(&'a Termination, Option<&'a Window>)>;
 
 impl<'a> Windows<'a> {
-    /// Returns the checks of `windows`.
+    /// Returns the checks of the `windows` expectation.
     pub(super) fn checks(&self, limits: &WindowLimits) -> Vec<Check> {
         let max = limits.max.map(|max| self.longest().at_most("windows", max.seconds()));
         let quantile = |(name, share, bounds): (&str, f64, Bounds<Span>)| {
@@ -55,7 +55,8 @@ impl<'a> Windows<'a> {
         self.terminations.iter().flat_map(of).filter(move |(_, window)| self.counts(&window.consumer))
     }
 
-    /// Returns the longest window: at least the longest lower bound, at most the longest upper bound if all have one.
+    /// Returns the bounds of the longest window: the longest lower bound and, if all windows have an upper bound, the
+    /// longest upper bound.
     pub(super) fn longest(&self) -> Measured {
         let all = || self.all();
         if all().next().is_none() {
@@ -63,7 +64,7 @@ impl<'a> Windows<'a> {
         }
         let lower = all().filter_map(|(t, window)| Some((window.lower_s?, t)));
         let lower = lower.max_by(|a, b| a.0.total_cmp(&b.0));
-        // For pods that share lost requests, perhaps only one of their windows is known to have lasted that long.
+        // Among pods that share lost requests, possibly only one is known to have had a window that long.
         let of_group = |group: &LossGroup| {
             let windows = group.windows.iter().filter(|window| self.counts(&window.consumer));
             Some((
@@ -87,7 +88,7 @@ impl<'a> Windows<'a> {
         Measured::between(Unit::Seconds, low, None, high).because(basis)
     }
 
-    /// Returns the windows of each mode and consumer, in blocks that ended apart.
+    /// Returns the windows of each mode and consumer, in blocks that ended separately.
     fn blocks(&self) -> Vec<Vec<Block<'a>>> {
         let kinds: BTreeSet<(Mode, &str)> =
             self.all().map(|(t, window)| (t.mode, window.consumer.as_str())).collect();
@@ -98,7 +99,7 @@ impl<'a> Windows<'a> {
         kinds.into_iter().map(of).collect()
     }
 
-    /// Splits the error of one statement between this many kinds of windows.
+    /// Divides the error of one statement among this many kinds of windows.
     fn shared_by(&self, kinds: usize) -> Confidence {
         Confidence { of_all: self.confidence, each: 1.0 - (1.0 - self.confidence) / kinds.max(1) as f64 }
     }
@@ -110,7 +111,7 @@ impl<'a> Windows<'a> {
         kinds.iter().map(|blocks| quantile(blocks, share, confidence)).collect()
     }
 
-    /// Checks the preStop sleep that is set: the share of the terminations that it outlasts.
+    /// Checks the share of terminations whose window the configured preStop sleep outlasts.
     pub(super) fn pre_stop(&self, limits: PreStopLimits) -> Vec<Check> {
         let share = limits.suffices.0;
         let kinds = self.blocks();
@@ -125,12 +126,10 @@ impl<'a> Windows<'a> {
         checks
     }
 
-    /// Checks dead seconds, each termination by itself.
     pub(super) fn dead_seconds(&self, bounds: Bounds<Span>) -> Vec<Check> {
         each_within("deadSeconds", bounds.map(Span::seconds), &self.each_dead(), no_termination)
     }
 
-    /// Returns the dead seconds of each termination.
     pub(super) fn each_dead(&self) -> Vec<Measured> {
         let of = |t: &Termination| match t.dead_seconds {
             Some(dead_s) => Measured::exactly(Unit::Seconds, dead_s),
@@ -144,7 +143,8 @@ pub(super) fn no_window() -> Measured {
     Measured::unknown(Unit::Seconds, Basis::NoWindow)
 }
 
-/// Returns the two bounds of a quantile; a block has the largest upper and the smallest lower bound of its windows.
+/// Returns the bounds of a quantile. Each block contributes the largest upper and the smallest lower bound of its
+/// windows.
 fn quantile(blocks: &[Block<'_>], share: f64, confidence: Confidence) -> Measured {
     let n = blocks.len();
     let (lower_rank, upper_rank) = stats::quantile_ranks(n, share, confidence.each);
@@ -172,8 +172,8 @@ fn quantile(blocks: &[Block<'_>], share: f64, confidence: Confidence) -> Measure
     Measured::between(Unit::Seconds, low, None, high).because(basis)
 }
 
-/// Returns the share of terminations whose windows are surely shorter than their preStop sleep, and the share that may
-/// be.
+/// Returns the bounds on the share of terminations whose windows are shorter than their preStop sleep: those that
+/// certainly are, and those that may be.
 fn covered(blocks: &[Block<'_>], share: f64, confidence: f64) -> Measured {
     let sleep_s = |t: &Termination| t.pre_stop_seconds.map(|s| s as f64);
     let is_short = |(t, window): &(&Termination, Option<&Window>)| {

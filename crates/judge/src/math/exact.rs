@@ -1,7 +1,7 @@
-//! Tests that hold for small numbers: Fisher, Newcombe, totals, permutation, Holm.
+//! Statistical tests that are valid for small numbers: Fisher, Newcombe, totals, permutation, Holm.
 //!
-//! Sources: Fisher 1934; Newcombe 1998 (method 10); Holm 1979; Tarone 1990 (tests of discrete data that cannot
-//! reject); Phipson and Smyth 2010 (a permutation's p is never 0).
+//! Sources: Fisher 1934; Newcombe 1998 (method 10); Holm 1979; Tarone 1990 (tests of discrete data that cannot reject);
+//! Phipson and Smyth 2010 (the p value of a permutation test is never 0).
 
 use rand::seq::SliceRandom;
 use rand::{SeedableRng, rngs::SmallRng};
@@ -9,12 +9,12 @@ use statrs::distribution::{ContinuousCDF, Normal};
 use statrs::function::factorial::ln_binomial;
 use statrs::function::gamma::ln_gamma;
 
-/// Number of hits, `x` of `n`.
+/// A proportion: a number of hits out of `n`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Of {
     /// Number of hits.
     pub hits: u64,
-    /// Number of all.
+    /// Number of all items.
     pub n: u64,
 }
 
@@ -24,7 +24,7 @@ impl Of {
     }
 }
 
-/// Returns the chance of a table that is no likelier than this one: Fisher's exact test, two-sided.
+/// Returns the probability of a table that is at most as likely as this one: Fisher's exact test, two-sided.
 pub(crate) fn fisher(a: Of, b: Of) -> f64 {
     let hits = a.hits + b.hits;
     let ln_p = |x: u64| ln_binomial(a.n, x) + ln_binomial(b.n, hits - x) - ln_binomial(a.n + b.n, hits);
@@ -34,20 +34,20 @@ pub(crate) fn fisher(a: Of, b: Of) -> f64 {
     p.min(1.0)
 }
 
-/// Returns the smallest p that Fisher's test can give with these margins. If it exceeds alpha, the test cannot reject
-/// and shares no chance of an error (Tarone 1990).
+/// Returns the smallest p value that Fisher's test can give with these margins. If it exceeds alpha, the test cannot
+/// reject, and takes no part of the error (Tarone 1990).
 pub(crate) fn least_fisher(a: Of, b: Of) -> f64 {
     let hits = a.hits + b.hits;
     let p = |x: u64| fisher(Of { hits: x, ..a }, Of { hits: hits - x, ..b });
     p(hits.saturating_sub(b.n)).min(p(hits.min(a.n)))
 }
 
-/// Tests two totals, two-sided, if the events of a run come together: returns the chance of shares of the sum that are
-/// at least as uneven, if the runs' totals are geometric with one mean. `runs` weighs the sides; it need not be whole.
-/// `None` if no division of this sum would be unlikely enough.
+/// Tests two totals, two-sided, for runs whose events occur together. Returns the probability of a split of the sum
+/// that is at least as uneven, if the runs' totals are geometric with one mean; `None` if no split of this sum would be
+/// unlikely enough. `runs` is the weight of each side; it need not be whole.
 ///
-/// Given the sum, a side's part has a negative hypergeometric (beta-binomial) distribution; with one run a side every
-/// division of the sum has the same chance (Johnson, Kemp and Kotz 2005, section 6.2).
+/// Given the sum, one side's part has a negative hypergeometric (beta-binomial) distribution. With one run per side,
+/// all splits of the sum are equally likely (Johnson, Kemp and Kotz 2005, section 6.2).
 pub(crate) fn totals([a, b]: [u64; 2], [runs_a, runs_b]: [f64; 2], alpha: f64) -> Option<f64> {
     let sum = a + b;
     let two_sided = |b: u64| {
@@ -58,8 +58,8 @@ pub(crate) fn totals([a, b]: [u64; 2], [runs_a, runs_b]: [f64; 2], alpha: f64) -
     (sum > 0 && two_sided(0).min(two_sided(sum)) <= alpha).then(|| two_sided(b))
 }
 
-/// Returns the chance that, of a sum of two sides' totals, geometric with one mean, at least `part` is the second
-/// side's.
+/// Returns the probability that the second side contributes at least `part` to the sum of both totals, if the totals
+/// are geometric with one mean.
 pub(crate) fn at_least(part: u64, sum: u64, first_runs: f64, second_runs: f64) -> f64 {
     let chance = |x: u64| {
         let rest = (sum - x) as f64;
@@ -70,7 +70,7 @@ pub(crate) fn at_least(part: u64, sum: u64, first_runs: f64, second_runs: f64) -
     (part..=sum).map(chance).sum::<f64>().min(1.0)
 }
 
-/// Returns Wilson's interval of a share.
+/// Returns Wilson's interval for a share.
 fn wilson(of: Of, z: f64) -> (f64, f64) {
     let n = of.n as f64;
     let (p, z2) = (of.share(), z * z);
@@ -79,7 +79,7 @@ fn wilson(of: Of, z: f64) -> (f64, f64) {
     (((middle - half) / (1.0 + z2 / n)).max(0.0), ((middle + half) / (1.0 + z2 / n)).min(1.0))
 }
 
-/// Returns the interval of the difference of two shares, `b` minus `a` (Newcombe's method 10).
+/// Returns the interval for the difference of two shares, `b` minus `a` (Newcombe's method 10).
 pub(crate) fn newcombe(a: Of, b: Of, confidence: f64) -> (f64, f64) {
     let z = z(f64::midpoint(1.0, confidence));
     let ((a_low, a_high), (b_low, b_high)) = (wilson(a, z), wilson(b, z));
@@ -88,17 +88,17 @@ pub(crate) fn newcombe(a: Of, b: Of, confidence: f64) -> (f64, f64) {
     (difference - (b - b_low).hypot(a_high - a), difference + (b_high - b).hypot(a - a_low))
 }
 
-/// Returns a quantile of the normal distribution.
+/// Returns a quantile of the standard normal distribution.
 pub(crate) fn z(p: f64) -> f64 {
     Normal::standard().inverse_cdf(p)
 }
 
-/// Returns the chance of a normal variable below this.
+/// Returns the probability that a standard normal variable is below `z`.
 pub(crate) fn below(z: f64) -> f64 {
     Normal::standard().cdf(z)
 }
 
-/// Observation of a unit: a value, and the weight by which its arm's sum is divided.
+/// Observation of a unit: a value, and its weight in the sum that divides the side's total value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weighed {
     pub(crate) value: f64,
@@ -106,13 +106,13 @@ pub(crate) struct Weighed {
 }
 
 impl Weighed {
-    /// Creates a unit that counts as one.
+    /// Creates a unit of weight 1.
     pub(crate) const fn one(value: f64) -> Self {
         Self { value, weight: 1.0 }
     }
 }
 
-/// Returns the sum of the values over the sum of the weights.
+/// Returns the sum of the values divided by the sum of the weights.
 pub(crate) fn mean<'a>(units: impl IntoIterator<Item = &'a Weighed>) -> f64 {
     let (mut value, mut weight) = (0.0, 0.0);
     for unit in units {
@@ -122,13 +122,13 @@ pub(crate) fn mean<'a>(units: impl IntoIterator<Item = &'a Weighed>) -> f64 {
     if weight > 0.0 { value / weight } else { 0.0 }
 }
 
-/// Maximum number of rearrangements for which all are tried.
+/// Maximum number of rearrangements up to which all are tried.
 const MOST_ARRANGEMENTS: f64 = 20_000.0;
-/// Number of rearrangements drawn if there are more.
+/// Number of random rearrangements, if there are more.
 const DRAWN: u32 = 4_999;
 
-/// Returns the chance that the sides' means differ at least this much if the sides are the same: a permutation test of
-/// the side that each unit belongs to, two-sided.
+/// Returns the probability that the sides' means differ at least this much if the sides are equal: a two-sided
+/// permutation test of the units' assignment to the sides.
 pub(crate) fn permutation(a: &[Weighed], b: &[Weighed]) -> f64 {
     let observed = (mean(b) - mean(a)).abs();
     let mut all: Vec<Weighed> = a.iter().chain(b).copied().collect();
@@ -149,7 +149,7 @@ pub(crate) fn permutation(a: &[Weighed], b: &[Weighed]) -> f64 {
             }
         }
     }
-    // The same seed: the same question gets the same numbers.
+    // A fixed seed, so that the same input gives the same numbers.
     let mut rng = SmallRng::seed_from_u64(all.len() as u64);
     let mut far = 0_u32;
     for _ in 0..DRAWN {
@@ -160,8 +160,8 @@ pub(crate) fn permutation(a: &[Weighed], b: &[Weighed]) -> f64 {
     f64::from(far + 1) / f64::from(DRAWN + 1)
 }
 
-/// Returns [`permutation`], or `None` if even the most uneven arrangement of these values would not be unlikely enough
-/// (Tarone 1990).
+/// Returns the p value of [`permutation`], or `None` if even the most uneven arrangement of these values would not be
+/// unlikely enough (Tarone 1990).
 pub(crate) fn informative(a: &[Weighed], b: &[Weighed], alpha: f64) -> Option<f64> {
     let mut all: Vec<Weighed> = a.iter().chain(b).copied().collect();
     all.sort_by(|x, y| x.value.total_cmp(&y.value));
@@ -170,7 +170,7 @@ pub(crate) fn informative(a: &[Weighed], b: &[Weighed], alpha: f64) -> Option<f6
     (least <= alpha).then(|| permutation(a, b))
 }
 
-/// Moves to the next combination of `n` things in lexical order; returns false after the last.
+/// Advances to the next combination of `n` items in lexical order; returns false after the last one.
 fn next_combination(chosen: &mut [usize], n: usize) -> bool {
     let k = chosen.len();
     let Some(i) = (0..k).rev().find(|&i| chosen[i] < n - k + i) else { return false };
@@ -181,8 +181,8 @@ fn next_combination(chosen: &mut [usize], n: usize) -> bool {
     true
 }
 
-/// Applies Holm's adjustment to p values, each with its weight in their joint chance of an error: compared with alpha,
-/// the adjusted values together have at most that chance.
+/// Applies Holm's adjustment to p values, each with its weight in the joint error. If the adjusted values are compared
+/// with alpha, their joint error is at most alpha.
 pub(crate) fn holm(tests: &[(f64, f64)]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..tests.len()).collect();
     let weighed = |i: usize| tests[i].0 / tests[i].1;
@@ -209,15 +209,15 @@ mod tests {
 
     #[test]
     fn published_values() {
-        // Fisher's tea: 3 of 4 against 1 of 4.
+        // Fisher's tea-tasting experiment: 3 of 4 against 1 of 4.
         assert!((fisher(of(3, 4), of(1, 4)) - 0.485_714).abs() < 1e-6);
-        // Three against three cannot go below 0.1, however clear.
+        // With three against three, p cannot fall below 0.1, however clear the difference.
         assert!((fisher(of(3, 3), of(0, 3)) - 0.1).abs() < 1e-9);
         // Newcombe 1998, table II: 56/70 against 48/80, method 10.
         let (low, high) = newcombe(of(48, 80), of(56, 70), 0.95);
         assert!((low - 0.0524).abs() < 5e-4 && (high - 0.3339).abs() < 5e-4, "{low} {high}");
         assert_eq!(holm(&[0.01, 0.04, 0.03].map(|p| (p, 1.0))), [0.03, 0.06, 0.06]);
-        // One that has half of the chance of an error, however many the others are.
+        // One value has half of the error, however many others there are.
         assert_eq!(holm(&[(0.02, 2.0), (0.5, 1.0), (0.9, 1.0)]), [0.04, 1.0, 1.0]);
     }
 
@@ -228,7 +228,7 @@ mod tests {
         assert!((p(96, 0).unwrap() - 2.0 / 97.0).abs() < 1e-9);
         assert!(p(50, 46).unwrap() > 0.9);
         assert_eq!((p(0, 0), p(0, 38), p(30, 8)), (None, None, None));
-        // After five runs without a loss: 5! y! / (y + 5)!.
+        // After five runs without a loss, the probability is 5! y! / (y + 5)!.
         assert!((at_least(3, 3, 5.0, 1.0) - 120.0 * 6.0 / 40_320.0).abs() < 1e-9);
     }
 
@@ -240,7 +240,7 @@ mod tests {
         assert!(permutation(&ones(&[1.0, 2.0]), &ones(&[1.0, 2.0])) > 0.99);
     }
 
-    /// Returns the share of tables, weighed by their chance under one common share, that the test calls different.
+    /// Returns the share of tables that the test calls different, weighted by their probability under one common share.
     fn false_alarms(n: u64, share: f64, alpha: f64) -> f64 {
         let chance =
             |x: u64| (ln_binomial(n, x) + x as f64 * share.ln() + (n - x) as f64 * (1.0 - share).ln()).exp();

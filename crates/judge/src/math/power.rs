@@ -1,16 +1,16 @@
-//! Number of terminations a side that Fisher's exact test needs: the exact power, summed over all tables.
+//! Number of terminations per side that Fisher's exact test requires. The power is exact, summed over all tables.
 
 use statrs::function::factorial::ln_binomial;
 
 use super::exact::z;
 use rolldrop_explain::math::stats;
 
-/// Largest number that is computed exactly. Beyond it, the formula of Casagrande, Pike and Smith (1978) is close
+/// Largest number that is computed exactly. Beyond it, the formula of Casagrande, Pike and Smith (1978) is accurate
 /// enough.
 const MOST_EXACT: u64 = 150;
 
-/// Returns the smallest number a side with which Fisher's test tells shares `a` and `b` apart with this power; `None`
-/// if the shares are equal.
+/// Returns the smallest number per side with which Fisher's test distinguishes the shares `a` and `b` at this power;
+/// `None` if the shares are equal.
 pub(crate) fn needed(a: f64, b: f64, alpha: f64, power: f64) -> Option<u64> {
     if (a - b).abs() < 1e-9 {
         return None;
@@ -19,7 +19,7 @@ pub(crate) fn needed(a: f64, b: f64, alpha: f64, power: f64) -> Option<u64> {
     if formula > MOST_EXACT {
         return Some(formula);
     }
-    // The formula's result is too large, but less than twice the number needed.
+    // The formula overestimates, but by less than a factor of two.
     ((formula / 2).max(2)..=formula).find(|n| of_fisher(*n, a, b, alpha) >= power).or(Some(formula))
 }
 
@@ -33,7 +33,7 @@ fn formula(a: f64, b: f64, alpha: f64, power: f64) -> u64 {
     stats::index((n / 4.0 * (1.0 + (1.0 + 4.0 / (n * delta)).sqrt()).powi(2)).ceil()) as u64
 }
 
-/// Returns the chance that Fisher's test of `n` a side rejects, if the true shares are `a` and `b`.
+/// Returns the probability that Fisher's test rejects with `n` per side, if the true shares are `a` and `b`.
 fn of_fisher(n: u64, a: f64, b: f64, alpha: f64) -> f64 {
     let chances = |share: f64| (0..=n).map(|x| binomial(n, x, share)).collect::<Vec<_>>();
     let (of_a, of_b) = (chances(a), chances(b));
@@ -44,7 +44,7 @@ fn of_fisher(n: u64, a: f64, b: f64, alpha: f64) -> f64 {
             (hits.saturating_sub(n)..=hits.min(n)).map(|x| (ln_p(x), x)).collect();
         tables.sort_by(|one, other| one.0.total_cmp(&other.0));
         let mut p = 0.0;
-        // Tables of the same chance are rejected together.
+        // Equally likely tables are rejected together.
         for equal in tables.chunk_by(|one, other| other.0 - one.0 <= 1e-7) {
             p += equal.iter().map(|(ln, _)| ln.exp()).sum::<f64>();
             if p > alpha {

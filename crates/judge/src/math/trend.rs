@@ -1,11 +1,12 @@
-//! Does a figure grow from run to run? The Mann-Kendall test (Mann 1945, Kendall 1975), one-sided.
+//! Tests whether a figure grows from run to run, with the one-sided Mann-Kendall test (Mann 1945, Kendall 1975).
 
 use super::exact::below;
 
-/// Maximum number of values for the exact test. With more, or with equal ones, the normal distribution is close enough.
+/// Maximum number of values for the exact test. With more values, or with ties, the normal approximation is close
+/// enough.
 const MOST_EXACT: usize = 30;
 
-/// Returns the chance that values in random order grow at least as steadily as these.
+/// Returns the probability that values in random order grow at least as steadily as these.
 pub(crate) fn grows(values: &[f64]) -> f64 {
     let pairs = || (0..values.len()).flat_map(|i| (i + 1..values.len()).map(move |j| (i, j)));
     let rising = pairs().filter(|(i, j)| values[*j] > values[*i]).count();
@@ -20,8 +21,7 @@ pub(crate) fn grows(values: &[f64]) -> f64 {
     }
 }
 
-/// Returns the share of the orders of `n` different values that have at most this many falling pairs (Mahonian
-/// numbers).
+/// Returns the share of permutations of `n` different values that have at most this many inversions (Mahonian numbers).
 fn exact(n: usize, falling: usize) -> f64 {
     let mut shares = vec![1.0];
     for i in 2..=n {
@@ -34,7 +34,7 @@ fn exact(n: usize, falling: usize) -> f64 {
     shares.iter().take(falling + 1).sum::<f64>().min(1.0)
 }
 
-/// Returns the chance by the normal distribution, with the corrections for ties and for continuity.
+/// Returns the probability by the normal approximation, corrected for ties and for continuity.
 fn normal(values: &[f64], score: f64) -> f64 {
     let term = |n: usize| (n * n.saturating_sub(1) * (2 * n + 5)) as f64;
     let mut sorted = values.to_vec();
@@ -52,7 +52,7 @@ mod tests {
     fn steady_growth_has_small_p_value() {
         assert!((grows(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) - 1.0 / 720.0).abs() < 1e-12);
         assert!((grows(&[3.0, 2.0, 1.0]) - 1.0).abs() < 1e-12);
-        // Two of the six orders of three have at most one falling pair, and one has none.
+        // Two of the six permutations of three values have at most one inversion, and one has none.
         assert!((grows(&[2.0, 1.0, 3.0]) - 0.5).abs() < 1e-12);
         assert_eq!((grows(&[]), grows(&[1.0; 9])), (1.0, 1.0));
         let tied = grows(&[1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0, 5.0, 5.0]);

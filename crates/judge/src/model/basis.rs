@@ -1,14 +1,14 @@
-//! Figures that a gate judges, each with the observation that its bounds rest on.
+//! Figures that a gate judges, each with the observations behind its bounds.
 
 use rolldrop_explain::model::{Figure, FindingText, Stage, StartStage};
 use rolldrop_record::expect::LatencyFigure;
 
-/// A figure between its bounds.
+/// A figure with its bounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// The figure.
+    /// Value and bounds of the figure.
     pub figure: Figure,
-    /// Basis of the bounds.
+    /// Observation behind the bounds.
     pub basis: Basis,
 }
 
@@ -21,71 +21,72 @@ pub enum Basis {
     NothingSent,
     /// No request was scheduled.
     NothingScheduled,
-    /// The run was to end pods, and none ended.
+    /// The run should have ended pods, but none ended.
     NoneEnded,
-    /// No pod ended while the run watched.
+    /// No pod ended while the run was watching.
     NoneEndedInWatch,
-    /// Dropped requests without those that the server reported as not processed: the number of the latter.
+    /// Dropped requests, excluding those that the server reported as unprocessed. Holds the number of excluded
+    /// requests.
     WithoutUnprocessed(u64),
-    /// Nothing was lost: the fault that this many terminations would show.
+    /// Nothing was lost: the smallest fault that this many terminations would have revealed.
     Power {
-        /// Share of the terminations in which the fault loses requests.
+        /// Share of the terminations that lose requests because of the fault.
         share: f64,
-        /// Share of the runs in which it shows.
+        /// Share of the runs that would reveal the fault.
         confidence: f64,
-        /// Terminations, those that share losses counted once.
+        /// Terminations; those that share losses count once.
         units: LossUnits,
     },
-    /// Errors while pods were ending, no more of them than in the steady part: their number.
+    /// Number of errors while pods were terminating, which were no more frequent than in the steady part.
     AsInSteadyPart(u64),
-    /// Losses by termination.
+    /// Losses per termination.
     Losses {
         /// Confidence of the bounds.
         confidence: f64,
-        /// Terminations, those that share losses counted once.
+        /// Terminations; those that share losses count once.
         units: LossUnits,
-        /// Number of these that lost requests.
+        /// Number of units that lost requests.
         losing: u64,
-        /// Number of further ones like these that would settle the check, if known.
+        /// Number of further units like these that would settle the check, if known.
         more: Option<u64>,
     },
-    /// Requests outside terminations, and those of them that succeeded.
+    /// Requests outside terminations, and how many of them succeeded.
     Outside {
-        /// Requests that succeeded.
+        /// Number of successful requests.
         ok: u64,
-        /// All requests.
+        /// Number of all requests.
         all: u64,
     },
     /// No request was sent outside terminations.
     NoneOutside,
-    /// A group of terminations lost more than the limit allows all its pods.
+    /// A group of terminations lost more than the limit allows for all its pods together.
     GroupBeyondLimit,
     /// No termination was measured.
     NoTermination,
-    /// The longest window.
+    /// Length of the longest window.
     LongestWindow(LongestWindow),
     /// No window was measured.
     NoWindow,
     /// A percentile of windows, by order statistics.
     Percentile {
-        /// Share of the windows.
+        /// Share of the windows that the percentile covers.
         share: f64,
         /// Confidence of the bounds.
         confidence: f64,
-        /// Windows that ended separately.
+        /// Number of windows that ended separately.
         windows: u64,
-        /// Number of windows that an upper bound needs, if it has none.
+        /// Number of windows required for an upper bound, if there is none.
         needed: Option<u64>,
     },
-    /// The preStop sleep against the windows.
+    /// The preStop sleep, compared with the windows.
     Sleep {
-        /// Windows that ended separately.
+        /// Number of windows that ended separately.
         windows: u64,
-        /// Number of these that the sleep outlasts.
+        /// Number of windows that the sleep outlasts.
         outlasted: u64,
-        /// Number of these that surely last longer.
+        /// Number of windows that certainly last longer than the sleep.
         longer: u64,
-        /// Number of further ones that it must outlast to pass, if that is all that is missing.
+        /// Number of further windows that the sleep must outlast to pass, if nothing else is missing.
         more: Option<u64>,
     },
     /// No pod ended.
@@ -100,37 +101,37 @@ pub enum Basis {
     Pod(String, PodFact),
     /// A latency statistic.
     Latency(LatencyFigure, LatencyBasis),
-    /// Containers that ended without the run having asked for it.
+    /// Containers that exited without the run having caused it.
     Restarted(Vec<FindingText>),
 }
 
-/// Fact about a pod that leaves a figure open.
+/// Fact about a pod that leaves a figure undecided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodFact {
-    /// It shares lost requests with other terminations.
+    /// The pod shares lost requests with other terminations.
     SharesLosses,
-    /// Neither the rate at which it got new connections nor its losses are known.
+    /// Neither the pod's rate of new connections nor its losses are known.
     NoRate,
-    /// Its preStop hook is no sleep.
+    /// The pod's preStop hook is not a sleep.
     HookIsNoSleep,
-    /// This stage of its termination was not seen.
+    /// This stage of the pod's termination was not seen.
     NoStage(Stage),
-    /// This stage of its start was not seen.
+    /// This stage of the pod's start was not seen.
     NoStartStage(StartStage),
-    /// It is not known to have answered a request.
+    /// The pod is not known to have answered any request.
     NoFirstRequest,
-    /// It was not seen to be gone.
+    /// The pod's removal was not seen.
     NotGone,
-    /// It was not ready when the run ended.
+    /// The pod was not ready when the run ended.
     NotReady,
 }
 
 /// Basis of a latency statistic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LatencyBasis {
-    /// So many answered requests.
+    /// This many answered requests.
     Answers(u64),
-    /// The latency near terminations, divided by that elsewhere.
+    /// Latency near terminations, divided by latency elsewhere.
     Ratio {
         /// Latency near terminations, in milliseconds.
         disrupted_ms: f64,
@@ -139,19 +140,19 @@ pub enum LatencyBasis {
     },
     /// Too few answered requests.
     Few {
-        /// Answered requests.
+        /// Number of answered requests.
         answers: u64,
-        /// Number that it needs.
+        /// Number of answered requests that the statistic requires.
         needed: u64,
     },
 }
 
-/// Terminations, with those that share losses counted once.
+/// Number of terminations, counting those that share losses once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LossUnits {
     /// Number of units.
     pub number: u64,
-    /// True if a unit has several terminations.
+    /// True if a unit can contain several terminations.
     pub are_groups: bool,
 }
 
@@ -160,19 +161,19 @@ pub struct LossUnits {
 pub struct LongestWindow {
     /// Number of windows.
     pub windows: u64,
-    /// Number of these without an upper bound.
+    /// Number of windows without an upper bound.
     pub unbounded: u64,
     /// Largest upper bound, in seconds.
     pub upper_s: Option<f64>,
-    /// Largest lower bound, in seconds, and the pods of which one had such a window.
+    /// Largest lower bound, in seconds, and the pods to which that window may belong.
     pub lasted: Option<(f64, Whose)>,
 }
 
 /// Owner of a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// This pod.
+    /// The named pod.
     Pod(String),
-    /// One of so many pods.
+    /// One of this many pods.
     OneOf(usize),
 }

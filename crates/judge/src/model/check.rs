@@ -1,4 +1,4 @@
-//! Checks of a gate: verdicts, with the facts that they rest on.
+//! Checks of a gate: verdicts, with the facts behind them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,9 +15,9 @@ pub struct Check {
     pub name: CheckName,
     /// Verdict of the check.
     pub verdict: CheckVerdict,
-    /// Facts that the verdict rests on.
+    /// Facts behind the verdict.
     pub evidence: Evidence,
-    /// Reasons why the measurement is invalid, if that makes the check inconclusive.
+    /// Reasons why the measurement is invalid, if the check is inconclusive for that reason.
     pub invalid: Option<Vec<String>>,
 }
 
@@ -30,17 +30,17 @@ impl Check {
 /// Name of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckName {
-    /// A limit of `expect` or of every gate, such as `dropped.max`.
+    /// A limit from `expect` or from the default gate, such as `dropped.max`.
     Limit(String),
-    /// A limit against the baseline, by the key of its figure.
+    /// A limit relative to the baseline, by the figure's key.
     Worse(String),
-    /// A figure that is always compared with the baseline.
+    /// A figure that is compared with the baseline by default.
     Baseline(Metric),
-    /// The number of earlier runs.
+    /// Number of earlier runs.
     History,
-    /// The validity of the run that is compared with earlier ones.
+    /// Validity of the run that is compared with earlier ones.
     Run,
-    /// The number of requests that are compared.
+    /// Number of requests that are compared.
     Requests,
 }
 
@@ -57,71 +57,71 @@ impl fmt::Display for CheckName {
     }
 }
 
-/// Facts that a check's verdict rests on.
+/// Facts behind a check's verdict.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Evidence {
-    /// A figure against a limit.
+    /// A figure and a limit.
     Limit {
-        /// The figure.
+        /// Figure that is judged.
         measured: Measured,
         /// Limit, in the figure's unit.
         limit: f64,
-        /// Side on which the limit lies.
+        /// Kind of limit: lower or upper.
         side: Side,
-        /// True if every gate makes this check unless an expectation replaces it.
+        /// True if every gate makes this check unless an expectation overrides it.
         by_default: bool,
     },
-    /// The counts of requests.
+    /// Request counts.
     Accounting {
-        /// Expectation.
+        /// Expected state.
         expected: Accounting,
         /// True if the classes add up to all requests.
         adds_up: bool,
-        /// Requests whose rows did not arrive.
+        /// Number of requests whose rows did not arrive.
         missing: u64,
     },
-    /// The validity of the measurement.
+    /// Validity of the measurement.
     Validity {
-        /// Expectation.
+        /// Expected state.
         expected: Validity,
         /// Verdict on the measurement.
         found: Verdict,
     },
-    /// The end of the user's command.
+    /// Result of the user's command.
     Command(CommandResult),
-    /// Actions that the run did not do.
+    /// Actions that the run did not perform.
     NotDone(Vec<FindingText>),
-    /// A part of the requests that the run does not have.
+    /// A consumer or target that the run does not have.
     UnknownPart {
-        /// The part.
+        /// Name that the expectation uses.
         part: Part,
-        /// Names that the run has.
+        /// Names that exist in the run.
         known: Vec<String>,
     },
-    /// A row of a comparison with few runs.
+    /// A row from the comparison with few runs.
     Row(Box<Row>),
-    /// Too few requests on one of two sides: their number.
+    /// One of the two sides has too few requests. Holds their number.
     FewRequestsASide(u64),
-    /// Too few requests in the run: their number.
+    /// The run has too few requests. Holds their number.
     FewRequests(u64),
-    /// Earlier runs.
+    /// Number of earlier runs that count, and of those that do not.
     History {
-        /// Runs that count.
+        /// Number of runs that count.
         used: usize,
         /// Number of runs that do not count, by reason.
         left_out: BTreeMap<Unfit, usize>,
     },
-    /// A run that is compared with nothing, because it is invalid or partial.
+    /// The run is invalid or partial, so it is not compared.
     NotValid,
-    /// A figure that so many earlier runs have, and this run does not.
+    /// This run lacks a figure. Holds the number of earlier runs that have it.
     Missing(usize),
-    /// A figure against the limit that earlier runs predict.
+    /// A figure and the limit that earlier runs predict.
     Predicted(Prediction),
-    /// A figure against a limit that depends on the baseline.
+    /// A figure and a limit that depends on the baseline.
     Worse(Box<Worsening>),
 }
 
-/// Side of a limit.
+/// Kind of limit: lower or upper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The figure must be at least the limit.
@@ -133,57 +133,58 @@ pub enum Side {
 /// Reason why a run is not part of the history.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unfit {
-    /// It did not pass its own gate.
+    /// The run did not pass its own gate.
     NotPassed,
-    /// It is invalid.
+    /// The run is invalid.
     Invalid,
-    /// It is partial.
+    /// The run is partial.
     Partial,
-    /// It could not be read.
+    /// The run could not be read.
     Unreadable,
-    /// These settings or facts differ.
+    /// The run differs from the candidate in these settings or facts.
     Differs(Vec<String>),
 }
 
-/// A figure of one more run, against those of earlier ones.
+/// A figure of a new run, compared with those of earlier runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
     /// Unit of the figures.
     pub unit: Unit,
-    /// Limit for one more run.
+    /// Limit that the earlier runs predict for a new run.
     pub limit: f64,
-    /// Figure of this run.
+    /// Figure of the new run.
     pub value: f64,
-    /// Figures of the earlier runs, at this run's exposure.
+    /// Figures of the earlier runs, scaled to the new run's exposure.
     pub earlier: Vec<f64>,
-    /// Trend to worse figures, if there is one.
+    /// Trend towards worse figures, if there is one.
     pub trend: Option<Trend>,
     /// Doubt that leaves the check inconclusive.
     pub doubt: Option<Doubt>,
 }
 
-/// A steady trend (Mann-Kendall test).
+/// A steady trend from run to run (Mann-Kendall test).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trend {
     /// Number of runs.
     pub runs: usize,
-    /// Chance of such a trend among equal runs.
+    /// Probability of such a trend if the runs do not differ.
     pub p: f64,
 }
 
-/// Reason why a latency beyond its limit may prove nothing.
+/// Reason why a latency beyond its limit may not be the app's fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Doubt {
-    /// The load generator sent later than usual: lateness of 99 % of the requests, in milliseconds.
+    /// The load generator sent later than usual. Lateness is the send lag within which 99 % of the requests were sent,
+    /// in milliseconds.
     Lateness {
-        /// In this run.
+        /// Lateness in this run.
         now_ms: f64,
-        /// In the earlier runs, as their median.
+        /// Median lateness of the earlier runs.
         usual_ms: f64,
     },
-    /// Few moments decide how many answers took longer than the limit.
+    /// Only a few moments of the run determine how many responses took longer than the limit.
     FewMoments {
-        /// Share of the answers as observed.
+        /// Observed share of the responses that took longer.
         share: f64,
         /// Lower bound of that share.
         least: f64,
@@ -192,94 +193,94 @@ pub enum Doubt {
     },
 }
 
-/// A figure against a limit that depends on the baseline, such as `worse: 10%`.
+/// A figure and a limit that depends on the baseline, such as `worse: 10%`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Worsening {
     /// Unit of the figures.
     pub unit: model::Unit,
-    /// Figure of the run; `None` if unknown.
+    /// Figure of the run; `None` if it is unknown.
     pub now: Option<f64>,
-    /// Margin by which it may be worse.
+    /// Margin by which the figure may be worse.
     pub by: Margin,
     /// Baseline and limit; `None` if nothing was compared.
     pub limit: Option<MarginLimit>,
-    /// Grounds of the verdict.
+    /// Grounds for the verdict.
     pub grounds: Grounds,
 }
 
-/// A limit that follows from a baseline.
+/// A limit derived from a baseline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MarginLimit {
-    /// The limit.
+    /// Worst value that passes.
     pub allowed: f64,
     /// Mean of the baseline.
     pub usual: f64,
 }
 
-/// Grounds of a verdict on a limit that depends on the baseline.
+/// Grounds for a verdict on a limit that depends on the baseline.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Grounds {
     /// There is no baseline.
     NoBaseline,
-    /// An invalid or partial run is compared with nothing.
+    /// The run is invalid or partial, so it is not compared.
     NotValid,
     /// The baseline has too few runs that count.
     FewRuns,
     /// The run's figure is unknown.
     Unknown(NoFigure),
-    /// Too few runs of the baseline have the figure.
+    /// Too few baseline runs have the figure.
     FewFigures {
-        /// Number of runs that have it.
+        /// Number of runs that have the figure.
         known: usize,
         /// Number of all runs.
         runs: usize,
-        /// Number of runs that must have it.
+        /// Number of runs that must have the figure.
         needed: usize,
-        /// Last run without it, and the reason.
+        /// Last run without the figure, and the reason.
         without: Option<(String, NoFigure)>,
     },
-    /// The figure is within the limit: figures of the baseline.
+    /// The figure is within the limit. Holds the figures of the baseline.
     Within(Vec<f64>),
-    /// The limit is a share of 0: figures of the baseline.
+    /// The limit is a percentage of 0, which says nothing. Holds the figures of the baseline.
     ShareOfNothing(Vec<f64>),
-    /// The limit is a share of 0, and the test of totals judges.
+    /// The limit is a percentage of 0, so the test of totals decides.
     AfterNone {
-        /// Number of runs without any.
+        /// Number of runs in which the count was 0.
         runs: usize,
-        /// Number that the test allows.
+        /// Largest count that the test allows.
         most: f64,
     },
-    /// The figure is beyond the limit, among runs that differ.
+    /// The figure is beyond the limit, and the spread between runs decides.
     Spread {
-        /// Last value that a run which is just as much worse as allowed may have.
+        /// Worst value to expect from a run that is worse by exactly the allowed margin.
         last: f64,
         /// Figures of the baseline.
         runs: Vec<f64>,
         /// Doubt that leaves the check inconclusive.
         doubt: Option<Doubt>,
     },
-    /// The answers of the two sides do not overlap.
+    /// The latencies of the two sides do not overlap.
     Apart(Apart),
-    /// So few runs do not show how much runs differ: their number.
+    /// There are too few runs to show how much runs differ. Holds their number.
     FewToDiffer(usize),
-    /// The test of totals judges.
+    /// The test of totals decides.
     Totals {
         /// Total of the baseline.
         before: u64,
-        /// Number of its runs.
+        /// Number of baseline runs.
         runs: usize,
-        /// True if the limit is a share of 0.
+        /// True if the limit is a percentage of 0.
         is_share_of_nothing: bool,
-        /// Number of figures tested, if this one differs alone but not among them.
+        /// Number of figures tested, if this figure differs when tested alone but not when all are tested together.
         by_chance: Option<usize>,
     },
 }
 
-/// Reason why a run does not have a figure.
+/// Reason why a run lacks a figure.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NoFigure {
     /// The run has no figure of this kind.
     Absent,
-    /// The figure has no upper bound, or nothing of the kind was measured.
+    /// The figure has no upper bound, or nothing of this kind was measured.
     Unbounded(Basis),
 }

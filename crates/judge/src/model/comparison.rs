@@ -1,4 +1,4 @@
-//! The result of a comparison, and the data of its chart.
+//! Result of a comparison, and the data for its chart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,27 +9,28 @@ pub use crate::math::exact::Of;
 use rolldrop_explain::model::LatencyBucket;
 use rolldrop_record::{Mode, Outcome, named};
 
-/// With fewer requests, a share of 1 % that fails would not show in one of twenty runs (Wilks 1941).
+/// Minimum number of requests. With fewer, a failure rate of 1 % would go unseen in more than one of twenty runs (Wilks
+/// 1941).
 pub const FEWEST_REQUESTS: u64 = 299;
-/// Fewest runs that show how much runs differ.
+/// Minimum number of runs that show how much runs differ.
 pub const FEWEST_RUNS: usize = 5;
-/// Fewest values beyond a quantile that it needs.
+/// Minimum number of values that must lie beyond a quantile.
 pub const FEWEST_BEYOND: f64 = 10.0;
 
-/// Two sides, row by row.
+/// Comparison of two sides, one row per figure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
-    /// The overall verdict: worse if any row is, else better if any is.
+    /// Overall verdict: worse if any row is worse, otherwise better if any row is better.
     pub verdict: Judgement,
-    /// The confidence of the intervals and, over all rows together, of the verdicts.
+    /// Confidence of each interval, and joint confidence of all verdicts.
     pub confidence: f64,
-    /// A latency or a rate within this share of the baseline's counts as the same.
+    /// Maximum relative difference from the baseline at which a latency or a rate counts as the same.
     pub tolerance: f64,
-    /// The baseline.
+    /// Side that the candidate is compared with.
     pub baseline: Side,
-    /// The candidate.
+    /// Side that is judged.
     pub candidate: Side,
-    /// Differences between the sides beyond the results, if they are compared nevertheless.
+    /// Differences other than in the results, if the sides are compared nevertheless.
     pub differences: Vec<Difference>,
     /// Caveats for the reader.
     pub caveats: Vec<Caveat>,
@@ -37,34 +38,34 @@ pub struct Comparison {
     pub rows: Vec<Row>,
 }
 
-/// One side: a run, or several taken together.
+/// One side: a single run, or several runs taken together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Side {
-    /// The runs.
+    /// Names of the runs.
     pub runs: Vec<String>,
-    /// Length of their counted parts together, in seconds.
+    /// Total duration of the runs' counted parts, in seconds.
     pub duration_s: f64,
-    /// Requests.
+    /// Number of requests.
     pub total: u64,
     /// Number of dropped requests.
     pub dropped: u64,
-    /// Pods that ended.
+    /// Number of pods that ended.
     pub terminations: usize,
 }
 
-/// A difference beyond the results.
+/// A difference other than in the results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// A setting or a fact that must be the same.
+    /// A setting or fact that should be the same.
     Setting {
-        /// Its name.
+        /// Name of the setting or fact.
         name: String,
         /// Values of the baseline's runs; `None` if a run has none.
         baseline: BTreeSet<Option<String>>,
         /// Values of the candidate's runs.
         candidate: BTreeSet<Option<String>>,
     },
-    /// A side is invalid.
+    /// A side contains an invalid run.
     Validity {
         /// Reasons why the baseline is invalid, if it is.
         baseline: Option<Vec<String>>,
@@ -78,72 +79,72 @@ pub enum Difference {
 pub enum Caveat {
     /// A run is partial.
     Partial {
-        /// The run.
+        /// Name of the run.
         run: String,
-        /// Reasons why it is partial.
+        /// Reasons why the run is partial.
         why: Vec<String>,
     },
-    /// A count that scales by itself differs.
+    /// A count that can scale automatically differs.
     Scale {
-        /// Name of the counted things.
+        /// Name of the things that are counted.
         of: String,
-        /// Counts of the baseline's runs.
+        /// Counts in the baseline's runs.
         baseline: BTreeSet<u64>,
-        /// Counts of the candidate's runs.
+        /// Counts in the candidate's runs.
         candidate: BTreeSet<u64>,
     },
-    /// One side is one run, which does not show how much runs differ.
+    /// One side is a single run, which does not show how much runs differ.
     OneRun,
 }
 
-/// One figure of both sides.
+/// One figure, on both sides.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// The figure.
+    /// Figure that the row compares.
     pub metric: Metric,
-    /// The unit of its values.
+    /// Unit of the values.
     pub unit: Unit,
     /// Value of the baseline.
     pub baseline: Option<f64>,
     /// Value of the candidate.
     pub candidate: Option<f64>,
-    /// Candidate against baseline, if it has bounds.
+    /// Change from baseline to candidate, if it can be bounded.
     pub change: Option<Change>,
-    /// Chance of such a difference between two equal sides, by the test of `method`.
+    /// Probability of such a difference if the two sides are equal, by the test in `method`.
     pub p: Option<f64>,
-    /// The row's verdict; `None` if the figure alone has none.
+    /// Verdict of the row; `None` if the figure alone has none.
     pub verdict: Option<Judgement>,
     /// Method of the judgement, or the reason why it is inconclusive.
     pub method: Method,
-    /// Number of figures tested, if this one differs alone but not among them.
+    /// Number of figures tested, if this figure differs when tested alone but not when all are tested together.
     pub by_chance: Option<usize>,
 }
 
-/// A figure that is compared.
+/// Kind of figure in a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Metric {
     /// Dropped requests.
     Dropped,
     /// Requests that the app answered with an error.
     AppErrors,
-    /// Share of the terminations of this mode, or of their episodes, that dropped requests.
+    /// Share of this mode's terminations, or of their episodes, that dropped requests.
     WithDrops(Mode),
-    /// Dropped requests per termination of this mode, or per episode.
+    /// Dropped requests per termination in this mode, or per episode.
     DropsEach(Mode),
-    /// Mean upper bound of the windows towards one consumer.
+    /// Mean upper bound of one consumer's windows.
     MeanWindow {
         /// Mode of the terminations.
         mode: Mode,
-        /// The consumer.
+        /// Name of the consumer.
         consumer: String,
         /// True if no other consumer has such windows.
         is_only: bool,
     },
-    /// Median upper bound of the windows towards one consumer.
+    /// Median upper bound of one consumer's windows.
     MedianWindow {
         /// Mode of the terminations.
         mode: Mode,
-        /// The consumer.
+        /// Name of the consumer.
         consumer: String,
     },
     /// A quantile of the latency.
@@ -168,11 +169,11 @@ impl fmt::Display for Metric {
 }
 
 named! {
-    /// Time from which a latency counts.
+    /// Time from which a latency is measured.
     pub enum LatencyKind {
         /// The intended send time.
         Response = "response",
-        /// The actual send time: in a closed loop there is no other.
+        /// The actual send time; a closed loop has no other.
         Service = "service",
     }
 }
@@ -192,7 +193,7 @@ named! {
 }
 
 impl Quantile {
-    /// Returns the share of the answers that took at most this long.
+    /// Returns the share of responses at or below the quantile.
     pub(crate) const fn share(self) -> f64 {
         match self {
             Self::P50 => 0.5,
@@ -202,7 +203,7 @@ impl Quantile {
         }
     }
 
-    /// Returns its name in keys.
+    /// Returns the quantile's name as used in keys.
     pub(crate) fn key(self) -> String {
         self.as_str().replace('.', "_")
     }
@@ -211,29 +212,29 @@ impl Quantile {
 /// Method of a row's judgement, or the reason why it is inconclusive.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Method {
-    /// The test of totals: requests of each side that were lost, of all.
+    /// The test of totals. Holds each side's lost requests, out of all.
     Totals([Of; 2]),
     /// The requests are judged by termination.
     ByTermination([Of; 2]),
-    /// Neither side lost any.
+    /// Neither side lost any requests.
     NoneLost {
-        /// Blocks of time of each side.
+        /// Number of blocks of time on each side.
         blocks: [usize; 2],
         /// Length of a block, in seconds.
         block_s: f64,
-        /// Share of the blocks whose losses may have been missed.
+        /// Largest share of the blocks that may have lost requests without any of them being seen.
         missed: f64,
     },
-    /// Requests were lost together for so long that the runs show too few independent blocks.
+    /// Requests were lost in such long bursts that the runs contain too few independent blocks.
     LostTogether {
         /// Length of a block, in seconds.
         block_s: f64,
-        /// Length that a side needs, in seconds.
+        /// Duration that each side requires, in seconds.
         needed_s: f64,
     },
     /// A permutation test over blocks of time.
     BlockPermutation {
-        /// Blocks of time of each side.
+        /// Number of blocks of time on each side.
         blocks: [usize; 2],
         /// Length of a block, in seconds.
         block_s: f64,
@@ -242,70 +243,71 @@ pub enum Method {
     OneSideNone([Of; 2]),
     /// Fisher's exact test.
     Fisher {
-        /// Terminations or episodes of each side that dropped requests, of all.
+        /// Each side's terminations or episodes that dropped requests, out of all.
         hits: [Of; 2],
-        /// Number a side that shows such a difference in four of five cases.
+        /// Number of terminations or episodes per side that would reveal such a difference in four of five cases.
         needed: Option<u64>,
     },
-    /// A permutation test over terminations of this mode, or over their episodes.
+    /// A permutation test over this mode's terminations, or over their episodes.
     EpisodePermutation {
-        /// Their number on each side.
+        /// Number of them on each side.
         episodes: [u64; 2],
         /// Mode of the terminations.
         mode: Mode,
     },
     /// A permutation test over windows.
     WindowPermutation {
-        /// Their number on each side.
+        /// Number of them on each side.
         windows: [usize; 2],
     },
-    /// Some windows have no upper bound, or one side has none.
+    /// Some windows have no upper bound, or one side has no windows.
     Unbounded {
-        /// Windows without an upper bound.
+        /// Number of windows without an upper bound.
         unbounded: usize,
-        /// All windows.
+        /// Number of all windows.
         windows: usize,
     },
-    /// Too few answers of a side lie beyond the quantile: about this many.
+    /// Too few responses lie beyond the quantile on one side. Holds their approximate number.
     FewBeyond(f64),
-    /// The answers of the two sides do not overlap.
+    /// The latencies of the two sides do not overlap.
     Apart(Apart),
-    /// One run a side does not show how much runs differ.
+    /// One run per side does not show how much runs differ.
     OneRun,
-    /// The rate was chosen.
+    /// The rate was set by the schedule.
     Schedule,
-    /// Requests are correlated for so long that the runs show too few independent blocks.
+    /// Requests are correlated for so long that the runs contain too few independent blocks.
     Correlated {
         /// Length of a block, in seconds.
         block_s: f64,
-        /// Length that a side needs, in seconds.
+        /// Duration that each side requires, in seconds.
         needed_s: f64,
     },
     /// A block bootstrap over time.
     Bootstrap {
-        /// Number of blocks, if they are so few that the interval is rough.
+        /// Number of independent blocks, if there are so few that the interval is rough.
         few: Option<f64>,
-        /// True if the runs differ, but one run a side does not show how much runs differ.
+        /// True if the runs differ, but the verdict is withheld because one run per side does not show how much runs
+        /// differ.
         is_withheld: bool,
     },
 }
 
-/// Sides of which all answers of one took longer than those of the other, except 1 % of each.
+/// Latencies of two sides that do not overlap, leaving out the extreme 1 % of each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Apart {
-    /// 99 % of the faster side's answers took at most this, in milliseconds.
+    /// 99th percentile of the faster side's latencies, in milliseconds.
     pub faster_ms: f64,
-    /// 99 % of the slower side's answers took at least this, in milliseconds.
+    /// 1st percentile of the slower side's latencies, in milliseconds.
     pub slower_ms: f64,
 }
 
-/// The unit of a row's values.
+/// Unit of a row's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// A share, from 0 to 1.
     Share,
-    /// A number.
+    /// A count.
     Count,
     /// Seconds.
     Seconds,
@@ -316,7 +318,7 @@ pub enum Unit {
 }
 
 impl Row {
-    /// Creates a row without values, which is inconclusive.
+    /// Creates an inconclusive row without values.
     pub(crate) fn unknown(metric: Metric, unit: Unit, method: Method) -> Self {
         Self {
             metric,
@@ -331,7 +333,7 @@ impl Row {
         }
     }
 
-    /// Returns true if the candidate's value is worse, by chance or not, or if a value is unknown.
+    /// Returns true if the candidate's value is worse, whether or not by chance, or if either value is unknown.
     pub fn looks_worse(&self) -> bool {
         match (self.baseline, self.candidate) {
             (Some(baseline), Some(candidate)) if self.unit == Unit::PerSecond => candidate < baseline,
@@ -340,8 +342,8 @@ impl Row {
         }
     }
 
-    /// Returns true if the candidate's value is worse by more than this share of the baseline's, if the unit is one of
-    /// time or of a rate. For counts and shares any worse value counts.
+    /// Returns true if the candidate's value is worse. A time or a rate must be worse by more than this share of the
+    /// baseline's value; for counts and shares any worse value counts.
     pub fn looks_worse_beyond(&self, tolerance: f64) -> bool {
         match (self.unit, self.baseline, self.candidate) {
             (Unit::Seconds | Unit::Milliseconds, Some(baseline), Some(candidate)) => {
@@ -353,12 +355,12 @@ impl Row {
     }
 }
 
-/// The candidate's value relative to the baseline's, with its interval.
+/// Change from baseline to candidate, with its interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Change {
-    /// Meaning of the three values.
+    /// Meaning of the three values below.
     pub kind: ChangeKind,
-    /// Change as observed.
+    /// Observed change.
     pub estimate: f64,
     /// Lower bound.
     pub lower: f64,
@@ -366,7 +368,7 @@ pub struct Change {
     pub upper: f64,
 }
 
-/// Form of a change.
+/// Form in which a change is expressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
@@ -377,13 +379,13 @@ pub enum ChangeKind {
 }
 
 named! {
-    /// A verdict.
+    /// Verdict of a comparison or of one of its rows.
     pub enum Judgement {
         /// Better than the baseline.
         Better = "better",
         /// Worse than the baseline.
         Worse = "worse",
-        /// Surely within the tolerance.
+        /// Certainly within the tolerance.
         Same = "same",
         /// Inconclusive.
         CannotTell = "cannot_tell",
@@ -393,14 +395,14 @@ named! {
 /// One side of a comparison's chart.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SideChart {
-    /// The latencies of answered requests.
+    /// Latencies of the answered requests.
     pub latency: Vec<LatencyBucket>,
-    /// Percentiles to mark, by name, in milliseconds.
+    /// Percentiles that the chart marks: name, and value in milliseconds.
     pub marks_ms: Vec<(&'static str, f64)>,
-    /// Dropped requests by time, one run after the other.
+    /// Dropped requests over time, one run after the other.
     pub dropped: Vec<BTreeMap<Outcome, u64>>,
     /// Length of one element of `dropped`, in seconds.
     pub step_s: f64,
-    /// The upper bounds of the windows towards each consumer, in seconds, shortest first; those without one come last.
+    /// Upper bounds of each consumer's windows, in seconds, shortest first. Windows without an upper bound come last.
     pub windows_s: BTreeMap<String, Vec<Option<f64>>>,
 }

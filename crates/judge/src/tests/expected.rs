@@ -1,4 +1,4 @@
-//! All checks of a gate: for each kind one run that passes, one that fails, and one that is inconclusive.
+//! Tests all checks of a gate: for each kind, a run that passes, one that fails, and one that is inconclusive.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use rolldrop_explain::model::{
     StartStage, TerminationRequests, WatchGap,
 };
 
-/// Returns a run of 10,000 requests whose terminations lost these numbers of requests, and whose windows lie between
+/// Returns a run of 10,000 requests whose terminations lost these numbers of requests, and whose windows lasted between
 /// 0.1 and 0.2 s.
 pub(super) fn run(lost: &[u64]) -> RunResult {
     let mut result = analysed(three_pods()).result;
@@ -125,7 +125,8 @@ fn share_bounds_count_terminations() {
     assert_eq!(judged(&[0, 0, 0], "0.1%"), Pass);
     assert_eq!(judged(&[0, 0, 0], "0.01%"), Inconclusive);
     assert_eq!(judged(&[20, 20, 20], "0.1%"), Fail);
-    // As many requests, of one termination: the other two show that not all lose as many.
+    // The same number of requests, lost by one termination: the other two show that not all terminations lose that
+    // many.
     assert_eq!(judged(&[60, 0, 0], "0.1%"), Inconclusive);
     let open = only(&run(&[60, 0, 0]), json!({"dropped": {"max": "0.1%"}}));
     let Figure { low, value, high, .. } = measured(&open).figure;
@@ -134,12 +135,12 @@ fn share_bounds_count_terminations() {
     let Basis::Losses { confidence, units, losing, more } = measured(&open).basis else { panic!("{open:?}") };
     assert!((confidence - 0.95).abs() < 1e-9 && more.is_some(), "{open:?}");
     assert_eq!((units, losing), (LossUnits { number: 3, are_groups: false }, 1));
-    // Many of them: Student's t.
+    // With many terminations, Student's t applies.
     let many: Vec<u64> = (0..30).map(|i| i % 3).collect();
     assert_eq!(judged(&many, "0.5%"), Pass);
     assert_eq!(judged(&many, "0.2%"), Fail);
     assert_eq!(judged(&many, "0.3%"), Inconclusive);
-    // Losses that no termination explains stay as observed.
+    // Losses that no termination explains count as observed.
     let mut apart = run(&[]);
     apart.requests.app_errors = 100;
     apart.aim = Aim::Other;
@@ -209,7 +210,7 @@ fn window_quantile_bounds_follow_ranks() {
     assert!(matches!(open, Basis::Percentile { windows: 28, needed: Some(29), .. }), "{open:?}");
     assert_eq!(p90(&run(&[0; 29]), "99ms"), Fail);
     assert_eq!(p90(&run(&[0; 29]), "150ms"), Inconclusive);
-    // Pods that leave the rules together are one window.
+    // The windows of pods that leave the rules together count as one.
     let mut together = run(&[0; 29]);
     together.terminations.iter_mut().for_each(|t| t.t0_s = 0.0);
     assert_eq!(p90(&together, "200ms"), Inconclusive);
@@ -310,7 +311,7 @@ fn every_gate_requires_measurements() {
         checks.skip(1).map(|check| (check.name.to_string(), check.verdict)).collect::<Vec<_>>()
     };
     assert_eq!(of(&run(&[0]), &any), []);
-    // T16: everything is a 404.
+    // T16: every response is a 404.
     let mut all_404 = run(&[0]);
     all_404.requests.outside_terminations =
         OutsideCounts { ok: 0, app_errors: 9000, ..OutsideCounts::default() };
@@ -335,7 +336,7 @@ fn every_gate_requires_measurements() {
     assert_eq!(checks(&run(&[]), json!({})), [], "without expectations there is no gate");
 }
 
-/// Returns the checks of the default gate that do not pass, with something asked for as well.
+/// Returns the checks that do not pass in a gate with the defaults and one expectation.
 fn by_default(result: &RunResult, asked: Value) -> Vec<(String, CheckVerdict)> {
     let mut expect = json!({"limits": "default"});
     expect.as_object_mut().unwrap().extend(asked.as_object().unwrap().clone());
@@ -357,7 +358,7 @@ fn own_keys_replace_default_limits() {
     assert_eq!(by_default(&left_out, json!({})), [], "an HTTP/2 server that ends well does that");
     assert_eq!(by_default(&left_out, json!({"dropped": {"max": 0}})), failed("dropped.max"));
 
-    // Single errors are the app's own, however few terminations there were to compare with.
+    // Isolated errors are attributed to the app, however few terminations there were to compare with.
     let mut errors = run(&[0]);
     errors.requests.app_errors = 10;
     assert_eq!(by_default(&errors, json!({})), []);
@@ -391,7 +392,7 @@ fn worse_limit_without_baseline_is_inconclusive() {
     assert_eq!(check.name, CheckName::Worse("dropped".to_owned()));
     let Evidence::Worse(worsening) = &check.evidence else { panic!("{check:?}") };
     assert_eq!((worsening.now, &worsening.grounds), (Some(5.0), &Grounds::NoBaseline));
-    // Its run counts as a baseline nevertheless, unless another check did not pass.
+    // The run still counts as a baseline, unless another check did not pass.
     let alone = crate::compare::verdict_alone;
     let mut all = vec![check];
     assert_eq!((verdict_of(&all), alone(&all)), (Inconclusive, Pass));
@@ -445,14 +446,14 @@ fn every_gate_key_has_comparable_figure() {
     for (key, wanted) in known {
         assert_eq!(value(&result, key), wanted, "{key}");
     }
-    // The figure is the one that an absolute limit judges.
+    // The compared figure is the one that an absolute limit judges.
     assert_eq!(verdict(&result, json!({"windows": {"max": "200ms"}})), Pass);
     for termination in &mut result.terminations {
         termination.mode = Mode::Rollout;
     }
     assert_eq!(value(&result, "rollout"), 22.0);
     assert_eq!(verdict(&result, json!({"rollout": {"max": "22s"}})), Pass);
-    // A window without an upper bound has none to compare.
+    // A window without an upper bound has no figure to compare.
     result.terminations[0].windows[0].upper_s = None;
     let open = of(&result, "windows");
     let gate::Known::Unbounded(Basis::LongestWindow(longest)) = open else { panic!("{open:?}") };
@@ -480,13 +481,13 @@ fn stage_limits_respect_t0_uncertainty() {
     let Figure { low, high, .. } = measured(&only(&result, stage(json!({"max": "4s"})))).figure;
     assert_eq!((low, high), (Some(4.4), Some(4.5)));
 
-    // A stage that a watch showed after a gap may have been reached before.
+    // A stage that a watch reported after a gap may have been reached earlier.
     let gap = WatchGap { resource: "pods".into(), from_s: 13.0, to_s: 14.3, lost: false };
     result.terminations[1].watch_gaps.push(gap);
     assert_eq!(verdict(&result, stage(json!({"min": "4s"}))), Inconclusive);
     assert_eq!(verdict(&result, stage(json!({"max": "4500ms"}))), Pass);
 
-    // One that did not reach it, or was not seen to, leaves both sides open.
+    // A termination that did not reach the stage, or was not seen to, leaves both limits undecided.
     result.terminations[0].timeline.remove(&Stage::ContainersTerminated);
     let no_stage = |pod: &str, stage| (Inconclusive, Basis::Pod(pod.to_owned(), PodFact::NoStage(stage)));
     let open = basis(&result, stage(json!({"max": "10s"})));

@@ -1,4 +1,4 @@
-//! A gate that is looked at again and again while terminations are added.
+//! Tests gates that are checked repeatedly while terminations are added.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::spending;
 use rolldrop_explain::model::CheckVerdict;
 use rolldrop_record::Looks;
 
-/// Marks the result as the `at`-th of `most` looks.
+/// Marks the result as look number `at` of `most`.
 fn looked_at(mut result: RunResult, at: usize, most: usize) -> RunResult {
     result.looks = Some(Looks { at, ..spending::looks(most) });
     result
@@ -23,7 +23,7 @@ fn each_look_uses_own_confidence() {
     let p90 = json!({"windows": {"p90": {"max": "1s"}}});
     let check = only(&run(&[0; 29]), p90.clone());
     assert_eq!(check.verdict, CheckVerdict::Pass, "{check:?}");
-    // 0.9^n falls below the first of four errors, 1.79 %, with the 39th.
+    // 0.9^n falls below the first of the four errors, 1.79 %, at n = 39.
     let open = only(&looked_at(run(&[0; 29]), 1, 4), p90.clone());
     assert_eq!(open.verdict, CheckVerdict::Inconclusive);
     let Basis::Percentile { confidence, windows, needed, .. } = measured(&open).basis else {
@@ -39,7 +39,7 @@ fn each_look_uses_own_confidence() {
     };
     assert_eq!(confidence(&run(&[0, 2])), (2, 9500.0));
     assert_eq!(confidence(&looked_at(run(&[0, 2]), 4, 4)), (2, 9914.0));
-    // A count is judged as it was observed.
+    // Counts are judged as observed.
     assert_eq!(
         only(&looked_at(run(&[0, 2]), 1, 4), json!({"dropped": {"max": 2}})).verdict,
         CheckVerdict::Pass
@@ -64,8 +64,8 @@ fn run_windows_share_look_error() {
     assert!((looked_at.unwrap() - 0.9914).abs() < 5e-5, "{looked_at:?}");
 }
 
-/// Returns true if a gate that asks for 90 % passes at a look after `n` terminations, of which `long` had too long a
-/// window.
+/// Returns true if a gate that requires 90 % passes at a look after `n` terminations, `long` of which had a window that
+/// was too long.
 fn passes(n: usize, long: usize, looks: Option<Looks>) -> bool {
     let mut result = run(&vec![0; n]);
     for t in &mut result.terminations[..long] {
@@ -80,13 +80,13 @@ fn repeated_looks_keep_gate_error() {
     const RUNS: usize = 20_000;
     const MOST: usize = 8;
     const ROUND: usize = 40;
-    // Just too many windows outlast the sleep: to pass is wrong.
+    // Slightly too many windows outlast the sleep, so passing is wrong.
     const LONG: f64 = 0.1001;
     let mut known: BTreeMap<(bool, usize, usize), bool> = BTreeMap::new();
     let mut wrong = |is_spending: bool| {
         let mut random = StdRng::seed_from_u64(17);
         let passes_wrongly = |_: &usize| {
-            // All draws are made, so that both rules see the same runs.
+            // All draws are made in advance, so that both rules see the same runs.
             let rounds: Vec<usize> =
                 (0..MOST).map(|_| (0..ROUND).filter(|_| random.random_bool(LONG)).count()).collect();
             let mut long = 0;
@@ -99,7 +99,7 @@ fn repeated_looks_keep_gate_error() {
         (0..RUNS).filter(passes_wrongly).count() as f64 / RUNS as f64
     };
     let (naive, spending) = (wrong(false), wrong(true));
-    // Five standard deviations above what is allowed.
+    // Five standard deviations above the allowed rate.
     let allowed = ALPHA + 5.0 * (ALPHA * (1.0 - ALPHA) / RUNS as f64).sqrt();
     assert!(naive > 1.5 * allowed, "looking at 95 % eight times is wrong in {naive} of the runs");
     assert!(spending <= allowed && spending > 0.005, "{spending}");

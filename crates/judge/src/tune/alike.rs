@@ -1,5 +1,5 @@
-//! Likeness of windows within one rollout, compared with windows of different rollouts. The more alike they are, the
-//! less the number of ends that are apart counts as a number of independent ones.
+//! Similarity of windows within a rollout, compared with windows of different rollouts. The more similar they are, the
+//! fewer independent observations the separate ends of a rollout amount to.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,20 @@ use rolldrop_explain::math::stats;
 use rolldrop_explain::model::apart;
 use rolldrop_explain::model::{Mode, Termination};
 
-/// Likeness of one consumer's windows within a rollout.
+/// Similarity of one consumer's windows within a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Alike {
-    /// Rollouts with at least one window.
+    /// Number of rollouts with at least one window.
     pub rollouts: usize,
-    /// Number of ends of windows that are apart from each other, in all rollouts.
+    /// Number of window ends that are separate from each other, in all rollouts.
     pub ends: usize,
-    /// Intraclass correlation of these windows: 0 if a rollout tells nothing about its windows, 1 if all windows of a
-    /// rollout have the same length. Estimated, so it may be slightly below 0.
+    /// Intraclass correlation of these windows: 0 if a window says nothing about the others of its rollout, 1 if all
+    /// windows of a rollout have the same length. It is an estimate, so it may be slightly below 0.
     pub correlation: f64,
 }
 
-/// Returns the likeness of this consumer's windows within a rollout. `None` with fewer than two rollouts, or if none
-/// has two ends that are apart.
+/// Returns the similarity of this consumer's windows within a rollout; `None` if there are fewer than two rollouts, or
+/// no rollout has two separate ends.
 pub(super) fn alike(terminations: &[Termination], consumer: &str) -> Option<Alike> {
     let of_rollouts = terminations.iter().filter(|t| t.mode == Mode::Rollout);
     let windows = of_rollouts.map(|t| (t, t.windows.iter().find(|window| window.consumer == consumer)));

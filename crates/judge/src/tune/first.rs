@@ -1,17 +1,17 @@
-//! First sleep of a search that only lost requests and windows without names can guide.
+//! First sleep of a search for which only lost requests and windows of unnamed pods are known.
 
 use super::{Seen, for_a_sleep};
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::RunResult;
 
-/// Distance of bounds, in seconds, beyond which they only limit the search.
+/// Distance between the bounds, in seconds, above which they only limit the search.
 const LOOSE_S: f64 = 1.0;
 
-/// Returns the first sleep to prove, in seconds, from a run in which pods slept for `set` seconds; `None` if the
+/// Returns the first sleep to prove, in seconds, given a run in which pods slept for `set` seconds; `None` if the
 /// windows show nothing and requests were lost, so that only longer sleeps can be tried.
 ///
-/// It covers the largest upper bound. One that lies far above the largest lower bound may be far too long: then the
-/// search begins in the middle of both.
+/// This sleep covers the largest upper bound. If that bound is far above the largest lower bound, the sleep may be far
+/// too long, so the search begins midway between the two.
 pub fn without_names(before: &RunResult, set: u64) -> Option<u64> {
     let seen = Seen::of(before);
     let least = seen.least_s().max(set);

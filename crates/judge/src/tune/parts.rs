@@ -1,10 +1,10 @@
-//! A proof that was interrupted and continued in another run: its parts count together.
+//! Combines the parts of a proof that was interrupted and continued in another run.
 
 use super::{Purpose, Settings, Step, Unit, Units};
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::Verdict;
 
-/// Returns the interrupted parts of the proof of these settings that lost nothing that a sleep may save.
+/// Returns the interrupted runs that tried to prove these settings and lost nothing that a sleep might have saved.
 pub fn parts(steps: &[Step], settings: Settings) -> impl Iterator<Item = &Step> {
     steps.iter().filter(move |step| {
         step.purpose == Purpose::Proof
@@ -20,13 +20,13 @@ impl Units {
         Self { unit: step.unit, number: step.units, rollouts: step.rollouts }
     }
 
-    /// Sums the units of interrupted parts; `None` without any.
+    /// Adds up the units of interrupted parts; `None` if there are no parts.
     pub fn of_parts<'a>(parts: impl Iterator<Item = &'a Step>) -> Option<Self> {
         parts.map(|part| Self::of_step(part).ended()).reduce(Self::and)
     }
 
-    /// Returns the units that surely ended before an interruption: without the last rollout, or deletion, which it may
-    /// have cut off.
+    /// Returns the units that were certainly complete before an interruption. It leaves out the last rollout or
+    /// deletion, which the interruption may have cut short.
     fn ended(self) -> Self {
         match self.unit {
             Unit::Deletions => Self { number: self.number.saturating_sub(1), ..self },
@@ -37,7 +37,7 @@ impl Units {
         }
     }
 
-    /// Adds both. If one of them does not know which ends were apart, rollouts count.
+    /// Adds two numbers of units. If only one side knows which ends were separate, the sum counts rollouts.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let rollouts = self.rollouts + other.rollouts;
@@ -49,7 +49,7 @@ impl Units {
 }
 
 impl Step {
-    /// Returns this proof, including the interrupted parts before it.
+    /// Returns this proof with the interrupted parts before it added.
     #[must_use]
     pub fn with_parts(&self, parts: &[&Self]) -> Self {
         let mut all = self.clone();

@@ -1,13 +1,13 @@
-//! Price of a longer end of pods.
+//! Price of a longer termination.
 
 use serde::{Deserialize, Serialize};
 
 use super::Settings;
 
-/// Pods of a workload, and the way in which it replaces them.
+/// Number of a workload's pods, and the way the workload replaces them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rollout {
-    /// Number of its pods.
+    /// Number of pods.
     pub pods: u64,
     /// Order of replacement.
     pub strategy: Strategy,
@@ -17,16 +17,16 @@ pub struct Rollout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
-    /// A Deployment: it does not wait for pods that are terminating, so all old pods may be there besides the new ones.
+    /// A Deployment. It does not wait for terminating pods, so all old pods may exist alongside the new ones.
     Rolling {
-        /// Number that it replaces before it waits for new ones, by maxSurge and maxUnavailable.
+        /// Number of pods that it replaces before it waits for new ones, according to maxSurge and maxUnavailable.
         at_once: u64,
     },
-    /// A Deployment that ends all pods first.
+    /// A Deployment that deletes all old pods first.
     Recreate,
-    /// A StatefulSet or a DaemonSet: a pod begins when its predecessor is gone.
+    /// A StatefulSet or a DaemonSet: a pod starts once its predecessor is gone.
     InPlace {
-        /// Number that it replaces at once.
+        /// Number of pods that it replaces at the same time.
         at_once: u64,
     },
 }
@@ -34,16 +34,16 @@ pub enum Strategy {
 /// Price of the chosen settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Price {
-    /// Seconds by which each pod's end becomes longer; negative if it becomes shorter.
+    /// Seconds by which each pod's termination becomes longer; negative if it becomes shorter.
     pub seconds_each_pod: i64,
     /// Seconds by which a rollout becomes longer.
     pub seconds_each_rollout: i64,
-    /// Pods that may be terminating at the same time, besides those that serve.
+    /// Number of pods that may be terminating at the same time, in addition to the serving pods.
     pub terminating_at_once: u64,
 }
 
 impl Rollout {
-    /// Returns true if it may end all pods before new ones are there.
+    /// Returns true if the workload may delete all pods before new ones exist.
     pub(super) const fn may_leave_none(self) -> bool {
         match self.strategy {
             Strategy::Recreate => true,
@@ -51,7 +51,7 @@ impl Rollout {
         }
     }
 
-    /// Returns the price of a change of settings.
+    /// Returns the price of changing the settings.
     pub fn price(self, from: Settings, to: Settings) -> Price {
         let seconds = |settings: Settings| i64::try_from(settings.pre_stop_seconds).unwrap_or(i64::MAX);
         let each = seconds(to) - seconds(from);
@@ -62,7 +62,7 @@ impl Rollout {
         };
         let each_start = start(to) - start(from);
         let (rollout, terminating) = match self.strategy {
-            // The last of its pods end that much later.
+            // The last pods end that much later.
             Strategy::Rolling { at_once } => (each + each_start.saturating_mul(rounds(at_once)), self.pods),
             Strategy::Recreate => (each + each_start, self.pods),
             Strategy::InPlace { at_once } => {

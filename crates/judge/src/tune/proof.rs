@@ -1,6 +1,7 @@
-//! Judgement of settings by a run: its units, and the longest windows that it shows.
+//! Judges settings by a run: counts its units and collects the longest windows.
 //!
-//! A proof holds for the mode that it ran, and requires that nothing is lost that a sleep saves. It needs no names.
+//! A proof is valid for the mode that it ran, and requires that nothing is lost that a sleep could save. It does not
+//! need to know pods by name.
 
 use std::collections::BTreeSet;
 
@@ -10,31 +11,32 @@ use super::for_a_sleep;
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::{Mode, RunResult, Termination, Verdict, Window, WindowBasis};
 
-/// The unit that the coverage of a run counts.
+/// Unit in which a run's coverage is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// Ends of pods in rollouts that surely left the rules apart from each other.
+    /// Pods that ended in rollouts and certainly left the rules separately.
     Ends,
-    /// Rollouts: if it is not known which of their pods left the rules apart.
+    /// Rollouts, if it is unknown which of their pods left the rules separately.
     Rollouts,
-    /// Deletions of pods, one at a time. They show nothing for rollouts.
+    /// Deletions of pods, one at a time. They prove nothing about rollouts.
     Deletions,
 }
 
-/// Unit that the coverage of a run counts, and the number of units.
+/// Unit in which a run's coverage is counted, and the number of units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Units {
-    /// The unit.
+    /// Unit that is counted.
     pub unit: Unit,
     /// Number of units.
     pub number: usize,
-    /// Number of rollouts, whatever the unit.
+    /// Number of rollouts, regardless of the unit.
     pub rollouts: usize,
 }
 
 impl Units {
-    /// Counts the units of a run. Ends count if the windows show more ends that are apart than there were rollouts.
+    /// Counts the units of a run. Ends are the unit if the windows show at least as many separate ends as there were
+    /// rollouts.
     pub fn of(result: &RunResult) -> Self {
         let apart = |is_counted: fn(Mode) -> bool| {
             let counted = result.recommendation.iter().filter(|rec| is_counted(rec.mode));
@@ -52,33 +54,33 @@ impl Units {
         Self { unit, number: ends.max(rollouts), rollouts }
     }
 
-    /// Returns the number of further pods that must end for `missing` further units, if they show as many as the
-    /// `ended` ones did. A few ends show that only roughly, so they at most double.
+    /// Returns how many further pods must end to yield `missing` further units, at the rate of the `ended` ones. A few
+    /// ends show that rate only roughly, so at most the number of ends is doubled.
     pub fn ends_for(self, missing: usize, ended: usize) -> usize {
         let each = ended.div_ceil(self.number.max(1)).max(1);
         (missing * each).min(ended.max(missing))
     }
 }
 
-/// The longest windows that runs have shown.
+/// Longest windows seen in one or several runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seen {
-    /// Number of windows of pods.
+    /// Number of windows of single pods.
     pub windows: usize,
-    /// Number of these that have an upper bound.
+    /// Number of windows that have an upper bound.
     pub bounded: usize,
-    /// Time that at least one window, of a pod or of a group of pods, lasted, in seconds.
+    /// Largest lower bound of a window, of a pod or a group of pods, in seconds.
     pub longest_lower_seconds: Option<f64>,
     /// Largest upper bound, in seconds.
     pub longest_upper_seconds: Option<f64>,
 }
 
 impl Seen {
-    /// Collects the windows of a run, in rollouts; of a run without rollouts, in all its modes.
+    /// Collects a run's windows: those in rollouts, or if there were no rollouts, those in all modes.
     pub fn of(result: &RunResult) -> Self {
         let has_rollouts = result.terminations.iter().any(|t| t.mode == Mode::Rollout);
         let counts = |t: &Termination| !has_rollouts || t.mode == Mode::Rollout;
-        // Without names, a pod that sleeps is only known to have left the rules once it has ended.
+        // If pods are not known by name, a sleeping pod is only known to have left the rules once it has ended.
         let has_lost = for_a_sleep(result) > 0;
         let tells = |t: &Termination, window: &Window| {
             let by_balance =
@@ -105,7 +107,7 @@ impl Seen {
         }
     }
 
-    /// Combines both.
+    /// Combines the windows of two runs.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let longer = |a: Option<f64>, b: Option<f64>| [a, b].into_iter().flatten().reduce(f64::max);
@@ -117,7 +119,7 @@ impl Seen {
         }
     }
 
-    /// Returns the shortest sleep, in whole seconds, that covers all bounded windows; `None` without any.
+    /// Returns the shortest sleep, in whole seconds, that covers all bounded windows; `None` if there are none.
     pub fn covers_s(&self) -> Option<u64> {
         self.longest_upper_seconds.map(|upper_s| stats::ceil_seconds(upper_s).max(self.least_s()))
     }
@@ -128,20 +130,20 @@ impl Seen {
     }
 }
 
-/// Judgement whether settings held in a run.
+/// Result of a proof.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Proof {
-    /// Nothing was lost that a sleep saves.
+    /// The settings held: nothing was lost that a sleep could have saved.
     Holds,
-    /// Such requests were lost, or a window lasted longer than the sleep.
+    /// Requests were lost that a sleep could have saved, or a window outlasted the sleep.
     TooShort {
         /// Number of lost requests.
         lost: u64,
-        /// Shortest sleep that covers the lower bounds of the run's windows, in seconds; `None` if none is longer than
-        /// the sleep.
+        /// Shortest sleep that covers the lower bounds of the run's windows, in seconds; `None` if they are no longer
+        /// than the sleep.
         at_least: Option<u64>,
     },
-    /// The run shows neither.
+    /// The run shows neither of these.
     Unknown(Unproven),
 }
 
@@ -156,13 +158,13 @@ pub enum Unproven {
     FewUnits {
         /// Units that were seen.
         seen: Units,
-        /// Number that is needed.
+        /// Required number of units.
         needed: usize,
     },
 }
 
-/// Judges a run with a sleep of `sleep_s` seconds, which needs `needed` units, including those that its interrupted
-/// parts had `before`. A run that was itself interrupted can still show that a sleep is too short.
+/// Judges a run with a sleep of `sleep_s` seconds. It requires `needed` units, including the units `before` from the
+/// proof's interrupted parts. Even an interrupted run can show that a sleep is too short.
 pub fn proof(result: &RunResult, sleep_s: u64, needed: usize, before: Option<Units>) -> Proof {
     if let Verdict::Invalid { why } = &result.verdict {
         return Proof::Unknown(Unproven::Untrusted(why.clone()));
@@ -184,9 +186,9 @@ pub fn proof(result: &RunResult, sleep_s: u64, needed: usize, before: Option<Uni
     Proof::Holds
 }
 
-/// Returns evidence that a sleep of `sleep_s` seconds is too short, from any number of units: the requests that were
-/// lost, and the shortest sleep that covers the lower bounds of the windows, if those are longer; `None` if nothing
-/// shows it.
+/// Returns evidence that a sleep of `sleep_s` seconds is too short, regardless of the number of units: the number of
+/// lost requests, and the shortest sleep that covers the windows' lower bounds, if it is longer. Returns `None` if
+/// there is no such evidence.
 pub fn refuted(result: &RunResult, sleep_s: u64) -> Option<(u64, Option<u64>)> {
     let at_least = Some(Seen::of(result).least_s()).filter(|least_s| *least_s > sleep_s);
     let lost = for_a_sleep(result);

@@ -1,25 +1,26 @@
-//! Choice of the sleep to prove next.
+//! Chooses the sleep to prove next.
 //!
-//! A sleep is searched in whole seconds, between the longest that is known to lose requests and the shortest that held.
-//! Each proof spends half of the remaining error, so that all of them together keep theirs.
+//! The search covers whole seconds, between the longest sleep that is known to lose requests and the shortest one that
+//! held. Each proof spends half of the remaining error, so that the error of all proofs together stays within the
+//! limit.
 
 use super::Proof;
 
 /// Maximum number of proofs in one search.
 pub const MOST_PROOFS: usize = 10;
 
-/// A search for the least sleep that holds.
+/// A search for the shortest sleep that holds.
 #[derive(Clone, Debug)]
 pub struct Search {
-    /// Longest sleep that lost requests.
+    /// Longest sleep that is known to lose requests.
     lost_with: Option<u64>,
-    /// Shortest sleep that lost none.
+    /// Shortest sleep that held.
     held_with: Option<u64>,
     /// Sleep to prove next, if none has held yet.
     candidate: u64,
-    /// True to continue until one second less is known to lose requests.
+    /// True if the search continues until one second less is known to lose requests.
     is_tight: bool,
-    /// True if the windows show how long a sleep must be. Otherwise only lost requests do.
+    /// True if windows show how long the sleep must be; otherwise only lost requests do.
     has_windows: bool,
     /// Longest sleep that may be tried.
     most: u64,
@@ -31,18 +32,18 @@ pub struct Search {
 pub enum Next {
     /// Prove this sleep, in seconds.
     Prove(u64),
-    /// This sleep holds, and the search finds no shorter one.
+    /// The search ends with this sleep, in seconds, which holds.
     Found(u64),
     /// The longest sleep that may be tried loses requests.
     TooLong,
-    /// The maximum number of proofs is reached.
+    /// The maximum number of proofs has been made.
     TooMany,
 }
 
 impl Search {
     /// Starts a search with the sleep that covers the windows.
     pub const fn from_windows(covers: u64, is_tight: bool) -> Self {
-        // The windows may ask for more than pods ever slept while they were measured.
+        // The windows may require a longer sleep than any that was measured.
         let most = u64::MAX;
         Self {
             lost_with: None,
@@ -55,8 +56,8 @@ impl Search {
         }
     }
 
-    /// Starts a search by lost requests, if no windows are seen to their end. `set` is the current sleep, with true if
-    /// it lost requests; `first` is the sleep to begin with, if anything suggests one.
+    /// Starts a search guided by lost requests, for when no windows were seen to their end. `set` is the current sleep,
+    /// paired with true if requests were lost with it; `first` is the sleep to begin with, if anything suggests one.
     pub fn by_losses(
         (set, has_lost): (u64, bool),
         first: Option<u64>,
@@ -75,7 +76,7 @@ impl Search {
         }
     }
 
-    /// Returns the next step.
+    /// Returns the next step, given the proofs so far.
     pub fn next(&self) -> Next {
         let next = match (self.lost_with, self.held_with) {
             (Some(lost), None) if lost >= self.most => return Next::TooLong,
@@ -93,12 +94,12 @@ impl Search {
         }
     }
 
-    /// Returns the error that the next proof may spend, of `alpha` for all.
+    /// Returns the part of the total error `alpha` that the next proof may spend.
     pub fn error(&self, alpha: f64) -> f64 {
         (0..=self.proofs).fold(alpha, |left, _| left / 2.0)
     }
 
-    /// Takes the result of a proof of this sleep.
+    /// Records the result of a proof of this sleep.
     pub fn learn(&mut self, sleep_s: u64, proof: &Proof) {
         self.proofs += 1;
         match proof {
@@ -107,7 +108,7 @@ impl Search {
                 self.lost_with = self.lost_with.max(Some(sleep_s));
                 let next = if self.has_windows { sleep_s + 1 } else { longer(sleep_s, self.most) };
                 self.candidate = at_least.unwrap_or(next).min(self.most);
-                // A window that outlasts a sleep refutes it, although that lost nothing.
+                // A window that outlasts a sleep refutes it, even if no request was lost with it.
                 let refuted = at_least.map_or(sleep_s, |least| least - 1);
                 self.held_with = self.held_with.filter(|held| *held > refuted);
             }
@@ -116,7 +117,7 @@ impl Search {
     }
 }
 
-/// Returns the sleep to try after one that lost requests, if nothing else shows how long it must be.
+/// Returns the sleep to try after one that lost requests, if there is no other indication of the required length.
 fn longer(sleep_s: u64, most: u64) -> u64 {
     sleep_s.saturating_mul(2).max(1).min(most)
 }
@@ -125,7 +126,7 @@ fn longer(sleep_s: u64, most: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Searches if sleeps hold from `least` on. Returns the sleeps that were proven, and the end.
+    /// Runs a search in which sleeps hold from `least` on. Returns the sleeps that were tried, and the last step.
     fn searched(mut search: Search, least: u64) -> (Vec<u64>, Next) {
         let mut proven = Vec::new();
         loop {

@@ -1,16 +1,16 @@
-//! Settings that starting pods need so that they lose nothing.
+//! Settings that prevent losses while pods start.
 //!
-//! A readiness delay keeps traffic from a pod whose probe passes before it serves. minReadySeconds keeps the old pods
-//! until every consumer has learned of the new ones.
+//! A readiness delay keeps traffic away from a pod whose probe passes before the app serves. minReadySeconds keeps the
+//! old pods until every consumer has learned about the new ones.
 
 use super::{Rollout, Settings};
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::{RunResult, Start, StartStage};
 use rolldrop_record::Cause;
 
-/// Returns the current settings, with delays at the start of pods that would have saved the requests that a run lost
-/// then. They stay as they are if nothing was lost, the pods have no readiness probe, or their first answer was not
-/// seen. minReadySeconds helps only if a rollout leaves old pods until new ones are there.
+/// Returns the current settings, extended by start delays that would have saved the requests lost at starts. The
+/// settings stay unchanged if nothing was lost, the pods have no readiness probe, or their first response was not seen.
+/// minReadySeconds helps only if a rollout keeps old pods until new ones exist.
 pub fn with_starts(result: &RunResult, set: Settings, rollout: Rollout) -> Settings {
     let slowest = |from: StartStage, counts: fn(&Start) -> bool| {
         let took = result.starts.iter().filter(|start| counts(start)).filter_map(|start| {
@@ -18,7 +18,7 @@ pub fn with_starts(result: &RunResult, set: Settings, rollout: Rollout) -> Setti
         });
         stats::ceil_seconds(took.fold(0.0, f64::max))
     };
-    // A pod that no request was waiting for may have listened long before its first one.
+    // If no request was waiting for a pod, the pod may have been listening long before its first request.
     let has_awaited = result.starts.iter().any(|start| start.was_awaited);
     let shows_listening = if has_awaited { |start: &Start| start.was_awaited } else { |_: &Start| true };
     let mut wanted = set;
@@ -32,18 +32,18 @@ pub fn with_starts(result: &RunResult, set: Settings, rollout: Rollout) -> Setti
     wanted
 }
 
-/// Requests that were lost at starts although the settings were to save them.
+/// Requests lost at starts in spite of a setting that should have saved them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostAtStart {
-    /// Cause of their loss.
+    /// Cause of the losses.
     pub cause: Cause,
-    /// Their number.
+    /// Number of lost requests.
     pub requests: u64,
-    /// Setting that was to save them.
+    /// Setting that should have saved them.
     pub setting: StartSetting,
 }
 
-/// A setting for the start of pods.
+/// A setting for starting pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartSetting {
     /// `initialDelaySeconds` of the readiness probe.
@@ -52,8 +52,8 @@ pub enum StartSetting {
     MinReadySeconds,
 }
 
-/// Returns the losses at starts of a run with these settings, which its settings were to save; `None` if there were
-/// none.
+/// Returns requests lost at starts in a run with the settings `with`, although a change from `set` should have saved
+/// them; `None` if there were none.
 pub fn lost_at_starts(result: &RunResult, set: Settings, with: Settings) -> Option<LostAtStart> {
     let is_delayed = set.readiness_delay_seconds != with.readiness_delay_seconds;
     let is_kept = set.min_ready_seconds != with.min_ready_seconds;

@@ -10,8 +10,7 @@ const BEFORE: Settings = Settings {
     readiness_delay_seconds: None,
 };
 
-/// Returns a run of pods that end one by one and continue to serve, and are routed to until `seconds` after their
-/// deletion.
+/// Returns a run whose pods end one by one, keep serving, and are routed to until `seconds` after their deletion.
 fn windows(seconds: &[f64]) -> RunResult {
     let service = Service::new(&["a", "b", "c"]);
     let mut result = analysed(service.records).result;
@@ -79,14 +78,14 @@ const WISH: Wish = Wish { before: BEFORE, may_shorten: false, least_s: 0 };
 #[test]
 fn sleep_rounds_longest_window_up() {
     let choice = choose(&windows(&[0.2, 3.1, 1.0]), 20, WISH).unwrap();
-    // The pods took 1.4 s after their sleep.
+    // The pods took 1.4 s to end after their sleep.
     let settings = Settings { pre_stop_seconds: 4, ..BEFORE };
     assert_eq!(choice.settings, settings);
     assert_eq!(choice.stopping_seconds.map(|s| (s * 10.0).round()), Some(14.0));
     assert_eq!(choice.consumers[0].windows_seconds, [0.2, 1.0, 3.1]);
     let shortened = choose(&windows(&[3.1]), 20, Wish { may_shorten: true, ..WISH }).unwrap();
     assert_eq!(shortened.settings.termination_grace_period_seconds, 4 + 2 + 1);
-    // A long one needs a longer grace period.
+    // A long sleep requires a longer grace period.
     let before = Settings { termination_grace_period_seconds: 5, ..BEFORE };
     let longer = choose(&windows(&[3.1]), 20, Wish { before, ..WISH }).unwrap();
     assert_eq!(longer.settings.termination_grace_period_seconds, 7);
@@ -99,7 +98,7 @@ fn window_correlation_uses_separate_ends() {
         (t.mode, t.t0_s, t.disruption, t.repetition) =
             (Mode::Rollout, i as f64 * 10.0, Some(0), Some(if i < 3 { 0 } else { 1 }));
     }
-    // One sync took out the second and the third.
+    // A single sync removed the second and the third.
     result.terminations[2].t0_s = 10.05;
     let alike = |result: &RunResult| choose(result, 20, WISH).unwrap().consumers[0].within_rollouts;
     let found = alike(&result).unwrap();
@@ -170,8 +169,7 @@ fn proof_needs_units_for_coverage() {
     assert_eq!(proof(&result, 4, 2, None), Proof::Holds);
 }
 
-/// Returns the run as it would be if its pods had ended in rollouts of `pods` pods, `ends` of which left the rules
-/// apart.
+/// Returns the run as if its pods had ended in rollouts of `pods` pods each, `ends` of which left the rules separately.
 fn in_rollouts(mut result: RunResult, pods: usize, ends: usize) -> RunResult {
     for (i, t) in result.terminations.iter_mut().enumerate() {
         (t.mode, t.disruption, t.repetition) =
@@ -190,7 +188,7 @@ fn inseparable_ends_count_by_rollout() {
     assert_eq!(of(1), Units { unit: Unit::Rollouts, number: 2, rollouts: 2 });
     let deleted = Units::of(&windows(&[0.2; 6]));
     assert_eq!(deleted, Units { unit: Unit::Deletions, number: 6, rollouts: 0 });
-    // Deletions beside a rollout add nothing to it.
+    // Deletions outside a rollout add nothing to the rollout's count.
     let mut mixed = in_rollouts(windows(&[0.2; 6]), 3, 2);
     mixed.terminations[5].mode = Mode::Isolated;
     mixed.recommendation.push(Recommendation { mode: Mode::Isolated, ..mixed.recommendation[0].clone() });
@@ -228,7 +226,7 @@ fn unnamed_windows_beyond_sleep_are_ignored() {
     for window in result.terminations.iter_mut().flat_map(|t| &mut t.windows) {
         (window.lower_s, window.upper_basis) = (None, Some(rolldrop_explain::model::WindowBasis::Balance));
     }
-    // They slept for 20 s: the second one's end was seen before.
+    // With a sleep of 20 s, only the second window's end was seen before the sleep was over.
     let seen = Seen::of(&result);
     assert_eq!((seen.windows, seen.covers_s()), (1, Some(1)));
     result.requests.by_cause = BTreeMap::from([(Cause::RoutedToDeadPod, 1)]);
@@ -244,11 +242,11 @@ fn unnamed_search_starts_at_bounded_windows() {
     };
     assert_eq!(without_names(&lossy(&[0.4, 1.3, 0.6]), 0), Some(2));
     assert_eq!(without_names(&lossy(&[0.4, 1.3, 0.6]), 4), Some(5), "longer than what lost");
-    // Bounds far apart: in the middle.
+    // If the bounds are far apart, the search begins midway.
     let mut loose = lossy(&[6.6]);
     loose.terminations[0].windows[0].lower_s = Some(0.2);
     assert_eq!(without_names(&loose, 0), Some(4));
-    // Only a lower bound.
+    // There is only a lower bound.
     loose.terminations[0].windows[0].upper_s = None;
     assert_eq!(without_names(&loose, 0), Some(1));
     loose.terminations[0].windows[0].lower_s = None;
@@ -296,10 +294,10 @@ fn proof_resumes_from_interrupted_parts() {
     assert!(matches!(proof(&rest, 2, 9, before), Proof::Unknown(_)));
     let all = of(&rest).with_parts(&[&steps[0]]);
     assert_eq!((all.units, all.rollouts, all.terminations), (8, 4, 10));
-    // If the rest does not know which ends were apart, rollouts count.
+    // If the continued run does not show which ends were separate, rollouts count.
     let together = in_rollouts(windows(&[0.2; 4]), 2, 1);
     assert_eq!(of(&together).with_parts(&[&steps[0]]).units, 4);
-    // Neither other settings' runs nor those that lost something are parts.
+    // Runs with other settings and runs that lost something are not parts.
     assert_eq!(parts(&steps, BEFORE).count(), 0);
     cut.requests.by_cause.insert(Cause::RoutedToDeadPod, 1);
     assert_eq!(parts(&[of(&cut)], settings).count(), 0);
@@ -347,7 +345,7 @@ fn start_losses_lengthen_readiness_delay() {
         (StartStage::Ready, 1.0),
         (StartStage::FirstRequest, 3.9),
     ]);
-    // Nothing was sent to this one for long.
+    // For a long time, no request was sent to this pod.
     let late = BTreeMap::from([(StartStage::IpReported, 0.5), (StartStage::FirstRequest, 12.0)]);
     result.starts = vec![
         Start { pod: "d".into(), uid: "uid-d".into(), timeline, was_awaited: true },

@@ -1,4 +1,4 @@
-//! The objects that a request asks the API server for, read from the request itself, so that no caller can forget to
+//! Objects that a request asks the API server for, derived from the request itself, so that no caller can forget to
 //! state them.
 
 use http::{Method, Request};
@@ -7,33 +7,33 @@ use kube::core::{Expression, Selector};
 use super::Untrusted;
 use super::names::{from_path, is_dns_label, is_name, is_path_segment};
 
-/// The way in which the answer is read.
+/// Way in which the response is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reading {
     /// As a whole.
     Whole,
-    /// Line by line, as it comes.
+    /// Line by line, as it arrives.
     Watch,
-    /// Not read here: it comes from a pod or a node, or is a log.
+    /// Not read here, because it comes from a pod or a node, or is a log.
     Passing,
 }
 
-/// The objects that are requested.
+/// Objects that are requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Of {
-    /// Facts about the API server itself, such as its version and its kinds.
+    /// Information about the API server itself, such as its version and its kinds.
     Server,
-    /// The objects of a kind.
+    /// All objects of a kind.
     All,
     /// A new object of a kind.
     New,
-    /// The object of this name.
+    /// The object with this name.
     One(String),
-    /// Something about the object of this name.
+    /// Something about the object with this name.
     About(String),
 }
 
-/// A request, as far as its answer can be checked.
+/// Request, as far as its response can be checked.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) reading: Reading,
@@ -45,7 +45,7 @@ pub(super) struct Asked {
     pub(super) fields: Vec<FieldTerm>,
 }
 
-/// A field of an object that a selector can use.
+/// Object field that a selector can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Field {
     Name,
@@ -57,7 +57,7 @@ pub(super) enum Field {
     Type,
 }
 
-/// A term of a field selector.
+/// Term of a field selector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FieldTerm {
     pub(super) field: Field,
@@ -65,7 +65,7 @@ pub(super) struct FieldTerm {
     pub(super) value: String,
 }
 
-/// Parameters that the query of a request may have, by kind of request: any other parameter came in through a name.
+/// Query parameters allowed for each kind of request: any other parameter came in through a name.
 const OF_LISTS: &[&str] = &[
     "allowWatchBookmarks",
     "continue",
@@ -84,10 +84,10 @@ const OF_LOGS: &[&str] =
     &["container", "follow", "limitBytes", "previous", "sinceSeconds", "tailLines", "timestamps"];
 
 impl Asked {
-    /// Reads a request.
+    /// Extracts the facts that the response can be checked against.
     ///
     /// # Errors
-    /// Fails with the reason not to send the request: a name, a namespace or a selector in it is invalid.
+    /// Fails with the reason not to send the request: it contains an invalid name, namespace or selector.
     pub(super) fn of<T>(request: &Request<T>) -> Result<Self, Untrusted> {
         let refuse = |why: String| Untrusted::Request(why);
         let path = request.uri().path();
@@ -157,7 +157,7 @@ impl Asked {
             (_, _, Some("log")) => OF_LOGS,
             (Of::All, &Method::GET | &Method::DELETE, _) => OF_LISTS,
             (_, &Method::GET, _) => OF_READS,
-            // The options of a deletion are in its body.
+            // The options for a deletion are in its body.
             (_, &Method::DELETE, _) => &[],
             _ => OF_WRITES,
         };
@@ -182,12 +182,12 @@ impl Asked {
     }
 }
 
-/// Parses a label selector in the form of `kubectl -l`; `None` if it is invalid.
+/// Parses a label selector in the syntax of `kubectl -l`; `None` if it is invalid.
 pub fn label_selector(selector: &str) -> Option<Selector> {
     label_terms(selector).map(|terms| terms.into_iter().collect())
 }
 
-/// Returns the terms of a label selector in the form of `kubectl -l`.
+/// Returns the terms of a label selector in the syntax of `kubectl -l`.
 fn label_terms(selector: &str) -> Option<Vec<Expression>> {
     let mut depth = 0_u32;
     let terms = selector.split(|c: char| {

@@ -1,15 +1,14 @@
-//! Names of objects, by the rules of apimachinery (`k8s.io/apimachinery/pkg/api/validation`), and as parts of a URL's
-//! path.
+//! Object names, by the rules of apimachinery (`k8s.io/apimachinery/pkg/api/validation`), and their form in URL paths.
 
 use std::borrow::Cow;
 
-/// Length of the longest name: apimachinery's `DNS1123SubdomainMaxLength`.
+/// Maximum length of a name: apimachinery's `DNS1123SubdomainMaxLength`.
 const LONGEST_SUBDOMAIN: usize = 253;
-/// Length of the longest namespace: apimachinery's `DNS1123LabelMaxLength`.
+/// Maximum length of a namespace: apimachinery's `DNS1123LabelMaxLength`.
 const LONGEST_LABEL: usize = 63;
 
-/// Groups in which all names are DNS subdomains. Other groups may use anything that fits into a path: names of
-/// roles, for example, have colons.
+/// Groups in which all names are DNS subdomains. Other groups may use anything that fits into a path; role names, for
+/// example, contain colons.
 const DNS_GROUPS: &[&str] = &[
     "",
     "apps",
@@ -22,23 +21,23 @@ const DNS_GROUPS: &[&str] = &[
     "policy",
 ];
 
-/// Returns true if the name can be part of a path: apimachinery's `IsValidPathSegmentName`. Such a name can neither
+/// Returns true if the name can be part of a path (apimachinery's `IsValidPathSegmentName`). Such a name can neither
 /// change the path nor be read as an escape.
 pub fn is_path_segment(name: &str) -> bool {
     !["", ".", ".."].contains(&name) && !name.contains(['/', '%'])
 }
 
-/// Returns true if the name is a label of a DNS name (RFC 1123), as names of namespaces are.
+/// Returns true if the name is a DNS label (RFC 1123), as namespace names are.
 pub fn is_dns_label(name: &str) -> bool {
     name.len() <= LONGEST_LABEL && is_dns_part(name)
 }
 
-/// Returns true if the name consists of labels (RFC 1123), each of which may be as long as the whole name may be.
+/// Returns true if the name consists of DNS labels (RFC 1123), each of which may be as long as a whole name.
 pub fn is_dns_subdomain(name: &str) -> bool {
     name.len() <= LONGEST_SUBDOMAIN && name.split('.').all(is_dns_part)
 }
 
-/// Returns true if the part is a label of any length.
+/// Returns true if the part is a DNS label of any length.
 fn is_dns_part(part: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     !part.is_empty() && part.bytes().all(is_inner) && !part.starts_with('-') && !part.ends_with('-')
@@ -53,9 +52,9 @@ pub(super) fn is_name(group: &str, resource: &str, name: &str) -> bool {
     }
 }
 
-/// Returns a name as it is written in a URL's path.
+/// Returns a name in its form for a URL path.
 pub fn in_path(name: &str) -> Cow<'_, str> {
-    // RFC 3986: unreserved characters, and those that mean nothing within a part of a path.
+    // RFC 3986: unreserved characters, and those without a special meaning in a path segment.
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:@!$&'()*+,;=".contains(&byte);
     if name.bytes().all(is_plain) {
         return name.into();
@@ -67,7 +66,7 @@ pub fn in_path(name: &str) -> Cow<'_, str> {
     name.bytes().map(escaped).collect::<String>().into()
 }
 
-/// Returns the name that is written as this part of a URL's path; `None` if it is no name.
+/// Returns the name that this segment of a URL path stands for; `None` if it is not a name.
 pub(super) fn from_path(part: &str) -> Option<String> {
     let mut bytes = part.bytes();
     let mut name = Vec::with_capacity(part.len());

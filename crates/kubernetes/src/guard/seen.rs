@@ -1,4 +1,4 @@
-//! Checks that the API server's answers fit the requests. Only the fields that this needs are read.
+//! Checks that API server responses match their requests. Only the fields needed for this are read.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,9 @@ struct Object {
     spec: Option<Spec>,
     involved_object: Option<Metadata>,
     r#type: Option<String>,
-    /// Objects of a list.
+    /// Objects in a list.
     items: Option<Vec<Object>>,
-    /// Kinds of a list of kinds.
+    /// Kinds in a list of kinds.
     resources: Option<Vec<Kind>>,
 }
 
@@ -53,17 +53,17 @@ struct WatchLine {
     object: Object,
 }
 
-/// Returns true if the text is a whole JSON value.
+/// Returns true if the text is a complete JSON value.
 pub(super) fn is_json(text: &[u8]) -> bool {
     serde_json::from_slice::<IgnoredAny>(text).is_ok()
 }
 
-/// Checks that a successful answer fits the request; an error gives the reason that it does not.
+/// Checks that a successful response matches the request; an error gives the reason why it does not.
 pub(super) fn check_answer(asked: &Asked, answer: &[u8]) -> Result<(), String> {
     let parsed: Result<Object, _> = serde_json::from_slice(answer);
     let object = match (parsed, &asked.of) {
         (Ok(object), _) => object,
-        // It may be a word.
+        // The response may be a single word.
         (Err(_), Of::Server) => return Ok(()),
         (Err(error), _) => return Err(format!("it is not a Kubernetes object: {error}")),
     };
@@ -77,19 +77,19 @@ pub(super) fn check_answer(asked: &Asked, answer: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Checks that a line of a watch fits the request; an error gives the reason that it does not.
+/// Checks that a line of a watch matches the request; an error gives the reason why it does not.
 pub(super) fn check_event(asked: &Asked, line: &[u8]) -> Result<(), String> {
     let parsed = serde_json::from_slice(line);
     let line: WatchLine = parsed.map_err(|error| format!("a line of the watch is not an event: {error}"))?;
     match line.kind.as_str() {
         "ADDED" | "MODIFIED" => check_member(asked, &line.object),
-        // It was a member before, and need not be one any more.
+        // The object was a member before, but need no longer be one.
         "DELETED" => check_place(asked, &line.object),
         _ => Ok(()),
     }
 }
 
-/// Checks the names of kinds, which become part of paths.
+/// Checks the names of kinds, because they become part of paths.
 fn check_kinds(object: &Object) -> Result<(), String> {
     let is_kind = |kind: &&Kind| kind.name.split('/').all(is_path_segment) && !kind.name.contains(['?', '#']);
     match object.resources.iter().flatten().find(|kind| !is_kind(kind)) {
@@ -120,7 +120,7 @@ impl Object {
     }
 }
 
-/// Checks an object of a list: it is one of those that were requested.
+/// Checks that an object in a list is one of those requested.
 fn check_member(asked: &Asked, object: &Object) -> Result<(), String> {
     check_place(asked, object)?;
     let shown = || format!("{} {:?}", asked.resource, object.name().unwrap_or_default());
@@ -137,7 +137,7 @@ fn check_member(asked: &Asked, object: &Object) -> Result<(), String> {
     }
 }
 
-/// Checks that an object's name is valid, and that the object is where it was requested.
+/// Checks that an object's name is valid and that the object is in the requested place.
 fn check_place(asked: &Asked, object: &Object) -> Result<(), String> {
     let name = object.name().unwrap_or_default();
     if !is_name(&asked.group, &asked.resource, name) {
@@ -160,7 +160,7 @@ fn check_namespace(asked: &Asked, object: &Object) -> Result<(), String> {
     }
 }
 
-/// Checks that an answer is the requested object, or a status.
+/// Checks that a response is the requested object or a status.
 fn check_one(asked: &Asked, object: &Object) -> Result<(), String> {
     if object.kind.as_deref() == Some("Status") {
         return Ok(());
@@ -174,7 +174,7 @@ fn check_one(asked: &Asked, object: &Object) -> Result<(), String> {
         (Of::New, Some(found)) if !is_name(&asked.group, resource, found) => {
             return Err(format!("no object of {resource} can be called {found:?}"));
         }
-        // An object that is only a question, such as a review of rights, has no name and no namespace.
+        // An object that only asks a question, such as an access review, has no name and no namespace.
         (_, None) => return Ok(()),
         _ => {}
     }

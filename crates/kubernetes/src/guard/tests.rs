@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Returns a client behind a guard, of an API server that answers every request with these pieces; and the number of
-/// its requests.
+/// Returns a client behind a guard, whose API server answers every request with these pieces, and the number of its
+/// requests.
 fn client(status: u16, pieces: Vec<Vec<u8>>) -> (Client, Arc<AtomicUsize>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
@@ -73,7 +73,7 @@ async fn guard_rejects_unrequested_objects() {
         let read = reading.get("web").await.map(drop);
         let deleted = deleting.delete("web", &DeleteParams::default()).await.map(drop);
         if lie["metadata"].is_null() {
-            // As long as it says nothing, it lies about nothing; but it cannot be read.
+            // An object that says nothing lies about nothing, but it cannot be read.
             assert!(read.is_err());
         } else {
             assert!(why(&read.unwrap_err()).contains("was asked for"), "{lie}");
@@ -101,7 +101,7 @@ async fn invalid_names_are_never_requested() {
         let elsewhere = Api::<Pod>::namespaced(client.clone(), name);
         assert!(elsewhere.list(&ListParams::default()).await.is_err(), "{name}");
     }
-    // Of a "#" nothing can be seen here: the client itself cuts it off, with all that comes after it.
+    // A "#" cannot be seen here: the client itself cuts it off together with everything after it.
     assert_eq!(asked.load(Ordering::SeqCst), 3, "no other name is asked for");
     let unclear = ListParams::default().labels("a~b");
     assert!(why(&pods(client.clone()).list(&unclear).await.unwrap_err()).contains("cannot be checked"));
@@ -147,7 +147,7 @@ async fn unrequested_event_ends_watch() {
             assert!(cut.len() <= 2, "{cut:?}");
         }
     }
-    // If the answer is cut in mid-line, only the complete lines pass.
+    // If the response is cut off in mid-line, only the complete lines pass.
     assert_eq!(seen(format!("{good}{}", &good[..20]), 9).await.len(), 1);
 }
 

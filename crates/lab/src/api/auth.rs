@@ -1,4 +1,4 @@
-//! Authentication of requests by token, and authorization by RBAC.
+//! Authenticates requests by token, and authorizes them through RBAC.
 
 use http::{Method, Request, header};
 use hyper::body::Incoming;
@@ -14,8 +14,8 @@ use super::query::Query;
 use super::route::{Route, Subresource};
 use super::server::Server;
 
-/// Returns the user of the request's bearer token, or `None` if it is missing or invalid. A token of a service
-/// account that no longer exists is invalid.
+/// Returns the user identified by the request's bearer token, or `None` if the token is missing or invalid. Tokens of
+/// deleted service accounts are invalid.
 pub(super) fn authenticate(request: &Request<Incoming>, server: &Server) -> Option<User> {
     let authorization = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = authorization.split_once(' ')?;
@@ -29,11 +29,11 @@ pub(super) fn authenticate(request: &Request<Incoming>, server: &Server) -> Opti
     Some(user)
 }
 
-/// Lets a request pass if `user` may make it.
+/// Checks that `user` may make a request.
 ///
 /// # Errors
 ///
-/// 403 if no rule allows it.
+/// 403 if no rule allows the request.
 pub(super) fn authorize<B>(
     request: &Request<B>,
     registry: &Registry,
@@ -48,7 +48,7 @@ pub(super) fn authorize<B>(
         && PatchKind::from_content_type(&content_type(request)) == Some(PatchKind::Apply)
         && registry.get(*resource, namespace, name).is_err()
     {
-        // A server-side apply creates the object.
+        // A server-side apply to a missing object creates it.
         attributes.verb = "create".to_owned();
         require(registry, user, &attributes)?;
     }
@@ -59,7 +59,7 @@ fn require(registry: &Registry, user: &User, attributes: &Attributes) -> Result<
     rbac::decide(registry, user, attributes).map_err(|reason| attributes.refuse(user, &reason))
 }
 
-/// Returns what a request wants to do, in RBAC's terms (Kubernetes
+/// Returns the RBAC attributes of a request (Kubernetes
 /// staging/src/k8s.io/apiserver/pkg/endpoints/request/requestinfo.go).
 fn attributes_of(method: &Method, path: &str, query: &Query, route: &Route) -> Attributes {
     let verb = match *method {
@@ -91,7 +91,7 @@ fn attributes_of(method: &Method, path: &str, query: &Query, route: &Route) -> A
         }
         Route::Object { resource, namespace, name, subresource } => {
             let verb = if verb == "get" && query.is_set("watch") { "watch" } else { verb };
-            // A namespace is in itself.
+            // A namespace object counts as being in the namespace that it defines.
             let namespace = if *resource == Resource::Namespaces { name } else { namespace };
             let mut target = target(*resource, namespace, name);
             target.subresource = subresource.name().to_owned();
@@ -118,8 +118,8 @@ fn target(resource: Resource, namespace: &str, name: &str) -> ResourceTarget {
 mod tests {
     use super::*;
 
-    /// Formats the attributes of a request as one line: the verb, then the path, or `GROUP/RESOURCE[/SUBRESOURCE]`,
-    /// the namespace and the name.
+    /// Formats a request's attributes as one line: the verb, followed by either the path or
+    /// `GROUP/RESOURCE[/SUBRESOURCE]`, the namespace and the name.
     fn asked(method: Method, uri: &str) -> String {
         let uri: http::Uri = uri.parse().unwrap();
         let route = Route::of(uri.path()).unwrap();

@@ -1,4 +1,4 @@
-//! Reads the bodies of requests, up to a size and within a time.
+//! Reads request bodies, with limits on size and time.
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ use super::fields::FieldValidation;
 use super::protobuf;
 use super::query::Query;
 
-/// The largest request body, as in Kubernetes.
+/// Maximum size of a request body, as in Kubernetes.
 const MAX_BODY_BYTES: usize = 3 * 1024 * 1024;
-/// Maximum number of further bytes read from a body that is refused for its size.
+/// Maximum number of bytes read and discarded after a body has exceeded the size limit.
 const MAX_DISCARDED_BYTES: usize = 64 * 1024 * 1024;
-/// Time limit for a body to arrive.
+/// Time limit for receiving a complete body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Accepted content types of objects.
+/// Content types accepted for objects.
 const OBJECT_TYPES: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
-/// Reads an object of the kind `top`.
+/// Reads an object of kind `top`.
 pub(super) async fn read_object(request: Request<Incoming>, top: &Structure) -> Result<Value, Status> {
     let what = format!(" (must be of type {}): couldn't get version/kind; ", top.name);
     read_as(request, &what).await
@@ -44,7 +44,7 @@ async fn read_as(request: Request<Incoming>, what: &str) -> Result<Value, Status
     format.parse(&body).map_err(unrecognized)
 }
 
-/// Reads the change of an object of the kind `top`: a replacement (PUT) or a patch (PATCH).
+/// Reads a change to an object of kind `top`: a replacement (PUT) or a patch (PATCH).
 pub(super) async fn read_change(
     request: Request<Incoming>,
     query: &Query,
@@ -79,7 +79,7 @@ async fn read_patch(request: Request<Incoming>) -> Result<Patch, Status> {
     Ok(Patch { kind, body })
 }
 
-/// Reads delete options. They come in the body or, for simple clients, as query parameters.
+/// Reads delete options from the body or, for simple clients, from the query parameters.
 pub(super) async fn read_delete_options(
     request: Request<Incoming>,
     query: &Query,
@@ -111,7 +111,7 @@ pub(super) async fn read_delete_options(
     Ok(options)
 }
 
-/// Serialisation format of an object in a request.
+/// Serialisation format of an object in a request body.
 #[derive(Clone, Copy)]
 pub(super) enum Format {
     Json,
@@ -143,7 +143,7 @@ fn format_of(request: &Request<Incoming>) -> Result<Format, Status> {
     }
 }
 
-/// Returns the `Content-Type`, without its parameters.
+/// Returns the `Content-Type` header, without parameters.
 pub(super) fn content_type<B>(request: &Request<B>) -> String {
     let value = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     value.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
@@ -154,7 +154,7 @@ async fn read(request: Request<Incoming>) -> Result<Bytes, Status> {
     let body = async {
         let collected = Limited::new(&mut body, MAX_BODY_BYTES).collect().await;
         if collected.is_err() {
-            // A client that is still sending when the connection closes may never see the answer.
+            // Drain the body: a client that is still sending when the connection closes may never see the response.
             let mut rest = Limited::new(&mut body, MAX_DISCARDED_BYTES);
             while let Some(Ok(_)) = rest.frame().await {}
         }

@@ -1,4 +1,4 @@
-//! Discovery: versions, groups and resources, and as much of OpenAPI as clients ask for before they write.
+//! Discovery: versions, groups and resources, plus the parts of OpenAPI that clients need before they write.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use super::route::{Document, groups};
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const PROXY_VERBS: [&str; 5] = ["create", "delete", "get", "patch", "update"];
 
-/// Answers a GET of `document`.
+/// Responds to a GET request for `document`.
 pub(super) fn answer(document: Document) -> Answer {
     let value = match document {
         Document::Version => version(),
@@ -67,7 +67,7 @@ fn group(name: &str) -> Value {
     json!({"name": name, "versions": [version], "preferredVersion": version})
 }
 
-/// Returns the resources of a group and their subresources.
+/// Returns the resources in a group, with their subresources.
 fn classic(group: &str) -> Value {
     let mut resources = Vec::new();
     for resource in Resource::ALL.into_iter().filter(|resource| resource.group() == group) {
@@ -94,7 +94,7 @@ fn classic(group: &str) -> Value {
                 "kind": kind,
                 "verbs": verbs,
             });
-            // Kinds of another group than the resource's.
+            // Kinds from a different group than the resource.
             if let Some((_, group)) =
                 [("Eviction", "policy"), ("Scale", "autoscaling")].iter().find(|of| of.0 == kind)
             {
@@ -139,11 +139,11 @@ fn api_path(group: &str) -> String {
     if group.is_empty() { "api/v1".to_owned() } else { format!("apis/{group}/v1") }
 }
 
-/// Returns an OpenAPI v2 document that defines no kind, in protobuf, the only form that client-go asks for. kubectl
-/// reads it before it applies a List; it leaves the checks of kinds without a definition to the server.
+/// Returns an OpenAPI v2 document without definitions, in protobuf, the only format that client-go requests. kubectl
+/// reads the document before it applies a List, and leaves it to the server to validate kinds without a definition.
 ///
-/// It is an `openapi.v2.Document` (google/gnostic, OpenAPIv2.proto): `swagger` is field 1, `info` field 2 with `title` 1
-/// and `version` 2, `paths` field 8, `definitions` field 9.
+/// The message is an `openapi.v2.Document` (google/gnostic, OpenAPIv2.proto): `swagger` is field 1, `info` is field 2
+/// (with `title` 1 and `version` 2), `paths` is field 8, and `definitions` is field 9.
 fn swagger() -> Answer {
     let field = |number: u8, content: &[u8]| {
         let length = u8::try_from(content.len()).unwrap_or(u8::MAX);
@@ -151,7 +151,7 @@ fn swagger() -> Answer {
     };
     let info = [field(1, b"Kubernetes"), field(2, GIT_VERSION.as_bytes())].concat();
     let document = [field(1, b"2.0"), field(2, &info), field(8, b""), field(9, b"")].concat();
-    // Not the requested content type: Go takes no `@` in the type of an answer.
+    // Not the requested content type: Go does not accept `@` in a response's content type.
     respond::bytes_of(StatusCode::OK, "application/com.github.proto-openapi.spec.v2.v1.0+protobuf", document)
 }
 
@@ -164,8 +164,8 @@ fn openapi_index() -> Value {
     json!({"paths": paths})
 }
 
-/// Returns what kubectl looks up before it writes: the kinds that can be patched, and that the server honours
-/// `fieldValidation` and `dryRun`. It has no schemas, so kubectl merges by its own built-in types.
+/// Returns an OpenAPI v3 document with the facts that kubectl needs before it writes: which kinds can be patched, and
+/// that the server honours `fieldValidation` and `dryRun`. It has no schemas, so kubectl merges by its built-in types.
 fn openapi(group: &str) -> Value {
     let parameter = |name: &str| json!({"name": name, "in": "query", "schema": {"type": "string"}});
     let parameters = ["dryRun", "fieldManager", "fieldValidation", "force"].map(parameter);

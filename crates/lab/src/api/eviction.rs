@@ -1,8 +1,8 @@
-//! The `eviction` subresource of pods.
+//! The `eviction` subresource for pods.
 //!
-//! The [registry](super::super::registry) decides whether a pod may be evicted. This module has the order of the
-//! steps, as watchers of a real cluster see them (the condition `DisruptionTarget` first, then the deletion), and the
-//! time between them.
+//! The [registry](super::super::registry) decides whether a pod may be evicted. This module defines the order and
+//! timing of the steps, as watchers observe them in a real cluster: first the condition `DisruptionTarget`, then the
+//! deletion.
 
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
@@ -16,7 +16,7 @@ use super::super::value::text;
 use super::query::Query;
 use super::respond::{self, Answer};
 
-/// Evicts a pod, if its budgets allow it.
+/// Evicts a pod, if its PodDisruptionBudget allows that.
 pub(super) async fn answer(
     request: Request<Incoming>,
     shared: &Shared,
@@ -70,12 +70,12 @@ async fn evict(
         options.preconditions.get_or_insert_default().resource_version.get_or_insert(version);
     }
     let marked = registry.mark_for_eviction(namespace, name, &options);
-    // A pod that counted as unhealthy may have become healthy: the client may retry.
+    // A pod that was approved as unhealthy may have become healthy since. The client may retry.
     let is_stale = |status: &Status| relies_on_state && status.code() == 409;
     let marked = marked.map_err(|status| if is_stale(&status) { still_processed(name) } else { status })?;
     if let Some(version) = options.preconditions.as_mut().and_then(|wanted| wanted.resource_version.as_mut())
     {
-        // The change of version came from our own mark.
+        // The version changed because of the mark that we set.
         text(&marked["metadata"]["resourceVersion"]).clone_into(version);
     }
     if relies_on_state {

@@ -1,4 +1,4 @@
-//! Handling of unknown fields: `fieldValidation`.
+//! Handling of unknown fields, according to `fieldValidation`.
 
 use http::{HeaderValue, header};
 use serde_json::{Value, json};
@@ -9,19 +9,19 @@ use super::super::status::{FieldError, Status};
 use super::query::Query;
 use super::respond::Answer;
 
-/// Treatment of unknown fields that a client asks for.
+/// Treatment of unknown fields requested by a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FieldValidation {
-    /// Ignore them silently.
+    /// Silently ignore unknown fields.
     Ignore,
-    /// Return a warning for each.
+    /// Return a warning for each unknown field.
     Warn,
-    /// Refuse the request.
+    /// Reject the request.
     Strict,
 }
 
 impl FieldValidation {
-    /// Reads the query parameter; `options` is the kind of options that errors name.
+    /// Reads the query parameter. `options` is the kind named in error messages.
     pub(super) fn of(query: &Query, options: &str) -> Result<Self, Status> {
         match query.get("fieldValidation") {
             "" | "Warn" => Ok(Self::Warn),
@@ -35,7 +35,7 @@ impl FieldValidation {
         }
     }
 
-    /// Checks an object of the kind `top`, as sent, for unknown fields.
+    /// Checks an object of kind `top`, as sent by the client, for unknown fields.
     pub(super) fn judge_object(self, top: &Structure, object: &Value) -> Result<Warnings, Status> {
         let kind = top.name;
         self.judge(top, object, |why| {
@@ -43,7 +43,7 @@ impl FieldValidation {
         })
     }
 
-    /// Checks an object after a change for unknown fields, before they are dropped.
+    /// Checks a changed object for unknown fields before they are dropped.
     pub(super) fn judge_changed(
         self,
         kind: PatchKind,
@@ -74,17 +74,16 @@ impl FieldValidation {
     }
 }
 
-/// Warnings to a client.
+/// Warnings for a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Warnings(Vec<String>);
 
 impl Warnings {
-    /// Adds more warnings.
     pub(super) fn extend(&mut self, more: Vec<String>) {
         self.0.extend(more);
     }
 
-    /// Adds the warnings to an answer, as headers.
+    /// Adds the warnings to a response, as headers.
     pub(super) fn add_to(self, mut answer: Answer) -> Answer {
         for text in self.0 {
             let printable = text.replace(|c: char| c.is_control(), " ");

@@ -1,4 +1,4 @@
-//! Entry points of fuzz targets (`crate::fuzzing`): input that clients of the API may send.
+//! Entry points for fuzz targets (`crate::fuzzing`) that parse input from API clients.
 
 use std::sync::LazyLock;
 
@@ -11,7 +11,7 @@ use super::body::Format;
 use super::query::Query;
 use super::route::Route;
 
-/// Bodies in each format, and patches. The first byte selects the kind.
+/// Parses bodies in each format, and applies patches. The first byte of `input` selects the kind.
 pub(crate) fn body(input: &[u8]) {
     let Some((kind, body)) = input.split_first() else { return };
     let format = match kind % 4 {
@@ -52,7 +52,7 @@ fn patch(kind: u8, body: &[u8]) {
     }
 }
 
-/// Paths and their parameters, as far as HTTP lets them through.
+/// Parses paths and query parameters, if HTTP accepts them.
 pub(crate) fn path(bytes: &[u8]) {
     if let Ok(uri) = http::Uri::try_from(bytes) {
         let _ = (Route::of(uri.path()), Query::of(&uri));

@@ -1,4 +1,4 @@
-//! The `log` subresource of pods: the output of a container.
+//! The `log` subresource for pods: the output of a container.
 
 use std::io::SeekFrom;
 use std::os::unix::fs::MetadataExt;
@@ -24,11 +24,11 @@ use super::super::value::{self, list, number};
 use super::query::Query;
 use super::respond::{self, Answer, BodyError};
 
-/// Interval at which a follower looks for more. Only requests that follow cost anything.
+/// Interval at which a follow request polls for more output. Other requests do not poll.
 const FOLLOW_PERIOD: Duration = Duration::from_millis(200);
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Serves the log of one container of a pod.
+/// Serves the log of one container in a pod.
 pub(super) async fn answer(
     request: &Request<Incoming>,
     shared: &Shared,
@@ -61,7 +61,7 @@ pub(super) async fn answer(
                     format!("container {container:?} in pod {name:?} is waiting to start: {reason}");
                 return Err(Status::bad_request(message));
             }
-            // The container is about to write.
+            // The container has not written anything yet.
             _ => {}
         }
     }
@@ -90,12 +90,12 @@ pub(super) async fn answer(
     Ok(respond::streaming(StatusCode::OK, "text/plain", body))
 }
 
-/// Selection and format of a log (`PodLogOptions`).
+/// Log options: selection and format (`PodLogOptions`).
 struct Options {
     tail_lines: Option<usize>,
-    /// Number of bytes that may still be sent.
+    /// Remaining number of bytes to send.
     limit_bytes: usize,
-    /// Time before which entries are omitted.
+    /// Start time. Earlier entries are omitted.
     since: Option<Timestamp>,
     timestamps: bool,
 }
@@ -159,7 +159,7 @@ fn choose_container(pod: &Value, wanted: &str) -> Result<String, Status> {
         .ok_or_else(|| Status::bad_request(format!("container {wanted} is not valid for pod {pod_name}")))
 }
 
-/// Returns a container's entry in the pod's status, or null if it has none.
+/// Returns a container's entry in the pod status, or null if there is none.
 fn status_of<'a>(pod: &'a Value, container: &str) -> &'a Value {
     let lists = ["containerStatuses", "initContainerStatuses"];
     let mut all = lists.iter().flat_map(|name| list(&pod["status"][name]));
@@ -170,7 +170,7 @@ fn state_of<'a>(pod: &'a Value, container: &str) -> &'a Value {
     &status_of(pod, container)["state"]
 }
 
-/// Returns the offset at which the last `lines` lines begin. A line may have several entries.
+/// Returns the offset where the last `lines` lines begin. A line may consist of several entries.
 async fn tail_start(path: &PathBuf, lines: usize) -> u64 {
     let log = tokio::fs::read(path).await.unwrap_or_default();
     let (mut starts, mut position, mut is_start) = (Vec::new(), 0, true);
@@ -194,27 +194,27 @@ fn restarts_of(pod: &Value, container: &str) -> i64 {
 struct Reader {
     file: Option<File>,
     path: PathBuf,
-    /// Offset in the first file at which to begin.
+    /// Start offset in the first file.
     position: u64,
-    /// Bytes read of an entry that is still incomplete.
+    /// Bytes read so far that are not yet part of a complete entry.
     entries: BytesMut,
-    /// True if the last entry has not ended its line.
+    /// True if the last entry did not complete its line.
     within_line: bool,
     options: Options,
     follow: bool,
     shared: Shared,
     container: String,
-    /// The container's number of restarts when its run was chosen.
+    /// Restart count of the container when the request arrived.
     restarts: i64,
     /// Namespace, name and uid.
     pod: (String, String, String),
 }
 
 impl Reader {
-    /// Returns the next piece of the log; a follower waits for it until the container has ended.
+    /// Returns the next chunk of the log. When following, waits for more output until the container has terminated.
     async fn next_chunk(&mut self) -> Option<Bytes> {
         loop {
-            // Checked before reading, so that nothing written until then is missed.
+            // Check this before reading, or the last output before termination could be missed.
             let ended = !self.follow || self.run_has_ended();
             let next_file = self.file_after_this().await;
             if self.options.limit_bytes == 0 {
@@ -243,13 +243,13 @@ impl Reader {
         }
     }
 
-    /// Returns the file with which a follower continues after the one that it reads was rotated.
+    /// Returns the file to continue with when following, if the current file was rotated.
     async fn file_after_this(&self) -> Option<File> {
         let inode = self.file.as_ref().filter(|_| self.follow)?.metadata().await.ok()?.ino();
         File::open(next_log(&self.path, inode)?).await.ok()
     }
 
-    /// Reads on, and returns true if there was anything.
+    /// Reads more bytes, and returns true if there were any.
     async fn read(&mut self) -> bool {
         let file = match &mut self.file {
             Some(file) => file,
@@ -265,7 +265,7 @@ impl Reader {
         matches!(file.read_buf(&mut self.entries).await, Ok(1..))
     }
 
-    /// Takes the complete entries, in the requested format.
+    /// Removes the complete entries from the buffer, and returns them in the requested format.
     fn shown(&mut self) -> Bytes {
         let mut shown = Vec::new();
         while let Some(end) = self.entries.iter().position(|byte| *byte == b'\n') {

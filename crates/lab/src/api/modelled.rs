@@ -1,7 +1,7 @@
-//! Fields of an object that the embedded cluster acts on. Other fields that a client sets are stored, and reported:
-//! by a warning in the answer, as an API server warns, and by an event on the object.
+//! Object fields that the embedded cluster acts on. Any other field set by a client is stored and reported: with a
+//! warning in the response, like those of a real API server, and with an event on the object.
 //!
-//! The table denies by default: a field that is not in it is not modelled.
+//! The table is an allowlist: any field that it does not list is not modelled.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -17,21 +17,21 @@ use super::super::value::is_empty;
 
 const NOTHING: &str = "nothing acts on it";
 
-/// Consequences of fields, by structure and field.
+/// Consequences of not modelling a field, by structure and field.
 type Consequences = BTreeMap<&'static str, &'static str>;
 
-/// What `modelled.txt` says.
+/// Contents of `modelled.txt`.
 #[derive(Debug, Default)]
 struct Table {
     /// Modelled fields by structure.
     fields: BTreeMap<&'static str, BTreeMap<&'static str, Extent>>,
-    /// Those of fields that are not modelled.
+    /// Consequences for fields that are not modelled.
     consequences: Consequences,
-    /// Those, on the userspace dataplane, of fields that only the kernel dataplane acts on.
+    /// Consequences on the userspace dataplane for fields that only the kernel dataplane acts on.
     kernel_only: Consequences,
 }
 
-/// Modelled part of a field: all of it, some values, or as the table defines for its own structure.
+/// Modelled part of a field: all of it, only some values, or the fields that the table lists for its structure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Extent {
     All,
@@ -61,8 +61,8 @@ fn parse_field(word: &'static str) -> (&'static str, Extent) {
     }
 }
 
-/// Reports on `object` the fields that a client has set and that are not modelled, unless they were there `before`.
-/// Returns a sentence for each.
+/// Records an event on `object` about fields that a client has set but that are not modelled. Fields that were set
+/// `before` are skipped. Returns a sentence for each reported field.
 pub(super) fn record(
     shared: &Shared,
     resource: Resource,
@@ -95,8 +95,8 @@ pub(super) fn record(
     said
 }
 
-/// Returns the paths of the fields of `object` that are not modelled, with their consequences. Fields in `not_here`
-/// count as not modelled, too.
+/// Returns the paths of all fields in `object` that are not modelled, with the consequences. Fields in `not_here` count
+/// as not modelled, too.
 fn not_modelled(
     resource: Resource,
     object: &Value,
@@ -104,7 +104,7 @@ fn not_modelled(
 ) -> BTreeMap<String, &'static str> {
     let top = schema::of(resource);
     let mut search = Search { not_here, found: BTreeMap::new() };
-    // Kinds that the table lacks are the cluster's own, or are for programs that read them.
+    // Skip kinds missing from the table: the cluster itself writes them, or only other programs read them.
     if TABLE.fields.contains_key(top.name)
         && let Some(map) = object.as_object()
     {
@@ -116,9 +116,9 @@ fn not_modelled(
     search.found
 }
 
-/// A search for fields that are not modelled.
+/// Search for fields that are not modelled.
 struct Search<'a> {
-    /// Fields that this dataplane does not model, and the consequence.
+    /// Fields that this dataplane does not model, with the consequences.
     not_here: &'a Consequences,
     found: BTreeMap<String, &'static str>,
 }

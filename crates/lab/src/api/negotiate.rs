@@ -1,26 +1,26 @@
-//! Content negotiation: the representations that a client's `Accept` header asks for.
+//! Content negotiation: selects a representation based on the client's `Accept` header.
 
 use http::{Request, header};
 
 use super::super::status::Status;
 
-/// Representation of objects that a client asks for.
+/// Object representation requested by a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum View {
     /// Complete objects.
     Whole,
-    /// Their metadata alone: `PartialObjectMetadata`.
+    /// Metadata only: `PartialObjectMetadata`.
     Metadata,
-    /// As rows of a `Table`, as kubectl shows them.
+    /// Rows of a `Table`, for kubectl to display.
     Table,
 }
 
-/// Returns the first representation in the request's `Accept` header that this API has. It skips those of unsupported
-/// content types (such as protobuf).
+/// Returns the first representation in the request's `Accept` header that this API supports. Unsupported content types
+/// (such as protobuf) are skipped.
 ///
 /// # Errors
 ///
-/// 406 if there is none.
+/// 406 if none is supported.
 pub(super) fn view<B>(request: &Request<B>) -> Result<View, Status> {
     let accept = accept(request);
     if accept.is_empty() {
@@ -44,7 +44,7 @@ pub(super) fn view<B>(request: &Request<B>) -> Result<View, Status> {
     accept.split(',').find_map(known).ok_or_else(|| Status::plain(406, refused))
 }
 
-/// Returns the `Accept` header; empty if there is none.
+/// Returns the `Accept` header, or an empty string if it is missing.
 pub(super) fn accept<B>(request: &Request<B>) -> &str {
     request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }

@@ -1,10 +1,10 @@
-//! The nodes' `proxy` subresource: commands to a node's agent.
+//! The `proxy` subresource for nodes: commands for a node's agent.
 //!
-//! It is the embedded cluster's own: `POST /api/v1/nodes/NAME/proxy/restart` restarts the agent, starts it if it was
-//! stopped, and boots a node that was shut down; `.../proxy/stop` stops the agent alone;
-//! `.../proxy/shutdown?grace=SECONDS` shuts the node down; `.../proxy/kill/NAMESPACE/POD/CONTAINER` kills a
-//! container's process. Each accepts only POST; other methods get 405, so that the client learns that the path
-//! exists.
+//! These commands exist only in the embedded cluster. `POST /api/v1/nodes/NAME/proxy/restart` restarts the agent,
+//! starts it if it was stopped, and boots a node that was shut down. `.../proxy/stop` stops only the agent.
+//! `.../proxy/shutdown?grace=SECONDS` shuts down the node. `.../proxy/kill/NAMESPACE/POD/CONTAINER` kills a
+//! container's process. All of them accept only POST. Other methods get a 405 response, which tells the client that
+//! the path exists.
 
 use http::{Method, Request, StatusCode};
 use serde_json::Value;
@@ -17,10 +17,10 @@ use super::query::Query;
 use super::respond::{self, Answer};
 use super::server::Server;
 
-/// Grace period of a shutdown that names none, in seconds.
+/// Default grace period for a shutdown, in seconds.
 const SHUTDOWN_GRACE_S: i64 = 30;
 
-/// Passes a command on to the agent of `node`.
+/// Passes a command on to the agent on `node`.
 pub(super) fn answer<B>(
     request: &Request<B>,
     server: &Server,
@@ -54,7 +54,7 @@ pub(super) fn answer<B>(
     Ok(respond::success(StatusCode::OK, Value::Null))
 }
 
-/// Kills the process of a container of one of the node's pods.
+/// Kills the process of a container in one of the node's pods.
 fn kill<B>(request: &Request<B>, server: &Server, node: &str, path: &str) -> Result<Answer, Status> {
     let mut names = path.split('/').skip(2);
     let (Some(namespace), Some(name), Some(container), None) =

@@ -1,4 +1,4 @@
-//! The verbs on objects and collections.
+//! Handlers for the verbs on objects and collections.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use super::route::Subresource;
 use super::server::Server;
 use super::{modelled, scale, watch};
 
-/// Serves a request for all objects of a resource.
+/// Serves a request for a collection of objects.
 pub(super) async fn collection(
     request: Request<Incoming>,
     server: &Arc<Server>,
@@ -76,11 +76,11 @@ pub(super) async fn collection(
                 let (namespace, name) = key(&object);
                 match delete(shared, resource, &namespace, &name, &options).await {
                     Ok(deleted) => items.push(deleted.object().clone()),
-                    // Somebody else deleted it first.
+                    // Another client deleted the object first.
                     Err(status) if status.code() == 404 => {}
                     Err(status) => return Err(status),
                 }
-                // There may be thousands of objects, and other tasks wait.
+                // There may be thousands of objects, so let other tasks run in between.
                 tokio::task::yield_now().await;
             }
             Ok(presentation.list(shared, resource, &json!({}), &items))
@@ -150,7 +150,7 @@ async fn delete(
     if resource == Resource::Pods {
         return shared.delete_pod(namespace, name, options).await;
     }
-    // Kubernetes' own default for Jobs, from the time before garbage collection.
+    // Kubernetes' default for Jobs, which predates garbage collection.
     let options = match options.propagation_policy {
         None if resource == Resource::Jobs && options.orphan_dependents.is_none() => {
             &DeleteOptions { propagation_policy: Some(Propagation::Orphan), ..options.clone() }
@@ -160,7 +160,8 @@ async fn delete(
     shared.registry.delete(resource, namespace, name, options)
 }
 
-/// Answers a deletion: with the object for pods, Services and anything that still exists, otherwise with a success.
+/// Builds the response to a deletion: the object for pods, Services and objects that still exist, otherwise a success
+/// status.
 fn respond_deleted(resource: Resource, deleted: &Deleted) -> Answer {
     let object = deleted.object();
     if matches!(deleted, Deleted::Terminating(_)) || matches!(resource, Resource::Pods | Resource::Services) {
@@ -177,7 +178,7 @@ fn respond_deleted(resource: Resource, deleted: &Deleted) -> Answer {
     respond::success(StatusCode::OK, details)
 }
 
-/// Reads from the query the part of a list that the client asks for.
+/// Reads the paging parameters from the query.
 fn page_request(query: &Query) -> Result<PageRequest, Status> {
     let number = |name: &str| match query.get(name) {
         "" => Ok(0),

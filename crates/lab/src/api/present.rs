@@ -1,4 +1,4 @@
-//! Objects in the form that a client has asked for.
+//! Renders objects in the representation requested by the client.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use super::query::Query;
 use super::respond::{self, Answer};
 use super::table::{Include, metadata_of, table};
 
-/// Form of one request's answer.
+/// Representation of the objects in a response.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Presentation {
     view: View,
     include: Include,
 }
 
-/// Serialises a list for the wire. It writes objects by their `Display`, which is compiled and optimised in
-/// serde_json: a list may have thousands of objects.
+/// Serialises a list for the wire. A list may contain thousands of objects, so this uses their `Display`
+/// implementation, which is compiled with optimisations as part of serde_json.
 fn list_of<'a>(
     kind: &str,
     version: &str,
@@ -44,11 +44,11 @@ fn list_of<'a>(
 }
 
 impl Presentation {
-    /// Returns the form that `request` asks for.
+    /// Returns the representation that `request` asks for.
     ///
     /// # Errors
     ///
-    /// 406 for an unsupported form, 400 for an unknown `includeObject`.
+    /// 406 for an unsupported representation, 400 for an unknown `includeObject`.
     pub(super) fn of<B>(request: &Request<B>, query: &Query) -> Result<Self, Status> {
         let include = match query.get("includeObject") {
             "" | "Metadata" => Include::Metadata,
@@ -59,12 +59,12 @@ impl Presentation {
         Ok(Self { view: negotiate::view(request)?, include })
     }
 
-    /// Returns true if objects are shown unchanged.
+    /// Returns true if objects are presented unchanged.
     pub(super) fn is_whole(self) -> bool {
         self.view == View::Whole
     }
 
-    /// Presents one object; a table includes its columns.
+    /// Presents one object. A table includes column definitions.
     pub(super) fn object(
         self,
         code: StatusCode,
@@ -105,7 +105,7 @@ impl Presentation {
         }
     }
 
-    /// Presents an object in a watch event. The first event of a watch carries a table's columns.
+    /// Presents an object for a watch event. In a table, only the first event includes column definitions.
     pub(super) fn event_object(
         self,
         shared: &Shared,
@@ -140,7 +140,7 @@ impl Presentation {
     }
 }
 
-/// Returns the current time in whole seconds, as the API shows times.
+/// Returns the current time in whole seconds, the resolution of times in the API.
 pub(super) fn now(shared: &Shared) -> Timestamp {
     let seconds = shared.clock.now().unix_ns().div_euclid(1_000_000_000);
     Timestamp::from_second(seconds).unwrap_or_default()

@@ -1,8 +1,8 @@
-//! Decoding of objects in protobuf, as kubectl's typed clients send them (`kubectl create deployment`, `drain`), into
-//! the JSON that all other clients send.
+//! Decodes protobuf objects, as sent by kubectl's typed clients (`kubectl create deployment`, `drain`), into the JSON
+//! that all other clients send.
 //!
-//! Decoding only: answers are JSON, which these clients accept, too. Field numbers come from the [`schema`]; unknown
-//! fields are dropped, as in Kubernetes.
+//! There is no encoder: responses are JSON, which these clients also accept. Field numbers come from the [`schema`].
+//! Unknown fields are dropped, as in Kubernetes.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -11,13 +11,13 @@ use serde_json::{Map, Value, json};
 
 use super::super::schema::{self, Field, Kind, Structure};
 
-/// First bytes of every object in protobuf.
+/// Prefix of every protobuf object.
 const MAGIC: &[u8] = b"k8s\0";
 const TRUNCATED: &str = "the body ends in the middle of a field";
 
-/// Reads one object.
+/// Decodes one object.
 pub(super) fn decode(body: &[u8]) -> Result<Value, String> {
-    // The envelope: 1 is the type (1 apiVersion, 2 kind), 2 the object itself.
+    // In the envelope, field 1 is the type (1 apiVersion, 2 kind) and field 2 is the object itself.
     let envelope = Message::of(
         body.strip_prefix(MAGIC).ok_or("the body does not begin as an object in protobuf does")?,
     )?;
@@ -33,7 +33,7 @@ pub(super) fn decode(body: &[u8]) -> Result<Value, String> {
     Ok(Value::Object(fields))
 }
 
-/// Reads the fields whose numbers begin with `path` into `object`.
+/// Reads into `object` the fields whose path of numbers begins with `path`.
 fn read_structure(
     bytes: &[u8],
     structure: &Structure,
@@ -45,7 +45,7 @@ fn read_structure(
         let found = structure.fields.iter().find(|(_, field)| field.protobuf.starts_with(&here));
         match (found, data) {
             (Some((name, field)), data) if field.protobuf == here => read_field(name, field, data, object)?,
-            // A message whose fields JSON has in the enclosing object.
+            // JSON has the fields of this message in the enclosing object.
             (Some(_), Data::Bytes(inner)) => read_structure(inner, structure, &here, object)?,
             _ => {}
         }
@@ -97,9 +97,9 @@ fn read_value(name: &str, kind: &Kind, data: Data<'_>) -> Result<Value, String> 
             read_structure(data.bytes(name)?, schema::structure(*index), &[], &mut fields)?;
             Value::Object(fields)
         }
-        // 1 is the text of the quantity.
+        // Field 1 is the quantity as a string.
         Kind::Quantity => json!(Message::of(data.bytes(name)?)?.text(1, name)?),
-        // 1 selects which of the two it is: 2 is a number, 3 a text.
+        // Field 1 selects the type: field 2 is the integer, field 3 the string.
         Kind::IntOrString => {
             let either = Message::of(data.bytes(name)?)?;
             match either.number(1, name)? {
@@ -107,7 +107,7 @@ fn read_value(name: &str, kind: &Kind, data: Data<'_>) -> Result<Value, String> 
                 _ => json!(either.number(2, name)?.unwrap_or(0)),
             }
         }
-        // 1 is seconds, 2 nanoseconds; an empty message is no time.
+        // Field 1 is seconds, field 2 nanoseconds. An empty message means no time.
         Kind::Time | Kind::MicroTime => {
             let time = Message::of(data.bytes(name)?)?;
             let nanoseconds = i32::try_from(time.number(2, name)?.unwrap_or(0)).map_err(|_| wrong())?;
@@ -118,7 +118,7 @@ fn read_value(name: &str, kind: &Kind, data: Data<'_>) -> Result<Value, String> 
                 None => Value::Null,
             }
         }
-        // 1 is JSON.
+        // Field 1 is JSON.
         Kind::Any => match Message::of(data.bytes(name)?)?.get(1) {
             Some(data) => serde_json::from_slice(data.bytes(name)?).map_err(|_| wrong())?,
             None => Value::Null,
@@ -127,7 +127,7 @@ fn read_value(name: &str, kind: &Kind, data: Data<'_>) -> Result<Value, String> 
     })
 }
 
-/// Value of a field, as far as the encoding itself shows it.
+/// Value of a field, decoded only as far as possible without the schema.
 #[derive(Clone, Copy)]
 enum Data<'a> {
     Number(u64),
@@ -146,7 +146,7 @@ impl<'a> Data<'a> {
         String::from_utf8(self.bytes(name)?.to_vec()).map_err(|_| wrong_type(name))
     }
 
-    /// Numbers are written as 64 bits in two's complement.
+    /// Reads a number, which protobuf encodes as 64 bits in two's complement.
     fn number(self, name: &str) -> Result<i64, String> {
         match self {
             Self::Number(number) => Ok(number.cast_signed()),
@@ -155,7 +155,7 @@ impl<'a> Data<'a> {
     }
 }
 
-/// The fields of a message, in their order, by number.
+/// Fields of a message with their numbers, in order of appearance.
 struct Message<'a>(Vec<(u32, Data<'a>)>);
 
 impl<'a> Message<'a> {
@@ -179,12 +179,12 @@ impl<'a> Message<'a> {
         Ok(Self(fields))
     }
 
-    /// Returns the value of a field; of one that is there twice, the last.
+    /// Returns the value of a field. If the field appears more than once, the last value wins.
     fn get(&self, number: u32) -> Option<Data<'a>> {
         self.0.iter().rfind(|(own, _)| *own == number).map(|(_, data)| *data)
     }
 
-    /// Returns the bytes of a field; none if it is missing.
+    /// Returns the bytes of a field, or an empty slice if it is missing.
     fn bytes(&self, number: u32, name: &str) -> Result<&'a [u8], String> {
         self.get(number).map_or(Ok(&[]), |data| data.bytes(name))
     }
@@ -261,7 +261,7 @@ mod tests {
         ];
         let get =
             [message(1, b"/ready"), message(2, &[number(1, 1), number(2, 0), message(3, b"http")].concat())];
-        // A probe's action is a message of its own in protobuf.
+        // Protobuf nests a probe's action in a separate message.
         let probe = [message(1, &message(2, &get.concat())), number(4, 7)];
         let container = [message(1, b"app"), message(2, b"echo:1"), message(11, &probe.concat())];
         let spec = [message(2, &container.concat()), message(3, b"Always"), number(4, 30)];

@@ -1,6 +1,6 @@
-//! The `proxy` subresource of pods: an HTTP request to a port of a pod, through the API server.
+//! The `proxy` subresource for pods: forwards an HTTP request to a pod's port through the API server.
 //!
-//! Both bodies stream, so either may last as long as the pod does.
+//! Request and response bodies are streamed, so either may last for as long as the pod runs.
 
 use std::net::SocketAddrV4;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use super::respond::{Answer, BodyError};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Headers that belong to one connection, or to the API server alone.
+/// Headers that apply only to one connection, or only to the API server.
 const NOT_FORWARDED: [HeaderName; 9] = [
     header::AUTHORIZATION,
     header::CONNECTION,
@@ -34,11 +34,11 @@ const NOT_FORWARDED: [HeaderName; 9] = [
     header::UPGRADE,
 ];
 
-/// Returns the address of a port of a pod.
+/// Returns the address of a pod's port.
 ///
 /// # Errors
 ///
-/// 404 without the pod, 400 without the port, 503 if the pod has no address yet.
+/// 404 if the pod does not exist, 400 if the port does not exist, 503 if the pod has no address yet.
 pub(super) fn of_pod(
     shared: &Shared,
     namespace: &str,
@@ -51,7 +51,7 @@ pub(super) fn of_pod(
     Ok(SocketAddrV4::new(ip, resolve_port(&pod, port)?))
 }
 
-/// Passes a request on to `path` at `target`, and its answer back.
+/// Forwards a request to `path` at `target`, and returns the response.
 pub(super) async fn forward(
     request: Request<Incoming>,
     target: SocketAddrV4,
@@ -81,7 +81,7 @@ pub(super) async fn forward(
         sender.send_request(Request::from_parts(parts, body)).await.map_err(|error| unreachable(&error))?;
     let (mut parts, body) = answer.into_parts();
     remove_hop_by_hop(&mut parts.headers);
-    // The connection lives as long as its response body.
+    // Keep the connection alive for as long as the response body.
     let body = body.map_err(BodyError::from).map_frame(move |frame| {
         let _ = &connection;
         frame
@@ -89,7 +89,7 @@ pub(super) async fn forward(
     Ok(Answer::from_parts(parts, body.boxed_unsync()))
 }
 
-/// Removes headers that apply to one connection only (RFC 9110, section 7.6.1).
+/// Removes the headers that apply only to one connection (RFC 9110, section 7.6.1).
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -103,7 +103,7 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Finds a port by number or name; without either the pod's first one, or 80.
+/// Finds a port by number or name. Without either, returns the pod's first port, or 80 if it declares none.
 fn resolve_port(pod: &Value, port: Option<&str>) -> Result<u16, Status> {
     let lists = ["containers", "initContainers"].into_iter();
     let mut ports =

@@ -1,4 +1,4 @@
-//! The query parameters of a request.
+//! Parses query parameters.
 
 use http::Uri;
 
@@ -14,17 +14,17 @@ impl Query {
         Self(url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()).into_owned().collect())
     }
 
-    /// Returns the value of a parameter; empty if it is not given.
+    /// Returns the value of a parameter, or an empty string if it is missing.
     pub(super) fn get(&self, name: &str) -> &str {
         self.0.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
     }
 
-    /// Returns true if a parameter is given and is empty, `1` or `true`.
+    /// Returns true if a parameter is present and is empty, `1` or `true`.
     pub(super) fn is_set(&self, name: &str) -> bool {
         self.0.iter().any(|(key, value)| key == name && matches!(value.as_str(), "" | "1" | "true"))
     }
 
-    /// Returns whether to store a write, by `dryRun`.
+    /// Returns the effect of a write, which depends on `dryRun`.
     pub(super) fn effect(&self) -> Result<Effect, Status> {
         match self.get("dryRun") {
             "" => Ok(Effect::Stored),

@@ -1,4 +1,4 @@
-//! Builds answers.
+//! Builds responses.
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
@@ -8,23 +8,23 @@ use serde_json::{Value, json};
 
 use super::super::status::Status;
 
-/// An answer whose body may be a stream.
+/// Response whose body may be a stream.
 pub(super) type Answer = Response<UnsyncBoxBody<Bytes, BodyError>>;
 
-/// Reason why a body ended early: the client learns only that it did.
+/// Reason why a body was cut short. The client only learns that it was.
 pub(super) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Builds an answer in JSON.
+/// Builds a JSON response.
 pub(super) fn json(code: StatusCode, value: &Value) -> Answer {
     json_text(code, value.to_string())
 }
 
-/// Builds an answer from JSON text.
+/// Builds a response from JSON text.
 pub(super) fn json_text(code: StatusCode, text: String) -> Answer {
     bytes_of(code, "application/json", text)
 }
 
-/// Builds an answer that reports an error.
+/// Builds an error response.
 pub(super) fn status(status: &Status) -> Answer {
     let code = StatusCode::from_u16(status.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut answer = json(code, &status.to_json());
@@ -34,7 +34,7 @@ pub(super) fn status(status: &Status) -> Answer {
     answer
 }
 
-/// Builds an answer that reports a success, with details of the object.
+/// Builds a success status, with details about the object.
 pub(super) fn success(code: StatusCode, details: Value) -> Answer {
     let mut status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
     if !details.is_null() {
@@ -46,12 +46,12 @@ pub(super) fn success(code: StatusCode, details: Value) -> Answer {
     self::json(code, &status)
 }
 
-/// Builds an answer in plain text.
+/// Builds a plain-text response.
 pub(super) fn text(text: impl Into<Bytes>) -> Answer {
     bytes_of(StatusCode::OK, "text/plain; charset=utf-8", text)
 }
 
-/// Builds the answer for a path that names no kind of object.
+/// Builds the response for an unknown path.
 pub(super) fn unknown_path() -> Answer {
     bytes_of(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", "404 page not found\n")
 }
@@ -60,13 +60,13 @@ pub(super) fn set_content_type(answer: &mut Answer, content_type: &'static str) 
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
 }
 
-/// Builds an answer with a complete body of a content type.
+/// Builds a response with a complete body and its content type.
 pub(super) fn bytes_of(code: StatusCode, content_type: &'static str, bytes: impl Into<Bytes>) -> Answer {
     let body = Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync();
     streaming(code, content_type, body)
 }
 
-/// Builds an answer with any body.
+/// Builds a response with a body that may be a stream.
 pub(super) fn streaming(
     code: StatusCode,
     content_type: &'static str,

@@ -1,4 +1,4 @@
-//! Reviews: questions that a client may ask about itself.
+//! Reviews, through which a client can look up its own identity and permissions.
 
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
@@ -12,21 +12,21 @@ use super::super::value::{list, text};
 use super::body::read_any;
 use super::respond::{self, Answer};
 
-/// Kind of review. Reviews are created and answered, and never stored.
+/// Kind of review. Reviews are created and answered in one request, and never stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Review {
-    /// Asks whether the user may do something.
+    /// Review of whether the user may perform an action.
     Access,
-    /// Asks for the user's permissions.
+    /// Review of the user's permissions.
     Rules,
-    /// Asks who the user is.
+    /// Review of the user's identity.
     Subject,
 }
 
 impl Review {
     pub(super) const ALL: [Self; 3] = [Self::Access, Self::Rules, Self::Subject];
 
-    /// Returns its API group and its kind.
+    /// Returns the review's API group and kind.
     const fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Access => ("authorization.k8s.io", "SelfSubjectAccessReview"),
@@ -47,13 +47,13 @@ impl Review {
         format!("{}s", self.kind().to_lowercase())
     }
 
-    /// Returns the review at `group` and `plural`.
+    /// Returns the review with this group and plural name.
     pub(super) fn find(group: &str, plural: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|review| review.group() == group && review.plural() == plural)
     }
 }
 
-/// Answers `user`'s review.
+/// Responds to a review created by `user`.
 pub(super) async fn answer(
     request: Request<Incoming>,
     registry: &Registry,

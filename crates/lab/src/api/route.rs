@@ -1,23 +1,23 @@
-//! Paths of the API.
+//! Parses API paths.
 
 use super::super::resource::Resource;
 use super::review::Review;
 use super::unsupported::UNSUPPORTED;
 
-/// Target of a path.
+/// Target that a path refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Route {
-    /// A document that never changes.
+    /// A static document.
     Document(Document),
-    /// A question about the user itself.
+    /// A review of the user's own identity or permissions.
     Review(Review),
-    /// All objects of a resource, in one namespace or in all.
+    /// All objects of a resource, in one namespace or in all of them.
     Collection { resource: Resource, namespace: Option<String> },
     /// One object, or one of its subresources.
     Object { resource: Resource, namespace: String, name: String, subresource: Subresource },
 }
 
-/// Paths about the API itself.
+/// Document about the API itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Document {
     /// `/version`
@@ -40,20 +40,20 @@ pub(super) enum Document {
     OpenApiOf(&'static str),
 }
 
-/// A subresource: a part of an object with its own path.
+/// Subresource: a part of an object that has its own path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Subresource {
     /// The object itself.
     None,
     Status,
     Scale,
-    /// Eviction of a pod, with the consent of its PodDisruptionBudget.
+    /// Eviction of a pod, if its PodDisruptionBudget allows that.
     Eviction,
-    /// A pod's output.
+    /// Output of a pod's container.
     Log,
-    /// A subresource of pods that this API does not support: its name.
+    /// Name of a pod subresource that this API does not support.
     Unsupported(&'static str),
-    /// A port of a pod, or a node's agent: the target, and the path there with its leading slash.
+    /// A pod's port, or a node's agent, and the path to request there (with its leading slash).
     Proxy {
         port: Option<String>,
         path: String,
@@ -61,7 +61,7 @@ pub(super) enum Subresource {
 }
 
 impl Subresource {
-    /// Returns its name in paths; empty for the object itself.
+    /// Returns the subresource's name in paths, which is empty for the object itself.
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::None => "",
@@ -76,7 +76,7 @@ impl Subresource {
 }
 
 impl Route {
-    /// Parses a path; `None` if it names nothing.
+    /// Parses a path. Returns `None` if nothing exists there.
     pub(super) fn of(path: &str) -> Option<Self> {
         let whole = path.strip_prefix('/')?;
         let document = match whole.trim_end_matches('/') {
@@ -107,7 +107,7 @@ impl Route {
             ("v1", rest) => rest,
             _ => return None,
         };
-        // At most: namespaces/NS/RESOURCE/NAME/SUBRESOURCE/anything
+        // The longest form is namespaces/NS/RESOURCE/NAME/SUBRESOURCE/anything.
         if let Some(review) = Review::find(group, rest) {
             return Some(Self::Review(review));
         }
@@ -127,7 +127,7 @@ impl Route {
             return None;
         }
         let name = name.replace("%3A", ":").replace("%3a", ":");
-        // Names of objects with ports have no colon; a role's may.
+        // The names of pods and nodes never contain a colon, but those of roles may.
         let has_ports = matches!(resource, Resource::Pods | Resource::Nodes);
         let (name, port) = match name.split_once(':') {
             Some((name, port)) if has_ports => (name.to_owned(), Some(port.to_owned())),
@@ -155,7 +155,7 @@ impl Route {
     }
 }
 
-/// Returns all API groups but the core group.
+/// Returns all API groups except the core group.
 pub(super) fn groups() -> Vec<&'static str> {
     let all =
         Resource::ALL.into_iter().map(Resource::group).chain(Review::ALL.into_iter().map(Review::group));

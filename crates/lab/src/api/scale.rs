@@ -1,4 +1,4 @@
-//! The `scale` subresource: the replicas of a workload, in the same form for all kinds.
+//! The `scale` subresource: a workload's replica count, in the same form for all kinds.
 
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
@@ -19,7 +19,7 @@ const KIND: &str = "Scale";
 const GROUP: &str = "autoscaling";
 const API_VERSION: &str = "autoscaling/v1";
 
-/// Serves a request for the scale of a workload.
+/// Serves a request for a workload's `scale` subresource.
 pub(super) async fn answer(
     request: Request<Incoming>,
     shared: &Shared,
@@ -45,8 +45,8 @@ pub(super) async fn answer(
     Ok(warnings.add_to(show(&scaled)))
 }
 
-/// Sets the replicas of `object`, and its name, uid and version as in `scale`, so that a scale for another object or
-/// an older state is refused.
+/// Copies the replica count from `scale` to `object`, and also the name, uid and version, so that a scale for another
+/// object or an older state is rejected.
 fn set_scale(object: &mut Value, top: &Structure, scale: &Value) -> Result<(), Status> {
     check_shape_of(top, API_VERSION, scale)?;
     let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);

@@ -1,11 +1,11 @@
-//! State of the API server that no other part uses: its users' tokens and its access to the node agents.
+//! State used only by the API server: its users' tokens and its access to the node agents.
 
 use super::super::agents::Agents;
 use super::super::shared::Shared;
 use super::super::tokens::Tokens;
 use super::tls::Identity;
 
-/// The state of an API server.
+/// State of an API server.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(super) shared: Shared,

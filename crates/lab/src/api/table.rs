@@ -1,4 +1,4 @@
-//! Objects as rows of a `Table`, as `kubectl get` shows them. Columns and cells are those of Kubernetes' own
+//! Renders objects as rows of a `Table`, for `kubectl get`. The columns and cells match those of Kubernetes' own
 //! printers.
 
 mod age;
@@ -12,18 +12,18 @@ use serde_json::{Value, json};
 use super::super::resource::Resource;
 pub(super) use cells::selector;
 
-/// Object that each row includes besides its cells.
+/// Part of the object that each row includes besides its cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Include {
     /// None.
     Nothing,
-    /// Its metadata.
+    /// The object's metadata.
     Metadata,
     /// The complete object.
     Object,
 }
 
-/// Builds a table of `objects`, with or without the definitions of its columns.
+/// Builds a table of `objects`, with or without column definitions.
 pub(super) fn table<'a>(
     resource: Resource,
     objects: impl IntoIterator<Item = &'a Value>,
@@ -50,7 +50,7 @@ pub(super) fn table<'a>(
     })
 }
 
-/// Returns the metadata of an object as an object of its own.
+/// Returns an object's metadata as a separate object.
 pub(super) fn metadata_of(object: &Value) -> Value {
     json!({
         "kind": "PartialObjectMetadata",

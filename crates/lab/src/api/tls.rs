@@ -1,4 +1,4 @@
-//! The API server's certificate, signed by an authority that lives as long as the cluster.
+//! The API server's certificate, signed by a certificate authority that exists for the lifetime of the cluster.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,42 +12,42 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::rustls::{self, ServerConfig};
 
-/// Names by which pods and this machine reach the API server.
+/// Names under which pods and this machine reach the API server.
 const NAMES: [&str; 6] = [
     "kubernetes",
     "kubernetes.default",
     "kubernetes.default.svc",
     "kubernetes.default.svc.cluster.local",
     "localhost",
-    // Addresses are names, too, in a list of subject alternative names.
+    // The list of subject alternative names may also contain addresses.
     "127.0.0.1",
 ];
 
-/// The API server's side of TLS, and the certificate by which clients trust it. Clones share it.
+/// The API server's TLS configuration, and the CA certificate with which clients verify it. Clones share both.
 #[derive(Clone)]
 pub(crate) struct Identity {
     pub(super) acceptor: TlsAcceptor,
     authority_pem: Arc<str>,
 }
 
-/// The certificate could not be made.
+/// Error while creating the certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// By the certificate authority.
+    /// The certificate authority failed to sign it.
     #[error("sign a certificate")]
     Sign(#[from] rcgen::Error),
-    /// By the TLS library.
+    /// The TLS library rejected it.
     #[error("use the certificate")]
     Use(#[from] rustls::Error),
 }
 
 impl Identity {
-    /// Makes an authority and a certificate that is valid on loopback, for the API server's names in the cluster, and
-    /// for `addresses`.
+    /// Creates a certificate authority, and a certificate that is valid for loopback, for the API server's names inside
+    /// the cluster, and for `addresses`.
     ///
     /// # Errors
     ///
-    /// The random source fails.
+    /// Generating the keys or the certificates failed.
     pub(crate) fn new(addresses: &[IpAddr]) -> Result<Self, IdentityError> {
         let mut authority = CertificateParams::new([])?;
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -75,7 +75,7 @@ impl Identity {
         Ok(Self { acceptor: Arc::new(config).into(), authority_pem: authority_pem.into() })
     }
 
-    /// Returns the authority's certificate, which clients and pods get as `ca.crt`.
+    /// Returns the CA certificate, which clients and pods receive as `ca.crt`.
     pub(crate) fn authority_pem(&self) -> &Arc<str> {
         &self.authority_pem
     }

@@ -1,15 +1,15 @@
-//! Subresources of running containers that a real cluster serves and this one does not: entering a container,
-//! forwarding its ports, adding one. The answer says so, and names an alternative.
+//! Pod subresources that a real cluster serves but this one does not, such as entering a container, forwarding its
+//! ports, or adding one. The response says so and suggests an alternative.
 
 use super::super::network::Network;
 use super::super::resource::Resource;
 use super::super::shared::Shared;
 use super::super::status::Status;
 
-/// Subresources of pods that are not served.
+/// Pod subresources that are not supported.
 pub(super) const UNSUPPORTED: [&str; 5] = ["attach", "ephemeralcontainers", "exec", "portforward", "resize"];
 
-/// Returns the answer to a request for one of these of the pod `name`: why it is not available, and the alternative.
+/// Returns the response to a request for an unsupported subresource of the pod `name`: the reason, and an alternative.
 pub(super) fn answer(subresource: &str, shared: &Shared, namespace: &str, name: &str) -> Status {
     if let Err(status) = shared.registry.get(Resource::Pods, namespace, name) {
         return status;

@@ -1,7 +1,7 @@
-//! Watches: one JSON object per line, each sent as soon as it happens.
+//! Watches: streams of events, one JSON object per line, each sent as soon as it occurs.
 //!
-//! Events that are already there are sent together. A watcher that does not read holds one chunk of them and a place
-//! in the history, no more.
+//! Events that are already pending are sent together. A watcher that does not read takes up no more than one chunk of
+//! events and a cursor into the history.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,9 +23,9 @@ use super::query::Query;
 use super::respond::{self, Answer, BodyError};
 use super::server::Server;
 
-/// Duration of a watch that names none; clients come back and continue from the version that they had.
+/// Default duration of a watch. Clients reconnect and continue from the last version they received.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(45 * 60);
-/// Maximum size of events sent together.
+/// Maximum total size of events sent together.
 const CHUNK_BYTES: usize = 32 * 1024;
 
 /// Starts a watch.
@@ -80,7 +80,7 @@ struct Feed {
     resource: Resource,
     ends_at: Instant,
     next_bookmark: Option<Instant>,
-    /// True if the bookmark that ends the initial events is still to be sent.
+    /// True if the bookmark that marks the end of the initial events has yet to be sent.
     initial_events_pending: bool,
     /// True if nothing has been sent yet.
     is_first: bool,
@@ -88,7 +88,7 @@ struct Feed {
 }
 
 impl Feed {
-    /// Returns the next lines, and the feed unless they are the last.
+    /// Returns the next lines, and also the feed if more lines may follow.
     async fn next_chunk(mut self) -> Option<(Bytes, Option<Self>)> {
         loop {
             if self.initial_events_pending
@@ -116,7 +116,7 @@ impl Feed {
         }
     }
 
-    /// Serialises an event and those that wait behind it, one per line.
+    /// Serialises an event and any further pending events, one per line.
     fn lines(mut self, event: Result<WatchEvent, Status>) -> (Bytes, Option<Self>) {
         let mut chunk = Vec::new();
         let mut next = Some(event);

@@ -1,4 +1,4 @@
-//! Availability of pods: a pod is available once it has been ready for as long as its workload requires
+//! Pod availability: a pod is available once it has been ready for as long as its workload requires
 //! (`IsPodAvailable` in pkg/api/v1/pod/util.go).
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::conditions::unix_seconds;
 use crate::object::is_ready;
 use crate::value::number;
 
-/// Judges the pods of one workload at one time.
+/// Judge of the availability of one workload's pods at a given time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judge {
     min_ready_seconds: i64,
@@ -18,7 +18,7 @@ pub(super) struct Judge {
 }
 
 impl Judge {
-    /// Makes a judge for the pods of a workload, at a time in text.
+    /// Creates a judge for a workload's pods. `now` is an RFC 3339 string.
     pub(super) fn new(workload: &Value, now: &str) -> Self {
         Self {
             min_ready_seconds: number(&workload["spec"]["minReadySeconds"]),
@@ -26,7 +26,7 @@ impl Judge {
         }
     }
 
-    /// Returns the seconds until a pod is available; `None` if it is not ready.
+    /// Returns the number of seconds until a pod is available, or `None` if it is not ready.
     fn seconds_left(self, pod: &Value) -> Option<u64> {
         let since = || unix_seconds(&condition(pod, "Ready")["lastTransitionTime"]).unwrap_or(self.now);
         let left =
@@ -38,7 +38,7 @@ impl Judge {
         self.seconds_left(pod) == Some(0)
     }
 
-    /// Returns the time until one more of these pods will be available.
+    /// Returns the time until another of these pods becomes available.
     pub(super) fn next<'a>(self, pods: impl IntoIterator<Item = &'a Value>) -> Option<Duration> {
         let left = pods.into_iter().filter_map(|pod| self.seconds_left(pod).filter(|left| *left > 0));
         left.min().map(Duration::from_secs)

@@ -1,7 +1,7 @@
-//! Claims objects for a controlling owner: those that its selector matches.
+//! Claims the objects that match a controller's selector.
 //!
-//! As `ControllerRefManager` (pkg/controller/controller_ref_manager.go) does, it adopts matching objects without a
-//! controller, and releases controlled ones that no longer match.
+//! Like `ControllerRefManager` (pkg/controller/controller_ref_manager.go), it adopts matching objects that have no
+//! controller, and releases controlled objects that no longer match.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::selector::LabelSelector;
 use crate::status::Status;
 use crate::value::list;
 
-/// Adopts and releases objects of `resource` for `owner`, and returns those that belong to it now. Objects that are
-/// not `considered` stay as they are.
+/// Adopts and releases objects of `resource` for `owner`, and returns those that now belong to it. Objects for which
+/// `considered` is false stay unchanged.
 pub(super) fn claim(
     registry: &Registry,
     owner: &Value,
@@ -49,7 +49,7 @@ pub(super) fn claim(
     Ok(claimed)
 }
 
-/// Returns the owners of this resource that may adopt an object without a controller.
+/// Returns the owners of type `resource` that may adopt an object without a controller.
 pub(super) fn adopters(registry: &Registry, resource: Resource, object: &Value) -> Vec<Key> {
     let namespace = key(object).0;
     let owners = registry.all(resource, Some(&namespace));
@@ -59,7 +59,7 @@ pub(super) fn adopters(registry: &Registry, resource: Resource, object: &Value) 
     owners.iter().filter(selects).map(|owner| key(owner)).collect()
 }
 
-/// Returns the owners of this resource that a change of one of them, or of a pod, concerns.
+/// Returns the owners of type `resource` that are affected by a change to one of them or to a pod.
 pub(super) fn owners_concerned(
     registry: &Registry,
     owners: Resource,
@@ -76,7 +76,7 @@ pub(super) fn owners_concerned(
     }
 }
 
-/// Returns true if the owner, in its current state, still adopts objects.
+/// Returns true if the owner may still adopt objects, according to its stored state.
 fn may_adopt(registry: &Registry, owner: &Value) -> bool {
     let Some(resource) = Resource::of_reference(owner) else { return false };
     let (namespace, name) = key(owner);
@@ -86,7 +86,7 @@ fn may_adopt(registry: &Registry, owner: &Value) -> bool {
     })
 }
 
-/// Changes the owner references of an object; returns `None` if it is gone.
+/// Changes the owner references of an object. Returns `None` if the object is gone.
 fn change_owners(
     registry: &Registry,
     resource: Resource,

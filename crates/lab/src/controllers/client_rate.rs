@@ -1,4 +1,4 @@
-//! Rate limit of a controller's calls to the API server.
+//! Rate limit on a controller's API calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,14 +8,15 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::Config;
 
-/// A token bucket, as client-go has one per client (`rest.Config` with `QPS` and `Burst`). Clones share it.
+/// Token bucket, like the one in each client-go client (`rest.Config` with `QPS` and `Burst`). Clones share the
+/// bucket.
 #[derive(Clone, Debug)]
 pub(super) struct ClientRate {
-    /// Time from one call to the next, once the burst is used up.
+    /// Interval between calls once the burst is used up.
     interval: Duration,
-    /// Time by which a call may go out before it is due.
+    /// Maximum time by which a call may be sent ahead of schedule.
     credit: Duration,
-    /// Time at which the bucket is full again.
+    /// Time when the bucket will be full again.
     full_at: Arc<Mutex<Instant>>,
 }
 
@@ -25,14 +26,14 @@ impl ClientRate {
         Self::new(config.controllers.kube_api_qps, config.controllers.kube_api_burst)
     }
 
-    /// Allows `qps` calls per second in the long run, `burst` of them at once.
+    /// Creates a limit of `qps` calls per second on average, with up to `burst` calls at once.
     fn new(qps: u32, burst: u32) -> Self {
         let interval = Duration::from_secs(1) / qps.max(1);
         let credit = interval * burst.saturating_sub(1);
         Self { interval, credit, full_at: Arc::new(Mutex::new(Instant::now())) }
     }
 
-    /// Waits until one more call may go out.
+    /// Waits until another call may be sent.
     pub(super) async fn permit(&self) {
         let at = {
             let mut full_at = self.full_at.lock().await;

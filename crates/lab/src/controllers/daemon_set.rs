@@ -1,7 +1,7 @@
-//! Runs DaemonSets: one pod on each suitable node, replaced node by node.
+//! Runs DaemonSets: one pod on each suitable node, with updates node by node.
 //!
-//! After pkg/controller/daemon. [`steps`] decides the next steps, [`place`] which nodes are suitable. A pod that
-//! fails repeatedly is replaced with the pauses of the work queue only.
+//! Based on pkg/controller/daemon. [`steps`] decides the next steps, and [`place`] which nodes are suitable. When a
+//! pod fails repeatedly, only the work queue's delays slow down its replacement.
 
 mod place;
 mod steps;
@@ -41,7 +41,7 @@ pub(super) async fn run(shared: Shared) {
     worker::run(events, BACK_OFF, named, |set| async move { reconcile(control, &set).await }).await;
 }
 
-/// Takes the next steps, and returns the time until the next look.
+/// Takes the next steps, and returns the delay before the next pass.
 async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
     let registry = &control.shared.registry;
     let Ok(set) = registry.get(Resource::DaemonSets, namespace, name) else { return Ok(None) };
@@ -75,7 +75,7 @@ fn own_pods(shared: &Shared, set: &Value) -> Result<Vec<Arc<Value>>, Status> {
     claim(&shared.registry, set, Resource::Pods, &selector, |_| true)
 }
 
-/// Groups the pods by the node that they are on or meant for, without those that have ended and are being deleted.
+/// Groups pods by the node that they run on or are intended for. Omits terminal pods that are being deleted.
 fn by_node(pods: Vec<Arc<Value>>) -> BTreeMap<String, Vec<Arc<Value>>> {
     let mut nodes: BTreeMap<String, Vec<_>> = BTreeMap::new();
     for pod in pods.into_iter().filter(|pod| !(is_being_deleted(pod) && is_terminal(pod))) {
@@ -103,7 +103,7 @@ async fn take(control: &PodControl, set: &Value, hash: &str, mut steps: Steps) -
     control.delete(set, &steps.delete).await
 }
 
-/// Returns the status of the set with these pods (`updateDaemonSetStatus`).
+/// Computes the set's status from its pods (`updateDaemonSetStatus`).
 fn status_of(
     set: &Value,
     places: &Places,
@@ -121,7 +121,7 @@ fn status_of(
         }
         desired += 1;
         current += usize::from(!on_node.is_empty());
-        // The oldest counts.
+        // Only the oldest pod on each node counts.
         let oldest = on_node.iter().min_by_key(|pod| created(pod));
         ready += usize::from(oldest.is_some_and(|pod| is_ready(pod)));
         available += usize::from(oldest.is_some_and(|pod| judge.is_available(pod)));

@@ -1,9 +1,9 @@
-//! Rolls a Deployment's template out through its ReplicaSets.
+//! Rolls out a Deployment's template through its ReplicaSets.
 //!
-//! The steps are those of pkg/controller/deployment: it scales the new ReplicaSet up first, then old ones down. A
-//! change of `spec.replicas` during a rollout takes the same steps, without the proportions of sync.go. Terminating
-//! pods do not count. The arithmetic is in [`sizes`], revisions and templates in [`mod@revision`], conditions in
-//! [`status`].
+//! The steps follow pkg/controller/deployment: the new ReplicaSet is scaled up first, then the old ones are scaled
+//! down. Changing `spec.replicas` during a rollout takes the same steps, without the proportional scaling in sync.go.
+//! Terminating pods do not count. The arithmetic is in [`sizes`], revisions and templates are in [`mod@revision`],
+//! and conditions in [`status`].
 
 mod revision;
 pub(super) mod sizes;
@@ -40,7 +40,7 @@ pub(super) async fn run(shared: Shared) {
                 None if gone => None,
                 None => return adopters(&shared.registry, Resource::Deployments, &event.object),
             },
-            // Recreate waits for old pods to end; everything else shows in the ReplicaSets.
+            // Recreate waits for old pods to terminate. Everything else is visible in the ReplicaSets.
             _ if gone || is_terminal(&event.object) => deployment_of_pod(&shared, &event.object),
             _ => None,
         };
@@ -56,7 +56,7 @@ fn deployment_of_pod(shared: &Shared, pod: &Value) -> Option<Key> {
     controller_key(&replica_set, Resource::Deployments)
 }
 
-/// Takes one step.
+/// Takes one step of a Deployment's rollout.
 fn reconcile(shared: &Shared, (namespace, name): &Key) -> Outcome {
     let registry = &shared.registry;
     let Ok(deployment) = registry.get(Resource::Deployments, namespace, name) else { return Ok(None) };
@@ -83,15 +83,15 @@ fn reconcile(shared: &Shared, (namespace, name): &Key) -> Outcome {
     Ok(again)
 }
 
-/// One Deployment and its ReplicaSets.
+/// A Deployment and its ReplicaSets.
 struct Rollout<'a> {
     shared: &'a Shared,
     deployment: Arc<Value>,
-    /// The ReplicaSet of the present template; the oldest, if there are several.
+    /// ReplicaSet for the current template. If there are several, the oldest one.
     new: Option<Arc<Value>>,
-    /// The other ReplicaSets, oldest first.
+    /// Other ReplicaSets, oldest first.
     old: Vec<Arc<Value>>,
-    /// The time of this step.
+    /// Time of this step.
     now: String,
 }
 
@@ -126,8 +126,8 @@ impl<'a> Rollout<'a> {
         self.old.iter().map(|replica_set| revision(replica_set)).max().unwrap_or(0)
     }
 
-    /// Numbers the ReplicaSet of the present template, if there is one, as the newest revision, and copies the
-    /// Deployment's settings to it.
+    /// Gives the ReplicaSet for the current template, if it exists, the newest revision number, and copies the
+    /// Deployment's settings to that ReplicaSet.
     fn sync_revision(&mut self) -> Result<(), Status> {
         let Some(new) = self.new.clone() else { return Ok(()) };
         let newest = self.newest_old_revision() + 1;
@@ -157,7 +157,7 @@ impl<'a> Rollout<'a> {
         Ok(())
     }
 
-    /// Creates the ReplicaSet of the present template, unless it exists.
+    /// Creates the ReplicaSet for the current template, unless it already exists.
     fn ensure_new(&mut self) -> Result<Arc<Value>, Status> {
         if let Some(new) = &self.new {
             return Ok(Arc::clone(new));
@@ -191,8 +191,8 @@ impl<'a> Rollout<'a> {
         Ok(created)
     }
 
-    /// Scales the newest ReplicaSet with pods to `spec.replicas` while the rollout is paused. If others have pods,
-    /// too, the surge may stay.
+    /// Scales the newest ReplicaSet that has pods to `spec.replicas` while the rollout is paused. If other ReplicaSets
+    /// have pods, too, the surge may remain.
     fn scale_paused(&mut self) -> Result<(), Status> {
         let all = self.all();
         let mut active = all.iter().rev().filter(|replica_set| replicas(replica_set) > 0).peekable();
@@ -206,7 +206,7 @@ impl<'a> Rollout<'a> {
         self.scale(newest, (replicas(newest) + change).max(0))
     }
 
-    /// Takes one step of a rolling update. Returns true if it scaled something, so that more will follow.
+    /// Takes one step of a rolling update. Returns true if it scaled a ReplicaSet, so that more steps will follow.
     fn roll(&mut self) -> Result<bool, Status> {
         let new = self.ensure_new()?;
         let Limits { max_surge, max_unavailable } = self.limits();
@@ -228,7 +228,8 @@ impl<'a> Rollout<'a> {
         Ok(scaled)
     }
 
-    /// Waits until all old pods have ended, then starts the new ones. Returns true if more will follow.
+    /// Scales the old ReplicaSets down to 0, and starts the new pods once all old ones have terminated. Returns true if
+    /// more steps will follow.
     fn recreate(&mut self) -> Result<bool, Status> {
         let mut scaled = false;
         for old in self.old.clone() {
@@ -258,7 +259,6 @@ impl<'a> Rollout<'a> {
         pods.iter().any(|pod| !is_terminal(pod) && is_old(pod))
     }
 
-    /// Scales a ReplicaSet.
     fn scale(&mut self, replica_set: &Value, target: i64) -> Result<(), Status> {
         let registry = &self.shared.registry;
         let scaled = registry.change(Resource::ReplicaSets, replica_set, Part::Main, |object| {
@@ -282,7 +282,7 @@ impl<'a> Rollout<'a> {
         self.shared.registry.record_event(&self.deployment, event_type, reason, message, COMPONENT);
     }
 
-    /// Deletes the oldest empty ReplicaSets beyond the history limit.
+    /// Deletes the oldest empty ReplicaSets that exceed the history limit.
     fn forget_history(&self) -> Result<(), Status> {
         let limit = self.deployment["spec"]["revisionHistoryLimit"].as_u64().unwrap_or(10);
         let excess = self.old.len().saturating_sub(usize::try_from(limit).unwrap_or(usize::MAX));
@@ -308,14 +308,14 @@ impl<'a> Rollout<'a> {
         draft
     }
 
-    /// Stores the counts alone, while no progress is expected.
+    /// Stores only the counts, because no progress is expected.
     fn store_counts(&mut self) -> Outcome {
         let (all, new) = (self.all(), self.new.clone());
         self.store(|draft| draft.count(&all, new.as_deref()))?;
         Ok(None)
     }
 
-    /// Changes the current status.
+    /// Applies a change to the current status and stores the result.
     fn store(&mut self, change: impl FnOnce(&mut Draft<'_>)) -> Result<(), Status> {
         let mut draft = Draft::of(&self.deployment, &self.now);
         change(&mut draft);

@@ -1,8 +1,9 @@
-//! Keeps the status of PodDisruptionBudgets: the number of healthy pods, the required number, and the number that may
-//! be disrupted.
+//! Maintains the status of PodDisruptionBudgets: the numbers of healthy pods, of pods required to be healthy, and of
+//! pods that may be disrupted.
 //!
-//! After pkg/controller/disruption. The [eviction](crate::registry) takes from the numbers that this controller
-//! writes; a pod whose eviction it has approved counts as gone until it is, or until its time to be deleted is over.
+//! Based on pkg/controller/disruption. [Evictions](crate::registry) are charged against the numbers that this
+//! controller writes. A pod whose eviction was approved counts as already gone, but only until the deadline for its
+//! deletion.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::resource::Resource;
 use crate::shared::Shared;
 use crate::value::{number, text};
 
-/// Time within which an approved eviction must become a deletion (`DeletionTimeout`).
+/// Time limit for an approved eviction to result in a deletion (`DeletionTimeout`).
 const DELETION_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(super) async fn run(shared: Shared) {
@@ -31,7 +32,7 @@ pub(super) async fn run(shared: Shared) {
             let gone = event.event_type == WatchEventType::Deleted;
             return if gone { Vec::new() } else { vec![key(&event.object)] };
         }
-        // Its labels or its owner's size may have been different before: any budget may be concerned.
+        // The pod's labels or its owner's size may have changed, so any budget may be affected.
         let namespace = key(&event.object).0;
         let budgets = shared.registry.all(Resource::PodDisruptionBudgets, Some(&namespace));
         budgets.iter().map(|budget| key(budget)).collect()
@@ -55,14 +56,14 @@ fn reconcile(shared: &Shared, (namespace, name): &Key) -> Outcome {
     Ok(again)
 }
 
-/// Number of pods expected, and how many of them must be healthy.
+/// Number of expected pods, and the number that must be healthy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Demand {
     expected: i64,
     healthy: i64,
 }
 
-/// Computes the demand (`getExpectedPodCount`); percentages are rounded up.
+/// Computes a budget's demand (`getExpectedPodCount`), rounding percentages up.
 fn demand(registry: &Registry, budget: &Value, pods: &[Arc<Value>]) -> Result<Demand, String> {
     let (min_available, max_unavailable) =
         (&budget["spec"]["minAvailable"], &budget["spec"]["maxUnavailable"]);
@@ -78,7 +79,7 @@ fn demand(registry: &Registry, budget: &Value, pods: &[Arc<Value>]) -> Result<De
     Ok(Demand { expected, healthy: amount(min_available, expected, Round::Up) })
 }
 
-/// Returns the number of pods that the controllers of these pods ask for together. Pods without a controller do not
+/// Returns the total number of pods that the controllers of these pods ask for. Pods without a controller do not
 /// count.
 fn expected_scale(registry: &Registry, pods: &[Arc<Value>]) -> Result<i64, String> {
     let mut scales = BTreeMap::new();
@@ -95,8 +96,8 @@ fn expected_scale(registry: &Registry, pods: &[Arc<Value>]) -> Result<i64, Strin
     Ok(scales.values().sum())
 }
 
-/// Returns the uid and the scale of the topmost controller that has a scale: a Deployment, or a ReplicaSet without
-/// one.
+/// Returns the uid and scale of the topmost controller that has a scale, such as a Deployment, or a ReplicaSet that
+/// does not belong to one.
 fn scale_of(registry: &Registry, namespace: &str, owner: &Value) -> Option<(String, i64)> {
     let resource = Resource::of_reference(owner).filter(|resource| resource.has_scale())?;
     let object = registry.get(resource, namespace, text(&owner["name"])).ok()?;
@@ -109,7 +110,7 @@ fn scale_of(registry: &Registry, namespace: &str, owner: &Value) -> Option<(Stri
     Some((uid(&object).to_owned(), number(&object["spec"]["replicas"])))
 }
 
-/// Writes the counts; returns the time until the next approved eviction without a deletion expires.
+/// Writes the counts. Returns the time until the next approved eviction expires that has not led to a deletion.
 fn fill_status(budget: &mut Value, pods: &[Arc<Value>], demand: Demand, now: &str) -> Option<Duration> {
     let mut disrupted = Map::new();
     let (mut healthy, mut again) = (0, None);
@@ -141,14 +142,14 @@ fn fill_status(budget: &mut Value, pods: &[Arc<Value>], demand: Demand, now: &st
     again
 }
 
-/// Returns the time in which an eviction that was approved at `since` must become a deletion; `None` if it is over.
+/// Returns the time left for an eviction approved at `since` to result in a deletion, or `None` if it has expired.
 fn time_left(since: &Value, now: &str) -> Option<Duration> {
     let now = unix_seconds(&json!(now)).unwrap_or(0);
     let passed = u64::try_from(now - unix_seconds(since)?).unwrap_or(0);
     DELETION_TIMEOUT.checked_sub(Duration::from_secs(passed)).filter(|left| !left.is_zero())
 }
 
-/// Allows no disruption while the expected number of pods is unknown.
+/// Disallows all disruptions while the expected number of pods is unknown.
 fn fail_safe(budget: &mut Value, why: &str, now: &str) {
     budget["status"]["disruptionsAllowed"] = json!(0);
     let condition = json!({

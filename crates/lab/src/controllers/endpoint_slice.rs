@@ -1,9 +1,9 @@
-//! Keeps EndpointSlices (and the legacy [Endpoints](super::endpoints)): the pods that back a Service.
+//! Maintains EndpointSlices (and legacy [Endpoints](super::endpoints)), which list the pods that back a Service.
 //!
-//! It sees pods through a [`view`] that has a delay; from then on every slice that it writes shows their state.
-//! Conditions follow staging/src/k8s.io/endpointslice/utils.go: a terminating pod stays, as `terminating`, until it
-//! is terminal or gone. All endpoints with the same ports are in one slice. Services without a selector are left
-//! alone.
+//! The controller sees pods through a delayed [`view`]. Once a change is visible there, every slice written reflects
+//! it. Conditions follow staging/src/k8s.io/endpointslice/utils.go: a terminating pod remains in its slice, as
+//! `terminating`, until the pod is terminal or gone. All endpoints with the same ports share one slice. Services
+//! without a selector are ignored.
 
 mod view;
 
@@ -35,7 +35,7 @@ use view::View;
 const COMPONENT: &str = "endpoint-slice-controller";
 const MANAGED_BY: &str = "endpointslice-controller.k8s.io";
 
-/// The pause after a failed write, doubling, and the longest (`defaultSyncBackOff`, `maxSyncBackOff` in
+/// Back-off after a failed write: initial and maximum delay (`defaultSyncBackOff`, `maxSyncBackOff` in
 /// pkg/controller/endpointslice).
 const SYNC_BACK_OFF: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(1000) };
 
@@ -49,7 +49,7 @@ pub(super) async fn run(shared: Shared) {
     worker::run(changes, SYNC_BACK_OFF, |services| services, work).await;
 }
 
-/// Returns the Services whose slices may have to change, as soon as that is visible.
+/// Returns a stream of the Services whose slices may have to change, as changes become visible.
 fn changed_services(shared: Shared, view: Arc<Mutex<View>>) -> BoxStream<'static, Vec<Key>> {
     let events = follow(&shared.registry, &[Resource::Services, Resource::Pods]);
     let start = (shared, view, events, Queue::new());
@@ -70,7 +70,7 @@ fn changed_services(shared: Shared, view: Arc<Mutex<View>>) -> BoxStream<'static
     .boxed()
 }
 
-/// Records an event, and returns the Services that it concerns at once.
+/// Records an event, and returns the Services that it affects immediately.
 fn observe(
     shared: &Shared,
     view: &Mutex<View>,
@@ -92,7 +92,7 @@ fn observe(
     vec![object_key]
 }
 
-/// Returns the Services of a namespace that select a pod in any of these states.
+/// Returns the Services in a namespace that select a pod in any of these states.
 fn selecting(shared: &Shared, namespace: &str, states: &[Arc<Value>]) -> Vec<Key> {
     let mut services = BTreeSet::new();
     for service in shared.registry.all(Resource::Services, Some(namespace)) {
@@ -104,7 +104,7 @@ fn selecting(shared: &Shared, namespace: &str, states: &[Arc<Value>]) -> Vec<Key
     services.into_iter().collect()
 }
 
-/// Writes the slices of one Service that differ from the wanted ones.
+/// Writes those slices of a Service that differ from the desired state.
 async fn sync(
     shared: &Shared,
     view: &Mutex<View>,
@@ -121,7 +121,7 @@ async fn sync(
     let mut pods = lock(view).pods_in(namespace);
     pods.retain(|pod| selector.matches(&pod["metadata"]["labels"]));
     let groups = endpoints_by_ports(&service, pods.iter().map(Arc::as_ref));
-    // In Kubernetes these are two controllers, each with a client of its own.
+    // In Kubernetes, these are two controllers with separate clients.
     let (legacy, slices) = futures::join!(
         endpoints::write(shared, legacy_rate, &service, groups.values()),
         write_slices(shared, rate, &service, &groups),
@@ -132,7 +132,7 @@ async fn sync(
     Err(Status::internal(message))
 }
 
-/// Prefixes an error with the action that failed.
+/// Returns a function that prefixes an error with the action that failed.
 fn failed(to: &str, service: &Value) -> impl Fn(Status) -> Status {
     let (namespace, name) = key(service);
     let what = format!("failed to {to} EndpointSlice for Service {namespace}/{name}");
@@ -178,7 +178,7 @@ async fn write_slices(
                 rate.permit().await;
                 let slice = new_slice(service, &labels, ports, endpoints);
                 match shared.registry.create(Resource::EndpointSlices, &namespace, slice) {
-                    // There is nothing left to do.
+                    // The namespace is being deleted, so there is nothing left to do.
                     Err(status) if status.is_about_a_terminating_namespace() => return Ok(()),
                     created => created.map_err(failed("create", service))?,
                 };
@@ -203,7 +203,7 @@ async fn write_slices(
     Ok(())
 }
 
-/// Orders the wanted endpoints: first those that were there before, in their order, then the others.
+/// Sorts the desired endpoints: those that were already in the slice keep their order, and new ones follow.
 fn in_the_order_of(before: &[Value], wanted: &[Value]) -> Vec<Value> {
     let is_same = |a: &Value, b: &Value| {
         a["targetRef"]["uid"] == b["targetRef"]["uid"] && a["addresses"] == b["addresses"]
@@ -226,8 +226,8 @@ fn new_slice(service: &Value, labels: &Value, ports: &Value, endpoints: Vec<Valu
     })
 }
 
-/// Groups endpoints by the ports that the Service's target ports have in their pods. There is always one group, if
-/// only an empty one.
+/// Groups endpoints by the port numbers to which the Service's target ports resolve in their pods. Returns at least
+/// one group, which may be empty.
 fn endpoints_by_ports<'a>(service: &Value, pods: impl Iterator<Item = &'a Value>) -> BTreeMap<String, Group> {
     let mut groups: BTreeMap<String, Group> = BTreeMap::new();
     for pod in pods {
@@ -242,7 +242,7 @@ fn endpoints_by_ports<'a>(service: &Value, pods: impl Iterator<Item = &'a Value>
     groups
 }
 
-/// Returns a pod's entry in a slice, if it should have one.
+/// Returns a pod's endpoint for a slice, if the pod should have one.
 fn endpoint(pod: &Value, service: &Value) -> Option<Value> {
     let ip = pod["status"]["podIP"].as_str().filter(|ip| !ip.is_empty() && !is_terminal(pod))?;
     let publish_not_ready = service["spec"]["publishNotReadyAddresses"] == true;
@@ -262,7 +262,7 @@ fn endpoint(pod: &Value, service: &Value) -> Option<Value> {
     if pod["spec"]["nodeName"].is_string() {
         endpoint["nodeName"] = pod["spec"]["nodeName"].clone();
     }
-    // DNS finds the pod by this name: HOSTNAME.SERVICE.
+    // DNS resolves HOSTNAME.SERVICE to the pod.
     let has_name = pod["spec"]["hostname"].as_str().is_some_and(|name| !name.is_empty());
     if has_name && pod["spec"]["subdomain"] == service["metadata"]["name"] {
         endpoint["hostname"] = pod["spec"]["hostname"].clone();
@@ -270,7 +270,7 @@ fn endpoint(pod: &Value, service: &Value) -> Option<Value> {
     Some(endpoint)
 }
 
-/// Returns a Service's ports as they are in a pod; a named target port that the pod does not have is omitted.
+/// Resolves a Service's ports for a pod, omitting named target ports that the pod does not declare.
 fn ports(service: &Value, pod: &Value) -> Value {
     let mut ports = Vec::new();
     for port in service["spec"]["ports"].as_array().into_iter().flatten() {
@@ -291,7 +291,7 @@ fn ports(service: &Value, pod: &Value) -> Value {
     Value::Array(ports)
 }
 
-/// Returns a named port of a pod's containers, native sidecars included.
+/// Finds a named port in a pod's containers, including native sidecars.
 fn container_port(pod: &Value, name: &str, protocol: &Value) -> Option<Value> {
     let inits = list(&pod["spec"]["initContainers"]).iter();
     let sidecars = inits.filter(|container| container["restartPolicy"] == "Always");

@@ -1,7 +1,7 @@
-//! The legacy Endpoints object of a Service, for clients that still read it.
+//! A Service's legacy Endpoints object, for clients that still read it.
 //!
-//! Unlike an EndpointSlice it knows no terminating endpoints: an address is dropped when its
-//! pod's deletion is seen (pkg/controller/endpoint).
+//! Unlike EndpointSlices, it has no terminating endpoints: an address is removed as soon as the pod's deletion is
+//! visible (pkg/controller/endpoint).
 
 use serde_json::{Value, json};
 
@@ -13,12 +13,12 @@ use crate::shared::Shared;
 use crate::status::{Status, note_failure};
 use crate::well_known::HEADLESS;
 
-/// Ports, and the endpoints of slices that have them.
+/// Ports, with the slice endpoints that have these ports.
 pub(super) type Group = (Value, Vec<Value>);
 
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 
-/// Writes the Endpoints of `service`; each group holds ports and the slice endpoints that have them.
+/// Writes the Endpoints object of `service`, built from these groups.
 pub(super) async fn write<'a>(
     shared: &Shared,
     rate: &ClientRate,
@@ -53,7 +53,7 @@ pub(super) async fn write<'a>(
     Ok(())
 }
 
-/// Deletes the Endpoints of a Service that is gone.
+/// Deletes the Endpoints object of a Service that is gone.
 pub(super) fn remove(shared: &Shared, service: &Value) {
     note_failure(shared.registry.remove(Resource::Endpoints, service), "Endpoints not deleted");
 }
@@ -84,7 +84,7 @@ fn subset(ports: &Value, endpoints: &[Value]) -> Option<Value> {
     subset.as_object().is_some_and(|fields| fields.len() > 1).then_some(subset)
 }
 
-/// Returns the labels of what a Service has: its own labels, and those by which its slices or Endpoints are found.
+/// Returns the labels for a Service's slices or Endpoints: the Service's labels plus `own`, the identifying labels.
 pub(super) fn labels(service: &Value, own: Value) -> Value {
     let mut labels = own;
     for (name, value) in service["metadata"]["labels"].as_object().into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! Forgets Event objects after an hour, as the API server does.
+//! Deletes Event objects after one hour, as kube-apiserver does.
 
 use std::time::Duration;
 

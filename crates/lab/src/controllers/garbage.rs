@@ -1,7 +1,7 @@
-//! Deletes objects that have lost all their owners.
+//! Deletes objects whose owners are all gone.
 //!
-//! After pkg/controller/garbagecollector, in the background only: dependents are deleted once their owner is gone. A
-//! deletion in the foreground is one in the background here.
+//! Based on pkg/controller/garbagecollector, but limited to background deletion: dependents are deleted once their
+//! owner is gone. Foreground deletion is treated as background deletion.
 
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ pub(super) async fn run(shared: Shared) {
                     collect(registry, resource, &dependent);
                 }
             }
-            // An object may come after its owner has gone.
+            // An object may be created after its owner is gone.
             WatchEventType::Added => collect(registry, resource, object),
             WatchEventType::Modified => {}
         }
@@ -35,8 +35,8 @@ fn references(object: &Value) -> &[Value] {
     list(&object["metadata"]["ownerReferences"])
 }
 
-/// Returns true if the owner that a reference names is gone. An owner of a kind that this cluster does not have
-/// counts as present.
+/// Returns true if the owner named by a reference is gone. Owners of kinds that this cluster does not support count
+/// as present.
 fn is_gone(registry: &Registry, object: &Value, reference: &Value) -> bool {
     let Some(kind) = Resource::of_reference(reference) else { return false };
     let home = if kind.namespaced() { key(object).0 } else { String::new() };
@@ -44,7 +44,7 @@ fn is_gone(registry: &Registry, object: &Value, reference: &Value) -> bool {
     !owner.is_ok_and(|owner| owner["metadata"]["uid"] == reference["uid"])
 }
 
-/// Deletes a dependent whose owners are all gone; if only some are gone, removes the references to these.
+/// Deletes a dependent whose owners are all gone. If only some are gone, removes just the references to those.
 fn collect(registry: &Registry, resource: Resource, object: &Value) {
     if references(object).is_empty() || is_being_deleted(object) {
         return;
@@ -80,7 +80,7 @@ mod tests {
 
     const MAPS: Resource = Resource::ConfigMaps;
 
-    /// Creates a ConfigMap with these owners.
+    /// Creates a ConfigMap owned by `owners`.
     fn map(bench: &Bench, name: &str, owners: &[&str]) {
         let reference = |owner: &&str| {
             let uid = bench.get(MAPS, owner)["metadata"]["uid"].clone();

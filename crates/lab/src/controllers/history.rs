@@ -1,7 +1,7 @@
-//! The ControllerRevisions of a StatefulSet or DaemonSet: one for each template that it has had.
+//! The ControllerRevisions of a StatefulSet or DaemonSet, one for each template in its history.
 //!
-//! After pkg/controller/history and `constructHistory` (pkg/controller/daemon/update.go). A template that comes back
-//! gets its old revision with a new number.
+//! Based on pkg/controller/history and `constructHistory` (pkg/controller/daemon/update.go). A template that is used
+//! again gets its old revision back, with a new number.
 
 use std::sync::Arc;
 
@@ -16,20 +16,20 @@ use crate::selector::LabelSelector;
 use crate::status::Status;
 use crate::value::{number, text};
 
-/// Label of pods that names their revision (`ControllerRevisionHashLabelKey`).
+/// Pod label that contains the revision (`ControllerRevisionHashLabelKey`).
 pub(super) const REVISION_LABEL: &str = "controller-revision-hash";
 
-/// The revisions of a workload's template so far.
+/// Revisions of a workload's template.
 pub(super) struct History {
-    /// The revision of the present template.
+    /// Revision of the latest template.
     pub(super) update: Arc<Value>,
-    /// The other revisions, oldest first.
+    /// Other revisions, oldest first.
     pub(super) old: Vec<Arc<Value>>,
 }
 
 impl History {
-    /// Returns the history of `owner`, with its present template as the newest revision. `mark` makes the value of
-    /// the revision's own label from its name and the hash in the name.
+    /// Returns the history of `owner`, with its latest template as the newest revision. `mark` builds the value of the
+    /// revision's own label from the revision's name and the hash in that name.
     pub(super) fn of(
         registry: &Registry,
         owner: &Value,
@@ -57,12 +57,12 @@ impl History {
         Ok(Self { update, old })
     }
 
-    /// Finds the old revision of that name.
+    /// Finds an old revision by name.
     pub(super) fn find(&self, name: &str) -> Option<&Arc<Value>> {
         self.old.iter().find(|revision| key(revision).1 == name)
     }
 
-    /// Deletes the oldest revisions beyond the limit, except for those that are still in use.
+    /// Deletes the oldest revisions that exceed the limit, except for those still in use.
     pub(super) fn forget(
         &self,
         registry: &Registry,
@@ -79,12 +79,12 @@ impl History {
     }
 }
 
-/// Returns the revision that the label of a pod, or of a revision, names.
+/// Returns the value of the revision label on a pod or a ControllerRevision.
 pub(super) fn revision_of(object: &Value) -> &str {
     text(&object["metadata"]["labels"][REVISION_LABEL])
 }
 
-/// Returns the template that a revision holds.
+/// Returns the template stored in a revision.
 pub(super) fn template_of(revision: &Value) -> Value {
     let mut template = revision["data"]["spec"]["template"].clone();
     if let Some(fields) = template.as_object_mut() {
@@ -93,7 +93,7 @@ pub(super) fn template_of(revision: &Value) -> Value {
     template
 }
 
-/// Makes a revision of the owner's present template: a patch that brings it back, as `kubectl rollout undo` sends it.
+/// Builds a revision for the owner's latest template: a patch that `kubectl rollout undo` can send to restore it.
 fn new_revision(owner: &Value, number: i64, mark: impl Fn(&str, &str) -> String) -> Value {
     let mut template = owner["spec"]["template"].clone();
     let hash = template::hash(&template);

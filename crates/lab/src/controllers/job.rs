@@ -1,8 +1,8 @@
-//! Runs Jobs to completion, and removes them when their time is over.
+//! Runs Jobs to completion, and removes them when their time to live expires.
 //!
-//! After pkg/controller/job and pkg/controller/ttlafterfinished: a Job first gets the condition
-//! `SuccessCriteriaMet` or `FailureTarget`, and `Complete` or `Failed` when its last pod has ended.
-//! Failure policies per pod or index and success policies are stored, and have no effect.
+//! Based on pkg/controller/job and pkg/controller/ttlafterfinished: a Job first gets the condition
+//! `SuccessCriteriaMet` or `FailureTarget`, and then `Complete` or `Failed` when its last pod has terminated.
+//! Success policies and failure policies (per pod or per index) are stored but have no effect.
 
 mod indexes;
 mod ledger;
@@ -35,10 +35,10 @@ use verdict::{End, Verdict};
 
 const COMPONENT: &str = "job-controller";
 
-/// Maximum pause after a failure (`MaxJobPodFailureBackOff`).
+/// Maximum back-off after a pod failure (`MaxJobPodFailureBackOff`).
 const MAX_POD_FAILURE_BACK_OFF: Duration = Duration::from_secs(600);
 
-/// Ledgers by the Jobs' uids.
+/// Ledgers by Job uid.
 type Ledgers = Mutex<BTreeMap<String, Ledger>>;
 
 pub(super) async fn run(shared: Shared) {
@@ -58,7 +58,7 @@ pub(super) async fn run(shared: Shared) {
         if gone {
             let owner = controller_of(&event.object).and_then(|owner| owner["uid"].as_str());
             let uid = owner.unwrap_or_default().to_owned();
-            // A Job that is gone no longer counts.
+            // A Job that is gone no longer needs a ledger.
             let found = shared.registry.get(Resource::Jobs, &job.0, &job.1);
             if found.is_ok_and(|job| object::uid(&job) == uid) {
                 lock(&ledgers).entry(uid).or_default().keep(Arc::clone(&event.object));
@@ -82,7 +82,7 @@ async fn reconcile(control: &PodControl, ledgers: &Ledgers, (namespace, name): &
     let uid = uid(&job).to_owned();
     let mut ledger = lock(ledgers).remove(&uid).unwrap_or_default();
     let outcome = Sync::new(control, &job, &mut ledger)?.run().await;
-    // Pods may have gone meanwhile.
+    // Pods may have been removed in the meantime.
     let mut ledgers = lock(ledgers);
     if let Some(meanwhile) = ledgers.remove(&uid) {
         meanwhile.gone().for_each(|pod| ledger.keep(Arc::clone(pod)));
@@ -91,14 +91,14 @@ async fn reconcile(control: &PodControl, ledgers: &Ledgers, (namespace, name): &
     outcome
 }
 
-/// Returns the time at which a Job ended, in Unix seconds; `None` if it has not.
+/// Returns the time when a Job finished, in Unix seconds, or `None` if it has not.
 fn finished_at(job: &Value) -> Option<i64> {
     let ends = ["Complete", "Failed"].map(|end| condition(job, end));
     let end = ends.into_iter().find(|end| end["status"] == "True")?;
     unix_seconds(&end["lastTransitionTime"])
 }
 
-/// Deletes a finished Job when its time is over.
+/// Deletes a finished Job once its time to live has expired.
 fn expire(shared: &Shared, job: &Value, finished: i64) -> Outcome {
     let Some(lifetime) = job["spec"]["ttlSecondsAfterFinished"].as_i64() else { return Ok(None) };
     if let Ok(left @ 1..) = u64::try_from(finished + lifetime - shared.registry.now_seconds()) {
@@ -112,13 +112,13 @@ fn expire(shared: &Shared, job: &Value, finished: i64) -> Outcome {
     }
 }
 
-/// State of one look at one Job.
+/// State of one pass over a Job.
 struct Sync<'a> {
     control: &'a PodControl,
     job: &'a Arc<Value>,
     ledger: &'a mut Ledger,
     pods: Vec<Arc<Value>>,
-    /// The new status.
+    /// New status.
     status: Value,
     succeeded: i64,
     failed: i64,
@@ -174,7 +174,7 @@ impl<'a> Sync<'a> {
         self.write()?;
         if let Some((event_type, reason, message)) = finished {
             self.control.record(self.job, event_type, &reason, &message);
-            // Its time to live begins.
+            // Run another pass, which starts the time to live.
             again = Some(Duration::ZERO);
         }
         managed.map(|()| again)
@@ -188,7 +188,7 @@ impl<'a> Sync<'a> {
         self.pods.iter().filter(|pod| is_being_deleted(pod) && !is_terminal(pod)).count()
     }
 
-    /// Reads the pods again; one that is gone counts in its last state.
+    /// Reloads the pods. A pod that is gone counts in its last state.
     fn reload_pods(&mut self) {
         for pod in std::mem::take(&mut self.pods) {
             let (namespace, name) = key(&pod);
@@ -200,8 +200,8 @@ impl<'a> Sync<'a> {
         self.count_finished();
     }
 
-    /// Counts each finished pod once. A pod that is being deleted counts as failed, unless it has succeeded, or the
-    /// Job replaces only pods that have failed.
+    /// Counts each finished pod once. A pod that is being deleted counts as failed, unless it has succeeded or the Job
+    /// replaces only failed pods.
     fn count_finished(&mut self) {
         let waits_for_end = self.job["spec"]["podReplacementPolicy"] == "Failed";
         let gone: Vec<_> = self.ledger.gone().cloned().collect();
@@ -231,7 +231,7 @@ impl<'a> Sync<'a> {
         self.failed += i64::try_from(failed).unwrap_or(i64::MAX);
     }
 
-    /// Returns the seconds that the Job may still be active.
+    /// Returns the number of seconds for which the Job may remain active.
     fn deadline_in(&self) -> Option<i64> {
         let limit = self.spec("activeDeadlineSeconds")?;
         let started = unix_seconds(&self.status["startTime"])?;
@@ -248,7 +248,7 @@ impl<'a> Sync<'a> {
         Some(Verdict::new(End::Failed, "DeadlineExceeded", "Job was active longer than specified deadline"))
     }
 
-    /// Returns true if restarts in place exceed `limit` (`pastBackoffLimitOnFailure`).
+    /// Returns true if container restarts exceed `limit` (`pastBackoffLimitOnFailure`).
     fn restarts_exceed(&self, limit: i64) -> bool {
         if self.job["spec"]["template"]["spec"]["restartPolicy"] != "OnFailure" {
             return false;
@@ -272,7 +272,7 @@ impl<'a> Sync<'a> {
         is_met.then(|| Verdict::new(End::Complete, "CompletionsReached", message))
     }
 
-    /// Records the verdict, and the end with its event once no pod is left.
+    /// Records the verdict and, once no pods are left, the final condition. Returns the event for the latter.
     fn conclude(&mut self, verdict: &Verdict) -> Option<(EventType, String, String)> {
         let (certain, end) = verdict.end.conditions();
         self.set_condition(certain, &verdict.reason, &verdict.message);
@@ -326,7 +326,7 @@ impl<'a> Sync<'a> {
         registry.set_status(Resource::Jobs, self.job, self.status.clone()).map(drop)
     }
 
-    /// Creates missing pods, and returns the time until the next may be created.
+    /// Creates missing pods, and returns the time until the next pod may be created.
     async fn manage(&mut self) -> Result<Option<Duration>, Status> {
         let active = self.active();
         let parallelism = self.spec("parallelism").unwrap_or(1);

@@ -1,4 +1,4 @@
-//! Empties namespaces that are being deleted, and then removes them.
+//! Deletes the contents of terminating namespaces, and then the namespaces themselves.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::resource::Resource;
 use crate::shared::Shared;
 use crate::status::note_failure;
 
-/// Resources that own pods. They are deleted before pods, so that nothing creates new ones.
+/// Resources that own pods. They are deleted before pods, so that no new pods are created.
 const MAKERS: [Resource; 5] = [
     Resource::Deployments,
     Resource::ReplicaSets,
@@ -20,7 +20,7 @@ const MAKERS: [Resource; 5] = [
     Resource::Jobs,
 ];
 
-/// Returns all resources that live in namespaces, in the order of their deletion.
+/// Returns all namespaced resources, in deletion order.
 fn contents() -> impl Iterator<Item = Resource> {
     let others =
         Resource::ALL.into_iter().filter(|resource| resource.namespaced() && !MAKERS.contains(resource));
@@ -28,7 +28,7 @@ fn contents() -> impl Iterator<Item = Resource> {
 }
 
 pub(super) async fn run(shared: Shared) {
-    // Only pods take time to go; everything else goes at once.
+    // Only pods take time to terminate. Everything else is removed immediately.
     let mut events = follow(&shared.registry, &[Resource::Namespaces, Resource::Pods]);
     let mut queue = Queue::new();
     loop {

@@ -1,7 +1,7 @@
-//! Keeps the contents of every namespace: the service account `default`, and the certificate by which pods trust the
-//! API server.
+//! Maintains the standard contents of every namespace: the service account `default`, and the CA certificate with
+//! which pods verify the API server.
 //!
-//! After pkg/controller/serviceaccount and the root CA publisher in pkg/controller/certificates: deleted or changed
+//! Based on pkg/controller/serviceaccount and the root CA publisher in pkg/controller/certificates: deleted or changed
 //! objects are restored.
 
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! Keeps new pods off nodes that are cordoned or not ready, and evicts pods from nodes with a taint `NoExecute` that
-//! they do not tolerate.
+//! Keeps new pods off nodes that are cordoned or not ready, and evicts pods from nodes with `NoExecute` taints that
+//! the pods do not tolerate.
 //!
-//! After pkg/controller/nodelifecycle and pkg/controller/tainteviction. The node's own status counts: nobody checks
-//! that its agent is alive. A toleration with `tolerationSeconds` counts as one without. An eviction by a taint is an
-//! ordinary deletion, which no PodDisruptionBudget limits.
+//! Based on pkg/controller/nodelifecycle and pkg/controller/tainteviction. Only the status reported by the node counts:
+//! nothing checks that its agent is alive. `tolerationSeconds` is ignored, so tolerations never expire. Taint-based
+//! evictions are ordinary deletions, which no PodDisruptionBudget limits.
 
 use serde_json::{Value, json};
 
@@ -17,9 +17,9 @@ use crate::resource::Resource;
 use crate::selector::Selection;
 use crate::shared::Shared;
 
-/// Taint of a node that reports not to be ready.
+/// Taint for nodes that report that they are not ready.
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
-/// Taint of a cordoned node.
+/// Taint for cordoned nodes.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
 pub(super) async fn run(shared: Shared) {
@@ -40,7 +40,7 @@ pub(super) async fn run(shared: Shared) {
     );
 }
 
-/// Updates the `NoSchedule` taints of a node to its state. Writes only changes.
+/// Updates a node's `NoSchedule` taints to match its state. Writes nothing if they already match.
 fn taint(registry: &Registry, name: &str) -> Outcome {
     let now = registry.now();
     let tainted = registry.modify(Resource::Nodes, "", name, Part::Main, |node| {
@@ -68,7 +68,7 @@ fn taint(registry: &Registry, name: &str) -> Outcome {
     }
 }
 
-/// Evicts a pod whose node has a taint `NoExecute` that it does not tolerate.
+/// Evicts a pod if its node has a `NoExecute` taint that the pod does not tolerate.
 fn evict(registry: &Registry, (namespace, name): &Key) -> Outcome {
     let Ok(pod) = registry.get(Resource::Pods, namespace, name) else { return Ok(None) };
     let node = pod["spec"]["nodeName"].as_str().and_then(|node| registry.get(Resource::Nodes, "", node).ok());

@@ -1,7 +1,7 @@
-//! Creates and deletes the pods of a workload, and records events about it.
+//! Creates and deletes a workload's pods, and records events about that.
 //!
-//! After `RealPodControl` (pkg/controller/controller_utils.go) and `slowStartBatch` (pkg/controller/replicaset): pods
-//! are created in batches of 1, 2, 4, …, so that a mistake in the template is refused once and not a hundred times.
+//! Based on `RealPodControl` (pkg/controller/controller_utils.go) and `slowStartBatch` (pkg/controller/replicaset):
+//! pods are created in batches of 1, 2, 4, …, so that a faulty template is rejected once and not a hundred times.
 
 use std::sync::Arc;
 
@@ -16,25 +16,25 @@ use crate::shared::Shared;
 use crate::status::Status;
 use crate::value::text;
 
-/// Maximum number of pods that one look at an object creates or deletes (`BurstReplicas`,
+/// Maximum number of pods that one pass over an object creates or deletes (`BurstReplicas`,
 /// `MaxPodCreateDeletePerSync`).
 pub(super) const BURST: usize = 500;
 
-/// Wording of events about a created or deleted pod.
+/// Wording of events about created or deleted pods.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wording {
-    /// As `RealPodControl` does.
+    /// Wording of `RealPodControl`.
     Common,
-    /// As pkg/controller/statefulset/stateful_pod_control.go does.
+    /// Wording of pkg/controller/statefulset/stateful_pod_control.go.
     StatefulSets,
 }
 
-/// Access of one controller to the pods that it creates and deletes.
+/// Handle with which a controller creates and deletes pods.
 #[derive(Clone)]
 pub(super) struct PodControl {
     pub(super) shared: Shared,
     pub(super) rate: ClientRate,
-    /// Name of the controller, the source of its events.
+    /// Controller name, used as the source of its events.
     pub(super) component: &'static str,
     wording: Wording,
 }
@@ -53,7 +53,7 @@ impl PodControl {
         Self { wording, ..self }
     }
 
-    /// Records an event that an act on a pod succeeded or failed.
+    /// Records an event about the success or failure of an action on a pod.
     fn say(&self, owner: &Value, act: Act, pod: &str, failure: Option<&Status>) {
         let (event_type, result) = if failure.is_some() {
             (EventType::Warning, "Failed")
@@ -82,12 +82,12 @@ impl PodControl {
         self.record(owner, event_type, &format!("{result}{verb}"), &message);
     }
 
-    /// Records an event about an object of this controller.
+    /// Records an event about an object that this controller manages.
     pub(super) fn record(&self, owner: &Value, event_type: EventType, reason: &str, message: &str) {
         self.shared.registry.record_event(owner, event_type, reason, message, self.component);
     }
 
-    /// Creates pods of `owner`, and adds them to `created`. Stops at the first batch that fails.
+    /// Creates pods for `owner`, and adds them to `created`. Stops after the first batch with a failure.
     pub(super) async fn create(
         &self,
         owner: &Value,
@@ -114,7 +114,7 @@ impl PodControl {
                 self.say(owner, Act::Create, &key(&pod).1, None);
                 Ok(Some(pod))
             }
-            // The namespace is being deleted, and the owner with it.
+            // The namespace is being deleted, along with the owner.
             Err(status) if status.is_about_a_terminating_namespace() => Ok(None),
             Err(status) => {
                 self.say(owner, Act::Create, &name, Some(&status));
@@ -123,7 +123,7 @@ impl PodControl {
         }
     }
 
-    /// Deletes pods of `owner`.
+    /// Deletes pods that belong to `owner`.
     pub(super) async fn delete(&self, owner: &Value, pods: &[Arc<Value>]) -> Result<(), Status> {
         join_all(pods.iter().map(|pod| self.delete_one(owner, pod))).await.into_iter().collect()
     }
@@ -145,14 +145,14 @@ impl PodControl {
     }
 }
 
-/// An act on a pod.
+/// Action on a pod.
 #[derive(Clone, Copy)]
 enum Act {
     Create,
     Delete,
 }
 
-/// Makes a pod of the owner's template, whose name begins with `prefix`.
+/// Builds a pod from the owner's template, with a name that begins with `prefix`.
 pub(super) fn of_template(owner: &Value, prefix: &str) -> Value {
     let template = &owner["spec"]["template"];
     let mut pod = json!({"metadata": template["metadata"], "spec": template["spec"]});

@@ -1,11 +1,10 @@
-//! Work that is due now or at some later time.
+//! Queue for work that is due now or later.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::time::{Duration, Instant, sleep_until};
 
-/// Pieces of work, each with the time when it is due. A piece that is added again is due at the earlier of both
-/// times.
+/// Work items with due times. If an item is added again, the earlier due time applies.
 #[derive(Debug)]
 pub(super) struct Queue<K> {
     due: BTreeSet<(Instant, K)>,
@@ -17,7 +16,7 @@ impl<K: Ord + Clone> Queue<K> {
         Self { due: BTreeSet::new(), times: BTreeMap::new() }
     }
 
-    /// Adds work that is due after `delay`.
+    /// Adds a work item that is due after `delay`.
     pub(super) fn add(&mut self, work: K, delay: Duration) {
         let at = Instant::now() + delay;
         if let Some(&earlier) = self.times.get(&work) {
@@ -30,7 +29,7 @@ impl<K: Ord + Clone> Queue<K> {
         self.due.insert((at, work));
     }
 
-    /// Waits for the next piece of work to become due and takes it out. Safe to cancel.
+    /// Waits until the next work item is due, and removes it from the queue. Cancel-safe.
     pub(super) async fn next(&mut self) -> K {
         let Some((at, _)) = self.due.first() else { return std::future::pending().await };
         sleep_until(*at).await;

@@ -1,6 +1,6 @@
-//! Keeps as many pods as a ReplicaSet asks for.
+//! Maintains the number of pods that a ReplicaSet asks for.
 //!
-//! Terminating pods do not count, so a deleted pod is replaced at once. [`rank`] decides which surplus pods are
+//! Terminating pods do not count, so a deleted pod is replaced immediately. [`rank`] decides which surplus pods are
 //! deleted first.
 
 mod rank;
@@ -36,7 +36,7 @@ pub(super) async fn run(shared: Shared) {
     worker::run(events, BACK_OFF, named, |set| async move { reconcile(control, &set).await }).await;
 }
 
-/// Takes the next steps, and returns the time until the next look.
+/// Takes the next steps, and returns the delay before the next pass.
 async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
     let registry = &control.shared.registry;
     let Ok(replica_set) = registry.get(Resource::ReplicaSets, namespace, name) else { return Ok(None) };
@@ -56,7 +56,7 @@ async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
     managed.map(|()| again)
 }
 
-/// Creates or deletes pods until their number is right.
+/// Creates missing pods or deletes surplus ones.
 async fn manage(control: &PodControl, replica_set: &Value, pods: Vec<Arc<Value>>) -> Result<(), Status> {
     let wanted = usize::try_from(number(&replica_set["spec"]["replicas"])).unwrap_or(0);
     let missing = wanted.saturating_sub(pods.len()).min(BURST);
@@ -73,7 +73,7 @@ async fn manage(control: &PodControl, replica_set: &Value, pods: Vec<Arc<Value>>
     control.delete(replica_set, &rank::least_worth(pods, &related, now, excess)).await
 }
 
-/// Returns the active pods of all ReplicaSets that have the same controller.
+/// Returns the active pods of all ReplicaSets that share this one's controller.
 fn related_pods(shared: &Shared, replica_set: &Value) -> Vec<Arc<Value>> {
     let namespace = key(replica_set).0;
     let mut family = shared.registry.all(Resource::ReplicaSets, Some(&namespace));
@@ -87,8 +87,8 @@ fn related_pods(shared: &Shared, replica_set: &Value) -> Vec<Arc<Value>> {
     pods
 }
 
-/// Returns the status of a ReplicaSet with these pods (`calculateStatus`), and the time until one more pod will count
-/// as available.
+/// Computes a ReplicaSet's status from its pods (`calculateStatus`), and the time until another pod will count as
+/// available.
 fn status_of(
     replica_set: &Value,
     pods: &[Arc<Value>],

@@ -1,8 +1,8 @@
 //! Binds pods to nodes.
 //!
-//! [`fit`] decides which nodes a pod fits on, and which of them is best. A pod that fits on no node has a condition
-//! and an event that say why. The scheduler tries it again when nodes change or pods go, but not more often than its
-//! back-off allows (pkg/scheduler/backend/queue).
+//! [`fit`] decides which nodes a pod fits on, and which of those is best. If a pod fits on no node, a condition and an
+//! event say why. The scheduler retries the pod when nodes change or other pods are removed, but no more often than
+//! the back-off allows (pkg/scheduler/backend/queue).
 
 mod fit;
 
@@ -27,7 +27,7 @@ use crate::status::note_failure;
 
 const COMPONENT: &str = "default-scheduler";
 
-/// First and longest pause after a pod fitted nowhere; it doubles in between (`DefaultPodInitialBackoffDuration`,
+/// Back-off for a pod that fits on no node: initial and maximum delay (`DefaultPodInitialBackoffDuration`,
 /// `DefaultPodMaxBackoffDuration` in pkg/scheduler/backend/queue).
 const POD_BACK_OFF: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(10) };
 
@@ -58,7 +58,7 @@ pub(super) async fn run(shared: Shared) {
     }
 }
 
-/// Pods that fitted on no node, each with the number of attempts and the time of the last.
+/// Unschedulable pods, each with the number of attempts and the time of the last attempt.
 #[derive(Debug, Default)]
 struct Waiting(BTreeMap<Key, (u32, Instant)>);
 
@@ -69,7 +69,7 @@ impl Waiting {
         *last = Instant::now();
     }
 
-    /// Returns all of them, each with the time until it may be tried again.
+    /// Returns all unschedulable pods, each with the time until it may be retried.
     fn all(&self) -> Vec<(Key, Duration)> {
         let delay = |(attempts, last): &(u32, Instant)| {
             (*last + POD_BACK_OFF.after(*attempts)).saturating_duration_since(Instant::now())

@@ -1,7 +1,7 @@
-//! Runs StatefulSets: numbered pods with stable names, replaced in order.
+//! Runs StatefulSets: numbered pods with stable names that are replaced in order.
 //!
-//! After pkg/controller/statefulset. [`steps`] decides the next steps; names and claims are in [`pods`]. The claims
-//! of a pod outlive it, regardless of `persistentVolumeClaimRetentionPolicy`.
+//! Based on pkg/controller/statefulset. [`steps`] decides the next steps, and [`pods`] has names and claims. A pod's
+//! claims always outlive the pod, regardless of `persistentVolumeClaimRetentionPolicy`.
 
 mod pods;
 mod steps;
@@ -35,7 +35,7 @@ pub(super) async fn run(shared: Shared) {
     worker::run(events, BACK_OFF, named, |set| async move { reconcile(control, &set).await }).await;
 }
 
-/// Takes the next steps, and returns the time until the next look.
+/// Takes the next steps, and returns the delay before the next pass.
 async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
     let registry = &control.shared.registry;
     let Ok(set) = registry.get(Resource::StatefulSets, namespace, name) else { return Ok(None) };
@@ -59,12 +59,12 @@ fn own_pods(shared: &Shared, set: &Value) -> Result<Vec<Arc<Value>>, Status> {
     claim(&shared.registry, set, Resource::Pods, &selector, is_member)
 }
 
-/// State of one look at one StatefulSet.
+/// State of one pass over a StatefulSet.
 struct Look<'a> {
     control: &'a PodControl,
     set: &'a Value,
     history: History,
-    /// Names of the current and the update revision in the status.
+    /// Names of the current revision and the update revision in the status.
     current: String,
     update: String,
 }
@@ -132,7 +132,7 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// Returns the status of the set with these pods (`updateStatus`, `completeRollingUpdate`).
+    /// Computes the set's status from its pods (`updateStatus`, `completeRollingUpdate`).
     fn status(&self, set: &Value, pods: &[Arc<Value>], judge: Judge) -> Value {
         let count = |counts: &dyn Fn(&Value) -> bool| pods.iter().filter(|pod| counts(pod)).count();
         let of_revision =

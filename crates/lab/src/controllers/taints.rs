@@ -1,22 +1,22 @@
-//! Taints of nodes and the tolerations of pods.
+//! Node taints and pod tolerations.
 
 use serde_json::Value;
 
 use crate::value::{list, text};
 
-/// Effect of a taint: pods that do not tolerate it are not scheduled to the node.
+/// Taint effect: pods that do not tolerate the taint are not scheduled to the node.
 pub(super) const NO_SCHEDULE: &str = "NoSchedule";
-/// Effect of a taint: as [`NO_SCHEDULE`], and running pods that do not tolerate it are evicted.
+/// Taint effect: like [`NO_SCHEDULE`], and running pods that do not tolerate the taint are also evicted.
 pub(super) const NO_EXECUTE: &str = "NoExecute";
 
-/// Returns the taints of a node that have one of these effects.
+/// Returns a node's taints that have one of these effects.
 pub(super) fn of<'a>(node: &'a Value, effects: &'a [&str]) -> impl Iterator<Item = &'a Value> {
     list(&node["spec"]["taints"])
         .iter()
         .filter(|taint| effects.iter().any(|effect| taint["effect"] == *effect))
 }
 
-/// Returns true if a pod tolerates a taint, at least for some time (`ToleratesTaint` in core/v1/toleration.go).
+/// Returns true if a pod tolerates a taint, even if only temporarily (`ToleratesTaint` in core/v1/toleration.go).
 pub(super) fn is_tolerated(pod: &Value, taint: &Value) -> bool {
     list(&pod["spec"]["tolerations"]).iter().any(|toleration| fits(toleration, taint))
 }

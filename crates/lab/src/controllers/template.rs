@@ -1,4 +1,4 @@
-//! Pod templates: compares them, and gives each a short name.
+//! Compares and hashes pod templates.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -6,21 +6,21 @@ use serde_json::{Map, Value};
 
 use crate::registry::in_name_characters;
 
-/// Returns true if two templates make the same pods.
+/// Returns true if two templates produce the same pods.
 pub(super) fn is_same(one: &Value, other: &Value) -> bool {
     significant(one) == significant(other)
 }
 
-/// Returns a short name for a pod template. Equal templates have equal names, regardless of the order of their fields
-/// (`serde_json` sorts them).
+/// Returns a short name for a pod template. Equal templates have equal names, regardless of field order (`serde_json`
+/// sorts fields).
 pub(super) fn hash(template: &Value) -> String {
     let mut hasher = DefaultHasher::new();
     significant(template).to_string().hash(&mut hasher);
     in_name_characters(hasher.finish(), 10)
 }
 
-/// Returns a template without insignificant parts: nulls, empty lists, and a creation time, which clients write as
-/// null or copy from the template of an older object.
+/// Returns a template without its insignificant parts: nulls, empty lists, and the creation time, which clients write
+/// as null or copy from an older object's template.
 fn significant(value: &Value) -> Value {
     match value {
         Value::Object(map) => {

@@ -1,3 +1,3 @@
-//! Helpers that the tests of several controllers share.
+//! Helpers shared by the tests of several controllers.
 
 pub(super) mod bench;

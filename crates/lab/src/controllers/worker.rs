@@ -1,8 +1,7 @@
-//! The loop that most controllers share: events name objects, and workers bring these objects closer to their
-//! specifications.
+//! Loop shared by most controllers: events name objects, and workers move these objects closer to their specs.
 //!
-//! It is client-go's work queue (util/workqueue): an object is never worked on twice at a time, events that come
-//! meanwhile cause another pass afterwards, and failures are retried with a growing delay.
+//! The loop behaves like client-go's work queue (util/workqueue): no object is handled by two workers at once, events
+//! that arrive in the meantime cause another pass afterwards, and failures are retried with increasing delays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,16 +12,16 @@ use futures::stream::{BoxStream, FuturesUnordered};
 use super::queue::Queue;
 use crate::status::Status;
 
-/// Number of objects of one controller that are worked on at a time. Kubernetes' default (`ConcurrentDeploymentSyncs`
-/// and its like in pkg/controller/*/config/v1alpha1/defaults.go).
+/// Number of objects that a controller handles concurrently. This is Kubernetes' default (`ConcurrentDeploymentSyncs`
+/// and similar settings in pkg/controller/*/config/v1alpha1/defaults.go).
 const WORKERS: usize = 5;
 
-/// The first and the longest delay after a failure (`DefaultTypedControllerRateLimiter` in
+/// Minimum and maximum delay after a failure (`DefaultTypedControllerRateLimiter` in
 /// client-go's util/workqueue).
 pub(super) const BACK_OFF: BackOff =
     BackOff { first: Duration::from_millis(5), longest: Duration::from_secs(1000) };
 
-/// A delay that doubles with every failure in a row.
+/// Delay that doubles with each consecutive failure.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BackOff {
     /// Delay after the first failure.
@@ -32,18 +31,18 @@ pub(super) struct BackOff {
 }
 
 impl BackOff {
-    /// Returns the delay after this many failures in a row.
+    /// Returns the delay after this many consecutive failures.
     pub(super) fn after(self, failures: u32) -> Duration {
         let factor = 2_u32.saturating_pow(failures.saturating_sub(1));
         self.first.saturating_mul(factor).min(self.longest)
     }
 }
 
-/// Result of one look at an object: the time until the next look, if no event comes sooner, or the reason for a
-/// failure.
+/// Result of one pass over an object: the delay before the next pass, if no event triggers one sooner, or the reason
+/// for a failure.
 pub(super) type Outcome = Result<Option<Duration>, Status>;
 
-/// Works on the objects that events name, forever.
+/// Handles the objects named by events, forever.
 pub(super) async fn run<E, K, W>(
     mut events: BoxStream<'static, E>,
     back_off: BackOff,

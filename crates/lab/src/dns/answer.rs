@@ -1,4 +1,4 @@
-//! Messages of the DNS protocol: decodes questions, encodes answers. Pure.
+//! DNS protocol messages: decodes questions and encodes responses. Pure.
 
 use std::str::FromStr;
 
@@ -9,18 +9,18 @@ use rand::seq::SliceRandom;
 
 use super::records::{Meaning, Records, ZONE};
 
-/// Maximum number of bytes of an answer over UDP, regardless of the client's limit: it avoids fragmentation
-/// (CoreDNS's plugin `bufsize`).
+/// Maximum number of bytes in a UDP response, regardless of the client's limit. It avoids fragmentation (CoreDNS's
+/// plugin `bufsize`).
 const MAX_UDP_BYTES: u16 = 1232;
 
-/// Transport of an answer.
+/// Transport of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
     Udp,
     Tcp,
 }
 
-/// Answers a question; `None` if the bytes are not a question.
+/// Answers a question; returns `None` if the bytes are not a question.
 pub(super) fn answer(
     question: &[u8],
     records: &Records,
@@ -60,7 +60,7 @@ pub(super) fn answer(
 fn fill(response: &mut Message, query: &Query, records: &Records, ttl_seconds: u32, serial: u32) {
     let text = query.name().to_ascii().to_ascii_lowercase();
     let labels: Vec<_> = text.trim_end_matches('.').split('.').collect();
-    // There is no other name server to ask: the server refuses names outside the cluster's domain.
+    // There is no other name server to ask, so the server refuses names outside the cluster's domain.
     let Some(labels) = labels.strip_suffix(&ZONE[..]).filter(|_| query.query_class() == DNSClass::IN) else {
         response.metadata.response_code = ResponseCode::Refused;
         return;
@@ -75,7 +75,7 @@ fn fill(response: &mut Message, query: &Query, records: &Records, ttl_seconds: u
             }
         }
         Meaning::Found(mut addresses) => {
-            // As CoreDNS's plugin `loadbalance` does: clients take the first.
+            // CoreDNS's plugin `loadbalance` does the same, because clients take the first address.
             addresses.shuffle(&mut rand::rng());
             for address in addresses.into_iter().filter(|_| query.query_type() == RecordType::A) {
                 response.add_answer(record(query.name(), RData::A(A(address))));
@@ -165,7 +165,7 @@ mod tests {
         let records = Records::default();
         assert_eq!(answer(b"", &records, 5, 1, Transport::Udp), None);
         assert_eq!(answer(&[0xFF; 40], &records, 5, 1, Transport::Udp), None);
-        // An answer is not a question: two servers must not talk to each other forever.
+        // A response is not a question: two servers must not talk to each other forever.
         let response = Message::new(1, MessageType::Response, OpCode::Query).to_vec().unwrap();
         assert_eq!(answer(&response, &records, 5, 1, Transport::Udp), None);
     }

@@ -1,8 +1,8 @@
-//! Resolves the names of the cluster. Pure: objects in, records out.
+//! Resolves the cluster's names. Pure: objects in, records out.
 //!
-//! After the specification of DNS for Services and pods (kubernetes/dns, docs/specification.md, schema 1.1.0) and
+//! Follows the specification of DNS for Services and pods (kubernetes/dns, docs/specification.md, schema 1.1.0) and
 //! CoreDNS's plugin `kubernetes`, which takes readiness from the EndpointSlices: it does not publish an endpoint that
-//! is not ready, unless its Service asks for that.
+//! is not ready unless the Service asks for that.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -14,10 +14,10 @@ use crate::object::Key;
 use crate::value::list;
 use crate::well_known::SERVICE_NAME;
 
-/// The domain of all names of the cluster.
+/// Domain of all names in the cluster.
 pub(super) const ZONE: [&str; 2] = ["cluster", "local"];
 
-/// Objects that names come from.
+/// Objects from which names are derived.
 #[derive(Debug, Default)]
 pub(super) struct Records {
     pub(super) namespaces: BTreeMap<Key, Arc<Value>>,
@@ -28,16 +28,16 @@ pub(super) struct Records {
 /// Result of resolving a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// No such name, nor one below it.
+    /// Neither this name nor any name below it exists.
     Nothing,
-    /// The name exists, if only as a part of others, and has these addresses.
+    /// The name exists, if only as part of other names, and has these addresses.
     Found(Vec<Ipv4Addr>),
-    /// Another name.
+    /// The name is an alias for another name.
     Alias(String),
 }
 
 impl Records {
-    /// Resolves a name below [`ZONE`], given by its other labels in lower case, from left to right.
+    /// Resolves a name below [`ZONE`], given as its remaining labels in lower case, from left to right.
     pub(super) fn meaning(&self, labels: &[&str]) -> Meaning {
         match labels {
             [] | ["svc"] => Meaning::Found(Vec::new()),
@@ -51,7 +51,7 @@ impl Records {
         }
     }
 
-    /// Resolves a Service, or one endpoint of a headless one.
+    /// Resolves a Service, or one of its endpoints.
     fn service(&self, namespace: &str, name: &str, endpoint: Option<&str>) -> Meaning {
         let service_key = (namespace.to_owned(), name.to_owned());
         let Some(service) = self.services.get(&service_key) else { return Meaning::Nothing };
@@ -62,7 +62,7 @@ impl Records {
         }
         let addresses = match spec["clusterIP"].as_str().and_then(|ip| ip.parse().ok()) {
             Some(address) if endpoint.is_none() => vec![address],
-            // The endpoints of a Service with an address have names as well.
+            // The endpoints of a Service with an address also have names.
             _ => self.endpoints(&service_key, endpoint),
         };
         if addresses.is_empty() { Meaning::Nothing } else { Meaning::Found(addresses) }

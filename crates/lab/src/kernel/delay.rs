@@ -1,8 +1,8 @@
-//! Links of pods with a delay: two TUN devices in place of the two ends of a veth, and a task that passes each packet
-//! on after the delay of the link to its peer.
+//! Pod links with a delay: two TUN devices in place of the two ends of a veth, and a task that forwards each packet
+//! after the delay of the link to its peer.
 //!
-//! The delay depends on the peer's address, so that one consumer may be far from a pod and another near. Packets of
-//! one peer stay in order. The kernel's own way (netem) is missing from many kernels, and cannot distinguish peers.
+//! The delay depends on the peer's address, so that one consumer can be far from a pod and another near. Packets of one
+//! peer stay in order. The kernel's own mechanism (netem) is missing from many kernels and cannot distinguish peers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -22,12 +22,12 @@ use tokio::time::{Instant, sleep_until};
 use crate::latency::{Latency, Sampler};
 use crate::sync::lock;
 
-/// Maximum number of packets under way in one direction; a link drops more.
+/// Maximum number of packets under way in one direction; a link drops any others.
 const MAX_UNDER_WAY: usize = 10_000;
-/// The longest packet (RFC 791).
+/// Maximum length of a packet (RFC 791).
 const MAX_PACKET: usize = 65_535;
 
-/// One-way delays of links, by the address of the consumer at their other end.
+/// One-way delays of links, by the address of the consumer at the other end.
 #[derive(Debug)]
 pub struct Delays {
     by_peer: Mutex<HashMap<Ipv4Addr, Latency>>,
@@ -35,7 +35,7 @@ pub struct Delays {
 }
 
 impl Delays {
-    /// Starts with the delays of nodes, by their addresses.
+    /// Creates the delays with those of nodes, by node address.
     pub(crate) fn new(nodes: impl IntoIterator<Item = (Ipv4Addr, Latency)>, sampler: Sampler) -> Self {
         Self { by_peer: Mutex::new(nodes.into_iter().collect()), sampler }
     }
@@ -54,11 +54,11 @@ impl Delays {
     }
 }
 
-/// Makes a TUN device in the network namespace of this thread.
+/// Creates a TUN device in this thread's network namespace.
 ///
 /// # Errors
 ///
-/// There is no `/dev/net/tun`, or the system refuses the device.
+/// There is no `/dev/net/tun`, or the system refuses to create the device.
 #[expect(unsafe_code, reason = "no crate in use here wraps this call")]
 pub(super) fn tun(name: &str) -> io::Result<File> {
     let path = "/dev/net/tun";
@@ -84,7 +84,7 @@ pub(super) fn tun(name: &str) -> io::Result<File> {
     }
 }
 
-/// Passes packets between the two ends of a pod's link. Both devices are gone when this is dropped.
+/// Tasks that pass packets between the two ends of a pod's link. Dropping this removes both devices.
 #[derive(Debug)]
 pub(super) struct Link {
     _passing: JoinSet<()>,
@@ -111,7 +111,7 @@ fn watched(device: File) -> io::Result<AsyncFd<File>> {
     Ok(unsafe { AsyncFd::register(device) }?)
 }
 
-/// Passes packets one way, until the device is gone.
+/// Passes packets in one direction until the device is gone.
 async fn pass(
     from: Arc<AsyncFd<File>>,
     to: Arc<AsyncFd<File>>,
@@ -126,7 +126,7 @@ async fn pass(
             read = from.async_io(Interest::READABLE, |mut device| device.read(&mut buffer)) => {
                 let Ok(length) = read else { return };
                 let packet = &buffer[..length];
-                // Nobody here waits for anything but IPv4.
+                // No process here waits for anything but IPv4.
                 if let Some(peer) = peer(packet) {
                     under_way.send(packet, peer, Instant::now() + delays.sample(peer));
                 }
@@ -149,19 +149,19 @@ fn destination(packet: &[u8]) -> Option<Ipv4Addr> {
     address_at(packet, 16)
 }
 
-/// Returns an address in the header of an IPv4 packet (RFC 791).
+/// Returns the address at an offset in an IPv4 packet's header (RFC 791).
 fn address_at(packet: &[u8], at: usize) -> Option<Ipv4Addr> {
     let is_version_4 = packet.first()? >> 4 == 4;
     let address: [u8; 4] = packet.get(at..at + 4)?.try_into().ok()?;
     is_version_4.then(|| address.into())
 }
 
-/// Packets under way, by the time at which they arrive.
+/// Packets under way, by arrival time.
 #[derive(Debug, Default)]
 struct UnderWay {
     packets: BTreeMap<(Instant, u64), Vec<u8>>,
     sent: u64,
-    /// Time at which the last packet of a peer arrives.
+    /// Arrival time of each peer's last packet.
     last: HashMap<Ipv4Addr, Instant>,
 }
 

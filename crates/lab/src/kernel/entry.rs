@@ -1,9 +1,10 @@
-//! The way into private namespaces.
+//! Takes the process into private namespaces.
 //!
-//! The process itself gets a network namespace, and a user namespace if it lacks the privilege. It stays in its PID
-//! and mount namespaces: it has to see the whole machine, and a process whose children are to live in another PID
-//! namespace may not start threads. The containers' PID and mount namespaces belong to the first process of the new
-//! PID namespace. It ends, and all containers with it, as soon as the pipe from this process closes.
+//! The process itself gets a network namespace, and a user namespace if it lacks the privilege. It stays in its PID and
+//! mount namespaces, because it has to see the whole machine, and because a process whose children are to live in
+//! another PID namespace may not start threads. The containers' PID and mount namespaces belong to the first process of
+//! the new PID namespace. That process exits, and all containers are killed with it, as soon as the pipe from this
+//! process closes.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader};
@@ -19,36 +20,36 @@ use nix::unistd::{Gid, Uid};
 use super::init;
 use super::namespace::{Namespace, on_thread};
 
-/// The kernel dataplane is not possible here.
+/// Error that rules out the kernel dataplane on this machine.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
     /// A program is missing.
     #[error("`{name}` is not installed")]
     NoTool {
-        /// Its name.
+        /// Name of the program.
         name: &'static str,
     },
-    /// The system refuses namespaces.
+    /// The system refuses to create namespaces.
     #[error("this system refuses {what}")]
     Refused {
-        /// The refused request.
+        /// Request that was refused.
         what: &'static str,
         /// The cause.
         source: io::Error,
     },
-    /// The first process of the PID namespace did not come up.
+    /// The first process of the PID namespace did not start.
     #[error("cannot start the containers' first process: {why}")]
     Init {
-        /// Its message.
+        /// Message from that process.
         why: String,
     },
-    /// Links and routes cannot be made.
+    /// Links and routes cannot be created.
     #[error("cannot set the network up")]
     Network {
         /// The cause.
         source: io::Error,
     },
-    /// Rules for Services cannot be made.
+    /// Rules for Services cannot be created.
     #[error("cannot set rules for Services")]
     Rules {
         /// The cause.
@@ -59,24 +60,24 @@ pub enum KernelError {
     Tried(String),
 }
 
-/// The private namespaces that this process is in. When this is dropped, all containers end.
+/// Private namespaces that this process is in. Dropping this kills all containers.
 #[derive(Debug)]
 pub struct Entered {
     pids: Namespace,
     mounts: Namespace,
     init: Child,
-    /// The first process ends when this closes.
+    /// The first process exits when this closes.
     lifeline: Option<ChildStdin>,
-    /// Closes when the first process ends.
+    /// Closes when the first process exits.
     sign_of_life: OwnedFd,
 }
 
-/// Takes this process, which must have no second thread yet, into namespaces of its own. If the process is killed,
-/// the containers' first process removes the files `leftovers` in its place.
+/// Takes this process, which must not have a second thread yet, into its own namespaces. If the process is killed, the
+/// containers' first process removes the files `leftovers` in its place.
 ///
 /// # Errors
 ///
-/// The system refuses a namespace. The process may already be in some of the others.
+/// The system refuses to create a namespace. The process may already be in some of the others.
 pub fn enter(leftovers: &[PathBuf]) -> Result<Entered, KernelError> {
     let (uid, gid) = (Uid::effective(), Gid::effective());
     match unshare(CloneFlags::CLONE_NEWNET) {
@@ -84,7 +85,7 @@ pub fn enter(leftovers: &[PathBuf]) -> Result<Entered, KernelError> {
         Err(Errno::EPERM) => {
             unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET)
                 .map_err(|errno| KernelError::Refused { what: "user namespaces", source: errno.into() })?;
-            // Root in there, without a privilege out here.
+            // This process is root inside, but has no privileges outside.
             let maps = fs::write("/proc/self/setgroups", "deny")
                 .and_then(|()| fs::write("/proc/self/uid_map", format!("0 {uid} 1")))
                 .and_then(|()| fs::write("/proc/self/gid_map", format!("0 {gid} 1")));
@@ -113,7 +114,7 @@ impl Entered {
         let silent = || KernelError::Init { why: "it has no standard output".to_owned() };
         let mut stdout = BufReader::new(init.stdout.take().ok_or_else(silent)?);
         let mut said = String::new();
-        // If it fails to say something, the text is empty.
+        // If it fails to report anything, the text is empty.
         let _ = stdout.read_line(&mut said);
         let said = said.trim();
         if said != init::READY {
@@ -134,22 +135,22 @@ impl Entered {
         })
     }
 
-    /// Returns a pipe that closes when all containers end, whoever ends them.
+    /// Returns a pipe that closes when all containers are gone, whoever killed them.
     pub(super) fn sign_of_life(&self) -> io::Result<OwnedFd> {
         self.sign_of_life.try_clone()
     }
 
-    /// Returns the PID namespace of all containers.
+    /// Returns the containers' common PID namespace.
     pub(super) fn pids(&self) -> &Namespace {
         &self.pids
     }
 
-    /// Returns the root directory of that namespace, as seen from here.
+    /// Returns the root directory of the containers' mount namespace, as this process sees it.
     pub(super) fn root(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root", self.init.id()))
     }
 
-    /// Returns the mount namespace that containers' mount namespaces are copied from.
+    /// Returns the mount namespace from which the containers' mount namespaces are copied.
     pub(super) fn mounts(&self) -> &Namespace {
         &self.mounts
     }
@@ -158,8 +159,8 @@ impl Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         drop(self.lifeline.take());
-        // It ends when every process of its namespace has been reaped. This process must reap those that it has
-        // started itself; nobody else does so any more.
+        // The first process exits once every process in its namespace has been reaped. This process must reap those
+        // that it has started itself, because nobody else does so any more.
         loop {
             match waitpid(None, None) {
                 Ok(status)

@@ -1,9 +1,10 @@
-//! A container's first process: process 1 of a PID namespace of its own, as a container runtime starts it. The kernel
-//! does not deliver it a signal for which it has no handler, and ends all other processes in there when it ends.
+//! A container's first process, which is process 1 of its own PID namespace, as a container runtime starts it. The
+//! kernel does not deliver a signal to it for which it has no handler, and kills all other processes in the namespace
+//! when it exits.
 //!
-//! The new namespace lies below the PID namespace of all containers, so only a process in there can make it. A child
-//! of this process joins that, makes the new one, starts the first process as its own sibling, and ends. The kernel
-//! tells the sibling's id, as this process numbers it: it names the sender of data on a socket.
+//! The new namespace is below the PID namespace of all containers, so only a process in that namespace can create it. A
+//! child of this process joins it, creates the new namespace, starts the first process as its own sibling, and exits.
+//! The kernel reveals the sibling's id, as numbered for this process, by naming the sender of data on a socket.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -25,26 +26,26 @@ use tokio::process::Command;
 
 use super::mounts;
 
-/// A first process that was started. If this is dropped before the process ends, the process is reaped when it does.
+/// First process that was started. If this is dropped before the process exits, the process is reaped when it does.
 #[derive(Debug)]
 pub struct First {
     pid: Pid,
-    /// Becomes readable once it has ended.
+    /// Becomes readable once the process has exited.
     end: AsyncFd<OwnedFd>,
     is_reaped: bool,
 }
 
 impl First {
-    /// Returns its id, as this process sees it.
+    /// Returns the process id, as this process sees it.
     pub(crate) fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// Waits for its end.
+    /// Waits until the process exits.
     ///
     /// # Errors
     ///
-    /// The system cannot tell.
+    /// The exit status cannot be read.
     pub(crate) async fn wait(&mut self) -> io::Result<ExitStatus> {
         let _ended = self.end.readable().await?;
         self.is_reaped = true;
@@ -76,7 +77,7 @@ pub(super) struct Birth {
 }
 
 impl Birth {
-    /// Makes the process that `command` starts next a first process, if it is started in the PID namespace of all
+    /// Turns the process that `command` starts next into a first process, if it is started in the PID namespace of all
     /// containers.
     #[expect(unsafe_code, reason = "there is no safe way to run a system call between fork and exec")]
     pub(super) fn of(command: &mut Command) -> io::Result<Self> {
@@ -91,7 +92,7 @@ impl Birth {
         Ok(Self { heard, said })
     }
 
-    /// Returns the process, once the command has started, or failed to; `None` if there was none.
+    /// Returns the process once the command has started or failed to start; `None` if there was no process.
     pub(super) fn process(self) -> io::Result<Option<Pid>> {
         drop(self.said);
         let (mut byte, mut space) = ([0; 1], nix::cmsg_space!(libc::ucred));
@@ -105,17 +106,17 @@ impl Birth {
     }
 }
 
-/// Watches a first process.
+/// Returns a handle that watches a first process.
 #[expect(unsafe_code, reason = "a registered descriptor must stay open, which the library cannot see")]
 pub(super) fn watched(pid: Pid) -> io::Result<First> {
     let raw = rustix::process::Pid::from_raw(pid.as_raw()).ok_or(Errno::ESRCH)?;
     let descriptor = pidfd_open(raw, PidfdFlags::NONBLOCK)?;
-    // It owns the descriptor, whose number stays the same, and which nothing else closes.
+    // `end` owns the descriptor, whose number stays the same and which nothing else closes.
     let end = unsafe { AsyncFd::register(descriptor) }?;
     Ok(First { pid, end, is_reaped: false })
 }
 
-/// Ends this process, a child between fork and exec, and continues as the first process of a new PID namespace, a
+/// Exits in this process, a child between fork and exec, and continues as the first process of a new PID namespace, its
 /// sibling.
 #[expect(unsafe_code, reason = "no library knows fork with CLONE_PARENT")]
 fn become_first(socket: RawFd) -> io::Result<()> {
@@ -129,7 +130,7 @@ fn become_first(socket: RawFd) -> io::Result<()> {
         _ => unsafe { libc::_exit(0) },
     }
     setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
-    // If refused, the container sees the processes of all containers.
+    // If this is refused, the container sees the processes of all containers.
     let _ = mounts::show_own_processes();
     // SAFETY: the descriptor is open: the parent waits for the exec.
     let socket = unsafe { std::os::fd::BorrowedFd::borrow_raw(socket) };

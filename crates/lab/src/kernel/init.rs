@@ -1,8 +1,8 @@
-//! The first process of the containers' PID namespace.
+//! First process of the containers' PID namespace.
 //!
-//! The kernel kills every other process in the namespace as soon as this one ends. It ends as soon as its standard
-//! input closes, that is when the cluster's process ends, for any reason. If that process was killed, this one
-//! removes the files that it could not remove. Until then it adopts orphans.
+//! The kernel kills every other process in the namespace as soon as this one exits. It exits as soon as its standard
+//! input closes, that is, when the cluster's process exits for any reason. If that process was killed, this one removes
+//! the files that it could not remove. Until then, it adopts orphans.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -18,16 +18,16 @@ use nix::unistd::Pid;
 
 use super::mounts;
 
-/// The subcommand of `rolldrop cluster` that runs this.
+/// Subcommand of `rolldrop cluster` that runs this process.
 pub const COMMAND: &str = "init";
-/// Text that it prints when the containers can start.
+/// Text printed when containers can be started.
 pub(super) const READY: &str = "ready";
 
-/// Runs the first process to its end, and removes `leftovers`.
+/// Runs as PID 1 until standard input closes, then kills all remaining processes and removes `leftovers`.
 ///
 /// # Errors
 ///
-/// It is not the first process of a PID namespace, or cannot be.
+/// This is not the first process of a PID namespace, or cannot set the namespace up.
 pub fn run(leftovers: &[PathBuf]) -> io::Result<()> {
     if Pid::this().as_raw() != 1 {
         return Err(io::Error::other("this is a part of the embedded cluster, not a command of its own"));
@@ -42,13 +42,13 @@ pub fn run(leftovers: &[PathBuf]) -> io::Result<()> {
     ready?;
 
     take_in_orphans()?;
-    // No process writes any more.
+    // After this, no process writes any more.
     let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
     leftovers.iter().for_each(|path| remove(path));
     Ok(())
 }
 
-/// Reaps orphans that end, until standard input closes.
+/// Reaps orphans that have exited, until standard input closes.
 fn take_in_orphans() -> io::Result<()> {
     let mut children = SigSet::empty();
     children.add(Signal::SIGCHLD);
@@ -70,7 +70,7 @@ fn take_in_orphans() -> io::Result<()> {
     }
 }
 
-/// Removes a file or a directory. The cluster's process has done so, unless it was killed.
+/// Removes a file or a directory. The cluster's process has already done so unless it was killed.
 fn remove(path: &Path) {
     let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     if let Err(error) = removed

@@ -1,4 +1,4 @@
-//! Enters a node or a pod of a running cluster from outside.
+//! Enters a node or a pod of a running cluster from outside the cluster.
 
 use std::fs::{self, File};
 use std::io;
@@ -23,46 +23,46 @@ use crate::descendants::start_ticks;
 /// Location of an embedded cluster in its kubeconfig, for programs on the same machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Whereabouts {
-    /// The cluster's process.
+    /// PID of the cluster's process.
     pub pid: u32,
-    /// Time at which that process started, in clock ticks since boot: another process may get its pid.
+    /// Start time of that process, in clock ticks since boot, because another process may get the same PID.
     pub started: u64,
-    /// Directory of links to the namespaces; `None` with the userspace dataplane.
+    /// Directory of links to the namespaces; `None` on the userspace dataplane.
     pub namespaces: Option<PathBuf>,
 }
 
 /// Place in a cluster where a command runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Spot {
-    /// A node, by its name; the first one if `None`.
+    /// A node, by name; the first node if `None`.
     Node(Option<String>),
     /// A pod, by `namespace/name`.
     Pod(String),
 }
 
-/// A command cannot be run in the cluster.
+/// Error that keeps a command from running in the cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// The cluster's process has ended.
+    /// The cluster's process has exited.
     #[error("the cluster is gone: its process {0} has ended")]
     Gone(u32),
-    /// There is no such node or pod.
+    /// The node or pod does not exist.
     #[error("there is no {what}; there are {}", known.join(", "))]
     NoSuch {
-        /// The place asked for.
+        /// Place that was asked for.
         what: String,
         /// Names of the existing nodes or pods.
         known: Vec<String>,
     },
-    /// The system refuses to enter it.
+    /// The system refuses entry.
     #[error("cannot enter {what}: does the cluster belong to another user?")]
     Refused {
-        /// The place to enter.
+        /// Place to enter.
         what: String,
         /// The cause.
         source: io::Error,
     },
-    /// The command does not start.
+    /// The command cannot be started.
     #[error("cannot run {}", program.display())]
     Start {
         /// The program.
@@ -73,7 +73,7 @@ pub enum JoinError {
 }
 
 impl Whereabouts {
-    /// Returns the location of a cluster in this process; `log_dir` if it uses the kernel dataplane.
+    /// Returns the location of a cluster in this process; `log_dir` is set if the cluster uses the kernel dataplane.
     pub fn of_this_process(log_dir: Option<&Path>) -> Self {
         let pid = std::process::id();
         let namespaces =
@@ -81,12 +81,12 @@ impl Whereabouts {
         Self { pid, started: start_ticks(pid).unwrap_or(0), namespaces }
     }
 
-    /// Runs a command in the cluster: at a node in place of this process, in a pod as a child whose exit status it
-    /// returns. This process must have one thread.
+    /// Runs a command in the cluster. On a node the command replaces this process; in a pod it runs as a child, whose
+    /// exit status is returned. This process must have only one thread.
     ///
     /// # Errors
     ///
-    /// The cluster, the node or the pod does not exist, or the command does not start.
+    /// The cluster, the node or the pod does not exist, or the command cannot be started.
     pub fn run(&self, spot: &Spot, mut command: Command) -> Result<ExitStatus, JoinError> {
         if start_ticks(self.pid) != Some(self.started) {
             return Err(JoinError::Gone(self.pid));
@@ -122,7 +122,7 @@ impl Whereabouts {
         }
     }
 
-    /// Takes this process into namespaces, and first into the user namespace that owns them.
+    /// Takes this process into namespaces, after entering the user namespace that owns them.
     fn enter(&self, what: &str, all: &Path, links: &[(PathBuf, CloneFlags)]) -> Result<(), JoinError> {
         let refused = |source| JoinError::Refused { what: what.to_owned(), source };
         let mut namespaces = Vec::new();
@@ -147,7 +147,7 @@ impl Whereabouts {
     }
 }
 
-/// Gives this process a `/etc/resolv.conf` of its own.
+/// Gives this process its own `/etc/resolv.conf`.
 fn look_names_up_as(file: &Path) -> nix::Result<()> {
     const NOTHING: Option<&str> = None;
     unshare(CloneFlags::CLONE_NEWNS)?;
@@ -155,7 +155,7 @@ fn look_names_up_as(file: &Path) -> nix::Result<()> {
     mount(Some(file), "/etc/resolv.conf", NOTHING, MsFlags::MS_BIND, NOTHING)
 }
 
-/// Runs a command to its end; passes signals to this process on to the command.
+/// Runs a command until it exits, and forwards signals for this process to it.
 fn run_and_pass_signals_on(command: &mut Command) -> io::Result<ExitStatus> {
     let mut signals = SigSet::empty();
     for signal in [
@@ -169,7 +169,7 @@ fn run_and_pass_signals_on(command: &mut Command) -> io::Result<ExitStatus> {
     ] {
         signals.add(signal);
     }
-    // The command itself starts with no signal blocked.
+    // The command itself starts without blocked signals.
     signals.thread_block()?;
     let arrivals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)?;
     end_with_this_process(command);
@@ -186,7 +186,7 @@ fn run_and_pass_signals_on(command: &mut Command) -> io::Result<ExitStatus> {
         };
         let signal = i32::try_from(arrived.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok());
         match signal {
-            // The kernel sends signals of keys to the whole group: the command gets them anyway.
+            // The kernel sends signals from the keyboard to the whole group, so the command gets them anyway.
             Some(signal) if signal != Signal::SIGCHLD && arrived.ssi_code != SI_KERNEL => {
                 kill(pid, signal)?;
             }
@@ -195,7 +195,7 @@ fn run_and_pass_signals_on(command: &mut Command) -> io::Result<ExitStatus> {
     }
 }
 
-/// Makes the kernel kill a command when this process ends, for any reason.
+/// Makes the kernel kill a command when this process exits for any reason.
 #[expect(unsafe_code, reason = "there is no safe way to run a system call between fork and exec")]
 fn end_with_this_process(command: &mut Command) {
     let end = || set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from);
@@ -205,7 +205,7 @@ fn end_with_this_process(command: &mut Command) {
     }
 }
 
-/// Returns the names of the links below a directory: `NODE`, or `NAMESPACE/POD`.
+/// Returns the names of links below a directory: `NODE`, or `NAMESPACE/POD`.
 fn names_below(dir: &Path) -> Vec<String> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {

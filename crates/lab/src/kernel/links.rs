@@ -1,36 +1,37 @@
 //! Connections between the namespaces: point-to-point links and routes, as scripts for `ip -batch`.
 //!
-//! Every hop is routed; there is no bridge. A node and a pod each have one interface `eth0`, and reach everything by
-//! the other end of that link. So all traffic of a pod passes its node's netfilter. Packets to a pod that does not
-//! exist take the wider route of its node's pods, which leads nowhere: to an interface whose other end is down.
+//! Every hop is routed; there is no bridge. Each node and each pod has one interface, `eth0`, and reaches everything
+//! through the other end of that link, so all traffic of a pod passes through its node's netfilter. Packets to a pod
+//! that does not exist take the wider route for the node's pods, which leads nowhere: to an interface whose other end
+//! is down.
 
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-/// Address of the node's end of every pod's link, as Calico has it. The links of nodes must have another gateway: a
-/// node answers no ARP request that comes from an address of its own.
+/// Address of the node's end of every pod link, the same as Calico's. Node links need a different gateway, because a
+/// node answers no ARP request that comes from one of its own addresses.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 
-/// Name of a pod's end of its link.
+/// Name of the pod's end of its link.
 pub(super) const IN_POD: &str = "eth0";
 
-/// The next hop to pods that do not exist, behind an interface whose other end is down.
+/// Next hop to pods that do not exist, behind an interface whose other end is down.
 const NOWHERE: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 2);
 
-/// A node to make.
+/// Plan for a node.
 #[derive(Clone, Debug)]
 pub struct NodePlan {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// Its address.
+    /// Address of the node.
     pub address: Ipv4Addr,
-    /// Network address of its pods' /24.
+    /// Network address of the /24 of the node's pods.
     pub pods: Ipv4Addr,
 }
 
-/// Two scripts for the two ends of a link.
+/// Scripts for the two ends of a link.
 pub(super) struct Scripts {
     /// Script for the existing namespace.
     pub(super) outside: String,
@@ -39,20 +40,20 @@ pub(super) struct Scripts {
 }
 
 /// Lets this thread's network namespace send every ICMP error, so that a measuring client sees each refusal. By
-/// default a peer in another namespace gets six at once and one per second from then on, and attempts in between
-/// stall.
+/// default, a peer in another namespace gets six at once and then one per second, and the attempts in between stall.
 pub(super) fn send_all_icmp_errors() -> io::Result<()> {
     fs::write("/proc/sys/net/ipv4/icmp_ratemask", "0")
 }
 
-/// Makes the network namespace of this thread a router.
+/// Turns this thread's network namespace into a router.
 pub(super) fn forward_packets() -> io::Result<()> {
     const SETTINGS: [(&str, &str); 6] = [
         ("ip_forward", "1"),
-        // Interfaces take the default when they are made.
+        // Interfaces take the default when they are created.
         ("conf/default/rp_filter", "0"),
         ("conf/all/rp_filter", "0"),
-        // A packet may leave by the interface that it came in by: a pod that connects to itself by its Service.
+        // A packet may leave through the interface on which it arrived, when a pod connects to itself through its
+        // Service.
         ("conf/default/send_redirects", "0"),
         ("conf/all/send_redirects", "0"),
         ("conf/lo/rp_filter", "0"),
@@ -65,7 +66,7 @@ pub(super) fn forward_packets() -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the script that sets up the fabric itself.
+/// Returns the script for the fabric itself.
 pub(super) fn fabric(control_plane: Ipv4Addr) -> String {
     format!(
         "link set lo up\n\
@@ -97,8 +98,8 @@ pub(super) fn node(number: u32, plan: &NodePlan, control_plane: Ipv4Addr, net: &
     Scripts { outside, inside }
 }
 
-/// Returns a script for `nft`, for a node that tells senders when a pod's address is gone. It matches the route: the
-/// interface that a rule sees of a local packet is the one before its translation.
+/// Returns an `nft` script for a node that tells senders when a pod's address is gone. It matches the route, because
+/// the interface that a rule sees for a local packet is the one before address translation.
 pub(super) fn gone_is_unreachable() -> String {
     let chain = |hook| {
         format!(
@@ -111,12 +112,12 @@ pub(super) fn gone_is_unreachable() -> String {
     format!("table ip gone {{\n{}{}}}\n", chain("forward"), chain("output"))
 }
 
-/// Returns the script for the two ends of a pod's link; the pod's namespace is at the path `net`.
+/// Returns the script that creates the two ends of a pod's link; the pod's namespace is at the path `net`.
 pub(super) fn pod_ends(pod: Ipv4Addr, net: &Path) -> String {
     format!("link add {} type veth peer name {IN_POD} netns {}\n", pod_link(pod), net.display())
 }
 
-/// Returns the scripts for a pod of the node with the address `node`. The ends of its link must exist.
+/// Returns the scripts for a pod on the node with the address `node`. The ends of the pod's link must exist.
 pub(super) fn pod(node: Ipv4Addr, pod: Ipv4Addr) -> Scripts {
     let link = pod_link(pod);
     let outside = format!(
@@ -133,8 +134,8 @@ pub(super) fn pod(node: Ipv4Addr, pod: Ipv4Addr) -> Scripts {
     Scripts { outside, inside }
 }
 
-/// Returns the script that removes a pod's link, and its address with it. The route goes first, so that packets sent
-/// while the link vanishes already take the route that all take afterwards.
+/// Returns the script that removes a pod's link and, with it, the pod's address. The route is deleted first, so that
+/// packets sent while the link disappears already take the route that all packets take afterwards.
 pub(super) fn remove_pod(pod: Ipv4Addr) -> String {
     let link = pod_link(pod);
     format!(
@@ -143,7 +144,7 @@ pub(super) fn remove_pod(pod: Ipv4Addr) -> String {
     )
 }
 
-/// Returns the name of the node's end of a pod's link.
+/// Returns the name of the node's end of a pod link.
 pub(super) fn pod_link(pod: Ipv4Addr) -> String {
     format!("pod{}", pod.octets()[3])
 }

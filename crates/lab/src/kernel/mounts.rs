@@ -1,9 +1,9 @@
-//! The mount namespaces of containers.
+//! Mount namespaces of containers.
 //!
-//! A container sees the machine's files unchanged, except for `/proc`, which shows the containers' processes, and for
-//! its manifest's mounts. The root directory is the cluster's own and holds the machine's directories, so that mounts
-//! can be made at paths that the machine does not have. If a directory of the machine lacks a mount's path, one of
-//! the container's own with the same entries covers it.
+//! A container sees the machine's files unchanged, except for `/proc`, which shows the containers' processes, and the
+//! mounts from its manifest. The root directory belongs to the cluster and holds the machine's directories, so that
+//! mounts are possible at paths that the machine does not have. If one of the machine's directories lacks a mount's
+//! path, a directory of the container's own with the same entries covers it.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -18,30 +18,29 @@ use nix::unistd::pivot_root;
 
 use super::namespace::{Namespace, on_thread, own_namespaces};
 
-/// Directory where a new root directory is assembled.
+/// Directory in which a new root directory is assembled.
 const STAGE: &str = "/tmp";
-/// The machine's root directory, while a new one is assembled.
+/// Path of the machine's root directory while a new one is assembled.
 const MACHINE: &str = "/.machine";
 
-/// Directory of the files that containers mount.
+/// Directory for the files that containers mount.
 pub(super) const STORE: &str = "/.volumes";
 
-/// A file or directory of the machine that a container has at a path of its own.
+/// File or directory of the machine that is mounted at a path in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bind {
     /// A file or a directory.
     pub source: PathBuf,
-    /// Absolute path in the container; its directories need not exist.
+    /// Absolute path in the container; its parent directories need not exist.
     pub target: PathBuf,
-    /// True if the container may not write there.
+    /// True if the container may not write to it.
     pub read_only: bool,
 }
 
-/// Gives this process, the first of its PID namespace, a mount namespace and a root directory of
-/// its own.
+/// Gives this process, the first in its PID namespace, its own mount namespace and root directory.
 pub(super) fn private_root() -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
-    // Nothing that is mounted in here shows outside.
+    // Keep mounts made in here from appearing outside.
     mount(NOTHING, "/", NOTHING, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NOTHING)?;
     mount_tmpfs(Path::new(STAGE))?;
     let machine = Path::new(STAGE).join(MACHINE.trim_start_matches('/'));
@@ -56,21 +55,21 @@ pub(super) fn private_root() -> io::Result<()> {
     }
     fs::create_dir("/proc")?;
     if show_own_processes().is_err() {
-        // The machine's own works as well, but shows the process ids of the machine.
+        // The machine's own `/proc` works as well, but shows the machine's process ids.
         bind(&Path::new(MACHINE).join("proc"), Path::new("/proc"))?;
     }
     umount2(MACHINE, MntFlags::MNT_DETACH)?;
     fs::remove_dir(MACHINE)
 }
 
-/// Mounts a `/proc` that shows this process's PID namespace. The kernel refuses this where parts of the machine's own
-/// are hidden, as in a container.
+/// Mounts a `/proc` that shows this process's PID namespace. The kernel refuses this if parts of the machine's own
+/// `/proc` are hidden, as in a container.
 pub(super) fn show_own_processes() -> nix::Result<()> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("proc"), "/proc", Some("proc"), flags, NOTHING)
 }
 
-/// Makes a mount namespace for a container: a copy of `base` with `binds`.
+/// Creates a mount namespace for a container: a copy of `base` with `binds`.
 pub(super) fn container(base: &Namespace, binds: &[Bind]) -> io::Result<Namespace> {
     let own = own_namespaces;
     on_thread(|| {
@@ -89,7 +88,7 @@ pub(super) fn container(base: &Namespace, binds: &[Bind]) -> io::Result<Namespac
     })
 }
 
-/// Covers the directory of all pods' volumes: a container has its mounts of it elsewhere.
+/// Hides the directory with all pods' volumes, since the container has its own volumes mounted elsewhere.
 fn hide_store() -> io::Result<()> {
     let store = Path::new(STORE);
     if !store.exists() {
@@ -101,7 +100,7 @@ fn hide_store() -> io::Result<()> {
 
 const NOTHING: Option<&str> = None;
 
-/// The file tree of the container that is being made.
+/// File tree of the container that is being created.
 struct Tree {
     /// File systems to which entries can be added.
     own_devices: HashSet<u64>,
@@ -124,7 +123,7 @@ impl Tree {
         }
         bind(source, target)?;
         if *read_only {
-            // Flags set on the file system must be kept; the kernel keeps those of access times if none is named.
+            // Flags set on the file system must be kept; the kernel keeps the access time flags if none is named.
             let flags = statvfs(target)?.flags();
             let mut remount = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
             for (set, keep) in [
@@ -139,7 +138,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Makes a directory and those above it.
+    /// Creates a directory and its parents.
     fn make_dir(&mut self, dir: &Path) -> io::Result<()> {
         if dir.exists() {
             return Ok(());
@@ -149,7 +148,7 @@ impl Tree {
         fs::create_dir_all(dir)
     }
 
-    /// Covers a directory of the machine by one of the container's own with the same entries.
+    /// Covers one of the machine's directories with one of the container's own that has the same entries.
     fn make_extendable(&mut self, dir: &Path) -> io::Result<()> {
         let dir = dir.canonicalize()?;
         if self.own_devices.contains(&fs::metadata(&dir)?.dev()) {
@@ -167,7 +166,7 @@ impl Tree {
     }
 }
 
-/// Makes an entry of a directory appear in the directory `into` as well.
+/// Makes a directory entry appear in the directory `into` as well.
 fn repeat(entry: &fs::DirEntry, into: &Path) -> io::Result<()> {
     let path = into.join(entry.file_name());
     let kind = entry.file_type()?;

@@ -1,4 +1,4 @@
-//! Programs of the host that set the network up.
+//! Host programs that set up the network.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -6,15 +6,15 @@ use std::process::{Command, Stdio};
 
 use super::KernelError;
 
-/// Directories of such programs, which may be missing from an ordinary user's `PATH`.
+/// Directories for such programs, which may be missing from an ordinary user's `PATH`.
 const SYSTEM_DIRS: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 
-/// A program of the host.
+/// Program on the host.
 #[derive(Clone, Debug)]
 pub(crate) struct Tool(PathBuf);
 
 impl Tool {
-    /// Finds a program by its name.
+    /// Finds a program by name.
     pub(crate) fn find(name: &'static str) -> Result<Self, KernelError> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let mut dirs = std::env::split_paths(&path).chain(SYSTEM_DIRS.map(PathBuf::from));
@@ -22,16 +22,16 @@ impl Tool {
         found.map(Self).ok_or(KernelError::NoTool { name })
     }
 
-    /// Returns a command that starts it.
+    /// Returns a command that starts the program.
     pub(crate) fn command(&self) -> Command {
         Command::new(&self.0)
     }
 
-    /// Runs it with `input` as its standard input, in the namespaces of this thread.
+    /// Runs the program with `input` as its standard input, in this thread's namespaces.
     ///
     /// # Errors
     ///
-    /// It cannot be started, or it fails.
+    /// The program cannot be started, or it fails.
     pub(crate) fn run(&self, args: &[&str], input: &str) -> io::Result<()> {
         let mut command = self.command();
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());

@@ -1,4 +1,4 @@
-//! Actions of probes and lifecycle hooks: an HTTP request, a gRPC call, a connection, a command, a pause.
+//! Actions of probes and lifecycle hooks: HTTP requests, gRPC calls, TCP connections, commands and pauses.
 //!
 //! Source: kubernetes/kubernetes, `pkg/kubelet/prober/prober.go`, `pkg/kubelet/lifecycle/handlers.go` and
 //! `pkg/probe`.
@@ -17,13 +17,13 @@ use super::launch::Places;
 use super::outside::Outside;
 use super::process::Launch;
 
-/// User agent of probes.
+/// User agent for probes.
 const PROBE_AGENT: &str = "kube-probe/1.36";
-/// Pause before a gRPC probe dials a server again that was not there (`BaseDelay` of
+/// Pause before a gRPC probe redials a server that was not there (`BaseDelay` of
 /// google.golang.org/grpc/backoff.DefaultConfig).
 const GRPC_DIAL_BACK_OFF: Duration = Duration::from_secs(1);
 
-/// An action of a kubelet on a container.
+/// Action that a kubelet performs on a container.
 #[derive(Clone, Debug)]
 pub(super) enum Action {
     HttpGet(HttpGet),
@@ -33,7 +33,7 @@ pub(super) enum Action {
     Sleep(Duration),
 }
 
-/// Result of an action that was performed.
+/// Result of a performed action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Success,
@@ -42,18 +42,18 @@ pub(super) enum Outcome {
     Failure(String),
 }
 
-/// An action could not be performed at all. A kubelet counts that neither for nor against a probe.
+/// Error that kept an action from being performed at all. A kubelet counts this neither for nor against a probe.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotDone {
     #[error("{0}")]
     Failed(String),
-    /// Refused, since it would have reached beyond the pod.
+    /// Refused because it would have reached beyond the pod.
     #[error("refused: {0}")]
     Refused(#[from] Outside),
 }
 
 impl NotDone {
-    /// Returns the event's message for a hook of that name. It leaves out reasons that may hold a secret.
+    /// Returns the event's message for a hook with this name. Omits reasons that may contain a secret.
     pub(super) fn hook_message(&self, failed: &str) -> String {
         match self {
             Self::Failed(_) => failed.to_owned(),
@@ -62,17 +62,17 @@ impl NotDone {
     }
 }
 
-/// The container that actions are aimed at.
+/// Container that actions are aimed at.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     pub(super) pod_ip: String,
     pub(super) ports: Vec<ContainerPort>,
-    /// Launch of the container: commands run in its environment.
+    /// Launch of the container, whose environment commands run in.
     pub(super) launch: Launch,
 }
 
 impl Action {
-    /// Returns the action of a probe.
+    /// Returns the action for a probe.
     pub(super) fn of_probe(probe: &Probe, target: &Target) -> Result<Self, NotDone> {
         if let Some(get) = &probe.http_get {
             http_get(get, target, PROBE_AGENT)
@@ -87,7 +87,7 @@ impl Action {
         }
     }
 
-    /// Returns the action of a lifecycle hook.
+    /// Returns the action for a lifecycle hook.
     pub(super) fn of_hook(hook: &LifecycleHandler, target: &Target) -> Result<Self, NotDone> {
         if let Some(exec) = &hook.exec {
             exec_command(exec, target)
@@ -101,14 +101,14 @@ impl Action {
         }
     }
 
-    /// Performs the action as a probe that may take `longest`.
+    /// Performs the action as a probe with `longest` as its time limit.
     ///
     /// # Errors
     ///
-    /// It could not be performed.
+    /// The action could not be performed.
     pub(super) async fn probe(&self, longest: Duration) -> Result<Outcome, NotDone> {
         if let Self::GrpcCheck(check) = self {
-            // It reports itself what took too long.
+            // The check itself reports what took too long.
             return Ok(check.run(longest).await.map_or_else(Outcome::Failure, |()| Outcome::Success));
         }
         let done = tokio::time::timeout(longest, self.probe_to_the_end()).await;
@@ -159,11 +159,11 @@ impl Action {
         }
     }
 
-    /// Performs the action as a lifecycle hook, without a time limit. Any HTTP answer is a success.
+    /// Performs the action as a lifecycle hook, without a time limit. Any HTTP response is a success.
     ///
     /// # Errors
     ///
-    /// The reason why it failed.
+    /// The reason why the action failed.
     pub(super) async fn run_hook(&self) -> Result<(), String> {
         match self {
             Self::HttpGet(get) => get.run_once().await.map(drop),

@@ -1,7 +1,7 @@
-//! One container: started, probed and restarted until it is told to stop.
+//! Starts, probes and restarts one container until it is told to stop.
 //!
-//! It does not end its process for the pod's termination ([`super::stop`] does, for all containers of a pod
-//! together); it only stops restarting it.
+//! When the pod is terminated, this module only stops restarting the container; [`super::stop`] terminates its process,
+//! together with the pod's other containers.
 //!
 //! Source: kubernetes/kubernetes, `pkg/kubelet/kuberuntime/kuberuntime_manager.go` (`SyncPod`, `doBackOff`) and
 //! `kuberuntime_container.go` (`startContainer`).
@@ -24,43 +24,43 @@ use super::stop::stop;
 use super::view::{Ended, Handle, Kind, Order, Restart, Running, State, View};
 use crate::registry::NOT_MODELLED;
 
-/// First and longest pause before a container's second restart; it doubles in between. The first restart comes at
-/// once (`initialCrashLoopBackOff`, `MaxCrashLoopBackOff` in pkg/kubelet).
+/// First and longest pause before a container's second restart; the pause doubles in between. The first restart is
+/// immediate (`initialCrashLoopBackOff`, `MaxCrashLoopBackOff` in pkg/kubelet).
 const INITIAL_CRASH_LOOP_BACK_OFF: Duration = Duration::from_secs(10);
 const MAX_CRASH_LOOP_BACK_OFF: Duration = Duration::from_secs(300);
-/// Minimum run time after which a container is restarted at once again (`HasExpiredFunc` of `crashLoopBackOff`).
+/// Minimum run time after which the next restart is immediate again (`HasExpiredFunc` of `crashLoopBackOff`).
 const CRASH_LOOP_BACK_OFF_EXPIRY: Duration = Duration::from_secs(600);
-/// Pause after a container's configuration could not be made (`backOffPeriod` in pkg/kubelet).
+/// Pause after a container's configuration could not be created (`backOffPeriod` in pkg/kubelet).
 const BACK_OFF_PERIOD: Duration = Duration::from_secs(10);
 
-/// Drives one container.
+/// Supervisor of one container.
 pub(super) struct Supervisor {
     context: Arc<PodContext>,
     spec: Arc<Container>,
     restart: Restart,
     order: watch::Receiver<Order>,
     view: watch::Sender<View>,
-    /// `None` until it has started once.
+    /// `None` until the container has started once.
     restarts: Option<u32>,
-    /// End of the previous run.
+    /// Exit of the previous run.
     previous: Option<Ended>,
 }
 
-/// Reason to end a run that does not end by itself.
+/// Reason to kill a container during a run.
 struct Kill {
     message: String,
     grace_seconds: i64,
 }
 
-/// The probes of one run.
+/// Probes of one run.
 struct Probes<'a> {
     supervisor: &'a Supervisor,
     target: &'a Target,
     process_started: Instant,
     findings: mpsc::UnboundedSender<(ProbeKind, Finding)>,
-    /// Probes that stop with the pod's termination.
+    /// Probes that stop when the pod is terminated.
     health: JoinSet<()>,
-    /// The readiness probe, which continues.
+    /// Readiness probe, which continues during the termination.
     readiness: JoinSet<()>,
 }
 
@@ -75,12 +75,12 @@ impl Supervisor {
         (Self { context, spec, restart, order, view, restarts: None, previous: None }, handle)
     }
 
-    /// Runs the container when the pod orders it, again and again as its restart policy says. Drop this to end
-    /// everything at once.
+    /// Runs the container when the pod orders it, and restarts it according to its restart policy. Drop this future to
+    /// kill everything at once.
     pub(super) async fn run(mut self) {
-        // The pod holds the other end as long as this runs.
+        // The pod holds the other end while this is running.
         let _ = self.order.wait_for(|order| *order != Order::Hold).await;
-        // The first restart comes at once.
+        // The first restart is immediate.
         let mut back_off = Duration::ZERO;
         loop {
             let mut order = self.order.clone();
@@ -130,7 +130,7 @@ impl Supervisor {
         self.context.until_up().await;
     }
 
-    /// Waits until the agent notices the end of a process: at `instant`, or later if it is down then.
+    /// Waits until the agent notices that a process has exited: at `instant`, or later if the agent is down then.
     async fn noticed(&self, instant: Option<Instant>) {
         at(instant).await;
         self.context.until_up().await;
@@ -152,7 +152,7 @@ impl Supervisor {
         });
     }
 
-    /// Records that process 1 of a container could not have ended like this.
+    /// Records that process 1 of a container could not have exited in this way.
     fn note_unlike_process_1(&self, target: &Target, exit: Exit) {
         if let Some(signal) = exit.by_default_action()
             && target.launch.placement.stands_for_process_1()
@@ -172,7 +172,7 @@ impl Supervisor {
         std::future::pending().await
     }
 
-    /// Shows that the next start has to wait. If it does not, the container still shows how it ended.
+    /// Shows that the next start has to wait. Without a wait, the container's status still shows how it exited.
     fn show_back_off(&self, back_off: Duration) {
         if back_off.is_zero() {
             return;
@@ -186,7 +186,7 @@ impl Supervisor {
         self.publish_state(waiting, (false, false));
     }
 
-    /// Supervises one run of the container to its end; never returns once the pod is being stopped.
+    /// Supervises one run of the container until it exits; never returns once the pod is being stopped.
     #[expect(
         clippy::too_many_lines,
         reason = "all that can happen to a container in one place, with what it does to the others"
@@ -234,8 +234,8 @@ impl Supervisor {
                     let end = end_of(exit);
                     self.view.send_modify(|view| view.ended = Some(end.clone()));
                     ended = Some(end);
-                    // The readiness probe continues until the end has been noticed, and in a pod's termination until
-                    // the terminal status is written.
+                    // The readiness probe continues until the exit has been noticed and, during a pod's termination,
+                    // until the terminal status is written.
                     seen_at = Some(Instant::now() + self.context.shared.sample(|l| l.process_exit_to_seen));
                 }
                 () = self.noticed(seen_at), if !stopping => break None,
@@ -325,11 +325,11 @@ impl Supervisor {
         }
     }
 
-    /// Runs the postStart hook; the container shows as running when it has ended, and not before the kubelet sees it.
+    /// Runs the postStart hook. The container shows as running once the hook has completed and the kubelet has seen it.
     ///
     /// # Errors
     ///
-    /// The event's message.
+    /// The message for the event.
     async fn post_start(&self, target: &Target) -> Result<(), String> {
         const FAILED: &str = "PostStartHook failed";
         let hook = self.spec.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
@@ -399,7 +399,7 @@ impl Probes<'_> {
     }
 }
 
-/// Formats a back-off as Go does.
+/// Formats a back-off duration as Go does.
 fn in_go(back_off: Duration) -> String {
     match (back_off.as_secs() / 60, back_off.as_secs() % 60) {
         (0, seconds) => format!("{seconds}s"),
@@ -407,7 +407,7 @@ fn in_go(back_off: Duration) -> String {
     }
 }
 
-/// Waits for an instant; forever if there is none.
+/// Waits until an instant; forever if there is none.
 async fn at(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,
@@ -415,7 +415,7 @@ async fn at(instant: Option<Instant>) {
     }
 }
 
-/// Waits for the order to stop.
+/// Waits for an order to stop.
 async fn stopped(order: &mut watch::Receiver<Order>) {
     if order.wait_for(|order| *order == Order::Stop).await.is_err() {
         // The pod is gone, and this supervisor is about to be dropped.

@@ -1,4 +1,4 @@
-//! State shared by the parts of a pod: its manifest, its environment, and the wording of messages about it.
+//! State shared by the parts of a pod: its manifest, its environment, and the wording of messages about the pod.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -35,27 +35,27 @@ use crate::shared::Shared;
 use crate::sync::lock;
 use crate::well_known::ROOT_CA;
 
-/// State that the parts of a pod share.
+/// State shared by the parts of a pod.
 pub(super) struct PodContext {
     pub(super) shared: Shared,
     pub(super) node: Arc<NodeInfo>,
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) uid: String,
-    /// The pod as it was bound.
+    /// Pod as it was bound.
     pod: Pod,
     object: Arc<Value>,
     /// Network of the pod.
     pub(super) sandbox: Sandbox,
     pub(super) host_ip: String,
     log_dir: PathBuf,
-    /// Volumes made for it; empty where nothing can be mounted.
+    /// Volumes created for the pod; empty where nothing can be mounted.
     volumes: OnceLock<Made>,
-    /// The pod's token, once requested.
+    /// Token of the pod, once requested.
     token: OnceLock<String>,
-    /// Signals that a container's view has changed.
+    /// Notified when a container's view has changed.
     pub(super) changed: Notify,
-    /// Hooks that outlast their container.
+    /// Hooks that outlast their containers.
     beside: Mutex<JoinSet<()>>,
     /// Mode of the node agent.
     pub(super) mode: watch::Receiver<Mode>,
@@ -94,12 +94,12 @@ impl PodContext {
         }
     }
 
-    /// Waits until the agent is up.
+    /// Waits until the node agent is up.
     pub(super) async fn until_up(&self) {
         until_up(&self.mode).await;
     }
 
-    /// Returns the pod's address; empty while it has none.
+    /// Returns the pod's address, or an empty string while it has none.
     pub(super) fn pod_ip(&self) -> String {
         self.sandbox.address().map(|address| address.to_string()).unwrap_or_default()
     }
@@ -125,12 +125,12 @@ impl PodContext {
         self.spec()?.restart_policy.as_deref()
     }
 
-    /// Returns the pod's own grace period in seconds, for when no deletion sets another.
+    /// Returns the pod's own grace period in seconds, which applies unless a deletion sets another.
     pub(super) fn grace_period_seconds(&self) -> i64 {
         self.spec().and_then(|spec| spec.termination_grace_period_seconds).unwrap_or(30)
     }
 
-    /// Returns the pod's name as a kubelet's messages have it.
+    /// Returns the pod's name as it appears in a kubelet's messages.
     pub(super) fn full_name(&self) -> String {
         format!("{}_{}({})", self.name, self.namespace, self.uid)
     }
@@ -140,7 +140,7 @@ impl PodContext {
         self.shared.registry.record_event(&self.object, EventType::Warning, reason, message, COMPONENT);
     }
 
-    /// Records an ordinary event about a container.
+    /// Records a normal event about a container.
     pub(super) fn note(&self, container: &str, reason: &str, message: &str) {
         self.record(container, EventType::Normal, reason, message);
     }
@@ -159,11 +159,11 @@ impl PodContext {
         registry.record_event_of(&self.object, Some(&source), event_type, reason, message, COMPONENT);
     }
 
-    /// Makes the pod's volumes.
+    /// Creates the pod's volumes.
     ///
     /// # Errors
     ///
-    /// The first that cannot be made. The caller may try again.
+    /// The error of the first volume that cannot be created. The caller may try again.
     pub(super) fn make_volumes(&self) -> Result<(), VolumeError> {
         let make = |store: &Store| {
             self.with_surroundings(|around| volumes::make(&self.pod, store, around, &|| self.token()))
@@ -178,7 +178,7 @@ impl PodContext {
             return Ok(());
         }
         volumes::need_no_mount(&self.pod)?;
-        // The service account's files exist, but elsewhere.
+        // The service account's files are created, but in another place.
         if let Some(dir) = self.service_account_dir() {
             let parent = self.unmounted_volumes();
             make(&Store { made_at: parent.clone(), known_as: parent })?;
@@ -188,21 +188,21 @@ impl PodContext {
         Ok(())
     }
 
-    /// Returns the directory of volumes that cannot be mounted.
+    /// Returns the directory for volumes that cannot be mounted.
     fn unmounted_volumes(&self) -> PathBuf {
         let dir = self.log_dir.join("volumes");
-        // Containers may start in another directory than this process did.
+        // Containers may start in a different directory from this process.
         std::path::absolute(&dir).unwrap_or(dir)
     }
 
-    /// Returns the directory of the files of the pod's service account, if it has one and they cannot be mounted.
+    /// Returns the directory for the files of the pod's service account, if it has one and the files cannot be mounted.
     fn service_account_dir(&self) -> Option<PathBuf> {
         let volume = service_account::volume(&self.pod).filter(|_| self.store().is_none())?;
         Some(self.unmounted_volumes().join(volume))
     }
 
     /// Returns the mount of the `resolv.conf` that points to the cluster's DNS; `None` if the pod's `dnsPolicy` is
-    /// `Default`, or nothing can be mounted.
+    /// `Default` or nothing can be mounted.
     ///
     /// # Errors
     ///
@@ -217,7 +217,7 @@ impl PodContext {
         in_etc(&store, "resolv.conf", &dns::resolv_conf(&self.namespace, server)).map(Some)
     }
 
-    /// Returns the mount of `/etc/hosts`; `None` if nothing can be mounted, or the container mounts one itself.
+    /// Returns the mount of `/etc/hosts`; `None` if nothing can be mounted or the container mounts its own.
     ///
     /// # Errors
     ///
@@ -231,18 +231,18 @@ impl PodContext {
         in_etc(&store, "hosts", &hosts::text(&self.pod, &self.pod_ip())).map(Some)
     }
 
-    /// Returns the directory in which the pod's volumes are made.
+    /// Returns the directory for the pod's volumes.
     fn store(&self) -> Option<Store> {
         let Store { made_at, known_as } = self.shared.network.store()?;
         Some(Store { made_at: made_at.join(&self.uid), known_as: known_as.join(&self.uid) })
     }
 
-    /// Runs `hook` until it ends or the pod is gone.
+    /// Runs `hook` in the background until it completes or the pod is gone.
     pub(super) fn run_beside(&self, hook: impl Future<Output = ()> + Send + 'static) {
         lock(&self.beside).spawn(hook);
     }
 
-    /// Removes everything that the pod had of its own: volumes, the token, and hooks that still run beside it.
+    /// Removes everything that belonged to the pod alone: volumes, the token, and hooks that are still running.
     pub(super) async fn clean_up(&self) {
         let mut beside = mem::take(&mut *lock(&self.beside));
         beside.shutdown().await;
@@ -261,7 +261,6 @@ impl PodContext {
         self.token.get_or_init(issue).clone()
     }
 
-    /// Revokes the pod's token.
     pub(super) fn revoke_token(&self) {
         if let Some(token) = self.token.get() {
             self.node.tokens.revoke(token);
@@ -327,7 +326,7 @@ impl PodContext {
             KeySource::Secret => Resource::Secrets,
         };
         let Ok(object) = self.shared.registry.get(resource, &self.namespace, name) else {
-            // The ConfigMap that every namespace has.
+            // This is the ConfigMap that every namespace has.
             let is_root_ca = kind == KeySource::ConfigMap && name == ROOT_CA;
             let ca = || self.node.authority.as_bytes().to_vec();
             return is_root_ca.then(|| Data::from([("ca.crt".to_owned(), ca())]));
@@ -349,8 +348,8 @@ impl PodContext {
         Some(data)
     }
 
-    /// Returns the variables of the Services that exist now: those of the pod's namespace, unless it wants none, and
-    /// in any case that of the API server.
+    /// Returns the variables for the Services that exist now: those in the pod's namespace, unless the pod wants none,
+    /// and always those for the API server's Service.
     fn service_variables(&self) -> BTreeMap<String, String> {
         let registry = &self.shared.registry;
         let mut variables = BTreeMap::new();
@@ -383,9 +382,9 @@ impl Drop for PodContext {
     }
 }
 
-/// Writes a file that is mounted in `/etc`.
+/// Writes a file to be mounted in `/etc`.
 fn in_etc(store: &Store, name: &str, text: &str) -> io::Result<Bind> {
-    // Not the name of any volume, since it has a dot.
+    // The dot keeps the name distinct from that of any volume.
     let file = format!("etc.{name}");
     std::fs::create_dir_all(&store.made_at)?;
     std::fs::write(store.made_at.join(&file), text)?;

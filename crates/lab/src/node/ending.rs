@@ -1,4 +1,4 @@
-//! Ends a pod's containers in their order, and reports how they ended.
+//! Terminates a pod's containers in order and reports how they exited.
 //!
 //! Source: kubernetes/kubernetes, `pkg/kubelet/kuberuntime/kuberuntime_termination_order.go`.
 
@@ -11,9 +11,9 @@ use super::grace::Grace;
 use super::stop::stop;
 use super::view::{Ended, Handle, Kind, State};
 
-/// Ends the running containers: main containers all at once; each sidecar after all main containers and the sidecars
-/// that were started after it. Returns how each container ended, in their order; `None` for one whose end was shown
-/// before.
+/// Terminates the running containers: all main containers at once, and each sidecar after all main containers and the
+/// sidecars that were started after it. Returns the result of each container, in the containers' order; `None` for a
+/// container whose exit was shown before.
 pub(super) async fn end_containers(
     context: &Arc<PodContext>,
     containers: &[Handle],
@@ -64,7 +64,7 @@ async fn end_container(
         stop(context, &container.spec, &running.target, &running.process, grace, &message, turn).await;
     }
     let mut seen = container.view.clone();
-    // The supervisor notes the end and lives as long as the pod's worker.
+    // The supervisor notes the exit and lives as long as the pod's worker.
     let seen = seen.wait_for(|view| view.ended.is_some()).await;
     seen.ok().and_then(|view| view.ended.clone())
 }

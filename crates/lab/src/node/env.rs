@@ -1,4 +1,4 @@
-//! A container's environment. Pure.
+//! Environment of a container. Pure.
 //!
 //! Source: kubernetes/kubernetes, `pkg/kubelet/kubelet_pods.go` (`makeEnvironmentVariables`) and
 //! `pkg/kubelet/envvars/envvars.go` (the variables of Services).
@@ -13,22 +13,22 @@ use super::expand::expand;
 use crate::quantity;
 use crate::well_known::DEFAULT_ACCOUNT;
 
-/// Maximum length of a host name; names of pods may be longer.
+/// Maximum length of a host name; pod names may be longer.
 const LONGEST_HOST_NAME: usize = 63;
 
-/// A ConfigMap's or Secret's data.
+/// Data of a ConfigMap or Secret.
 pub(super) type Data = BTreeMap<String, Vec<u8>>;
 
-/// Data besides the container's manifest from which its environment, or a volume, is made.
+/// Data besides the container's manifest that its environment, or a volume, depends on.
 pub(super) struct Surroundings<'a> {
     pub(super) pod: &'a Pod,
     pub(super) pod_ip: &'a str,
     pub(super) host_ip: &'a str,
     /// Returns the data of a ConfigMap or Secret in the pod's namespace; `None` if it does not exist.
     pub(super) data: &'a dyn Fn(KeySource, &str) -> Option<Data>,
-    /// Variables that the cluster sets: those of Services, and the location of the API server.
+    /// Variables that the cluster sets: those for Services and the location of the API server.
     pub(super) given: &'a BTreeMap<String, String>,
-    /// Allocatable resources of the node: the limits of a container that sets none.
+    /// Allocatable resources of the node, which are the limits of containers that set none.
     pub(super) allocatable: &'a BTreeMap<String, Quantity>,
 }
 
@@ -48,12 +48,12 @@ impl KeySource {
     }
 }
 
-/// Says that a ConfigMap or Secret does not exist.
+/// Returns a message that a ConfigMap or Secret does not exist.
 pub(super) fn not_found(kind: KeySource, name: &str) -> String {
     format!("{} {name:?} not found", kind.kind().to_lowercase())
 }
 
-/// Returns the variables of the manifest, each able to refer to those before it, and those that the cluster sets.
+/// Returns the variables that the cluster sets and those from the manifest, each of which may refer to earlier ones.
 ///
 /// # Errors
 ///
@@ -92,7 +92,7 @@ pub(super) fn environment(
 }
 
 fn text(bytes: Vec<u8>) -> String {
-    // A NUL would end the value, and keep the container from starting.
+    // A NUL would terminate the value and keep the container from starting.
     String::from_utf8_lossy(&bytes).replace('\0', "")
 }
 
@@ -148,11 +148,11 @@ fn value_from(
     }
 }
 
-/// Returns a field of the pod, as the downward API gives it.
+/// Returns the value of a pod field as the downward API gives it.
 ///
 /// # Errors
 ///
-/// The downward API does not give it.
+/// The downward API does not support the field.
 pub(super) fn field_value(path: &str, around: &Surroundings<'_>) -> Result<String, String> {
     let metadata = &around.pod.metadata;
     let spec = around.pod.spec.as_ref();
@@ -182,13 +182,13 @@ pub(super) fn field_value(path: &str, around: &Surroundings<'_>) -> Result<Strin
     })
 }
 
-/// Returns the service account that a pod runs as.
+/// Returns the service account of a pod.
 pub(super) fn service_account(pod: &Pod) -> &str {
     let name = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref());
     name.filter(|name| !name.is_empty()).unwrap_or(DEFAULT_ACCOUNT)
 }
 
-/// Returns the host name of a pod's containers (`truncatePodHostnameIfNeeded`).
+/// Returns the host name for a pod's containers (`truncatePodHostnameIfNeeded`).
 pub(super) fn host_name(pod: &Pod) -> String {
     let spec = pod.spec.as_ref();
     let of_node = spec.filter(|spec| spec.host_network == Some(true)).and_then(|spec| spec.node_name.clone());
@@ -200,11 +200,11 @@ pub(super) fn host_name(pod: &Pod) -> String {
     }
 }
 
-/// Returns a resource of a container, in units of the divisor, rounded up.
+/// Returns the value of a container's resource in units of the divisor, rounded up.
 ///
 /// # Errors
 ///
-/// There is no such resource.
+/// The resource does not exist.
 pub(super) fn resource_value(
     field: &ResourceFieldSelector,
     own: &Container,
@@ -242,7 +242,7 @@ pub(super) fn resource_value(
     Ok(quantity::whole_units(value, divisor.filter(|divisor| *divisor > 0.0).unwrap_or(1.0)))
 }
 
-/// Returns the variables for a Service; none for one without an address.
+/// Returns the variables for a Service, or none if it has no address.
 pub(super) fn service_variables(service: &Value) -> Vec<(String, String)> {
     let ip = service["spec"]["clusterIP"].as_str().unwrap_or_default();
     let ports = service["spec"]["ports"].as_array().map(Vec::as_slice).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! `$(NAME)` in commands, arguments and values. Pure.
+//! Expands `$(NAME)` in commands, arguments and values. Pure.
 //!
 //! Source: kubernetes/kubernetes, `third_party/forked/golang/expansion/expand.go`.
 
-/// Replaces `$(NAME)` by the value that `lookup` returns; leaves unknown names unchanged, and turns `$$` into a
+/// Replaces `$(NAME)` with the value that `lookup` returns, leaves unknown names unchanged, and turns `$$` into a
 /// literal `$`.
 pub(super) fn expand(text: &str, lookup: impl Fn(&str) -> Option<String>) -> String {
     let mut out = String::with_capacity(text.len());

@@ -1,28 +1,28 @@
-//! The kubelet's arithmetic of the grace period. Pure.
+//! The kubelet's grace period arithmetic. Pure.
 //!
 //! Source: kubernetes/kubernetes, `pkg/kubelet/kuberuntime/kuberuntime_container.go` (`killContainer`) and
-//! `kuberuntime_termination_order.go`. The grace period is a number of whole seconds; each wait is deducted from it,
-//! truncated to whole seconds. So the end can come up to a second late for every wait.
+//! `kuberuntime_termination_order.go`. The grace period is a number of whole seconds, and each wait is deducted from
+//! it, truncated to whole seconds. The kill can therefore come up to one second late for every wait.
 
 use std::time::Duration;
 
-/// Minimum time between stop signal and SIGKILL (`minimumGracePeriodInSeconds` in pkg/kubelet/kuberuntime).
+/// Minimum time between the stop signal and SIGKILL (`minimumGracePeriodInSeconds` in pkg/kubelet/kuberuntime).
 const MINIMUM_GRACE_PERIOD_SECONDS: u64 = 2;
 
-/// Remaining grace period of a container.
+/// Grace period that a container has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grace {
     seconds: u64,
 }
 
 impl Grace {
-    /// Starts with the grace period of a deletion. A forced one (0) gets 1 second.
+    /// Starts with the grace period from a deletion. A forced deletion (0) gets 1 second.
     pub(super) fn new(seconds: i64) -> Self {
         Self { seconds: u64::try_from(seconds).unwrap_or(0).max(1) }
     }
 
-    /// Returns the longest time that a preStop hook, or the wait for other containers, may take. `None` if nothing is
-    /// left: then there is no wait at all.
+    /// Returns the maximum time that a preStop hook, or the wait for other containers, may take. `None` if no time is
+    /// left, which means that there is no wait at all.
     pub(super) fn longest_wait(self) -> Option<Duration> {
         (self.seconds > 0).then(|| Duration::from_secs(self.seconds))
     }
@@ -33,7 +33,7 @@ impl Grace {
         Self { seconds: self.seconds.saturating_sub(waited.as_secs()) }
     }
 
-    /// Returns the time from the stop signal to SIGKILL, which has a minimum.
+    /// Returns the time between the stop signal and SIGKILL, which has a minimum.
     pub(super) fn stop_to_kill(self) -> Duration {
         Duration::from_secs(self.seconds.max(MINIMUM_GRACE_PERIOD_SECONDS))
     }
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     /// Returns the times of the stop signal and of SIGKILL, in ms from the start of the kill, for a grace period, a
-    /// hook that takes `hook_ms`, and a wait for other containers of `turn_ms`.
+    /// hook that takes `hook_ms`, and a wait of `turn_ms` for other containers.
     fn times(grace: i64, hook_ms: u64, turn_ms: u64) -> (u128, u128) {
         let mut grace = Grace::new(grace);
         let mut at = Duration::ZERO;
@@ -90,11 +90,11 @@ mod tests {
 
     #[test]
     fn sidecar_wait_consumes_grace_period() {
-        // The main container uses it all up: signal at its end, kill 2 s later.
+        // The main container uses up the grace period: signal when it is over, kill 2 s later.
         assert_eq!(times(6, 0, 6_000), (6_000, 8_000));
-        // The main container ends after 2 s.
+        // The main container exits after 2.15 s.
         assert_eq!(times(10, 0, 2_150), (2_150, 10_150));
-        // A hook, then the turn.
+        // A hook, then the wait for the turn.
         assert_eq!(times(10, 2_000, 1_000), (3_000, 10_000));
     }
 }

@@ -1,9 +1,9 @@
-//! The client of gRPC probes: one call of `grpc.health.v1.Health/Check`, on a connection of its own.
+//! Client for gRPC probes: one `grpc.health.v1.Health/Check` call on its own connection.
 //!
-//! hyper does HTTP/2. The two messages, of one field each, are ours: a gRPC library would bring its own client and code
-//! generation for 60 lines. Errors have a kubelet's wording, since people search for it.
+//! hyper does HTTP/2. The two messages, of one field each, are encoded here: a gRPC library would bring its own client
+//! and code generation for 60 lines. Errors use a kubelet's wording, since people search for it.
 //!
-//! Source: kubernetes/kubernetes, `pkg/probe/grpc/grpc.go`; the protocol over HTTP/2 is that of grpc/grpc,
+//! Source: kubernetes/kubernetes, `pkg/probe/grpc/grpc.go`; for the protocol over HTTP/2, grpc/grpc,
 //! `doc/PROTOCOL-HTTP2.md`.
 
 use std::time::Duration;
@@ -15,27 +15,27 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// Key of the answer's only field: number 1, a varint.
+/// Key of the response's only field: number 1, a varint.
 const STATUS_FIELD: u8 = 1 << 3;
 
-/// Maximum length of an answer: a message of one number is far shorter.
+/// Maximum length of a response; a message with one number is far shorter.
 const MAX_ANSWER_BYTES: usize = 4096;
 
 const UNIMPLEMENTED: u32 = 12;
 
-/// A health check of one service of a server.
+/// Health check of one service on a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GrpcCheck {
     pub(super) address: String,
     /// Name of the service; empty for the server as a whole.
     pub(super) service: String,
     pub(super) agent: &'static str,
-    /// Pause before dialling a server again that was not there.
+    /// Pause before redialling a server that was not there.
     pub(super) back_off: Duration,
 }
 
 impl GrpcCheck {
-    /// Makes one check.
+    /// Performs one check.
     ///
     /// # Errors
     ///
@@ -64,7 +64,7 @@ impl GrpcCheck {
         }
     }
 
-    /// Returns the number of the service's status.
+    /// Calls the service and returns its status number.
     async fn call(&self, stream: TcpStream) -> Result<u64, String> {
         let broken = |error: hyper::Error| failed("Unavailable", &error.to_string());
         let unreadable = || failed("Internal", "the answer cannot be read");
@@ -81,7 +81,7 @@ impl GrpcCheck {
             let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
             Ok::<_, String>((head, body.map_err(|error| failed("Internal", &error.to_string()))?))
         };
-        // The connection must be driven; its end can come first.
+        // The connection must be driven; it may close first.
         let (head, body) = tokio::select! {
             answer = answer => answer?,
             ended = connection => {
@@ -94,7 +94,7 @@ impl GrpcCheck {
             let is_absent = head.status == StatusCode::NOT_FOUND;
             return Err(if is_absent { not_implemented(&why) } else { failed("Unknown", &why) });
         }
-        // An answer without a message has its status in the headers.
+        // A response without a message has its status in the headers.
         check_status(body.trailers().unwrap_or(&head.headers))?;
         unframed(body.to_bytes()).and_then(serving_number).ok_or_else(unreadable)
     }
@@ -120,7 +120,7 @@ fn check_status(trailers: &HeaderMap) -> Result<(), String> {
     }
 }
 
-/// Decodes a probed app's answer.
+/// Decodes a response from a probed app.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(body: &[u8]) {
     let _ = unframed(Bytes::copy_from_slice(body)).and_then(serving_number);
@@ -140,7 +140,8 @@ fn request_message(service: &str) -> Vec<u8> {
     [message, service.as_bytes().to_vec()].concat()
 }
 
-/// Decodes `HealthCheckResponse { ServingStatus status = 1; }`, ignoring other fields; without it the status is 0.
+/// Decodes `HealthCheckResponse { ServingStatus status = 1; }`, ignoring other fields; without that field, the status
+/// is 0.
 fn serving_number(message: Bytes) -> Option<u64> {
     match message[..] {
         [] => Some(0),
@@ -149,7 +150,7 @@ fn serving_number(message: Bytes) -> Option<u64> {
     }
 }
 
-/// Frames a message for sending: not compressed, with its length before it.
+/// Frames a message for sending, uncompressed and prefixed with its length.
 fn framed(message: &[u8]) -> Bytes {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     [&[0], &length.to_be_bytes()[..], message].concat().into()
@@ -187,7 +188,7 @@ mod tests {
         }
     }
 
-    /// Serves every call with the same answer: its body, then its trailers.
+    /// Serves every call with the same response: its body, then its trailers.
     async fn serve(
         status: u16,
         body: &'static [u8],

@@ -1,4 +1,4 @@
-//! The `/etc/hosts` of a pod's containers. Pure.
+//! The `/etc/hosts` file of a pod's containers. Pure.
 //!
 //! Source: kubernetes/kubernetes, `pkg/kubelet/kubelet_pods.go` (`managedHostsFileContent`).
 

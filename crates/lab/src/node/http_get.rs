@@ -1,7 +1,7 @@
-//! The HTTP client of probes and hooks: one GET, on a connection of its own.
+//! HTTP client for probes and hooks: one GET on its own connection.
 //!
-//! Like a kubelet's it does not verify an HTTPS server's certificate, follows redirects within the same host, and
-//! words its errors as Go does, since people search for them.
+//! Like a kubelet's client, it does not verify an HTTPS server's certificate and follows redirects within the same
+//! host. Its errors use Go's wording, since people search for it.
 
 use std::io;
 use std::net::IpAddr;
@@ -23,13 +23,13 @@ use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error as TlsErro
 /// Maximum number of redirects to follow (Go's `http.Client`).
 const MAX_REDIRECTS: u32 = 10;
 
-/// A request.
+/// An HTTP request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HttpGet {
     pub(super) scheme: Scheme,
     pub(super) host: String,
     pub(super) port: u16,
-    /// Path with the query.
+    /// Path including the query.
     pub(super) path: String,
     pub(super) headers: Vec<(String, String)>,
     /// User agent, unless the headers name one.
@@ -43,7 +43,7 @@ pub(super) enum Scheme {
     Https,
 }
 
-/// The head of an answer.
+/// Head of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -51,7 +51,6 @@ pub(super) struct Answer {
 }
 
 impl HttpGet {
-    /// Returns the URL.
     pub(super) fn url(&self) -> String {
         let scheme = match self.scheme {
             Scheme::Http => "http",
@@ -60,11 +59,11 @@ impl HttpGet {
         format!("{scheme}://{}{}", authority(&self.host, self.port), self.path)
     }
 
-    /// Sends the request, and follows redirects to the same host.
+    /// Sends the request and follows redirects to the same host.
     ///
     /// # Errors
     ///
-    /// The reason why there was no answer.
+    /// The reason why there was no response.
     pub(super) async fn run(&self) -> Result<Answer, String> {
         let mut get = self.clone();
         for _ in 0..MAX_REDIRECTS {
@@ -82,7 +81,7 @@ impl HttpGet {
     ///
     /// # Errors
     ///
-    /// The reason why there was no answer.
+    /// The reason why there was no response.
     pub(super) async fn run_once(&self) -> Result<Answer, String> {
         self.ask().await.map_err(|why| format!("Get \"{}\": {why}", self.url()))
     }
@@ -110,7 +109,7 @@ impl HttpGet {
         let request = self.request().map_err(|error| error.to_string())?;
         let answer = sender.send_request(request);
         tokio::pin!(answer, connection);
-        // The connection must be driven until the answer's head is here; its end can come first.
+        // The connection must be driven until the response head arrives; the connection may close first.
         let answer = tokio::select! {
             answer = &mut answer => answer,
             _ = &mut connection => answer.await,
@@ -133,7 +132,7 @@ impl HttpGet {
             request = request.header(ACCEPT, "*/*");
         }
         for (name, value) in &self.headers {
-            // An empty Accept means none.
+            // An empty Accept means that the header is not sent.
             if !(name.eq_ignore_ascii_case("accept") && value.is_empty()) {
                 request = request.header(name, value);
             }
@@ -141,7 +140,7 @@ impl HttpGet {
         request.body(Empty::new())
     }
 
-    /// Returns the request after a redirect; `None` if that leads to another host.
+    /// Returns the request after a redirect; `None` if the redirect leads to another host.
     fn redirected(&self, location: &str) -> Option<Self> {
         if location.starts_with('/') && !location.starts_with("//") {
             return Some(Self { path: location.to_owned(), ..self.clone() });
@@ -168,7 +167,7 @@ pub(super) fn authority(host: &str, port: u16) -> String {
     }
 }
 
-/// Describes why a connection was not made, in Go's words.
+/// Describes in Go's words why a connection could not be established.
 pub(super) fn network_error(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "connect: connection refused".to_owned(),
@@ -180,7 +179,7 @@ pub(super) fn network_error(error: &io::Error) -> String {
     }
 }
 
-/// Describes why there was no answer on a connection, in Go's words.
+/// Describes in Go's words why there was no response on a connection.
 fn in_words(error: &hyper::Error) -> String {
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(at) = cause {
@@ -203,7 +202,7 @@ fn unverifying() -> Result<ClientConfig, String> {
     Ok(config.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth())
 }
 
-/// Accepts any certificate: a probe has nothing to verify it against.
+/// Verifier that accepts any certificate, because a probe has nothing to verify it against.
 #[derive(Debug)]
 struct Unverifying(WebPkiSupportedAlgorithms);
 

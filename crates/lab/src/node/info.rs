@@ -1,4 +1,4 @@
-//! An agent's information about its node and the cluster.
+//! Information for an agent about its node and the cluster.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -7,22 +7,22 @@ use std::sync::Arc;
 use crate::agents::Agents;
 use crate::tokens::Tokens;
 
-/// Name of the component, the source of its events.
+/// Component name, used as the source of its events.
 pub(super) const COMPONENT: &str = "kubelet";
 
-/// Information of an agent about its node.
+/// Information for an agent about its node.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeInfo {
     pub(crate) name: String,
     /// Index among the nodes, from 0.
     pub(crate) index: u8,
     pub(crate) address: Ipv4Addr,
-    /// The program that runs for the image `rolldrop`.
+    /// Program to run for the image `rolldrop`.
     pub(crate) own_binary: PathBuf,
-    /// Channel of the agent's commands, and registry of the containers that can be killed.
+    /// Channel for commands to the agent, and registry of the containers that can be killed.
     pub(crate) agents: Agents,
     /// Tokens of the pods' service accounts.
     pub(crate) tokens: Tokens,
-    /// The certificate of the API server's authority.
+    /// Certificate of the API server's CA.
     pub(crate) authority: Arc<str>,
 }

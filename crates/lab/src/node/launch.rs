@@ -11,48 +11,49 @@ use super::process::Launch;
 use super::volumes::{self, Made, Mount, on_machine};
 use crate::network::Placement;
 
-/// Variables of the agent's own environment that every container gets: programs of the host need them to be found and
+/// Variables from the agent's own environment that every container gets: the host's programs need them to be found and
 /// to run.
 const INHERITED: [&str; 6] = ["PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "NIX_LD"];
 
-/// The image that is this program.
+/// Name of the image that stands for this program.
 const OWN_IMAGE: &str = "rolldrop";
-/// Path of the program in that image.
+/// Path of this program in that image.
 const OWN_PROGRAM: &str = "/rolldrop";
 
 /// Reason why a container cannot be started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(super) struct LaunchError {
-    /// Word that the container's status shows.
+    /// Reason as shown in the container's status.
     pub(super) reason: &'static str,
     pub(super) message: String,
 }
 
 impl LaunchError {
-    /// Reason of a variable or a volume: what is missing may be created without a change of the pod.
+    /// Reason for a missing variable or volume, which may be created without a change to the pod.
     pub(super) const CONFIGURATION: &str = "CreateContainerConfigError";
 
     fn configuration(message: String) -> Self {
         Self { reason: Self::CONFIGURATION, message }
     }
 
-    /// Says that the container cannot be made.
+    /// Returns the error for a container that cannot be created.
     pub(super) fn create(message: String) -> Self {
         Self { reason: "CreateContainerError", message }
     }
 
-    /// Says that its program cannot be run.
+    /// Returns the error for a program that cannot be run.
     pub(super) fn run(program: &str, why: &str) -> Self {
         Self { reason: "RunContainerError", message: format!("exec: {program:?}: {why}") }
     }
 }
 
-/// Builds the launch of a container. `volumes` are those that it can mount; `None` where nothing can be mounted.
+/// Builds the launch of a container. `volumes` are those that the container can mount; `None` where nothing can be
+/// mounted.
 ///
 /// # Errors
 ///
-/// The reason why it cannot be launched.
+/// The reason why the container cannot be launched.
 pub(super) fn launch(
     container: &Container,
     around: &Surroundings<'_>,
@@ -110,7 +111,7 @@ pub(super) fn launch(
     })
 }
 
-/// Returns the last component of an image's name, without tag or digest.
+/// Returns the last component of an image name, without tag or digest.
 pub(super) fn image_name(image: &str) -> &str {
     let without_digest = image.split('@').next().unwrap_or_default();
     let last = without_digest.rsplit('/').next().unwrap_or_default();
@@ -127,11 +128,11 @@ pub(super) struct Places<'a> {
 }
 
 impl Places<'_> {
-    /// Returns the path of a program.
+    /// Returns the path to a program.
     ///
     /// # Errors
     ///
-    /// It does not exist.
+    /// The program does not exist.
     pub(super) fn find_program(&self, word: &str) -> Result<PathBuf, LaunchError> {
         if let Some(program) = self.own_program.filter(|_| word == OWN_PROGRAM) {
             return Ok(program.to_owned());

@@ -1,14 +1,14 @@
-//! Mode of a node agent, as its pods need to know it.
+//! Mode of a node agent, as far as its pods need to know it.
 
 use tokio::sync::watch;
 
 /// Mode of a node agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Mode {
-    /// True if the agent does not run: it is between its end and its start, or the node is off. It notices and writes
-    /// nothing; the containers of a stopped agent live on.
+    /// True if the agent is not running: it is between exit and start, or the node is off. It notices and writes
+    /// nothing; the containers of a stopped agent keep running.
     pub(super) down: bool,
-    /// Number of times that it has ended so far.
+    /// Number of times that the agent has exited so far.
     pub(super) restarts: u32,
     /// Grace period of pods, in seconds, while the node is shutting down.
     pub(super) shutdown_grace: Option<i64>,
@@ -16,6 +16,6 @@ pub(super) struct Mode {
 
 /// Waits until the node agent is up.
 pub(super) async fn until_up(mode: &watch::Receiver<Mode>) {
-    // The agent holds the other end as long as pods run.
+    // The agent holds the other end as long as pods are running.
     let _ = mode.clone().wait_for(|mode| !mode.down).await;
 }

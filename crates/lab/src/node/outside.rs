@@ -1,9 +1,9 @@
-//! Detects commands that would signal processes outside their pod, on the userspace dataplane, where containers see
-//! all of the machine's processes. Process 1 is the machine's own there.
+//! Detects commands that would signal processes outside their pod on the userspace dataplane, where containers see all
+//! of the machine's processes and process 1 is the machine's own.
 //!
-//! It reads only a command's words. It does not see what a program does by itself.
+//! It checks only the words of a command, not what a program does by itself.
 
-/// Processes beyond its pod that a command is aimed at.
+/// Processes outside its pod that a command is aimed at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Outside {
     /// `kill 1`.
@@ -25,9 +25,9 @@ pub(super) enum Outside {
 }
 
 impl Outside {
-    /// Finds processes beyond the pod that these words of a command would signal.
+    /// Finds the processes outside the pod that these words of a command would signal.
     pub(super) fn of<'a>(words: impl IntoIterator<Item = &'a String>) -> Option<Self> {
-        // A word with spaces is a script; the others are one command.
+        // A word with spaces is a script; the other words form one command.
         let (scripts, words): (Vec<&str>, Vec<&str>) =
             words.into_iter().map(String::as_str).partition(|word| word.contains(char::is_whitespace));
         let mut commands = vec![words];
@@ -49,7 +49,7 @@ impl Outside {
         })
     }
 
-    /// Finds such processes in the words after `kill`.
+    /// Finds such processes in the words that follow `kill`.
     fn of_kill(words: &[&str]) -> Option<Self> {
         let targets = match words {
             ["-s" | "-n" | "--signal" | "-signal", _signal, targets @ ..] => targets,
@@ -64,7 +64,7 @@ impl Outside {
     }
 }
 
-/// Returns the name of a program that is given by its path.
+/// Returns the name of a program from its path.
 fn program(word: &str) -> &str {
     match word.rsplit_once('/') {
         Some((_, name)) => name,

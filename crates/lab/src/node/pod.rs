@@ -1,4 +1,4 @@
-//! The life of one pod on its node.
+//! Life of one pod on its node.
 //!
 //! Source: kubernetes/kubernetes, `pkg/kubelet/kubelet.go` (`SyncPod`, `SyncTerminatingPod`,
 //! `SyncTerminatedPod`) and `pkg/kubelet/pod_workers.go`.
@@ -23,20 +23,20 @@ use crate::registry::{DeleteOptions, Part};
 use crate::resource::Resource;
 use crate::status::note_failure;
 
-/// First and longest pause after a volume could not be made; it doubles in between (`initialDurationBeforeRetry`,
-/// `maxDurationBeforeRetry` in pkg/util/goroutinemap/exponentialbackoff).
+/// First and longest pause after a volume could not be created; the pause doubles in between
+/// (`initialDurationBeforeRetry`, `maxDurationBeforeRetry` in pkg/util/goroutinemap/exponentialbackoff).
 const VOLUME_INITIAL_BACK_OFF: Duration = Duration::from_millis(500);
 const VOLUME_MAX_BACK_OFF: Duration = Duration::from_secs(122);
-/// The pause after a sandbox could not be made (`backOffOnTransientErrorPeriod` in pkg/kubelet).
+/// Pause after a sandbox could not be created (`backOffOnTransientErrorPeriod` in pkg/kubelet).
 const BACK_OFF_ON_TRANSIENT_ERROR: Duration = Duration::from_secs(1);
-/// Interval at which a pod's status is written again if somebody has changed it (`syncPeriod` in pkg/kubelet/status).
+/// Interval at which a pod's status is rewritten if another client has changed it (`syncPeriod` in pkg/kubelet/status).
 const STATUS_SYNC_PERIOD: Duration = Duration::from_secs(10);
 
 /// Newest state of a pod at the API server.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) object: Arc<Value>,
-    /// True if the object is gone.
+    /// True if the object no longer exists.
     pub(super) gone: bool,
 }
 
@@ -50,16 +50,16 @@ impl Seen {
     }
 }
 
-/// Reason why a pod ends.
+/// Reason for terminating a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
     Deleted,
-    /// No main container will run again.
+    /// All main containers have exited and none will run again.
     Completed,
     NodeShutdown(i64),
 }
 
-/// Runs one pod.
+/// Worker that runs one pod.
 pub(super) struct PodWorker {
     context: Arc<PodContext>,
     seen: watch::Receiver<Seen>,
@@ -72,7 +72,7 @@ pub(super) struct PodWorker {
 }
 
 impl PodWorker {
-    /// Runs the pod to its end. If cancelled, it kills every process of the pod.
+    /// Runs the pod until it has terminated. If cancelled, kills every process in the pod.
     pub(super) async fn run(context: PodContext, seen: watch::Receiver<Seen>, stop: CancellationToken) {
         let context = Arc::new(context);
         let mut supervisors = JoinSet::new();
@@ -96,7 +96,7 @@ impl PodWorker {
         };
         let context = Arc::clone(&worker.context);
         let mut seen = worker.seen.clone();
-        // A token does not outlive its pod's object, though containers may.
+        // A token does not outlive its pod's object, although containers may.
         let disown = async {
             if seen.wait_for(|seen| seen.gone).await.is_ok() {
                 context.revoke_token();
@@ -115,7 +115,7 @@ impl PodWorker {
     async fn live_and_end(&mut self) {
         let why = {
             let (mut seen, mut mode) = (self.seen.clone(), self.context.mode.clone());
-            // The agent holds the other ends as long as this runs.
+            // The agent holds the other ends while this is running.
             let deletion = async { drop(seen.wait_for(Seen::is_ending).await) };
             let shutdown = async {
                 let mode = mode.wait_for(|mode| mode.shutdown_grace.is_some()).await;
@@ -139,11 +139,11 @@ impl PodWorker {
         self.context.shared.delay(|latencies| latencies.terminated_to_final_delete).await;
         self.context.until_up().await;
         let PodContext { shared, namespace, name, uid, .. } = &*self.context;
-        // An object that is gone already was deleted by force.
+        // An object that is already gone was deleted by force.
         note_failure(shared.delete_pod(namespace, name, &DeleteOptions::new(0, uid)).await, "final delete");
     }
 
-    /// Runs from the binding until every main container has ended for good.
+    /// Runs the pod from its binding until no main container will run again.
     async fn live(&mut self) {
         self.write_status();
         self.mount_volumes().await;
@@ -158,7 +158,7 @@ impl PodWorker {
         }
     }
 
-    /// Makes the pod's volumes, with as many attempts as it takes.
+    /// Creates the pod's volumes, with as many attempts as it takes.
     async fn mount_volumes(&self) {
         let mut wait = VOLUME_INITIAL_BACK_OFF;
         while let Err(error) = self.context.make_volumes() {
@@ -168,7 +168,7 @@ impl PodWorker {
         }
     }
 
-    /// Makes the pod's sandbox, with as many attempts as it takes; the time that this really takes is part of the
+    /// Creates the pod's sandbox, with as many attempts as it takes. The time that this really takes counts towards the
     /// measured time.
     async fn prepare_sandbox(&self) {
         let measured = self.context.shared.delay(|latencies| latencies.scheduled_to_sandbox);
@@ -182,14 +182,14 @@ impl PodWorker {
         tokio::join!(measured, prepared);
     }
 
-    /// Writes the status after every change, and at intervals in case somebody else has changed it. Never returns.
+    /// Writes the status after every change, and at intervals in case another client has changed it. Never returns.
     async fn keep_status(&self) {
         let mut mode = self.context.mode.clone();
         loop {
             tokio::select! {
                 () = self.context.changed.notified() => {}
                 () = sleep(STATUS_SYNC_PERIOD) => {}
-                // An agent writes at once when it starts.
+                // An agent writes the status as soon as it starts.
                 _ = mode.changed() => {}
             }
             self.context.until_up().await;
@@ -197,7 +197,8 @@ impl PodWorker {
         }
     }
 
-    /// Ends all containers, and writes the terminal status. If the node agent restarts meanwhile, it begins again.
+    /// Terminates all containers and writes the terminal status. If the node agent restarts meanwhile, the termination
+    /// starts over.
     async fn end(&mut self, why: Why) {
         let generation = self.seen.borrow().generation();
         for container in &self.containers {
@@ -212,7 +213,7 @@ impl PodWorker {
             let restarts = mode.borrow_and_update().restarts;
             tokio::select! {
                 exits = self.end_once(generation, self.grace(why)) => break exits,
-                // The agent forgets what it was waiting for.
+                // The agent has forgotten what it was waiting for.
                 _ = mode.wait_for(|mode| mode.restarts != restarts) => {}
             }
             self.context.until_up().await;
@@ -227,15 +228,15 @@ impl PodWorker {
         let own = self.context.grace_period_seconds();
         let seen = self.seen.borrow();
         Grace::new(match why {
-            // The grace period that the object has now: after a restart nothing else is known.
+            // The grace period that the object has now; after a restart, nothing else is known.
             Why::Deleted => seen.object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0),
             Why::NodeShutdown(grace) => own.min(grace),
             Why::Completed => own,
         })
     }
 
-    /// Ends all containers once. The status keeps each container's last state, except readiness, until all have ended
-    /// and the kubelet has looked.
+    /// Terminates all containers once. The status keeps each container's last state, except readiness, until all of
+    /// them have exited and the kubelet has looked.
     async fn end_once(&self, generation: i64, grace: Grace) -> Vec<Option<Ended>> {
         let observed = self.context.shared.delay(|latencies| latencies.deletion_to_observed_generation);
         let ending = async {
@@ -266,7 +267,7 @@ impl PodWorker {
         self.write_status_with(&[]);
     }
 
-    /// Writes the status; `ends` describes, in the containers' order, the ends that the status does not show yet.
+    /// Writes the status; `ends` describes, in the containers' order, the exits that the status does not show yet.
     fn write_status_with(&self, ends: &[Option<Ended>]) {
         let registry = &self.context.shared.registry;
         let now = registry.now();
@@ -291,7 +292,7 @@ impl PodWorker {
         };
         let PodContext { namespace, name, uid, .. } = &*self.context;
         let written = registry.modify(Resource::Pods, namespace, name, Part::Status, |pod| {
-            // The name may belong to another pod by now.
+            // Another pod may have this name by now.
             if pod["metadata"]["uid"] == **uid {
                 snapshot.write_into(pod);
             }
@@ -300,7 +301,7 @@ impl PodWorker {
     }
 }
 
-/// Starts the containers in their order and waits until no main container will run again.
+/// Starts the containers in order and waits until no main container will run again.
 async fn run_in_order(containers: &[Handle]) {
     for container in containers.iter().filter(|container| container.kind != Kind::Main) {
         container.order.send_replace(Order::Run);
@@ -321,7 +322,7 @@ async fn run_in_order(containers: &[Handle]) {
     let mains: Vec<_> = containers.iter().filter(|container| container.kind == Kind::Main).collect();
     for container in &mains {
         container.order.send_replace(Order::Run);
-        // A kubelet starts one after the other, and waits for each postStart hook.
+        // A kubelet starts one container after the other and waits for each postStart hook.
         let _ = container.view.clone().wait_for(|view| view.settled).await;
     }
     for container in mains {

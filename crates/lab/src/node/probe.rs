@@ -1,4 +1,4 @@
-//! Probes: their timing, and the thresholds at which a result counts.
+//! Timing of probes, and the thresholds at which a result counts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,11 +30,11 @@ pub(super) enum Finding {
 pub(super) enum FirstProbe {
     /// After this duration.
     After(Duration),
-    /// A period later than this, as the tick after it finds no container yet.
+    /// One period later than this, because the tick after this duration finds no container yet.
     Missed(Duration),
 }
 
-/// Counts results until enough equal ones came in a row.
+/// Counter of results until enough equal ones have come in a row.
 #[derive(Clone, Debug)]
 struct Threshold {
     success: u32,
@@ -53,7 +53,7 @@ impl Threshold {
         }
     }
 
-    /// Counts a result, and returns it if it takes effect.
+    /// Counts a result and returns it if it takes effect.
     fn count(&mut self, finding: Finding) -> Option<Finding> {
         self.streak = if self.last == Some(finding) { self.streak.saturating_add(1) } else { 1 };
         self.last = Some(finding);
@@ -65,18 +65,18 @@ impl Threshold {
     }
 }
 
-/// Returns a number of a probe, or this default if it has none.
+/// Returns a setting of a probe, or the default if the probe has none.
 fn positive(given: Option<i32>, default: u32) -> u32 {
     given.and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0).unwrap_or(default)
 }
 
-/// One probe of one container.
+/// Runner of one probe on one container.
 pub(super) struct Prober {
     pub(super) context: Arc<PodContext>,
     pub(super) container: String,
     pub(super) kind: ProbeKind,
     pub(super) probe: Probe,
-    /// Action, or the reason why the probe never counts.
+    /// Action of the probe, or the reason why it never counts.
     pub(super) action: Result<Action, NotDone>,
     pub(super) process_started: Instant,
     pub(super) first: FirstProbe,
@@ -84,7 +84,7 @@ pub(super) struct Prober {
 }
 
 impl Prober {
-    /// Probes until dropped, and sends every change of the effective result.
+    /// Probes until dropped and sends every change of the effective result.
     pub(super) async fn run(self) {
         let seconds = |given, default| Duration::from_secs(positive(given, default).into());
         let initial_delay = seconds(self.probe.initial_delay_seconds, 0);
@@ -119,8 +119,8 @@ impl Prober {
         }
     }
 
-    /// Probes once, and records an event if that fails. Returns `None` if the probe could not be made, which does not
-    /// count.
+    /// Probes once, and records an event if the probe fails. Returns `None` if the probe could not be performed, which
+    /// does not count.
     async fn once(&self, longest: Duration) -> Option<Finding> {
         let result = match &self.action {
             Ok(action) => action.probe(longest).await,

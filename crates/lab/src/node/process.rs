@@ -1,4 +1,4 @@
-//! One container's process, and all that it starts: starts it, signals it, and waits for it.
+//! Starts, signals and waits for one container's process and everything that it starts.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -23,7 +23,7 @@ use crate::network::{FirstProcess, Placement, Running, pid_of};
 
 /// Environment variable of every process in a container. Its value identifies the container.
 const MARK: &str = "ROLLDROP_CONTAINER_ID";
-/// Maximum number of bytes kept of a command's output, as much as a kubelet keeps of a probe's.
+/// Maximum number of bytes kept from a command's output, the same as the kubelet keeps from a probe's.
 const MAX_OUTPUT_BYTES: usize = 10 * 1024;
 
 /// Program to run, with its environment.
@@ -31,31 +31,31 @@ const MAX_OUTPUT_BYTES: usize = 10 * 1024;
 pub(super) struct Launch {
     pub(super) program: PathBuf,
     pub(super) args: Vec<String>,
-    /// The whole environment except for the marks: nothing is inherited.
+    /// Whole environment except for the marks; nothing is inherited.
     pub(super) env: Vec<(String, String)>,
     /// `None` for the agent's own directory.
     pub(super) working_dir: Option<PathBuf>,
-    /// The container's id, new for each of its runs.
+    /// Container id, new for each run.
     pub(super) container_id: String,
-    /// Place where it starts.
+    /// Place where the program starts.
     pub(super) placement: Placement,
     /// Mounts in that place.
     pub(super) mounts: Vec<Mount>,
-    /// This program, if the image is the one that has it.
+    /// Path of this program, if the image is the one that contains it.
     pub(super) own_program: Option<PathBuf>,
 }
 
-/// End of a process.
+/// Exit of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Exit {
-    /// Exit code as a container runtime counts it: 128 + the signal if one ended it.
+    /// Exit code as a container runtime counts it: 128 + the signal if a signal killed the process.
     pub(super) code: i32,
-    /// The signal that ended it.
+    /// Signal that killed the process.
     signal: Option<i32>,
 }
 
 impl Exit {
-    /// Returns an end with this code.
+    /// Returns an exit with this code.
     pub(super) const fn with(code: i32) -> Self {
         Self { code, signal: None }
     }
@@ -65,8 +65,8 @@ impl Exit {
         Self { code: status.code().or(signal.map(|signal| 128 + signal)).unwrap_or(255), signal }
     }
 
-    /// Returns the signal whose default action ended it. Process 1 does not get such a signal: a handler gave it back
-    /// to the system.
+    /// Returns the signal whose default action killed the process. Process 1 does not get such a signal, so a handler
+    /// must have passed it back to the system.
     pub(super) fn by_default_action(&self) -> Option<Signal> {
         const ASKING: [Signal; 6] = [
             Signal::SIGTERM,
@@ -80,7 +80,7 @@ impl Exit {
     }
 }
 
-/// A started process. Clones mean the same one.
+/// A started process. Clones refer to the same process.
 #[derive(Clone, Debug)]
 pub(super) struct Process {
     signals: mpsc::UnboundedSender<Signal>,
@@ -88,7 +88,7 @@ pub(super) struct Process {
     stop_signalled: Arc<AtomicBool>,
 }
 
-/// Owns a started process; see [`Keeper::run`].
+/// Owner of a started process; see [`Keeper::run`].
 pub(super) struct Keeper {
     first: FirstProcess,
     group: ProcessGroup,
@@ -100,11 +100,11 @@ pub(super) struct Keeper {
 }
 
 impl Launch {
-    /// Starts the program with its output in the log.
+    /// Starts the program and sends its output to the log.
     ///
     /// # Errors
     ///
-    /// It cannot be started.
+    /// The program cannot be started.
     pub(super) fn start(&self, log: LogFile) -> io::Result<(Process, Keeper)> {
         let mut command = self.command();
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -128,8 +128,8 @@ impl Launch {
         Ok((Process { signals, exit, stop_signalled: Arc::default() }, keeper))
     }
 
-    /// Runs the program to its end; returns that and the beginning of its output. If this is dropped before, the
-    /// program is killed.
+    /// Runs the program until it exits; returns the exit and the beginning of its output. If this future is dropped
+    /// earlier, the program is killed.
     ///
     /// # Errors
     ///
@@ -141,11 +141,11 @@ impl Launch {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let exit = tokio::select! {
             exit = child.wait() => exit?,
-            // They never end by themselves.
+            // The readers never return.
             never = async { tokio::join!(read_some(&mut stdout, &mut out), read_some(&mut stderr, &mut err)).0 } => match never {},
         };
         drop(group);
-        // A process that it left running may hold the other end for any time.
+        // A process that the program left running may hold the other end indefinitely.
         stdout.iter().for_each(|stdout| read_available(stdout, |chunk| keep_some(&mut out, chunk)));
         stderr.iter().for_each(|stderr| read_available(stderr, |chunk| keep_some(&mut err, chunk)));
         out.extend(err);
@@ -166,12 +166,12 @@ impl Launch {
     }
 }
 
-/// Makes the command's process the parent of its orphaned descendants, like a container's first process, so that they
-/// can be found below it until it ends. It also resets the signals that a shell makes its background jobs ignore, and
-/// nohup its command, since programs inherit that.
+/// Makes the command's process adopt its orphaned descendants, like a container's first process, so that they can be
+/// found below it until it exits. It also resets the signals that a shell makes its background jobs ignore, and that
+/// nohup makes its command ignore, because programs inherit this.
 ///
-/// On the machine itself it dies with this process, or precisely with the thread that starts it, which is one of the
-/// runtime's workers and lives as long. Its own children do not die with it.
+/// On the machine itself, the process dies with this process, or precisely with the thread that starts it: a worker of
+/// the runtime, which lives as long. The process's own children do not die with it.
 #[expect(unsafe_code, reason = "there is no safe way to run a system call between fork and exec")]
 fn begin_as_in_a_container(command: &mut Command, is_on_the_machine: bool) {
     let begin = move || {
@@ -191,7 +191,7 @@ fn begin_as_in_a_container(command: &mut Command, is_on_the_machine: bool) {
     }
 }
 
-/// Reads, and keeps the beginning. Never returns.
+/// Reads everything and keeps the beginning. Never returns.
 async fn read_some(source: &mut Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>) -> Infallible {
     let mut chunk = [0; 4096];
     while let Some(open) = source
@@ -208,38 +208,38 @@ fn keep_some(kept: &mut Vec<u8>, chunk: &[u8]) {
 }
 
 impl Process {
-    /// Sends the stop signal, unless that was done before: a runtime sends it once, regardless of how often it is
-    /// asked to stop a container.
+    /// Sends the stop signal, unless it was sent before: a runtime sends it once, however often it is asked to stop a
+    /// container.
     pub(super) fn stop(&self, signal: Signal) {
         if !self.stop_signalled.swap(true, Ordering::Relaxed) {
             let _ = self.signals.send(signal);
         }
     }
 
-    /// Ends the process and its group by force.
+    /// Kills the process and its group.
     pub(super) fn kill(&self) {
         let _ = self.signals.send(Signal::SIGKILL);
     }
 
-    /// Waits for the end.
+    /// Waits until the process has exited.
     pub(super) async fn exited(&self) -> Exit {
         let mut exit = self.exit.clone();
-        // The keeper was aborted with the cluster: nobody is left to notice.
+        // An error means that the keeper was aborted with the cluster, so nobody is left to notice.
         match exit.wait_for(Option::is_some).await {
             Ok(exit) => (*exit).unwrap_or(Exit::with(137)),
             Err(_) => Exit::with(137),
         }
     }
 
-    /// Returns true if it has ended.
+    /// Returns true if the process has exited.
     pub(super) fn has_exited(&self) -> bool {
         self.exit.borrow().is_some() || self.exit.has_changed().is_err()
     }
 }
 
 impl Keeper {
-    /// Delivers signals until the process has ended, and then kills everything that it has started, as the end of a
-    /// container's first process does. If dropped before, it kills the process and its group.
+    /// Delivers signals until the process has exited, and then kills everything that it has started, as happens when a
+    /// container's first process exits. If dropped earlier, it kills the process and its group.
     pub(super) async fn run(mut self) {
         let mut members = BTreeSet::new();
         let mut recording = true;
@@ -247,7 +247,7 @@ impl Keeper {
             tokio::select! {
                 status = self.first.wait() => break status,
                 Some(signal) = self.signals.recv() => {
-                    // Processes that it has started by now are found wherever they hide afterwards.
+                    // Processes that exist by now are found wherever they hide afterwards.
                     members.extend(self.below().await);
                     self.signal(signal);
                 }
@@ -257,13 +257,13 @@ impl Keeper {
         drop(self.group);
         let mark = self.mark;
         let _ = tokio::task::spawn_blocking(move || descendants::kill_marked(&mark, &members)).await;
-        // All output is in the log before anybody learns of the end.
+        // All output is in the log before anybody learns of the exit.
         self.recorder.finish();
         let exit = status.map_or(Exit::with(255), Exit::of);
         self.exit.send_replace(Some(exit));
     }
 
-    /// Signals the first process. One that only stands in for process 1 does not get signals for which it has no
+    /// Signals the first process. A process that only stands in for process 1 does not get signals for which it has no
     /// handler.
     fn signal(&self, signal: Signal) {
         let is_forced = matches!(signal, Signal::SIGKILL | Signal::SIGSTOP);
@@ -278,7 +278,7 @@ impl Keeper {
     }
 }
 
-/// Returns true if a process has a handler for a signal.
+/// Returns true if the process has a handler for the signal.
 fn handles(pid: Pid, signal: Signal) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let caught =
@@ -286,7 +286,7 @@ fn handles(pid: Pid, signal: Signal) -> bool {
     caught.is_some_and(|caught| caught >> (signal as i32 - 1) & 1 == 1)
 }
 
-/// A process group that is killed when this is dropped.
+/// Process group that is killed when this is dropped.
 struct ProcessGroup(Pid);
 
 impl ProcessGroup {
@@ -294,10 +294,10 @@ impl ProcessGroup {
         leader.map(Self).ok_or_else(|| io::Error::other("the process has no id"))
     }
 
-    /// Sends SIGKILL to the whole group, and any other signal to its leader alone, as a runtime signals only a
+    /// Sends SIGKILL to the whole group, and any other signal to its leader alone, because a runtime signals only a
     /// container's first process.
     fn signal(&self, signal: Signal) {
-        // ESRCH: it has ended by itself.
+        // ESRCH: the process has already exited.
         let _ = match signal {
             Signal::SIGKILL => killpg(self.0, signal),
             _ => kill(self.0, signal),
@@ -352,7 +352,7 @@ mod tests {
     async fn process_exit_kills_its_group() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
-        // The child of the shell would outlive it by far.
+        // The shell's child would outlive it by far.
         let (process, keeper) =
             shell("trap 'exit 3' TERM; sleep 1000 & echo child $!; wait").start(log_at(&log)).unwrap();
         let keeper = tokio::spawn(keeper.run());
@@ -371,7 +371,7 @@ mod tests {
     async fn container_exit_kills_detached_descendants() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
-        // One leaves session, group and parent; the other clears its environment, too.
+        // One process leaves its session, group and parent; the other also clears its environment.
         let hidden = "sh -c 'trap \"\" TERM; echo hidden $$; while :; do sleep 1; done'";
         let script = format!(
             "trap 'exit 3' TERM; (setsid {hidden} &); (env -i setsid {hidden} &); while :; do sleep 0.05; done"
@@ -399,12 +399,12 @@ mod tests {
     async fn bounded_output_ignores_open_pipe() {
         let (exit, output) = shell("yes | head -c 100000; echo end >&2").run().await.unwrap();
         assert_eq!((exit.code, output.len()), (0, MAX_OUTPUT_BYTES));
-        // A process that it left behind holds the pipe.
+        // A process that the shell left behind holds the pipe.
         let (exit, output) = shell("setsid sleep 30 & echo done; exit 4").run().await.unwrap();
         assert_eq!((exit.code, output.as_str()), (4, "done\n"));
     }
 
-    /// Returns true if a process runs; false if it has ended but was not reaped.
+    /// Returns true if the process is running; false if it has exited, even if it was not reaped.
     fn is_alive(pid: i32) -> bool {
         std::fs::read_to_string(format!("/proc/{pid}/stat"))
             .is_ok_and(|stat| !stat.rsplit(')').next().unwrap().trim_start().starts_with('Z'))

@@ -1,6 +1,6 @@
-//! Tells a pod's containers the location of the API server and their identity, by the files of the volume that
-//! admission has added to the pod. If nothing can be mounted, variables tell the location of these files, and a
-//! kubeconfig beside them serves clients that know no other place.
+//! Gives a pod's containers the location of the API server and their identity, through the files in the volume that
+//! admission has added to the pod. If nothing can be mounted, variables give the location of these files, and a
+//! kubeconfig next to them serves clients that look nowhere else.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -14,23 +14,23 @@ use serde_json::json;
 use crate::kubeconfig;
 use crate::well_known::TOKEN_VOLUME;
 
-/// Name of the kubeconfig among the files.
+/// Name of the kubeconfig file.
 const KUBECONFIG: &str = "kubeconfig";
 
-/// Returns the name of the volume that holds the pod's token, unless it should have none.
+/// Returns the name of the volume that holds the pod's token, unless the pod should have none.
 pub(super) fn volume(pod: &Pod) -> Option<&str> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let mut names = volumes.filter(|volume| volume.projected.is_some()).map(|volume| volume.name.as_str());
     names.find(|name| name.starts_with(TOKEN_VOLUME))
 }
 
-/// Returns the variables that tell the location of the files, if they are in `dir`.
+/// Returns the variables that give the location of the files in `dir`.
 pub(super) fn variables(dir: &Path) -> [(String, String); 2] {
     [("ROLLDROP_SERVICE_ACCOUNT", dir.to_owned()), ("KUBECONFIG", dir.join(KUBECONFIG))]
         .map(|(name, path)| (name.to_owned(), path.display().to_string()))
 }
 
-/// Writes the kubeconfig beside the files in `dir`. `services` are the variables of Services.
+/// Writes the kubeconfig next to the files in `dir`. `services` are the variables for Services.
 ///
 /// # Errors
 ///

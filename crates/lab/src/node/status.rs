@@ -1,4 +1,4 @@
-//! The status of a pod, as a kubelet writes it. Pure.
+//! Status of a pod, as a kubelet writes it. Pure.
 
 use k8s_openapi::api::core::v1::Container;
 use serde::Serialize;
@@ -7,53 +7,53 @@ use serde_json::{Value, json};
 use super::view::{Ended, Kind, State, View};
 use crate::conditions;
 
-/// Everything that a pod's status shows.
+/// All the data that a pod's status shows.
 pub(super) struct Snapshot<'a> {
     pub(super) containers: Vec<ContainerSnapshot<'a>>,
     pub(super) sandbox: Sandbox,
     pub(super) pod_ip: &'a str,
     pub(super) host_ip: &'a str,
     pub(super) started_at: &'a str,
-    /// Containers that may be restarted after they have ended.
+    /// Containers that may be restarted after they have exited.
     pub(super) restarts: RestartsOf,
-    /// Reason why the pod fails, regardless of its containers.
+    /// Reason for the pod's failure, regardless of its containers.
     pub(super) verdict: Option<&'a Verdict>,
-    /// Generation of the pod that the agent has acted upon.
+    /// Generation of the pod that the agent has acted on.
     pub(super) observed_generation: i64,
     pub(super) now: &'a str,
 }
 
-/// One container.
+/// State of one container.
 pub(super) struct ContainerSnapshot<'a> {
     pub(super) spec: &'a Container,
     pub(super) kind: Kind,
     pub(super) view: View,
 }
 
-/// The pod's sandbox.
+/// State of the pod's sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sandbox {
     Preparing,
     Ready,
-    /// Taken down, since the pod has ended.
+    /// Taken down because the pod has terminated.
     Gone,
 }
 
-/// Containers that may still be restarted in a pod whose containers have all ended.
+/// Containers that may still be restarted in a pod whose containers have all exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RestartsOf {
-    /// None: the pod has ended, and the exit codes decide its phase.
+    /// None: the pod has terminated, and the exit codes decide its phase.
     Nothing,
-    /// Those that are not marked as done; with any such, the pod has not ended.
+    /// Those not marked as done; while there are any, the pod has not terminated.
     Containers,
 }
 
-/// Reason why a kubelet itself ends a pod. It shows once all containers have ended.
+/// Reason for which a kubelet itself terminates a pod. It is shown once all containers have exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The node is shutting down.
     NodeShutdown,
-    /// The pod came to a node that is shutting down.
+    /// The pod arrived at a node that was shutting down.
     NotAdmitted,
 }
 
@@ -82,7 +82,8 @@ enum Phase {
 }
 
 impl Snapshot<'_> {
-    /// Writes the status into the pod. Other writers' parts (conditions of the scheduler and of an eviction) stay.
+    /// Writes the status into the pod. Parts written by others (conditions from the scheduler and from an eviction)
+    /// remain.
     pub(super) fn write_into(&self, pod: &mut Value) {
         let phase = self.phase();
         for (kind, holds, reason, message) in self.conditions(phase) {
@@ -106,7 +107,7 @@ impl Snapshot<'_> {
         if !status["qosClass"].is_string() {
             status["qosClass"] = json!("BestEffort");
         }
-        // The address shows with the first container, as on a real node.
+        // The address appears with the first container, as on a real node.
         if phase != Phase::Pending
             || self.containers.iter().any(|c| matches!(c.view.state, State::Running { .. }))
         {
@@ -203,7 +204,7 @@ impl ContainerSnapshot<'_> {
         matches!(self.view.state, State::Waiting { .. }) && self.view.last.is_none()
     }
 
-    /// Returns true for an init container that has completed, which counts as ready.
+    /// Returns true if this is an init container that has completed, which counts as ready.
     fn has_completed(&self) -> bool {
         self.kind == Kind::Init && matches!(&self.view.state, State::Terminated(ended) if ended.code == 0)
     }
@@ -303,7 +304,7 @@ mod tests {
     fn container(name: &str, kind: Kind, change: impl FnOnce(&mut View)) -> ContainerSnapshot<'static> {
         let mut view = View::new("ContainerCreating");
         change(&mut view);
-        // Leaked, as a test may.
+        // The test may leak this.
         let spec = Box::leak(Box::new(Container { name: name.to_owned(), ..Container::default() }));
         ContainerSnapshot { spec, kind, view }
     }
@@ -351,7 +352,7 @@ mod tests {
             (vec![container("a", Main, ended(0)), container("b", Main, running)], Phase::Running),
             (vec![container("a", Main, ended(0)), container("b", Main, ended(0))], Phase::Succeeded),
             (vec![container("a", Main, ended(0)), container("b", Main, ended(143))], Phase::Failed),
-            // A sidecar's end does not affect the pod's phase.
+            // A sidecar's exit does not affect the pod's phase.
             (vec![container("s", Sidecar, ended(137)), container("a", Main, ended(0))], Phase::Succeeded),
             (vec![container("i", Init, running), container("a", Main, waiting)], Phase::Pending),
             (vec![container("i", Init, ended(1)), container("a", Main, waiting)], Phase::Failed),

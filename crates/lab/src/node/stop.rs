@@ -1,4 +1,4 @@
-//! Ends one container: preStop hook, its turn, stop signal, SIGKILL.
+//! Stops one container: preStop hook, waiting its turn, stop signal, SIGKILL.
 //!
 //! Source: kubernetes/kubernetes, `pkg/kubelet/kuberuntime/kuberuntime_container.go`
 //! (`killContainer`, `executePreStopHook`).
@@ -19,8 +19,8 @@ use super::launch::image_name;
 use super::process::{Exit, Process};
 use crate::config::{Image, signal};
 
-/// Ends a container's process within the grace period. `turn` completes when the containers that must end before this
-/// one have ended. `message` is that of the event.
+/// Stops a container's process within the grace period. `turn` completes once the containers that must exit before this
+/// one have exited. `message` is the event's message.
 pub(super) async fn stop(
     context: &Arc<PodContext>,
     container: &Container,
@@ -40,7 +40,7 @@ pub(super) async fn stop(
         context.shared.delay(|latencies| latencies.kubelet_delete_to_pre_stop).await;
         let begin = Instant::now();
         let mut started = Hook::start(context, container, handler, target);
-        // A hook that outlasts the grace period continues to run.
+        // A hook that outlasts the grace period keeps running.
         if timeout(longest, started.wait(process)).await.is_err() {
             hook = Some(started);
         }
@@ -52,7 +52,7 @@ pub(super) async fn stop(
 
     if let Some(longest) = grace.longest_wait() {
         let begin = Instant::now();
-        // The others have ended or the grace period has: it is this container's turn.
+        // The others have exited or the grace period is over: it is this container's turn.
         let _ = timeout(longest, turn).await;
         grace = grace.after(begin.elapsed());
     }
@@ -67,14 +67,14 @@ pub(super) async fn stop(
         }
     };
     if let Some(mut hook) = hook {
-        // A request ends when its connection does, which may be another container's.
+        // A request ends when its connection is closed, and the other end may be in another container.
         let process = process.clone();
         context.run_beside(async move { hook.wait(&process).await });
     }
     exit
 }
 
-/// Waits for the end of the process, while a hook runs that may end before it.
+/// Waits until the process exits, while a hook may be running that completes earlier.
 async fn beside(hook: &mut Option<Hook>, process: &Process) -> Exit {
     if let Some(running) = hook {
         tokio::select! {
@@ -85,7 +85,7 @@ async fn beside(hook: &mut Option<Hook>, process: &Process) -> Exit {
     process.exited().await
 }
 
-/// Returns the signal that asks a container to end: its own `lifecycle.stopSignal`, or its image's, or SIGTERM.
+/// Returns the signal that asks a container to exit: its own `lifecycle.stopSignal`, or its image's, or SIGTERM.
 fn stop_signal(container: &Container, images: &BTreeMap<String, Image>) -> Signal {
     let own = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.stop_signal.as_deref());
     let image = images.get(image_name(container.image.as_deref().unwrap_or_default()));
@@ -97,9 +97,9 @@ fn stop_signal(container: &Container, images: &BTreeMap<String, Image>) -> Signa
 struct Hook {
     context: Arc<PodContext>,
     container: String,
-    /// Message of the event if it fails.
+    /// Message for the event if the hook fails.
     message: String,
-    /// True if it is a command, which ends with the container that it runs in.
+    /// True if the hook is a command, which is killed with the container that it runs in.
     ends_with_container: bool,
     run: JoinSet<Result<(), String>>,
 }
@@ -133,7 +133,7 @@ impl Hook {
         Self { context, container, message, ends_with_container, run }
     }
 
-    /// Waits for its end, and records an event if it failed.
+    /// Waits until the hook completes, and records an event if it failed.
     async fn wait(&mut self, process: &Process) {
         let result = tokio::select! {
             result = self.run.join_next() => match result {

@@ -1,4 +1,4 @@
-//! Whole pods, with real processes, against a real registry and without model delays.
+//! Tests of whole pods, with real processes, against a real registry and without model delays.
 
 mod running;
 mod termination;
@@ -21,7 +21,7 @@ use crate::registry::{DeleteOptions, Registry, Watch};
 use crate::tokens::Tokens;
 use rolldrop_record::Clock;
 
-/// Time limit for every wait of a test.
+/// Time limit for every wait in a test.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Node {
@@ -67,7 +67,7 @@ impl Node {
         Self { shared, agents, agent, dir }
     }
 
-    /// Runs the pod `a` with this spec, and follows it.
+    /// Runs the pod `a` with this spec and watches it.
     fn pod(&self, mut spec: Value) -> Pods {
         spec["nodeName"] = json!("node-1");
         let pod = json!({"metadata": {"name": "a"}, "spec": spec});
@@ -76,7 +76,7 @@ impl Node {
         self.follow("a")
     }
 
-    /// Follows a pod that exists.
+    /// Watches an existing pod.
     fn follow(&self, name: &str) -> Pods {
         let pod = self.shared.registry.get(Resource::Pods, "default", name).unwrap();
         let selection = Selection::field("metadata.name", name);
@@ -89,7 +89,7 @@ impl Node {
         self.shared.registry.delete(Resource::Pods, "default", "a", &options).unwrap();
     }
 
-    /// Returns the output of a container, once it contains `text`.
+    /// Returns a container's output once it contains `text`.
     async fn log_with(&self, pods: &Pods, container: &str, text: &str) -> String {
         let path = pod_log_dir(self.dir.path(), "default", "a", &pods.uid).join(format!("{container}.log"));
         timeout(DEADLINE, async {
@@ -146,7 +146,7 @@ struct Pods {
 }
 
 impl Pods {
-    /// Returns the next state of the pod that fulfils the condition.
+    /// Returns the next state of the pod that meets the condition.
     async fn until(&mut self, what: &str, condition: impl Fn(&Value) -> bool) -> Arc<Value> {
         let found = timeout(DEADLINE, async {
             loop {
@@ -163,7 +163,7 @@ impl Pods {
         self.until("Ready", |pod| condition(pod, "Ready") == "True").await
     }
 
-    /// Returns every state until the pod is gone, abbreviated.
+    /// Returns every state, abbreviated, until the pod is gone.
     async fn states_until_gone(&mut self) -> Vec<String> {
         let mut states = Vec::new();
         timeout(DEADLINE, async {
@@ -195,7 +195,7 @@ fn condition<'a>(pod: &'a Value, kind: &str) -> &'a str {
     conditions.find(|c| c["type"] == kind).and_then(|c| c["status"].as_str()).unwrap_or("")
 }
 
-/// Makes a container that runs a shell script; `wait` keeps it interruptible by traps.
+/// Returns a container that runs a shell script; `wait` keeps the script interruptible by traps.
 fn shell(name: &str, script: &str) -> Value {
     json!({"name": name, "image": "host", "command": ["sh", "-c", script]})
 }
@@ -234,7 +234,7 @@ async fn graceful_termination_matches_kubelet_writes() {
 #[tokio::test]
 async fn unhandled_sigterm_fails_pod() {
     let node = Node::start();
-    // As process 1 it would need a handler.
+    // As process 1, the shell would need a handler.
     let mut pods = node.pod(json!({"shareProcessNamespace": true, "containers": [shell("app", SLEEP)]}));
     pods.until_ready().await;
     node.delete(30);
@@ -254,7 +254,7 @@ async fn sigkill_follows_minimum_grace() {
     node.delete(1);
     let over = pods.until("the terminal status", |pod| pod["status"]["phase"] == "Failed").await;
     assert_eq!(terminated(&over, 0).0, 137);
-    // Never before 2 s; the delay beyond that depends on the machine.
+    // Never earlier than 2 s; any delay beyond that depends on the machine.
     assert!(begin.elapsed() >= Duration::from_secs(2));
     node.stop().await;
 }
@@ -332,7 +332,7 @@ async fn later_delete_keeps_container_grace() {
     pods.until("the kill", |pod| pod["status"]["observedGeneration"] == 2).await;
     node.delete(0);
     assert_eq!(pods.states_until_gone().await.last().unwrap(), "deleted");
-    // The container lives on with its first grace period and ends by itself.
+    // The container keeps running with its first grace period and exits by itself.
     node.log_with(&pods, "app", "drained").await;
     node.stop().await;
 }
@@ -347,7 +347,7 @@ async fn forced_deletion_still_stops_container() {
     node.log_with(&pods, "app", "up").await;
     node.delete(0);
     assert_eq!(pods.states_until_gone().await.last().unwrap(), "deleted");
-    // The hook is cut off after a second: waiting for its own end would miss the deadline.
+    // The hook is cut off after a second; waiting until it completes would miss the deadline.
     node.log_with(&pods, "app", "got-term").await;
     node.stop().await;
 }
@@ -396,7 +396,7 @@ async fn missing_binary_keeps_pod_pending() {
     assert!(message.contains("/no/such/server"), "{message}");
     assert_eq!(stuck["status"]["phase"], "Pending");
     assert!(node.events().contains(&"Failed".to_owned()));
-    // It can still be deleted.
+    // The pod can still be deleted.
     node.delete(30);
     assert_eq!(pods.states_until_gone().await.last().unwrap(), "deleted");
     node.stop().await;
@@ -414,7 +414,7 @@ async fn crashing_container_backs_off() {
         .await;
     let status = &crashing["status"]["containerStatuses"][0];
     assert_eq!(status["lastState"]["terminated"]["exitCode"], 3);
-    // Each run has a log of its own.
+    // Each run has its own log.
     assert_eq!(node.log_with(&pods, "app", "run").await, "run\n");
     assert_eq!(node.log_with(&pods, "app.previous", "run").await, "run\n");
     assert!(node.events().contains(&"BackOff".to_owned()));
@@ -426,7 +426,7 @@ async fn failing_liveness_probe_restarts_container() {
     let node = Node::start();
     let mut app = shell("app", SLEEP);
     app["livenessProbe"] = json!({"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 1});
-    // As process 1 it would need a handler.
+    // As process 1, the shell would need a handler.
     let mut pods = node.pod(json!({"shareProcessNamespace": true, "containers": [app]}));
     let restarted =
         pods.until("the restart", |pod| pod["status"]["containerStatuses"][0]["restartCount"] == 1).await;

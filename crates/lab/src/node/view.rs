@@ -1,4 +1,4 @@
-//! Communication between a container and its pod: orders one way, a view the other.
+//! Communication between a pod and its containers: orders in one direction, views in the other.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use super::process::Process;
 pub(super) enum Kind {
     /// Runs to completion before the next one starts.
     Init,
-    /// An init container with `restartPolicy: Always`: runs as long as the pod.
+    /// An init container with `restartPolicy: Always`, which runs as long as the pod.
     Sidecar,
     Main,
 }
 
-/// Condition for restarting a container that has ended.
+/// Condition for restarting a container that has exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Restart {
     Always,
@@ -27,7 +27,7 @@ pub(super) enum Restart {
 }
 
 impl Restart {
-    /// Returns the policy for a container of a pod with this `restartPolicy`.
+    /// Returns the policy for a container in a pod with this `restartPolicy`.
     pub(super) fn of(pod_policy: Option<&str>, kind: Kind) -> Self {
         match (kind, pod_policy) {
             (Kind::Sidecar, _) => Self::Always,
@@ -52,11 +52,11 @@ pub(super) enum Order {
     /// Do not start yet.
     Hold,
     Run,
-    /// Do not start anything any more.
+    /// Do not start anything more.
     Stop,
 }
 
-/// State of a container, as its status shows it.
+/// State of a container, as shown in its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Waiting { reason: String, message: String },
@@ -64,24 +64,24 @@ pub(super) enum State {
     Terminated(Ended),
 }
 
-/// The end of one run of a container.
+/// Result of one run of a container that has exited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ended {
     pub(super) code: i32,
-    /// `None` for a container that never ran: a kubelet cannot tell how it ended.
+    /// `None` for a container that never ran: a kubelet cannot tell how it exited.
     pub(super) container_id: Option<String>,
     pub(super) started_at: String,
     pub(super) finished_at: String,
 }
 
 impl Ended {
-    /// Returns the end, at that time, of a container that never ran.
+    /// Returns the result, at that time, for a container that never ran.
     pub(super) fn unknown(at: String) -> Self {
         Self { code: 137, container_id: None, started_at: at.clone(), finished_at: at }
     }
 }
 
-/// State of a container that others need to know.
+/// State of a container as far as others need to know it.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     pub(super) state: State,
@@ -89,19 +89,19 @@ pub(super) struct View {
     pub(super) restarts: u32,
     pub(super) started: bool,
     pub(super) ready: bool,
-    /// True if its first start is over, including the postStart hook, even if it failed.
+    /// True once the first start is over, including the postStart hook, even if it failed.
     pub(super) settled: bool,
-    /// True if it has ended for good.
+    /// True if the container has exited for good.
     pub(super) done: bool,
-    /// The process and the data needed to stop it, while it runs.
+    /// Process, and the data needed to stop it, during a run.
     pub(super) running: Option<Running>,
-    /// End of the process of `running`, if it has ended.
+    /// Result of the process in `running`, once it has exited.
     pub(super) ended: Option<Ended>,
-    /// True if it will not start anything any more; `running` is final.
+    /// True if the container will not start anything more; `running` is final.
     pub(super) accepted_stop: bool,
 }
 
-/// A run of a container whose end is not shown yet.
+/// Run of a container whose exit is not shown yet.
 #[derive(Clone, Debug)]
 pub(super) struct Running {
     pub(super) process: Process,
@@ -125,7 +125,7 @@ impl View {
     }
 }
 
-/// The pod's handle on a container.
+/// The pod's handle to a container.
 pub(super) struct Handle {
     pub(super) spec: Arc<Container>,
     pub(super) kind: Kind,

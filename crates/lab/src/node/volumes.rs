@@ -1,8 +1,8 @@
-//! Volumes: files in containers.
+//! Volumes, which hold files for containers.
 //!
-//! They are directories of the machine, which the dataplane mounts where the manifest asks. Their contents date from
-//! when the pod came to the node: a change of a ConfigMap or Secret does not reach a running pod. A claim's volume
-//! outlives the pod: a directory for each claim, regardless of its class and size.
+//! Volumes are directories of the machine, which the dataplane mounts where the manifest asks. Their contents date from
+//! when the pod was bound to the node: a change to a ConfigMap or Secret does not reach a running pod. The volume of a
+//! claim outlives the pod: each claim has a directory, regardless of its class and size.
 //!
 //! Source: kubernetes/kubernetes, `pkg/volume/{configmap,secret,projected,downwardapi,emptydir,hostpath}`.
 
@@ -23,10 +23,10 @@ use super::service_account;
 use crate::network::{Bind, Store};
 
 const DEFAULT_MODE: i32 = 0o644;
-/// Directory of the claims' contents, among the directories of the pods.
+/// Directory for the claims' contents, next to the pods' directories.
 const CLAIMS: &str = "claims";
 
-/// A volume cannot be made or mounted.
+/// Error that keeps a volume from being created or mounted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("MountVolume.SetUp failed for volume \"{volume}\" : {why}")]
 pub(super) struct VolumeError {
@@ -35,39 +35,39 @@ pub(super) struct VolumeError {
 }
 
 impl VolumeError {
-    /// Returns the error that a volume's claim does not exist.
+    /// Returns an error for a volume whose claim does not exist.
     fn of_claim(volume: &str, claim: &str) -> Self {
         Self { volume: volume.to_owned(), why: format!("persistentvolumeclaim {claim:?} not found") }
     }
 
-    /// Returns the error that the files of the pod's service account cannot be written.
+    /// Returns an error for service account files that cannot be written.
     pub(super) fn of_service_account(pod: &Pod, why: &io::Error) -> Self {
         Self { volume: service_account::volume(pod).unwrap_or_default().to_owned(), why: why.to_string() }
     }
 }
 
-/// The volumes of a pod, by name.
+/// Volumes of a pod, by name.
 pub(super) type Made = BTreeMap<String, MadeVolume>;
 
-/// A volume that containers can mount.
+/// Volume that containers can mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MadeVolume {
-    /// Its path for this process.
+    /// Path as this process sees it.
     made_at: PathBuf,
-    /// Its path as the source of a mount.
+    /// Path for the source of a mount.
     source: PathBuf,
     read_only: bool,
 }
 
-/// File or directory that a container has at a path of its own.
+/// File or directory mounted at a path in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mount {
     pub(super) bind: Bind,
-    /// Its path for this process.
+    /// Path as this process sees it.
     made_at: PathBuf,
 }
 
-/// Returns the path at which this process finds the container's `path`.
+/// Returns the path where this process finds the container's `path`.
 pub(super) fn on_machine(path: &Path, mounts: &[Mount]) -> PathBuf {
     let covering = mounts.iter().filter_map(|mount| {
         let below = path.strip_prefix(&mount.bind.target).ok()?;
@@ -80,11 +80,11 @@ pub(super) fn on_machine(path: &Path, mounts: &[Mount]) -> PathBuf {
     }
 }
 
-/// Makes the volumes that containers of the pod mount, in `store`. `token` makes a service account token.
+/// Creates in `store` the volumes that the pod's containers mount. `token` issues a service account token.
 ///
 /// # Errors
 ///
-/// The first that cannot be made. The caller may try again.
+/// The error of the first volume that cannot be created. The caller may try again.
 pub(super) fn make(
     pod: &Pod,
     store: &Store,
@@ -108,7 +108,7 @@ pub(super) fn make(
 ///
 /// # Errors
 ///
-/// The first that does not. It may be created later.
+/// The error of the first claim that does not exist. It may be created later.
 pub(super) fn need_claims(pod: &Pod, exists: impl Fn(&str) -> bool) -> Result<(), VolumeError> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let mut claims = volumes
@@ -118,8 +118,8 @@ pub(super) fn need_claims(pod: &Pod, exists: impl Fn(&str) -> bool) -> Result<()
         .map_or(Ok(()), |(volume, claim)| Err(VolumeError::of_claim(volume, claim)))
 }
 
-/// Checks that the pod needs no mounts, on a dataplane without them: only what is already there can be mounted, and
-/// the pod learns its token in another way.
+/// Checks that the pod needs no mounts, for a dataplane that has none: only a path that already exists can be mounted,
+/// and the pod gets its token in another way.
 ///
 /// # Errors
 ///
@@ -157,11 +157,11 @@ fn mounted_volumes(pod: &Pod) -> Vec<&str> {
     mounts.map(|mount| mount.name.as_str()).collect()
 }
 
-/// Returns the mounts of a container.
+/// Returns a container's mounts.
 ///
 /// # Errors
 ///
-/// A path within a volume is not usable.
+/// A path within a volume cannot be used.
 pub(super) fn mounts(
     container: &Container,
     made: &Made,
@@ -196,7 +196,7 @@ struct Maker<'a> {
     token: &'a dyn Fn() -> String,
 }
 
-/// The files of a volume: path, content, mode.
+/// Files of a volume: path, content, mode.
 type Files = Vec<(String, Vec<u8>, i32)>;
 
 impl Maker<'_> {
@@ -238,7 +238,7 @@ impl Maker<'_> {
         } else {
             return Err("volumes of this kind do not exist in the embedded cluster".to_owned());
         };
-        // Remains of a failed attempt must not stay.
+        // Files from a failed attempt must not remain.
         let _ = fs::remove_dir_all(dir);
         fs::create_dir_all(dir).map_err(text)?;
         for (path, content, mode) in files {
@@ -253,11 +253,11 @@ impl Maker<'_> {
         Ok(made())
     }
 
-    /// Returns the volume of a claim: a directory that outlives the pod, and follows it to other nodes.
+    /// Returns the volume for a claim: a directory that outlives the pod and follows it to other nodes.
     fn claimed(&self, claim: &str, read_only: bool, store: &Store) -> Result<MadeVolume, String> {
         let namespace = self.around.pod.metadata.namespace.as_deref().unwrap_or_default();
         let below = Path::new(CLAIMS).join(namespace).join(within(claim)?);
-        // A pod's own volumes are in a directory beside it.
+        // The directory of the claims is next to the pod's own.
         let beside = |path: &Path| path.parent().unwrap_or(path).join(&below);
         let made_at = beside(&store.made_at);
         fs::create_dir_all(&made_at)
@@ -328,7 +328,7 @@ impl Maker<'_> {
     }
 }
 
-/// Returns a path that stays within the volume.
+/// Checks that a path stays within the volume, and returns it.
 fn within(path: &str) -> Result<PathBuf, String> {
     let path = Path::new(path);
     let stays = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));

@@ -1,4 +1,4 @@
-//! Tests rules against requests, as a table, and bindings against users.
+//! Table-driven tests that match rules against requests, and bindings against users.
 
 use rolldrop_record::Clock;
 use serde_json::json;
@@ -6,8 +6,8 @@ use serde_json::json;
 use super::*;
 use crate::address::AddressBlock;
 
-/// Parses `VERB GROUP/RESOURCE[/SUBRESOURCE] [NAME]`, with a `/` before the resource also in the core group; the
-/// namespace is `shop`.
+/// Parses `VERB GROUP/RESOURCE[/SUBRESOURCE] [NAME]`. Core resources need the leading `/`, too. The namespace is
+/// always `shop`.
 fn asks(text: &str) -> Attributes {
     let mut words = text.split(' ');
     let verb = words.next().unwrap().to_owned();
@@ -175,7 +175,7 @@ fn role_scope_follows_binding_namespace() {
     };
     for (namespace, allowed) in [
         ("shop", &["pods", "services", "nodes"][..]),
-        // Bound by the RoleBinding of that namespace to an account of another.
+        // This namespace's RoleBinding names an account from another namespace.
         ("other", &["secrets", "nodes"]),
         ("", &["nodes"]),
     ] {

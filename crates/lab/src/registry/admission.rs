@@ -1,5 +1,5 @@
-//! The admission plugins that every cluster runs and that look at other objects than the created one. No client owns
-//! the fields that they fill in.
+//! Admission plugins that every cluster runs and that depend on objects other than the one being created. No client
+//! owns the fields that they fill in.
 //!
 //! Source: kubernetes/kubernetes, `plugin/pkg/admission/serviceaccount` and
 //! `plugin/pkg/admission/network/defaultingressclass`.
@@ -13,11 +13,11 @@ use crate::status::Status;
 use crate::value::list;
 use crate::well_known::{DEFAULT_ACCOUNT, ROOT_CA, TOKEN_VOLUME};
 
-/// Path of the service account's files in containers.
+/// Path where containers find the service account's files.
 const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 impl Registry {
-    /// Completes a new object.
+    /// Fills in the fields of a new object that depend on other objects.
     ///
     /// # Errors
     ///
@@ -38,7 +38,7 @@ impl Registry {
         }
     }
 
-    /// Mounts a service account token in every container, unless pod or account forbid it.
+    /// Mounts a service account token in every container, unless the pod or the service account opts out.
     fn admit_pod(&self, namespace: &str, pod: &mut Value) -> Result<(), Status> {
         let named = ["serviceAccountName", "serviceAccount"]
             .into_iter()
@@ -46,7 +46,7 @@ impl Registry {
         let name = named.unwrap_or_else(|| DEFAULT_ACCOUNT.to_owned());
         let account = match self.get(Resource::ServiceAccounts, namespace, &name) {
             Ok(account) => account["automountServiceAccountToken"].clone(),
-            // It is about to be created; a real API server waits for it here.
+            // The default account is about to be created. A real API server waits for it here.
             Err(_) if name == DEFAULT_ACCOUNT => Value::Null,
             Err(_) => {
                 let pod = pod["metadata"]["name"].as_str().unwrap_or_default();
@@ -64,7 +64,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Gives an Ingress that names no class the default one, or the newest of several.
+    /// Assigns the default class to an Ingress that names none. If several classes are marked as default, the newest
+    /// wins.
     fn choose_ingress_class(&self, ingress: &mut Value) {
         let named_before = &ingress["metadata"]["annotations"]["kubernetes.io/ingress.class"];
         if ingress["spec"]["ingressClassName"].is_string() || named_before.is_string() {
@@ -74,7 +75,7 @@ impl Registry {
         let is_default = |class: &&std::sync::Arc<Value>| {
             class["metadata"]["annotations"]["ingressclass.kubernetes.io/is-default-class"] == "true"
         };
-        // They come in the order of their names, and the first of several equally new ones wins.
+        // The classes are sorted by name. The first one wins among equally new ones.
         let newest = classes.iter().filter(is_default).rev().max_by_key(|class| {
             class["metadata"]["creationTimestamp"].as_str().unwrap_or_default().to_owned()
         });

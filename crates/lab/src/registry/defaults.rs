@@ -1,8 +1,8 @@
-//! Fills in fields that an object leaves out.
+//! Fills in fields that an object omits.
 //!
-//! The values are those of Kubernetes; `field_rules` has those that depend on no other field. [`fill_defaults`] does what
-//! pkg/apis/*/v1/defaults.go do. [`prepare`] does what the strategies in pkg/registry do, and for pods the admission
-//! plugins that look at nothing else (DefaultTolerationSeconds, Priority).
+//! The values are Kubernetes' own. `field_rules` has the defaults that depend on no other field. [`fill_defaults`] does
+//! the work of pkg/apis/*/v1/defaults.go. [`prepare`] does the work of the strategies in pkg/registry and, for pods, of
+//! the admission plugins that examine only the pod itself (DefaultTolerationSeconds, Priority).
 
 use base64::Engine as _;
 use serde_json::{Value, json};
@@ -11,11 +11,11 @@ use super::{Resource, field_rules, remove};
 use crate::object::{containers, containers_mut};
 use crate::schema;
 
-/// Time for which pods stay on a node that is not ready or cannot be reached, unless they set another
-/// (kube-apiserver: `--default-not-ready-toleration-seconds`). It is stored, and nobody acts on it.
+/// Default time for which pods remain on a node that is not ready or unreachable (kube-apiserver:
+/// `--default-not-ready-toleration-seconds`). The value is stored but has no effect.
 const TOLERATION_SECONDS: u32 = 300;
 
-/// Fills in the defaults that every reader of the object fills in.
+/// Fills in the defaults that Kubernetes applies whenever it decodes an object.
 pub(super) fn fill_defaults(resource: Resource, object: &mut Value) {
     object["apiVersion"] = json!(resource.api_version());
     object["kind"] = json!(resource.kind());
@@ -70,7 +70,7 @@ fn default_to(object: &mut Value, field: &str, value: impl Into<Value>) {
     }
 }
 
-/// Sets fields that an object lacks, or has as null, at any depth.
+/// Sets fields that are missing or null, at any depth.
 fn fill(object: &mut Value, defaults: Value) {
     if object.is_null() {
         *object = defaults;
@@ -85,7 +85,7 @@ fn elements<'a>(object: &'a mut Value, list: &str) -> impl Iterator<Item = &'a m
     object.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten()
 }
 
-/// Copies the labels of its template to a workload without labels of its own.
+/// Copies the template's labels to a workload that has no labels of its own.
 fn labels_of_template(object: &mut Value) {
     let labels = object["spec"]["template"]["metadata"]["labels"].clone();
     if labels.is_object() {
@@ -93,7 +93,7 @@ fn labels_of_template(object: &mut Value) {
     }
 }
 
-/// Moves `stringData` into `data`, as the API server does.
+/// Encodes `stringData` and moves it into `data`, as the API server does.
 fn encode_plain_data(secret: &mut Value) {
     let plain = secret["stringData"].as_object().cloned().unwrap_or_default();
     for (key, value) in plain {
@@ -103,7 +103,7 @@ fn encode_plain_data(secret: &mut Value) {
     remove(secret, "stringData");
 }
 
-/// Completes a binding's subjects: users and groups are of the API group of roles, service accounts of none.
+/// Fills in the API groups of a binding's subjects: the RBAC group for users and groups, and none for service accounts.
 fn default_subjects(binding: &mut Value) {
     for subject in elements(binding, "subjects") {
         if matches!(subject["kind"].as_str(), Some("User" | "Group")) {
@@ -112,7 +112,7 @@ fn default_subjects(binding: &mut Value) {
     }
 }
 
-/// Binds a claim to a volume of its own, as a storage provisioner would.
+/// Binds a claim to its own volume, as a storage provisioner would.
 fn bind_claim(claim: &mut Value) {
     let (spec, uid) = (&claim["spec"], claim["metadata"]["uid"].as_str().unwrap_or_default());
     let status = json!({
@@ -125,7 +125,7 @@ fn bind_claim(claim: &mut Value) {
     claim["status"] = status;
 }
 
-/// Makes the Job select its own pods by its uid, and marks its template accordingly.
+/// Makes a Job select its own pods by the Job's uid, and labels the pod template accordingly.
 fn generate_job_selector(job: &mut Value) {
     let (name, uid) = (job["metadata"]["name"].clone(), job["metadata"]["uid"].clone());
     let labels = json!({
@@ -138,7 +138,7 @@ fn generate_job_selector(job: &mut Value) {
     fill(&mut job["spec"], json!({"selector": selector, "template": {"metadata": {"labels": labels}}}));
 }
 
-/// Makes a container request as much of a resource as it limits.
+/// Sets missing resource requests to the container's limits.
 fn default_requests(spec: &mut Value) {
     for container in containers_mut(spec) {
         let limits = container["resources"]["limits"].as_object().cloned().unwrap_or_default();
@@ -148,7 +148,8 @@ fn default_requests(spec: &mut Value) {
     }
 }
 
-/// Sets the fields of a created or updated object that the cluster itself decides. Its name and uid are known.
+/// Sets the fields of a created or updated object that the cluster itself determines. The object must already have a
+/// name and a uid.
 pub(super) fn prepare(resource: Resource, object: &mut Value) {
     match resource {
         Resource::Pods => prepare_pod(object),
@@ -185,7 +186,7 @@ fn default_toleration(spec: &mut Value, key: &str) {
     }
 }
 
-/// Returns the pod's class when memory runs short, by its containers' requests and limits.
+/// Returns the pod's QoS class, which depends on its containers' requests and limits.
 fn quality_of_service(spec: &Value) -> &'static str {
     let asks = |container: &Value, what: &str| {
         container["resources"][what].as_object().is_some_and(|map| !map.is_empty())
@@ -205,9 +206,9 @@ fn quality_of_service(spec: &Value) -> &'static str {
     }
 }
 
-/// Fills in what the defaults of a pod or a pod template take from other fields.
+/// Fills in the defaults in a pod spec that depend on other fields.
 fn default_pod_spec(spec: &mut Value) {
-    // A negative grace period means the shortest one.
+    // A negative grace period means one second, the minimum.
     if spec["terminationGracePeriodSeconds"].as_i64().is_some_and(|grace| grace < 0) {
         spec["terminationGracePeriodSeconds"] = json!(1);
     }

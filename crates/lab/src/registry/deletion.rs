@@ -1,6 +1,6 @@
 //! Deletes objects, with a grace period for pods.
 //!
-//! The arithmetic of grace periods is that of the API server (`BeforeDelete` in
+//! Grace periods are computed as in kube-apiserver (`BeforeDelete` in
 //! staging/src/k8s.io/apiserver/pkg/registry/rest/delete.go, `CheckGracefulDelete` in
 //! pkg/registry/core/pod/strategy.go).
 
@@ -18,24 +18,24 @@ use crate::value::list;
 /// Namespaces that cannot be deleted.
 const IMMORTAL_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
-/// Options of a deletion.
+/// Options for a deletion.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct DeleteOptions {
     /// Overrides the pod's own grace period.
     pub grace_period_seconds: Option<i64>,
-    /// Conditions for the deletion to happen.
+    /// Conditions that must hold for the deletion.
     pub preconditions: Option<Preconditions>,
-    /// Treatment of dependents; in the background by default.
+    /// Treatment of dependents. The default is background deletion.
     pub propagation_policy: Option<Propagation>,
-    /// Older way to ask for `Orphan` (true) or `Background` (false).
+    /// Legacy way to request `Orphan` (true) or `Background` (false).
     pub orphan_dependents: Option<bool>,
-    /// `All`: do everything but delete.
+    /// `All` for a dry run, which does everything except delete.
     pub dry_run: Vec<String>,
 }
 
 impl DeleteOptions {
-    /// Returns options with this grace period, for the object with this uid only.
+    /// Returns options with a grace period, which apply only to the object with this uid.
     pub(crate) fn new(grace_period_seconds: i64, uid: &str) -> Self {
         Self { grace_period_seconds: Some(grace_period_seconds), ..Self::of(uid) }
     }
@@ -44,46 +44,46 @@ impl DeleteOptions {
         self.propagation_policy == Some(Propagation::Orphan) || self.orphan_dependents == Some(true)
     }
 
-    /// Returns options for the object with this uid only.
+    /// Returns options that apply only to the object with this uid.
     pub(crate) fn of(uid: &str) -> Self {
         let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
         Self { preconditions: Some(preconditions), ..Self::default() }
     }
 }
 
-/// Conditions for a deletion to happen.
+/// Conditions that must hold for a deletion.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Preconditions {
     /// Required uid of the object.
     pub uid: Option<String>,
-    /// Required version of the object.
+    /// Required resourceVersion of the object.
     pub resource_version: Option<String>,
 }
 
 /// Treatment of the dependents of a deleted object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) enum Propagation {
-    /// They stay, without their owner.
+    /// Dependents are kept, without the owner reference.
     Orphan,
-    /// They are deleted after it, here even if the client asks for the foreground.
+    /// Dependents are deleted after their owner. Here this also applies if the client requests foreground deletion.
     #[serde(alias = "Foreground")]
     Background,
 }
 
-/// The result of a deletion so far.
+/// Outcome of a deletion request.
 #[derive(Debug)]
 pub(crate) enum Deleted {
     /// The object still exists: it has a grace period, contents or finalizers.
     Terminating(Arc<Value>),
-    /// The object is marked, and nothing keeps it any more: call [`Due::finish`] next.
+    /// The object is marked for deletion, and nothing prevents its removal any longer. Call [`Due::finish`] next.
     Due(Due),
-    /// The object is gone; this was its last state.
+    /// The object was removed. This is its last state.
     Removed(Arc<Value>),
 }
 
 impl Deleted {
-    /// Returns the object's newest state.
+    /// Returns the object's latest state.
     pub(crate) fn object(&self) -> &Arc<Value> {
         match self {
             Self::Terminating(object) | Self::Removed(object) => object,
@@ -92,7 +92,7 @@ impl Deleted {
     }
 }
 
-/// A pod that is marked, still there, and kept by nothing. [`Due::finish`] removes it, or dropping this.
+/// A pod that is marked for deletion and due for removal. [`Due::finish`] removes it, as does dropping this value.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Due {
@@ -102,8 +102,8 @@ pub(crate) struct Due {
 }
 
 impl Due {
-    /// Removes the object and returns its last state. Does nothing if another caller has removed it already, or if it
-    /// now has a finalizer.
+    /// Removes the object and returns its last state. Does nothing if another caller has already removed the object,
+    /// or if the object now has a finalizer.
     pub(crate) fn finish(self) -> Arc<Value> {
         self.remove().unwrap_or_else(|| Arc::clone(&self.object))
     }
@@ -127,11 +127,11 @@ impl Drop for Due {
 }
 
 impl Registry {
-    /// Deletes an object: at once, or by marking it as terminating if it has a grace period, contents or finalizers.
+    /// Deletes an object immediately, or marks it as terminating if it has a grace period, contents or finalizers.
     ///
     /// # Errors
     ///
-    /// 404 if it does not exist, 409 if a precondition does not hold, 403 for namespaces that cannot be deleted.
+    /// 404 if the object does not exist, 409 if a precondition fails, 403 for namespaces that cannot be deleted.
     pub(crate) fn delete(
         &self,
         resource: Resource,
@@ -145,7 +145,7 @@ impl Registry {
         })
     }
 
-    /// Deletes this object with the default options, as [`Registry::delete`]. One that is gone already counts as deleted.
+    /// Deletes an object with default options, like [`Registry::delete`]. Succeeds if the object is already gone.
     pub(crate) fn remove(&self, resource: Resource, object: &Value) -> Result<(), Status> {
         let (namespace, name) = key(object);
         match self.delete(resource, &namespace, &name, &DeleteOptions::default()) {
@@ -154,12 +154,12 @@ impl Registry {
         }
     }
 
-    /// Does the first half of [`Registry::delete`], for callers that let time pass before the second, as a real API
-    /// server does: a pod whose grace period is over is marked, and still there.
+    /// Performs the first half of [`Registry::delete`], for callers that add a delay before the second half, as a real
+    /// API server does: a pod whose grace period has expired is marked for deletion, but not yet removed.
     ///
     /// # Errors
     ///
-    /// As [`Registry::delete`].
+    /// Same as for [`Registry::delete`].
     pub(crate) fn begin_delete(
         &self,
         resource: Resource,
@@ -179,8 +179,8 @@ impl Registry {
             }
         };
         if options.orphans() && !is_dry_run {
-            // Before the owner is gone, as its dependents would be deleted with it; and after marking it, or its
-            // controller would claim them again.
+            // Orphan the dependents before the owner is removed, or they would be deleted with it, but after the
+            // owner is marked, or its controller would adopt them again.
             let marked = self.inner.store.modify(resource, namespace, name, |current| {
                 check_preconditions(resource, name, current, options)?;
                 if matches!(resource, Resource::Pods | Resource::Namespaces) || is_being_deleted(current) {
@@ -207,7 +207,7 @@ impl Registry {
             }
             let is_deleted = is_being_deleted(object) || removes;
             if resource == Resource::Pods && is_deleted && !is_being_deleted(current) {
-                // Within the change, so that no other one comes in between.
+                // Log inside the change, so that no other change can come in between.
                 let t_ns = self.inner.clock.now().unix_ns();
                 tracing::debug!(
                     uid = current["metadata"]["uid"].as_str(),
@@ -228,11 +228,11 @@ impl Registry {
         })
     }
 
-    /// Removes a terminating namespace, once it is empty.
+    /// Removes a terminating namespace, which the caller must already have emptied.
     ///
     /// # Errors
     ///
-    /// 404 if it is gone, 409 if it is not being deleted.
+    /// 404 if the namespace is gone, 409 if it is not being deleted.
     pub(crate) fn remove_namespace(&self, name: &str) -> Result<(), Status> {
         let removed = self.inner.store.modify(Resource::Namespaces, "", name, |current| {
             if !is_being_deleted(current) {
@@ -262,12 +262,13 @@ impl Registry {
     }
 }
 
-/// Returns true if finalizers keep an object.
+/// Returns true if an object has finalizers, which prevent its removal.
 pub(super) fn has_finalizers(object: &Value) -> bool {
     !list(&object["metadata"]["finalizers"]).is_empty()
 }
 
-/// Returns true if an object is marked and nothing keeps it. Namespaces wait for their contents.
+/// Returns true if an object is marked for deletion and nothing prevents its removal. Namespaces are never due, because
+/// their contents have to be removed first.
 pub(super) fn is_due(resource: Resource, object: &Value) -> bool {
     resource != Resource::Namespaces
         && is_being_deleted(object)
@@ -275,7 +276,7 @@ pub(super) fn is_due(resource: Resource, object: &Value) -> bool {
         && !has_finalizers(object)
 }
 
-/// Returns the change that a DELETE makes to an object at `now` (Unix seconds).
+/// Returns the step that a DELETE request at `now` (Unix seconds) causes for an object.
 fn delete_step(resource: Resource, current: &Value, requested_grace: Option<i64>, now: i64) -> Step {
     match resource {
         Resource::Pods => delete_pod(current, requested_grace, now),
@@ -286,7 +287,7 @@ fn delete_step(resource: Resource, current: &Value, requested_grace: Option<i64>
     }
 }
 
-/// Marks an object that waits for nothing but its finalizers.
+/// Returns the object marked for deletion, with no grace period.
 fn marked_for_deletion(current: &Value, now: i64) -> Value {
     let mut object = current.clone();
     object["metadata"]["deletionTimestamp"] = json!(rfc3339(now));
@@ -297,7 +298,7 @@ fn marked_for_deletion(current: &Value, now: i64) -> Value {
     object
 }
 
-/// Refuses a deletion meant for another object or another state of it.
+/// Rejects a deletion meant for a different object or a different state.
 pub(super) fn check_preconditions(
     resource: Resource,
     name: &str,
@@ -329,9 +330,9 @@ pub(super) fn check_preconditions(
     Ok(())
 }
 
-/// Returns the change that a DELETE makes to a pod at `now` (Unix seconds).
+/// Returns the step that a DELETE request at `now` (Unix seconds) causes for a pod.
 fn delete_pod(pod: &Value, requested_grace: Option<i64>, now: i64) -> Step {
-    // A negative grace period means the shortest one.
+    // A negative grace period means one second, the minimum.
     let at_least_one = |grace: i64| if grace < 0 { 1 } else { grace };
     let requested = requested_grace.map(at_least_one);
     let metadata = &pod["metadata"];
@@ -341,7 +342,7 @@ fn delete_pod(pod: &Value, requested_grace: Option<i64>, now: i64) -> Step {
         let Some(shorter) = requested.filter(|requested| *requested < grace) else { return Step::Keep };
         let ended_at = deletion_timestamp.parse().map_or(now, |time: Timestamp| time.as_second());
         match ended_at - grace + shorter {
-            // That time is over: the shortest grace period remains, unless the deletion is forced.
+            // The deadline has already passed: apply the minimum grace period, unless the deletion is forced.
             over if over <= now => (shorter.min(1), now),
             ends_at => (shorter, ends_at),
         }
@@ -363,7 +364,7 @@ fn delete_pod(pod: &Value, requested_grace: Option<i64>, now: i64) -> Step {
     Step::Replace(pod)
 }
 
-/// Returns the change that a DELETE makes to a namespace: it is marked, and its contents go first.
+/// Returns the step that a DELETE request causes for a namespace, which is only marked: its contents are deleted first.
 fn delete_namespace(namespace: &Value, now: i64) -> Step {
     if is_being_deleted(namespace) {
         return Step::Keep;
@@ -388,7 +389,7 @@ mod tests {
         })
     }
 
-    /// Returns the grace period, and its end in Unix seconds.
+    /// Returns the grace period, and the deadline in Unix seconds.
     fn marks(pod: &Value) -> (i64, i64) {
         let end: Timestamp = pod["metadata"]["deletionTimestamp"].as_str().unwrap().parse().unwrap();
         (pod["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap(), end.as_second())

@@ -1,4 +1,4 @@
-//! Event objects: what users see under "Events" in `kubectl describe`.
+//! Event objects, which `kubectl describe` lists under "Events".
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use super::{Part, Registry, Resource};
 use crate::sync::lock;
 
-/// Maximum number of events whose content is remembered for counting (`maxLruCacheEntries` in client-go's
-/// tools/record/events_cache.go).
+/// Maximum number of events remembered in order to count repetitions (`maxLruCacheEntries` in
+/// tools/record/events_cache.go, client-go).
 const MAX_COUNTED: usize = 4096;
 
-/// Reason of events about features of a real cluster that this one does not model.
+/// Reason used in events about features of a real cluster that this one does not model.
 pub(crate) const NOT_MODELLED: &str = "NotModelled";
 
 /// Severity of an event.
@@ -20,22 +20,22 @@ pub(crate) const NOT_MODELLED: &str = "NotModelled";
 pub(crate) enum EventType {
     /// Information.
     Normal,
-    /// Something is amiss.
+    /// Possible problem.
     Warning,
 }
 
-/// Part of an object that an event is about, and its node.
+/// The part of an object that an event is about, and the node that it runs on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ContainerSource<'a> {
-    /// Such as `spec.containers{app}`.
+    /// Field path, such as `spec.containers{app}`.
     pub path: String,
-    /// The node.
+    /// Name of the node.
     pub node: &'a str,
 }
 
 impl Registry {
-    /// Records an event about an object. The same event again only increases its count. Events only help users: one
-    /// that cannot be recorded is dropped.
+    /// Records an event about an object. A repeated event only increases the count. Events are purely informational, so
+    /// one that cannot be recorded is dropped.
     pub(crate) fn record_event(
         &self,
         about: &Value,
@@ -47,7 +47,7 @@ impl Registry {
         self.record_event_of(about, None, event_type, reason, message, component);
     }
 
-    /// Records an event about an object or one of its containers, as [`Registry::record_event`].
+    /// Records an event about an object or one of its containers, like [`Registry::record_event`].
     pub(crate) fn record_event_of(
         &self,
         about: &Value,
@@ -59,7 +59,7 @@ impl Registry {
     ) {
         let metadata = &about["metadata"];
         let object_name = metadata["name"].as_str().unwrap_or_default();
-        // Events about cluster-wide objects are in the default namespace.
+        // Events about cluster-scoped objects go into the default namespace.
         let namespace = metadata["namespace"].as_str().unwrap_or("default");
         let mut hasher = DefaultHasher::new();
         let source = container.map(|container| (container.path.as_str(), container.node));
@@ -68,7 +68,8 @@ impl Registry {
         let what = hasher.finish();
 
         let now = self.now();
-        // Held until the event is stored: if two callers record the same event, the second increases its count.
+        // Hold the lock until the event is stored: if two callers record the same event, the second one increases the
+        // count.
         let mut recorded = lock(&self.inner.events);
         if let Some(name) = recorded.get(&what) {
             let counted = self.modify(Resource::Events, namespace, name, Part::Main, |event| {

@@ -1,7 +1,7 @@
-//! Evictions: deletes a pod with the consent of its PodDisruptionBudget.
+//! Evictions: deletions of pods that need approval from a PodDisruptionBudget.
 //!
-//! The rules and the wording are those of pkg/registry/core/pod/storage/eviction.go. Charging the budget, marking the
-//! pod and deleting it are three steps, between which a caller lets time pass.
+//! Rules and messages follow pkg/registry/core/pod/storage/eviction.go. An eviction takes three steps: charging the
+//! budget, marking the pod, and deleting it. Callers add delays between them.
 
 use serde_json::{Value, json};
 
@@ -12,28 +12,29 @@ use crate::object::{is_being_deleted, is_ready};
 use crate::selector::LabelSelector;
 use crate::value::text;
 
-/// Maximum number of outstanding evictions of a budget (`MaxDisruptedPodSize`).
+/// Maximum number of pending evictions per budget (`MaxDisruptedPodSize`).
 const MAX_DISRUPTED_PODS: usize = 2000;
 
 const WOULD_VIOLATE: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
 
-/// Basis of an approved eviction.
+/// Reason for approving an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Approval {
-    /// The budget, if there is one, which has been charged.
+    /// The budget has been charged, or there is no budget to charge.
     Paid,
-    /// The pod's state, for which the budget was not charged: it must not have changed when the pod is deleted.
+    /// The pod's state allows the eviction without charging the budget. That state must still be the same when the pod
+    /// is deleted.
     Unchanged,
 }
 
 impl Registry {
-    /// Decides if `pod` may be evicted now, and charges its budget.
+    /// Decides whether `pod` may be evicted now, and charges its budget if necessary.
     ///
     /// # Errors
     ///
-    /// 429 if the budget does not allow it or is not up to date, 500 if several budgets cover the pod.
+    /// 429 if the budget does not allow the eviction or is out of date, 500 if several budgets cover the pod.
     pub(crate) fn approve_eviction(&self, pod: &Value, effect: Effect) -> Result<Approval, Status> {
-        // Pods that do not run cost nothing.
+        // Pods that are not running do not count against the budget.
         if is_being_deleted(pod)
             || ["Succeeded", "Failed", "Pending"].contains(&text(&pod["status"]["phase"]))
         {
@@ -51,7 +52,7 @@ impl Registry {
             }
         };
         let count = |field: &str| budget["status"][field].as_i64().unwrap_or(0);
-        // A pod that is not ready does not count as healthy, so its eviction costs nothing.
+        // A pod that is not ready does not count as healthy, so evicting it costs no budget.
         let always = budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow";
         let desired = count("desiredHealthy");
         if !is_ready(pod) && (always || (count("currentHealthy") >= desired && desired > 0)) {
@@ -67,11 +68,11 @@ impl Registry {
         Ok(Approval::Paid)
     }
 
-    /// Marks a pod as about to be evicted, if the preconditions hold.
+    /// Marks a pod for eviction, if the preconditions hold.
     ///
     /// # Errors
     ///
-    /// 404 if it is gone, 409 if a precondition does not hold.
+    /// 404 if the pod is gone, 409 if a precondition fails.
     pub(crate) fn mark_for_eviction(
         &self,
         namespace: &str,
@@ -90,13 +91,13 @@ impl Registry {
     }
 }
 
-/// Returns true if a PodDisruptionBudget covers a pod. An empty selector covers all pods, a missing one covers none.
+/// Returns true if a PodDisruptionBudget covers a pod. An empty selector covers all pods, and a missing one none.
 pub(crate) fn covers(budget: &Value, pod: &Value) -> bool {
     budget["spec"]["selector"].is_object()
         && LabelSelector::from_object(&budget["spec"]["selector"]).matches(&pod["metadata"]["labels"])
 }
 
-/// Charges a budget with one more disruption (`checkAndDecrement`).
+/// Charges a budget for one disruption (`checkAndDecrement`).
 fn charge(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
     let name = budget["metadata"]["name"].as_str().unwrap_or_default();
     let status = &budget["status"];
@@ -132,13 +133,13 @@ fn charge(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
     Ok(())
 }
 
-/// Returns a 429 for an early retry: the budget is not up to date.
+/// Returns a 429 status that asks the client to retry soon, because the budget is out of date.
 pub(crate) fn still_processed(budget: &str) -> Status {
     let why = format!("The disruption budget {budget} is still being processed by the server.");
     Status::too_many_requests(WOULD_VIOLATE, "DisruptionBudget", &why, Some(10))
 }
 
-/// Sets the budget's condition that shows if it allows a disruption (`UpdateDisruptionAllowedCondition`).
+/// Sets the condition that shows whether a budget allows a disruption (`UpdateDisruptionAllowedCondition`).
 pub(crate) fn set_allowed_condition(budget: &mut Value, now: &str) {
     let allowed = budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0) > 0;
     let condition = json!({

@@ -1,7 +1,7 @@
-//! The defaults and checks of single fields, as `field_rules.txt` has them, and the defaults' way through an object.
+//! Defaults and checks for single fields, as listed in `field_rules.txt`, and code that applies the defaults.
 //!
-//! The values are those of pkg/apis/*/v1/defaults.go and pkg/apis/*/validation, for the fields that this cluster
-//! honours and people get wrong.
+//! The values come from pkg/apis/*/v1/defaults.go and pkg/apis/*/validation. They cover the fields that this cluster
+//! honours and that people often get wrong.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -11,24 +11,24 @@ use serde_json::{Map, Value};
 use crate::schema::{Kind, Structure, structure};
 use crate::value::text;
 
-/// Field of [`Rule`] for the structure itself.
+/// Field name in a [`Rule`] that stands for the structure itself.
 pub(super) const WHOLE: &str = "*";
 
-/// What holds for one field of a structure.
+/// Rule for one field of a structure.
 #[derive(Debug)]
 pub(super) struct Rule {
     pub(super) field: &'static str,
     default: Option<Value>,
-    /// Other field, and the values of it with which this rule holds.
+    /// Another field, and the values of that field for which this rule applies.
     when: Option<(&'static str, Vec<&'static str>)>,
-    /// Names of checks, each with its arguments.
+    /// Names of checks, each with arguments.
     pub(super) checks: Vec<(&'static str, &'static str)>,
 }
 
 static RULES: LazyLock<BTreeMap<&'static str, Vec<Rule>>> =
     LazyLock::new(|| parse(include_str!("field_rules.txt")));
 
-/// Returns the rules for the fields of a structure.
+/// Returns the rules for a structure's fields.
 pub(super) fn of(structure: &Structure) -> &'static [Rule] {
     RULES.get(structure.name).map_or(&[], Vec::as_slice)
 }
@@ -50,7 +50,7 @@ impl Rule {
         Self { field, default, when, checks }
     }
 
-    /// Returns true if the rule holds in this structure.
+    /// Returns true if the rule applies to this value of the structure.
     pub(super) fn holds(&self, within: &Value) -> bool {
         self.when.as_ref().is_none_or(|(field, values)| values.contains(&text(&within[field])))
     }
@@ -68,7 +68,7 @@ fn parse(lines: &'static str) -> BTreeMap<&'static str, Vec<Rule>> {
     rules
 }
 
-/// Sets the fields that an object lacks, or has as null, at any depth.
+/// Sets fields that are missing or null to their defaults, at any depth.
 pub(super) fn fill(top: &Structure, object: &mut Value) {
     let mut unused = Vec::new();
     for rule in of(top) {

@@ -4,11 +4,11 @@ use futures::stream::{self, BoxStream, StreamExt};
 
 use super::{Registry, Resource, Selection, Watch, WatchEvent, WatchFrom};
 
-/// An event, and the resource it is about.
+/// A watch event with its resource.
 pub(crate) type Observed = (Resource, WatchEvent);
 
-/// Follows all objects of several resources forever, beginning with those that exist. If a watch falls behind the
-/// history, it begins again with those that exist then.
+/// Watches all objects of several resources forever, starting with those that already exist. A watch that falls behind
+/// the history restarts with the objects that exist at that time.
 pub(crate) fn follow(registry: &Registry, resources: &[Resource]) -> BoxStream<'static, Observed> {
     let feeds = resources.iter().map(|&resource| {
         let start = (registry.clone(), None::<Watch>);

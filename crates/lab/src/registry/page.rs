@@ -1,7 +1,8 @@
-//! Lists in pages.
+//! Pagination of lists.
 //!
-//! The token for the next page tells where it begins, and the version of the first. Each page shows the present state
-//! and has the first one's version: a client that watches from there sees all changes since.
+//! The token for the next page encodes the start of that page, and the version of the first page. Each page shows the
+//! current state but reports the first page's version, so a client that watches from that version sees all later
+//! changes.
 
 use std::sync::Arc;
 
@@ -13,34 +14,34 @@ use super::{List, Registry, Resource, Selection, Status};
 use crate::object::{self, Key};
 use crate::store::Part;
 
-/// Part of a list that a client asks for.
+/// Part of a list requested by a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PageRequest {
-    /// Maximum number of objects of one page; 0 for all.
+    /// Maximum number of objects per page, or 0 for no limit.
     pub limit: usize,
-    /// Token that came with the page before; empty for the first.
+    /// Token from the previous page, or empty for the first page.
     pub token: String,
     /// Minimum version of the state to list.
     pub least_version: u64,
 }
 
-/// A page of a list.
+/// One page of a list.
 #[derive(Clone, Debug)]
 pub(crate) struct Page {
-    /// The objects of this page, and the version of the whole list.
+    /// Objects on this page, and the version of the complete list.
     pub list: List,
-    /// Token for the next page, if there is one.
+    /// Token for the next page, if any.
     pub next: Option<String>,
-    /// Number of objects that follow, if it is known without looking at all objects.
+    /// Number of objects on later pages, if known without examining all objects.
     pub remaining: Option<usize>,
 }
 
 impl Registry {
-    /// Returns one page of the selected objects of a resource in one namespace or in all.
+    /// Returns one page of the selected objects of a resource, in one namespace or in all of them.
     ///
     /// # Errors
     ///
-    /// 400 for an invalid token, 504 for a version that has not come yet.
+    /// 400 for an invalid token, 504 for a version that the store has not reached yet.
     pub(crate) fn list_page(
         &self,
         resource: Resource,
@@ -56,8 +57,8 @@ impl Registry {
         if wanted > current {
             return Err(Status::too_large_version(wanted, current));
         }
-        // A page looks at no more objects than it takes; an unlimited list selects after the store's lock is
-        // released.
+        // A page examines no more objects than necessary. An unlimited list applies the selection after releasing the
+        // store's lock.
         let is_page = page.limit > 0;
         let most = if is_page { page.limit } else { usize::MAX };
         let is_selected = |object: &Value| !is_page || selection.matches(object);
@@ -73,8 +74,8 @@ impl Registry {
     }
 }
 
-/// Returns the position of an object in a list. Its parts are compared one after the other, hence the separator that
-/// is lower than all other characters.
+/// Returns a sort key for an object's position in a list. The separator sorts before all other characters, so that the
+/// namespace is compared before the name.
 fn key(object: &Arc<Value>) -> String {
     let (namespace, name) = object::key(object);
     format!("{namespace}\0{name}")

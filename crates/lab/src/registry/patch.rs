@@ -1,8 +1,8 @@
-//! The patches of the Kubernetes API.
+//! The patch formats supported by the Kubernetes API.
 //!
-//! A server-side apply is merged into the object like a strategic merge patch: the embedded cluster keeps no owners
-//! of fields. The `json-patch` crate applies JSON patches and merge patches. Strategic merge is ours: no crate knows
-//! the merge keys of Kubernetes' lists.
+//! A server-side apply is merged into the object like a strategic merge patch, because the embedded cluster does not
+//! track field ownership. The `json-patch` crate applies JSON patches and merge patches. Strategic merge is implemented
+//! here, since no crate knows the merge keys of Kubernetes' lists.
 
 use serde_json::{Map, Value};
 
@@ -10,28 +10,28 @@ use super::{Status, remove};
 use crate::schema::{self, Field, Kind, Structure};
 use crate::store::weight;
 
-/// Maximum number of operations of one JSON patch, as in Kubernetes.
+/// Maximum number of operations in a JSON patch, as in Kubernetes.
 const MAX_OPERATIONS: usize = 10_000;
-/// Maximum number of bytes that the `copy` operations of one JSON patch may copy in all.
+/// Maximum total number of bytes that the `copy` operations in a JSON patch may copy.
 const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
 
-/// The kinds of patch, by their content type.
+/// Kind of patch, which depends on the content type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PatchKind {
     /// RFC 6902.
     Json,
     /// RFC 7386.
     Merge,
-    /// Kubernetes' own: lists of named things merge by key.
+    /// Kubernetes' own format, which merges some lists by key.
     Strategic,
     /// Server-side apply.
     Apply,
-    /// No patch: the whole new object.
+    /// Not a patch, but the complete new object.
     Replacement,
 }
 
 impl PatchKind {
-    /// Returns the kind for a `Content-Type`, without its parameters.
+    /// Returns the kind for a `Content-Type` without parameters.
     pub(crate) fn from_content_type(content_type: &str) -> Option<Self> {
         match content_type {
             "application/json-patch+json" => Some(Self::Json),
@@ -43,7 +43,7 @@ impl PatchKind {
     }
 }
 
-/// A patch to be applied.
+/// A patch to apply to an object.
 #[derive(Clone, Debug)]
 pub(crate) struct Patch {
     /// Format of `body`.
@@ -53,12 +53,12 @@ pub(crate) struct Patch {
 }
 
 impl Patch {
-    /// Applies this patch to `current`, whose fields are those of `top`, and returns the result. A server-side apply
-    /// is merged like a strategic patch: the lab does not record who owns which field.
+    /// Applies the patch to `current`, an object with the structure `top`, and returns the result. A server-side apply
+    /// is merged like a strategic merge patch, because the lab does not track field ownership.
     ///
     /// # Errors
     ///
-    /// 400 for a malformed patch, 422 for one that does not fit `current`.
+    /// 400 for a malformed patch, 422 for a patch that cannot be applied to `current`.
     pub(crate) fn apply(&self, top: &Structure, current: &Value) -> Result<Value, Status> {
         let mut object = current.clone();
         match self.kind {
@@ -98,7 +98,7 @@ fn apply_operations(body: &Value, object: &mut Value) -> Result<(), Status> {
     Ok(())
 }
 
-/// Returns the field `key` of `structure`, which is `None` for maps and for values that the schema does not know.
+/// Returns the field `key` of `structure`. The structure is `None` for maps and for values not covered by the schema.
 fn field_of<'a>(structure: Option<&'a Structure>, key: &str) -> Option<&'a Field> {
     structure?.fields.get(key)
 }
@@ -220,7 +220,8 @@ fn merge_list(field: Option<&Field>, current: &mut Value, patch: &[Value], path:
     Ok(())
 }
 
-/// Brings the elements that `order` names into that order; the others stay before the elements that follow them now.
+/// Rearranges the elements listed in `order` into that order. Each other element stays ahead of those that follow it
+/// now.
 fn set_order(elements: &mut Value, order: &[Value], merge_key: &str) {
     let Some(list) = elements.as_array_mut() else { return };
     let key =
@@ -237,8 +238,8 @@ fn set_order(elements: &mut Value, order: &[Value], merge_key: &str) {
     list.extend(left.into_iter().flatten());
 }
 
-/// Returns the elements of both lists, each once: those of `wanted` in their order, and those that are in `present`
-/// alone before the elements that follow them there.
+/// Merges two lists without duplicates. Elements of `wanted` keep their order, and elements that are only in `present`
+/// come before the elements that follow them there.
 fn interleave<T: PartialEq + Clone>(present: &[T], wanted: &[T]) -> Vec<T> {
     let mut all: Vec<T> = Vec::with_capacity(present.len() + wanted.len());
     let mut rest = present.iter().peekable();

@@ -1,7 +1,7 @@
-//! The addresses and node ports of Services.
+//! Allocation of addresses and node ports to Services.
 //!
-//! Each is given out once. A Service gets the one that it asks for, if it is free and in the cluster's range
-//! (pkg/registry/core/service).
+//! Each one is allocated only once. A Service may request a specific address or port, which must be free and within the
+//! cluster's range (pkg/registry/core/service).
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use super::{FieldError, Registry, Resource, Status, copy_or_remove, remove};
 use crate::sync::lock;
 
-/// Range of node ports of Services (kube-apiserver's `--service-node-port-range`).
+/// Range of node ports for Services (kube-apiserver's `--service-node-port-range`).
 const NODE_PORTS: RangeInclusive<u64> = 30_000..=32_767;
 
-/// Exclusive right to choose addresses and ports, held until the Service is stored.
+/// Exclusive right to allocate addresses and ports, held until the Service is stored.
 pub(super) struct Allocation<'a> {
     _turn: MutexGuard<'a, ()>,
     /// All other Services.
@@ -23,7 +23,7 @@ pub(super) struct Allocation<'a> {
 }
 
 impl Registry {
-    /// Waits for the right to choose for the Service of that name; returns `None` for any other resource.
+    /// Waits for the right to allocate for the Service of that name. Returns `None` for any other resource.
     pub(super) fn begin_allocation(
         &self,
         resource: Resource,
@@ -41,8 +41,7 @@ impl Registry {
         Some(Allocation { _turn: turn, others })
     }
 
-    /// Gives a Service the address and the node ports that it needs and does not have yet, and removes those that its
-    /// type does not have.
+    /// Allocates any missing address and node ports for a Service, and removes those that its type does not use.
     pub(super) fn allocate_for_service(
         &self,
         name: &str,
@@ -100,7 +99,7 @@ impl Registry {
     }
 }
 
-/// Keeps the address and the node ports of a changed Service, unless it names others.
+/// Preserves the address and node ports of a changed Service, unless the new version specifies others.
 pub(super) fn keep_allocated(current: &Value, new: &mut Value) {
     let has_address = |spec: &Value| spec["type"] != "ExternalName";
     if !has_address(current) || !has_address(new) {
@@ -136,7 +135,7 @@ fn allocate_node_ports(
         _ => false,
     };
     let accepts = wants || spec["type"] == "LoadBalancer";
-    // TCP and UDP each have all the ports.
+    // TCP and UDP have separate port spaces.
     let key = |port: &Value| {
         (port["protocol"].as_str().unwrap_or("TCP").to_owned(), port["nodePort"].as_u64().unwrap_or(0))
     };

@@ -13,7 +13,7 @@ fn pod(name: &str) -> Value {
     })
 }
 
-/// Makes a registry with the pod `a`, which is bound to a node and thus gets a grace period.
+/// Creates a registry with the pod `a`, which is bound to a node and therefore gets a grace period.
 fn registry_with_pod() -> Registry {
     let registry = registry();
     registry.create(Resource::Pods, "default", pod("a")).unwrap();
@@ -308,11 +308,11 @@ fn a_repeated_event_is_counted() {
     assert_eq!(events.len(), 1);
     assert_eq!(events[0]["count"], 3);
     assert_eq!(events[0]["involvedObject"]["name"], "a");
-    // Named after the time in nanoseconds.
+    // The name contains the time in nanoseconds.
     let time = events[0]["metadata"]["name"].as_str().unwrap().strip_prefix("a.").unwrap();
     let seconds = i64::from_str_radix(time, 16).unwrap() / 1_000_000_000;
     assert!((registry.now_seconds() - seconds).abs() < 60);
-    // An event that was deleted begins anew.
+    // After an event is deleted, the count restarts.
     let name = events[0]["metadata"]["name"].as_str().unwrap();
     registry.delete(Resource::Events, "default", name, &DeleteOptions::default()).unwrap();
     registry.record_event(&pod, EventType::Warning, "Unhealthy", "probe failed", "kubelet");

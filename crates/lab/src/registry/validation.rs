@@ -1,7 +1,8 @@
-//! Refuses objects that Kubernetes would refuse, field by field.
+//! Rejects objects that Kubernetes would reject, field by field.
 //!
-//! `field_rules` names the checks of each field. [`field_checks`] has those of one field alone, [`pod_checks`] and
-//! [`workload_checks`] those of a whole pod, workload or Service. Fields that this cluster does not honour are kept unchanged.
+//! `field_rules` lists the checks for each field. [`field_checks`] contains checks that need only a single field, while
+//! [`pod_checks`] and [`workload_checks`] cover whole pods, workloads and Services. Fields that this cluster does not
+//! honour are kept unchanged.
 
 mod field_checks;
 mod pod_checks;
@@ -15,16 +16,16 @@ use crate::schema::{self, Kind, Structure};
 use crate::status::{FieldError, Status};
 use field_checks::{Field, is_missing};
 
-/// Refuses an object that is not of this resource: another kind, or fields of a wrong type.
+/// Rejects an object that does not match the resource: it is of a different kind, or has fields of the wrong type.
 pub(super) fn check_shape(resource: Resource, object: &Value) -> Result<(), Status> {
     check_shape_of(schema::of(resource), resource.api_version(), object)
 }
 
-/// Refuses an object of another kind than `top`, or with fields of the wrong type.
+/// Rejects an object of a kind other than `top`, or with fields of the wrong type.
 ///
 /// # Errors
 ///
-/// 400, in the words of a real server if it is about a type.
+/// 400. Errors about types are worded as by a real server.
 pub(crate) fn check_shape_of(top: &Structure, api_version: &str, object: &Value) -> Result<(), Status> {
     let kind = top.name;
     if !object.is_object() {
@@ -42,7 +43,7 @@ pub(crate) fn check_shape_of(top: &Structure, api_version: &str, object: &Value)
     })
 }
 
-/// Refuses an invalid object; `current` is the one that it replaces.
+/// Rejects an invalid object. `current` is the object being replaced.
 pub(super) fn validate(
     resource: Resource,
     name: &str,
@@ -62,7 +63,7 @@ pub(super) fn validate(
     if errors.is_empty() { Ok(()) } else { Err(Status::invalid(resource, name, &errors)) }
 }
 
-/// Checks the fields of a structure by its rules; `old` is the structure that it replaces.
+/// Checks a structure's fields against the rules. `old` is the structure being replaced.
 fn check(of: &Structure, path: &str, holder: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     for rule in field_rules::of(of).iter().filter(|rule| rule.holds(holder)) {
         let (path, value, old) = match rule.field {
@@ -102,7 +103,7 @@ fn check_below(kind: &Kind, path: &str, value: &Value, old: Option<&Value>, erro
 
 type Check = fn(&Field<'_>, &mut Vec<FieldError>);
 
-/// The checks that the rules name, besides `required`.
+/// Checks that rules can name, besides `required`.
 const CHECKS: [(&str, Check); 26] = [
     ("amount", field_checks::amount),
     ("from-to", field_checks::from_to),

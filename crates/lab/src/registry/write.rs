@@ -1,4 +1,4 @@
-//! Writes objects: turns the wish of a client or a controller into the object to store.
+//! Writes objects: turns a request from a client or controller into the object to store.
 
 use std::sync::Arc;
 
@@ -26,11 +26,11 @@ pub(crate) enum Effect {
 }
 
 impl Registry {
-    /// Stores a new object, named by itself or after its `generateName`, with defaults filled in.
+    /// Stores a new object with defaults filled in. The name comes from `name` or `generateName`.
     ///
     /// # Errors
     ///
-    /// 400 and 422 for an invalid object, 403 and 404 for its namespace, 409 if the name is taken.
+    /// 400 and 422 for an invalid object, 403 and 404 for its namespace, 409 if the name is already taken.
     pub(crate) fn create(
         &self,
         resource: Resource,
@@ -44,7 +44,7 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// As [`Registry::create`].
+    /// Same as for [`Registry::create`].
     pub(crate) fn create_with(
         &self,
         resource: Resource,
@@ -119,7 +119,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Replaces the object of that name by `object`, except for its status.
+    /// Replaces the object of that name with `object`, except for the status.
     #[cfg(test)]
     pub(crate) fn update(
         &self,
@@ -131,7 +131,7 @@ impl Registry {
         self.write(resource, namespace, name, Part::Main, Effect::Stored, |_| Ok(object))
     }
 
-    /// Changes one part of an object atomically. `change` runs under the store's lock: it must not call the registry.
+    /// Atomically changes one part of an object. `change` runs under the store's lock: it must not call the registry.
     ///
     /// # Errors
     ///
@@ -151,7 +151,7 @@ impl Registry {
         self.modify_with(resource, namespace, name, part, Effect::Stored, make)
     }
 
-    /// Changes one part of this object atomically, as [`Registry::modify`].
+    /// Atomically changes one part of `object`, like [`Registry::modify`].
     pub(crate) fn change(
         &self,
         resource: Resource,
@@ -163,7 +163,7 @@ impl Registry {
         self.modify(resource, &namespace, &name, part, change)
     }
 
-    /// Writes the status of this object, unless it has it already. Returns the object as it is then.
+    /// Writes the status of an object, unless it is unchanged. Returns the resulting object.
     pub(crate) fn set_status(
         &self,
         resource: Resource,
@@ -176,13 +176,13 @@ impl Registry {
         self.change(resource, object, Part::Status, |object| object["status"] = status)
     }
 
-    /// Changes one part of an object atomically, unless `change` refuses its present state. `change` runs under the
-    /// store's lock: it must not call the registry.
+    /// Atomically changes one part of an object, unless `change` rejects its current state. `change` runs under the
+    /// store's lock, so it must not call the registry.
     ///
     /// # Errors
     ///
-    /// 404 if there is no such object; 409 if the result carries a resourceVersion or uid that is not the current one;
-    /// 400 and 422 if it is invalid; and the error that `change` returns.
+    /// 404 if there is no such object, 409 if the result has an outdated resourceVersion or a different uid, 400 and
+    /// 422 if the result is invalid, and any error from `change`.
     pub(crate) fn modify_with(
         &self,
         resource: Resource,
@@ -199,13 +199,13 @@ impl Registry {
         })
     }
 
-    /// Applies a patch to one part of an object, unless `judge` refuses the result, which it sees with its unknown
-    /// fields. A server-side apply creates a missing object, and is merged like a strategic patch: the lab does not
-    /// record who owns which field.
+    /// Applies a patch to one part of an object, unless `judge` rejects the result. `judge` sees the result before
+    /// unknown fields are dropped. A server-side apply creates a missing object, and is merged like a strategic merge
+    /// patch, because the lab does not track field ownership.
     ///
     /// # Errors
     ///
-    /// 404, 409 and 422 as [`Registry::modify_with`]; 400 for a malformed patch, and the error that `judge` returns.
+    /// 404, 409 and 422 as for [`Registry::modify_with`], 400 for a malformed patch, and any error from `judge`.
     #[expect(clippy::too_many_arguments, reason = "an object's path takes three, and a patch has options")]
     pub(crate) fn patch(
         &self,
@@ -233,8 +233,9 @@ impl Registry {
         }
     }
 
-    /// Changes an object; all changes take this way. It builds the new state from the current one, keeps fields that
-    /// the caller may not change, fills in defaults, validates, and counts the generation.
+    /// Changes an object. Every change goes through this function: it builds the new state from the current one,
+    /// restores fields that the caller may not change, fills in defaults, validates the result, and updates the
+    /// generation.
     fn write(
         &self,
         resource: Resource,
@@ -289,7 +290,8 @@ impl Registry {
     }
 }
 
-/// Keeps an object that does not change; removes a marked one together with its last finalizer.
+/// Returns the step that leads from `current` to `new`. An unchanged object is kept. An object marked for deletion is
+/// removed together with its last finalizer.
 fn step_to(resource: Resource, current: &Value, new: Value) -> Step {
     if new == *current {
         Step::Keep
@@ -300,7 +302,7 @@ fn step_to(resource: Resource, current: &Value, new: Value) -> Step {
     }
 }
 
-/// Refuses a write meant for another object or for an older state.
+/// Rejects a write meant for a different object or for an older state.
 fn check_identity(resource: Resource, name: &str, current: &Value, made: &Value) -> Result<(), Status> {
     let metadata = &made["metadata"];
     let own_name = metadata["name"].as_str().unwrap_or(name);
@@ -334,7 +336,7 @@ fn check_identity(resource: Resource, name: &str, current: &Value, made: &Value)
     Ok(())
 }
 
-/// Copies the fields that no client may write.
+/// Restores the fields that no client may write.
 fn keep_system_fields(resource: Resource, current: &Value, new: &mut Value) {
     const KEPT: [&str; 9] = [
         "name",
@@ -362,7 +364,7 @@ fn keep_system_fields(resource: Resource, current: &Value, new: &mut Value) {
     }
 }
 
-/// Returns true if anything but metadata and status differs.
+/// Returns true if anything except metadata and status differs.
 fn differs_in_substance(a: &Value, b: &Value) -> bool {
     let substance = |value: &Value, other: &Value| {
         let fields = value.as_object().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! Checks objects against the schema: wrong types, unknown fields, and values that a typed reader would not keep.
+//! Checks objects against the schema: wrong types, unknown fields, and values that a typed client would drop.
 
 use base64::Engine as _;
 use jiff::Timestamp;
@@ -8,11 +8,11 @@ use super::{Field, Kind, Structure, structure};
 use crate::quantity;
 use crate::value::is_empty;
 
-/// Refuses an object with a field of the wrong type.
+/// Rejects objects with a field of the wrong type.
 ///
 /// # Errors
 ///
-/// The message of a Go program that reads such an object.
+/// The message that a Go program prints when it decodes such an object.
 pub(crate) fn check(top: &Structure, object: &Value) -> Result<(), String> {
     match object {
         Value::Object(map) => check_fields(top, map, ""),
@@ -110,7 +110,7 @@ fn go_type(kind: &Kind) -> String {
     }
 }
 
-/// Returns the paths of an object's fields that Kubernetes does not know.
+/// Returns the paths of all fields in an object that Kubernetes does not know.
 pub(crate) fn unknown_fields(top: &Structure, object: &Value) -> Vec<String> {
     let mut found = Vec::new();
     if let Value::Object(map) = object {
@@ -146,7 +146,7 @@ fn find_unknown_in(kind: &Kind, value: &Value, path: &str, found: &mut Vec<Strin
     }
 }
 
-/// Removes from an object what a typed program would lose by reading and writing it: unknown fields, nulls, and
+/// Removes everything from an object that a typed program would drop in a read-write cycle: unknown fields, nulls, and
 /// insignificant empty or zero values.
 pub(crate) fn prune(top: &Structure, object: &mut Value) {
     if let Some(map) = object.as_object_mut() {
@@ -181,7 +181,7 @@ fn prune_kind(kind: &Kind, value: &mut Value) {
     }
 }
 
-/// Returns true if a typed program would write this value of a field.
+/// Returns true if a typed program would write the field when it has this value.
 pub(crate) fn stays(field: &Field, value: &Value) -> bool {
     match value {
         Value::Null => field.shows_null,

@@ -1,8 +1,9 @@
-//! Carries connections: a listener per Service port, a TCP proxy per connection.
+//! Carries connections, with a listener per Service port and a TCP proxy per connection.
 //!
-//! The client sees what it would see of the pod: an end of stream is passed on as one, a reset as a reset, and a
-//! connection that cannot be passed on is reset, never answered. It differs from a kernel's rules in two points: a
-//! refusal shows as a reset after the connection was made, and a vanished address never stalls a client.
+//! The client sees what it would see if it were connected to the pod: an end of stream is passed on as an end of
+//! stream, a reset as a reset, and a connection that cannot be passed on is reset, never answered. The proxy differs
+//! from kernel rules in two ways: a refusal appears as a reset after the connection was established, and a vanished
+//! address never stalls a client.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,12 +22,12 @@ use super::truth::{Line, Routed, TruthLog};
 use crate::sync::lock;
 use rolldrop_record::clock::{Clock, Stamp};
 
-/// Maximum number of connections that wait in the accept queue.
+/// Maximum number of connections waiting in the accept queue.
 const BACKLOG: u32 = 4096;
-/// Time for which the kernel may try to reach a pod whose accept queue is full.
+/// Time limit for the kernel to reach a pod whose accept queue is full.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One Service port as it is in effect now.
+/// Routing of one Service port that is currently in effect.
 #[derive(Debug, Default)]
 pub(super) struct InEffect(Mutex<Effect>);
 
@@ -34,11 +35,11 @@ pub(super) struct InEffect(Mutex<Effect>);
 struct Effect {
     routes: Routes,
     affinity: Option<Duration>,
-    /// Time at which a client was last sent to an endpoint, with session affinity.
+    /// Time of the last connection from a client to an endpoint, with session affinity.
     last: HashMap<(IpAddr, SocketAddr), Instant>,
 }
 
-/// Side on which a connection arrives.
+/// Side from which a connection arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     /// At the Service's own address.
@@ -48,7 +49,8 @@ pub(super) enum Side {
 }
 
 impl InEffect {
-    /// Puts new routes into effect. Returns the stamps just before and just after, if connections now go elsewhere.
+    /// Puts new routes into effect. If connections now go elsewhere, returns the stamps just before and just after the
+    /// change.
     pub(super) fn swap(
         &self,
         clock: Clock,
@@ -60,7 +62,7 @@ impl InEffect {
         if is_routed_so && effect.affinity == affinity {
             return None;
         }
-        // An endpoint that is removed takes its clients' affinity with it.
+        // Removing an endpoint also removes its clients' affinity.
         let all = || routes.internal.iter().chain(&*routes.external);
         effect.last.retain(|(_, address), at| {
             affinity.is_some_and(|timeout| at.elapsed() < timeout) && all().any(|one| one.address == *address)
@@ -72,8 +74,8 @@ impl InEffect {
         (!is_routed_so).then_some(at)
     }
 
-    /// Picks an endpoint. The stamp is taken under the same lock as the swap, so the
-    /// log never shows a connection routed by a table that was no longer in effect.
+    /// Picks an endpoint. The stamp is taken under the lock that also guards the swap, so the log never shows a
+    /// connection routed by a table that was no longer in effect.
     fn pick(&self, clock: Clock, side: Side, client: IpAddr) -> (Stamp, Option<Backend>) {
         let mut effect = lock(&self.0);
         let Effect { routes, affinity, last } = &mut *effect;
@@ -96,7 +98,7 @@ impl InEffect {
     }
 }
 
-/// Serves one Service port at one address.
+/// Proxy for one Service port at one address.
 pub(super) struct PortProxy {
     /// `namespace/name`.
     pub(super) service: Arc<str>,
@@ -109,7 +111,7 @@ pub(super) struct PortProxy {
 }
 
 impl PortProxy {
-    /// Listens on the address.
+    /// Opens a listener at the address.
     pub(super) fn listen(&self) -> io::Result<TcpListener> {
         let socket = TcpSocket::new_v4()?;
         socket.set_reuseaddr(true)?;
@@ -117,7 +119,7 @@ impl PortProxy {
         socket.listen(BACKLOG)
     }
 
-    /// Accepts and carries connections until dropped, which ends them all.
+    /// Accepts and carries connections until dropped, which closes them all.
     pub(super) async fn serve(self, listener: TcpListener) {
         let shared = Arc::new(self);
         let mut connections = JoinSet::new();
@@ -128,7 +130,7 @@ impl PortProxy {
                         connections.spawn(Arc::clone(&shared).carry(client, from));
                     }
                     Err(error) => {
-                        // Most likely no descriptors are left: waiting frees some.
+                        // Probably out of descriptors; waiting frees some.
                         tracing::warn!(service = %shared.service, %error, "accept");
                         sleep(Duration::from_millis(10)).await;
                     }
@@ -155,7 +157,7 @@ impl PortProxy {
             }
             Err(error) => {
                 let result = match error.kind() {
-                    // The connection was made, and reset before this task noticed.
+                    // The connection was established, and reset before this task noticed.
                     io::ErrorKind::ConnectionReset => Routed::Connected,
                     io::ErrorKind::ConnectionRefused => Routed::Refused,
                     _ => Routed::Unreachable,
@@ -221,7 +223,7 @@ mod tests {
             route(&self.in_effect, &[("web-1", address)], None);
         }
 
-        /// Ends the proxy and returns the results that it logged.
+        /// Stops the proxy and returns the results that it logged.
         async fn results(mut self) -> Vec<String> {
             self.tasks.shutdown().await;
             self.writer.await.unwrap().unwrap();
@@ -237,7 +239,7 @@ mod tests {
         }
     }
 
-    /// Tests a server that has closed an idle connection, with a request on its way.
+    /// The server closes an idle connection while a request is on its way.
     #[tokio::test]
     async fn delayed_link_drops_crossing_request() {
         let proxy = proxy_over(Latency::constant(Duration::from_millis(300))).await;
@@ -249,7 +251,7 @@ mod tests {
         let mut first = [0; 5];
         pod.read_exact(&mut first).await.unwrap();
         client.write_all(b"second").await.unwrap();
-        // It knows of no second request.
+        // The pod knows of no second request.
         drop(pod);
         let read = client.read_u8().await.unwrap_err().kind();
         assert!([io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset].contains(&read), "{read:?}");
@@ -301,7 +303,7 @@ mod tests {
         let mut client = TcpStream::connect(proxy.address).await.unwrap();
         assert_eq!(client.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
 
-        // An address on which nobody ever listens.
+        // Nobody ever listens on this address.
         proxy.route_to("127.0.0.1:1".parse().unwrap());
         let mut client = TcpStream::connect(proxy.address).await.unwrap();
         assert_eq!(client.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
@@ -327,7 +329,7 @@ mod tests {
         };
         route(&in_effect, &pods, affinity);
 
-        // Each connection restarts the timeout, and each client has a pod of its own.
+        // Each connection restarts the timeout, and each client has its own pod.
         let first = ask(1);
         for _ in 0..20 {
             advance(Duration::from_secs(9)).await;
@@ -336,7 +338,7 @@ mod tests {
         let others: BTreeSet<_> = (2..40).map(ask).collect();
         assert!(others.len() > 1, "{others:?}");
 
-        // It is forgotten with its endpoint, and not with others.
+        // The affinity is forgotten when its endpoint is removed, but not when others are.
         let (kept, others): (Vec<_>, Vec<_>) = pods.iter().copied().partition(|(pod, _)| *pod == first);
         route(&in_effect, &[&others[..1], &kept].concat(), affinity);
         assert_eq!(ask(1), first);

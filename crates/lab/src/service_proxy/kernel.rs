@@ -1,4 +1,4 @@
-//! Puts a node's table into effect with nftables rules in the node's network namespace.
+//! Puts a node's table into effect through nftables rules in the node's network namespace.
 
 use std::io;
 use std::sync::Arc;
@@ -14,29 +14,29 @@ use crate::address::node_pods;
 use crate::kernel::{Fabric, KernelError};
 use rolldrop_record::clock::Stamp;
 
-/// The nftables rules of a node.
+/// nftables rules of a node.
 #[derive(Debug)]
 pub(super) struct Rules {
     nft: Nft,
-    /// Table in effect; `None` before the first transaction, and after one that failed.
+    /// Table in effect; `None` before the first transaction and after a failed one.
     in_effect: Option<Table>,
     /// Duration of the last transaction.
     took: Duration,
 }
 
 impl Rules {
-    /// Makes an empty set of rules, on node `index` (from 0).
+    /// Creates an empty set of rules on node `index` (from 0).
     pub(super) fn new(fabric: Arc<Fabric>, index: u8) -> Result<Self, KernelError> {
         let nft = Nft::new(fabric, index)?;
         Ok(Self { nft, in_effect: None, took: Duration::ZERO })
     }
 
-    /// Returns the usual time to program the kernel: that of the last transaction.
+    /// Returns the usual time to program the kernel, which is the duration of the last transaction.
     pub(super) fn usual_duration(&self) -> Duration {
         self.took
     }
 
-    /// Puts a table into effect, in one transaction.
+    /// Puts a table into effect in one transaction.
     pub(super) async fn apply(&mut self, node: &ProxiedNode, table: Table) -> Synced {
         let own =
             Node { address: node.shared.registry.addresses().node(node.index), pods: node_pods(node.index) };
@@ -65,14 +65,14 @@ impl Rules {
         if done.is_ok() && self.in_effect.is_none() {
             self.nft.stay().await;
             if self.nft.stays() {
-                // The next transaction is quicker than this one, which started a process.
+                // The next transaction is faster than this one, which started a process.
                 self.took = Duration::ZERO;
             }
         }
         done
     }
 
-    /// Logs the changed routes, and their time.
+    /// Logs the changed routes and when they changed.
     fn report(&self, node: &ProxiedNode, before: &Table, at: [Stamp; 2]) {
         let nothing = Endpoints::default();
         let now = self.in_effect.iter().flatten();

@@ -1,9 +1,9 @@
-//! Transactions for `nft`: by a process that stays, if `nft` supports that, and otherwise by one process for each.
+//! Runs `nft` transactions in one long-lived process if `nft` supports that, and otherwise in a new process for each.
 //!
-//! Starting a process, and loading its libraries, takes tens of milliseconds on a busy machine, more than some of the
-//! measured delays at whose end a transaction must be done. An interactive `nft` takes a transaction per line in less
-//! than one. It prints nothing about a transaction that was committed, so an invalid command follows each, and the
-//! complaint about it is the answer.
+//! Starting a process and loading its libraries takes tens of milliseconds on a busy machine, which is longer than some
+//! of the measured delays within which a transaction must be done. An interactive `nft` takes one transaction per line
+//! and needs less than a millisecond for each. It prints nothing about a committed transaction, so an invalid command
+//! follows each transaction, and the complaint about that command serves as the response.
 
 use std::io;
 use std::process::Stdio;
@@ -16,10 +16,10 @@ use tokio::time::timeout;
 
 use crate::kernel::{Fabric, KernelError, Tool};
 
-/// Time limit of a transaction, after which the process counts as stuck.
+/// Time limit for a transaction, after which the process counts as stuck.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Runs transactions in the network namespace of one node.
+/// Runner of transactions in one node's network namespace.
 #[derive(Debug)]
 pub(super) struct Nft {
     fabric: Arc<Fabric>,
@@ -31,35 +31,35 @@ pub(super) struct Nft {
 
 #[derive(Debug)]
 enum Interactive {
-    /// Not requested yet, or it has ended.
+    /// Not requested yet, or the process has exited.
     NotRunning,
     Running(Box<Session>),
-    /// This `nft` was built without it.
+    /// This `nft` was built without interactive mode.
     Unsupported,
 }
 
 impl Nft {
-    /// Finds `nft`; nothing is started yet.
+    /// Finds `nft` without starting it.
     pub(super) fn new(fabric: Arc<Fabric>, node: u8) -> Result<Self, KernelError> {
         Ok(Self { fabric, tool: Tool::find("nft")?, node, interactive: Interactive::NotRunning })
     }
 
-    /// Runs a script of any form in a process of its own, in one transaction.
+    /// Runs a script of any form in a separate process, in one transaction.
     ///
     /// # Errors
     ///
-    /// The process cannot be started, or `nft` refuses the script.
+    /// The process cannot be started, or `nft` rejects the script.
     pub(super) async fn run_script(&self, script: String) -> io::Result<()> {
         let (fabric, tool, node) = (Arc::clone(&self.fabric), self.tool.clone(), self.node);
         let run = move || fabric.on_node(node, || tool.run(&["-f", "-"], &script));
         tokio::task::spawn_blocking(run).await.map_err(io::Error::from).flatten()
     }
 
-    /// Runs a script of one command per line in one transaction, in the process that stays.
+    /// Runs a script with one command per line in one transaction, in the long-lived process.
     ///
     /// # Errors
     ///
-    /// `nft` refuses the script, or the process does not answer.
+    /// `nft` rejects the script, or the process does not respond.
     pub(super) async fn run_lines(&mut self, script: String) -> io::Result<()> {
         let Interactive::Running(session) = &mut self.interactive else {
             return self.run_script(script).await;
@@ -71,7 +71,7 @@ impl Nft {
         done
     }
 
-    /// Starts the process that stays, unless it runs or this `nft` does not support it.
+    /// Starts the long-lived process, unless it is running or this `nft` does not support it.
     pub(super) async fn stay(&mut self) {
         if matches!(self.interactive, Interactive::NotRunning) {
             self.interactive = match self.session().await {
@@ -84,7 +84,7 @@ impl Nft {
         }
     }
 
-    /// Returns true if the process that stays is running.
+    /// Returns true if the long-lived process is running.
     pub(super) fn stays(&self) -> bool {
         matches!(self.interactive, Interactive::Running(_))
     }
@@ -93,7 +93,7 @@ impl Nft {
         let mut command = Command::from(self.tool.command());
         command
             .arg("--interactive")
-            // The history of commands that a user typed is not ours, and this must not get into it.
+            // This must not write to the history of commands that a user typed.
             .env("HOME", "/dev/null")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -113,7 +113,7 @@ impl Nft {
     }
 }
 
-/// An interactive `nft`. It ends with this value, and with its standard input.
+/// Interactive `nft` process. It exits when this is dropped, or when its standard input closes.
 #[derive(Debug)]
 struct Session {
     input: ChildStdin,
@@ -144,10 +144,10 @@ impl Session {
     }
 }
 
-/// Returns the complaints about the commands before the final, invalid one, whose own error comes last.
+/// Returns the complaints about all commands except the final, invalid one, whose own error comes last.
 fn complaint(said: &[String]) -> Option<String> {
     let (_of_the_end, said) = said.split_last()?;
-    // Lines of marks point to the mistake; those of the previous end come first.
+    // Lines of marks point to the mistake; those of the previous final command come first.
     let is_text = |line: &&str| !line.is_empty() && line.chars().any(|c| !matches!(c, '^' | '~' | ' '));
     let text: Vec<_> = said.iter().map(|line| line.trim()).filter(is_text).collect();
     (!text.is_empty()).then(|| text.join("; "))

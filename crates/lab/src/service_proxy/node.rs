@@ -1,4 +1,4 @@
-//! The node that a proxy works for, and the proxy's reports about it.
+//! Node that a proxy works for, and the proxy's reports about it.
 
 use super::table::{Routes, ServicePort};
 use super::truth::{Line, TruthLog};
@@ -7,7 +7,7 @@ use crate::resource::Resource;
 use crate::shared::Shared;
 use rolldrop_record::clock::Stamp;
 
-/// The node that a proxy works for.
+/// Node that a proxy works for.
 pub(super) struct ProxiedNode {
     pub(super) shared: Shared,
     pub(super) name: String,
@@ -16,7 +16,7 @@ pub(super) struct ProxiedNode {
     pub(super) truth: TruthLog,
 }
 
-/// Result of a sync: yes if the table is in effect.
+/// Result of a sync: `Yes` if the table is in effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Synced {
     Yes,
@@ -25,8 +25,8 @@ pub(super) enum Synced {
 }
 
 impl ProxiedNode {
-    /// Logs that these routes are in effect from the second of these times on, and the former ones were until the
-    /// first.
+    /// Logs that these routes are in effect from the second of these times on, and that the previous ones were in
+    /// effect until the first.
     pub(super) fn report(&self, port: &ServicePort, routes: &Routes, [swap_begin_ns, t_ns]: [Stamp; 2]) {
         let others_for_node_port = port.node_port.is_some() && port.internal != port.external;
         self.truth.write(&Line::Sync {

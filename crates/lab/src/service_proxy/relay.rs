@@ -1,4 +1,4 @@
-//! Passes bytes between a client and a pod, over a link that may have a delay.
+//! Passes bytes between a client and a pod over a link that may have a delay.
 
 use std::io;
 
@@ -10,12 +10,12 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::latency::{Latency, Sampler};
 
-/// Maximum number of pieces of a connection under way in one direction.
+/// Maximum number of a connection's pieces under way in one direction.
 const MAX_UNDER_WAY: usize = 256;
 /// Size of a piece.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// The link of a node to pods.
+/// Link between a node and pods.
 #[derive(Clone, Debug)]
 pub(super) struct Link {
     /// One-way delay.
@@ -23,7 +23,7 @@ pub(super) struct Link {
     pub(super) sampler: Sampler,
 }
 
-/// Event that arrives at the other end.
+/// Event that arrives at the other end of the link.
 enum Arrival {
     Bytes(Vec<u8>),
     End,
@@ -31,16 +31,16 @@ enum Arrival {
 }
 
 impl Link {
-    /// Waits for the delay of the link.
+    /// Waits for the link's delay.
     pub(super) async fn cross(&self) {
         if self.delay != Latency::ZERO {
             sleep(self.sampler.sample(&self.delay)).await;
         }
     }
 
-    /// Copies both ways until both sides have ended, or one was reset.
+    /// Copies in both directions until both sides have closed or one was reset.
     pub(super) async fn pass_on(&self, mut client: TcpStream, mut server: TcpStream) {
-        // Failing to set it costs some milliseconds and no correctness.
+        // Failing to set this costs some milliseconds but affects no results.
         let _ = client.set_nodelay(true);
         let _ = server.set_nodelay(true);
         let passed = if self.delay == Latency::ZERO {
@@ -57,7 +57,7 @@ impl Link {
         }
     }
 
-    /// Carries one direction until it ends.
+    /// Carries one direction until it is closed.
     async fn carry(&self, from: ReadHalf<'_>, to: WriteHalf<'_>) -> io::Result<()> {
         let (sender, arrivals) = mpsc::channel(MAX_UNDER_WAY);
         tokio::join!(self.send(from, sender), self.deliver(arrivals, to)).1
@@ -73,7 +73,7 @@ impl Link {
                 Err(error) => Arrival::Reset(error),
             };
             let is_last = !matches!(arrival, Arrival::Bytes(_));
-            // In order, regardless of the delay that each has drawn.
+            // Arrivals stay in order, whatever delay each of them has drawn.
             last = last.max(Instant::now() + self.sampler.sample(&self.delay));
             if under_way.send((last, arrival)).await.is_err() || is_last {
                 return;
@@ -94,7 +94,7 @@ impl Link {
                 Arrival::Reset(error) => return Err(error),
             };
             if let Err(error) = delivered {
-                // The other side sees the reset when it has crossed the link.
+                // The other side sees the reset once it has crossed the link.
                 self.cross().await;
                 return Err(error);
             }
@@ -103,9 +103,9 @@ impl Link {
     }
 }
 
-/// Closes with a reset instead of an end of stream.
+/// Closes the connection with a reset instead of an end of stream.
 pub(super) fn reset(stream: TcpStream) {
-    // It fails only on a socket that is already dead.
+    // This fails only on a socket that is already dead.
     let _ = stream.set_zero_linger();
     drop(stream);
 }

@@ -1,11 +1,11 @@
-//! The nftables rules of a node, as scripts for `nft -f`. Pure.
+//! nftables rules of a node, as scripts for `nft -f`. Pure.
 //!
-//! Named and laid out like those of kube-proxy's nftables mode, but for one rule (`dnat`): a map from addresses of
-//! Services to a chain each, which picks an endpoint at random; the same for node ports; with session affinity a set
-//! for each endpoint, of the clients that stay with it. Services without endpoints are rejected, and ports that the
-//! policy Local leaves without one are dropped. A script changes the differences between two tables, in one
-//! transaction. Like kube-proxy's it leaves established connections alone: they follow their conntrack entries, and
-//! so does any packet that matches the entry of an earlier connection.
+//! Names and layout follow kube-proxy's nftables mode, except for one rule (`dnat`): a map leads from Service addresses
+//! to one chain each, which picks an endpoint at random; node ports have a similar map; with session affinity, each
+//! endpoint has a set of the clients that stay with it. Connections to Services without endpoints are rejected, and
+//! those to ports that the policy Local leaves without one are dropped. A script changes the differences between two
+//! tables in one transaction. Like kube-proxy's rules, it leaves established connections alone: they follow their
+//! conntrack entries, and so does any packet that matches the entry of an earlier connection.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
@@ -16,18 +16,18 @@ use std::time::Duration;
 use super::table::{Backend, Endpoints, Policy, ServicePort, Table, Way};
 use crate::address::node_pods;
 
-/// Mark of packets whose answers must come back through this node.
+/// Mark of packets whose replies must come back through this node.
 const MASQUERADE_MARK: &str = "0x4000";
 
-/// The node that the rules are for.
+/// Node that the rules are for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node {
     pub(super) address: Ipv4Addr,
-    /// Network address of its pods' /24.
+    /// Network address of the /24 of the node's pods.
     pub(super) pods: Ipv4Addr,
 }
 
-/// Returns the script that turns `before` (`None`: unknown) into `after`; empty if they are the same.
+/// Returns the script that changes `before` (`None` if unknown) to `after`; empty if they are the same.
 pub(super) fn script(before: Option<&Table>, after: &Table, node: Node) -> String {
     let mut script = Script::default();
     let nothing = Table::new();
@@ -50,7 +50,7 @@ pub(super) fn script(before: Option<&Table>, after: &Table, node: Node) -> Strin
     script.0
 }
 
-/// Returns a script that needs all kernel features that the others need, for a trial.
+/// Returns a script for a trial, which needs all kernel features that the other scripts need.
 pub(crate) fn trial(address: Ipv4Addr) -> String {
     let node = Node { address, pods: node_pods(0) };
     let service: Arc<str> = "default/trial".into();
@@ -71,7 +71,7 @@ pub(crate) fn trial(address: Ipv4Addr) -> String {
     script(None, &Table::from([(port, once), (sticky, stays)]), node)
 }
 
-/// Returns the script that replaces any former table by the parts that do not depend on Services.
+/// Returns a script that replaces any previous table with the parts that do not depend on Services.
 fn base(node: Ipv4Addr) -> String {
     format!(
         "table ip kube-proxy
@@ -132,8 +132,8 @@ impl Script {
         let _ = writeln!(self.0, "{line}");
     }
 
-    /// Removes rules that a port no longer has, and adds new ones. A chain must exist before a rule names it, and as
-    /// long as one does.
+    /// Removes the rules that a port no longer has and adds new ones. A chain must exist before any rule names it, and
+    /// for as long as one does.
     fn change(&mut self, before: &PortRules, after: &PortRules) {
         for element in before.elements.difference(&after.elements) {
             self.line(format_args!("delete element ip kube-proxy {element}"));
@@ -172,8 +172,8 @@ impl Script {
         }
     }
 
-    /// Updates the endpoints' hairpin entries: a pod that reaches itself by its Service must see another sender than
-    /// itself.
+    /// Updates the endpoints' hairpin entries: a pod that reaches itself through its Service must see a different
+    /// sender from itself.
     fn hairpins(&mut self, before: &Table, after: &Table) {
         let addresses = |table: &Table| -> BTreeSet<IpAddr> {
             let all = table.values().flat_map(|endpoints| endpoints.cluster.iter().chain(&*endpoints.local));
@@ -191,12 +191,12 @@ impl Script {
 /// Rules for one Service port on a node.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct PortRules {
-    /// Rules by the names of their chains.
+    /// Rules by chain name.
     chains: BTreeMap<String, Vec<String>>,
-    /// Elements of maps, each with its map.
+    /// Map elements, each with its map.
     elements: BTreeSet<String>,
-    /// Names of the sets of clients that stay with an endpoint, each with the time for which they stay after their
-    /// last connection.
+    /// Names of the sets of clients that stay with an endpoint, each with the time for which clients stay after
+    /// their last connection.
     sets: BTreeMap<String, Duration>,
 }
 
@@ -226,14 +226,14 @@ impl PortRules {
         rules
     }
 
-    /// Returns the rules that send a client to the endpoint that it had last, and any other client to one at random.
-    /// Also adds each endpoint's own chain and set.
+    /// Returns the rules that send each client to its last endpoint, and any other client to a random one. Also adds a
+    /// chain and a set for each endpoint.
     fn sticky(&mut self, port: &ServicePort, backends: &[Backend], timeout: Duration) -> Vec<String> {
         let own = |kind: &str, Backend { address, .. }: &Backend| {
             format!("{}/{}/{}", chain(kind, port), address.ip(), address.port())
         };
         let endpoint = |backend: &Backend| own("endpoint", backend);
-        // The timeout is part of the name, since it cannot be changed in an existing set.
+        // The timeout is part of the name because it cannot be changed in an existing set.
         let clients = |backend: &Backend| format!("{}/{}s", own("affinity", backend), timeout.as_secs());
         for backend in backends {
             let set = clients(backend);
@@ -260,7 +260,7 @@ impl PortRules {
             let mut rules = Vec::new();
             match port.external {
                 Policy::Cluster => rules.push(format!("{masquerade} goto {everywhere}")),
-                // The policy applies to connections from outside, not to those of the node and its pods.
+                // The policy applies to connections from outside, not to those from the node and its pods.
                 Policy::Local => {
                     rules.push(format!("ip saddr {}/24 goto {everywhere}", node.pods));
                     rules.push(format!("ip saddr {} {masquerade} goto {everywhere}", node.address));
@@ -278,7 +278,7 @@ impl PortRules {
     }
 }
 
-/// Returns the verdict on connections that go to no endpoint.
+/// Returns the verdict for connections that go to no endpoint.
 fn verdict(way: Way<'_>) -> Option<&'static str> {
     match way {
         Way::To(_) => None,
@@ -287,12 +287,12 @@ fn verdict(way: Way<'_>) -> Option<&'static str> {
     }
 }
 
-/// Returns the rules that pick one of these at random: each takes an equal share of those that the ones before it
-/// left over.
+/// Returns the rules that pick one of these backends at random: each rule takes an equal share of the connections that
+/// the earlier ones left over.
 ///
-/// kube-proxy has one rule with a map of all. A packet that meets such a map at the moment in which its rule is
-/// replaced finds nothing in it, and its connection is lost (docs/proofs.md). That is the kernel's doing, not the
-/// pod's.
+/// kube-proxy has one rule with a map of all endpoints. A packet that meets such a map at the moment its rule is
+/// replaced finds nothing in the map, and its connection is lost (docs/proofs.md). This is caused by the kernel, not by
+/// the pod.
 fn dnat(port: &ServicePort, backends: &[Backend]) -> Vec<String> {
     let rule = |(chance, backend): (String, &Backend)| {
         format!("meta l4proto {} {chance}dnat ip to {}", port.protocol, backend.address)
@@ -300,7 +300,7 @@ fn dnat(port: &ServicePort, backends: &[Backend]) -> Vec<String> {
     shares(backends).map(rule).collect()
 }
 
-/// Returns each of these with the match that lets it take an equal share of those that the ones before it left over.
+/// Returns each of these backends with a match that lets it take an equal share of what the earlier ones left over.
 fn shares(backends: &[Backend]) -> impl Iterator<Item = (String, &Backend)> {
     backends.iter().enumerate().map(|(n, backend)| match backends.len() - n {
         1 => (String::new(), backend),
@@ -342,7 +342,7 @@ mod tests {
         Table::from([(port(node_port), Endpoints { cluster: backends(pods), ..Endpoints::default() })])
     }
 
-    /// Makes the same table with the policy Local for connections from outside.
+    /// Returns the same table with the policy Local for connections from outside.
     fn local_table(pods: &[u8], local: &[u8]) -> Table {
         let port = ServicePort { external: Policy::Local, ..port(Some(30080)) };
         let (cluster, local) = (backends(pods), backends(local));

@@ -1,7 +1,7 @@
 //! Timing of syncs: kube-proxy's `BoundedFrequencyRunner` (kubernetes/kubernetes, `pkg/proxy/runner`).
 //!
-//! A change on an idle proxy syncs at once. After that no sync starts before the minimum period has passed since the
-//! last one completed, even if that one changed nothing; one sync takes all changes of the meantime together.
+//! A change on an idle proxy is synced at once. After that, no sync starts until the minimum period has passed since
+//! the last one completed, even if that one changed nothing. One sync covers all changes that arrived in the meantime.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use tokio::time::{Instant, sleep_until};
 /// Reason for a sync to start now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
-    /// A change, which it follows at once.
+    /// A change, which the sync follows at once.
     AtOnce,
-    /// Changes that came before it was allowed.
+    /// Changes that arrived before a sync was allowed.
     HeldBack,
 }
 
-/// Decides when the next sync may start.
+/// Throttle that decides when the next sync may start.
 #[derive(Debug)]
 pub(super) struct Throttle {
     min_period: Duration,
@@ -26,7 +26,7 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    /// Makes a throttle under which no sync starts sooner than `min_period` after the last one completed.
+    /// Creates a throttle under which no sync starts sooner than `min_period` after the last one completed.
     pub(super) fn new(min_period: Duration) -> Self {
         Self { min_period, not_before: None }
     }
@@ -36,8 +36,8 @@ impl Throttle {
         if let Some(not_before) = self.not_before {
             sleep_until(not_before).await;
         }
-        // The permit that `Notify` keeps is the pending run: changes that came during
-        // the last sync or the pause after it make one run together.
+        // The permit that `Notify` keeps is the pending run: changes that arrived during the last sync or the pause
+        // after it cause one run together.
         let mut changed = pin!(changes.notified());
         if changed.as_mut().enable() {
             return if self.not_before.is_some() { Due::HeldBack } else { Due::AtOnce };
@@ -60,12 +60,12 @@ mod tests {
 
     use super::*;
 
-    /// Returns the milliseconds at which syncs of `sync_ms` started, for changes at `changes_ms`.
+    /// Returns the milliseconds at which syncs that take `sync_ms` started, for changes at `changes_ms`.
     async fn starts(changes_ms: &[u64], sync_ms: u64) -> Vec<u128> {
         runs(changes_ms, sync_ms).await.into_iter().map(|(at, _)| at).collect()
     }
 
-    /// As [`starts`], with the reason for each.
+    /// Does the same as [`starts`], and adds the reason for each sync.
     async fn runs(changes_ms: &[u64], sync_ms: u64) -> Vec<(u128, Due)> {
         let begin = Instant::now();
         let changes = Notify::new();

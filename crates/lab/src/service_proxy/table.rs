@@ -1,4 +1,4 @@
-//! Routing tables of a proxy, computed from Services and EndpointSlices. Pure.
+//! A proxy's routing tables, computed from Services and EndpointSlices. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,23 +12,23 @@ use serde::Serialize;
 
 use crate::well_known::SERVICE_NAME;
 
-/// One port of one Service: the address that clients connect to.
+/// One port of a Service, at the address that clients connect to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ServicePort {
     pub(super) address: SocketAddr,
     pub(super) protocol: Protocol,
-    /// Its node port, at every node's own address.
+    /// Node port, at every node's own address.
     pub(super) node_port: Option<u16>,
-    /// Endpoints to which connections to the Service's own address may go.
+    /// Policy for connections to the Service's own address.
     pub(super) internal: Policy,
-    /// Endpoints to which connections to node ports from outside of the node and its pods may go.
+    /// Policy for connections to node ports from outside the node and its pods.
     pub(super) external: Policy,
     /// `namespace/name`.
     pub(super) service: Arc<str>,
 }
 
 impl ServicePort {
-    /// Returns the routes of its connections.
+    /// Returns the routes for connections to this port.
     pub(super) fn routes(&self, endpoints: &Endpoints) -> Routes {
         let by = |policy| match endpoints.way(policy) {
             Way::To(backends) => Arc::clone(backends),
@@ -42,13 +42,13 @@ impl ServicePort {
     }
 }
 
-/// A traffic policy of a Service.
+/// Traffic policy of a Service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Policy {
     /// Endpoints of the whole cluster.
     #[default]
     Cluster,
-    /// Endpoints of the node at which the connection arrives.
+    /// Endpoints on the node where the connection arrives.
     Local,
 }
 
@@ -74,7 +74,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// Endpoint to which a connection may go.
+/// Endpoint to which a connection can be routed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) struct Backend {
     /// Name of the pod, or its address if the endpoint names none.
@@ -82,19 +82,19 @@ pub(super) struct Backend {
     pub(super) address: SocketAddr,
 }
 
-/// The endpoints of one Service port, as one node sees them: the ready ones or, if there are none, those that still
-/// serve while terminating.
+/// Endpoints of one Service port from the perspective of one node: the ready ones or, if there are none, those that
+/// still serve while terminating.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Endpoints {
     /// Endpoints of the whole cluster.
     pub(super) cluster: Arc<[Backend]>,
-    /// Endpoints of the node itself, if a policy of the port asks for them.
+    /// Endpoints on the node itself, if one of the port's policies needs them.
     pub(super) local: Arc<[Backend]>,
     /// Time for which a client stays with the endpoint of its last connection (`sessionAffinity: ClientIP`).
     pub(super) affinity: Option<Duration>,
 }
 
-/// Backends for the connections to a Service port; none if connections are rejected or dropped.
+/// Backends for connections to a Service port; none if connections are rejected or dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Routes {
     /// Backends for connections to the Service's own address.
@@ -106,16 +106,16 @@ pub(super) struct Routes {
 /// Fate of a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way<'a> {
-    /// It goes to one of these.
+    /// The connection goes to one of these backends.
     To(&'a Arc<[Backend]>),
-    /// There is no endpoint anywhere.
+    /// There are no endpoints anywhere.
     Rejected,
     /// There are endpoints, but none on this node, and the policy allows no others.
     Dropped,
 }
 
 impl Endpoints {
-    /// Decides by a policy, after `CategorizeEndpoints` (kubernetes/kubernetes, `pkg/proxy/topology.go`).
+    /// Applies a policy as `CategorizeEndpoints` does (kubernetes/kubernetes, `pkg/proxy/topology.go`).
     pub(super) fn way(&self, policy: Policy) -> Way<'_> {
         match policy {
             _ if self.cluster.is_empty() => Way::Rejected,
@@ -129,7 +129,7 @@ impl Endpoints {
 /// All Service ports, in order.
 pub(super) type Table = BTreeMap<ServicePort, Endpoints>;
 
-/// Computes the table of `node` for these objects.
+/// Computes the table of `node` from these objects.
 pub(super) fn compute(services: &[Service], slices: &[EndpointSlice], node: &str) -> Table {
     let mut table = Table::new();
     for service in services {
@@ -164,7 +164,7 @@ pub(super) fn compute(services: &[Service], slices: &[EndpointSlice], node: &str
     table
 }
 
-/// Returns the session affinity's timeout, after `newBaseServiceInfo` (kubernetes/kubernetes,
+/// Returns the session affinity timeout, as `newBaseServiceInfo` does (kubernetes/kubernetes,
 /// `pkg/proxy/serviceport.go`). The API server fills in a missing timeout.
 fn affinity(spec: &ServiceSpec) -> Option<Duration> {
     if spec.session_affinity.as_deref() != Some("ClientIP") {
@@ -200,7 +200,7 @@ fn endpoints(port: &ServicePort, slices: &[&EndpointSlice], port_name: &str, nod
         let backends = |may_be: &dyn Fn(&Usable) -> bool| {
             let mut chosen: Vec<_> =
                 all.iter().filter(|one| may_be(one)).map(|one| one.backend.clone()).collect();
-            // An endpoint may be in two slices for a moment.
+            // An endpoint may be in two slices for a short time.
             chosen.sort_unstable();
             chosen.dedup();
             chosen
@@ -212,7 +212,7 @@ fn endpoints(port: &ServicePort, slices: &[&EndpointSlice], port_name: &str, nod
     Endpoints { cluster: choose(&|_| true), local, affinity: None }
 }
 
-/// An endpoint that takes new connections, or may have to.
+/// Endpoint that takes new connections, or may have to.
 struct Usable {
     backend: Backend,
     is: State,
@@ -260,7 +260,7 @@ mod tests {
         .unwrap()
     }
 
-    /// Makes a slice of `web` with endpoints (pod, ready, serving, terminating).
+    /// Returns a slice of `web` with endpoints (pod, ready, serving, terminating).
     fn slice(endpoints: &[(&str, bool, bool, bool)]) -> EndpointSlice {
         let endpoints: Vec<Value> = endpoints
             .iter()
@@ -292,7 +292,7 @@ mod tests {
         backends.iter().map(|backend| backend.pod.to_string()).collect()
     }
 
-    /// Returns the fate of connections from outside to a node port with the policy Local.
+    /// Returns the fate of outside connections to a node port with the policy Local.
     fn local(slices: &[EndpointSlice], node: &str) -> String {
         let mut service = service("web", "127.64.240.1");
         let spec = service.spec.as_mut().unwrap();
@@ -318,7 +318,7 @@ mod tests {
         let both = on(slice(&[("a", true, true, false), ("b", true, true, false)]));
         assert_eq!(local(&both, "node-1"), "a");
         assert_eq!(local(&both, "node-3"), "Dropped");
-        // The node's own that terminates is used, although another node has a ready one.
+        // The node uses its own terminating endpoint, although another node has a ready one.
         let leaving = on(slice(&[("a", false, true, true), ("b", true, true, false)]));
         assert_eq!(local(&leaving, "node-1"), "a");
         assert_eq!(pods(&leaving), ["b"]);

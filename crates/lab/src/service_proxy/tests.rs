@@ -1,4 +1,4 @@
-//! Tests the proxies of two nodes against a real registry, with real connections.
+//! Tests of two nodes' proxies against a real registry, with real connections.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use rolldrop_record::Clock;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Sends its name to every client.
+/// Sends the pod's name to every client.
 async fn serve_name(name: &'static str, listener: TcpListener) {
     while let Ok((mut stream, _)) = listener.accept().await {
-        // A client may be gone already.
+        // The client may already be gone.
         let _ = stream.write_all(name.as_bytes()).await;
     }
 }
@@ -63,7 +63,7 @@ impl Fixture {
         Self { shared, proxies, pods: JoinSet::new(), dir, service: SocketAddr::new(ip, 8080) }
     }
 
-    /// Starts a pod that sends its name, and adds its endpoint.
+    /// Starts a pod that sends its name, and returns its port.
     async fn pod(&mut self, name: &'static str) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -71,7 +71,7 @@ impl Fixture {
         port
     }
 
-    /// Writes a slice with one endpoint.
+    /// Writes an EndpointSlice with one endpoint.
     fn route(&self, pod: &str, port: u16, ready: bool) {
         let slice = json!({
             "metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
@@ -89,8 +89,7 @@ impl Fixture {
         }
     }
 
-    /// Connects until a pod of this name answers; a connection that is refused or reset
-    /// counts as the answer "".
+    /// Connects until a pod with this name answers; a connection that is refused or reset counts as the answer "".
     async fn until_answered_by(&self, name: &str) {
         timeout(DEADLINE, async {
             while self.ask().await != name {
@@ -110,7 +109,7 @@ impl Fixture {
         answer
     }
 
-    /// Ends the proxies and returns their log.
+    /// Stops the proxies and returns their log.
     async fn log(self) -> Vec<Value> {
         self.shared.stop.cancel();
         timeout(DEADLINE, self.proxies).await.unwrap().unwrap().unwrap();
@@ -139,7 +138,7 @@ async fn connections_match_logged_endpoint_syncs() {
     assert_eq!((&syncs[0]["service"], &syncs[0]["port"]), (&json!("default/web"), &json!(8080)));
     assert_eq!(of_first_node[0]["endpoints"][0]["address"], format!("127.0.0.1:{a}"));
 
-    // Every connection went where the table of its time said.
+    // Every connection was routed by the table in effect at the time.
     for connection in log.iter().filter(|line| line["kind"] == "connection") {
         let at = connection["t_ns"].as_i64().unwrap();
         let in_effect = of_first_node.iter().rfind(|sync| sync["t_ns"].as_i64().unwrap() <= at);

@@ -1,6 +1,6 @@
 //! The proxy's own log of its routing, independent of everything that measures.
 //!
-//! `service-proxy.jsonl` has a line for each change of a Service's endpoints that took effect, and one for each
+//! `service-proxy.jsonl` has one line for each change of a Service's endpoints that took effect, and one for each
 //! connection. Tests compare measurements with it.
 
 use std::io;
@@ -19,12 +19,12 @@ use rolldrop_record::clock::Stamp;
 
 const FLUSH_EVERY: Duration = Duration::from_millis(100);
 
-/// One line of the log.
+/// Line of the log.
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(super) enum Line<'a> {
-    /// The endpoints of a Service port changed: until `swap_begin_ns` connections used the old table, from `t_ns` on
-    /// they use this one.
+    /// The endpoints of a Service port changed: connections used the old table until `swap_begin_ns`, and use this one
+    /// from `t_ns` on.
     Sync {
         t_ns: Stamp,
         swap_begin_ns: Stamp,
@@ -32,11 +32,11 @@ pub(super) enum Line<'a> {
         service: &'a str,
         port: u16,
         endpoints: &'a [Backend],
-        /// Endpoints of its node port for connections from outside, if they differ.
+        /// Endpoints of the node port for connections from outside, if they differ.
         #[serde(skip_serializing_if = "Option::is_none")]
         node_port_endpoints: Option<&'a [Backend]>,
     },
-    /// A connection came; `t_ns` is when its endpoint was picked.
+    /// A connection arrived; `t_ns` is when its endpoint was picked.
     Connection { t_ns: Stamp, service: &'a str, client: SocketAddr, pod: Option<&'a str>, result: Routed },
 }
 
@@ -50,7 +50,7 @@ pub(super) enum Routed {
     NoEndpoint,
 }
 
-/// Writes lines; clones write to the same file.
+/// Handle that writes lines; clones write to the same file.
 #[derive(Clone, Debug)]
 pub(super) struct TruthLog(mpsc::UnboundedSender<Vec<u8>>);
 
@@ -69,8 +69,8 @@ impl TruthLog {
     }
 
     pub(super) fn write(&self, line: &Line<'_>) {
-        // Neither can fail while the proxy runs: the lines hold plain values, and the
-        // writer outlives its senders.
+        // Neither step can fail while the proxy is running: the lines hold plain values, and the writer outlives its
+        // senders.
         if let Ok(mut bytes) = serde_json::to_vec(line) {
             bytes.push(b'\n');
             let _ = self.0.send(bytes);

@@ -1,8 +1,8 @@
 //! Puts a node's table into effect with listeners on loopback addresses.
 //!
-//! The first node's proxy carries the connections to Services' own addresses; every node's carries those to node
-//! ports at its own address. The proxy cannot tell who connects, so every connection to a node port counts as one
-//! from outside.
+//! The first node's proxy carries connections to Services' own addresses; every node's proxy carries those to node
+//! ports at the node's own address. The proxy cannot tell who connects, so every connection to a node port counts as
+//! one from outside.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,7 +23,7 @@ pub(super) struct Listeners {
     tasks: JoinSet<()>,
 }
 
-/// One Service port as it is in effect on a node.
+/// State of one Service port that is in effect on a node.
 #[derive(Debug, Default)]
 struct Port {
     in_effect: Arc<InEffect>,
@@ -34,7 +34,7 @@ struct Port {
 impl Listeners {
     /// Puts a table into effect.
     pub(super) fn apply(&mut self, node: &ProxiedNode, mut table: Table) {
-        // A proxy of UDP would have to guess which of a client's packets belong together.
+        // A UDP proxy would have to guess which of a client's packets belong together.
         table.retain(|port, _| port.protocol == Protocol::Tcp);
         let gone: Vec<_> = self.ports.keys().filter(|port| !table.contains_key(*port)).cloned().collect();
         for key in gone {
@@ -54,7 +54,7 @@ impl Listeners {
                 self.listen(node, &key, SocketAddr::from((address, node_port)));
             }
         }
-        // Reap the listeners of Services that are gone.
+        // Reap the listeners of removed Services.
         while self.tasks.try_join_next().is_some() {}
     }
 
@@ -66,7 +66,7 @@ impl Listeners {
         }
     }
 
-    /// Listens for a Service at an address, unless something already does. A failure is retried with every sync.
+    /// Listens for a Service at an address, unless a listener exists. Every sync retries after a failure.
     fn listen(&mut self, node: &ProxiedNode, key: &ServicePort, address: SocketAddr) {
         let Some(port) = self.ports.get_mut(key) else { return };
         if port.listeners.contains_key(&address) {

@@ -1,11 +1,11 @@
-//! Stand-in for systems other than Linux, whose kernels do not report where connections go.
+//! Stand-in for operating systems other than Linux, whose kernels do not report where connections go.
 
 use std::io;
 use std::time::Duration;
 
 use super::Read;
 
-/// Never exists.
+/// Type without values.
 #[derive(Debug)]
 pub(super) enum Socket {}
 
@@ -35,7 +35,7 @@ impl Socket {
     }
 }
 
-/// Never exists.
+/// Type without values.
 #[derive(Debug)]
 pub(super) enum Signal {}
 

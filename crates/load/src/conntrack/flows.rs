@@ -1,7 +1,7 @@
-//! Matches the kernel's entries with the connections of the load.
+//! Matches the kernel's connection-tracking entries with the load's connections.
 //!
-//! Pure. Of the kernel's entries it keeps only those that come from this load's addresses and ports, and forgets those
-//! that turn out to belong to no request.
+//! Pure. Keeps only the kernel entries that come from this load's addresses and ports, and drops those that turn out to
+//! belong to no request.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -10,19 +10,20 @@ use std::time::Duration;
 use super::message::Tracked;
 use rolldrop_record::{RequestRow, Stamp};
 
-/// Interval at which entries without a request are removed.
+/// Interval between removals of entries without a request.
 const SWEEP: Duration = Duration::from_secs(10);
 
-/// Addresses and ports that the load's connections come from.
+/// Addresses and ports from which the load connects.
 #[derive(Clone, Debug)]
 pub(crate) struct Origins {
-    /// Addresses of this network namespace.
+    /// Addresses in this network namespace.
     pub(crate) local: HashSet<IpAddr>,
-    /// Addresses that the workers take in turn; none if the kernel chooses.
+    /// Addresses that the workers use in turn; empty if the kernel chooses.
     pub(crate) chosen: Vec<IpAddr>,
     /// Ports of all workers; `None` if the kernel chooses.
     pub(crate) ports: Option<HashSet<u16>>,
-    /// Time from opening a connection by which its request has ended, or the connection has carried another one.
+    /// Maximum time from the opening of a connection until its request has ended or the connection has carried another
+    /// one.
     pub(crate) longest: Duration,
 }
 
@@ -36,13 +37,13 @@ impl Origins {
         addresses && self.ports.as_ref().is_none_or(|ports| ports.contains(&from.port()))
     }
 
-    /// Returns the address that separates one worker's connections from another's with the same port.
+    /// Returns the address that distinguishes one worker's connections from another's with the same port.
     fn address(&self, worker: usize) -> Option<IpAddr> {
         self.chosen.get(worker.checked_rem(self.chosen.len())?).copied()
     }
 }
 
-/// Both ends of a connection, as a client knows them.
+/// Both ends of a connection, as seen by the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Ends {
     /// Local address, if there are several to choose from.
@@ -51,12 +52,13 @@ struct Ends {
     to: SocketAddr,
 }
 
-/// Knowledge of connections with the same ends. There is one such connection at a time.
+/// Facts about the connections with the same ends. At most one such connection exists at a time.
 #[derive(Debug, Default)]
 struct Place {
-    /// Entries that no request has matched yet, in order, with the time at which each was read: not before it was made.
+    /// Entries not yet matched with a request, in order. Each has the time at which it was read, which is never before
+    /// the entry was made.
     waiting: VecDeque<(Stamp, SocketAddr)>,
-    /// Last connection that a request had: its worker, its number there, and where it was sent.
+    /// Last connection used by a request: the worker, the connection's number within it, and where it was routed.
     last: Option<(usize, u64, Option<SocketAddr>)>,
 }
 
@@ -66,19 +68,19 @@ pub(crate) struct Flows {
     origins: Origins,
     places: HashMap<Ends, Place>,
     swept: Stamp,
-    /// Connections that requests of the load opened.
+    /// Number of connections opened by the load's requests.
     pub(crate) opened: u64,
-    /// Connections among these that the kernel had an entry for.
+    /// Number of these for which the kernel had an entry.
     pub(crate) routed: u64,
 }
 
 impl Flows {
-    /// Creates the state of a load with these origins, before its first connection.
+    /// Creates the state for a load with these origins, before the load's first connection.
     pub(crate) fn new(origins: Origins, now: Stamp) -> Self {
         Self { origins, places: HashMap::new(), swept: now, opened: 0, routed: 0 }
     }
 
-    /// Takes in an entry that was read at `at`.
+    /// Adds an entry that was read at `at`.
     pub(crate) fn observe(&mut self, tracked: Tracked, at: Stamp) {
         let Tracked { from, to, routed_to } = tracked;
         if self.origins.has(from) {
@@ -88,13 +90,13 @@ impl Flows {
         }
     }
 
-    /// Returns true if an entry is about a connection to one of these.
+    /// Returns true if any entry is for a connection to one of `remotes`.
     pub(crate) fn has_any_to(&self, remotes: &[SocketAddr]) -> bool {
         self.places.iter().any(|(ends, place)| !place.waiting.is_empty() && remotes.contains(&ends.to))
     }
 
-    /// Returns where the connection of a request was sent. Call it once for each row of a worker, in the order in which
-    /// its requests ended, after observing all earlier entries.
+    /// Returns where a request's connection was routed. Call this once per row of a worker, in the order in which the
+    /// requests ended, after observing all earlier entries.
     pub(crate) fn route(&mut self, worker: usize, row: &RequestRow) -> Option<SocketAddr> {
         let opens = row.connect_start.is_some();
         self.opened += u64::from(opens);
@@ -112,13 +114,14 @@ impl Flows {
         }
         let routed = match row.connect_start {
             Some(start) => {
-                // Earlier entries belong to the connection that had the port before.
+                // Earlier entries belong to the previous connection on this port.
                 while place.waiting.front().is_some_and(|(at, _)| *at < start) {
                     place.waiting.pop_front();
                 }
                 place.waiting.pop_front()
             }
-            // The request that opened the connection has not ended. If there are two entries, either may be its own.
+            // The request that opened the connection has not ended yet. If there are two entries, either may belong to
+            // this connection.
             None if place.waiting.len() == 1 => place.waiting.pop_front(),
             None => None,
         };
@@ -127,7 +130,7 @@ impl Flows {
         routed
     }
 
-    /// Removes, from time to time, the entries of connections that no request has had: they are not the load's.
+    /// Removes entries that no request has claimed, at intervals: they do not belong to the load.
     pub(crate) fn sweep(&mut self, now: Stamp) {
         if now < self.swept + SWEEP {
             return;
@@ -191,9 +194,10 @@ mod tests {
         let mut flows = Flows::new(origins(), at(0));
         flows.observe(tracked("10.0.0.1:40001", 2), at(11));
         assert_eq!(pod(flows.route(0, &row(1, 40_001, Some(10)))), Some(2));
-        // The next one has no entry: the kernel routed it by the entry of the first, or refused it.
+        // The next connection has no entry: the kernel routed it by the entry of the first one, or refused it.
         assert_eq!(pod(flows.route(0, &row(2, 40_001, Some(500)))), None);
-        // The entry of a connection without a row, such as a second attempt, is not that of the next one either.
+        // The entry of a connection without a row, such as a second attempt, does not belong to the next connection
+        // either.
         flows.observe(tracked("10.0.0.1:40001", 3), at(600));
         flows.observe(tracked("10.0.0.1:40001", 4), at(1_001));
         assert_eq!(pod(flows.route(0, &row(3, 40_001, Some(1_000)))), Some(4));
@@ -204,14 +208,14 @@ mod tests {
     fn requests_share_their_connections_pod() {
         let mut flows = Flows::new(origins(), at(0));
         flows.observe(tracked("10.0.0.1:40002", 5), at(2));
-        // A stream may end before the request that opened the connection.
+        // A stream may end before the request that opened its connection.
         assert_eq!(pod(flows.route(0, &row(7, 40_002, None))), Some(5));
         assert_eq!(pod(flows.route(0, &row(7, 40_002, Some(1)))), Some(5));
         assert_eq!(pod(flows.route(0, &row(7, 40_002, None))), Some(5));
-        // Another connection from there of which nothing is known.
+        // Another connection from the same address and port, about which nothing is known.
         assert_eq!(pod(flows.route(0, &row(8, 40_002, None))), None);
         assert_eq!((flows.opened, flows.routed), (1, 1));
-        // Two entries, and no request that says when it began.
+        // Two entries, and no request that tells when the connection was opened.
         flows.observe(tracked("10.0.0.1:40002", 5), at(3));
         flows.observe(tracked("10.0.0.1:40002", 6), at(4));
         assert_eq!(pod(flows.route(0, &row(9, 40_002, None))), None);
@@ -220,11 +224,11 @@ mod tests {
     #[test]
     fn flows_keep_own_connections_until_expiry() {
         let mut flows = Flows::new(origins(), at(0));
-        // A pod of this node, whose packets pass by; and another program of this node.
+        // Entries of a pod on this node, whose packets pass through, and of another program on this node.
         flows.observe(tracked("10.244.0.7:40001", 2), at(1));
         flows.observe(tracked("10.0.0.1:50000", 2), at(1));
         assert!(flows.places.is_empty());
-        // One that has a port of the load's.
+        // An entry of another program that uses one of the load's ports.
         flows.observe(tracked("10.0.0.1:40003", 2), at(1));
         let to: SocketAddr = SERVICE.parse().unwrap();
         assert!(flows.has_any_to(&[to]) && !flows.has_any_to(&["10.96.0.10:81".parse().unwrap()]));

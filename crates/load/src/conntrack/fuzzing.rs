@@ -1,4 +1,4 @@
-//! Builds messages like the kernel's, and is the entry point of the fuzz target that reads arbitrary ones.
+//! Builds messages like those of the kernel, and provides the entry point for fuzzing the parser with arbitrary ones.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,7 +7,7 @@ use super::message::{
     PROTOCOL, REPLY, SOURCE_ADDRESS, SOURCE_PORT, TCP, Tracked, connections,
 };
 
-/// Checks that a connection read from any input is the same after being written and read again.
+/// Checks that a connection parsed from any input remains the same after it is written and parsed again.
 pub(crate) fn fuzz(bytes: &[u8]) {
     let most = bytes.len() / HEADER;
     let found: Vec<Tracked> = connections(bytes).take(most + 1).collect();
@@ -41,7 +41,7 @@ fn tuple(kind: u16, from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     attribute(kind | NESTED, &both.concat())
 }
 
-/// Returns the message about a connection.
+/// Returns a message about a connection.
 pub(super) fn message(tracked: Tracked) -> Vec<u8> {
     let Tracked { from, to, routed_to } = tracked;
     let tuples = [tuple(ORIGINAL, from, to), tuple(REPLY, routed_to, from)].concat();

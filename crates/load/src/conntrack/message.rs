@@ -1,20 +1,20 @@
-//! Reads the kernel's messages about connections that it begins to track (ctnetlink).
+//! Parses the kernel's messages about connections that it begins to track (ctnetlink).
 //!
-//! Pure: bytes in, connections out. The format is that of `include/uapi/linux/netlink.h`,
-//! `include/uapi/linux/netfilter/nfnetlink.h` and `nfnetlink_conntrack.h`: a `nlmsghdr` in the machine's own byte
-//! order, a `nfgenmsg`, and nested attributes, with addresses and ports in network byte order. What is cut
-//! off or malformed is skipped.
+//! Pure: bytes in, connections out. The format is defined in `include/uapi/linux/netlink.h`,
+//! `include/uapi/linux/netfilter/nfnetlink.h` and `nfnetlink_conntrack.h`: a `nlmsghdr` in native byte order, a
+//! `nfgenmsg`, and nested attributes, with addresses and ports in network byte order. Truncated or malformed data is
+//! skipped.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// `NFNL_SUBSYS_CTNETLINK` in the upper half of a message's type, and `IPCTNL_MSG_CT_NEW` in the lower.
+/// Message type: `NFNL_SUBSYS_CTNETLINK` in the upper byte, and `IPCTNL_MSG_CT_NEW` in the lower byte.
 pub(super) const NEW: u16 = 1 << 8;
-/// `NLM_F_CREATE`: without it, a message of that type is about a connection that is already tracked.
+/// `NLM_F_CREATE`: a message of that type without this flag is about a connection that is already tracked.
 pub(super) const CREATE: u16 = 0x400;
 /// Lengths of `nlmsghdr` and of `nfgenmsg`.
 pub(super) const HEADER: usize = 16;
 pub(super) const GENERAL: usize = 4;
-/// Mask for the bits of an attribute's type that give its kind: the others say whether it is nested, and its byte
+/// Mask for the part of an attribute's type that gives its kind: the other bits tell whether it is nested, and its byte
 /// order.
 const KIND: u16 = 0x3fff;
 
@@ -34,18 +34,18 @@ pub(super) const DESTINATION_PORT: u16 = 3;
 /// `IPPROTO_TCP`.
 pub(super) const TCP: u8 = 6;
 
-/// A TCP connection that the kernel began to track.
+/// A TCP connection that the kernel has begun to track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tracked {
-    /// Address that the connection comes from.
+    /// Source address of the connection.
     pub(crate) from: SocketAddr,
-    /// Address that was connected to.
+    /// Destination address of the connection.
     pub(crate) to: SocketAddr,
-    /// Address that its packets go to and its answers come from: `to`, unless that was translated.
+    /// Address to which the packets go and from which the replies come: `to`, unless that was translated.
     pub(crate) routed_to: SocketAddr,
 }
 
-/// Returns the connections that the messages of one datagram are about.
+/// Returns the connections in the messages of one datagram.
 pub(crate) fn connections(mut datagram: &[u8]) -> impl Iterator<Item = Tracked> {
     std::iter::from_fn(move || {
         loop {
@@ -89,7 +89,7 @@ fn end(tuple: &[u8], address: [u16; 2], port: u16) -> Option<SocketAddr> {
     Some(SocketAddr::new(address, port))
 }
 
-/// Returns the value of the first attribute (`nlattr`) of one of these kinds.
+/// Returns the value of the first attribute (`nlattr`) that has one of these kinds.
 fn find<'a>(mut attributes: &'a [u8], kinds: &[u16]) -> Option<&'a [u8]> {
     loop {
         let length = usize::from(native_u16(attributes, 0)?);
@@ -113,8 +113,8 @@ mod tests {
     use super::super::fuzzing::{attribute, fuzz, message};
     use super::*;
 
-    /// Message of Linux 6.18 about a connection from 10.9.9.1:54914 to 10.9.9.9:80, which a rule of nftables translates
-    /// to 10.8.8.2:8080. It is little-endian.
+    /// Message recorded on Linux 6.18 about a connection from 10.9.9.1:54914 to 10.9.9.9:80, which an nftables rule
+    /// translates to 10.8.8.2:8080. The message is little-endian.
     #[cfg(target_endian = "little")]
     const RECORDED: &str = "c4000000000100060000000000000000020000003400018014000180080001000a090901\
         080002000a0909091c000280050001000600000006000200d682000006000300005000003400028014000180080001000a08\

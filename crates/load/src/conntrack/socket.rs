@@ -1,5 +1,5 @@
-//! The netlink socket on which the kernel reports the connections that it begins to track, in this thread's network
-//! namespace.
+//! Netlink socket on which the kernel reports the connections that it begins to track, in the network namespace of the
+//! current thread.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -13,14 +13,14 @@ use nix::sys::socket::{
 
 use super::Read;
 
-/// Bit of the group `NFNLGRP_CONNTRACK_NEW`.
+/// Group mask bit for `NFNLGRP_CONNTRACK_NEW`.
 const NEW: u32 = 1;
-/// Receive buffer in bytes, for messages that are not read at once: some thousands.
+/// Size in bytes of the receive buffer, which holds a few thousand unread messages.
 const ROOM: usize = 8 << 20;
-/// Buffer in bytes for one datagram.
+/// Size in bytes of the buffer for one datagram.
 const DATAGRAM: usize = 64 << 10;
 
-/// The socket, with a buffer for the next datagram.
+/// A netlink socket, with a buffer for the next datagram.
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: OwnedFd,
@@ -28,14 +28,14 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Makes the kernel report new connections from now on.
+    /// Subscribes to the kernel's reports of new connections.
     ///
     /// # Errors
     /// Returns an error if the kernel refuses: EPERM without CAP_NET_ADMIN.
     pub(super) fn open() -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let fd = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkNetFilter)?;
-        // Goes beyond the system's limit if this process may.
+        // Exceeds the system's limit if this process is allowed to.
         if setsockopt(&fd, sockopt::RcvBufForce, &ROOM).is_err() {
             setsockopt(&fd, sockopt::RcvBuf, &ROOM)?;
         }
@@ -43,14 +43,14 @@ impl Socket {
         Ok(Self { fd, buffer: vec![0; DATAGRAM] })
     }
 
-    /// Reads one datagram, if there is one.
+    /// Reads one datagram, if any.
     ///
     /// # Errors
-    /// Returns an error if the kernel no longer reports.
+    /// Returns an error if the kernel has stopped reporting.
     pub(super) fn read(&mut self) -> io::Result<Read<'_>> {
         loop {
             match recvfrom::<NetlinkAddr>(self.fd.as_raw_fd(), &mut self.buffer) {
-                // Any process may send to a netlink socket.
+                // Any process can send to a netlink socket.
                 Ok((_, Some(sender))) if sender.pid() != 0 => {}
                 Ok((length, _)) => return Ok(Read::Datagram(&self.buffer[..length])),
                 Err(Errno::EAGAIN) => return Ok(Read::Nothing),
@@ -61,7 +61,7 @@ impl Socket {
         }
     }
 
-    /// Returns the same socket, to wait on while another thread may read.
+    /// Returns a second handle to the socket, to wait on while another thread may read.
     ///
     /// # Errors
     /// Returns an error if too many files are open.
@@ -70,12 +70,12 @@ impl Socket {
     }
 }
 
-/// Tells when there is something to read.
+/// Handle that signals when there is something to read.
 #[derive(Debug)]
 pub(super) struct Signal(OwnedFd);
 
 impl Signal {
-    /// Waits until there is something to read, or the limit has passed.
+    /// Waits until there is something to read, or until the limit has passed.
     ///
     /// # Errors
     /// Returns an error if waiting fails.

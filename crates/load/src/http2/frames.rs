@@ -1,14 +1,14 @@
-//! Reads HTTP/2 frames from bytes that pass by: the streams that they belong to, and the frames that end a stream or a
+//! Parses HTTP/2 frames from observed bytes: the streams they belong to, and the frames that end a stream or a
 //! connection.
 //!
-//! Bytes in, facts out (RFC 9113, 4.1). It decodes no header and checks nothing: the `h2` crate does, but that crate
-//! does not report which bytes belong to which stream.
+//! Bytes in, facts out (RFC 9113, 4.1). This module decodes no header block and validates nothing: the `h2` crate does
+//! both, but that crate does not report which bytes belong to which stream.
 
 use rolldrop_wire::http2::{
     CONTINUATION, DATA, END_STREAM, FrameHeader, GOAWAY, HEADERS, RST_STREAM, SETTINGS, number,
 };
 
-/// Maximum number of bytes of a payload that are kept: enough for any settings in use.
+/// Maximum number of payload bytes to keep: enough for any SETTINGS frame in use.
 const MAX_KEPT: usize = 512;
 
 /// The setting MAX_CONCURRENT_STREAMS.
@@ -17,29 +17,31 @@ const MAX_CONCURRENT_STREAMS: u16 = 3;
 /// A fact learned from the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// Bytes of a message's frames, with their headers; `body` of these are the body's, padding included.
+    /// Bytes of a message's frames, including their headers; `body` counts the bytes that belong to the body, including
+    /// padding.
     Message { stream: u32, bytes: u64, body: u64 },
-    /// The sender sends nothing more on this stream.
+    /// The sender has finished sending on this stream.
     EndStream(u32),
-    /// RST_STREAM, with its error code.
+    /// An RST_STREAM frame, with its error code.
     Reset { stream: u32, code: u32 },
-    /// SETTINGS, with MAX_CONCURRENT_STREAMS if the frame sets it.
+    /// A SETTINGS frame, with MAX_CONCURRENT_STREAMS if the frame sets it.
     Settings { max_streams: Option<u32> },
-    /// GOAWAY, with its error code, and the highest stream that may have been processed: those above it were not.
+    /// A GOAWAY frame with its error code and the highest stream that may have been processed; streams above it were
+    /// not.
     GoAway { last_stream: u32, code: u32 },
 }
 
 /// One direction of a connection.
 #[derive(Debug)]
 pub(super) struct Frames {
-    /// Bytes of the preface that have not passed yet.
+    /// Bytes of the preface that are still to come.
     skip: usize,
-    /// Beginning of a header that is not complete yet.
+    /// Beginning of an incomplete frame header.
     begun: Vec<u8>,
-    /// Frame that is passing.
+    /// Frame whose payload is passing.
     frame: Option<FrameHeader>,
     payload: Vec<u8>,
-    /// Bytes of its payload that have not passed yet.
+    /// Payload bytes that are still to come.
     left: usize,
 }
 
@@ -50,12 +52,12 @@ impl Frames {
         Self { skip: preface, begun, frame: None, payload: Vec::new(), left: 0 }
     }
 
-    /// Returns true if the bytes so far end with the end of a frame, or of the preface.
+    /// Returns true if the bytes so far end at a frame boundary, or at the end of the preface.
     pub(super) const fn is_between(&self) -> bool {
         self.skip == 0 && self.begun.is_empty() && self.frame.is_none()
     }
 
-    /// Takes bytes that pass by, and calls `seen` with each fact.
+    /// Processes observed bytes, and calls `seen` with each fact.
     pub(super) fn pass(&mut self, mut bytes: &[u8], mut seen: impl FnMut(Seen)) {
         while !bytes.is_empty() {
             let part;
@@ -101,7 +103,7 @@ fn complete(frame: FrameHeader, payload: &[u8], seen: &mut impl FnMut(Seen)) {
     match (frame.kind, payload.len()) {
         (DATA | HEADERS, _) if frame.has(END_STREAM) => seen(Seen::EndStream(stream)),
         (RST_STREAM, 4..) => seen(Seen::Reset { stream, code: number(payload) }),
-        // The flag is ACK here.
+        // In SETTINGS, this flag means ACK.
         (SETTINGS, _) if !frame.has(END_STREAM) => {
             let setting = |entry: &[u8]| (u16::from_be_bytes([entry[0], entry[1]]), number(&entry[2..]));
             let mut settings = payload.chunks_exact(6).map(setting);
@@ -143,7 +145,7 @@ mod tests {
         .concat()
     }
 
-    /// Returns the facts that were seen, with the bytes of stream 1 added up.
+    /// Returns the facts seen, and the total bytes of stream 1.
     fn seen(pieces: &[&[u8]]) -> (u64, Vec<Seen>) {
         let (mut frames, mut bytes, mut others) = (Frames::after(7), 0, Vec::new());
         for piece in pieces {

@@ -1,8 +1,8 @@
 //! One HTTP/2 connection, and the requests that share it.
 //!
-//! The request that opens the connection connects, and the others learn the result. A task reads and writes for all of
-//! them as long as a request or the pool holds the link. If TLS chose HTTP/1.1, one request after the other has the
-//! connection for itself.
+//! The request that opens the connection connects, and the others wait for the result. A task reads and writes for all
+//! of them, until neither a request nor the pool holds the link. If TLS negotiated HTTP/1.1, requests use the
+//! connection exclusively, one after another.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,30 +19,30 @@ use crate::failure::{Failure, Result};
 use rolldrop_record::load::Http;
 use rolldrop_record::{Outcome, RequestRow, Stamp};
 
-/// Flow-control window of one stream, in bytes: the amount that a peer may send ahead on it,
+/// Flow-control window of one stream, in bytes: the amount that a peer may send ahead on it.
 const STREAM_WINDOW: u32 = 1 << 20;
-/// and window of all streams of a connection together.
+/// Flow-control window for all streams of a connection together, in bytes.
 const CONNECTION_WINDOW: u32 = 1 << 24;
-/// Maximum size of an answer's header list in bytes; the same as for HTTP/1.1.
+/// Maximum size of a response's header list in bytes; the same as for HTTP/1.1.
 const MAX_HEADER_LIST: u32 = 64 * 1024;
 
-/// A connection, from the moment that a request needs it.
+/// A connection, from the moment a request needs it.
 pub(super) struct Link {
-    /// Number within its source.
+    /// Number of the connection within its source.
     pub(super) id: u64,
-    /// Facts about the bytes that pass over it.
+    /// Facts observed on the connection's wire.
     pub(super) wire: Shared,
-    /// Pod that the last answer on it named.
+    /// Pod named by the last response on this connection.
     pod: Mutex<Option<Arc<str>>>,
-    /// Result of connecting, once there is one.
+    /// Result of connecting; unset while connecting.
     ending: SetOnce<Result<Up, Fault>>,
-    /// Token by which the pool counts the connections that carry one request each.
+    /// Token by which the pool counts the connections that carry only one request each.
     _counted: Option<Arc<()>>,
 }
 
 /// An established connection.
 struct Up {
-    /// Time when it was established.
+    /// Time the connection was established.
     since: Stamp,
     local_port: Option<u16>,
     remote: Option<Arc<str>>,
@@ -51,30 +51,30 @@ struct Up {
 
 enum Protocol {
     Http2 {
-        /// Takes requests.
+        /// Handle that accepts requests.
         requests: SendRequest<Bytes>,
-        /// Reads and writes for all streams.
+        /// Task that reads and writes for all streams.
         _driver: AbortOnDropHandle<()>,
     },
-    /// The connection, while no request uses it and it can carry another.
+    /// The connection; `None` while a request uses it and once it cannot carry another.
     Http1(Mutex<Option<Connection>>),
 }
 
 /// A request's place on a connection that may speak HTTP/2.
 pub(super) enum Place {
-    /// The request opens it.
+    /// The request opens the connection.
     Opener,
-    /// The request shares it.
+    /// The request shares the connection.
     Stream,
-    /// The request has it for itself: it speaks HTTP/1.1.
+    /// The request has the connection to itself: it speaks HTTP/1.1.
     Idle(Connection),
 }
 
-/// Stream or connection that a request is sent over.
+/// Stream or connection on which a request is sent.
 pub(super) enum Spoken<'a> {
-    /// A stream of its own.
+    /// A stream of an HTTP/2 connection.
     Http2(&'a SendRequest<Bytes>),
-    /// The connection itself, which speaks HTTP/1.1.
+    /// An HTTP/1.1 connection, used exclusively.
     Http1(Connection),
 }
 
@@ -86,30 +86,29 @@ struct Fault {
     remote: Option<Arc<str>>,
 }
 
-/// The state of a link.
+/// State of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Standing {
-    /// It takes streams: at most this many at a time; `None` if the peer has given no limit.
+    /// The connection accepts streams, up to this many at a time; `None` if the peer has sent no limit.
     Up(Option<u32>),
-    /// It is being opened.
+    /// The connection is being opened.
     Connecting,
-    /// It takes no new stream.
+    /// The connection accepts no more streams.
     Over,
 }
 
 impl Link {
-    /// Creates a connection that is not being opened yet.
+    /// Creates a link that is not being opened yet.
     pub(super) fn new(id: u64, counted: Option<Arc<()>>) -> Arc<Self> {
         let (wire, pod, ending) = (Shared::new(), Mutex::default(), SetOnce::new());
         Arc::new(Self { id, wire, pod, ending, _counted: counted })
     }
 
-    /// Returns the pod that the last answer on it named, to be replaced by the next.
+    /// Returns the pod that the last response on this connection named; the caller replaces it with the next one.
     pub(super) fn last_pod(&self) -> MutexGuard<'_, Option<Arc<str>>> {
         self.pod.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns its current state.
     pub(super) fn standing(&self) -> Standing {
         match self.ending.get() {
             None => Standing::Connecting,
@@ -123,7 +122,7 @@ impl Link {
         }
     }
 
-    /// Returns the time when it was established; `None` before that, or if connecting failed.
+    /// Returns the time the connection was established; `None` before that, or if connecting failed.
     pub(super) fn since(&self) -> Option<Stamp> {
         self.ending.get()?.as_ref().ok().map(|up| up.since)
     }
@@ -135,29 +134,30 @@ impl Link {
         }
     }
 
-    /// Returns true if it speaks HTTP/1.1 and has no idle connection; if no request uses one either, it never will.
+    /// Returns true if the connection speaks HTTP/1.1 and is not idle; if no request uses it either, it never will be.
     pub(super) fn is_spent(&self) -> bool {
         self.idle().is_some_and(|idle| idle.is_none())
     }
 
-    /// Returns a place on it for one more request, which its standing allows; `None` if the connection has ended since.
+    /// Returns a place for one more request, which the link's standing must allow; `None` if the connection has ended
+    /// since.
     pub(super) fn place(&self) -> Option<Place> {
         let Some(mut idle) = self.idle() else { return Some(Place::Stream) };
         let mut connection = idle.take()?;
         connection.is_idle().then_some(Place::Idle(connection))
     }
 
-    /// Keeps the connection that a request had for itself, for another request.
+    /// Puts back a connection that a request used exclusively, for the next request.
     pub(super) fn keep(&self, connection: Connection) {
         if let Some(mut idle) = self.idle() {
             *idle = Some(connection);
         }
     }
 
-    /// Opens the connection. To be called once, by the request that needed it first.
+    /// Opens the connection. Must be called exactly once, by the request that first needs the connection.
     ///
     /// # Errors
-    /// Returns an error if there is no connection.
+    /// Returns an error if the connection cannot be opened.
     pub(super) async fn open(
         &self,
         context: &Context,
@@ -184,7 +184,7 @@ impl Link {
             Err(failure) => Err(failure),
         };
         let (local_port, remote) = (row.local_port, row.remote_addr.clone());
-        // Nobody else sets it: no other request opens the connection.
+        // Only the opening request sets this.
         let _ = self.ending.set(match protocol {
             Ok((since, protocol)) => Ok(Up { since, local_port, remote, protocol }),
             Err(failure) => {
@@ -198,10 +198,10 @@ impl Link {
         }
     }
 
-    /// Waits until another request has opened the connection.
+    /// Waits for the request that is opening the connection.
     ///
     /// # Errors
-    /// Returns an error if there is no connection.
+    /// Returns an error if the connection could not be opened.
     pub(super) async fn join(&self, row: &mut RequestRow) -> Result<&SendRequest<Bytes>> {
         let (local_port, remote) = match self.ending.wait().await {
             Ok(up) => (up.local_port, &up.remote),
@@ -229,11 +229,11 @@ impl Link {
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_header_list_size(MAX_HEADER_LIST)
-            // Only the first stream is opened until the peer has sent its limit.
+            // Only one stream is opened until the peer has sent its limit.
             .initial_max_send_streams(1)
-            // A server that breaks the protocol on one stream after another must be measured, not cut off.
+            // A server that violates the protocol on one stream after another must be measured, not disconnected.
             .max_local_error_reset_streams(None)
-            // The same holds for a server that sends its bodies in small frames.
+            // Likewise for a server that sends its bodies in small frames.
             .data_frame_budget(usize::MAX)
             .enable_push(false)
             .handshake(transport)
@@ -242,7 +242,7 @@ impl Link {
             handshake.map_err(|_| Failure::new(Outcome::ResetBeforeResponse, None))?;
         let wire = self.wire.clone();
         let driver = tokio::spawn(async move {
-            // The wire has recorded the cause of the end, and each stream gets the error.
+            // The wire has recorded why the connection ended, and each stream gets the error.
             let _ = connection.await;
             wire.get().is_over = true;
         });

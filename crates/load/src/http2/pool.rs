@@ -1,9 +1,9 @@
-//! A worker's HTTP/2 connections: chooses the one that takes the next request.
+//! A worker's HTTP/2 connections: chooses the connection for the next request.
 //!
-//! A request uses a kept connection that carries no other at the moment. If there is none, it opens one while there are
-//! fewer than the user asked for, and shares one otherwise. If the user asked for no number, sharing comes first. No
-//! request waits for a free stream. If TLS decides which HTTP version is spoken, no request waits for a connection that
-//! another one opens.
+//! A request uses a kept connection that currently carries no other request. If there is none, the request opens a
+//! connection while there are fewer than the user asked for, and shares one otherwise. If the user asked for no number,
+//! sharing is preferred. No request waits for a free stream. If TLS negotiates the HTTP version, no request waits for a
+//! connection that another request is opening.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use rolldrop_record::Stamp;
 /// Limits on connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Maximum number of connections that may be open and take requests.
+    /// Maximum number of open connections that accept requests.
     pub(crate) connections: usize,
-    /// True if the user asked for that many. If not, as few as possible are opened.
+    /// True if the user asked for this number of connections. Otherwise, as few as possible are opened.
     pub(crate) is_wanted: bool,
-    /// Maximum number of requests that each carries at a time.
+    /// Maximum number of concurrent requests per connection.
     pub(crate) streams: usize,
-    /// True if requests may wait for a connection that another one opens.
+    /// True if requests may wait for a connection that another request is opening.
     pub(crate) awaits: bool,
-    /// Maximum number of requests that each carries in all.
+    /// Maximum total number of requests per connection.
     pub(crate) requests: u64,
-    /// Age from which on a connection takes no further request; `None` for no limit.
+    /// Age at which a connection stops accepting requests; `None` for no limit.
     pub(crate) age: Option<Duration>,
 }
 
@@ -38,12 +38,12 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// Returns a new connection for one request that has no row of its own.
+    /// Creates a new connection for one request that has no row of its own.
     pub(crate) fn alone() -> Self {
         Self::to_open(Link::new(0, None))
     }
 
-    /// Returns true if the connection that it would share takes no further request.
+    /// Returns true if the connection to be shared accepts no more requests.
     pub(crate) fn is_void(&self) -> bool {
         matches!(self.place, Place::Stream) && self.link.standing() == Standing::Over
     }
@@ -53,7 +53,7 @@ impl Ticket {
     }
 }
 
-/// A kept connection. Its requests hold the link as well, until they end.
+/// A kept connection. Its requests also hold the link until they end.
 struct Kept {
     link: Arc<Link>,
     carried: u64,
@@ -67,16 +67,16 @@ impl Kept {
 
 /// The worker's HTTP/2 connections.
 pub(crate) struct Pool {
-    /// Kept connections by endpoint; the most recently used one is last.
+    /// Kept connections by endpoint, most recently used last.
     kept: Vec<VecDeque<Kept>>,
-    /// Token that each connection for a single request holds, to count these connections.
+    /// Token held by each single-request connection, to count these connections.
     fresh: Arc<()>,
     limits: Limits,
     next_id: u64,
 }
 
 impl Pool {
-    /// Creates a pool without a connection.
+    /// Creates a pool without connections.
     pub(crate) fn new(endpoints: usize, limits: Limits) -> Self {
         let kept = std::iter::repeat_with(VecDeque::new).take(endpoints).collect();
         Self { kept, fresh: Arc::default(), limits, next_id: 0 }
@@ -85,7 +85,7 @@ impl Pool {
     /// Chooses the connection for the next request.
     ///
     /// # Errors
-    /// Returns an error if the limits leave no place for it.
+    /// Returns an error if the limits leave no room for the request.
     pub(crate) fn take(
         &mut self,
         endpoint: usize,
@@ -116,7 +116,7 @@ impl Pool {
         })
     }
 
-    /// Returns the kept connection that takes the next request; `None` if a new one should.
+    /// Returns the index of the kept connection for the next request; `None` if a new one should be opened.
     fn to_share(&self, endpoint: usize) -> Option<usize> {
         let (standing, streams, index) = self.best(endpoint)?;
         let is_idle = matches!(standing, Standing::Up(_)) && streams == 0;
@@ -133,8 +133,8 @@ impl Pool {
         self.open() < self.limits.connections || self.kept.iter().flatten().any(is_free)
     }
 
-    /// Returns the kept connection with a free stream that is the best to share: preferably an established one, with
-    /// the fewest streams, unused for longest.
+    /// Returns the best kept connection with a free stream: preferably one that is established, then the one with the
+    /// fewest streams, then the one unused for longest.
     fn best(&self, endpoint: usize) -> Option<(Standing, usize, usize)> {
         let place = |(index, kept): (usize, &Kept)| (kept.link.standing(), kept.streams(), index);
         let places = self.kept[endpoint].iter().enumerate().map(place);
@@ -142,7 +142,7 @@ impl Pool {
         free.min_by_key(|(standing, streams, index)| (*standing == Standing::Connecting, *streams, *index))
     }
 
-    /// Returns the number of streams that a connection may carry at a time.
+    /// Returns the maximum number of concurrent streams on a connection.
     fn most(&self, standing: Standing) -> usize {
         match standing {
             Standing::Up(Some(peer)) => self.limits.streams.min(usize::try_from(peer).unwrap_or(usize::MAX)),
@@ -152,7 +152,7 @@ impl Pool {
         }
     }
 
-    /// Returns a place on a kept connection; `None` if it has ended, and is then no longer kept.
+    /// Returns a place on a kept connection. Returns `None`, and removes the connection, if it has ended.
     fn share(&mut self, endpoint: usize, index: usize) -> Option<Ticket> {
         let kept = self.kept[endpoint].remove(index)?;
         let (link, place) = (kept.link.clone(), kept.link.place()?);
@@ -161,7 +161,8 @@ impl Pool {
         Some(Ticket { link, place })
     }
 
-    /// Stops keeping a connection that has carried all requests that it may; it ends with its last request.
+    /// Removes a connection that has carried its maximum number of requests from the pool; it closes after its last
+    /// request.
     fn retire_the_last(&mut self, endpoint: usize) {
         let kept = &mut self.kept[endpoint];
         if kept.back().is_some_and(|last| last.carried >= self.limits.requests) {
@@ -169,7 +170,7 @@ impl Pool {
         }
     }
 
-    /// Stops keeping connections that have ended or are too old: they take no further request.
+    /// Removes connections that have ended or are too old: they accept no more requests.
     fn forget_the_useless(&mut self, now: Stamp) {
         let age = self.limits.age;
         let is_young = |link: &Link| age.zip(link.since()).is_none_or(|(age, since)| now < since + age);
@@ -181,7 +182,7 @@ impl Pool {
         }
     }
 
-    /// Returns true if one more may be opened. An idle one that cannot be used now makes room for it.
+    /// Returns true if another connection may be opened. Closes an idle one that is currently unusable, if necessary.
     fn make_room(&mut self) -> bool {
         if self.open() < self.limits.connections {
             return true;
@@ -211,7 +212,7 @@ mod tests {
         Pool::new(1, Limits { connections, is_wanted, streams, awaits: true, requests: u64::MAX, age: None })
     }
 
-    /// Takes connections for this many requests, none of which end.
+    /// Takes connections for this many requests, none of which ends.
     fn taken(pool: &mut Pool, requests: usize, persistence: Persistence) -> Vec<Result<u64, NotSent>> {
         let now = Stamp::from_unix_ns(0);
         let tickets: Vec<_> = (0..requests).map(|_| pool.take(0, persistence, now)).collect();
@@ -245,7 +246,7 @@ mod tests {
         let mut pool = pool(2, false, 10);
         assert_eq!(taken(&mut pool, 3, Persistence::Close), [Ok(0), Ok(1), Err(NotSent::MaxConnections)]);
         assert_eq!(pool.open(), 0);
-        // A kept idle connection makes room.
+        // A kept idle connection is closed to make room.
         assert_eq!(taken(&mut pool, 1, Persistence::Keep), [Ok(2)]);
         assert_eq!(taken(&mut pool, 2, Persistence::Close), [Ok(3), Ok(4)]);
     }

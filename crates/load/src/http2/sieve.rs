@@ -1,44 +1,44 @@
-//! Removes empty DATA frames from the bytes that arrive: those without a byte of a body that do not end their stream.
+//! Removes empty DATA frames from the incoming bytes: frames without any byte of a body that do not end their stream.
 //!
-//! A server may send them (RFC 9113, 6.1), but the `h2` crate ends a connection after a hundred, and reports that as an
-//! error of the server. A measuring client must not end what it measures. Padding of the removed frames has taken up
-//! room in the flow-control windows; the owner of the sieve must give it back.
+//! A server may send such frames (RFC 9113, 6.1), but the `h2` crate closes a connection after a hundred of them and
+//! blames the server. A measuring client must not close what it measures. The padding of the removed frames has used up
+//! flow-control window, which the owner of the sieve must give back.
 
 use rolldrop_wire::http2::{DATA, END_STREAM, FrameHeader, PADDED};
 
-/// One direction of a connection.
+/// Sieve for one direction of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Sieve {
-    /// Bytes of the current frame's payload that have not arrived.
+    /// Payload bytes of the current frame that are still to come.
     left: usize,
-    /// True if that frame passes.
+    /// True if the current frame passes.
     passes: bool,
-    /// Beginning of a frame whose kind needs more bytes to be known.
+    /// Beginning of a frame that cannot be classified without more bytes.
     held: Vec<u8>,
-    /// Removed frames that count in the flow-control windows.
+    /// Headers of removed frames that used up flow-control window.
     padding: Vec<FrameHeader>,
 }
 
 impl Sieve {
-    /// Minimum size of a buffer, in bytes: enough to find out what a frame is.
+    /// Minimum size of a buffer, in bytes: enough to classify a frame.
     pub(super) const LEAST_ROOM: usize = FrameHeader::BYTES + 1;
 
-    /// Takes the bytes that belong before those that arrive next; fewer than the least room.
+    /// Takes the bytes that belong before the next incoming bytes. There are fewer than the minimum room.
     pub(super) fn held(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }
 
-    /// Takes these bytes back if nothing arrived.
+    /// Puts these bytes back if nothing arrived.
     pub(super) fn hold(&mut self, held: Vec<u8>) {
         self.held = held;
     }
 
-    /// Takes the frames of padding that were removed.
+    /// Takes the headers of the removed padding frames.
     pub(super) fn padding(&mut self) -> impl Iterator<Item = FrameHeader> {
         self.padding.drain(..)
     }
 
-    /// Moves the bytes that pass to the front of `bytes`, and returns their number.
+    /// Moves the bytes that pass to the front of `bytes` and returns their number.
     pub(super) fn pass(&mut self, bytes: &mut [u8]) -> usize {
         let (mut read, mut passed) = (0, 0);
         while read < bytes.len() {
@@ -75,7 +75,7 @@ fn look(bytes: &[u8]) -> Option<(FrameHeader, bool)> {
     let says_nothing = is_within
         && match (header.has(PADDED), header.length) {
             (false, length) => length == 0,
-            // The length of the padding takes a byte, so this frame is an error.
+            // The padding length itself takes a byte, so this frame is invalid.
             (true, 0) => false,
             (true, length) => usize::from(*bytes.get(FrameHeader::BYTES)?) + 1 == length,
         };
@@ -93,7 +93,7 @@ mod tests {
         [&length[1..], &[kind, flags], &[0, 0, 0, stream], payload].concat()
     }
 
-    /// Generates a frame, and whether it is empty.
+    /// Generates a frame, and tells whether it is empty.
     fn any_frame() -> impl Strategy<Value = (Vec<u8>, bool)> {
         let flags = prop::sample::select(vec![0, END_STREAM, PADDED, PADDED | END_STREAM]);
         (0_u8..2, flags, 0_u8..2, prop::collection::vec(0_u8..4, 0..5)).prop_map(

@@ -1,7 +1,8 @@
-//! Facts about the bytes on an HTTP/2 connection: bytes and end of each stream, and how the connection itself ended.
+//! Facts from the bytes of an HTTP/2 connection: the byte counts and the end of each stream, and how the connection
+//! ended.
 //!
-//! The `h2` crate speaks the protocol. It reports neither which bytes belong to which stream, nor the error number with
-//! which a connection ended, nor the streams that a GOAWAY excludes. So its transport is watched.
+//! The `h2` crate implements the protocol. It does not report which bytes belong to which stream, the error number with
+//! which a connection ended, or the streams that a GOAWAY excludes. Therefore its transport is observed here.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -15,59 +16,57 @@ use super::frames::{Frames, Seen};
 use super::sieve::Sieve;
 use rolldrop_wire::http2::{FrameHeader, WINDOW_UPDATE};
 
-/// Bytes of the client's preface.
+/// Length of the client's preface, in bytes.
 const PREFACE: usize = 24;
 
-/// A stream as the wire showed it.
+/// A stream as observed on the wire.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stream {
-    /// Bytes of the request's frames.
+    /// Bytes in the request's frames.
     pub(super) sent: u64,
-    /// Bytes of the response's frames.
+    /// Bytes in the response's frames.
     pub(super) received: u64,
-    /// Bytes of its body, with their padding.
+    /// Bytes of the response body, including padding.
     pub(super) body: u64,
-    /// Error code of the RST_STREAM that came, if one did.
+    /// Error code of the RST_STREAM received, if any.
     pub(super) reset: Option<u32>,
     /// True if the response is complete.
     pub(super) is_complete: bool,
 }
 
-/// Content of a GOAWAY.
+/// Contents of a GOAWAY frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GoAway {
-    /// Highest stream that may have been processed: those above it were not, and never will be.
+    /// Highest stream that may have been processed: streams above it were not processed and never will be.
     pub(super) last_stream: u32,
-    /// Error code.
     pub(super) code: u32,
 }
 
-/// Facts about a connection so far.
+/// Facts known about a connection so far.
 #[derive(Debug)]
 pub(super) struct Wire {
     outbound: Frames,
     inbound: Frames,
-    /// Streams whose request was written and whose exchange has not ended.
+    /// Streams whose request has been written and whose exchange has not ended.
     streams: HashMap<u32, Stream>,
-    /// Number of streams that the peer allows at a time; `None` until its settings have come.
+    /// Maximum number of concurrent streams that the peer allows; `None` until its settings have arrived.
     pub(super) max_streams: Option<u32>,
-    /// Last GOAWAY that came.
+    /// Last GOAWAY received.
     pub(super) goaway: Option<GoAway>,
-    /// End of reading: an error, or the end of the stream; `None` before that.
+    /// Result of the last read, an error or the end of the stream; `None` while reading continues.
     pub(super) read_end: Option<Result<(), io::Error>>,
-    /// Error of a write that failed.
+    /// Error of a failed write.
     pub(super) write_error: Option<io::Error>,
-    /// True if the connection is over, for any reason.
+    /// True if the connection has ended, for any reason.
     pub(super) is_over: bool,
 }
 
 impl Wire {
-    /// Returns the facts about a stream so far; all zero if its request was never written.
+    /// Returns the facts known about a stream so far; all are zero if its request was never written.
     pub(super) fn stream(&self, id: u32) -> Stream {
         self.streams.get(&id).copied().unwrap_or_default()
     }
 
-    /// Forgets a stream.
     pub(super) fn forget(&mut self, id: u32) {
         self.streams.remove(&id);
     }
@@ -100,19 +99,19 @@ impl Wire {
                     stream.reset = Some(code);
                 }
             }
-            // Settings without the limit mean that there is none; later settings replace earlier ones.
+            // Settings without the limit mean that there is no limit; later settings replace earlier ones.
             Seen::Settings { max_streams: said } => *max_streams = said.or(*max_streams).or(Some(u32::MAX)),
             Seen::GoAway { last_stream, code } => *goaway = Some(GoAway { last_stream, code }),
         });
     }
 }
 
-/// A connection's wire, as its streams and its transport share it.
+/// A connection's wire, shared by its streams and its transport.
 #[derive(Clone, Debug)]
 pub(super) struct Shared(Arc<Mutex<Wire>>);
 
 impl Shared {
-    /// Creates the wire of a new connection.
+    /// Creates the wire for a new connection.
     pub(super) fn new() -> Self {
         Self(Arc::new(Mutex::new(Wire {
             outbound: Frames::after(PREFACE),
@@ -126,34 +125,34 @@ impl Shared {
         })))
     }
 
-    /// Locks the wire. The guard must not be held across an await.
+    /// Locks the wire. Do not hold the guard across an await.
     pub(super) fn get(&self) -> MutexGuard<'_, Wire> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A transport that is watched.
+/// A transport whose bytes are observed.
 #[derive(Debug)]
 pub(super) struct Watched<S> {
     stream: S,
     wire: Shared,
     sieve: Sieve,
-    /// Bytes that passed the sieve but had no room in the reader's buffer.
+    /// Bytes that passed the sieve but did not fit into the reader's buffer.
     passed: Vec<u8>,
-    /// Own frames, which are to be sent between two others.
+    /// Frames of our own, to be sent between two outgoing frames.
     own: Vec<u8>,
-    /// True if a write failed: nothing is written any more.
+    /// True if a write has failed: nothing more is written.
     is_mute: bool,
 }
 
 impl<S> Watched<S> {
-    /// Watches `stream`.
+    /// Wraps `stream` and records its facts in `wire`.
     pub(super) fn new(stream: S, wire: Shared) -> Self {
         Self { stream, wire, sieve: Sieve::default(), passed: Vec::new(), own: Vec::new(), is_mute: false }
     }
 
-    /// Records a failed write and reports it as a success, so that what has arrived is read: a server may answer and
-    /// close before it has read everything.
+    /// Records a failed write and reports success, so that bytes that have arrived are still read: a server may respond
+    /// and close before it has read everything.
     fn written(
         &mut self,
         result: io::Result<usize>,
@@ -185,7 +184,7 @@ impl<S> Watched<S> {
 }
 
 impl<S: AsyncRead + Unpin> Watched<S> {
-    /// Reads the next bytes, into a buffer of at least the least room.
+    /// Reads the next bytes into a buffer that has at least the minimum room.
     fn poll_next(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
             let before = buf.filled().len();
@@ -220,7 +219,7 @@ impl<S: AsyncRead + Unpin> Watched<S> {
                     self.own.extend([0, a, b, c]);
                 }
             }
-            // An empty read would mean the end.
+            // An empty read would signal the end of the stream.
             if passed > 0 {
                 return Poll::Ready(Ok(()));
             }
@@ -251,7 +250,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Watched<S> {
-    /// Writes its own frames, if there are any and the outgoing bytes are between two frames.
+    /// Writes our own frames, if there are any and the outgoing bytes are at a frame boundary.
     fn poll_own(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while !self.own.is_empty() && !self.is_mute && self.wire.get().outbound.is_between() {
             match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.own)) {
@@ -323,7 +322,7 @@ mod tests {
         let next = frame(HEADERS, END_HEADERS | END_STREAM, 3, b"abc");
         let (begin, rest) = next.split_at(5);
         client.write_all(begin).await.unwrap();
-        // On an open stream, and on one that was never opened.
+        // Padding on an open stream, and on a stream that was never opened.
         let padding = [frame(DATA, PADDED, 1, &[2, 0, 0]), frame(DATA, PADDED, 7, &[0])].concat();
         let answer = frame(DATA, PADDED | END_STREAM, 1, &[0]);
         server.write_all(&[padding, answer.clone()].concat()).await.unwrap();

@@ -1,7 +1,7 @@
-//! The same faults with other clients: curl, and hyper's plain HTTP/1.1 client.
+//! Runs the same faults against other clients: curl, and hyper's plain HTTP/1.1 client.
 //!
-//! The table of `docs/outcomes.md` has the results of all three clients for each fault; if it differs from the results
-//! here, the test fails and prints the table as it should be. `http2::differential` has those of HTTP/2.
+//! The table in `docs/outcomes.md` lists the results of all three clients for each fault. If it differs from the
+//! results here, the test fails and prints the correct table. `http2::differential` covers HTTP/2.
 
 use std::error::Error;
 use std::process::Stdio;
@@ -21,14 +21,14 @@ use super::mixed::{reset_after_accept, reset_before_accept};
 use super::transport::connector;
 use super::*;
 
-/// Time that each client waits.
+/// Time limit for each client.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Number of faults that run at a time.
+/// Number of faults to run concurrently.
 pub(super) const AT_A_TIME: usize = 6;
 
 const DOCS: &str = include_str!("../../../../docs/outcomes.md");
 
-/// Faults that a server can cause on a single request, in the words of the table.
+/// Faults that a server can cause on a single request, in the wording of the table.
 const SCRIPTED: [(Script, &str); 32] = [
     (Script::Ok, "a complete answer"),
     (Script::Chunked, "chunks"),
@@ -64,7 +64,7 @@ const SCRIPTED: [(Script, &str); 32] = [
     (Script::DripOn, "a body that does not end in time"),
 ];
 
-/// Returns a row of the table: a fault, and the result of each client.
+/// Returns a table row: a fault, and the result of each client.
 async fn row(words: &str, address: SocketAddr) -> String {
     let url = format!("http://{address}/");
     let ours = ours(Http::Http1, &url).await;
@@ -76,7 +76,8 @@ fn line(words: &str, ours: Outcome, curl: &str, hyper: &str) -> String {
     format!("| {words} | {ours} | {curl} | {hyper} |")
 }
 
-/// Returns the row of a fault that may come before or after the request, so that connecting, writing or reading fails.
+/// Returns the table row for a fault that may hit before or after the request, so that connecting, writing or reading
+/// fails.
 async fn row_of_early_reset(words: &str, address: SocketAddr) -> String {
     let url = format!("http://{address}/");
     let ours = ours(Http::Http1, &url).await;
@@ -86,7 +87,7 @@ async fn row_of_early_reset(words: &str, address: SocketAddr) -> String {
     line(words, ours, "7, 55 or 56", "ConnectionReset, BrokenPipe or Canceled")
 }
 
-/// Returns the outcome of a load's one request; accepts any certificate.
+/// Returns the outcome of a single-request load, which accepts any certificate.
 pub(super) async fn ours(http: Http, url: &str) -> Outcome {
     let (_, rows) = run(Load {
         http,
@@ -99,7 +100,7 @@ pub(super) async fn ours(http: Http, url: &str) -> Outcome {
     rows[0].outcome
 }
 
-/// Returns curl's exit code with the HTTP version that an option of curl selects; accepts any certificate.
+/// Returns curl's exit code for the HTTP version that the option `version` selects; curl accepts any certificate.
 pub(super) async fn curl(version: &str, url: &str) -> String {
     let limit = LIMIT.as_secs().to_string();
     let status = Command::new("curl")
@@ -113,13 +114,13 @@ pub(super) async fn curl(version: &str, url: &str) -> String {
     status.code().expect("an exit code").to_string()
 }
 
-/// Returns the result of hyper's connection for the request numbered `seq`.
+/// Returns hyper's result for request number `seq`.
 pub(super) async fn hyper(address: SocketAddr, seq: u64) -> String {
     let said = async { said_by_hyper(TcpStream::connect(address).await.map_err(|e| kind(&e))?, seq).await };
     within_limit(said).await
 }
 
-/// Returns the same over TLS, to a server with this certificate.
+/// Returns hyper's result over TLS, for a server with this certificate.
 pub(super) async fn hyper_inside(address: SocketAddr, certificate: &str) -> String {
     let said = async {
         let stream = TcpStream::connect(address).await.map_err(|e| kind(&e))?;
@@ -154,7 +155,7 @@ async fn said_by_hyper(
     Ok(status.to_string())
 }
 
-/// Returns the kind of an error: hyper's own, or that of the I/O error behind it.
+/// Returns the kind of an error: hyper's own, or the kind of the underlying I/O error.
 fn kind(error: &(dyn Error + 'static)) -> String {
     let own = error.downcast_ref::<hyper::Error>().and_then(|e| match e {
         e if e.is_incomplete_message() => Some("IncompleteMessage"),
@@ -197,7 +198,7 @@ async fn http1_faults_match_curl_and_hyper() {
     assert_documented(&table);
 }
 
-/// Checks that a table of `docs/outcomes.md` has these rows, and no others.
+/// Checks that a table in `docs/outcomes.md` has exactly these rows.
 pub(super) fn assert_documented(rows: &[String]) {
     let rows = rows.join("\n");
     assert!(DOCS.contains(&format!("---|\n{rows}\n\n")), "docs/outcomes.md should have\n{rows}");

@@ -1,4 +1,4 @@
-//! Retries that some clients make by themselves and hide: compares our count of them with the server's.
+//! Retries that some clients make and hide by themselves: compares our count of them with the server's.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -17,8 +17,8 @@ fn settings(address: SocketAddr, requests: u64) -> Load {
     }
 }
 
-/// Runs against a server that reads the 11th request of each connection and closes. Returns the server's count of such
-/// requests, and the client's count of those that Go would hide.
+/// Runs against a server that reads the 11th request of each connection and then closes the connection. Returns the
+/// server's count of such requests, and the client's count of those that Go would hide.
 async fn eleventh(change: impl FnOnce(&mut Load)) -> (u64, u64) {
     let server = Server::closing_on(11).await;
     let mut settings = settings(server.address, 1100);
@@ -44,14 +44,14 @@ async fn tally_counts_requests_go_would_replay() {
     assert!(lost >= 90 && hidden == lost, "but one that says that it may: {hidden} of {lost}");
 }
 
-/// Answers every request that it reads, and closes a connection that has been idle for about the time that the client
-/// takes to use it again. Logs the requests that it read.
+/// Responds to every request that it reads, and closes a connection that has been idle for about as long as the client
+/// takes to reuse it. Logs the requests that it has read.
 async fn impatient(log: Arc<Mutex<BTreeSet<u64>>>, listener: TcpListener) {
     let mut connections = JoinSet::new();
     for number in 0_u64.. {
         let (mut stream, _) = listener.accept().await.unwrap();
         let log = log.clone();
-        // From 0 to 3 ms, in irregular order.
+        // Values from 0 to 3 ms, in irregular order.
         let patience = Duration::from_micros(number * 1_237 % 3_000);
         connections.spawn(async move {
             let mut request = vec![0; 4096];

@@ -1,4 +1,4 @@
-//! Known-answer tests in HTTP/2: each row must agree with the server's log.
+//! Known-answer tests over HTTP/2: each row must agree with the server's log.
 
 mod differential;
 mod frames;
@@ -13,12 +13,12 @@ use frames::NO_ERROR;
 use script::{ALERTS, CONNECTIONS, HANGING, Script, streams};
 use server::{Habits, Log, Server, Truth};
 
-/// Setting MAX_CONCURRENT_STREAMS.
+/// The setting MAX_CONCURRENT_STREAMS.
 const MAX_CONCURRENT_STREAMS: u16 = 3;
-/// Setting INITIAL_WINDOW_SIZE.
+/// The setting INITIAL_WINDOW_SIZE.
 const INITIAL_WINDOW_SIZE: u16 = 4;
 
-/// Returns a load over HTTP/2 with kept connections and timeouts that nothing reaches.
+/// Returns a load over HTTP/2 with kept connections and timeouts that are never reached.
 fn settings(server: &Server) -> Load {
     Load {
         http: Http::Http2,
@@ -41,7 +41,7 @@ fn assert_row_agrees(row: &RequestRow, truth: &Truth) {
     assert_eq!(row.bytes_received, truth.answer_bytes, "{row:?} {truth:?}");
     assert_eq!(row.pod.as_deref(), row.status.map(|_| "web-1"), "{row:?}");
     assert_eq!(row.errno, is_broken.then_some(Errno::ECONNRESET as i32), "{row:?} {truth:?}");
-    // For a broken protocol, the h2 crate chooses the words.
+    // For a protocol violation, the h2 crate chooses the wording.
     if row.outcome != Outcome::ProtocolError || truth.detail.is_some() {
         assert_eq!(row.detail.as_deref(), truth.detail, "{row:?} {truth:?}");
     }
@@ -80,7 +80,7 @@ async fn shared_stream_outcomes_match_server_log() {
     tell("streams", &summary, &rows);
 }
 
-/// Returns the number of requests that Go's client would have sent again, by the server's own count.
+/// Returns the number of requests that Go's client would have resent, by the server's own count.
 fn hidden_by_go(log: &Log) -> u64 {
     log.lock().unwrap().values().filter(|truth| truth.is_hidden_by_go).count() as u64
 }
@@ -99,7 +99,7 @@ async fn connection_fault_outcomes_match_server_log() {
     tell("connections", &summary, &rows);
 }
 
-/// Returns a load of fresh and kept connections, on which the end of a connection ends one request.
+/// Returns a load with fresh and kept connections, in which the end of a connection ends only one request.
 fn mixed_settings(server: &Server) -> Load {
     Load {
         connections: Connections { max_concurrent_streams: Some(1), ..Connections::mixed(0.3) },
@@ -198,7 +198,7 @@ async fn goaway_separates_processed_from_unprocessed() {
     for row in rows.iter().filter(|row| row.sent.is_some()) {
         match log.get(&(row.source.to_string(), row.seq)) {
             Some(truth) => assert_row_agrees(row, truth),
-            // The request was on its way when the connection ended, and was never read.
+            // The request was in transit when the connection ended, and was never read.
             None => assert_eq!(row.outcome, Outcome::H2Goaway, "{row:?}"),
         }
         left_out += u64::from(row.outcome == Outcome::H2Goaway);
@@ -243,7 +243,7 @@ async fn client_respects_server_stream_limit() {
     assert!(rows.iter().all(|row| row.outcome == Outcome::Ok), "{rows:?}");
     let log = server.log.lock().unwrap();
     assert!(log.values().map(|truth| truth.open).max().unwrap() <= 8, "{log:?}");
-    // Requests that were on their way when the limit was lowered may still arrive.
+    // Requests that were in transit when the limit was lowered may still arrive.
     let mut later: Vec<_> = log.values().filter(|truth| truth.stream > 2 * (20 + 16)).collect();
     later.sort_by_key(|truth| (truth.peer, truth.stream));
     assert!(later.iter().all(|truth| truth.open == 1), "{later:?}");
@@ -290,7 +290,7 @@ async fn blocked_request_body_times_out() {
         ..settings(&server)
     })
     .await;
-    // The first request of a connection leaves before the server has sent anything.
+    // The first request on a connection is sent before the server has sent anything.
     let (first, others): (Vec<_>, Vec<_>) = rows.iter().partition(|row| !row.conn_reused);
     assert!(others.iter().all(|row| row.outcome == Outcome::ResponseTimeout), "{others:?}");
     assert!(server.log.lock().unwrap().len() <= first.len(), "no other request was ever whole");

@@ -1,6 +1,6 @@
-//! All faults together, in one open loop with fresh and kept connections.
+//! All faults together, in one open-loop load with fresh and kept connections.
 //!
-//! A few thousand requests here; `scripts/proofs/known-answers` sends 100,000.
+//! This test sends a few thousand requests; `scripts/proofs/known-answers` sends 100,000.
 
 use std::io::Write;
 
@@ -10,13 +10,13 @@ use tokio::task::JoinSet;
 
 use super::*;
 
-/// Environment variable with the number of requests, and their rate.
+/// Environment variable for the number of requests and their rate.
 const SIZE: &str = "KNOWN_ANSWERS";
-/// Size of this test among the others: requests, and requests a second.
+/// Size of this test within the test suite: number of requests, and requests per second.
 const SMALL: (f64, f64) = (4_000.0, 800.0);
-/// Every timeout: too long for any answer of a slow machine to reach it.
+/// Value of every timeout, which no response exceeds even on a slow machine.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Number of rounds of the prompt scripts for one round of those that hang.
+/// Number of rounds of the prompt scripts for each round of the hanging ones.
 const ROUNDS: usize = 25;
 
 /// Parses `REQUESTS@RATE` from the environment.
@@ -28,8 +28,8 @@ pub(super) fn size() -> (f64, f64) {
     std::env::var(SIZE).map_or(SMALL, |size| parse(size).expect("REQUESTS@RATE"))
 }
 
-/// Returns an address at which one listener follows the other. None accepts: the kernel resets the connections that
-/// wait in the accept queue of each when it is closed.
+/// Returns an address on which one listener replaces another. No listener accepts: when it is closed, the kernel resets
+/// the connections in its accept queue.
 pub(super) async fn reset_before_accept(tasks: &mut JoinSet<()>) -> SocketAddr {
     fn listen(address: SocketAddr) -> Socket {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
@@ -44,14 +44,14 @@ pub(super) async fn reset_before_accept(tasks: &mut JoinSet<()>) -> SocketAddr {
         let mut current = first;
         loop {
             tokio::time::sleep(Duration::from_millis(2)).await;
-            // The next one listens before this one is closed, so that no connection is refused.
+            // The next listener starts before this one is closed, so that no connection is refused.
             drop(std::mem::replace(&mut current, listen(address)));
         }
     });
     address
 }
 
-/// Resets every connection as soon as it is accepted, and counts them.
+/// Resets every connection as soon as it is accepted, and counts the connections.
 pub(super) async fn reset_after_accept(tasks: &mut JoinSet<()>) -> (SocketAddr, Arc<Mutex<u64>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -94,7 +94,7 @@ async fn mixed_load_outcomes_match_server_log() {
         connections: Connections { max: Some(10_000), ..Connections::mixed(0.4) },
         timeout: Timeouts { connect: TIMEOUT, response: TIMEOUT, ..Timeouts::default() },
         workers: 2,
-        // Twice the ports, so that they are not used again while they wait out their last connection.
+        // Two addresses double the ports, so that ports in TIME_WAIT are not reused.
         source_addresses: vec![Ipv4Addr::new(127, 0, 0, 8).into(), Ipv4Addr::new(127, 0, 0, 9).into()],
         ..Load::new("")
     })
@@ -117,8 +117,8 @@ async fn mixed_load_outcomes_match_server_log() {
     tell_played("HTTP/1.1", &summary, &server.log, PROMPT.len() + HANGING.len());
 }
 
-/// Fails unless all scripts were played, connections were lost at their reuse, and the client's count of the failures
-/// that Go hides equals the server's.
+/// Fails unless all scripts were played, connections were lost on reuse, and the client and the server count the same
+/// number of failures that Go hides.
 pub(super) fn tell_played(what: &str, summary: &Summary, log: &Log, scripts: usize) {
     let log = log.lock().unwrap();
     let hidden =
@@ -130,8 +130,7 @@ pub(super) fn tell_played(what: &str, summary: &Summary, log: &Log, scripts: usi
     tell(what, summary, log.values().filter(|truth| truth.reused).count());
 }
 
-/// Prints the numbers of the requests that were sent and agreed on, for the proof's table; shown by `cargo test --
-/// --nocapture`.
+/// Prints the numbers of requests sent and agreed on, for the proof's table; shown by `cargo test -- --nocapture`.
 pub(super) fn tell(what: &str, summary: &Summary, reused: usize) {
     let tally = &summary.tally;
     let mut out = std::io::stderr();

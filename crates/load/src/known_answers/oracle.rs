@@ -1,4 +1,4 @@
-//! Random answers, whole and damaged, in pieces of any size: hyper must agree with our result for each of them.
+//! Random responses, intact and damaged, in pieces of any size: our result must agree with hyper's for each of them.
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -13,14 +13,14 @@ use rolldrop_record::RequestId;
 
 const CASES: u64 = 800;
 
-/// Bytes to send, and the positions at which they are cut into pieces.
+/// Bytes to send, and the positions at which to split them.
 #[derive(Clone, Debug)]
 struct Case {
     answer: Vec<u8>,
     cuts: Vec<usize>,
 }
 
-/// Result of reading an answer.
+/// Result of reading a response.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Complete(u16),
@@ -28,7 +28,7 @@ enum Verdict {
     Malformed,
 }
 
-/// Damage to an answer before it is sent.
+/// Damage to a response before it is sent.
 #[derive(Clone, Debug)]
 enum Damage {
     None,
@@ -112,7 +112,7 @@ fn cases() -> impl Strategy<Value = Case> {
     )
 }
 
-/// Answers a request with the case that its number names, and closes.
+/// Responds to a request with the case given by its number, and closes the connection.
 async fn answer(mut stream: TcpStream, cases: Arc<Vec<Case>>) -> io::Result<()> {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {
@@ -152,7 +152,7 @@ fn theirs(said: &str) -> Verdict {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_answer_outcomes_match_hyper() {
-    // Always the same cases, so that a failure can be investigated.
+    // The cases are always the same, so that a failure can be investigated.
     let mut runner = TestRunner::deterministic();
     let drawn = (0..CASES).map(|_| cases().new_tree(&mut runner).unwrap().current()).collect();
     let cases: Arc<Vec<Case>> = Arc::new(drawn);
@@ -179,8 +179,8 @@ async fn random_answer_outcomes_match_hyper() {
         let case = &cases[usize::try_from(row.seq).unwrap()];
         let said = hyper(address, row.seq).await;
         let (ours, theirs) = (ours(row), theirs(&said));
-        // hyper parses a head that comes in pieces only when its end has come, and reads on after a bare LF at the
-        // beginning of a trailer line.
+        // hyper parses a head that arrives in pieces only once it is complete, and continues reading after a bare LF at
+        // the beginning of a trailer line.
         let is_stricter = row.status.is_none() || case.answer.windows(4).any(|w| w == b"0\r\n\n");
         let is_allowed = is_stricter && (&ours, &theirs) == (&Verdict::Malformed, &Verdict::EndsEarly);
         if ours != theirs && !is_allowed {

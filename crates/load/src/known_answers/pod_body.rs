@@ -1,4 +1,4 @@
-//! Bodies that name the pod: in each framing of HTTP/1.1, in HTTP/2, whole and cut off.
+//! Response bodies that name the pod: in each HTTP/1.1 framing and in HTTP/2, whole and cut off.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 use crate::pod_body::MAX_SEARCHED;
 
-/// Answer of the server to a path, and the outcome and pod to expect.
+/// Response of the server for a path, with the expected outcome and pod.
 struct Case {
     path: &'static str,
     answer: String,
@@ -32,7 +32,7 @@ fn with_length(length: usize, body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{body}")
 }
 
-/// Returns the cases that end without a timeout; the server closes each connection after its answer.
+/// Returns the cases that end without a timeout; the server closes each connection after its response.
 fn cases() -> Vec<Case> {
     let late = format!("{}pod=web-0\n", "x".repeat(MAX_SEARCHED - 4));
     let chunks = "3\r\nxpo\r\n5\r\nd=web\r\n4;pod=no\r\n-2\n.\r\n0\r\npod=no: 1\r\n\r\n";
@@ -61,7 +61,8 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Serves an answer on `stream`, and closes the connection unless `is_held`: then it waits for the client's end.
+/// Serves a response on `stream`, and closes the connection. If `is_held` is true, waits for the client to close it
+/// instead.
 async fn answer(mut stream: TcpStream, cases: Arc<Vec<Case>>, is_held: bool) {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {
@@ -72,14 +73,14 @@ async fn answer(mut stream: TcpStream, cases: Arc<Vec<Case>>, is_held: bool) {
     let text = String::from_utf8(request).unwrap();
     let path = text.split(' ').nth(1).unwrap();
     let case = cases.iter().find(|case| case.path == path).unwrap();
-    // A client that has gone has seen enough.
+    // A client that is gone has seen enough.
     let _ = stream.write_all(case.answer.as_bytes()).await;
     if is_held {
         let _ = stream.read(&mut [0]).await;
     }
 }
 
-/// Returns the rows of requests to these paths, some for each.
+/// Returns the rows of requests to these paths, several for each path.
 async fn rows(paths: &[&'static str], change: Load, address: SocketAddr) -> Vec<RequestRow> {
     let targets =
         paths.iter().map(|path| LoadTarget::new(*path, format!("http://{address}{path}"))).collect();
@@ -100,7 +101,7 @@ fn settings(pattern: Option<&str>) -> Load {
     }
 }
 
-/// Returns a few requests with a timeout that bodies reach.
+/// Returns settings for a few requests with a timeout that the bodies exceed.
 fn hanging_settings() -> Load {
     Load {
         pace: Pace::constant(20.0, Duration::from_millis(200)),
@@ -144,7 +145,7 @@ async fn hanging_body_names_pod_already_received() {
     agree(hanging, hanging_settings(), true).await;
 }
 
-/// Answers in frames of three bytes; an answer to a path that begins with `/hang` does not end.
+/// Responds in frames of three bytes; a response to a path that begins with `/hang` never ends.
 async fn frames(
     request: http::Request<Incoming>,
 ) -> Result<http::Response<impl hyper::body::Body<Data = Bytes, Error = Infallible>>, Infallible> {
@@ -167,7 +168,7 @@ async fn frames(
     Ok(answer.body(StreamBody::new(pieces)).unwrap())
 }
 
-/// Checks that the rows of requests over HTTP/2 are as expected.
+/// Checks that the rows of requests over HTTP/2 match `expected`.
 async fn agree_over_http2(expected: &[(&'static str, Outcome, Option<&str>)], settings: Load) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

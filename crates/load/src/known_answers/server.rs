@@ -1,4 +1,4 @@
-//! A server that plays a script per request and logs its actions.
+//! A server that plays a script for each request and logs its actions.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,29 +15,29 @@ use tokio_rustls::TlsAcceptor;
 use super::transport::{self, ALERT, Transport};
 use rolldrop_record::{Outcome, RequestId};
 
-/// Action of the server on a request that it has read.
+/// Action of the server for a request that it has read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Script {
     Ok,
     Chunked,
-    /// Chunks with an extension, and trailer fields after them.
+    /// Chunks with an extension, followed by trailer fields.
     Trailers,
     UntilEof,
     /// Two interim responses before the final one.
     Interim,
     NoContent,
-    /// A 304 that announces the length of the body that it does not send.
+    /// A 304 that gives the length of the body that it does not send.
     NotModified,
-    /// HTTP/1.0, which closes without announcing that.
+    /// An HTTP/1.0 response; the connection is closed without an announcement.
     OldVersion,
-    /// More bytes than the length that was announced.
+    /// More bytes than the announced length.
     Surplus,
-    /// Every byte on its own.
+    /// A response sent byte by byte.
     Drip,
     NotFound,
     /// A 503 that announces that the connection will be closed.
     Unavailable,
-    /// A 417 to a client that expects anything.
+    /// A 417 if the client sends any Expect header.
     ExpectationFailed,
     CloseSilently,
     ResetSilently,
@@ -52,31 +52,31 @@ pub(super) enum Script {
     /// A chunk size of 17 digits.
     HugeChunk,
     BadHead,
-    /// A head that is longer than any client's limit.
+    /// A head longer than any client's limit.
     EndlessHead,
     TwoLengths,
-    /// A switch of protocols that the client did not request.
+    /// A protocol switch that the client did not request.
     Switch,
-    /// Answers, and closes the connection without an answer when the next request has come.
+    /// Responds, and closes the connection without a response when the next request arrives.
     CloseNext,
-    /// Answers, and resets the connection when the next request comes.
+    /// Responds, and resets the connection when the next request arrives.
     ResetNext,
     HangSilently,
     HangInHead,
     HangInBody,
-    /// A byte now and then, so that the body ends after every timeout.
+    /// A byte now and then, so that the body outlasts every timeout.
     DripOn,
-    /// Ends TLS by an alert.
+    /// Terminates TLS with an alert.
     AlertSilently,
     AlertInHead,
     AlertInBody,
-    /// Closes the connection without closing TLS.
+    /// Closes the connection without a TLS close_notify.
     CutSilently,
     CutInBody,
     CutUntilEof,
 }
 
-/// Scripts that end without a timeout.
+/// Scripts that end without reaching a timeout.
 pub(super) const PROMPT: [Script; 30] = [
     Script::Ok,
     Script::Chunked,
@@ -123,11 +123,11 @@ pub(super) const TLS: [Script; 6] = [
     Script::CutUntilEof,
 ];
 
-/// Pause between the bytes of a slow answer,
+/// Pause between the bytes of a slow response.
 const DRIP: Duration = Duration::from_millis(1);
-/// and of one that outlasts every timeout.
+/// Pause between the bytes of a response that outlasts every timeout.
 const DRIP_ON: Duration = Duration::from_millis(100);
-/// Length in bytes of a head that is longer than we, curl and hyper accept.
+/// Length in bytes of a head that exceeds the limits of our client, curl and hyper.
 const ENDLESS: usize = 450 * 1024;
 
 enum Then {
@@ -140,7 +140,7 @@ enum Then {
 }
 
 impl Script {
-    /// Returns the outcome that a client should see, and the status if there is a complete head.
+    /// Returns the outcome that a client should see, and the status if the head is complete.
     pub(super) fn outcome(self) -> (Outcome, Option<u16>) {
         match self {
             Script::Ok
@@ -159,7 +159,7 @@ impl Script {
             Script::Unavailable => (Outcome::HttpError, Some(503)),
             Script::ExpectationFailed => (Outcome::HttpError, Some(417)),
             Script::CloseSilently | Script::CutSilently => (Outcome::EofBeforeResponse, None),
-            // On a connection that has carried a request before, the outcome is that of a reset.
+            // On a connection that has carried a request before, this counts as a reset.
             Script::AlertSilently => (Outcome::TlsError, None),
             Script::ResetSilently => (Outcome::ResetBeforeResponse, None),
             Script::CloseInHead => (Outcome::TruncatedBody, None),
@@ -181,7 +181,7 @@ impl Script {
         }
     }
 
-    /// Returns the detail that TLS gives.
+    /// Returns the detail that TLS reports.
     fn detail(self) -> Option<&'static str> {
         match self {
             Script::AlertSilently | Script::AlertInHead | Script::AlertInBody => Some(ALERT),
@@ -190,7 +190,7 @@ impl Script {
         }
     }
 
-    /// Returns the bytes to send, and what to do with the connection after them.
+    /// Returns the bytes to send, and what to do with the connection afterwards.
     fn answer(self) -> (String, Then) {
         const CHUNKED: &str = "transfer-encoding: chunked\r\n";
         let answer = |status: &str, fields: &str, body: &str| {
@@ -254,16 +254,16 @@ impl Script {
         }
     }
 
-    /// Returns true if the client may give up before it has read the whole answer.
+    /// Returns true if the client may give up before it has read the whole response.
     fn may_be_left_unread(self) -> bool {
         matches!(self.outcome().0, Outcome::ProtocolError) || self == Script::DripOn
     }
 }
 
-/// Action of the server on a request, with the result that the client should record.
+/// Action of the server for a request, with the result that the client should record.
 #[derive(Clone, Debug)]
 pub(super) struct Truth {
-    /// Script that it played; `None` if it reset the connection instead.
+    /// Script played; `None` if the server reset the connection instead.
     pub(super) script: Option<Script>,
     /// Outcome that a client should record.
     pub(super) outcome: Outcome,
@@ -279,17 +279,17 @@ pub(super) struct Truth {
 
 pub(super) type Log = Arc<Mutex<BTreeMap<(String, u64), Truth>>>;
 
-/// Rule by which the server chooses its action on a request.
+/// Rule by which the server chooses its action for a request.
 #[derive(Clone)]
 enum Play {
     /// A script chosen by the request's number, in irregular order.
     ByNumber(Arc<[Script]>),
-    /// The n-th request of a connection is read and the connection closed; all others are answered.
+    /// The n-th request on a connection is read, and then the connection is closed; all others get a response.
     CloseOnNth(u64),
 }
 
 impl Play {
-    /// Returns the script for request `seq`, the `nth` on its connection, counted from 1.
+    /// Returns the script for request `seq`, which is the `nth` on its connection, counted from 1.
     fn script(&self, seq: u64, nth: u64) -> Script {
         match self {
             Play::ByNumber(scripts) => scripts[usize::try_from(mixed(seq)).unwrap() % scripts.len()],
@@ -299,7 +299,7 @@ impl Play {
     }
 }
 
-/// Returns a number with the bits of another mixed (the finalizer of SplitMix64).
+/// Returns a number with the bits of `number` mixed (the finalizer of SplitMix64).
 fn mixed(number: u64) -> u64 {
     let x = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -309,22 +309,22 @@ fn mixed(number: u64) -> u64 {
 pub(super) struct Server {
     pub(super) address: SocketAddr,
     pub(super) log: Log,
-    /// Owns the accepting task, which owns the connections.
+    /// Set that owns the accepting task, which owns the connections.
     _tasks: JoinSet<()>,
 }
 
 impl Server {
-    /// Starts a server that plays one of the scripts with each request, all of them equally often.
+    /// Starts a server that plays one of the scripts for each request, using all of them equally often.
     pub(super) async fn start(scripts: &[Script]) -> Self {
         Self::play(Play::ByNumber(scripts.into()), None).await
     }
 
-    /// Starts the same over TLS.
+    /// Starts the same server over TLS.
     pub(super) async fn start_tls(scripts: &[Script], tls: TlsAcceptor) -> Self {
         Self::play(Play::ByNumber(scripts.into()), Some(tls)).await
     }
 
-    /// Starts a server that reads the `nth` request of each connection and closes without answering.
+    /// Starts a server that reads the `nth` request of each connection and closes the connection without a response.
     pub(super) async fn closing_on(nth: u64) -> Self {
         Self::play(Play::CloseOnNth(nth), None).await
     }
@@ -341,7 +341,7 @@ impl Server {
                 tokio::select! {
                     accepting = listener.accept() => {
                         let (stream, peer) = accepting.unwrap();
-                        // Small answers in several pieces are sent at once.
+                        // Sends small responses immediately, even in several pieces.
                         stream.set_nodelay(true).unwrap();
                         let (tls, play, log) = (tls.clone(), play.clone(), accepted.clone());
                         connections.spawn(async move {
@@ -352,7 +352,7 @@ impl Server {
                             serve(stream, peer, play, log).await
                         });
                     }
-                    // A client that gave up ends its connection, but not the server.
+                    // A client that gives up ends its connection, but not the server.
                     Some(ended) = connections.join_next() => drop(ended.unwrap()),
                 }
             }
@@ -430,7 +430,7 @@ async fn serve(mut stream: Box<dyn Transport>, peer: SocketAddr, play: Play, log
             }
             Then::Cut => return Ok(()),
             Then::Hang => {
-                // Until the client gives up.
+                // Waits until the client gives up.
                 let _ = stream.read(&mut [0]).await;
                 return Ok(());
             }
@@ -439,8 +439,8 @@ async fn serve(mut stream: Box<dyn Transport>, peer: SocketAddr, play: Play, log
     Ok(())
 }
 
-/// Returns the next request of a connection, if there is one. In clear text it is peeked at first, so that it can be
-/// left unread.
+/// Returns the next request on a connection, if there is one. In clear text, the request is only peeked at, so that it
+/// can be left unread.
 async fn next_request(stream: &mut dyn Transport) -> io::Result<Option<String>> {
     let is_clear = stream.tls().is_none();
     let (mut seen, mut length) = (vec![0; 4096], 0);
@@ -460,7 +460,7 @@ async fn next_request(stream: &mut dyn Transport) -> io::Result<Option<String>> 
     }
 }
 
-/// Reads a request of this many bytes that was peeked at.
+/// Reads a request of `bytes` bytes that was only peeked at.
 async fn take(stream: &mut dyn Transport, bytes: usize) -> io::Result<()> {
     if stream.tls().is_none() {
         stream.read_exact(&mut vec![0; bytes]).await?;
@@ -471,13 +471,13 @@ async fn take(stream: &mut dyn Transport, bytes: usize) -> io::Result<()> {
 /// Closes the connection so that the client sees a reset.
 fn reset_unread(stream: &mut dyn Transport) -> io::Result<()> {
     match stream.tls() {
-        // Closed with unread data: the kernel answers with a reset.
+        // The connection is closed with unread data, so the kernel sends a reset.
         None => Ok(()),
         Some(_) => stream.tcp().set_zero_linger(),
     }
 }
 
-/// Closes the connection, and TLS before that.
+/// Closes the connection, after closing TLS.
 async fn close(stream: &mut dyn Transport) -> io::Result<()> {
     if stream.tls().is_some() {
         transport::close(stream).await;
@@ -485,7 +485,7 @@ async fn close(stream: &mut dyn Transport) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the request, if it is complete; no other follows it.
+/// Returns the request if it is complete; no other request may follow it.
 fn whole_request(seen: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(seen).unwrap();
     let (head, body) = text.split_once("\r\n\r\n")?;
@@ -493,7 +493,7 @@ fn whole_request(seen: &[u8]) -> Option<String> {
     (body.len() == length.map_or(0, |length| length.parse().unwrap())).then(|| text.to_owned())
 }
 
-/// Sends the head at once and the body byte by byte.
+/// Sends the head at once, and then the body byte by byte.
 async fn drip(stream: &mut dyn Transport, answer: &str, pause: Duration) -> io::Result<()> {
     let (head, body) = answer.split_at(answer.find("\r\n\r\n").unwrap() + 4);
     stream.write_all(head.as_bytes()).await?;

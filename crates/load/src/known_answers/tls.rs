@@ -1,5 +1,5 @@
-//! All faults over TLS after its handshake: those of clear text, an alert in the middle, and a connection that is
-//! closed without the end that TLS announces.
+//! All faults over TLS, after the handshake: those of clear text, an alert in the middle, and a connection closed
+//! without close_notify.
 
 use futures::StreamExt;
 
@@ -9,7 +9,7 @@ use super::server::TLS;
 use super::transport::acceptor;
 use super::*;
 
-/// Returns a quarter of the other suites' requests, at a quarter of their rate: a handshake takes time.
+/// Returns a quarter of the requests of the other suites, at a quarter of their rate: handshakes take time.
 pub(super) fn size() -> (f64, f64) {
     let (requests, rate) = mixed::size();
     (requests / 4.0, rate / 4.0)
@@ -36,14 +36,14 @@ async fn tls_outcomes_match_server_log() {
     mixed::tell_played("HTTP/1.1 inside TLS", &summary, &server.log, scripts.len());
 }
 
-/// Checks that every new connection did a handshake, and that no other request did.
+/// Checks that every request on a new connection performed a handshake, and that no other request did.
 pub(super) fn assert_handshakes(rows: &[RequestRow]) {
     for row in rows.iter().filter(|row| row.outcome != Outcome::NotSent) {
         assert_ne!(row.tls.is_some(), row.conn_reused, "{row:?}");
     }
 }
 
-/// Faults that need TLS, in the words of the table.
+/// Faults that need TLS, in the wording of the table.
 const FAULTS: [(Script, &str); 6] = [
     (Script::AlertSilently, "an alert before the answer"),
     (Script::AlertInHead, "an alert in the head"),

@@ -1,4 +1,4 @@
-//! Transport of the servers of these tests: TCP, or TLS over TCP; and the ways in which it ends, orderly or not.
+//! Transport of the test servers, which is TCP or TLS over TCP, and its orderly and disorderly endings.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,10 +18,10 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// An accepted connection.
 pub(super) trait Transport: AsyncRead + AsyncWrite + Send + Sync + Unpin {
-    /// Returns the TCP connection under it.
+    /// Returns the underlying TCP connection.
     fn tcp(&self) -> &TcpStream;
 
-    /// Returns its TLS session, if it speaks TLS.
+    /// Returns the TLS session, if there is one.
     fn tls(&mut self) -> Option<&mut ServerConnection>;
 }
 
@@ -47,22 +47,22 @@ impl Transport for TlsStream<TcpStream> {
 
 /// Detail that a row has after [`alert`].
 pub(super) const ALERT: &str = "alert bad_record_mac (20)";
-/// Time that a client may take to see that its connection is closed.
+/// Time limit for a client to notice that its connection was closed.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Ends TLS by an alert, like a server that cannot decrypt a record.
+/// Terminates TLS with an alert, like a server that cannot decrypt a record.
 pub(super) async fn alert(stream: &mut (impl Transport + ?Sized)) {
     // Application data that was never encrypted.
     let record = [&[23, 3, 3, 0, 32][..], &[0; 32]].concat();
     let tls = stream.tls().expect("TLS is spoken");
-    // Another one, in case the first only completes a record that has come in part.
+    // Another record, in case the first one only completes a partially received record.
     while tls.read_tls(&mut &record[..]).is_ok() && tls.process_new_packets().is_ok() {}
     let _ = stream.flush().await;
     close(stream).await;
 }
 
-/// Closes this direction, and the other one when the client has closed it: closing with unread data would reset the
-/// connection. Closes TLS first (close_notify), unless it has ended.
+/// Closes this direction, and the other one once the client has closed it: closing with unread data would reset the
+/// connection. Closes TLS first (close_notify), unless TLS has ended.
 pub(super) async fn close(stream: &mut (impl Transport + ?Sized)) {
     let _ = stream.shutdown().await;
     let tcp = stream.tcp();
@@ -79,17 +79,16 @@ pub(super) async fn close(stream: &mut (impl Transport + ?Sized)) {
     let _ = timeout(LINGER, until_closed).await;
 }
 
-/// Resets the connection.
 pub(super) fn reset(stream: &(impl Transport + ?Sized)) {
     stream.tcp().set_zero_linger().unwrap();
 }
 
-/// Returns a server's side of TLS, with these application protocols, and its certificate in PEM.
+/// Returns the server side of TLS with these application protocols, and its certificate in PEM format.
 pub(super) fn acceptor(alpn: &[&[u8]]) -> (TlsAcceptor, String) {
     config(alpn, Clients::Any)
 }
 
-/// Returns a client's side of TLS that trusts only this certificate.
+/// Returns the client side of TLS, which trusts only this certificate.
 pub(super) fn connector(certificate: &str) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()).unwrap();
@@ -98,8 +97,8 @@ pub(super) fn connector(certificate: &str) -> TlsConnector {
     TlsConnector::from(Arc::new(builder.with_no_client_auth()))
 }
 
-/// Serves TLS that accepts no client without a certificate; the alert comes when the handshake is already done for the
-/// client (TLS 1.3).
+/// Serves TLS and rejects clients without a certificate; in TLS 1.3, the alert arrives after the client has completed
+/// the handshake.
 pub(super) async fn strict(alpn: &[&[u8]], tasks: &mut JoinSet<()>) -> (SocketAddr, String) {
     let (acceptor, certificate) = config(alpn, Clients::WithCertificate);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

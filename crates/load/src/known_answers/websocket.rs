@@ -1,4 +1,4 @@
-//! WebSocket's faults: a server that plays one with each message, and logs its actions.
+//! WebSocket faults: a server that plays one for each message and logs its actions.
 
 use futures::{SinkExt, StreamExt};
 use http::StatusCode;
@@ -18,15 +18,15 @@ use rolldrop_record::RequestId;
 
 const ID_LINE: &str = "rolldrop-id: ";
 
-/// Action of the server on a message, or on the handshake before it.
+/// Action of the server for a message, or for the handshake before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
     Echo,
-    /// A ping, to which a pong must come, and a stray pong before the echo.
+    /// A ping, which must get a pong, and a stray pong before the echo.
     PingFirst,
-    /// The echo in three frames, with a ping between them.
+    /// The echo in three frames, with a ping in between.
     Fragments,
-    /// Echoes, and sends a close frame between two messages.
+    /// The echo, and a close frame between two messages.
     GoAwayAfter,
     GoAway,
     CloseWithoutCode,
@@ -36,16 +36,16 @@ enum Fault {
     ResetInEcho,
     GoAwayInEcho,
     WrongEcho,
-    /// A message that continues until the client has gone.
+    /// A message that continues until the client is gone.
     EndlessEcho,
-    /// A frame with a mask, which only clients may send.
+    /// A masked frame, which only clients may send.
     Masked,
     Unavailable,
     WrongAccept,
     EndInHandshake,
     Silent,
     HalfAnEcho,
-    /// Closes the connection without closing WebSocket or TLS.
+    /// Closes the connection without closing WebSocket or TLS first.
     CutOff,
 }
 
@@ -69,7 +69,7 @@ const PROMPT_FAULTS: [Fault; 17] = [
     Fault::EndInHandshake,
 ];
 
-/// Faults that TLS can carry, and its own.
+/// Faults that can occur over TLS, and those that need TLS.
 const TLS_FAULTS: [Fault; 16] = [
     Fault::Echo,
     Fault::PingFirst,
@@ -90,7 +90,7 @@ const TLS_FAULTS: [Fault; 16] = [
 ];
 
 impl Fault {
-    /// Returns outcome, status and detail that the client should record.
+    /// Returns the outcome, status and detail that the client should record.
     fn truth(self) -> (Outcome, Option<u16>, Option<&'static str>) {
         use Outcome::*;
         match self {
@@ -116,20 +116,20 @@ impl Fault {
     }
 }
 
-/// Fault of each message, and whether its connection had carried one before.
+/// The fault of each message, and whether its connection had carried a message before.
 type Done = Arc<Mutex<BTreeMap<u64, (Fault, bool)>>>;
 
 struct Faulty {
     faults: &'static [Fault],
     done: Done,
-    /// Codes of the client's close frames that came between two messages.
+    /// Codes of the client's close frames that arrived between two messages.
     goodbyes: Arc<Mutex<Vec<u16>>>,
 }
 
 impl Faulty {
     fn fault(&self, id: &str) -> (u64, Fault) {
         let seq = id.parse::<RequestId>().unwrap().seq;
-        // In irregular order, so that every fault meets new and old connections.
+        // Irregular order, so that every fault meets both new and old connections.
         let at = usize::try_from(seq.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32).unwrap() % self.faults.len();
         (seq, self.faults[at])
     }
@@ -138,7 +138,7 @@ impl Faulty {
         assert!(self.done.lock().unwrap().insert(seq, (fault, reused)).is_none(), "it came twice");
     }
 
-    /// Serves a connection until it ends. A connection that the client ends is no error here.
+    /// Serves a connection until it is closed. It is no error here if the client closes the connection.
     async fn serve(&self, mut stream: TcpStream) -> Option<()> {
         if self.ends_in_handshake(&mut stream).await {
             return None;
@@ -179,7 +179,7 @@ impl Faulty {
             let message = socket.next().await?.ok()?;
             if let Message::Close(why) = message {
                 self.goodbyes.lock().unwrap().push(why?.code.into());
-                // Waits until the answer was sent.
+                // Waits until the response has been sent.
                 return socket.next().await?.ok().and(None);
             }
             let text = String::from_utf8_lossy(&message.clone().into_data()).into_owned();
@@ -190,7 +190,7 @@ impl Faulty {
         None
     }
 
-    /// Peeks at the request, and reads it if the connection is to end.
+    /// Peeks at the request, and reads it if the connection should end during the handshake.
     async fn ends_in_handshake(&self, stream: &mut TcpStream) -> bool {
         let mut seen = vec![0; 4096];
         loop {
@@ -211,7 +211,7 @@ impl Faulty {
         }
     }
 
-    /// Plays a fault; returns `None` if the connection is at its end.
+    /// Plays a fault; returns `None` if the connection has ended.
     async fn play<S: Transport>(
         &self,
         fault: Fault,
@@ -224,7 +224,7 @@ impl Faulty {
         let first_part = || bytes(Frame::message(payload.slice(..4), OpCode::Data(Data::Text), false));
         let away = || Some(CloseFrame { code: CloseCode::Away, reason: "draining".into() });
         match fault {
-            // On an established connection, faults of the handshake cannot happen: it echoes.
+            // Handshake faults cannot occur on an established connection: echo instead.
             Fault::Echo | Fault::Unavailable | Fault::WrongAccept | Fault::EndInHandshake => {
                 socket.send(message).await.ok()?;
             }
@@ -296,7 +296,7 @@ impl Faulty {
         Some(())
     }
 
-    /// Closes in the orderly way, and waits for the client's answer.
+    /// Closes the connection in an orderly way, and waits for the client's close frame.
     async fn leave<S: Transport>(
         &self,
         socket: &mut WebSocketStream<S>,
@@ -304,7 +304,7 @@ impl Faulty {
     ) -> Option<()> {
         socket.close(why).await.ok()?;
         while let Some(Ok(message)) = socket.next().await {
-            // A message that crossed the close frame on its way is not answered.
+            // A message that crossed the close frame gets no echo.
             if let Some(id) =
                 message.to_text().ok().and_then(|text| text.lines().next()?.strip_prefix(ID_LINE))
             {
@@ -321,7 +321,7 @@ fn bytes(frame: Frame) -> Vec<u8> {
     bytes
 }
 
-/// Result of a load of messages: the server's log, and the rows.
+/// Result of a message load: the server's log, and the rows.
 struct Played {
     done: BTreeMap<u64, (Fault, bool)>,
     rows: Vec<RequestRow>,
@@ -330,7 +330,7 @@ struct Played {
 }
 
 impl Played {
-    /// Waits for this many close frames, which may still be on their way, and returns their codes.
+    /// Waits for `expected` close frames, which may still be in transit, and returns their codes.
     async fn goodbyes(&self, expected: usize) -> Vec<u16> {
         let deadline = std::time::Instant::now() + Duration::from_secs(30);
         loop {
@@ -343,7 +343,7 @@ impl Played {
     }
 }
 
-/// Runs a load of messages against the faults.
+/// Runs a message load against the faults.
 async fn messages(faults: &'static [Fault], is_secure: bool, change: impl FnOnce(&mut Load)) -> Played {
     let (acceptor, certificate) = acceptor(&[b"http/1.1"]);
     let scheme = if is_secure { "wss" } else { "ws" };

@@ -1,7 +1,7 @@
-//! The batches of a load that have not been fetched yet.
+//! Batches of a load that have not been fetched yet.
 //!
-//! The journal is bounded: if nobody reads it, the oldest rows are removed (they are in the parts as well), and then
-//! the oldest batches. The number of requests remains known: [`Reached`] counts from the beginning.
+//! The journal is bounded: if nobody reads it, it drops the oldest rows (which the parts contain as well), and then the
+//! oldest batches. The number of requests remains known, because [`Reached`] counts from the beginning.
 
 use std::collections::VecDeque;
 use std::mem::take;
@@ -11,12 +11,12 @@ use tokio::sync::Notify;
 
 use super::{Batch, Line, Reached};
 
-/// Maximum number of rows that are kept: some megabytes.
+/// Maximum number of rows to keep: a few megabytes.
 const KEPT_ROWS: usize = 20_000;
-/// Maximum number of batches that are kept: those of an hour.
+/// Maximum number of batches to keep: one hour's worth.
 const KEPT_BATCHES: usize = 3_600;
 
-/// Reports of a load while it runs. The recorder writes them; one reader at a time follows.
+/// Reports of a running load. The recorder writes them, and one reader at a time follows them.
 #[derive(Debug, Default)]
 pub struct Journal {
     state: Mutex<State>,
@@ -34,13 +34,13 @@ struct State {
 #[derive(Debug)]
 enum Over {
     Ended(Vec<Reached>),
-    /// The record is not complete.
+    /// The record is incomplete.
     Failed,
 }
 
 impl Journal {
-    /// Returns the next line for a reader that has all batches before `from`, with `rows` rows at most; `None` if the
-    /// load failed and no line will follow.
+    /// Returns the next line for a reader that has all batches before `from`, with at most `rows` rows; `None` if the
+    /// load failed and there will be no more lines.
     pub async fn next(&self, from: u64, rows: usize) -> Option<Line> {
         loop {
             let changed = self.changed.notified();
@@ -60,12 +60,12 @@ impl Journal {
         }
     }
 
-    /// Returns true if every scheduled request has its row, in a closed part.
+    /// Returns true if every scheduled request has a row in a closed part.
     pub fn has_ended(&self) -> bool {
         matches!(self.lock().over, Some(Over::Ended(_)))
     }
 
-    /// Returns the writer. Call it once.
+    /// Returns the writer. Call this only once.
     pub(crate) fn writer(self: Arc<Self>) -> JournalWriter {
         JournalWriter(self)
     }
@@ -103,18 +103,18 @@ impl State {
     }
 }
 
-/// Writes a journal. Dropping it before its end marks the load as failed.
+/// Writer of a journal. Dropping it before its end marks the load as failed.
 #[derive(Debug)]
 pub(crate) struct JournalWriter(Arc<Journal>);
 
 impl JournalWriter {
-    /// Adds the batch of a second that is over.
+    /// Adds the batch of a completed second.
     pub(crate) fn push(&mut self, batch: Batch) {
         self.0.lock().push(batch);
         self.0.changed.notify_waiters();
     }
 
-    /// Ends the journal: every scheduled request has its row, in a closed part.
+    /// Ends the journal: every scheduled request has a row in a closed part.
     pub(crate) fn end(self, sources: Vec<Reached>) {
         self.0.lock().over = Some(Over::Ended(sources));
     }

@@ -1,4 +1,4 @@
-//! Asks the kube-proxy of this node for its mode.
+//! Determines the mode of the kube-proxy on this node.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use rolldrop_record::service_proxy::ServiceProxy;
 
-/// Address where kube-proxy serves its mode: only on its node's loopback address.
+/// Address on which kube-proxy serves its mode: only the node's loopback address.
 const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
 const LIMIT: Duration = Duration::from_secs(1);
 const LONGEST: u64 = 4096;
 
-/// Returns its mode; `None` if no kube-proxy answers within some seconds. Blocks until then.
+/// Returns the mode of kube-proxy; `None` if no kube-proxy responds within a few seconds. Blocks in the meantime.
 pub fn mode() -> Option<ServiceProxy> {
     asked(METRICS)
 }
@@ -30,7 +30,7 @@ fn asked(address: SocketAddr) -> Option<ServiceProxy> {
     let (head, body) = answer.split_once("\r\n\r\n")?;
     let is_ok = head.split_whitespace().nth(1) == Some("200");
     let said = ServiceProxy::from(body.trim());
-    // Another program may listen there.
+    // Another program may be listening on this port.
     (is_ok && !matches!(said, ServiceProxy::Other(_) | ServiceProxy::Unknown)).then_some(said)
 }
 

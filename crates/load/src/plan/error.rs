@@ -1,4 +1,4 @@
-//! Reasons why settings make no plan. Each message tells what to change.
+//! Reasons why settings cannot be turned into a plan. Each message tells the user what to change.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,23 +10,23 @@ use crate::template::UnknownPlaceholder;
 use crate::tls::TlsError;
 use rolldrop_record::load::{Family, NotALoad, in_units};
 
-/// Reason why settings make no plan.
+/// Reason why settings cannot be turned into a plan.
 #[derive(Debug, thiserror::Error, PartialEq)]
 #[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum PlanError {
-    /// The settings themselves cannot be carried out.
+    /// The settings cannot be carried out.
     #[error(transparent)]
     Load(#[from] NotALoad),
     /// A target's URL cannot be used.
     #[error("{url:?} is not a usable URL: {why}")]
     Url { url: String, why: String },
-    /// Rate and duration result in no request.
+    /// The rate and duration result in no request.
     #[error("{rate} requests/s for {} make no request at all: raise the rate or the duration", in_units(*duration))]
     NoRequest { rate: f64, duration: Duration },
     /// There are fewer connections than workers.
     #[error("{max} connections are too few for {workers} workers: each needs one")]
     TooFewConnections { max: usize, workers: usize },
-    /// A worker has no source port.
+    /// A worker would have no source port.
     #[error("{ports} source ports are too few for {workers} workers: each needs one")]
     TooFewPorts { ports: usize, workers: usize },
     /// Fresh connections need more source ports than there are.
@@ -46,16 +46,16 @@ pub enum PlanError {
         addresses: usize,
         enough: f64,
     },
-    /// Connections cannot come from an address.
+    /// Connections cannot use an address as their source.
     #[error("connections to {remote} cannot come from {address}: {why}")]
     SourceAddress { address: IpAddr, remote: String, why: String },
-    /// The method cannot be sent.
+    /// The HTTP method cannot be sent.
     #[error("method {0:?} cannot be sent")]
     Method(String),
     /// A header cannot be sent.
     #[error("header {name:?} cannot be sent: {why}")]
     Header { name: String, why: &'static str },
-    /// The name of a header to look for is not valid.
+    /// The name of a response header to look for is invalid.
     #[error(transparent)]
     AnswerHeader(#[from] NotAHeader),
     /// The pattern for bodies cannot name pods.
@@ -67,20 +67,20 @@ pub enum PlanError {
     /// A target gets no requests.
     #[error("target {0:?} has weight 0: set a weight above 0, or remove it")]
     NoWeight(String),
-    /// The sum of the weights, divided by what they have in common, is too large to take turns.
+    /// The sum of the weights, divided by their common factor, is too large for a cycle.
     #[error("the targets' weights, in lowest terms, add up to {0}, more than {MAX_CYCLE}: use smaller ones")]
     Weights(u64),
-    /// An address is not of the family that is used.
+    /// An address is not in the address family used.
     #[error("{host} is not an {} address: remove --{}, or name another \
              host", family.label(), family)]
     Family { host: String, family: Family },
-    /// A call by another method of HTTP.
+    /// A gRPC call uses an HTTP method other than POST.
     #[error("{method} {url}: a gRPC call is a POST: write POST {url}")]
     GrpcMethod { method: String, url: String },
     /// The TLS settings cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// There are TLS settings, but no target with TLS.
+    /// There are TLS settings, but no target uses TLS.
     #[error("options of TLS are given, but no URL begins with https:// or wss://")]
     NoTls,
 }

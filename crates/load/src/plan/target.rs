@@ -1,4 +1,4 @@
-//! Checks targets: parses their URLs, assembles their requests, and gives them their turns.
+//! Validates targets: parses their URLs, assembles their requests, and determines their turns.
 
 use std::net::IpAddr;
 
@@ -14,10 +14,10 @@ use rolldrop_record::id::ID_HEADER;
 use rolldrop_record::load::{Http, Load, LoadTarget};
 use rolldrop_record::{Secret, shown};
 
-/// Checks a target.
+/// Validates a target.
 ///
 /// # Errors
-/// Returns an error if its requests cannot be sent.
+/// Returns an error if requests to the target cannot be sent.
 pub(super) fn plan_target(target: &LoadTarget, settings: &Load) -> Result<PlannedTarget, PlanError> {
     let bad = |why: String| bad_url(target, why);
     let (url, scheme) = parse(target)?;
@@ -38,7 +38,7 @@ pub(super) fn plan_target(target: &LoadTarget, settings: &Load) -> Result<Planne
         true if !body.is_empty() => Text::Made(pieces(settings, body, "body")?),
         _ => Text::Fixed(body.clone().into()),
     };
-    // The port is left out where it is the scheme's own, as browsers do.
+    // The scheme's default port is omitted, as in browsers.
     let authority = match (url.host_str(), url.port()) {
         (Some(host), Some(port)) => format!("{host}:{port}"),
         (Some(host), None) => host.to_owned(),
@@ -82,7 +82,7 @@ pub(super) fn plan_target(target: &LoadTarget, settings: &Load) -> Result<Planne
     }
 }
 
-/// Meaning of a URL's scheme.
+/// Properties of a URL scheme.
 #[derive(Clone, Copy)]
 struct Scheme {
     is_secure: bool,
@@ -95,7 +95,7 @@ fn bad_url(target: &LoadTarget, why: String) -> PlanError {
 
 fn parse(target: &LoadTarget) -> Result<(Url, Scheme), PlanError> {
     let bad = |why: String| bad_url(target, why);
-    // Also where it could be read as a scheme: localhost:8080.
+    // This includes URLs whose host looks like a scheme: localhost:8080.
     if !target.url.contains("://") {
         return Err(bad(format!("it has no scheme; write it as http://{}", shown::url(&target.url))));
     }
@@ -116,7 +116,7 @@ fn parse(target: &LoadTarget) -> Result<(Url, Scheme), PlanError> {
     Ok((url, scheme))
 }
 
-/// Returns a text as it is, or split at its placeholders if templates are used.
+/// Returns a text as a single piece, or split at its placeholders if templates are enabled.
 fn pieces(settings: &Load, text: &[u8], what: &str) -> Result<Vec<Piece>, PlanError> {
     match settings.template {
         false => Ok(vec![Piece::Bytes(text.to_vec())]),
@@ -124,7 +124,7 @@ fn pieces(settings: &Load, text: &[u8], what: &str) -> Result<Vec<Piece>, PlanEr
     }
 }
 
-/// Returns path and query; for a gRPC call, the path is the name of its method.
+/// Returns the path and query; for a gRPC call, the path is the method's name.
 fn plan_path(url: &Url, target: &LoadTarget, settings: &Load) -> Result<Vec<Piece>, PlanError> {
     let mut path = url.path().to_owned();
     if let Some(query) = url.query() {
@@ -139,7 +139,7 @@ fn plan_path(url: &Url, target: &LoadTarget, settings: &Load) -> Result<Vec<Piec
         path.push_str(&grpc.rpc.to_string());
     }
     if settings.template {
-        // The only characters of a placeholder that a URL's path may not contain.
+        // Restores braces, the only characters of a placeholder that are escaped in a URL path.
         path = path.replace("%7B%7B", "{{").replace("%7D%7D", "}}");
     }
     pieces(settings, path.as_bytes(), &format!("URL {:?}", target.url))
@@ -175,11 +175,11 @@ fn plan_headers(
     Ok(headers)
 }
 
-/// Returns the order in which targets take turns: each as often as its weight, and as evenly as possible (smooth
-/// weighted round robin).
+/// Returns the order in which targets take turns: each as often as its weight says, and spread as evenly as possible
+/// (smooth weighted round robin).
 ///
 /// # Errors
-/// Returns an error if a weight is 0, or the cycle is too long.
+/// Returns an error if a weight is 0 or the cycle is too long.
 pub(super) fn cycle(targets: &[LoadTarget]) -> Result<Vec<usize>, PlanError> {
     if let Some(target) = targets.iter().find(|target| target.weight == 0) {
         return Err(PlanError::NoWeight(target.name.clone()));
@@ -195,7 +195,7 @@ pub(super) fn cycle(targets: &[LoadTarget]) -> Result<Vec<usize>, PlanError> {
     let mut cycle = Vec::new();
     for _ in 0..length {
         credit.iter_mut().zip(weights()).for_each(|(credit, weight)| *credit += weight / common);
-        // The first of the targets with the most credit.
+        // Takes the first of the targets with the highest credit.
         let next = (0..credit.len()).rev().max_by_key(|target| credit[*target]).unwrap_or(0);
         credit[next] -= total;
         cycle.push(next);
@@ -207,14 +207,14 @@ fn gcd(a: i64, b: i64) -> i64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Headers that the generator writes itself: they frame the message or identify the request.
+/// Headers written by the generator itself: they frame the message or identify the request.
 const RESERVED: [&str; 5] = ["connection", "content-length", "transfer-encoding", ID_HEADER, RETRY_HEADER];
 
-/// Headers of a switch to WebSocket.
+/// Headers of a WebSocket handshake.
 const OF_WEBSOCKET: [&str; 4] =
     ["upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"];
 
-/// Headers of a gRPC call: its timeout is the response timeout.
+/// Headers of a gRPC call, whose timeout is the response timeout.
 const OF_GRPC: [&str; 2] = ["te", "grpc-timeout"];
 
 fn plan_header((name, value): &(String, Secret)) -> Result<(HeaderName, HeaderValue), PlanError> {

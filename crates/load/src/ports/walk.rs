@@ -1,9 +1,9 @@
-//! Remembers the place in the source ports from one load to the next.
+//! Remembers the position in the source ports between loads.
 //!
-//! A load that began with the ports of the previous one would meet its stale flows, so it begins behind them. The place
-//! is kept in a small file of this user in the directory for temporary files. A load that cannot read the file begins
-//! anywhere. The pods of a cluster have no such file: the run that starts them reads its user's file, and tells them
-//! the place.
+//! A load that started with the ports of the previous load would hit its stale flows, so it starts after them. The
+//! position is kept in a small file of this user in the temporary directory. A load that cannot read the file starts at
+//! a random position. The pods of a cluster have no such file: the run that starts them reads its user's file and tells
+//! them the position.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -20,33 +20,33 @@ use serde::{Deserialize, Serialize};
 use super::{ENTRY_LIFE, SourcePorts};
 use rolldrop_record::load::PortRange;
 
-/// Ports that Linux chooses from by default.
+/// Ports from which Linux chooses by default.
 const COMMON: RangeInclusive<u16> = PortRange::OF_LINUX.first..=PortRange::OF_LINUX.last;
-/// Maximum length in bytes of a file, which holds three numbers.
+/// Maximum length of a file in bytes; it contains three numbers.
 const LONGEST: u64 = 32;
 
-/// Place in the source ports at which earlier loads ended.
+/// Position in the source ports at which earlier loads stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortsBefore {
-    /// Port after the last one that was taken.
+    /// Port after the last port taken.
     pub next: u16,
-    /// Number of ports that were taken lately: these may still have stale flows.
+    /// Number of ports taken recently, which may still have stale flows.
     pub taken: usize,
-    /// Seconds since the first of these was taken.
+    /// Time since the first of these ports was taken, in seconds.
     pub since_s: u64,
 }
 
-/// File in which a user's loads of one kind leave their last port.
+/// File in which the loads of one kind store their last port, per user.
 #[derive(Clone, Debug)]
 pub struct PortMemory(PathBuf);
 
 impl PortMemory {
-    /// Returns the memory of the loads that pods send.
+    /// Returns the memory for loads that pods send.
     pub fn of_pods() -> Self {
         Self::called("pods")
     }
 
-    /// Returns the memory of the loads that this machine sends from these ports.
+    /// Returns the memory for loads that this machine sends from these ports.
     pub(in super::super) fn of_here(ports: &[u16]) -> Self {
         Self::called(&ports.first().copied().unwrap_or_default().to_string())
     }
@@ -55,7 +55,7 @@ impl PortMemory {
         Self(std::env::temp_dir().join(format!("rolldrop-{}-{name}.port", geteuid())))
     }
 
-    /// Returns the place at which earlier loads ended; `None` if it is not known.
+    /// Returns the position at which earlier loads stopped; `None` if unknown.
     pub fn read(&self) -> Option<PortsBefore> {
         read(&self.0).unwrap_or_else(|error| {
             tracing::debug!(%error, "it is not known where the load before ended");
@@ -63,8 +63,8 @@ impl PortMemory {
         })
     }
 
-    /// Returns the place for pods, which all begin with one port. Until their load has ended, another one begins far
-    /// away.
+    /// Returns the position for pods, which all start with the same port. Until their load has ended, another load
+    /// starts far from that port.
     pub fn begin(&self) -> PortsBefore {
         let before = self.read();
         let anywhere = || PortsBefore { next: rand::random_range(COMMON), taken: 0, since_s: 0 };
@@ -76,7 +76,7 @@ impl PortMemory {
         before
     }
 
-    /// Writes the place for the next load.
+    /// Stores the position for the next load.
     pub fn leave(&self, before: PortsBefore) {
         if let Err(error) = write(&self.0, before) {
             tracing::debug!(%error, "the next load will not know where this one ended");
@@ -84,22 +84,22 @@ impl PortMemory {
     }
 }
 
-/// The walk of a user's loads over some ports.
+/// Path of a user's loads through a set of ports.
 #[derive(Debug)]
 pub(in super::super) struct PortWalk {
-    /// Ports in order; not empty.
+    /// Ports in order; never empty.
     ports: Vec<u16>,
-    /// Source addresses, each of which has all ports; empty if the kernel chooses.
+    /// Source addresses, each of which can use all ports; empty if the kernel chooses.
     addresses: Vec<IpAddr>,
-    /// Index of the port with which this load begins.
+    /// Index of the port with which this load starts.
     place: usize,
-    /// File for its last port; `None` if the run that started it keeps one.
+    /// File for the last port; `None` if the run that started this load keeps the position.
     memory: Option<PortMemory>,
     began: Instant,
 }
 
 impl PortWalk {
-    /// Begins where the previous load ended: at the place that it is `told`, or that this user's file has.
+    /// Starts where the previous load stopped, according to `told` or else to this user's file.
     pub(in super::super) fn begin(ports: Vec<u16>, addresses: &[IpAddr], told: Option<PortsBefore>) -> Self {
         let memory = told.is_none().then(|| PortMemory::of_here(&ports));
         let before = told.or_else(|| memory.as_ref().and_then(PortMemory::read));
@@ -117,18 +117,18 @@ impl PortWalk {
             None => rand::random_range(0..ports.len()),
         };
         let walk = Self { ports, addresses: addresses.to_vec(), place, memory, began: Instant::now() };
-        // A load that is killed leaves this place.
+        // This position remains in the file if the load is killed.
         walk.leave(walk.ports.len() / 2, Duration::ZERO);
         walk
     }
 
-    /// Returns the share of worker `worker`.
+    /// Returns the share for worker number `worker`.
     pub(in super::super) fn share(&self, worker: usize, workers: usize) -> SourcePorts {
         SourcePorts::share((&self.ports, self.place), &self.addresses, (worker, workers))
     }
 
-    /// Leaves the place for the next load, which begins behind this one. The workers together took a port `taken`
-    /// times.
+    /// Stores the position for the next load, which starts after this one. `taken` is the total number of times that
+    /// the workers took a port.
     pub(in super::super) fn end(self, taken: usize) -> PortsBefore {
         let gone = taken.div_ceil(self.addresses.len().max(1));
         self.leave(gone, self.began.elapsed())
@@ -145,7 +145,8 @@ impl PortWalk {
     }
 }
 
-/// Returns the number of ports, of all that a load of this length took, that it took within the life of an entry.
+/// Returns the number of ports taken within the last lifetime of an entry, given the `taken` ports and the length of a
+/// load.
 fn lately(taken: usize, length: Duration) -> usize {
     #[expect(
         clippy::cast_possible_truncation,
@@ -174,7 +175,7 @@ fn write(path: &Path, left: PortsBefore) -> io::Result<()> {
     file.write_all(format!("{next} {taken} {since_s}").as_bytes())
 }
 
-/// Opens a file that belongs to this user. Anybody may put something else in its place, such as a link to another file.
+/// Opens a file that belongs to this user. Others may put something else in its place, such as a link to another file.
 fn own(path: &Path, is_written: bool) -> io::Result<File> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let mut options = OpenOptions::new();
@@ -213,9 +214,9 @@ mod tests {
         assert_eq!(third.place, (place + 5) % 6);
         let next = ports[third.place];
         assert_eq!([0, 1].map(|worker| third.share(worker, 2).next()), [next, next]);
-        // It is killed.
+        // The load is killed.
         assert_eq!(begin(&ports).place, (place + 5 + 3) % 6);
-        // If its port is not there, it begins with the next one.
+        // If the stored port is not among the ports, the load starts with the next one.
         for (next, place) in [(103, 3), (104, 4), (107, 0), (9, 0), (9000, 0)] {
             memory.leave(PortsBefore { next, taken: 0, since_s: 0 });
             assert_eq!(begin(&ports).place, place, "{next}");
@@ -232,7 +233,7 @@ mod tests {
         assert_eq!(walk.share(0, 1).next(), before.next);
         let ended = walk.end(1000);
         assert_eq!(usize::from(ended.next), 32768 + (usize::from(before.next) - 32768 + 1000) % 28232);
-        // While the load runs, or if it is killed, others begin far from it.
+        // While the load runs, or after it is killed, other loads start far from it.
         let far = memory.begin().next.abs_diff(before.next);
         assert_eq!(far, 14116);
         memory.leave(ended);

@@ -1,4 +1,4 @@
-//! Compares the clock of a process that sends a load with this one's, throughout the load.
+//! Compares the clock of a load-sending process with the local clock, throughout the load.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use super::Note;
 use rolldrop_record::run_info::{Role, Source};
 use rolldrop_record::{ClockOffset, EventKind, Offsets, Stamp};
 
-/// Number of exchanges before the load starts: the one with the shortest round trip counts.
+/// Number of exchanges before the load starts; the one with the shortest round trip counts.
 pub(crate) const FIRST_EXCHANGES: usize = 8;
-/// Time from one exchange to the next, later on.
+/// Interval between later exchanges.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Results of the clock exchanges with a process.
+/// Results of clock exchanges with a process.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerClock {
-    /// Start of each exchange, and its result.
+    /// Start time and result of each exchange.
     samples: Vec<(Stamp, ClockOffset)>,
 }
 
@@ -24,7 +24,8 @@ impl WorkerClock {
         self.samples.len()
     }
 
-    /// Adds the result of an exchange that began at `sent`, and reports it: `sources` share the process's clock.
+    /// Adds the result of an exchange that began at `sent`, and reports it for `sources`, which share the process's
+    /// clock.
     pub(crate) fn add(&mut self, sent: Stamp, sample: ClockOffset, sources: &[String], note: &impl Note) {
         self.samples.push((sent, sample));
         for source in sources {
@@ -36,12 +37,12 @@ impl WorkerClock {
         Offsets::of(self.samples.iter().copied()).map(|offsets| offsets.overall())
     }
 
-    /// Returns how far its clock is ahead of this one's, in nanoseconds; 0 before the first exchange.
+    /// Returns how far the process's clock is ahead of the local clock, in nanoseconds; 0 before the first exchange.
     pub(crate) fn offset_ns(&self) -> i64 {
         self.offset().map_or(0, |offset| offset.offset_ns)
     }
 
-    /// Returns these sources, which share its clock, as run.json lists them.
+    /// Returns these sources, which share the process's clock, in the format of run.json.
     pub(crate) fn recorders(&self, sources: &[String]) -> Vec<Source> {
         let offset = self.offset();
         let source = |name: &String| Source {

@@ -1,19 +1,19 @@
-//! The protocol between a load worker's process and the run: one JSON object a line, orders to the worker and reports
-//! from it.
+//! The protocol between the run and a load worker's process. Each line is a JSON object; orders go to the worker, and
+//! reports come from it.
 //!
-//! | order | answer |
+//! | order | response |
 //! |---|---|
-//! | `prepare` | `ready`, once the targets answer from there; given again before `start`, the last one counts |
+//! | `prepare` | `ready`, once the targets respond from there; if repeated before `start`, the last one counts |
 //! | `clock` | `clock`, at once and at any time after `ready` |
 //! | `start` | `progress`, `machine` and `event` repeatedly, `ended` at the end |
 //! | `stop` | the schedule ends; what is in flight ends as it would have |
 //! | `abort` | the schedule ends, and what is in flight is cut off |
-//! | end of input | as `abort`; then the process ends |
+//! | end of input | as `abort`; then the process exits |
 //!
-//! `failed` may come in the place of any answer and is the last report. Rows are not part of the protocol: they go to
-//! the run directory that the process was given when it was started.
+//! A `failed` report may replace any response, and is always the last one. Rows are not part of the protocol: they go
+//! to the run directory that the process was given when it was started.
 //!
-//! A worker in a pod takes the same orders by HTTP ([`crate::remote`]).
+//! A worker in a pod accepts the same orders over HTTP ([`crate::remote`]).
 
 use std::time::Duration;
 
@@ -26,47 +26,47 @@ use rolldrop_record::event::MachineSample;
 use rolldrop_record::load::Load;
 use rolldrop_record::{Event, RunId, Stamp};
 
-/// An order to a load worker.
+/// Order to a load worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the orders say what their fields are")]
 pub enum Order {
-    /// Prepare this load. The first order.
+    /// Prepare this load. This must be the first order.
     Prepare(Box<Prepare>),
-    /// Tell the time; the answer repeats the number.
+    /// Report the time; the response repeats the number.
     Clock { n: u64 },
-    /// Begin the schedule, with its zero on the worker's clock: several workers may begin together.
+    /// Begin the schedule, with its zero given on the worker's clock, so that several workers can begin together.
     Start { zero_ns: Stamp },
     /// End the schedule.
     Stop,
-    /// End the schedule and cut off the requests in flight.
+    /// End the schedule, and cut off the requests in flight.
     Abort,
 }
 
 /// Load to prepare.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prepare {
-    /// The load. Header values may be secrets: they are sent here and written nowhere.
+    /// Settings of the load. Header values may be secrets: they are sent here, and never stored.
     pub settings: Load,
-    /// Random part of its requests' ids.
+    /// Random part of the request ids.
     pub run: RunId,
-    /// Time limit for each target's first answer.
+    /// Time limit for the first response of each target.
     pub first_answer_limit: Duration,
-    /// Part of the load that this worker sends; `None` for all of it.
+    /// Part of the load that this worker sends; `None` for the whole load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<Share>,
-    /// Place in the source ports at which earlier loads ended; `None` if the worker itself knows it.
+    /// Position in the source ports at which earlier loads stopped; `None` if the worker itself knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<PortsBefore>,
 }
 
-/// A report of a load worker.
+/// Report from a load worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the reports say what their fields are")]
 pub enum Report {
-    /// Every target has answered: names of its sources, which share the process's clock, and warnings before the load
-    /// starts.
+    /// Every target has responded. Contains the names of the worker's sources, which share the process's clock, and
+    /// warnings to show before the load starts.
     Ready { sources: Vec<String>, warnings: Vec<String> },
     /// The time on the worker's clock, with the number of the order.
     Clock { n: u64, now_ns: Stamp },
@@ -77,17 +77,17 @@ pub enum Report {
     Machine { t_ns: Stamp, sample: MachineSample },
     /// An event other than a request; its stamp is on the worker's clock.
     Event(Event),
-    /// Every scheduled request has its row, on disk.
+    /// Every scheduled request has a row on disk.
     Ended {
-        /// Time when the last request had ended, on the worker's clock.
+        /// Time the last request ended, on the worker's clock.
         t_ns: Stamp,
         /// Number of scheduled requests.
         scheduled: u64,
-        /// Place in the source ports at which it ended; `None` if the kernel has chosen them.
+        /// Position in the source ports at which the load stopped; `None` if the kernel chose the ports.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ports: Option<PortsBefore>,
     },
-    /// The worker cannot continue, for this reason.
+    /// The worker cannot continue; includes the reason.
     Failed { why: String },
 }
 

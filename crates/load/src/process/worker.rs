@@ -1,4 +1,4 @@
-//! The load worker's process: obeys the orders of [`super::protocol`] and reports.
+//! The load worker's process: carries out the orders of [`super::protocol`] and sends reports.
 
 use std::io;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::prepared::Prepared;
 use crate::running::{Running, Summary};
 use rolldrop_record::{Clock, RunDir, RunDirError, Stamp};
 
-/// Time from one report of progress to the next.
+/// Interval between progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Reason why the process could not send the load.
@@ -38,8 +38,9 @@ enum WorkerError {
     Report(#[source] io::Error),
 }
 
-/// Obeys orders until the load has ended, or the orders end. The rows go to the run directory that `run_dir` finds when
-/// the load starts, and the batches of each second to the journal, if there is one. `say` writes a report.
+/// Carries out orders until the load has ended or no more orders can come. The rows go to the run directory that
+/// `run_dir` returns when the load starts, and the batches of each second go to the journal, if there is one. `say`
+/// writes a report.
 pub async fn serve(
     run_dir: impl FnOnce() -> Result<RunDir, RunDirError>,
     journal: Option<Arc<Journal>>,
@@ -49,14 +50,14 @@ pub async fn serve(
 ) {
     let mut worker = Worker { clock, orders: orders.lines(), say };
     if let Err(error) = worker.run(run_dir, journal).await {
-        // Nobody listens if reporting is what failed.
+        // If sending reports is what failed, nobody receives this one either.
         let _ = worker.say(&Report::Failed { why: in_words(&error) });
     }
 }
 
-/// Next step for a load that is ready.
+/// Next step for a prepared load.
 enum Begin {
-    /// Its schedule begins at this time.
+    /// The schedule begins at this time.
     At(Stamp),
     /// Another load is prepared in its place.
     Anew(Box<Prepare>),
@@ -98,7 +99,7 @@ where
         self.say(&Report::Ended { t_ns, scheduled, ports })
     }
 
-    /// Prepares a load. Returns `None` when the load is no longer wanted.
+    /// Prepares a load. Returns `None` if the load is no longer wanted.
     async fn prepare(&mut self, order: Prepare) -> Result<Option<Prepared>, WorkerError> {
         let (prepared, mut warnings) = tokio::select! {
             prepared = ready(order, self.clock) => prepared?,
@@ -123,7 +124,7 @@ where
         }
     }
 
-    /// Follows the load to its end, even if nobody reads the reports: its rows are kept.
+    /// Follows the load until it has ended, even if nobody reads the reports: its rows are kept in any case.
     async fn follow(&mut self, mut running: Running) -> Result<Summary, WorkerError> {
         let control = running.control().clone();
         let mut events = running.take_events();
@@ -133,11 +134,11 @@ where
         loop {
             let said = tokio::select! {
                 biased;
-                // Events end before the load does.
+                // The event channel closes before the load ends.
                 Some(event) = events.recv(), if is_heard => self.say(&Report::Event(event)),
                 summary = running.join() => {
                     let summary = summary?;
-                    // Events that came with the end.
+                    // Events that arrived together with the end.
                     while let (true, Ok(event)) = (is_heard, events.try_recv()) {
                         is_heard = self.say(&Report::Event(event)).is_ok();
                     }
@@ -175,14 +176,14 @@ where
         (self.say)(report).map_err(WorkerError::Report)
     }
 
-    /// Waits for the next order; returns `None` when no more will come. The future may be dropped and made again.
+    /// Waits for the next order; returns `None` if there will be none. This method is cancel safe.
     async fn next_order(&mut self) -> Result<Option<Order>, WorkerError> {
         let line = self.orders.next_line().await?;
         Ok(line.map(|line| serde_json::from_str(&line)).transpose()?)
     }
 }
 
-/// Prepares a load: waits until every target answers from here. Returns it with its warnings.
+/// Prepares a load and waits until every target has responded. Returns the load with its warnings.
 async fn ready(order: Prepare, clock: Clock) -> Result<(Prepared, Vec<String>), WorkerError> {
     let Prepare { settings, run, first_answer_limit, share, before } = order;
     let plan = Plan::new(settings)?.of_run(run);
@@ -211,7 +212,7 @@ mod tests {
     use rolldrop_record::parts::read_table;
     use rolldrop_record::{Outcome, RequestRow, RunId};
 
-    /// Answers every request without an id, so that the requests of the load stay in flight.
+    /// Responds to every request without an id and to no other, so that the requests of the load stay in flight.
     async fn answering_the_first() -> (String, AbortOnDropHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -234,7 +235,7 @@ mod tests {
         to.write_all(format!("{}\n", serde_json::to_string(order).unwrap()).as_bytes()).await.unwrap();
     }
 
-    /// A worker that is served here: the channel for its orders, its reports, and its task.
+    /// A worker running in this test: the channel for its orders, its reports, and its task.
     struct Served {
         orders: DuplexStream,
         said: Arc<Mutex<Vec<Report>>>,

@@ -1,8 +1,8 @@
-//! Accepts connections on one listener and serves each in a separate task.
+//! Accepts connections on one listener, and serves each in its own task.
 //!
-//! Anybody who can reach the port can connect. Connections that have not shown that they belong here share a few
-//! [`places`](rolldrop_wire::places), so that a crowd of them takes neither files nor memory from the load, and no place
-//! from a connection of another address that is about to show that it belongs.
+//! Anybody who can reach the port can connect. Connections that have not authenticated share a small number of
+//! [`places`](rolldrop_wire::places), so that a crowd of them cannot take files or memory from the load, or take the
+//! place of a connection from another address that is about to authenticate.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -15,15 +15,15 @@ use tokio::time::sleep;
 
 use rolldrop_wire::places::{Patience, Place, Places};
 
-/// Pause after an accept that failed, so that a lack of descriptors does not cause a busy loop.
+/// Pause after a failed accept, so that a lack of file descriptors does not cause a busy loop.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Maximum number of strangers' connections.
+/// Maximum number of unauthenticated connections.
 const STRANGERS: usize = 64;
-/// Time for which a connection may remain a stranger's.
+/// Maximum time for which a connection may remain unauthenticated.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Serves every connection; one that belongs here keeps its place. Never returns; dropping the future ends the
-/// connections.
+/// Serves every connection; `serve` must keep the place of one that authenticates. Never returns; dropping the future
+/// closes the connections.
 pub(super) async fn accept<F, E>(listener: TcpListener, serve: impl Fn(TcpStream, Arc<Place>) -> F)
 where
     F: Future<Output = Result<(), E>> + Send + 'static,
@@ -45,7 +45,7 @@ where
                             }
                         }
                     });
-                    // The new connection may already have shown that it belongs here, before another one comes.
+                    // Lets the new connection authenticate, if it already can, before the next one is accepted.
                     yield_now().await;
                 }
                 Err(error) => {
@@ -101,7 +101,7 @@ mod tests {
     async fn strangers_never_displace_trusted_connection() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        // Anybody who sends a byte belongs here.
+        // In this test, a single byte counts as authentication.
         let echo = |mut stream: TcpStream, place: Arc<Place>| async move {
             while let Ok(byte) = stream.read_u8().await {
                 place.keep();

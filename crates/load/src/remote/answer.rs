@@ -1,4 +1,4 @@
-//! Answers of a worker: a text, a value, or a stream of lines.
+//! Responses of a worker: a text, a value, or a stream of lines.
 
 use std::fmt::Display;
 use std::io;
@@ -15,17 +15,17 @@ use super::ask::AnswerBody;
 
 pub(super) type Answer = Response<AnswerBody>;
 
-/// Returns a text.
+/// Returns a text response.
 pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> Answer {
     with_type("text/plain", status, whole(text))
 }
 
-/// Returns an error.
+/// Returns an error response.
 pub(super) fn failed(why: impl Display) -> Answer {
     text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n"))
 }
 
-/// Returns a value as JSON.
+/// Returns a JSON response with this value.
 pub(super) fn json(value: &impl Serialize) -> Answer {
     match serde_json::to_vec(value) {
         Ok(json) => with_type("application/json", StatusCode::OK, whole(json)),
@@ -33,7 +33,7 @@ pub(super) fn json(value: &impl Serialize) -> Answer {
     }
 }
 
-/// Returns lines of JSON, as they come.
+/// Returns a response that streams lines of JSON as they become available.
 pub(super) fn lines(lines: impl Stream<Item = io::Result<Bytes>> + Send + 'static) -> Answer {
     let body = StreamBody::new(lines.map_ok(Frame::data)).boxed_unsync();
     with_type("application/x-ndjson", StatusCode::OK, body)

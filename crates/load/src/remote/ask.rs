@@ -1,4 +1,4 @@
-//! Sends requests to a worker: the seam between the fleet and the transport.
+//! Interface for sending requests to a worker, which separates the fleet from the transport.
 
 use std::io;
 
@@ -9,21 +9,21 @@ use http_body_util::combinators::UnsyncBoxBody;
 
 use rolldrop_record::wire::{AdminToken, TOKEN_HEADER};
 
-/// Body of an answer, which may last as long as the worker lives.
+/// Body of a response, which may last as long as the worker lives.
 pub type AnswerBody = UnsyncBoxBody<Bytes, io::Error>;
 
-/// Way to one worker.
+/// Transport to one worker.
 pub trait Ask: Send + Sync {
-    /// Sends a request, whose URI is a path. Returns when the head of the answer has arrived, whatever its status.
+    /// Sends a request whose URI is a path. Returns once the head of the response has arrived, whatever its status.
     fn ask(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<AnswerBody>, AskError>>;
 }
 
-/// There was no answer.
+/// Error for a request without a response.
 #[derive(Debug, thiserror::Error)]
 #[error("the load worker gave no answer: {0}")]
 pub struct AskError(pub String);
 
-/// Returns the request as it is sent on a way: with `prefix` before its path, and with the token.
+/// Returns the request as sent on a transport: with `prefix` prepended to its path, and with the token.
 pub(super) fn addressed(
     request: Request<Bytes>,
     prefix: &str,

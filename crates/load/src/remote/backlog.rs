@@ -1,4 +1,4 @@
-//! The reports of a worker, kept until they are read: a reader that lost its connection asks again for the rest.
+//! A worker's reports, kept until they are read: a reader that lost its connection can request the rest again.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,10 +11,10 @@ use tokio::sync::Notify;
 use super::Numbered;
 use crate::process::protocol::Report;
 
-/// Maximum number of kept reports: those of some minutes.
+/// Maximum number of reports to keep: a few minutes' worth.
 const CAPACITY: usize = 2048;
 
-/// Reports that may not have been read yet.
+/// Reports that may still be unread.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     lines: Mutex<Lines>,
@@ -31,16 +31,16 @@ struct Lines {
 #[derive(Debug)]
 struct Line {
     n: u64,
-    /// True if a later report replaces it.
+    /// True if a later report supersedes this one.
     is_passing: bool,
     text: Bytes,
 }
 
 impl Backlog {
-    /// Adds a report. If there are too many, removes the first one that a later report replaces.
+    /// Adds a report. If there are too many, removes the first one that a later report supersedes.
     ///
     /// # Errors
-    /// Returns an error if it cannot be written as JSON.
+    /// Returns an error if the report cannot be serialised.
     pub(super) fn push(&self, report: &Report) -> io::Result<()> {
         let is_passing = matches!(report, Report::Progress(_) | Report::Machine { .. });
         {
@@ -59,13 +59,13 @@ impl Backlog {
         Ok(())
     }
 
-    /// Ends the backlog: no further report will come.
+    /// Ends the backlog: there will be no more reports.
     pub(super) fn end(&self) {
         self.lock().is_over = true;
         self.news.notify_waiters();
     }
 
-    /// Returns the reports from number `from` on, as they come, until the last. Forgets those before it.
+    /// Streams the reports from number `from` to the last, as they arrive. Drops earlier reports.
     pub(super) fn read(self: &Arc<Self>, from: u64) -> impl Stream<Item = Bytes> + Send + use<> {
         self.lock().kept.retain(|line| line.n >= from);
         stream::unfold((Arc::clone(self), from), |(backlog, from)| async move {
@@ -80,8 +80,8 @@ impl Backlog {
         })
     }
 
-    /// Returns the reports at hand from number `from` on, with the number after them, and true if no further ones will
-    /// come.
+    /// Returns the available reports from number `from` on, the number after the last one, and true if there will be no
+    /// more reports.
     fn after(&self, from: u64) -> (Option<(Bytes, u64)>, bool) {
         let lines = self.lock();
         let mut text = BytesMut::new();

@@ -1,12 +1,13 @@
-//! Collects the rows that load workers in a cluster record, within limits on memory and network.
+//! Collects rows from load workers in a cluster, within memory and network limits.
 //!
-//! While the load runs, each worker is followed ([`crate::live`]): counts, histograms, and at most [`LIVE_ROWS`] rows a
-//! second that are not `ok`, over all workers. They go to the run directory at once. Everything else remains with the
-//! workers as Parquet, and is fetched when the load is over, or earlier on request ([`early`]): from few workers at a
-//! time, within a [`Limit`] that all share. A worker ends when it learns that its rows have arrived.
+//! While the load runs, the collector follows each worker ([`crate::live`]) and receives counts, histograms, and the
+//! rows that are not `ok`: at most [`LIVE_ROWS`] of them a second over all workers. These are written to the run
+//! directory at once. All other rows stay with the workers as Parquet and are fetched after the load, or earlier on
+//! request ([`early`]), from a few workers at a time and within a shared [`Limit`]. A worker exits once it learns that
+//! its rows have arrived.
 //!
-//! Memory does not grow with the load: at any time it holds a batch of each worker, the seconds that not all workers
-//! have reported, and pieces of the parts that are being fetched.
+//! Memory use does not grow with the load: the collector holds only one batch per worker, the seconds that some workers
+//! have not yet reported, and pieces of the parts being fetched.
 
 pub mod early;
 mod fetch;
@@ -44,22 +45,22 @@ use rolldrop_record::run_info::Rows;
 use rolldrop_record::wire::{CLOCK_PATH, ClockAnswer};
 use rolldrop_record::{Clock, RunDir, RunDirError, Stamp};
 
-/// Time from one attempt to follow a worker to the next.
+/// Delay between attempts to follow a worker.
 const RETRY: Duration = Duration::from_millis(200);
-/// Time that a worker may take to report its last second, once the load is over.
+/// Time limit for a worker to report its last second after the load has ended.
 const LAST_SECOND_LIMIT: Duration = Duration::from_secs(30);
-/// Longest time from the end of a worker's load to the end of the others', if it was not cut short.
+/// Maximum time between the end of one worker's load and the end of the others', unless it was cut short.
 const OTHERS_END: Duration = Duration::from_secs(10);
-/// Maximum number of workers whose parts are fetched at the same time.
+/// Maximum number of workers to fetch parts from at the same time.
 const FETCHED_AT_ONCE: usize = 4;
-/// Interval of requests to a worker that waits for its turn, so that it does not end.
+/// Interval between requests to a worker that is waiting for its turn; they keep it from exiting.
 const WANTED_INTERVAL: Duration = Duration::from_secs(20);
-/// Interval at which the progress of fetching is reported.
+/// Interval between progress reports while fetching.
 const TELL_INTERVAL: Duration = Duration::from_secs(10);
-/// Maximum number of batches that wait to be recorded.
+/// Maximum number of batches waiting to be recorded.
 const WAITING_BATCHES: usize = 16;
 
-/// Reason why rows could not be collected.
+/// Reason why collecting rows failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
     /// The interval log could not be written.
@@ -76,31 +77,31 @@ pub enum CollectError {
     Panicked,
 }
 
-/// Result of collecting.
+/// Result of collecting rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
-    /// Number of rows of each source, and how many of them have arrived.
+    /// Number of recorded and of received rows, by source.
     pub rows: BTreeMap<String, Rows>,
-    /// Workers whose rows did not all arrive, each with the reason.
+    /// Workers with missing rows, each with the reason.
     pub lost: Vec<(String, String)>,
-    /// Requests that their sources had counted in the counted part of the load, by outcome.
+    /// Outcome counts that the sources reported for the counted part of the load, by source.
     pub counted: BTreeMap<String, Counts>,
 }
 
-/// Collects the rows of the workers of one load.
+/// Collector of rows from the workers of one load.
 #[derive(Debug)]
 pub struct Collector {
     context: Arc<Context>,
-    /// Channel to which followers send batches; dropped when no more will come.
+    /// Channel on which followers send batches; dropped once no more will be sent.
     batches: Sender<Batch>,
     recording: JoinHandle<Result<(), CollectError>>,
     members: JoinSet<(String, Result<(), String>)>,
-    /// Maximum number of rows that one worker may send in a second while the load runs.
+    /// Maximum number of rows per second that one worker may send while the load runs.
     live_rows: usize,
     early: EarlyRows,
 }
 
-/// State that the tasks share.
+/// State shared by the tasks.
 #[derive(Debug)]
 struct Context {
     run_dir: RunDir,
@@ -108,23 +109,23 @@ struct Context {
     bucket: Bucket,
     turns: Semaphore,
     load_is_over: CancellationToken,
-    /// Cancelled when nothing more is waited for.
+    /// Token that is cancelled to stop waiting.
     given_up: CancellationToken,
     known: Mutex<Known>,
 }
 
-/// Knowledge about the sources.
+/// Facts known about the sources.
 #[derive(Debug, Default)]
 struct Known {
-    /// Last report of each source, and whether it was the end.
+    /// Last report of each source, and how it ended.
     reached: BTreeMap<String, (Reached, Ended)>,
-    /// Rows in parts that have arrived, by source and part.
+    /// Row counts of fetched parts, by source and part.
     fetched: BTreeMap<String, BTreeMap<String, u64>>,
-    /// Size of these parts, in bytes.
+    /// Total size of these parts, in bytes.
     bytes: u64,
-    /// Number of workers that will send nothing more.
+    /// Number of workers that have nothing more to send.
     done: usize,
-    /// Workers among these whose rows did not all arrive.
+    /// Those of them with missing rows.
     lost: BTreeSet<String>,
 }
 
@@ -135,8 +136,8 @@ enum Ended {
 }
 
 impl Collector {
-    /// Starts a collector into this run directory, for a load of `workers` workers whose schedule begins at `zero` on
-    /// this process's clock.
+    /// Starts collecting into `run_dir`, for a load of `workers` workers whose schedule begins at `zero` on this
+    /// process's clock.
     pub fn begin(run_dir: &RunDir, clock: Clock, zero: Stamp, limit: Limit, workers: usize) -> Self {
         let (batches, received) = channel(WAITING_BATCHES);
         let directory = run_dir.clone();
@@ -155,12 +156,12 @@ impl Collector {
         Self { context, batches, recording, members: JoinSet::new(), live_rows, early }
     }
 
-    /// Returns the rows of the workers that are followed, for readers who need them before the load is over.
+    /// Returns the rows of the followed workers, for readers that need them before the load has ended.
     pub fn early_rows(&self) -> EarlyRows {
         self.early.clone()
     }
 
-    /// Collects from this worker, from now on. No other worker may have sources of the same names.
+    /// Starts collecting from `member`. Its source names must be unique among all workers.
     pub fn follow(&mut self, member: &Member, sources: &[String]) {
         let collecting = Collecting {
             link: Link::new(Arc::clone(&member.way)),
@@ -189,12 +190,12 @@ impl Collector {
         });
     }
 
-    /// Ends collecting: fetches the rows that the workers have kept, and waits until all of them have arrived or cannot
-    /// arrive, or `give_up` is cancelled. Of a worker that is gone, the rows that it reported before are kept. If
-    /// fetching takes long, its progress goes to `tell`. Call it when the load is over.
+    /// Finishes collecting: fetches the rows that the workers kept, and waits until each row has arrived or is known to
+    /// be lost, or until `give_up` is cancelled. For a lost worker, the rows that it reported earlier are kept. If
+    /// fetching takes long, progress is reported to `tell`. Call this after the load has ended.
     ///
     /// # Errors
-    /// Returns an error if something could not be recorded.
+    /// Returns an error if recording fails.
     pub async fn finish(
         self,
         give_up: &CancellationToken,
@@ -257,18 +258,18 @@ impl Context {
 }
 
 impl Known {
-    /// Returns the counts that these sources reported.
+    /// Returns the counts reported by `sources`.
     fn counted(&self, sources: &HashSet<String>) -> BTreeMap<String, Counts> {
         let reached = self.reached.iter().filter(|(source, _)| sources.contains(*source));
         reached.map(|(source, (reached, _))| (source.clone(), reached.main.clone())).collect()
     }
 
-    /// Returns the number of rows of a source in parts that have arrived.
+    /// Returns the number of rows of a source in the parts fetched so far.
     fn rows_here(&self, source: &str) -> u64 {
         self.fetched.get(source).map_or(0, |parts| parts.values().sum())
     }
 
-    /// Counts a part that is in the run directory, once.
+    /// Counts a part in the run directory; a part is counted only once.
     fn count(&mut self, part: &Part) {
         let Some(source) = part.source() else { return };
         let parts = self.fetched.entry(source.to_owned()).or_default();
@@ -288,7 +289,7 @@ impl Known {
     }
 }
 
-/// State of collecting from one worker.
+/// State for collecting from one worker.
 struct Collecting {
     link: Link,
     sources: Vec<String>,
@@ -312,13 +313,13 @@ impl Collecting {
             over.cancel();
             followed
         };
-        // A part that has been started is finished, so that nobody else writes to its file.
+        // A fetch that has started is allowed to finish, so that no other fetch writes to its file.
         let (followed, ()) = tokio::join!(following, self.fetch_early(orders, &over));
         followed?;
-        // The recorder ends with the last sender.
+        // The recorder stops when the last sender is dropped.
         drop(batches);
         let Self { link, sources, context, .. } = &self;
-        // A worker whose load ends before that of the others, such as an evicted one, is about to end.
+        // A worker whose load ends before the others', such as an evicted one, is about to exit.
         let _ = timeout(OTHERS_END, context.load_is_over.cancelled()).await;
         let _turn = turn(&context.turns, link).await;
         let fetched = self.fetch().all(|part| context.known().count(part)).await;
@@ -332,17 +333,17 @@ impl Collecting {
             return Err(format!("{source} has {received} rows in its parts, and recorded {known}"));
         }
         if let Err(error) = link.post(ACKNOWLEDGED_PATH, Bytes::new()).await {
-            // The worker ends by itself after a while.
+            // The worker exits by itself after a while.
             tracing::debug!(%error, "a load worker was not told that its rows have arrived");
         }
         Ok(())
     }
 
-    /// Fetches closed parts as ordered, until the load is over.
+    /// Fetches closed parts on request until the load has ended.
     async fn fetch_early(&self, mut orders: Receiver<Order>, over: &CancellationToken) {
         while let Some(Some(order)) = over.run_until_cancelled(orders.recv()).await {
             let _turn = turn(&self.context.turns, &self.link).await;
-            // The next order, or the end of the load, repeats it.
+            // The next order, or the end of the load, retries it.
             if let Err(why) = self.fetch().closed(|part| self.context.known().count(part)).await {
                 tracing::debug!(%why, "fetching a load worker's rows while the load lasts");
             }
@@ -371,7 +372,7 @@ impl Collecting {
         }
     }
 
-    /// Takes the batches of one connection. `next` is the number of the next batch.
+    /// Receives batches over one connection. `next` is the number of the next batch.
     async fn stream(&self, next: &mut u64, batches: &Sender<Batch>) -> Result<Ended, LinkError> {
         let path = format!("{LIVE_PATH}?from={next}&rows={}", self.live_rows);
         let mut lines = self.link.lines(&path).await?.lines();
@@ -406,7 +407,7 @@ impl Collecting {
     }
 }
 
-/// Waits for a turn. Meanwhile the worker gets requests, so that it stays.
+/// Waits for a turn, and meanwhile sends requests to the worker to keep it from exiting.
 async fn turn<'a>(turns: &'a Semaphore, link: &Link) -> Option<SemaphorePermit<'a>> {
     loop {
         match timeout(WANTED_INTERVAL, turns.acquire()).await {

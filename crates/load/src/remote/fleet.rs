@@ -1,7 +1,7 @@
-//! All workers of a load as one: prepared, started at the same instant, followed to their ends.
+//! All workers of a load as one: prepares them, starts them at the same instant, and follows them to the end.
 //!
-//! If a worker is lost before the start, the others take its part. If one is lost later, its part is not sent, and the
-//! run gets a warning.
+//! If a worker is lost before the start, the others take over its part. If a worker is lost later, its part is not
+//! sent, and the run gets a warning.
 
 mod member;
 
@@ -24,30 +24,30 @@ use rolldrop_record::load::Load;
 use rolldrop_record::run_info::Source;
 use rolldrop_record::{Clock, EventKind, RunId, Stamp};
 
-/// Time from the order to start to the schedule's zero: the order must reach every worker before that.
+/// Time between the order to start and the schedule's zero: the order must reach every worker within this time.
 const LEAD: Duration = Duration::from_secs(2);
 
-/// Future that returns the reason once a worker's pod has ended.
+/// Future that returns the reason once a worker's pod has terminated.
 pub type Gone = Shared<BoxFuture<'static, String>>;
 
-/// A worker that takes orders.
+/// A worker that accepts orders.
 #[derive(Clone)]
 pub struct Member {
     /// Name of the pod.
     pub name: String,
-    /// Name of its node.
+    /// Name of the pod's node.
     pub node: String,
-    /// Way to the worker.
+    /// Transport to the worker.
     pub way: Arc<dyn Ask>,
-    /// Future that returns the reason once its pod has ended.
+    /// Future that returns the reason once the pod has terminated.
     pub gone: Gone,
 }
 
-/// Reason why there is no load.
+/// Reason why no load can be sent.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum FleetError {
-    /// A worker cannot send its part.
+    /// A worker cannot send its part of the load.
     #[error("load worker {name} on node {node}: {why}")]
     Failed { name: String, node: String, why: String },
     /// No worker is left.
@@ -55,33 +55,33 @@ pub enum FleetError {
     NoneLeft(String),
 }
 
-/// Load to send.
+/// Load that the fleet should send.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// Settings of the load of all workers.
+    /// Settings of the whole load, over all workers.
     pub settings: Load,
-    /// Random part of its requests' ids.
+    /// Random part of the request ids.
     pub run: RunId,
-    /// Time limit for each target's first answer.
+    /// Time limit for the first response of each target.
     pub first_answer_limit: Duration,
-    /// Place in the source ports at which earlier loads of pods ended.
+    /// Position in the source ports at which earlier loads from pods stopped.
     pub before: PortsBefore,
 }
 
 /// End of a load.
 #[derive(Clone, Debug)]
 pub struct Joined {
-    /// Time when the last request had ended, on this process's clock.
+    /// Time the last request ended, on this process's clock.
     pub at: Stamp,
-    /// Number of requests that are known to have been scheduled.
+    /// Number of requests known to have been scheduled.
     pub scheduled: u64,
-    /// Workers that were lost since the start.
+    /// Workers lost since the start.
     pub lost: Vec<Lost>,
-    /// Place in the source ports at which the worker that took the most ended.
+    /// Position in the source ports of the worker that took the most ports.
     pub ports: Option<PortsBefore>,
 }
 
-/// All workers of a load, which together send it.
+/// All workers of a load, which send it together.
 pub struct Fleet<N> {
     workers: Vec<Worker>,
     clock: Clock,
@@ -90,17 +90,18 @@ pub struct Fleet<N> {
 }
 
 impl<N: Note> Fleet<N> {
-    /// Creates a fleet of these workers. Their reports other than progress go to `note`, and so does the loss of one.
+    /// Creates a fleet from these workers. Their reports other than progress are passed to `note`, and so is the loss
+    /// of a worker.
     pub fn new(members: Vec<Member>, clock: Clock, note: N) -> Self {
         let workers = members.into_iter().map(Worker::new).collect();
         Self { workers, clock, note, control: Control::default() }
     }
 
-    /// Prepares every worker for its part; `on_node` returns the load as seen from a node. Returns warnings before the
-    /// load starts.
+    /// Prepares every worker for its part; `on_node` returns the load as seen from a node. Returns warnings to show
+    /// before the load starts.
     ///
     /// # Errors
-    /// Returns an error if a worker cannot send its part, or none is left.
+    /// Returns an error if a worker cannot send its part, or if no worker is left.
     pub async fn prepare(
         &mut self,
         wanted: &Wanted,
@@ -126,7 +127,7 @@ impl<N: Note> Fleet<N> {
             for (worker, prepared) in self.workers.iter().zip(&prepared) {
                 match prepared {
                     Ok(_) => {}
-                    // Other workers get its sources.
+                    // Its source names are reassigned to other workers.
                     Err(End::Lost(why)) => lost.push(Lost { sources: Vec::new(), ..worker.lost(why) }),
                     Err(End::Failed(why)) => {
                         let Member { name, node, .. } = worker.member.clone();
@@ -173,12 +174,12 @@ impl<N: Note> Fleet<N> {
         &self.control
     }
 
-    /// Returns the workers that are part of the load, and the sources of each.
+    /// Returns the workers that take part in the load, each with its sources.
     pub fn members(&self) -> impl Iterator<Item = (&Member, &[String])> {
         self.workers.iter().map(|worker| (&worker.member, &worker.sources[..]))
     }
 
-    /// Follows every worker to its end, and passes on what the load's [`Control`] orders.
+    /// Follows every worker until its load has ended, and forwards the orders from the load's [`Control`].
     pub async fn join(&mut self) -> Joined {
         let shared = Following {
             clock: self.clock,
@@ -206,41 +207,41 @@ impl<N: Note> Fleet<N> {
         joined
     }
 
-    /// Returns the load's sources as run.json lists them, with the best knowledge of their clocks.
+    /// Returns the load's sources in the format of run.json, with the best available clock offsets.
     pub fn recorders(&self) -> Vec<Source> {
         self.workers.iter().flat_map(|worker| worker.its_clock.recorders(&worker.sources)).collect()
     }
 
-    /// Dismisses the workers, which end then.
+    /// Dismisses the workers, which then exit.
     pub async fn dismiss(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
         let live = self.workers.iter().filter(|worker| !matches!(worker.end, Some(Err(_))));
         let dismissing = live.map(|worker| timeout_at(deadline, worker.dismiss()));
-        // Workers that were not reached end by themselves, or with the Job.
+        // Workers that were not reached exit by themselves, or with the Job.
         join_all(dismissing).await;
     }
 }
 
-/// State that the followers of all workers share.
+/// State shared by the followers of all workers.
 struct Following {
     clock: Clock,
     control: Control,
     /// Progress by worker.
     progress: Mutex<Vec<Progress>>,
-    /// Number of workers whose load has not ended.
+    /// Number of workers whose load has not ended yet.
     open: Mutex<usize>,
     all_ended: CancellationToken,
 }
 
 impl Following {
-    /// Stores the progress of a worker's load, and reports the sum.
+    /// Stores the progress of one worker's load, and reports the total.
     fn report(&self, worker: usize, progress: Progress) {
         let mut all = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         all[worker] = progress;
         self.control.report(sum(&all));
     }
 
-    /// Counts a worker whose load is over.
+    /// Counts a worker whose load has ended.
     fn one_ended(&self) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         *open -= 1;
@@ -250,8 +251,8 @@ impl Following {
     }
 }
 
-/// Adds up the progress of all workers. The recent response times are those of the slowest worker, as quantiles do not
-/// add.
+/// Adds up the progress of all workers. The recent response times are those of the slowest worker, because quantiles
+/// cannot be added.
 fn sum(all: &[Progress]) -> Progress {
     let mut sum = Progress::default();
     for progress in all {

@@ -1,4 +1,4 @@
-//! Serves a load worker's rows to their collector: the live stream, and the closed parts.
+//! Serves a load worker's rows to the collector: the live stream, and the closed parts.
 
 use std::io;
 use std::path::Path;
@@ -18,10 +18,10 @@ use super::answer::{Answer, failed, json, lines, text};
 use super::parts::{Listing, PARTS_PATH, Shelf};
 use crate::live::{Journal, LIVE_ROWS, Line};
 
-/// Size in bytes of the pieces in which a part is read.
+/// Size of the pieces in which a part is read, in bytes.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// A load worker's rows, for others to fetch. Clones share it.
+/// A load worker's rows, for a collector to fetch. Clones share the same state.
 #[derive(Clone, Debug)]
 pub struct Handover {
     journal: Arc<Journal>,
@@ -29,7 +29,7 @@ pub struct Handover {
 }
 
 impl Handover {
-    /// Hands over the rows that the load records in this run directory.
+    /// Creates a handover for the rows that the load records in this run directory.
     pub fn new(run_dir: &Path) -> Self {
         Self { journal: Arc::default(), shelf: Arc::new(Shelf::new(run_dir)) }
     }
@@ -39,7 +39,7 @@ impl Handover {
         Arc::clone(&self.journal)
     }
 
-    /// Answers a request; returns `None` if it is not about rows.
+    /// Responds to a request; returns `None` if the request is not about rows.
     pub async fn answer(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<Answer> {
         let path = uri.path();
         let part = path.strip_prefix(PARTS_PATH).and_then(|rest| rest.strip_prefix('/'));
@@ -71,7 +71,7 @@ impl Handover {
     }
 
     async fn parts(&self) -> Answer {
-        // Read first: a part that is closed meanwhile is listed next time.
+        // Must be read first: a part that is closed in the meantime is listed next time.
         let complete = self.journal.has_ended();
         let shelf = Arc::clone(&self.shelf);
         match tokio::task::spawn_blocking(move || shelf.list()).await {
@@ -114,7 +114,7 @@ impl Handover {
     }
 }
 
-/// Returns the first second that is requested, and the maximum number of rows in a batch.
+/// Returns the first requested second, and the maximum number of rows in a batch.
 fn wanted(query: &str) -> Option<(u64, usize)> {
     let (mut from, mut rows) = (0, LIVE_ROWS);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -127,7 +127,7 @@ fn wanted(query: &str) -> Option<(u64, usize)> {
     Some((from, rows))
 }
 
-/// Returns the first byte that is requested; `None` if there is no range, or an unknown form of one.
+/// Returns the first requested byte; `None` if there is no range or its form is unknown.
 fn first_byte(headers: &HeaderMap) -> Option<u64> {
     headers.get(RANGE)?.to_str().ok()?.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! Reaches a worker in a pod: through the API server's pod proxy, so that access to the API server is enough.
+//! Connects to a worker in a pod through the API server's pod proxy, so that access to the API server is enough.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,21 +16,21 @@ use super::ask::{AnswerBody, Ask, AskError, addressed};
 use crate::error::in_words;
 use rolldrop_record::wire::AdminToken;
 
-/// Time limit for the head of an answer, and for the whole of a short one.
+/// Time limit for receiving a response's head, and for receiving the whole of a short response.
 pub const CALL_LIMIT: Duration = Duration::from_secs(10);
-/// Maximum size of a short answer, in bytes.
+/// Maximum size of a short response, in bytes.
 const SHORT_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
-/// Port of a pod, behind the API server.
+/// A pod's port, reached through the API server.
 pub struct PodProxy {
     client: kube::Client,
-    /// Path of the pod's port.
+    /// Path of the pod's port at the API server.
     prefix: String,
     token: AdminToken,
 }
 
 impl PodProxy {
-    /// Returns the way to a port of a pod, whose worker requires this token.
+    /// Returns a transport to a port of a pod, whose worker requires this token.
     pub fn new(client: kube::Client, namespace: &str, pod: &str, port: u16, token: AdminToken) -> Self {
         Self { client, prefix: format!("/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy"), token }
     }
@@ -52,65 +52,65 @@ impl Ask for PodProxy {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum LinkError {
-    /// There was no answer.
+    /// There was no response.
     #[error(transparent)]
     Ask(#[from] AskError),
-    /// The answer did not come in time.
+    /// The response did not arrive in time.
     #[error("the load worker gave no answer within {CALL_LIMIT:?}")]
     Timeout,
     /// The worker or the API server refused the request.
     #[error("the load worker cannot be asked: {status} {why}")]
     Refused { status: StatusCode, why: String },
-    /// The answer cannot be read.
+    /// The response cannot be parsed.
     #[error("the load worker's answer cannot be read: {0}")]
     Unreadable(String),
 }
 
-/// Sends requests to one worker.
+/// Client for requests to one worker.
 #[derive(Clone)]
 pub struct Link(Arc<dyn Ask>);
 
 impl Link {
-    /// Returns a link that uses this way.
+    /// Creates a link over this transport.
     pub fn new(way: Arc<dyn Ask>) -> Self {
         Self(way)
     }
 
-    /// Returns the way.
+    /// Returns the transport.
     pub fn way(&self) -> &Arc<dyn Ask> {
         &self.0
     }
 
-    /// Requests a value, as a short answer.
+    /// Requests a value and returns it. The response must be short.
     ///
     /// # Errors
-    /// Returns an error if there is no such answer in time.
+    /// Returns an error if there is no valid response in time.
     pub async fn json<T: DeserializeOwned>(&self, path: &str) -> Result<T, LinkError> {
         let body = self.short(Method::GET, path, Bytes::new()).await?;
         serde_json::from_slice(&body).map_err(|error| LinkError::Unreadable(error.to_string()))
     }
 
-    /// Sends `body` with a POST request.
+    /// Sends a POST request with `body`.
     ///
     /// # Errors
-    /// Returns an error if the worker has not confirmed it in time.
+    /// Returns an error if the worker does not confirm it in time.
     pub async fn post(&self, path: &str, body: Bytes) -> Result<(), LinkError> {
         self.short(Method::POST, path, body).await.map(drop)
     }
 
-    /// Requests lines, which are read as they come.
+    /// Sends a GET request and returns the response as a stream of lines.
     ///
     /// # Errors
-    /// Returns an error if they do not begin in time.
+    /// Returns an error if the response does not begin in time.
     pub async fn lines(&self, path: &str) -> Result<impl AsyncBufRead + Unpin + Send + use<>, LinkError> {
         let answer = self.open(request(Method::GET, path, Bytes::new())?).await?;
         Ok(answer.into_body().into_data_stream().boxed().into_async_read())
     }
 
-    /// Requests a successful answer, whose body may take any time.
+    /// Sends a request and returns its successful response. Reading the body may take any amount of time.
     ///
     /// # Errors
-    /// Returns an error if it does not begin in time.
+    /// Returns an error if the response does not begin in time.
     pub async fn open(&self, request: Request<Bytes>) -> Result<Response<AnswerBody>, LinkError> {
         timeout(CALL_LIMIT, self.head(request)).await.map_err(|_| LinkError::Timeout)?
     }
@@ -121,7 +121,7 @@ impl Link {
         timeout(CALL_LIMIT, whole).await.map_err(|_| LinkError::Timeout)?
     }
 
-    /// Returns a successful answer, whose body is still to be read.
+    /// Waits for the head of a successful response. The body remains to be read.
     async fn head(&self, request: Request<Bytes>) -> Result<Response<AnswerBody>, LinkError> {
         let answer = self.0.ask(request).await?;
         let status = answer.status();
@@ -139,7 +139,7 @@ fn request(method: Method, path: &str, body: Bytes) -> Result<Request<Bytes>, Li
     request.map_err(|error| LinkError::Unreadable(error.to_string()))
 }
 
-/// Reads the whole of a short body.
+/// Reads all of a short body.
 async fn read(body: AnswerBody) -> Result<Bytes, LinkError> {
     let body = Limited::new(body, SHORT_ANSWER_BYTES).collect().await;
     body.map(|body| body.to_bytes()).map_err(|error| LinkError::Unreadable(error.to_string()))

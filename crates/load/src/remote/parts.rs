@@ -1,6 +1,7 @@
-//! Closed parts of a load worker, as others may fetch them.
+//! Closed parts of a load worker, as offered for fetching.
 //!
-//! `GET /parts` returns a [`Listing`], `GET /parts/NAME` a part's bytes, from byte N on with `Range: bytes=N-`.
+//! `GET /parts` returns a [`Listing`]. `GET /parts/NAME` returns the bytes of a part; with `Range: bytes=N-`, only
+//! those from byte N on.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,15 +15,15 @@ use serde::{Deserialize, Serialize};
 use rolldrop_record::RequestRow;
 use rolldrop_record::parts::{self, PartError, Row};
 
-/// Path of the list of parts; each part is below it.
+/// Path of the list of parts; each part is served below it.
 pub const PARTS_PATH: &str = "/parts";
-/// Suffix of the names of parts.
+/// Suffix of part names.
 pub const PART_SUFFIX: &str = ".parquet";
 
-/// Answer to [`PARTS_PATH`].
+/// Response to [`PARTS_PATH`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listing {
-    /// True if there will be no further parts.
+    /// True if there will be no more parts.
     pub complete: bool,
     /// Closed parts, sorted by name.
     pub parts: Vec<Part>,
@@ -37,12 +38,12 @@ pub struct Part {
     pub bytes: u64,
     /// Number of rows.
     pub rows: u64,
-    /// SHA-256 of its bytes, in hexadecimal.
+    /// SHA-256 of the part's bytes, in hexadecimal.
     pub sha256: String,
 }
 
 impl Part {
-    /// Returns the source whose rows are in it; `None` if the name is not that of a part.
+    /// Returns the source whose rows the part contains; `None` if the name is not a part's.
     pub fn source(&self) -> Option<&str> {
         let (source, number) = self.name.strip_suffix(PART_SUFFIX)?.rsplit_once('-')?;
         number.bytes().all(|digit| digit.is_ascii_digit()).then_some(source)
@@ -62,7 +63,7 @@ pub(super) enum ShelfError {
 #[derive(Debug)]
 pub(super) struct Shelf {
     run_dir: PathBuf,
-    /// Parts that were read before, by name: they do not change.
+    /// Parts that have already been read, by name; they do not change.
     known: Mutex<BTreeMap<String, Part>>,
 }
 
@@ -71,7 +72,7 @@ impl Shelf {
         Self { run_dir: run_dir.to_owned(), known: Mutex::default() }
     }
 
-    /// Lists the parts; reads new ones from end to end.
+    /// Lists the parts. Reads new ones completely.
     pub(super) fn list(&self) -> Result<Vec<Part>, ShelfError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         for path in parts::parts_of::<RequestRow>(&self.run_dir)? {
@@ -86,7 +87,7 @@ impl Shelf {
         Ok(known.values().cloned().collect())
     }
 
-    /// Returns path and size of the part of this name; `None` if it was never listed.
+    /// Returns the path and size of the part with this name; `None` if it has never been listed.
     pub(super) fn find(&self, name: &str) -> Option<(PathBuf, u64)> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(name).map(|part| (self.run_dir.join(RequestRow::TABLE).join(name), part.bytes))

@@ -1,8 +1,8 @@
-//! Workers that the run cannot reach, and that connect to the run instead.
+//! Connections from workers that the run cannot reach: the workers connect to the run instead.
 //!
-//! A worker connects to the run, sends its name and the token in one line, and serves HTTP/2 on that connection: it
-//! takes the same requests as on its own port. So there is one protocol, and nothing above [`Ask`] knows which side has
-//! connected. A worker whose connection broke connects again.
+//! A worker connects to the run, sends its name and the token in one line, and then serves HTTP/2 on that connection,
+//! accepting the same requests as on its own port. So there is only one protocol, and code above [`Ask`] does not know
+//! which side opened the connection. A worker whose connection breaks reconnects.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -35,24 +35,24 @@ use super::ask::{AnswerBody, Ask, AskError, addressed};
 use rolldrop_record::wire::AdminToken;
 use rolldrop_wire::places::Place;
 
-/// First word of a worker's line.
+/// First word of a worker's greeting line.
 const GREETING: &str = "rolldrop-load-worker";
-/// Maximum length of the line in bytes.
+/// Maximum length of the greeting line in bytes.
 const MAX_HELLO_BYTES: usize = 4096;
-/// Time that the line may take.
+/// Time limit for receiving the greeting line.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
-/// Time from one attempt to connect to the next.
+/// Delay between attempts to connect.
 const RETRY: Duration = Duration::from_millis(200);
-/// Time that connecting may take.
+/// Time limit for connecting.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// Time after which a silent connection gets a ping.
+/// Time without traffic after which a ping is sent.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
-/// Time that the answer to a ping may take.
+/// Time limit for the response to a ping.
 const PING_LIMIT: Duration = Duration::from_secs(10);
 /// Time that a request waits for a worker that is not connected.
 const COMES_LIMIT: Duration = Duration::from_secs(30);
 
-/// Connection of a worker, while there is one.
+/// Connection of a worker; `None` while there is none.
 type Slot = watch::Sender<Option<SendRequest<Full<Bytes>>>>;
 
 /// Workers that have connected or are expected, by name.
@@ -60,14 +60,14 @@ type Slot = watch::Sender<Option<SendRequest<Full<Bytes>>>>;
 struct Guests(Mutex<HashMap<String, Slot>>);
 
 impl Guests {
-    /// Returns the slot of the worker of this name. Only workers that know the token, or are expected, have one.
+    /// Returns the slot for the worker with this name. Only workers that know the token or are expected have one.
     fn slot(&self, name: &str) -> Slot {
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         slots.entry(name.to_owned()).or_insert_with(|| watch::Sender::new(None)).clone()
     }
 }
 
-/// Listener that workers connect to. Dropping it ends all connections.
+/// Listener to which workers connect. Dropping it closes all connections.
 #[derive(Debug)]
 pub struct Reception {
     address: SocketAddr,
@@ -77,7 +77,7 @@ pub struct Reception {
 }
 
 impl Reception {
-    /// Accepts workers that know the token.
+    /// Starts to accept workers that know the token.
     ///
     /// # Errors
     /// Returns an error if the listener has no address.
@@ -92,12 +92,12 @@ impl Reception {
         Ok(Self { address, guests, token, _accepting: AbortOnDropHandle::new(accepting) })
     }
 
-    /// Returns the address that workers connect to.
+    /// Returns the address to which workers connect.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Returns the way to the worker of this name, which need not have connected yet.
+    /// Returns a way to reach the worker with this name, which may connect later.
     pub fn way(&self, name: &str) -> Arc<dyn Ask> {
         Arc::new(Guest { slot: self.guests.slot(name), token: self.token.clone() })
     }
@@ -128,7 +128,7 @@ impl Ask for Guest {
     }
 }
 
-/// Serves the connection of a worker until it ends.
+/// Serves a worker's connection until it is closed.
 async fn receive(
     (mut stream, place): (TcpStream, Arc<Place>),
     token: AdminToken,
@@ -148,7 +148,8 @@ async fn receive(
     let (sender, connection) = handshake.map_err(io::Error::other)?;
     slot.send_replace(Some(sender));
     let ended = connection.await;
-    // Another connection of the same worker may have replaced it. Waiting requests need no notice of its end.
+    // A newer connection of the same worker may have replaced this one. Waiting requests need not be told that it
+    // ended.
     slot.send_if_modified(|slot| {
         let is_gone = slot.as_ref().is_some_and(SendRequest::is_closed);
         if is_gone {
@@ -159,7 +160,7 @@ async fn receive(
     ended.map_err(io::Error::other)
 }
 
-/// Reads a line, byte by byte: everything after it belongs to HTTP/2.
+/// Reads a line byte by byte, because everything after it belongs to HTTP/2.
 async fn read_line(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     loop {
@@ -171,7 +172,7 @@ async fn read_line(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Returns the name of the worker in its first line, if it knows the token.
+/// Returns the worker's name from its greeting line, if the worker knows the token.
 fn greeting<'a>(line: &'a [u8], token: &AdminToken) -> Option<&'a str> {
     let mut words = std::str::from_utf8(line).ok()?.split(' ');
     let (greeting, name, given) = (words.next()?, words.next()?, words.next()?);
@@ -179,7 +180,7 @@ fn greeting<'a>(line: &'a [u8], token: &AdminToken) -> Option<&'a str> {
     (greeting == GREETING && is_known && words.next().is_none()).then_some(name)
 }
 
-/// Connects to the run as the worker of this name, and serves on that connection; again whenever it breaks. Never
+/// Connects to the run as the worker with this name and serves on that connection; reconnects whenever it breaks. Never
 /// returns.
 pub async fn visit<F>(
     address: &str,
@@ -218,7 +219,7 @@ where
         .map_err(io::Error::other)
 }
 
-/// Tasks of a connection, which end with it.
+/// Tasks of a connection, which are aborted when it ends.
 #[derive(Clone, Default)]
 struct Tasks(Arc<Mutex<JoinSet<()>>>);
 
@@ -258,7 +259,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let reception = Reception::open(listener, token.clone()).unwrap();
         let address = reception.address().to_string();
-        // Each tells its name, and the request that it got.
+        // Each worker responds with its name and the request that it got.
         let come = |name: &'static str, life: u32| {
             let (address, token) = (address.clone(), token.clone());
             AbortOnDropHandle::new(tokio::spawn(async move {
@@ -281,7 +282,7 @@ mod tests {
         assert_eq!(ask("b").await.unwrap(), "b 1 /clock");
         drop(first);
         let _again = come("a", 2);
-        // A request on the connection that breaks is lost; the caller repeats it as well.
+        // The request on the broken connection is lost; the caller must repeat it.
         let second = async {
             loop {
                 match ask("a").await {

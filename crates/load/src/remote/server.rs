@@ -1,6 +1,6 @@
-//! The worker's side: serves HTTP while it sends its load, until its rows were fetched or the run is gone.
+//! The worker's side: serves HTTP while sending its load, until its rows have been fetched or the run is gone.
 //!
-//! Orders go to [`worker`], which obeys them; reports come from there.
+//! Orders go to [`worker`], which carries them out and sends the reports.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -38,37 +38,37 @@ use rolldrop_record::wire::{AdminToken, CLOCK_PATH, ClockAnswer, TOKEN_HEADER};
 use rolldrop_record::{Clock, RunDir, Stamp};
 use rolldrop_wire::places::Place;
 
-/// Time that a request's head may take.
+/// Time limit for receiving a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum size of an order in bytes, which includes request bodies.
+/// Maximum size of an order in bytes, including request bodies.
 const MAX_ORDER_BYTES: usize = 8 * 1024 * 1024;
-/// Interval at which the time since the last request is checked.
+/// Interval between checks of the time since the last request.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Time that open answers may take at the end.
+/// Time limit for responses still open at the end.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// Settings of a worker in a pod.
+/// Settings for a worker in a pod.
 #[derive(Debug)]
 pub struct PodWorker {
-    /// Run directory for its rows.
+    /// Run directory for the worker's rows.
     pub run_dir: RunDir,
-    /// Token that requests must have.
+    /// Token that requests must carry.
     pub token: AdminToken,
-    /// Run to connect to, if the run cannot reach the worker.
+    /// Run to connect to, if the run cannot connect to the worker.
     pub visit: Option<Visit>,
 }
 
-/// The run that a worker connects to.
+/// The run to which a worker connects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Visit {
-    /// Host and port.
+    /// Host and port of the run.
     pub address: String,
-    /// Name of the worker at the run.
+    /// Name under which the worker registers with the run.
     pub name: String,
 }
 
-/// Serves until the load's rows were fetched, or the run has been silent for too long. `stop` ends the load; its rows
-/// can be fetched after that, as long as the process runs.
+/// Serves until the load's rows have been fetched or the run has been silent for too long. `stop` ends the load; its
+/// rows can still be fetched while the process runs.
 pub async fn serve(listener: TcpListener, mut settings: PodWorker, stop: CancellationToken) {
     let visit = settings.visit.take();
     let (worker, taken) = Worker::new(settings);
@@ -76,7 +76,7 @@ pub async fn serve(listener: TcpListener, mut settings: PodWorker, stop: Cancell
         let Some(Visit { address, name }) = visit else { return pending().await };
         let answer = |request: Request<Incoming>| {
             let worker = Arc::clone(&worker);
-            // The worker itself has made that connection.
+            // The worker opened this connection itself.
             async move { worker.answer(request, None).await }
         };
         reverse::visit(&address, &name, &worker.token, answer).await;
@@ -88,13 +88,13 @@ pub async fn serve(listener: TcpListener, mut settings: PodWorker, stop: Cancell
     }
 }
 
-/// Orders that were taken.
+/// State of the accepted orders.
 struct Orders {
-    /// Number of orders taken.
+    /// Number of accepted orders.
     taken: u64,
-    /// True if the load was ordered to start.
+    /// True if an order to start the load was accepted.
     is_started: bool,
-    /// Channel for the orders; `None` once the worker obeys no more.
+    /// Channel for orders; `None` once the worker accepts no more.
     to: Option<UnboundedSender<Bytes>>,
 }
 
@@ -106,14 +106,14 @@ struct Worker {
     handover: Handover,
     reports: Arc<Backlog>,
     orders: Mutex<Orders>,
-    /// Time when the last request with the token came.
+    /// Time of the last request with the token.
     heard: Mutex<Option<Instant>>,
-    /// Cancelled when everything was fetched.
+    /// Token that is cancelled when everything has been fetched.
     acknowledged: CancellationToken,
 }
 
 impl Worker {
-    /// Creates a worker without orders, and the channel that they will come from.
+    /// Creates a worker without orders, and the channel on which orders will arrive.
     fn new(PodWorker { run_dir, token, .. }: PodWorker) -> (Arc<Self>, UnboundedReceiver<Bytes>) {
         let clock = Clock::start();
         let (to, orders) = unbounded();
@@ -131,7 +131,7 @@ impl Worker {
         (Arc::new(worker), orders)
     }
 
-    /// Runs from the first order to the end of the process.
+    /// Runs from the first order until the process exits.
     async fn live(&self, orders: UnboundedReceiver<Bytes>, stop: CancellationToken) {
         let began = Instant::now();
         let loading = async {
@@ -166,14 +166,14 @@ impl Worker {
             () = ended => {}
             () = self.acknowledged.cancelled() => {}
         }
-        // Without a load there are no rows.
+        // If no load was started, there are no rows to fetch.
         if self.orders().is_started && !self.acknowledged.is_cancelled() {
             tokio::select! {
                 () = self.silent_for(KEPT, began) => tracing::warn!("nobody has fetched the rows within {KEPT:?}"),
                 () = self.acknowledged.cancelled() => {}
             }
         } else if !self.acknowledged.is_cancelled() {
-            // The run reads the reason why there is no load.
+            // Gives the run time to read the reason why there is no load.
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = self.acknowledged.cancelled() => {}
@@ -183,7 +183,7 @@ impl Worker {
         sleep(LAST_ANSWERS).await;
     }
 
-    /// Waits until no request has come for this long.
+    /// Waits until there has been no request for `limit`.
     async fn silent_for(&self, limit: Duration, began: Instant) {
         while self.silence(began) <= limit {
             sleep(LOOK_AGAIN).await;
@@ -203,12 +203,12 @@ impl Worker {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes no further order: the load is cut off, if it is not over.
+    /// Stops accepting orders; a load that is still running is aborted.
     fn end_orders(&self) {
         self.orders().to = None;
     }
 
-    /// Answers requests on a connection until that ends.
+    /// Serves requests on a connection until it is closed.
     async fn serve(self: Arc<Self>, stream: TcpStream, place: Arc<Place>) -> hyper::Result<()> {
         // Reports are short, and needed at once.
         let _ = stream.set_nodelay(true);
@@ -228,7 +228,7 @@ impl Worker {
         if !given.is_some_and(|given| self.token.is(given.as_bytes())) {
             return text(StatusCode::UNAUTHORIZED, "the token of the run is required\n");
         }
-        // Whoever knows the token is no stranger.
+        // A client that knows the token is no stranger.
         place.inspect(|place| place.keep());
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         if let Some(answer) = self.handover.answer(&method, request.uri(), request.headers()).await {
@@ -271,7 +271,7 @@ impl Worker {
             return text(StatusCode::CONFLICT, format!("the next order is number {}\n", orders.taken));
         }
         let Some(to) = &orders.to else { return text(StatusCode::CONFLICT, "the load has ended\n") };
-        // A line for each order, whatever white space it contains.
+        // One line per order, whatever white space the order contains.
         let mut line = serde_json::to_vec(&order).unwrap_or_default();
         line.push(b'\n');
         if to.unbounded_send(line.into()).is_err() {
@@ -283,7 +283,7 @@ impl Worker {
     }
 }
 
-/// Returns a number in a query.
+/// Returns a numeric parameter of a query string.
 fn number(query: &str, name: &str) -> Option<u64> {
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     pairs.find(|(key, _)| *key == name)?.1.parse().ok()

@@ -1,4 +1,4 @@
-//! Tests of workers that are served here, and of the run that orders their load.
+//! Tests of workers served in this process, and of the run that orders their load.
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ use rolldrop_record::parts::read_table;
 use rolldrop_record::wire::{CLOCK_PATH, ClockAnswer, TOKEN_HEADER};
 use rolldrop_record::{Clock, EventKind, RequestRow, RunDir, RunId, Stamp};
 
-/// Way to a worker on this machine. With `cut`, each answer's body breaks off after this many pieces.
+/// Transport to a worker on this machine. With `cut`, each response body breaks off after this many pieces.
 struct Direct {
     address: SocketAddr,
     token: &'static str,
@@ -65,7 +65,7 @@ impl Ask for Direct {
     }
 }
 
-/// A worker like one in a pod.
+/// A worker like the one in a pod.
 struct Pod {
     address: SocketAddr,
     dir: TempDir,
@@ -110,7 +110,7 @@ impl Pod {
     }
 }
 
-/// Answers every request at once.
+/// Starts a target that responds to every request immediately.
 async fn target() -> (String, AbortOnDropHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -144,7 +144,7 @@ fn wanted(url: &str, rate: f64, seconds: u64) -> Wanted {
     Wanted { settings, run: RunId::random(), first_answer_limit: Duration::from_secs(30), before }
 }
 
-/// Returns the settings as seen from a node, which is part of the targets' names.
+/// Returns the settings as seen from a node, whose name becomes part of the target names.
 fn seen_from(settings: &Load, node: &str) -> Load {
     let mut settings = settings.clone();
     settings.targets.iter_mut().for_each(|target| target.name = format!("web@{node}"));
@@ -171,11 +171,11 @@ async fn fleet_keeps_schedule_despite_broken_connections() {
     assert_eq!((joined.scheduled, joined.lost), (101, vec![]));
     assert!(joined.at > zero);
     assert_eq!(fleet.control().progress().scheduled, 101);
-    // Each begins with the ports that it was told, and the next load begins behind them.
+    // Each worker starts with the ports that it was told, and the next load starts after them.
     let first = pods.iter().map(|pod| pod.rows().iter().filter_map(|row| row.local_port).min());
     assert!(first.clone().all(|port| port >= Some(40000)), "{:?}", first.collect::<Vec<_>>());
     let left = joined.ports.expect("ports");
-    // Those of one worker, and others that something else on this machine holds, which are passed over.
+    // Ports of one worker, and ports that something else on this machine holds, which are skipped.
     assert!((51..101).contains(&left.taken) && left.next >= 40051, "{left:?}");
 
     let rows: Vec<RequestRow> = pods.iter().flat_map(Pod::rows).collect();
@@ -245,7 +245,7 @@ async fn fleet_reassigns_share_lost_before_start() {
     assert_eq!(lines_of(pods[1].dir.path()), 100);
 }
 
-/// A worker of another version.
+/// A worker of a different version.
 struct Other;
 
 impl Ask for Other {
@@ -309,7 +309,7 @@ async fn worker_takes_authorized_orders_in_sequence() {
     assert!(stranger.lines(READY_PATH).await.is_ok(), "the kubelet has no token");
 
     let link = Link::new(pod.way("secret", None));
-    // A worker that was restarted gets the orders that the one before it had begun to take.
+    // A restarted worker gets orders whose predecessors the previous worker had accepted.
     let (status, why) = refused(link.post(&path(1), stop.clone()).await);
     assert_eq!((status, why.as_str()), (StatusCode::CONFLICT, "the next order is number 0"));
     assert_eq!(refused(link.post(&path(0), Bytes::from("nonsense")).await).0, StatusCode::BAD_REQUEST);
@@ -319,7 +319,7 @@ async fn worker_takes_authorized_orders_in_sequence() {
     assert!(refused(link.post(&path(2), stop).await).1.contains("number 1"));
 }
 
-/// Makes a socket of another address than the run's. It leaves no port behind.
+/// Creates a socket with an address other than the run's. It leaves no port in use.
 fn stranger() -> tokio::net::TcpSocket {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
@@ -327,7 +327,7 @@ fn stranger() -> tokio::net::TcpSocket {
     socket
 }
 
-/// Sends the strangers' text, on one connection after the other.
+/// Sends the strangers' text on one connection after another.
 async fn attack(to: SocketAddr, says: Vec<u8>) {
     let mut open = std::collections::VecDeque::new();
     loop {
@@ -351,7 +351,7 @@ async fn worker_answers_run_during_port_attacks() {
     for _ in 0..CROWD {
         crowd.push(stranger().connect(pod.address).await.unwrap());
     }
-    // The crowd makes room for itself, and not the run's connection, which is older and has said nothing yet.
+    // The crowd loses its own connections, and not the run's, which is older and has not sent anything yet.
     assert!(matches!(crowd[0].read(&mut [0]).await, Ok(0) | Err(_)));
     let clock = format!("GET {CLOCK_PATH} HTTP/1.1\r\nhost: x\r\n{TOKEN_HEADER}: secret\r\n\r\n");
     early.write_all(clock.as_bytes()).await.unwrap();

@@ -1,4 +1,4 @@
-//! An HTTP/2 request: everything but its number and its placeholders is made once, before the first request is sent.
+//! HTTP/2 requests. Everything except the number and the placeholders is built once, before the first request is sent.
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Uri, Version, header};
@@ -12,20 +12,20 @@ use rolldrop_record::id::ID_HEADER;
 /// Checks that requests to a target can be sent over HTTP/2.
 ///
 /// # Errors
-/// Returns the reason why they cannot.
+/// Returns an error with the reason if they cannot.
 pub(crate) fn check(target: &PlannedTarget) -> Result<(), String> {
     let sender = Sender { ids: "run-load-0-".into(), worker: 0, workers: 1, seed: 0 };
     Template::new(target, &sender).check()
 }
 
-/// Requests of one source to one target.
+/// Template for the requests of one source to one target.
 #[derive(Debug)]
 pub(crate) struct Template {
-    /// Part that is the same in all of them.
+    /// Part common to all requests.
     fixed: Request<()>,
-    /// Path, if it has placeholders.
+    /// Path template, if the path has placeholders.
     path: Option<Vec<Piece>>,
-    /// Headers whose values have placeholders.
+    /// Headers with placeholders in their values.
     made: Vec<(HeaderName, Vec<Piece>)>,
     body: Text,
     is_grpc: bool,
@@ -34,12 +34,12 @@ pub(crate) struct Template {
     sender: Sender,
 }
 
-/// A request cannot be put together.
+/// Error for a request that cannot be built.
 #[derive(Debug)]
 pub(crate) struct NotARequest;
 
 impl Template {
-    /// Creates the template of a sender's requests to `target`.
+    /// Creates the template for a sender's requests to `target`.
     pub(crate) fn new(target: &PlannedTarget, sender: &Sender) -> Self {
         let mut fixed = Request::new(());
         *fixed.method_mut() = target.method.clone();
@@ -48,7 +48,7 @@ impl Template {
         let mut made = Vec::new();
         for (name, value) in &target.headers {
             match value.as_slice() {
-                // HTTP/2 has :authority instead.
+                // HTTP/2 uses :authority instead.
                 [Piece::Bytes(value)] if *name == header::HOST => {
                     authority = String::from_utf8_lossy(value).into_owned();
                 }
@@ -94,10 +94,10 @@ impl Template {
         template
     }
 
-    /// Makes the request numbered `seq`, as sent for the `attempt`th time, counted from 1.
+    /// Builds request number `seq`, as sent on attempt number `attempt` (from 1).
     ///
     /// # Errors
-    /// Returns an error if the value of a placeholder makes no valid URL or header.
+    /// Returns an error if a placeholder's value results in an invalid URL or header.
     pub(crate) fn make(&self, seq: u64, attempt: u32) -> Result<(Request<()>, Bytes), NotARequest> {
         let (number, mut random) = self.sender.draw(seq);
         let mut fill = |pieces: &[Piece]| {
@@ -128,12 +128,12 @@ impl Template {
         Ok((request, body))
     }
 
-    /// Checks that every request that the template makes is valid.
+    /// Checks that the template builds only valid requests.
     ///
     /// # Errors
-    /// Returns the reason why it is not.
+    /// Returns an error with the reason if it does not.
     fn check(&self) -> Result<(), String> {
-        /// Headers that HTTP/2 does not have (RFC 9113, 8.2.2).
+        /// Headers that HTTP/2 forbids (RFC 9113, 8.2.2).
         const NOT_IN_HTTP2: [&str; 3] = ["keep-alive", "proxy-connection", "upgrade"];
 
         let headers = self.fixed.headers();

@@ -1,4 +1,4 @@
-//! One lookup of a name: the hosts file, then DNS, then the system's other sources.
+//! Looks up a name: in the hosts file, then in DNS, then in the system's other sources.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -15,44 +15,44 @@ use tokio::time::Instant;
 
 use rolldrop_record::load::{DnsSettings, Family};
 
-/// Time for which an answer of the system is valid. The system gives no TTL.
+/// Validity of an answer from the system, which gives no TTL.
 const SYSTEM_TTL: Duration = Duration::from_secs(30);
 
-/// Reason given if no server answered.
+/// Reason to report if no server answered.
 const TIMEOUT: &str = "timeout";
 
-/// Source that knows a name.
+/// Source in which a name was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// The hosts file, read when the load was prepared.
+    /// The hosts file, as read when the load was prepared.
     Hosts,
-    /// DNS.
+    /// The system's DNS servers.
     Dns,
-    /// Another service of the system, such as multicast DNS (getaddrinfo).
+    /// Another service of the system, such as multicast DNS (through getaddrinfo).
     System,
 }
 
 /// Result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Addresses, sorted, each once.
+    /// Distinct addresses in sorted order.
     pub(super) addresses: Vec<IpAddr>,
-    /// Time for which they are valid; `None` for the whole load.
+    /// Validity of the addresses; `None` for the whole load.
     pub(super) ttl: Option<Duration>,
 }
 
-/// Looks names up. It does not cache answers: the caller knows how long each is valid.
+/// Name lookup. It caches no answers: the caller knows how long each is valid.
 pub(super) struct Lookup {
     hosts: Hosts,
-    /// DNS resolver; `None` if the system has no configuration for it.
+    /// DNS resolver; `None` if the system has no DNS configuration.
     dns: Option<TokioResolver>,
     family: Family,
-    /// True if the system may be asked for names that DNS does not know.
+    /// True if the system may be asked for names that are unknown to DNS.
     asks_system: bool,
 }
 
 impl Lookup {
-    /// Creates a lookup by the settings, and by the system's files at this moment.
+    /// Creates a lookup from the settings and the current system files.
     pub(super) fn new(settings: &DnsSettings) -> Self {
         Self {
             hosts: Hosts::from_system().unwrap_or_default(),
@@ -65,23 +65,23 @@ impl Lookup {
     /// Looks up a name for the first time.
     ///
     /// # Errors
-    /// Returns the reason why there is no address.
+    /// Returns an error with the reason why there is no address.
     pub(super) async fn first(&self, host: &str) -> Result<(Source, Found), String> {
         if let Some(found) = self.in_hosts(host) {
             return Ok((Source::Hosts, found));
         }
         match self.in_dns(host).await {
             Ok(found) => Ok((Source::Dns, found)),
-            // The other sources of the system would wait for the same servers.
+            // The system's other sources would wait for the same servers.
             Err(why) if !self.asks_system || why == TIMEOUT => Err(why),
             Err(_) => Ok((Source::System, in_system(host).await?)),
         }
     }
 
-    /// Looks up a name again, in the source that knew it.
+    /// Looks up a name again, in the source in which it was found.
     ///
     /// # Errors
-    /// Returns the reason why there is no address.
+    /// Returns an error with the reason why there is no address.
     pub(super) async fn again(&self, host: &str, source: Source) -> Result<Found, String> {
         match source {
             Source::Hosts => self.in_hosts(host).ok_or_else(|| "no_address".to_owned()),
@@ -125,7 +125,7 @@ async fn in_system(host: &str) -> Result<Found, String> {
     }
 }
 
-/// Sorts addresses: servers answer in a different order each time, which is not a change.
+/// Sorts addresses: servers return them in varying order, which is not a change.
 fn in_order(addresses: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
     let mut addresses: Vec<IpAddr> = addresses.collect();
     addresses.sort_unstable();
@@ -160,7 +160,7 @@ fn name_server(address: SocketAddr) -> NameServerConfig {
     NameServerConfig::new(address.ip(), true, connections.into())
 }
 
-/// Describes the failure in a few words, which are the same each time for the usual failures.
+/// Describes a failure in a few words, with a constant text for each common failure.
 fn in_words(error: &NetError) -> String {
     match error {
         NetError::Dns(DnsError::NoRecordsFound(no)) => match no.response_code {
@@ -173,7 +173,7 @@ fn in_words(error: &NetError) -> String {
     }
 }
 
-/// Returns a response code as it is usually written, in lower case: `nxdomain`.
+/// Returns a response code in the usual spelling, in lower case: `nxdomain`.
 fn in_word(code: ResponseCode) -> String {
     format!("{code:?}").to_ascii_lowercase()
 }

@@ -1,4 +1,4 @@
-//! Counts and histograms of a part of the requests: the parts of a service time, and the requests of one target.
+//! Counts and histograms of subsets: the parts of service times, and the requests to each target.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use rolldrop_record::RequestRow;
 /// Durations of the parts of service times, in nanoseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Parts {
-    /// From the start of connecting until the connection was established.
+    /// Time from the start of connecting until the connection is established.
     pub connect_ns: Times,
-    /// From then on, the TLS handshake.
+    /// Duration of the TLS handshake, which follows.
     pub tls_ns: Times,
-    /// From sending until the complete head of the answer had arrived, of answered requests.
+    /// Time from sending until the complete response head has arrived, for requests with a complete response.
     pub head_ns: Times,
 }
 
@@ -36,20 +36,20 @@ impl Parts {
     }
 }
 
-/// Counts and histograms of the requests of the counted part that went to one target.
+/// Counts and histograms of the requests in the counted part that were sent to one target.
 #[derive(Clone, Debug, Default)]
 pub struct OfTarget {
-    /// Requests, by outcome.
+    /// Request counts by outcome.
     pub outcomes: Counts,
-    /// Statuses of complete answers outside the success set.
+    /// Counts of the statuses of complete responses outside the success set.
     pub error_statuses: ErrorStatuses,
-    /// HTTP statuses of all complete answers.
+    /// Counts of the HTTP statuses of all complete responses.
     pub statuses: BTreeMap<u16, u64>,
-    /// Bytes written.
+    /// Number of bytes written.
     pub bytes_sent: u64,
-    /// Bytes read.
+    /// Number of bytes read.
     pub bytes_received: u64,
-    /// Response times of the answered requests, in nanoseconds.
+    /// Response times of the requests with a complete response, in nanoseconds.
     pub response_ns: Times,
     /// Service times of the same requests, in nanoseconds.
     pub service_ns: Times,

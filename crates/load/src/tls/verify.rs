@@ -1,6 +1,7 @@
-//! Verifier of `--insecure`: accepts any certificate, but the peer must hold its key.
+//! Certificate verifier for `--insecure`: accepts any certificate, but the peer must hold its key.
 //!
-//! The lab has a copy (`node::http_get`), since it shares no code with what measures it but the clock and `places`.
+//! The lab has its own copy (`node::http_get`), since it shares only the clock and `places` with the code that measures
+//! it.
 
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::crypto::{
@@ -9,12 +10,12 @@ use tokio_rustls::rustls::crypto::{
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{DigitallySignedStruct, Error, SignatureScheme};
 
-/// Verifies nothing but signatures.
+/// Verifier of signatures only.
 #[derive(Debug)]
 pub(super) struct Unverified(WebPkiSupportedAlgorithms);
 
 impl Unverified {
-    /// Creates a verifier that knows these algorithms.
+    /// Creates a verifier that supports these algorithms.
     pub(super) fn new(algorithms: WebPkiSupportedAlgorithms) -> Self {
         Self(algorithms)
     }

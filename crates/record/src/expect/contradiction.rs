@@ -7,9 +7,9 @@ use super::{Amount, AppErrorLimits, Bounds, DroppedLimits, Expect, LatencyFigure
 /// A mistake in expectations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contradiction {
-    /// Key of the limit, from `expect` on, such as `dropped.perGroup`.
+    /// Key of the limit, relative to `expect`, such as `dropped.perGroup`.
     pub key: String,
-    /// Reason why the limit is a mistake, with the remedy.
+    /// Explanation of the mistake, with a remedy.
     pub why: String,
 }
 
@@ -29,7 +29,7 @@ fn ordered<T: PartialOrd + Display>(key: &str, bounds: Option<Bounds<T>>) -> Fou
     }
 }
 
-/// Checks numbers and shares like [`ordered`], and refuses a maximum share of 0, which no sample can show.
+/// Checks numbers and shares like [`ordered`], and rejects a maximum share of 0, which no sample can prove.
 fn amount(key: &str, bounds: Option<Bounds<Amount>>) -> Found {
     ordered(key, bounds)?;
     match bounds.and_then(|bounds| bounds.max) {
@@ -132,7 +132,7 @@ impl Expect {
         Ok(())
     }
 
-    /// Refuses limits that have no meaning for a part of the requests.
+    /// Rejects limits that make no sense for a subset of the requests.
     fn is_of_a_part(&self) -> Found {
         let whole = [
             ("limits", self.limits.is_some()),

@@ -8,12 +8,12 @@ use serde::{Serialize, Serializer};
 
 use crate::units::{Span, duration};
 
-/// A share, from 0 to 1. It is written in percent, such as `0.1%`.
+/// A share, from 0 to 1, written as a percentage such as `0.1%`.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Share(pub f64);
 
 impl Share {
-    /// Parses a share in percent; returns `None` for any other text.
+    /// Parses a percentage; returns `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         let percent: f64 = text.trim().strip_suffix('%')?.trim_end().parse().ok()?;
         (0.0..=100.0).contains(&percent).then_some(Self(percent / 100.0))
@@ -22,7 +22,7 @@ impl Share {
 
 impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Twelve digits hide the rounding error that dividing by 100 adds to a decimal.
+        // Twelve digits hide the rounding error from dividing a decimal by 100.
         let percent = format!("{:.12}", self.0 * 100.0);
         write!(f, "{}%", percent.trim_end_matches('0').trim_end_matches('.'))
     }
@@ -39,7 +39,7 @@ pub enum Amount {
 }
 
 impl PartialOrd for Amount {
-    /// Compares two numbers or two shares; a number and a share have no order.
+    /// Compares two numbers or two shares; a number and a share are not comparable.
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         match (self, other) {
             (Amount::Count(a), Amount::Count(b)) => a.partial_cmp(b),
@@ -63,7 +63,7 @@ impl fmt::Display for Amount {
 pub enum LatencyLimit {
     /// A time.
     Time(Span),
-    /// A multiple of the same figure in the steady part, written as `1.5x`.
+    /// A multiple of the same figure for steady requests, written as `1.5x`.
     Times(f64),
 }
 
@@ -77,7 +77,7 @@ impl LatencyLimit {
 }
 
 impl PartialOrd for LatencyLimit {
-    /// Compares two times or two multiples; a time and a multiple have no order.
+    /// Compares two times or two multiples; a time and a multiple are not comparable.
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         match (self, other) {
             (LatencyLimit::Time(a), LatencyLimit::Time(b)) => a.partial_cmp(b),
@@ -96,11 +96,11 @@ impl fmt::Display for LatencyLimit {
     }
 }
 
-/// Margin by which a figure may be worse than a baseline's.
+/// Margin by which a figure may be worse than in a baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Margin {
-    /// A share of the baseline's figure, which may be above 100 %.
+    /// A share of the baseline's figure; may exceed 100 %.
     Share(Share),
     /// A time.
     Time(Span),
@@ -130,7 +130,7 @@ impl fmt::Display for Margin {
     }
 }
 
-/// Reads a quantity from its text, or from a whole number if it can be one.
+/// Deserializer of a quantity from its text or, if the type allows it, from an integer.
 struct Reading<T> {
     expected: &'static str,
     of_text: fn(&str) -> Option<T>,
@@ -156,7 +156,7 @@ impl<T> Visitor<'_> for Reading<T> {
     }
 }
 
-/// Implements `Deserialize` by a [`Reading`].
+/// Implements `Deserialize` using a [`Reading`].
 macro_rules! read {
     ($($type:ty: $expected:literal, $of_text:expr, $of_number:expr;)*) => {$(
         impl<'de> Deserialize<'de> for $type {

@@ -1,4 +1,4 @@
-//! Reads expectations: maps whose keys are names of other enums.
+//! Deserialization of expectations: maps whose keys are names of other enums.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -11,7 +11,7 @@ use super::{Amount, Bounds, Span};
 use crate::stage::{Stage, StartStage};
 use crate::{Cause, Outcome};
 
-/// Limits by name, as a deserializer `D` reads them.
+/// Limits by name, as read by a deserializer `D`.
 type Read<'de, D, K, V> = Result<BTreeMap<K, Bounds<V>>, <D as Deserializer<'de>>::Error>;
 
 pub(super) fn causes<'de, D: Deserializer<'de>>(deserializer: D) -> Read<'de, D, Cause, Amount> {
@@ -38,7 +38,7 @@ pub(super) fn exits<'de, D: Deserializer<'de>>(deserializer: D) -> Read<'de, D, 
     by_name(deserializer, read)
 }
 
-/// Finds the key with this name among those that are not refused.
+/// Finds the key with this name among the allowed ones.
 fn one_of<K: Copy + Display>(
     what: &str,
     all: &[K],
@@ -55,7 +55,7 @@ fn one_of<K: Copy + Display>(
     }
 }
 
-/// Reads a map. `read` converts a name to a key, or returns the reason why it is not a key.
+/// Reads a map. `read` converts a name to a key, or returns the reason why the name is not a key.
 fn by_name<'de, D, K, V, F>(deserializer: D, read: F) -> Result<BTreeMap<K, V>, D::Error>
 where
     D: Deserializer<'de>,
@@ -93,7 +93,7 @@ impl<'de, K: Ord, V: Deserialize<'de>, F: Fn(&str) -> Result<K, String>> Visitor
     }
 }
 
-/// The value of an unknown key. Reading it fails, so that the error has the path of that key.
+/// The value of an unknown key. Reading it fails, so that the error contains the key's path.
 struct Refused(String);
 
 impl<'de> DeserializeSeed<'de> for Refused {

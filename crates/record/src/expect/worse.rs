@@ -1,14 +1,14 @@
-//! Limits against a baseline (`worse: 10%`): the figures that can have one, and the margins allowed.
+//! Limits relative to a baseline (`worse: 10%`): the figures that support them, and the allowed margins.
 
 use super::{Bounds, Expect, LatencyFigures, Margin};
 use crate::Outcome;
 
-/// A limit on how much worse than the baseline's a figure may be.
+/// A limit on how much worse a figure may be than in the baseline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Worse {
-    /// Part of the requests that it applies to; `None` for all.
+    /// Subset of the requests that the limit applies to; `None` for all.
     pub part: Option<Part>,
-    /// Key of the figure, from `expect` or from its part on, such as `latency.p99`.
+    /// Key of the figure, relative to `expect` or to its part, such as `latency.p99`.
     pub key: String,
     /// Kind of figure.
     pub kind: Kind,
@@ -16,12 +16,12 @@ pub struct Worse {
     pub by: Margin,
 }
 
-/// A part of the requests.
+/// A subset of the requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Requests that one consumer routes, by the consumer or its target's name.
+    /// Requests routed by one consumer, given by the consumer or its target's name.
     Consumer(String),
-    /// Requests to one target, by its name.
+    /// Requests to one target, given by its name.
     Target(String),
 }
 
@@ -38,17 +38,17 @@ impl Part {
 /// Kind of figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A number of requests over the whole run.
+    /// Number of requests over the whole run.
     Total,
-    /// The number of requests of the termination or group that has the most.
+    /// Number of requests in the termination or group that has the most.
     Most,
     /// A time.
     Time,
     /// A latency.
     Latency,
-    /// A share that is better if it is larger.
+    /// A share for which larger is better.
     Share,
-    /// A number that is neither better nor worse if it is larger.
+    /// A number for which larger is neither better nor worse.
     Neither,
 }
 
@@ -61,7 +61,7 @@ impl Worse {
         }
     }
 
-    /// Returns the reason why the figure cannot have this limit; `None` if it can.
+    /// Returns the reason why this limit is invalid for the figure; `None` if it is valid.
     pub(super) fn mistake(&self) -> Option<&'static str> {
         match (self.kind, self.by) {
             (Kind::Neither, _) => {
@@ -82,7 +82,7 @@ impl Worse {
 }
 
 impl Expect {
-    /// Returns all limits against a baseline, with those for parts of the requests last.
+    /// Returns all limits relative to a baseline; those for subsets of the requests come last.
     pub fn worse(&self) -> Vec<Worse> {
         let consumers = self.consumers.iter().map(|(name, of)| (Part::Consumer(name.clone()), of));
         let targets = self.targets.iter().map(|(name, of)| (Part::Target(name.clone()), of));
@@ -92,7 +92,7 @@ impl Expect {
         self.worse_of_all().into_iter().chain(consumers.chain(targets).flat_map(of_part)).collect()
     }
 
-    /// Returns the limits against a baseline that apply to all requests.
+    /// Returns the limits relative to a baseline that apply to all requests.
     pub(super) fn worse_of_all(&self) -> Vec<Worse> {
         let mut found = Found(Vec::new());
         if let Some(limits) = &self.dropped {

@@ -1,4 +1,4 @@
-//! Source ports of connections, and name lookup.
+//! Source ports and name lookup.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::names::named;
 
-/// A range of ports, both ends included.
+/// An inclusive range of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PortRange {
@@ -62,12 +62,12 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// Time for which a port stays taken towards the same address after this side closed a connection first (Linux:
-/// TCP_TIMEWAIT_LEN).
+/// Time for which a port cannot be reused towards the same address after this side was the first to close a connection
+/// (Linux: TCP_TIMEWAIT_LEN).
 pub const TIME_WAIT: Duration = Duration::from_secs(60);
 
-/// Parses the ephemeral ports from two settings as Linux writes them: `32768 60999` (`net.ipv4.ip_local_port_range`)
-/// and `8080,9000-9010` (`net.ipv4.ip_local_reserved_ports`).
+/// Parses the ephemeral ports from two settings in Linux's format: `32768 60999` (`net.ipv4.ip_local_port_range`) and
+/// `8080,9000-9010` (`net.ipv4.ip_local_reserved_ports`).
 pub fn ephemeral_of(range: &str, reserved: &str) -> Option<Vec<u16>> {
     let mut ends = range.split_ascii_whitespace().map(str::parse::<u16>);
     let (first, last) = (ends.next()?.ok()?, ends.next()?.ok()?);
@@ -83,23 +83,23 @@ pub fn ephemeral_of(range: &str, reserved: &str) -> Option<Vec<u16>> {
     Some((first..=last).filter(is_free).collect())
 }
 
-/// Settings of name lookup.
+/// Name lookup settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DnsSettings {
     /// DNS servers to ask instead of the system's.
     #[serde(deserialize_with = "dns_servers")]
     pub servers: Vec<SocketAddr>,
-    /// Kind of addresses to use.
+    /// Address family to use.
     pub family: Family,
 }
 
-/// Error for a text that is not the address of a DNS server.
+/// Error for a text that is not a DNS server address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not the address of a DNS server, such as 10.96.0.10 or [::1]:5353")]
 pub struct NotAServer(String);
 
-/// Parses the address of a DNS server, written as `ADDRESS[:PORT]`.
+/// Parses a DNS server address, written as `ADDRESS[:PORT]`.
 ///
 /// # Errors
 /// Fails if the text has another form.
@@ -126,7 +126,7 @@ fn dns_servers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SocketA
 }
 
 named! {
-    /// Kind of a name's addresses that are used.
+    /// Address family to use for connections.
     #[derive(Default)]
     pub enum Family else UnknownFamily "{0:?} is not any, ipv4 or ipv6" {
         /// All addresses.
@@ -140,7 +140,7 @@ named! {
 }
 
 impl Family {
-    /// Returns true if the address is of this kind.
+    /// Returns true if the address belongs to this family.
     pub fn has(self, address: IpAddr) -> bool {
         match self {
             Family::Any => true,
@@ -149,7 +149,7 @@ impl Family {
         }
     }
 
-    /// Returns the name shown to people, which is also used in `run.json`.
+    /// Returns the display name, which is also used in `run.json`.
     pub const fn label(self) -> &'static str {
         match self {
             Family::Any => "any",

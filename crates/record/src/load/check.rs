@@ -1,17 +1,17 @@
-//! Checks settings before anything is sent. Each message tells what to change.
+//! Validation of settings before anything is sent. Each message says what to change.
 
 use std::time::Duration;
 
 use super::limits::{MAX_DURATION, MAX_RATE, MAX_RETRIES, MAX_STREAMS, MAX_WORKERS};
 use super::{Arrivals, ConnectionMode, Http, Length, Load, Pace, are_statuses, in_units};
 
-/// Reason why settings cannot be carried out.
+/// Reason why settings are invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum NotALoad {
     /// There is no target.
     #[error("no target: name a URL such as http://127.0.0.1:8080/")]
     NoTarget,
-    /// The rate is not a number that can be sent.
+    /// The rate is out of range.
     #[error("rate {0} is not above 0 and at most {MAX_RATE} requests/s")]
     Rate(f64),
     /// A duration is out of range.
@@ -19,18 +19,18 @@ pub enum NotALoad {
     Duration {
         /// Name of the duration.
         what: &'static str,
-        /// Duration that was given.
+        /// The given duration.
         given: Duration,
-        /// Description of the allowed durations.
+        /// Allowed range, as text.
         allowed: &'static str,
     },
-    /// A closed loop has no times to keep.
+    /// The setting needs a schedule, which a closed loop does not have.
     #[error("a closed loop has no schedule: remove either {0} or the closed loop")]
     Closed(&'static str),
     /// The number of workers is out of range.
     #[error("{0} workers are not from 1 to {MAX_WORKERS}")]
     Workers(usize),
-    /// There are more source addresses than workers to use them.
+    /// There are more source addresses than workers.
     #[error(
         "{addresses} source addresses need as many workers, not {workers}: each address needs its own worker"
     )]
@@ -40,28 +40,28 @@ pub enum NotALoad {
         /// Number of workers.
         workers: usize,
     },
-    /// Answers without a body that can be searched.
+    /// The responses have no body that can be searched.
     #[error(
         "{0} has no body that can be searched for the pod's name: remove the pattern for bodies (--pod-body, \
          load.podBody); a header can name the pod"
     )]
     PodBody(&'static str),
-    /// Too many retries.
+    /// The number of retries is out of range.
     #[error("{0} retries are more than {MAX_RETRIES}")]
     Retries(u32),
-    /// A limit that no fresh connection reaches.
+    /// The limit can never apply to fresh connections.
     #[error("a fresh connection carries one request: remove {0}, or keep connections")]
     FreshLimit(&'static str),
-    /// A connection that carries no request.
+    /// A connection could not carry any requests.
     #[error("0 requests to a connection are too few: at least 1")]
     MaxRequests,
-    /// A connection without streams.
+    /// The number of streams per connection is out of range.
     #[error("{0} streams to a connection are not from 1 to {MAX_STREAMS}")]
     Streams(usize),
-    /// Streams without HTTP/2.
+    /// A stream limit is set without HTTP/2.
     #[error("HTTP/1.1 has no streams: use HTTP/2, or remove the number of streams")]
     StreamsNeedHttp2,
-    /// gRPC over HTTP/1.1.
+    /// gRPC is combined with HTTP/1.1.
     #[error("gRPC needs HTTP/2")]
     GrpcNeedsHttp2,
     /// A range of statuses is empty or out of range.
@@ -70,10 +70,10 @@ pub enum NotALoad {
 }
 
 impl Load {
-    /// Checks the settings that mean the same for all targets.
+    /// Validates the settings that do not depend on the target.
     ///
     /// # Errors
-    /// Returns an error if they cannot be carried out; it tells which setting is wrong, and what is allowed.
+    /// Returns an error for invalid settings. It says which setting is wrong, and what is allowed.
     pub fn check(&self) -> Result<(), NotALoad> {
         if !(1..=MAX_WORKERS).contains(&self.workers) {
             return Err(NotALoad::Workers(self.workers));
@@ -151,7 +151,7 @@ impl Load {
             Pace::Closed(Length::Time(duration)) => return takes_time("a duration", *duration),
             Pace::Closed(Length::Requests(_)) => return Ok(()),
         };
-        // A ramp may begin or end at 0, and a stage may be a pause; a load may not.
+        // A ramp may begin or end at 0, and a stage may be a pause, but the load as a whole must send requests.
         let is_rate = |rate: f64| (0.0..=MAX_RATE).contains(&rate);
         let mut rates = stages.iter().flat_map(|stage| [stage.from, stage.to]);
         if let Some(rate) = rates.find(|rate| !is_rate(*rate)) {

@@ -1,21 +1,21 @@
-//! Connecting to another address than the URL's, as curl's `--connect-to` does.
+//! Overrides of the address in a URL, like curl's `--connect-to`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// An override: requests to one host and port connect to another. The requests themselves do not change.
+/// An override: requests for one host and port connect to another. The requests themselves do not change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ConnectTo {
-    /// Host in the URL that the override applies to, without brackets; `None` for every host.
+    /// URL host that the override applies to, without brackets; `None` for every host.
     pub from_host: Option<String>,
-    /// Port in the URL that the override applies to; `None` for every port.
+    /// URL port that the override applies to; `None` for every port.
     pub from_port: Option<u16>,
-    /// Host to connect to, without brackets; `None` for the URL's own.
+    /// Host to connect to, without brackets; `None` for the URL's host.
     pub host: Option<String>,
-    /// Port to connect to; `None` for the URL's own.
+    /// Port to connect to; `None` for the URL's port.
     pub port: Option<u16>,
 }
 
@@ -67,7 +67,7 @@ impl From<ConnectTo> for String {
     }
 }
 
-/// Splits off the host at the beginning, and returns it with the rest after its colon.
+/// Splits off the leading host; returns the host, and the rest after the colon.
 fn host(text: &str) -> Option<(Option<String>, &str)> {
     let (host, rest) = match text.strip_prefix('[') {
         Some(inside) => inside.split_once("]:")?,

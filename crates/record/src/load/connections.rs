@@ -1,4 +1,4 @@
-//! Connections that carry the requests: how many, and how each is used.
+//! Connections for the requests: how many, and how each is used.
 
 use std::fmt;
 use std::str::FromStr;
@@ -32,18 +32,18 @@ pub struct Connections {
     /// Share of requests on fresh connections (0 to 1), if fresh and keep-alive are mixed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
-    /// Maximum number open at a time; `None` for as many as the rate can keep open if every request reaches its
-    /// timeouts.
+    /// Maximum number of simultaneously open connections; `None` for as many as the rate can keep open if every request
+    /// runs into its timeouts.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "at_least_1")]
     pub max: Option<usize>,
-    /// Maximum number of requests on an HTTP/2 connection at a time, within the limit that the server sets; `None`
-    /// for 100, or 1 in a closed loop.
+    /// Maximum number of concurrent requests on an HTTP/2 connection, within the server's limit; `None` for 100, or 1
+    /// in a closed loop.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "at_least_1")]
     pub max_concurrent_streams: Option<usize>,
-    /// Maximum number of requests that a connection carries; `None` for no limit.
+    /// Maximum number of requests per connection; `None` for no limit.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "at_least_1")]
     pub max_requests: Option<u64>,
-    /// Age from which a connection carries no further request; `None` for no limit.
+    /// Age from which a connection is no longer used for new requests; `None` for no limit.
     #[serde(skip_serializing_if = "Option::is_none", with = "span")]
     pub max_age: Option<Duration>,
 }
@@ -59,15 +59,16 @@ impl Connections {
         max_age: None,
     };
 
-    /// An idle connection if there is one, otherwise a new one.
+    /// Reuse of idle connections; a new connection only if none is idle.
     pub const KEEPALIVE: Self = Self { mode: ConnectionMode::Keepalive, ..Self::FRESH };
 
-    /// Returns fresh connections for this share of the requests (0 to 1), and kept ones for the others.
+    /// Returns settings with fresh connections for this share of the requests (0 to 1), and kept-alive connections for
+    /// the rest.
     pub const fn mixed(share: f64) -> Self {
         Self { mode: ConnectionMode::Mixed, share: Some(share), ..Self::FRESH }
     }
 
-    /// Returns the reason why the share does not fit the mode, if it does not.
+    /// Returns the reason why the share does not fit the mode; `None` if it fits.
     pub fn share_fault(&self) -> Option<&'static str> {
         match (self.mode, self.share) {
             (ConnectionMode::Mixed, Some(share)) if (0.0..=1.0).contains(&share) => None,
@@ -101,7 +102,7 @@ impl Connections {
     }
 }
 
-/// Writes the use of connections, as the command line takes it.
+/// Formats the use of connections as on the command line.
 impl fmt::Display for Connections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.share {
@@ -111,7 +112,7 @@ impl fmt::Display for Connections {
     }
 }
 
-/// Error for a text that is not a use of connections.
+/// Error for a text that does not describe a use of connections.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("connections {0:?} are not fresh, keepalive, or mixed:SHARE with a share from 0 to 1")]
 pub struct NotConnections(String);

@@ -1,8 +1,8 @@
-//! The pace of a load, as a user states it.
+//! The pace of a load, as specified by the user.
 //!
-//! In an open loop, a rate over time sets when each request is due, independently of the others. In a closed loop, a
-//! number of connections are kept busy without send times: it measures the server's capacity, not what its users
-//! experience.
+//! In an open loop, a rate over time determines when each request is due, independently of the others. In a closed
+//! loop, a fixed number of connections are kept busy without scheduled send times. That measures the server's capacity,
+//! not what its users experience.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,9 +17,9 @@ use crate::units::{Scalar, duration};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pace {
-    /// Open loop with these rates, one after the other.
+    /// Open loop with these stages, one after another.
     Open(Vec<Stage>),
-    /// Closed loop: each connection sends its next request after the answer to the last.
+    /// Closed loop: each connection sends its next request once the previous response has arrived.
     Closed(Length),
 }
 
@@ -27,12 +27,13 @@ named! {
     /// Pacing of requests.
     #[derive(Default)]
     pub enum Pacing else UnknownPacing "unknown pacing {0:?}" {
-        /// At one rate, by a schedule.
+        /// Scheduled at a constant rate.
         #[default]
         Constant = "constant",
-        /// At rates that change, by a schedule.
+        /// Scheduled at changing rates.
         Stages = "stages",
-        /// Each connection sends its next request after the answer to the last; there are no intended send times.
+        /// Each connection sends its next request once the previous response has arrived; there are no intended send
+        /// times.
         ClosedLoop = "closed_loop",
     }
 }
@@ -52,20 +53,20 @@ pub struct Stage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Length {
-    /// It ends after this time.
+    /// The loop ends after this time.
     Time(Duration),
-    /// It ends after this many requests.
+    /// The loop ends after this many requests.
     Requests(u64),
 }
 
 named! {
-    /// Distribution of the requests of an open loop over its rates.
+    /// Distribution of requests in time, at the rates of an open loop.
     #[derive(Default)]
     pub enum Arrivals else UnknownArrivals "{0:?} is neither even nor poisson" {
         /// At even intervals.
         #[default]
         Even = "even",
-        /// As from independent users: a Poisson process, conditioned on the number of arrivals that the rates set.
+        /// As if from independent users: a Poisson process, conditioned on the number of arrivals given by the rates.
         Poisson = "poisson",
     }
 }
@@ -75,7 +76,7 @@ named! {
 pub enum Rate {
     /// Requests per second.
     PerSecond(f64),
-    /// A closed loop: as many requests as the connections carry.
+    /// A closed loop: as fast as the connections allow.
     Max,
 }
 
@@ -116,12 +117,12 @@ impl fmt::Display for Rate {
 }
 
 impl Pace {
-    /// Makes an open loop at one rate.
+    /// Creates an open loop at a constant rate.
     pub fn constant(rate: f64, duration: Duration) -> Self {
         Self::Open(vec![Stage { from: rate, to: rate, duration }])
     }
 
-    /// Makes an open loop of `requests` requests at one rate.
+    /// Creates an open loop of `requests` requests at a constant rate.
     pub fn constant_count(rate: f64, requests: u64) -> Self {
         let length = Duration::try_from_secs_f64(requests as f64 / rate);
         Self::constant(rate, length.unwrap_or(Duration::MAX))
@@ -146,7 +147,7 @@ impl Pace {
         self
     }
 
-    /// Returns the length of the counted part; `None` if its length is a number of requests instead.
+    /// Returns the length of the counted part; `None` if it is given as a number of requests.
     pub fn duration(&self) -> Option<Duration> {
         match self {
             Pace::Open(stages) => Some(stages.iter().map(|stage| stage.duration).sum()),
@@ -155,7 +156,7 @@ impl Pace {
         }
     }
 
-    /// Returns true if each connection sends its next request only after the answer to the last.
+    /// Returns true for a closed loop.
     pub fn is_closed(&self) -> bool {
         matches!(self, Pace::Closed(_))
     }
@@ -174,14 +175,14 @@ impl Pace {
         stages.iter().map(|stage| stage.from.max(stage.to)).fold(0.0, f64::max)
     }
 
-    /// Returns the rate of a warm-up, in requests per second: the rate of the first stage, or the end of a first
-    /// ramp; 0 for a closed loop.
+    /// Returns the warm-up rate, in requests per second: the rate of the first stage, or the final rate if that stage
+    /// is a ramp; 0 for a closed loop.
     pub fn warmup_rate(&self) -> f64 {
         let Pace::Open(stages) = self else { return 0.0 };
         stages.first().map_or(0.0, |stage| stage.to)
     }
 
-    /// Returns the kind of pacing, as files name it.
+    /// Returns the kind of pacing, as named in files.
     pub fn pacing(&self) -> Pacing {
         match self {
             Pace::Open(stages) if stages.len() == 1 && stages.iter().all(|stage| stage.from == stage.to) => {
@@ -194,7 +195,7 @@ impl Pace {
 }
 
 impl Stage {
-    /// Returns the number of requests that the stage makes: the integral of its rate.
+    /// Returns the number of requests in the stage: the integral of its rate.
     pub fn requests(&self) -> f64 {
         (self.from + self.to) / 2.0 * self.duration.as_secs_f64()
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::defaults;
 use crate::units::{span, span_above_0};
 
-/// Maximum times that the parts of a request may take.
+/// Time limits for the parts of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Timeouts {
@@ -17,11 +17,11 @@ pub struct Timeouts {
     /// Maximum time for the TLS handshake.
     #[serde(with = "span_above_0")]
     pub tls: Duration,
-    /// Maximum time from sending the request to the first byte of the answer; `None` for the same limit as the whole
-    /// answer.
+    /// Maximum time from sending the request to the first byte of the response; `None` for the same limit as for the
+    /// whole response.
     #[serde(skip_serializing_if = "Option::is_none", with = "span_above_0")]
     pub first_byte: Option<Duration>,
-    /// Maximum time from sending the request to the end of the answer's body.
+    /// Maximum time from sending the request to the end of the response body.
     #[serde(with = "span_above_0")]
     pub response: Duration,
 }
@@ -37,11 +37,11 @@ impl Default for Timeouts {
     }
 }
 
-/// Retries of a failed request, as a client that has them does. The row keeps the first outcome.
+/// Retries of a failed request, as done by a retrying client. The row keeps the first outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Retry {
-    /// Maximum number of times that a request is sent again.
+    /// Maximum number of retries of a request.
     pub times: u32,
     /// Time from a failure to the next attempt.
     #[serde(default, with = "span")]

@@ -5,32 +5,33 @@ use serde::{Deserialize, Serialize};
 use crate::Secret;
 use crate::names::named;
 
-/// TLS settings of a user. Certificates and keys are stored as PEM, because a remote worker does not have the files.
+/// TLS settings given by the user. Certificates and keys are stored as PEM because a remote worker does not have the
+/// files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct TlsSettings {
-    /// Certificates of the authorities to trust; `None` for the system's.
+    /// Certificates of the trusted authorities; `None` for the system's.
     #[serde(rename = "ca")]
     pub ca_pem: Option<Secret>,
-    /// Client certificate, followed by the certificates between it and its authority.
+    /// Client certificate, followed by any intermediate certificates.
     #[serde(rename = "cert")]
     pub cert_pem: Option<Secret>,
-    /// Key of the client certificate; `None` if it is in the certificate's file.
+    /// Private key of the client certificate; `None` if the key is in the certificate file.
     #[serde(rename = "key")]
     pub key_pem: Option<Secret>,
-    /// Name to ask for (SNI) and to expect in the certificate, instead of the URL's host.
+    /// Server name to send (SNI) and to expect in the certificate, instead of the URL's host.
     pub server_name: Option<String>,
     /// True if any certificate is accepted.
     pub insecure: bool,
-    /// TLS versions that are offered.
+    /// Offered TLS versions.
     #[serde(rename = "version", with = "only_version", skip_serializing_if = "TlsVersions::is_any")]
     pub versions: TlsVersions,
-    /// True if a handshake may resume an earlier session with the same name.
+    /// True if a handshake may resume an earlier session with the same server name.
     pub resume: bool,
 }
 
 impl TlsSettings {
-    /// Returns the settings that may be written down. Certificates and keys may be secrets, so they are left out.
+    /// Returns the settings that are safe to store. Certificates and keys are omitted because they may be secret.
     pub fn written(&self) -> WrittenTls {
         WrittenTls {
             own_ca: self.ca_pem.is_some(),
@@ -46,22 +47,22 @@ impl TlsSettings {
 /// TLS settings as recorded in `run.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrittenTls {
-    /// True if other authorities than the system's are trusted.
+    /// True if authorities other than the system's are trusted.
     pub own_ca: bool,
     /// True if the client has a certificate.
     pub client_certificate: bool,
-    /// Name to ask for and to expect, instead of the URL's host.
+    /// Server name to send and to expect, instead of the URL's host.
     pub server_name: Option<String>,
     /// True if any certificate is accepted.
     pub insecure: bool,
-    /// TLS versions that are offered.
+    /// Offered TLS versions.
     pub versions: TlsVersions,
     /// True if sessions are resumed.
     pub resume: bool,
 }
 
 named! {
-    /// TLS versions that are offered.
+    /// Offered TLS versions.
     #[derive(Default)]
     pub enum TlsVersions else UnknownTlsVersions "unknown versions of TLS {0:?}" {
         /// 1.2 and 1.3.
@@ -80,7 +81,7 @@ impl TlsVersions {
         [TlsVersions::Only12, TlsVersions::Only13].into_iter().find(|only| only.version() == Some(version))
     }
 
-    /// Returns the version that is offered, if it is the only one.
+    /// Returns the offered version, if there is only one.
     pub const fn version(self) -> Option<&'static str> {
         match self {
             TlsVersions::Any => None,
@@ -94,7 +95,7 @@ impl TlsVersions {
     }
 }
 
-/// The versions as a scenario has them: the only one.
+/// Scenario format of the versions: the only one to offer.
 mod only_version {
     use serde::{Deserializer, Serialize, Serializer};
 

@@ -1,4 +1,4 @@
-//! Transport of requests: the HTTP version, and calls by gRPC.
+//! Transport of requests: the HTTP version, and gRPC calls.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ named! {
     /// HTTP version to speak.
     #[derive(Default)]
     pub enum Http else UnknownHttp "HTTP {0:?} is not auto, 1.1 or 2" {
-        /// With TLS, the version that the server chooses for each connection; without TLS, HTTP/1.1.
+        /// With TLS, the version chosen by the server for each connection; without TLS, HTTP/1.1.
         #[default]
         Auto = "auto",
         /// HTTP/1.1.
@@ -29,7 +29,7 @@ pub struct Rpc {
     method: String,
 }
 
-/// Error for a text that is not a method.
+/// Error for a text that is not a gRPC method.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not SERVICE/METHOD, such as grpc.health.v1.Health/Check")]
 pub struct NotAMethod(String);
@@ -56,7 +56,7 @@ impl fmt::Display for Rpc {
     }
 }
 
-/// Settings for calling a gRPC method instead of sending plain requests.
+/// Settings for gRPC calls instead of plain requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grpc {
@@ -69,7 +69,7 @@ pub struct Grpc {
 }
 
 impl Grpc {
-    /// Makes the settings for calls of a method, with OK as the only success.
+    /// Creates the settings for calls to a method, with OK as the only success status.
     pub fn new(rpc: Rpc) -> Self {
         Self { rpc, success: grpc_success() }
     }

@@ -1,4 +1,4 @@
-//! The settings of a load as `run.json` has them.
+//! Load settings as stored in `run.json`.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use crate::Evidence;
 use crate::retry::is_idempotency_key;
 use crate::row::POD_HEADER;
 
-/// Defines [`LoadPlan`]: each field with the value that it takes from the settings. Those that not every load has are
-/// absent if it is `None`.
+/// Defines [`LoadPlan`]: each field, and its value derived from the settings. Optional fields are absent if that value
+/// is `None`.
 macro_rules! load_plan {
     (
         $(#[$meta:meta])*
@@ -24,7 +24,7 @@ macro_rules! load_plan {
         pub struct LoadPlan {
             $($(#[$doc])* pub $name: $type,)*
             $($(#[$more_doc])* #[serde(skip_serializing_if = "Option::is_none")] pub $more: Option<$more_type>,)*
-            /// Settings that this version does not know.
+            /// Settings unknown to this version.
             #[serde(default, flatten)]
             pub other: BTreeMap<String, serde_json::Value>,
         }
@@ -42,19 +42,19 @@ macro_rules! load_plan {
 }
 
 load_plan! {
-    /// Planned load of a run: the [settings](Load) that may be written down, without the values of headers and bodies,
-    /// which may be secrets.
+    /// Planned load of a run: the [settings](Load) that are safe to store, without header values and bodies, which may
+    /// be secret.
     ///
-    /// An absent field has its default, was not asked for, or does not apply.
+    /// An absent field has its default, was not requested, or does not apply.
     of load
     always {
         /// Pacing of the requests.
         pacing: Pacing = load.pace.pacing(),
         /// Requests per second over all sources, as the mean of the counted part; 0 for a closed loop.
         rate: f64 = load.pace.mean_rate(),
-        /// Length of the counted part, in seconds; 0 if its length is a number of requests instead.
+        /// Length of the counted part, in seconds; 0 if it is given as a number of requests.
         duration_s: f64 = load.pace.duration().unwrap_or_default().as_secs_f64(),
-        /// Length of the warm-up before it, in seconds.
+        /// Length of the warm-up before the counted part, in seconds.
         warmup_s: f64 = load.warmup.as_secs_f64(),
         /// Use of connections: fresh, kept alive or mixed.
         connections: ConnectionMode = load.connections.mode,
@@ -66,37 +66,37 @@ load_plan! {
         success: Vec<(u16, u16)> = load.success.clone(),
     }
     sometimes {
-        /// Maximum number of connections open at a time.
+        /// Maximum number of simultaneously open connections.
         max_connections: usize = Some(load.max_connections()),
         /// Number of worker threads.
         workers: usize = Some(load.workers),
         /// Number of pods that sent the load; absent if the run's own machine sent it.
         load_workers: usize = None,
-        /// Stages of an open loop with several stages, in the form that the command line accepts.
+        /// Stages of a multi-stage open loop, in command-line form.
         stages: Vec<String> = stages(load),
-        /// Distribution of the requests in time, if not even.
+        /// Distribution of requests in time, if not even.
         arrivals: Arrivals = Some(load.arrivals).filter(|arrivals| *arrivals != Arrivals::Even),
-        /// Seed of random choices, if there are any.
+        /// Seed for random choices, if there are any.
         seed: u64 = (load.arrivals != Arrivals::Even || load.template).then_some(load.seed),
         /// HTTP version that is spoken.
         http: Http = Some(load.spoken()),
-        /// Maximum number of requests on an HTTP/2 connection at a time, if HTTP/2 may be spoken.
+        /// Maximum number of concurrent requests on an HTTP/2 connection, if HTTP/2 may be spoken.
         max_concurrent_streams: usize = (load.spoken() != Http::Http1).then(|| load.max_concurrent_streams()),
         /// Share of requests on fresh connections, if fresh and keep-alive are mixed.
         fresh_share: f64 = load.connections.share,
-        /// Maximum number of requests that a connection carries.
+        /// Maximum number of requests per connection.
         max_requests_per_connection: u64 = load.connections.max_requests,
-        /// Age, in seconds, from which a connection carries no further request.
+        /// Age, in seconds, from which a connection is no longer used for new requests.
         max_connection_age_s: f64 = load.connections.max_age.map(|age| age.as_secs_f64()),
-        /// Maximum number of times that a failed request is sent again.
+        /// Maximum number of retries of a failed request.
         retries: u32 = Some(load.retry.times).filter(|times| *times > 0),
-        /// HTTP methods of each target, by the target's name. Several methods are joined with commas.
+        /// HTTP methods by target name. Several methods are joined with commas.
         methods: BTreeMap<String, String> = Some(load.methods()),
         /// True if requests have an Idempotency-Key.
         idempotency_key: bool = load.header_names().any(is_idempotency_key).then_some(true),
-        /// Names of further request headers, without their values, which may be secrets.
+        /// Names of additional request headers, without the values, which may be secret.
         headers: Vec<String> = present(load.headers.iter().map(|(name, _)| name.clone())),
-        /// gRPC method that is called.
+        /// gRPC method to call.
         grpc: String = load.grpc.as_ref().map(|grpc| grpc.rpc.to_string()),
         /// gRPC statuses that count as success.
         grpc_success: Vec<i32> = load.grpc.as_ref().map(|grpc| grpc.success.clone()),
@@ -104,23 +104,23 @@ load_plan! {
         pod_header: String = Some(load.pod_header.clone()).filter(|name| name != POD_HEADER),
         /// Regular expression that finds the pod's name in response bodies.
         pod_body: String = load.pod_body.clone(),
-        /// Overrides of the addresses that the URLs would connect to.
+        /// Overrides of the connection addresses in the URLs.
         connect_to: Vec<String> = present(load.connect_to.iter().map(ToString::to_string)),
-        /// Unix socket that all connections go to.
+        /// Unix socket for all connections.
         unix_socket: String = load.unix_socket.as_ref().map(|path| path.display().to_string()),
-        /// Only kind of addresses that is used: `IPv4` or `IPv6`.
+        /// Address family that connections are restricted to: `IPv4` or `IPv6`.
         family: String = (load.dns.family != Family::Any).then(|| load.dns.family.label().to_owned()),
         /// TLS settings, if a target uses TLS.
         tls: WrittenTls = load.is_secure().then(|| load.tls.written()),
         /// TLS timeout, in seconds, if a target uses TLS.
         tls_timeout_s: f64 = load.is_secure().then_some(load.timeout.tls.as_secs_f64()),
-        /// Timeout for the first byte of the answer, in seconds.
+        /// Timeout for the first byte of the response, in seconds.
         first_byte_timeout_s: f64 = load.timeout.first_byte.map(|limit| limit.as_secs_f64()),
-        /// Time before a request is due from which its worker polls the clock, in seconds.
+        /// Lead time before a request is due during which the worker polls the clock, in seconds.
         spin_s: f64 = (!load.spin.is_zero()).then_some(load.spin.as_secs_f64()),
-        /// Ports that connections come from.
+        /// Source ports of connections.
         source_ports: String = load.source_ports.map(|ports| ports.to_string()),
-        /// Further evidence about where connections went.
+        /// Additional evidence of where connections went.
         evidence: Evidence = load.evidence,
     }
 }
@@ -140,7 +140,7 @@ fn present(texts: impl Iterator<Item = String>) -> Option<Vec<String>> {
 }
 
 impl LoadPlan {
-    /// Returns the settings that not every load has, in the form that `run.json` uses.
+    /// Returns the optional settings, in the form used by `run.json`.
     pub fn further(&self) -> BTreeMap<String, serde_json::Value> {
         let written = |plan: &Self| -> BTreeMap<String, serde_json::Value> {
             serde_json::to_value(plan).and_then(serde_json::from_value).unwrap_or_default()
@@ -149,7 +149,7 @@ impl LoadPlan {
         written(self).into_iter().filter(|(name, _)| !of_every.contains_key(name)).collect()
     }
 
-    /// Returns true if each connection sent its next request only after the answer to the last.
+    /// Returns true if the load was a closed loop.
     pub fn is_closed_loop(&self) -> bool {
         self.pacing == Pacing::ClosedLoop
     }

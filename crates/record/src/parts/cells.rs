@@ -1,4 +1,4 @@
-//! Fields of a row as columns of its table: numbers, texts, names of enums, request ids.
+//! Row fields as table columns: numbers, strings, enum names, request ids.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -14,9 +14,9 @@ use super::csv::CsvWriter;
 use super::read::{GroupReader, OptionalColumn, TextColumn, ended, next_text};
 use crate::{Outcome, Phase, Protocol, RequestId, ServedEnd, Stamp, TlsSession};
 
-/// A field of a row. It is usually one column; a request id is three.
+/// A row field. Most fields are stored in one column, a request id in three.
 pub(super) trait Cell: Sized {
-    /// Columns of this field for the rows in memory.
+    /// Columns of this field for the buffered rows.
     type Buffer: Default + Send;
     /// Columns of this field in a row group that is being read.
     type Column;
@@ -29,15 +29,15 @@ pub(super) trait Cell: Sized {
     fn write(buffer: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<()>;
     /// Opens the field's columns in a row group.
     fn open(name: &str, group: &mut GroupReader<'_>) -> Result<Self::Column>;
-    /// Returns the value of a row before the first is read.
+    /// Returns the field's value before the first row has been read.
     fn blank() -> Self;
     /// Reads the next row's value.
     fn read(&mut self, column: &mut Self::Column) -> Result<()>;
-    /// Returns true if the JSON form of a row leaves out this value.
+    /// Returns true if the JSON form of a row omits this value.
     fn is_absent(&self) -> bool {
         false
     }
-    /// Adds the value to a line of CSV.
+    /// Adds the value to a CSV line.
     fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()>;
     /// Returns the names of the field's columns.
     fn names(name: &'static str) -> impl Iterator<Item = &'static str> {
@@ -259,10 +259,10 @@ text! {
     SocketAddr: address => address.to_string(), parse, (Ipv4Addr::UNSPECIFIED, 0).into(), PartialEq::eq;
 }
 
-/// Names of the columns of a request id, one for each of its three parts.
+/// Column names of the three parts of a request id.
 const ID_COLUMNS: [&str; 3] = ["request_run", "request_source", "request_seq"];
 
-/// Columns of a request id for the rows in memory.
+/// Columns of a request id for the buffered rows.
 #[derive(Default)]
 pub(super) struct IdBuffer {
     run: Texts,

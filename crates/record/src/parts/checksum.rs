@@ -1,4 +1,4 @@
-//! The checksum of a part, which shows whether its bytes have changed on a disk or in transit.
+//! The checksum of a part, used to detect changes to its bytes on disk or in transit.
 //!
 //! The parquet crate verifies the checksums of pages, but writes none. Each part therefore has one checksum for all
 //! of its pages, in the metadata at its end: the CRC-32 of all bytes before the metadata, and their number.
@@ -15,7 +15,7 @@ use parquet::file::writer::SerializedFileWriter;
 /// Key of the checksum in the metadata.
 const KEY: &str = "rolldrop.crc32";
 
-/// A file that computes the checksum of what is written to it.
+/// A file that computes a checksum of the bytes written to it.
 pub(super) struct Summed {
     file: File,
     hasher: crc32fast::Hasher,
@@ -41,7 +41,7 @@ impl Write for Summed {
     }
 }
 
-/// Closes a part, with the checksum of everything before its metadata in the metadata.
+/// Closes a part, storing the checksum of all preceding bytes in the metadata.
 pub(super) fn close(mut part: SerializedFileWriter<Summed>) -> Result<()> {
     part.flush()?;
     let Summed { hasher, bytes, .. } = part.inner();
@@ -51,7 +51,7 @@ pub(super) fn close(mut part: SerializedFileWriter<Summed>) -> Result<()> {
     Ok(())
 }
 
-/// Describes the damage to a part's bytes; returns `None` if they are as written.
+/// Describes the damage to a part's bytes; returns `None` if they are intact.
 ///
 /// # Errors
 /// Fails if the file cannot be read.

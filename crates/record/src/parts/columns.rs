@@ -1,8 +1,8 @@
-//! Columns of a table: filled row by row in memory, written as Parquet column chunks. `read` reads them.
+//! Columns of a table, filled row by row in memory and written as Parquet column chunks. For reading, see `read`.
 //!
-//! The layout is our own because it is on the hot path of the recorders. Rows are split into columns as they arrive,
-//! while they are in the processor's cache. The parquet crate delta-packs numbers. [`Texts`] repeat for thousands of
-//! rows, so they are kept and written as runs; the parquet crate would look up every single value in its dictionary.
+//! This module does its own buffering because it is on the recorders' hot path. Rows are split into columns as they
+//! arrive, while they are still in the CPU cache. The parquet crate delta-packs numbers. [`Texts`] repeat for thousands
+//! of rows, so they are kept and written as runs; the parquet crate would look up every single value in its dictionary.
 
 use std::collections::HashMap;
 use std::mem::take;
@@ -21,7 +21,7 @@ use parquet::schema::types::ColumnDescPtr;
 
 use super::checksum::Summed;
 
-/// Writes the columns of one row group, in the schema's order.
+/// Writer of one row group's columns, in schema order.
 pub struct GroupWriter<'a> {
     /// Columns that have not been written yet.
     columns: std::vec::IntoIter<ColumnDescPtr>,
@@ -29,7 +29,7 @@ pub struct GroupWriter<'a> {
 }
 
 impl<'a> GroupWriter<'a> {
-    /// Begins a row group of the file.
+    /// Begins a row group in the file.
     pub(super) fn begin(file: &'a mut SerializedFileWriter<Summed>) -> Result<Self> {
         let columns = file.schema_descr().columns().to_vec().into_iter();
         Ok(Self { columns, group: file.next_row_group()? })
@@ -48,7 +48,7 @@ impl<'a> GroupWriter<'a> {
         column.close()
     }
 
-    /// Writes a column of texts: a dictionary page, and a data page with the runs.
+    /// Writes a string column: a dictionary page, and a data page with the runs.
     fn texts(&mut self, texts: &Texts) -> Result<()> {
         let descriptor = self.columns.next().ok_or_else(too_many_columns)?;
         let is_optional = descriptor.max_def_level() > 0;
@@ -165,19 +165,19 @@ impl<T: DataType> OptionalNumbers<T> {
     }
 }
 
-/// A column of texts that repeat: each text once, and the runs of rows that have it.
+/// A column of repeating strings: each distinct string once, and the runs of rows that contain it.
 #[derive(Default)]
 pub(super) struct Texts {
-    /// Distinct texts in the order of their codes, in Parquet's plain encoding.
+    /// Distinct strings in code order, in Parquet's plain encoding.
     dictionary: Vec<u8>,
     codes: HashMap<Box<str>, u32>,
     runs: Vec<Run>,
-    /// Text of the last run, if it has one.
+    /// String of the last run, if that run has one.
     last: String,
     rows: usize,
 }
 
-/// Consecutive rows that have the same text, or none.
+/// Consecutive rows with the same string, or without one.
 struct Run {
     code: Option<u32>,
     rows: usize,
@@ -225,8 +225,8 @@ impl Texts {
         group.texts(&texts)
     }
 
-    /// Builds the data page: definition levels if the column is optional, and the codes, both as runs in Parquet's
-    /// RLE encoding.
+    /// Builds the data page: definition levels (if the column is optional) and codes, both as runs in Parquet's RLE
+    /// encoding.
     fn data_page(&self, is_optional: bool) -> Result<Vec<u8>> {
         let mut page = Vec::new();
         if is_optional {
@@ -252,7 +252,7 @@ impl Texts {
     }
 }
 
-/// Writes one run in Parquet's RLE encoding: twice its length as a varint, and the value in `width` bytes.
+/// Writes one run in Parquet's RLE encoding: twice the run length as a varint, and the value in `width` bytes.
 fn put_run(out: &mut Vec<u8>, value: u32, width: usize, rows: usize) {
     let mut header = rows << 1;
     while header >= 0x80 {

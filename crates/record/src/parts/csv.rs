@@ -1,18 +1,18 @@
-//! CSV, as RFC 4180 describes it, but with lines that end with a line feed alone.
+//! CSV as described in RFC 4180, except that lines end with a single line feed.
 
 use std::fmt::{Display, Write as _};
 use std::io::{self, Write};
 
-/// Writes lines of CSV, value by value. Every line must have as many values as the first.
+/// A CSV writer that takes value after value. Every line must have as many values as the first.
 #[derive(Debug)]
 pub struct CsvWriter<W: Write> {
     lines: csv::Writer<W>,
-    /// Text of the value that is being written, kept to reuse its allocation.
+    /// Text of the current value, kept to reuse the allocation.
     value: String,
 }
 
 impl<W: Write> CsvWriter<W> {
-    /// Makes a writer of lines to `out`, with a buffer.
+    /// Creates a buffered writer to `out`.
     pub fn new(out: W) -> Self {
         let lines = csv::WriterBuilder::new().terminator(csv::Terminator::Any(b'\n')).from_writer(out);
         Self { lines, value: String::new() }

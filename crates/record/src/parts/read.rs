@@ -1,8 +1,8 @@
-//! Reads the columns of a row group, row by row.
+//! Reading of a row group's columns, row by row.
 //!
-//! The parquet crate unpacks numbers, a whole column at a time. Texts repeat for thousands of rows: each distinct
-//! text is created once, and the rows that have it are read as runs of its code. If another program wrote a column of
-//! texts without codes, it is read value by value.
+//! The parquet crate decodes numeric columns as a whole. Strings repeat for thousands of rows, so each distinct string
+//! is created once, and the rows that contain it are read as runs of its dictionary code. A string column that another
+//! program wrote without codes is read value by value.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use parquet::data_type::{ByteArray, ByteArrayType, DataType};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::RowGroupReader;
 
-/// Maximum number of rows for which memory is reserved at once.
+/// Maximum number of rows to reserve memory for at once.
 const MOST_ROOM: usize = 1 << 16;
 
-/// Values of a column, and a level for each row: above 0 if the row has a value.
+/// Values of a column, and each row's definition level, which is above 0 if the row has a value.
 type Levelled<T> = (Vec<<T as DataType>::T>, Vec<i16>);
 
-/// Texts that were read. Each text is stored once, however many files and columns contain it.
+/// Interned strings. Each distinct string is stored once, across all files and columns.
 #[derive(Debug, Default)]
 pub(super) struct KnownTexts(HashSet<Arc<str>>);
 
@@ -38,7 +38,7 @@ impl KnownTexts {
     }
 }
 
-/// Reads the columns of one row group, by their names.
+/// Reader of one row group's columns, by name.
 pub struct GroupReader<'a> {
     group: &'a dyn RowGroupReader,
     known: &'a mut KnownTexts,
@@ -47,7 +47,7 @@ pub struct GroupReader<'a> {
 }
 
 impl<'a> GroupReader<'a> {
-    /// Makes a reader for the columns of a row group.
+    /// Creates a reader for the columns of a row group.
     pub(super) fn begin(group: &'a dyn RowGroupReader, known: &'a mut KnownTexts) -> Result<Self> {
         let rows = whole(group.metadata().num_rows())?;
         Ok(Self { group, known, rows })
@@ -63,7 +63,7 @@ impl<'a> GroupReader<'a> {
     fn column<T: DataType>(&self, index: usize) -> Result<Levelled<T>> {
         let is_optional = self.group.metadata().column(index).column_descr().max_def_level() > 0;
         let mut reader = get_typed_column_reader::<T>(self.group.get_column_reader(index)?);
-        // The number of rows that the file states may be wrong.
+        // The row count in the file may be wrong.
         let room = self.rows.min(MOST_ROOM);
         let mut values = Vec::with_capacity(room);
         let mut levels = Vec::with_capacity(if is_optional { room } else { 0 });
@@ -79,7 +79,7 @@ impl<'a> GroupReader<'a> {
         Ok((values, levels))
     }
 
-    /// Reads a column with a number in every row, converted to values by `make`.
+    /// Reads a column with a number in every row, converting the numbers with `make`.
     pub(super) fn required<T: DataType, V>(
         &self,
         name: &str,
@@ -105,7 +105,7 @@ impl<'a> GroupReader<'a> {
         Ok(OptionalColumn { form, values: made(values, make)? })
     }
 
-    /// Reads a column of texts, converting each distinct text to a value by `make`. Returns `None` if no row has one.
+    /// Reads a string column, converting each distinct string with `make`. Returns `None` if no row has a value.
     pub(super) fn texts<V>(
         &mut self,
         name: &str,
@@ -132,7 +132,7 @@ impl<'a> GroupReader<'a> {
         Ok(Some(TextColumn { values, runs: runs.into_iter(), code: None, left: 0 }))
     }
 
-    /// Reads the texts and runs of a column whose pages have only codes; `None` for any other column.
+    /// Reads the dictionary and runs of a column whose pages contain only codes; returns `None` for any other column.
     fn coded(&self, index: usize) -> Result<Option<Coded>> {
         let is_optional = self.group.metadata().column(index).column_descr().max_def_level() > 0;
         let mut pages = self.group.get_column_page_reader(index)?;
@@ -164,7 +164,7 @@ impl<'a> GroupReader<'a> {
         Ok((rows_of(&runs) == self.rows).then_some((texts, runs)))
     }
 
-    /// Reads the texts and runs of any other column.
+    /// Reads a string column in any other encoding.
     fn plain(&self, index: usize) -> Result<Coded> {
         let (values, levels) = self.column::<ByteArrayType>(index)?;
         let count = u32::try_from(values.len()).map_err(|e| ParquetError::General(e.to_string()))?;
@@ -182,7 +182,7 @@ impl<'a> GroupReader<'a> {
     }
 }
 
-/// Converts numbers to values, reusing their memory.
+/// Converts numbers to values, reusing the allocation.
 fn made<N, V>(numbers: Vec<N>, make: impl Fn(N) -> Result<V>) -> Result<IntoIter<V>> {
     numbers.into_iter().map(make).collect::<Result<Vec<V>, _>>().map(Vec::into_iter)
 }
@@ -214,20 +214,20 @@ impl<V> OptionalColumn<V> {
     }
 }
 
-/// Texts of a column by code, and the runs of its rows.
+/// Strings of a column by code, and the runs of its rows.
 type Coded = (Vec<ByteArray>, Vec<Run>);
 
 fn rows_of(runs: &[Run]) -> usize {
     runs.iter().map(|run| run.rows).sum()
 }
 
-/// Consecutive rows that have the same text, or none.
+/// Consecutive rows with the same string, or without one.
 struct Run {
     code: Option<u32>,
     rows: usize,
 }
 
-/// A column of texts, or of values that the file stores as texts.
+/// A column of strings, or of values that the file stores as strings.
 pub(super) struct TextColumn<V> {
     /// Values by code.
     values: Vec<V>,
@@ -251,7 +251,7 @@ impl<V> TextColumn<V> {
     }
 }
 
-/// Returns the next row's value of a column that a file may not have.
+/// Returns the next row's value of a column that may be missing from the file.
 #[inline]
 pub(super) fn next_text<V>(column: &mut Option<TextColumn<V>>) -> Option<&V> {
     match column {
@@ -260,7 +260,7 @@ pub(super) fn next_text<V>(column: &mut Option<TextColumn<V>>) -> Option<&V> {
     }
 }
 
-/// Combines runs of levels with runs of codes, which exist only for rows with a text.
+/// Combines runs of levels with runs of codes; codes exist only for rows with a string.
 fn join(levels: &[(u32, usize)], codes: Vec<(u32, usize)>, runs: &mut Vec<Run>) {
     let mut codes = codes.into_iter();
     let mut current = (0, 0);
@@ -283,7 +283,7 @@ fn join(levels: &[(u32, usize)], codes: Vec<(u32, usize)>, runs: &mut Vec<Run>) 
     }
 }
 
-/// Splits a dictionary page into its texts: each is stored as its length and its bytes.
+/// Splits a dictionary page into its strings, each stored as a length followed by bytes.
 fn dictionary(page: &Bytes, texts: u32) -> Result<Vec<ByteArray>> {
     let mut at = 0;
     let mut take = |bytes: usize| {
@@ -301,7 +301,7 @@ fn dictionary(page: &Bytes, texts: u32) -> Result<Vec<ByteArray>> {
     Ok(found)
 }
 
-/// Splits a data page into its levels, if the column has some, and the rest.
+/// Splits a data page into its definition levels, if the column is optional, and the rest.
 fn split_levels(page: &[u8], is_optional: bool) -> Result<(Option<&[u8]>, &[u8])> {
     if !is_optional {
         return Ok((None, page));
@@ -311,8 +311,8 @@ fn split_levels(page: &[u8], is_optional: bool) -> Result<(Option<&[u8]>, &[u8])
     Ok((Some(levels), rest))
 }
 
-/// Decodes numbers of `bits` bits from Parquet's hybrid of runs and bit-packed groups of eight. Returns them as runs
-/// of `wanted` numbers in total.
+/// Decodes `bits`-wide numbers from Parquet's hybrid of runs and bit-packed groups of eight. Returns runs that add up
+/// to `wanted` numbers.
 fn hybrid(mut bytes: &[u8], bits: u8, wanted: usize) -> Result<Vec<(u32, usize)>> {
     if bits > 32 {
         return Err(ParquetError::General(format!("numbers of {bits} bits")));
@@ -346,8 +346,8 @@ fn hybrid(mut bytes: &[u8], bits: u8, wanted: usize) -> Result<Vec<(u32, usize)>
     Ok(runs)
 }
 
-/// Returns the number at index `place` of packed numbers of `bits` bits each, lowest bits first. All of its bytes
-/// must exist.
+/// Returns the number at index `place` in a sequence of packed `bits`-wide numbers, lowest bits first. All of the
+/// number's bytes must exist.
 fn unpacked(packed: &[u8], bits: u8, place: usize) -> u32 {
     let first = place * usize::from(bits);
     let bit = |bit: usize| u32::from(packed[bit / 8] >> (bit % 8) & 1);
@@ -386,7 +386,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes a file with one column, as another program might.
+    /// Returns a file with one column, as another program might write it.
     fn written(texts: &[Option<String>], properties: WriterProperties) -> Bytes {
         let schema = Arc::new(parse_message_type("message m { optional binary pod (STRING); }").unwrap());
         let mut file = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties)).unwrap();
@@ -424,7 +424,7 @@ mod tests {
                 .flat_map(|(pod, rows)| std::iter::repeat_n(pod.map(|pod| format!("web-{pod}")), *rows))
                 .collect();
             let version = [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0][usize::from(is_second_version)];
-            // After the dictionary is full, pages have no codes.
+            // Once the dictionary is full, pages contain no more codes.
             let properties = WriterProperties::builder()
                 .set_writer_version(version)
                 .set_dictionary_enabled(has_dictionary)

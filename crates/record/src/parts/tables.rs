@@ -1,7 +1,7 @@
-//! Rows and columns of each table, in the order of its files.
+//! Rows and columns of each table, in file order.
 //!
-//! This is the only place that names a column. The row type, its Parquet schema, reading and writing, CSV lines and
-//! the JSON form all follow from it, and a test compares it with the tables of `docs/run-directory.md`.
+//! Columns are named only in this module. The row type, its Parquet schema, reading and writing, CSV lines and the JSON
+//! form are all derived from the definitions here, and a test compares them with the tables in `docs/run-directory.md`.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -18,8 +18,8 @@ use super::sealed::Columns;
 use super::{Row, Wanted};
 use crate::{Outcome, Phase, Protocol, RequestId, ServedEnd, Stamp, TlsSession};
 
-/// Defines the row in memory. In JSON its fields have the names of the columns (`columns`) or their own (`fields`);
-/// absent values are left out.
+/// Defines the in-memory row. The JSON form uses the column names (`columns`) or the field names (`fields`), and omits
+/// absent values.
 macro_rules! row {
     (columns: $(#[$of_row:meta])* $row:ident { $($(#[$meta:meta])* $column:literal => $field:ident: $cell:ty,)* }) => {
         $(#[$of_row])*
@@ -121,22 +121,22 @@ macro_rules! table {
 }
 
 table! {
-    /// A scheduled request as its load worker saw it, with the columns of `requests/*.parquet`.
+    /// A scheduled request as seen by its load worker, with the columns of `requests/*.parquet`.
     ///
-    /// This is the flat form that is stored on disk, so a stage that was not reached is `None`. All stamps are on the
-    /// clock of `source`. In JSON it is an object with the table's columns, without those that are null.
+    /// This is the flat on-disk form, so a stage that was not reached is `None`. All stamps are on the clock of
+    /// `source`. The JSON form is an object with the table's non-null columns.
     pub struct RequestRow in RequestColumns, read from RequestGroup as "requests", json by columns {
         /// Load worker that sent the request.
         "source" => source: Arc<str>,
-        /// Number of the request within its source, from 0.
+        /// Sequence number of the request within its source, from 0.
         "seq" => seq: u64,
-        /// Name of the target it was sent to.
+        /// Name of the request's target.
         "target" => target: Arc<str>,
         /// Phase of the run: warm-up or counted.
         "phase" => phase: Phase,
         /// Intended send time.
         "scheduled_ns" => scheduled: Stamp,
-        /// Time connecting began; `None` on a reused connection.
+        /// Time the connection attempt began; `None` on a reused connection.
         "connect_start_ns" => connect_start: Option<Stamp>,
         /// Time the connection was established; `None` on a reused connection.
         "connected_ns" => connected: Option<Stamp>,
@@ -146,7 +146,7 @@ table! {
         "tls_session" => tls_session: Option<TlsSession>,
         /// Time the request was written.
         "sent_ns" => sent: Option<Stamp>,
-        /// Time the complete response head had arrived.
+        /// Time the response head was complete.
         "head_ns" => head: Option<Stamp>,
         /// Time the request ended, whatever its outcome.
         "end_ns" => end: Stamp,
@@ -154,8 +154,8 @@ table! {
         "outcome" => outcome: Outcome,
         /// Error number from the operating system that explains the outcome.
         "errno" => errno: Option<i32>,
-        /// Explanation of the outcome by a protocol, if there is no error number: a TLS alert, a fault of a
-        /// certificate, or an answer of the DNS.
+        /// Protocol-level explanation of the outcome, if there is no error number: a TLS alert, a certificate error, or
+        /// a DNS response.
         "detail" => detail: Option<Arc<str>>,
         /// HTTP status of the response.
         "status" => status: Option<u16>,
@@ -165,34 +165,34 @@ table! {
         "not_sent_reason" => not_sent_reason: Option<Arc<str>>,
         /// Number of the connection within its source; `None` if no connection was opened or taken.
         "conn" => conn: Option<u64>,
-        /// True if the connection had carried a request before.
+        /// True if the connection had carried an earlier request.
         "conn_reused" => conn_reused: bool,
-        /// Number of the stream on its connection; `None` in HTTP/1.1, which has no streams.
+        /// Stream number on the connection; `None` for HTTP/1.1, which has no streams.
         "stream" => stream: Option<u32>,
-        /// Port of the client.
+        /// Local port of the connection.
         "local_port" => local_port: Option<u16>,
         /// Address that the client connected to.
         "remote_addr" => remote_addr: Option<Arc<str>>,
-        /// Address that the kernel sent the connection to, after translating `remote_addr`; `None` if the kernel was
+        /// Address that the kernel routed the connection to, after translating `remote_addr`; `None` if the kernel was
         /// not asked or has no entry for the connection.
         "routed_to" => routed_to: Option<SocketAddr>,
         /// Bytes written for this request.
         "bytes_sent" => bytes_sent: u64,
-        /// Bytes read for this request, head and body.
+        /// Bytes read for this request: response head and body.
         "bytes_received" => bytes_received: u64,
-        /// Name of the pod that answered: the value of the chosen response header, usually `rolldrop-pod`.
+        /// Name of the responding pod: the value of the configured response header, usually `rolldrop-pod`.
         "pod" => pod: Option<Arc<str>>,
-        /// Chosen headers of the response, as a JSON object; only for requests that are not `ok`.
+        /// Selected response headers, as a JSON object; only for requests that are not `ok`.
         "headers" => headers: Option<Arc<str>>,
         /// Number of attempts made; 1 unless retries are modelled.
         "attempts" => attempts: u32,
-        /// Outcome that a retrying client saw in the end; equals `outcome` without retries.
+        /// Final outcome for a retrying client; equals `outcome` without retries.
         "final_outcome" => final_outcome: Outcome,
     }
 }
 
 table! {
-    /// A request as a proxy saw it, or a connection whose requests it cannot see, with the columns of
+    /// A request as seen by a proxy, or a connection whose requests are invisible to the proxy, with the columns of
     /// `served/*.parquet`.
     ///
     /// All stamps are on the clock of `source`.
@@ -209,7 +209,7 @@ table! {
         "protocol" => protocol: Protocol,
         /// Time the client's connection was accepted.
         "accepted_ns" => accepted: Stamp,
-        /// Time the request head had been read; `None` if the row describes a connection.
+        /// Time the request head was complete; `None` if the row describes a connection.
         "head_ns" => head: Option<Stamp>,
         /// Time the request or connection ended, whatever the reason.
         "end_ns" => end: Stamp,
@@ -217,15 +217,15 @@ table! {
         "status" => status: Option<u16>,
         /// gRPC status of the app's response.
         "grpc_status" => grpc_status: Option<i32>,
-        /// Way in which the request or connection ended.
+        /// How the request or connection ended.
         "end" => ended: ServedEnd,
-        /// Explanation of the end by HTTP/2: the code of a RST_STREAM or GOAWAY.
+        /// HTTP/2-level explanation of the end: the error code of a RST_STREAM or GOAWAY frame.
         "detail" => detail: Option<Arc<str>>,
         /// Number of the client's connection within this proxy.
         "conn" => conn: u64,
         /// True if this was the first request on the connection.
         "conn_first_request" => conn_first_request: bool,
-        /// Number of the stream on its connection; `None` if the protocol has no streams.
+        /// Stream number on the connection; `None` if the protocol has no streams.
         "stream" => stream: Option<u32>,
         /// Bytes from the client, if the row describes a connection.
         "bytes_from_client" => bytes_from_client: Option<u64>,

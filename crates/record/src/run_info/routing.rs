@@ -1,4 +1,4 @@
-//! Routing of new connections to a target's pods: the router, and the rules of the target's Service.
+//! Routing of new connections to a target's pods: the router and its Service's rules.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ use crate::service_proxy::{ProxyEvidence, Spread};
 pub enum Routing {
     /// An unknown router behind a URL.
     Url,
-    /// The client itself, which looks up the pods' addresses in the DNS.
+    /// The client itself, which looks up the pods' addresses in DNS.
     Dns,
     /// The Service proxy of the client's node, through the Service's cluster IP.
     ClusterIp(ServiceRules),
@@ -38,14 +38,14 @@ pub struct ServiceRules {
     pub distribution: Option<String>,
 }
 
-/// Session affinity: the choice whether a client's connections stay with one pod.
+/// Session affinity, which decides if a client's connections stay with one pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionAffinity {
     /// Each connection is balanced independently.
     #[default]
     None,
-    /// All connections of one client address go to one pod.
+    /// All connections from one client address go to the same pod.
     ClientIp,
 }
 
@@ -56,17 +56,16 @@ pub enum TrafficPolicy {
     /// All endpoints.
     #[default]
     Cluster,
-    /// Endpoints on its own node only.
+    /// Only endpoints on the same node.
     Local,
 }
 
 /// Distribution of new connections to a target over the ready endpoints of its Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Balancing {
-    /// Each connection goes to any of them with equal probability, independently of earlier ones.
+    /// Each connection goes to any ready endpoint with equal probability, independently of earlier connections.
     Random {
-        /// True if this relies on a statement of the user, or on defaults because the record lacks the Service's
-        /// rules.
+        /// True if this relies on the user's statement, or on defaults because the Service's rules were not recorded.
         assumed: bool,
     },
     /// Another distribution, with the reason.
@@ -76,8 +75,8 @@ pub enum Balancing {
 }
 
 impl Target {
-    /// Returns how new connections to the target are distributed over the endpoints of its Service. If the run did
-    /// not record the Service's rules, the defaults of a Service are assumed.
+    /// Returns the distribution of new connections to the target over its Service's endpoints. Assumes a Service's
+    /// default rules if the run did not record the rules.
     pub fn balancing(&self, cluster: &ClusterInfo) -> Balancing {
         if self.balances == Balances::Requests {
             return Balancing::No("a proxy there balances requests, and keeps its connections to pods");
@@ -101,8 +100,8 @@ impl Target {
         }
     }
 
-    /// Returns the only node whose pods the target's connections reach: the node of its Service proxy, if the traffic
-    /// policy is `Local`. Returns `None` also if that node is unknown.
+    /// Returns the only node whose pods the target's connections can reach: the Service proxy's node, if the traffic
+    /// policy is `Local`. Also returns `None` if that node is unknown.
     pub fn only_node(&self) -> Option<&str> {
         let policy = match &self.routing {
             Some(Routing::ClusterIp(rules)) => rules.internal_traffic,
@@ -112,7 +111,7 @@ impl Target {
         self.node.as_deref().filter(|_| policy == TrafficPolicy::Local)
     }
 
-    /// Returns the host in the target's URL.
+    /// Returns the host part of the target's URL.
     pub fn host(&self) -> Option<&str> {
         let (_, rest) = self.url.split_once("://")?;
         let authority = rest.split(['/', '?', '#']).next()?;
@@ -130,7 +129,7 @@ impl Target {
 }
 
 impl ServiceRules {
-    /// Returns the reason why the endpoints do not all get the same share; `None` if they do.
+    /// Returns the reason for an uneven distribution over the endpoints; `None` if all get the same share.
     fn near(&self, policy: TrafficPolicy) -> Option<&'static str> {
         if self.session_affinity == SessionAffinity::ClientIp {
             return Some("its Service has session affinity: a client stays with one pod");
@@ -218,7 +217,7 @@ mod tests {
         let is_random = |routing| {
             matches!(target(Some(routing)).balancing(&cluster), Balancing::Random { assumed: false })
         };
-        // The policy that applies depends on the path of the connections.
+        // The applicable policy depends on the path of the connections.
         assert!(is_random(Routing::ClusterIp(external.clone())));
         assert!(is_random(Routing::NodePort(internal.clone())));
         assert!(!is_random(Routing::ClusterIp(internal)));
@@ -235,7 +234,7 @@ mod tests {
         assert_eq!(target(None).balancing(&cluster), Balancing::Random { assumed: true });
         let v6 = Target { url: "http://[fd00::7]:80/".into(), ..target(None) };
         assert_eq!(v6.balancing(&cluster), Balancing::Random { assumed: true });
-        // A name belongs to a headless Service, or to something outside the cluster.
+        // A host name means a headless Service, or something outside the cluster.
         let named = Target { url: "http://web.shop.svc.cluster.local:80/".into(), ..target(None) };
         assert_eq!(named.balancing(&cluster), Balancing::Unknown);
         let url = Target { service: None, ..target(None) };

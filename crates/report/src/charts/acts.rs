@@ -1,4 +1,4 @@
-//! Actions on the cluster, as named marks above a time axis.
+//! Shows actions on the cluster as named marks above a time axis.
 
 use super::axis::Axis;
 use super::canvas::{Canvas, Dash, Pattern, Rect};
@@ -8,24 +8,24 @@ use crate::words;
 use rolldrop_explain::model::{Act, ChartData, Deed};
 use rolldrop_record::event::ActionName;
 
-/// Maximum number of rows of names; if more are needed, consecutive marks of the same kind share one name.
+/// Maximum number of rows of names. If more are needed, consecutive marks of the same kind share a name.
 const ROWS: usize = 3;
-/// Number of marks above which their lines are faint.
+/// Number of marks above which their lines are drawn faintly.
 const BOLD: usize = 12;
 /// Maximum width of a name, in pixels.
 const NAME_PX: f64 = 420.0;
-/// Prefix of the words of a command.
+/// Prefix of a command's words.
 const COMMAND: &str = "$";
-/// Distance in pixels below which marks are drawn as one.
+/// Distance in pixels below which marks are merged.
 const SAME_PX: f64 = 2.0;
 
-/// A mark, or several consecutive ones of the same kind.
+/// One mark, or several consecutive marks of the same kind.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Mark {
-    /// Times in seconds, in order.
+    /// Times of the marks in seconds, in order.
     pub(super) at_s: Vec<f64>,
     kind: &'static str,
-    /// The pod, or another text that distinguishes the mark from others of its kind.
+    /// Name of the pod, or other text that distinguishes the mark from others of its kind.
     of: String,
 }
 
@@ -40,7 +40,7 @@ impl Mark {
     }
 }
 
-/// Returns the marks of a run, in order of time.
+/// Returns the marks of a run, ordered by time.
 pub(super) fn marks(charts: &ChartData) -> Vec<Mark> {
     let mark = |act: &Act| {
         let (kind, of) = match &act.what {
@@ -59,7 +59,7 @@ pub(super) fn marks(charts: &ChartData) -> Vec<Mark> {
     charts.actions.iter().map(mark).collect()
 }
 
-/// Names an action in words, to be followed by the pod if it names one.
+/// Returns the words for an action. The pod's name follows them if the action names a pod.
 const fn action_name(action: ActionName, names_pod: bool) -> &'static str {
     match action {
         ActionName::DeletePod => "delete",
@@ -80,7 +80,7 @@ const fn action_name(action: ActionName, names_pod: bool) -> &'static str {
     }
 }
 
-/// Marks with their names, placed above a plot.
+/// Marks and their names, positioned above a plot.
 pub(super) struct Placed {
     marks: Vec<(f64, String, usize)>,
     lines: Vec<f64>,
@@ -90,7 +90,7 @@ pub(super) struct Placed {
 }
 
 impl Placed {
-    /// Places the marks that the axis shows. Marks of the same kind share a name if there is not enough room.
+    /// Positions the marks that the axis shows. Marks of the same kind share a name if space is short.
     pub(super) fn on(canvas: &Canvas, marks: &[Mark], x: &Axis) -> Self {
         let shown: Vec<Mark> =
             marks.iter().filter(|m| m.at_s.iter().any(|at| x.shows(*at))).cloned().collect();
@@ -117,7 +117,7 @@ impl Placed {
         if self.rows == 0 { 0.0 } else { self.rows as f64 * LANE + 6.0 }
     }
 
-    /// Draws a line through a plot at each mark.
+    /// Draws a line across a plot at each mark.
     pub(super) fn lines(&self, canvas: &mut Canvas, plot: Rect) {
         let (width, color) = if self.lines.len() > BOLD { (1.0, palette::AXIS) } else { (1.5, palette::INK) };
         for px in &self.lines {
@@ -149,7 +149,7 @@ impl Placed {
     }
 }
 
-/// Joins neighbouring marks of one kind for which `is_alike` is true.
+/// Merges neighbouring marks for which `is_alike` returns true.
 fn joined(marks: Vec<Mark>, is_alike: impl Fn(&Mark, &Mark) -> bool) -> Vec<Mark> {
     let mut out: Vec<Mark> = Vec::new();
     for mark in marks {

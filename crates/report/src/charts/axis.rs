@@ -1,4 +1,4 @@
-//! Scales: the positions of values in pixels, and of ticks.
+//! Scales, which convert values to pixels and choose ticks.
 
 /// A scale along one side of a plot.
 #[derive(Clone, Copy, Debug)]
@@ -17,42 +17,42 @@ enum Kind {
     Broken(Break),
 }
 
-/// The part that a broken scale omits.
+/// The range that a broken scale omits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Break {
-    /// Start of the omitted part, in the scale's unit.
+    /// Start of the omitted range, in the scale's unit.
     pub(super) from: f64,
-    /// End of the omitted part, where the scale continues.
+    /// End of the omitted range, where the scale continues.
     pub(super) to: f64,
 }
 
-/// Share of a broken scale before the break.
+/// Share of a broken scale's length that lies before the break.
 const BEFORE_BREAK: f64 = 0.7;
-/// Width of the gap, in pixels.
+/// Width of the gap at a break, in pixels.
 const BREAK_PX: f64 = 18.0;
 
 impl Axis {
-    /// Makes a linear scale. An empty or infinite range becomes one of length 1.
+    /// Creates a linear scale. An empty or infinite range becomes a range of length 1.
     pub(super) fn linear(from: f64, to: f64, start_px: f64, end_px: f64) -> Self {
         let from = if from.is_finite() { from } else { 0.0 };
         let to = if to.is_finite() && to > from { to } else { from + 1.0 };
         Self { from, to, start_px, end_px, kind: Kind::Linear }
     }
 
-    /// Makes a linear scale that may omit a part.
+    /// Creates a linear scale that may omit a range.
     pub(super) fn broken(from: f64, left_out: Option<Break>, to: f64, start_px: f64, end_px: f64) -> Self {
         let Some(left_out) = left_out else { return Self::linear(from, to, start_px, end_px) };
         Self { from, to, start_px, end_px, kind: Kind::Broken(left_out) }
     }
 
-    /// Makes a logarithmic scale over positive values. An empty or infinite range becomes a factor of 10.
+    /// Creates a logarithmic scale for positive values. An empty or infinite range becomes a factor of 10.
     pub(super) fn log(from: f64, to: f64, start_px: f64, end_px: f64) -> Self {
         let from = from.max(1e-6);
         let to = if to.is_finite() && to > from { to } else { from * 10.0 };
         Self { from, to, start_px, end_px, kind: Kind::Log }
     }
 
-    /// Returns the pixel of a value; values outside the range are placed at its edge.
+    /// Returns the pixel position of a value. Values outside the range are placed at its edge.
     pub(super) fn px(&self, value: f64) -> f64 {
         let share = match self.kind {
             Kind::Linear => (value - self.from) / (self.to - self.from),
@@ -66,7 +66,7 @@ impl Axis {
         self.start_px + share.clamp(0.0, 1.0) * (self.end_px - self.start_px)
     }
 
-    /// Returns the pixels between which nothing is shown.
+    /// Returns the pixel positions of the gap, if there is one.
     pub(super) fn gap_px(&self) -> Option<(f64, f64)> {
         self.parts().map(|[before, after]| (before.end_px, after.start_px))
     }
@@ -124,10 +124,10 @@ impl Axis {
     }
 }
 
-/// Returns the right end of the axis, and the part to omit before it. `end` is the last event of requests, `marks`
-/// are the stages.
+/// Returns the right end of the axis, and the range to omit before it. `end` is the time of the last request event, and
+/// `marks` are the times of the stages.
 pub(super) fn right_end(end: f64, marks: &[f64]) -> (f64, Option<Break>) {
-    // The factors leave room on the right for the last mark's label.
+    // The factors leave room for the last mark's label on the right.
     let near_end = |marks: &mut dyn Iterator<Item = f64>| marks.map(|t| t * 1.14).fold(end * 1.06, f64::max);
     let far_from = marks.iter().copied().filter(|&t| t > end.max(0.1) * 2.5).fold(f64::INFINITY, f64::min);
     let near_s = near_end(&mut marks.iter().copied().filter(|&t| t < far_from));
@@ -136,7 +136,7 @@ pub(super) fn right_end(end: f64, marks: &[f64]) -> (f64, Option<Break>) {
         let all = near_end(&mut marks.iter().copied());
         return (if all > 0.0 { all } else { 1.0 }, None);
     }
-    // The part after the break is drawn no finer than the part before it.
+    // The part after the break is not drawn at a finer scale than the part before it.
     let width = (near_s * 0.5).max((far_to - far_from) / 0.3);
     let from = far_from - 0.1 * width;
     if from <= near_s {
@@ -145,7 +145,7 @@ pub(super) fn right_end(end: f64, marks: &[f64]) -> (f64, Option<Break>) {
     (from + width, Some(Break { from: near_s, to: from }))
 }
 
-/// Returns the number of the bin of a value.
+/// Returns the index of a value's bin.
 pub(super) fn bin_of(at: f64, bin: f64) -> i64 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -155,7 +155,7 @@ pub(super) fn bin_of(at: f64, bin: f64) -> i64 {
     number
 }
 
-/// Returns the smallest of 1, 2, 5 × a power of ten that is not less than `least`.
+/// Returns the smallest number of the form 1, 2 or 5 × a power of ten that is at least `least`.
 pub(super) fn nice_step(least: f64) -> f64 {
     if !(least.is_finite() && least > 0.0) {
         return 1.0;
@@ -178,7 +178,7 @@ fn multiples(step: f64, from: f64, to: f64) -> Vec<f64> {
     out
 }
 
-/// Formats a tick's label with the decimals that its step needs.
+/// Formats a tick's label with as many decimals as the step requires.
 fn label(value: f64, step: f64) -> String {
     let value = if value.abs() < step * 1e-6 { 0.0 } else { value };
     let decimals: usize = match step {

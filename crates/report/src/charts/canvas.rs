@@ -1,6 +1,6 @@
-//! A picture to draw on: shapes, and text in the bundled font. It is rendered as PNG (`bitmap`) or SVG (`svg`).
+//! A picture to draw shapes and text on, with a bundled font. `bitmap` renders it as PNG, and `svg` as SVG.
 //!
-//! The canvas lays out text itself, because plotters ignores each glyph's side bearing.
+//! The canvas lays out text itself, because plotters ignores the side bearings of glyphs.
 
 mod bitmap;
 mod svg;
@@ -12,7 +12,7 @@ use super::ChartError;
 
 const REGULAR: &[u8] = include_bytes!("../fonts/Roboto-Regular.ttf");
 const BOLD: &[u8] = include_bytes!("../fonts/Roboto-Bold.ttf");
-/// Minimum number of characters to which a text is cut.
+/// Minimum number of characters that remain when a text is shortened.
 const LEAST_CHARS: usize = 4;
 
 /// Weight of the font.
@@ -22,7 +22,7 @@ pub(super) enum Weight {
     Bold,
 }
 
-/// Part of a text that is placed at the given point.
+/// Point of a text that is placed at the given coordinates.
 #[derive(Clone, Copy)]
 pub(super) enum Anchor {
     Start,
@@ -39,7 +39,7 @@ pub(super) struct Text {
     pub(super) anchor: Anchor,
 }
 
-/// Style of a line's dashes.
+/// Dash style of a line.
 #[derive(Clone, Copy)]
 pub(super) enum Dash {
     Solid,
@@ -49,7 +49,7 @@ pub(super) enum Dash {
     Long,
 }
 
-/// Pattern of a filled area, which distinguishes it from others without its colour.
+/// Fill pattern that distinguishes an area from others without colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Pattern {
     Plain,
@@ -76,45 +76,45 @@ impl Rect {
     }
 }
 
-/// A drawn shape.
+/// A shape on the canvas.
 enum Shape {
     /// A filled area.
     Area(Rect, RGBColor, Pattern),
-    /// Diagonal stripes, between which the shapes below are visible.
+    /// Diagonal stripes, with the shapes below visible in between.
     Stripes(Rect, RGBColor),
     /// The outline of a rectangle, drawn inside it.
     Outline(Rect, RGBColor),
-    /// A path of straight lines, with their width.
+    /// A path of straight lines, with its width.
     Path(Vec<(f64, f64)>, u32, RGBColor),
     Text(Line),
 }
 
-/// A placed text.
+/// A text at its position.
 struct Line {
-    /// Point on the baseline at which the style's anchor is placed.
+    /// Point on the baseline where the text is anchored.
     at: (f64, f64),
     text: String,
     style: Text,
     runs: Runs,
 }
 
-/// Direction of a text.
+/// Writing direction of a text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Runs {
     Right,
     Upwards,
 }
 
-/// A value that a picture shows, with its area.
+/// A value that a picture shows, and the area that shows it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
-    /// Area in pixels of the picture: left, top, width and height.
+    /// Area in the picture, in pixels: left, top, width and height.
     pub area: [i32; 4],
-    /// Text of the value, in one line.
+    /// Description of the value, on one line.
     pub text: String,
 }
 
-/// A picture that is being drawn. Coordinates are pixels of the finished picture.
+/// A picture under construction. Coordinates are pixels of the finished picture.
 pub(super) struct Canvas {
     width: u32,
     height: u32,
@@ -124,31 +124,30 @@ pub(super) struct Canvas {
 }
 
 impl Canvas {
-    /// Makes a white canvas.
+    /// Creates a white canvas.
     pub(super) fn new(width: u32, height: u32) -> Result<Self, ChartError> {
         let (shapes, readings) = (Vec::new(), Vec::new());
         Ok(Self { width, height, readings, shapes, fonts: Fonts::bundled()? })
     }
 
-    /// States the value that is drawn in an area; the page shows it under the pointer.
+    /// Records the value that an area shows. The HTML page displays it under the pointer.
     pub(super) fn tell(&mut self, rect: Rect, text: String) {
         let [left, top, right, bottom] =
             [rect.left.floor(), rect.top.floor(), rect.right.ceil(), rect.bottom.ceil()].map(pixel);
         self.readings.push(Reading { area: [left, top, right - left, bottom - top], text });
     }
 
-    /// Returns the stated values, in the order of drawing.
+    /// Returns the recorded values, in drawing order.
     pub(super) fn readings(&self) -> &[Reading] {
         &self.readings
     }
 
-    /// Draws a filled rectangle.
     pub(super) fn fill(&mut self, rect: Rect, color: RGBColor, pattern: Pattern) {
         self.shapes.push(Shape::Area(rect, color, pattern));
     }
 
-    /// Shades a rectangle: with diagonal stripes, through which the shapes below are visible, if `striped`, otherwise
-    /// plain.
+    /// Shades a rectangle. If `striped`, it draws diagonal stripes and leaves the shapes below visible in between;
+    /// otherwise it fills the rectangle.
     pub(super) fn shade(&mut self, rect: Rect, color: RGBColor, striped: bool) {
         self.shapes.push(match striped {
             true => Shape::Stripes(rect, color),
@@ -156,17 +155,16 @@ impl Canvas {
         });
     }
 
-    /// Draws the outline of a rectangle, inside it.
+    /// Draws the outline of a rectangle, inside its edges.
     pub(super) fn outline(&mut self, rect: Rect, color: RGBColor) {
         self.shapes.push(Shape::Outline(rect, color));
     }
 
-    /// Draws a path of straight lines.
     pub(super) fn path(&mut self, points: &[(f64, f64)], width: u32, color: RGBColor) {
         self.shapes.push(Shape::Path(points.to_vec(), width, color));
     }
 
-    /// Draws a straight line, horizontal or vertical, with the given dashes.
+    /// Draws a horizontal or vertical line with the given dash style.
     pub(super) fn rule(&mut self, from: (f64, f64), to: (f64, f64), width: f64, color: RGBColor, dash: Dash) {
         let length = (to.0 - from.0).hypot(to.1 - from.1);
         let upright = (to.0 - from.0).abs() < (to.1 - from.1).abs();
@@ -195,12 +193,12 @@ impl Canvas {
         }
     }
 
-    /// Draws a text whose baseline is at `y`.
+    /// Draws a text with its baseline at `y`.
     pub(super) fn text(&mut self, x: f64, y: f64, text: &str, style: &Text) {
         self.set_text((x, y), text, style, Runs::Right);
     }
 
-    /// Draws a text that runs upwards, with its baseline at `x`.
+    /// Draws a text that reads upwards, with its baseline at `x`.
     pub(super) fn text_upwards(&mut self, x: f64, y: f64, text: &str, style: &Text) {
         self.set_text((x, y), text, style, Runs::Upwards);
     }
@@ -214,14 +212,13 @@ impl Canvas {
         self.fonts.lay_out(text, style).1
     }
 
-    /// Cuts `text` until it is at most `width` pixels wide.
+    /// Shortens `text` until it is at most `width` pixels wide.
     pub(super) fn fit(&self, text: &str, style: &Text, width: f64) -> String {
         let fits = |candidate: &str| self.text_width(candidate, style) <= width;
         if fits(text) {
             return text.to_owned();
         }
-        // A name chosen by others may have any length. A binary search finds the longest part that fits in a few
-        // steps.
+        // Names that users choose can be of any length. A binary search finds the longest fitting part in a few steps.
         let (mut longest, mut too_long) = (LEAST_CHARS, text.chars().count());
         while longest + 1 < too_long {
             let middle = longest.midpoint(too_long);
@@ -231,24 +228,23 @@ impl Canvas {
         crate::format::shorten(text, longest)
     }
 
-    /// Removes the part of the picture below `height`.
+    /// Cuts off the part of the picture below `height`.
     pub(super) fn cut(mut self, height: u32) -> Self {
         self.height = self.height.min(height);
         self
     }
 
-    /// Renders the picture as PNG.
     pub(super) fn png(&self) -> Result<Vec<u8>, ChartError> {
         bitmap::png(self)
     }
 
-    /// Renders the picture as SVG, with its title and a description.
+    /// Renders the picture as SVG, with a title and a description.
     pub(super) fn svg(&self, title: &str, alt: &str) -> String {
         svg::svg(self, title, alt)
     }
 }
 
-/// Both weights of the font.
+/// The font in both weights.
 struct Fonts {
     regular: FontRef<'static>,
     bold: FontRef<'static>,
@@ -267,7 +263,7 @@ impl Fonts {
         }
     }
 
-    /// Returns the glyphs of a text with their distances from its beginning, and its width, in pixels.
+    /// Returns a text's glyphs with their offsets from its beginning, and the text's width, in pixels.
     fn lay_out(&self, text: &str, style: &Text) -> (Vec<(GlyphId, f64)>, f64) {
         let font = self.of(style.weight);
         let units = font.as_scaled(font.height_unscaled());
@@ -284,7 +280,7 @@ impl Fonts {
         (glyphs, pen)
     }
 
-    /// Returns the glyphs of a text with their distances from the anchor's point.
+    /// Returns a text's glyphs with their offsets from the anchor point.
     fn place(&self, line: &Line) -> Vec<(GlyphId, f64)> {
         let (mut glyphs, width) = self.lay_out(&line.text, &line.style);
         let shift = match line.style.anchor {

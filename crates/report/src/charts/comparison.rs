@@ -1,4 +1,4 @@
-//! The two runs of a comparison: their latencies in one plot; their windows and dropped requests over time side by
+//! Charts the two sides of a comparison: latencies in one plot, and windows and dropped requests over time side by
 //! side.
 
 use std::collections::BTreeSet;
@@ -14,15 +14,15 @@ use rolldrop_explain::model::LatencyHistograms;
 use rolldrop_judge::model::comparison::{Side, SideChart};
 use rolldrop_record::Outcome;
 
-/// Heights of the plot of latencies with its labels, of the windows of one consumer, and of the dropped requests.
+/// Heights of the latency plot with its labels, of one consumer's windows, and of the dropped requests.
 const LATENCIES: f64 = 440.0;
 const WINDOWS: f64 = 150.0;
 const DROPPED: f64 = 230.0;
-/// Height for the scale and the title below a plot.
+/// Height of the space below a plot for the scale and its title.
 const BELOW: f64 = 60.0;
-/// Height for a plot's name above it.
+/// Height of the space above a plot for its name.
 const ABOVE: f64 = 34.0;
-/// Heights of the head and the foot.
+/// Heights of the header and the footer.
 const HEAD: f64 = 260.0;
 const FOOT: f64 = 50.0;
 /// Distance between the two sides.
@@ -32,7 +32,7 @@ fn columns(side: &SideChart) -> Vec<Column> {
     side.dropped.iter().enumerate().map(|(i, stack)| (i as f64 * side.step_s, stack.clone())).collect()
 }
 
-/// Draws a comparison of two sides, the baseline first, with its answer as the title.
+/// Draws a comparison of two sides, the baseline first, with the conclusion as its title.
 pub(crate) fn draw(
     [before, now]: [&Side; 2],
     title: String,
@@ -103,7 +103,7 @@ pub(crate) fn draw(
 /// Both sides with their names, the baseline first.
 type Sides<'a> = [(&'static str, &'a SideChart); 2];
 
-/// Returns the left and the right half of an area.
+/// Returns the left and right halves of an area.
 fn halves(area: Rect) -> [Rect; 2] {
     let middle = f64::midpoint(area.left, area.right);
     [Rect { right: middle - BETWEEN / 2.0, ..area }, Rect { left: middle + BETWEEN / 2.0, ..area }]
@@ -126,7 +126,7 @@ fn windows_name(name: &str, consumer: &str, windows: &[Option<f64>]) -> String {
     format!("{name}: {longest}, {consumer}")
 }
 
-/// Draws the windows of both sides for one consumer, shortest first.
+/// Draws one consumer's windows on both sides, shortest first.
 fn draw_windows(canvas: &mut Canvas, sides: Sides<'_>, consumer: &String, area: Rect, is_last: bool) {
     let of = |side: &SideChart| side.windows_s.get(consumer).cloned().unwrap_or_default();
     let bounds = sides.iter().flat_map(|(_, side)| side.windows_s.values()).flatten().flatten();
@@ -159,7 +159,7 @@ fn draw_windows(canvas: &mut Canvas, sides: Sides<'_>, consumer: &String, area: 
     }
 }
 
-/// Draws the dropped requests of both sides over time, on one scale.
+/// Draws the dropped requests of both sides over time, with a common scale.
 fn draw_dropped(canvas: &mut Canvas, sides: Sides<'_>, area: Rect) {
     let stacks = sides.map(|(_, side)| columns(side));
     let most = stacks.iter().map(|columns| timeline::tallest(columns)).max().unwrap_or(0);

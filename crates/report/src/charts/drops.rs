@@ -1,4 +1,4 @@
-//! Dropped requests by outcome over the time since deletion, with a row for each pod or for several pods together.
+//! Charts dropped requests by outcome over the time since deletion, with a row per pod or per group of pods.
 
 mod series;
 
@@ -16,14 +16,14 @@ use rolldrop_explain::model::{RunResult, Stage};
 use rolldrop_record::Outcome;
 use series::{Pods, Row, Series, series};
 
-/// Maximum number of requests in a bin that are drawn as separate blocks.
+/// Maximum number of requests per bin that are drawn as separate blocks.
 const BLOCKS: u64 = 12;
-/// Maximum number of rows whose marks are labelled in place; with more rows, the legend explains them.
+/// Maximum number of rows whose marks have their own labels; with more rows, the legend explains the marks.
 const LABELLED: usize = 4;
-/// Height for the name of a consumer above its first row.
+/// Height of a consumer's name above its first row.
 const CONSUMER: f64 = 30.0;
 
-/// Stages that are marked, with their labels and lines.
+/// Stages that are marked, with their labels and line styles.
 const MARKS: [(Stage, &str, Dash); 4] = [
     (Stage::KillBegan, "kubelet begins", Dash::Dotted),
     (Stage::AppSigterm, "SIGTERM not before", Dash::Dashed),
@@ -31,7 +31,7 @@ const MARKS: [(Stage, &str, Dash); 4] = [
     (Stage::AppExited, "exit", Dash::Long),
 ];
 
-/// Returns the finding.
+/// Returns the chart's finding.
 fn title(analysis: &Analysis, series: &Series) -> String {
     let result = &analysis.result;
     let (dropped, total) = (result.requests.lost(), result.requests.total);
@@ -66,7 +66,7 @@ fn has_groups(series: &Series) -> bool {
     series.rows.iter().any(|row| matches!(row.pods, Pods::Group(_)))
 }
 
-/// Returns the causes of the dropped requests and the remedy, and what the chart shows, on separate lines.
+/// Returns the causes of the dropped requests, the remedy, and a description of the chart, on separate lines.
 fn subtitle(series: &Series, result: &RunResult) -> String {
     let what = match result.requests.lost() {
         0 => {
@@ -91,7 +91,7 @@ fn subtitle(series: &Series, result: &RunResult) -> String {
     format!("{}\n{}", frame::answer(result), parts.join(" · ")).trim_start().to_owned()
 }
 
-/// Draws the picture; returns `None` if no pod ended.
+/// Draws the chart; returns `None` if no pod ended.
 pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     let series = series(analysis);
     if series.rows.is_empty() {
@@ -218,7 +218,7 @@ fn draw_row(
     frame::break_marks(canvas, Rect { bottom: rug.bottom, ..plot }, x)
 }
 
-/// Returns the labels of a row's marks. Marks at the same place share one.
+/// Returns the labels of a row's marks. Marks at the same position share a label.
 fn labels(row: &Row, x: &Axis) -> Vec<(f64, String)> {
     let mut labels: Vec<(f64, String)> = Vec::new();
     for &(at, i) in &row.marks {
@@ -231,12 +231,12 @@ fn labels(row: &Row, x: &Axis) -> Vec<(f64, String)> {
     labels
 }
 
-/// Formats a stage with its time, which may be before the deletion took effect.
+/// Formats a stage with its time, which may precede the moment the deletion took effect.
 fn stage(at_s: f64, mark: usize) -> String {
     format!("{} {}", MARKS[mark].1, seconds_unit(at_s).replace('-', "−"))
 }
 
-/// Returns the subject of a row, its pods, and the figures about them.
+/// Returns a row's heading, which names its pods, and the figures about them.
 fn header(row: &Row, result: &RunResult, with_marks: bool) -> (String, Vec<String>) {
     let terminations = || row.pods.all().iter().filter_map(|t| result.terminations.get(*t));
     let (first, last) = (terminations().next(), terminations().next_back());
@@ -267,7 +267,7 @@ fn header(row: &Row, result: &RunResult, with_marks: bool) -> (String, Vec<Strin
     (name, parts)
 }
 
-/// Describes the window that a row draws: the longest, if the row has several pods.
+/// Describes the window that a row shows: the longest one, if the row has several pods.
 fn window_in_words(row: &Row) -> Option<String> {
     let which = match row.pods {
         Pods::One(_) => "window",
@@ -285,7 +285,7 @@ fn draw_header(canvas: &mut Canvas, row: &Row, result: &RunResult, baseline: f64
     canvas.text(LEFT, baseline, &name, &name_style);
     let style = Text { size: 17.0, ..colored(SMALL, palette::MUTED) };
     let left = LEFT + canvas.text_width(&name, &name_style) + 18.0;
-    // Parts that do not fit are left out entirely, from the end.
+    // Parts that do not fit are dropped as a whole, the last first.
     let fits = |n: &usize| canvas.text_width(&parts[..*n].join(" · "), &style) <= RIGHT - left;
     let shown = (1..=parts.len()).rev().find(fits).unwrap_or(1);
     canvas.text(left, baseline, &parts[..shown].join(" · "), &style);

@@ -1,4 +1,4 @@
-//! Parts that all charts share: title, legend, footer, grid, and labels that do not overlap.
+//! Parts that all charts share: title, legend, footer, grid, and non-overlapping labels.
 
 use plotters::style::RGBColor;
 
@@ -9,13 +9,13 @@ use crate::words;
 use rolldrop_explain::model::RunResult;
 use rolldrop_record::Outcome;
 
-/// Width of every chart, in pixels.
+/// Width of all charts, in pixels.
 pub(super) const WIDTH: u32 = 1600;
 /// Left edge of the plots.
 pub(super) const LEFT: f64 = 110.0;
 /// Right edge of the plots.
 pub(super) const RIGHT: f64 = 1560.0;
-/// Left edge of titles and footer.
+/// Left edge of titles and the footer.
 pub(super) const MARGIN: f64 = 40.0;
 /// Height of a row of labels.
 pub(super) const LANE: f64 = 20.0;
@@ -23,17 +23,14 @@ pub(super) const LANE: f64 = 20.0;
 pub(super) const SMALL: Text =
     Text { size: 16.0, weight: Weight::Regular, color: palette::INK, anchor: Anchor::Start };
 
-/// Returns `base` with another colour.
 pub(super) const fn colored(base: Text, color: RGBColor) -> Text {
     Text { color, ..base }
 }
 
-/// Returns `base` with another anchor.
 pub(super) const fn anchored(base: Text, anchor: Anchor) -> Text {
     Text { anchor, ..base }
 }
 
-/// Returns `base` in bold.
 pub(super) const fn bold(base: Text) -> Text {
     Text { weight: Weight::Bold, ..base }
 }
@@ -44,27 +41,27 @@ pub(super) struct Key {
     pub(super) look: Look,
 }
 
-/// Symbol that a legend shows beside a label.
+/// Symbol beside a label in a legend.
 pub(super) enum Look {
     /// A filled area.
     Area(RGBColor, Pattern),
-    /// An area with only its outline drawn.
+    /// An outlined area.
     Outlined(RGBColor),
     /// A striped area.
     Striped(RGBColor),
     /// A dotted line.
     Dots(RGBColor),
-    /// The certain part of the window.
+    /// The certain part of a window.
     Window,
-    /// The possible part of the window.
+    /// The possible part of a window.
     WindowMaybe,
-    /// A small upright mark.
+    /// A small vertical mark.
     Tick(RGBColor),
     /// A line.
     Line(RGBColor, u32),
-    /// An upright line across a plot.
+    /// A vertical line across a plot.
     Mark(Dash),
-    /// A thick upright line across a plot.
+    /// A thick vertical line across a plot.
     Thick,
 }
 
@@ -73,21 +70,20 @@ impl Key {
         Self { label: label.into(), look }
     }
 
-    /// Returns the label.
     #[cfg(test)]
     pub(super) fn label(&self) -> &str {
         &self.label
     }
 
-    /// Makes the entry of an outcome.
+    /// Creates the legend entry of an outcome.
     pub(super) fn outcome(outcome: Outcome) -> Self {
         let (color, pattern) = palette::outcome(outcome);
         Self::new(outcome.as_str(), Look::Area(color, pattern))
     }
 }
 
-/// Draws the title, the lines of the subtitle, the warning if there is one, and the legend. Returns the y coordinate
-/// at which the plots may begin.
+/// Draws the title, the subtitle, the warning if there is one, and the legend. Returns the y coordinate at which the
+/// plots may start.
 pub(super) fn head(
     canvas: &mut Canvas,
     warning: Option<String>,
@@ -124,7 +120,7 @@ pub(super) fn head(
     draw_legend(canvas, y + 36.0, legend)
 }
 
-/// Returns cause and remedy for a subtitle: on one line, or on one line each if they are long.
+/// Returns the cause and the remedy for a subtitle, on separate lines if they are long.
 pub(super) fn answer(result: &RunResult) -> String {
     const LINE: usize = 150;
     let answer = words::answer(result);
@@ -132,7 +128,7 @@ pub(super) fn answer(result: &RunResult) -> String {
     if parts.chars().count() > LINE { answer.join("\n") } else { parts }
 }
 
-/// Breaks a text between words into lines that fit.
+/// Breaks a text between words into lines that fit the width.
 fn wrapped(canvas: &Canvas, text: &str, style: &Text, width: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -147,7 +143,7 @@ fn wrapped(canvas: &Canvas, text: &str, style: &Text, width: f64) -> Vec<String>
     lines
 }
 
-/// Draws the provenance of the numbers at the bottom.
+/// Draws the provenance of the numbers in the footer.
 pub(super) fn foot(canvas: &mut Canvas, provenance: &str, height: u32) {
     let style = Text { size: 15.0, ..colored(SMALL, palette::MUTED) };
     let text = canvas.fit(provenance, &style, RIGHT - MARGIN);
@@ -167,7 +163,7 @@ pub(super) fn message(canvas: &mut Canvas, plot: Rect, text: &str) {
     canvas.text(f64::midpoint(plot.left, plot.right), f64::midpoint(plot.top, plot.bottom), text, &style);
 }
 
-/// Draws the lower edge of a plot and, if there is a title, the ticks with their labels and the title.
+/// Draws the lower edge of a plot. If a title is given, it also draws the ticks, their labels and the title.
 pub(super) fn x_axis(
     canvas: &mut Canvas,
     plot: Rect,
@@ -186,7 +182,7 @@ pub(super) fn x_axis(
     canvas.text(f64::midpoint(plot.left, plot.right), plot.bottom + 50.0, title, &style);
 }
 
-/// Draws the gap of a scale that omits a part, across a plot.
+/// Draws the gap of a broken scale across a plot.
 pub(super) fn break_marks(canvas: &mut Canvas, plot: Rect, x: &Axis) {
     let Some((left, right)) = x.gap_px() else { return };
     let gap = Rect { left: left + 1.0, right: right - 1.0, top: plot.top - 1.0, bottom: plot.bottom + 2.0 };
@@ -197,7 +193,7 @@ pub(super) fn break_marks(canvas: &mut Canvas, plot: Rect, x: &Axis) {
     }
 }
 
-/// Draws horizontal grid lines with the labels of the y axis.
+/// Draws horizontal grid lines and the labels of the y axis.
 pub(super) fn y_grid(canvas: &mut Canvas, plot: Rect, ticks: &[(f64, String)], axis: &Axis) {
     for (value, label) in ticks {
         let y = axis.px(*value);
@@ -206,7 +202,6 @@ pub(super) fn y_grid(canvas: &mut Canvas, plot: Rect, ticks: &[(f64, String)], a
     }
 }
 
-/// Draws vertical grid lines.
 pub(super) fn x_grid(canvas: &mut Canvas, plot: Rect, ticks: &[(f64, String)], axis: &Axis) {
     for (value, _) in ticks {
         let x = axis.px(*value);
@@ -214,16 +209,16 @@ pub(super) fn x_grid(canvas: &mut Canvas, plot: Rect, ticks: &[(f64, String)], a
     }
 }
 
-/// Draws the title of a y axis, running upwards.
+/// Draws the title of a y axis, reading upwards.
 pub(super) fn y_title(canvas: &mut Canvas, top: f64, bottom: f64, title: &str) {
     let style = Text { size: 18.0, ..anchored(SMALL, Anchor::Middle) };
     canvas.text_upwards(44.0, f64::midpoint(top, bottom), title, &style);
 }
 
-/// Returns the row of each label, counted upwards, so that no label overlaps another and no mark's line crosses a
-/// label. Labels are to the right of their marks.
+/// Returns the row of each label, counted upwards, such that labels do not overlap and no mark's line crosses a label.
+/// Labels are to the right of their marks.
 ///
-/// `marks` are pairs of x and the width of the label, ordered by x.
+/// `marks` contains each mark's x coordinate and the width of its label, ordered by x.
 pub(super) fn lanes(marks: &[(f64, f64)]) -> Vec<usize> {
     let mut rows = vec![0; marks.len()];
     for i in (0..marks.len()).rev() {
@@ -295,9 +290,9 @@ mod tests {
 
     #[test]
     fn labels_avoid_each_other_and_lines() {
-        // Three marks close together climb from right to left; a far one stays at the bottom.
+        // Three adjacent marks rise from right to left; a distant one stays at the bottom.
         assert_eq!(lanes(&[(10.0, 50.0), (20.0, 50.0), (30.0, 50.0), (200.0, 50.0)]), [2, 1, 0, 0]);
-        // A mark whose line would cross the previous label is in a lower row.
+        // A mark whose line would cross the previous label gets a lower row.
         assert_eq!(lanes(&[(0.0, 100.0), (90.0, 100.0)]), [1, 0]);
         assert!(lanes(&[]).is_empty());
     }

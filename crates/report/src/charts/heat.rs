@@ -1,4 +1,4 @@
-//! Latencies over the time of the run: the more answered requests had a latency, the darker its cell.
+//! Charts latencies over the course of the run. The more answered requests had a latency, the darker the cell.
 
 use plotters::style::RGBColor;
 
@@ -15,10 +15,10 @@ use rolldrop_explain::model::{HeatMap, LatencyBucket, RunResult};
 const HEIGHT: u32 = 800;
 /// Maximum number of columns.
 const COLUMNS: usize = 300;
-/// Average number of requests per column, as long as that leaves enough columns.
+/// Target for the average number of requests per column, as long as that leaves enough columns.
 const EACH: u64 = 20;
 const ENOUGH: usize = 60;
-/// Height of the marks of the deletions.
+/// Height of the marks for deletions.
 const TICKS: f64 = 14.0;
 
 /// Data that the chart plots.
@@ -26,7 +26,7 @@ const TICKS: f64 = 14.0;
 struct Series {
     step_s: f64,
     columns: Vec<Vec<LatencyBucket>>,
-    /// Minimum number of requests in a cell of each shade, palest first.
+    /// Minimum number of requests per cell for each shade, palest first.
     shades: Vec<u64>,
     most: u64,
 }
@@ -56,7 +56,7 @@ fn merged(mut buckets: Vec<LatencyBucket>) -> Vec<LatencyBucket> {
     buckets
 }
 
-/// Returns round numbers up to `most`, at most as many as there are shades.
+/// Returns round numbers up to `most`, no more than there are shades.
 fn shades(most: u64) -> Vec<u64> {
     let powers = std::iter::successors(Some(1_u64), |power| power.checked_mul(10));
     let round = powers.flat_map(|power| [1, 2, 5].map(|m| power.saturating_mul(m)));

@@ -1,4 +1,4 @@
-//! Response times, steady compared with disrupted: percentiles up to the slowest, and histograms for comparisons.
+//! Charts steady and disrupted response times: percentiles up to the slowest request, and histograms for comparisons.
 
 use plotters::style::RGBColor;
 
@@ -12,10 +12,10 @@ use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{LatencyBucket, LatencyHistograms, Percentiles, RunResult};
 
 const HEIGHT: u32 = 900;
-/// Number of bars per factor of ten.
+/// Number of bars per power of ten.
 const PER_DECADE: u32 = 20;
 
-/// A histogram: the share of requests, in percent, in bars of equal width on a logarithmic axis.
+/// A histogram: the percentage of requests, in bars of equal width on a logarithmic axis.
 #[derive(Debug, PartialEq)]
 pub(super) struct Series {
     from_ms: f64,
@@ -27,7 +27,7 @@ pub(super) struct Series {
 pub(super) fn series(latency: &LatencyHistograms) -> Option<Series> {
     let filled = || latency.steady.iter().chain(&latency.disrupted).filter(|b| b.count > 0);
     let per_decade = f64::from(PER_DECADE);
-    // All latencies are between a hundredth of a millisecond and a day.
+    // Limits latencies to between a hundredth of a millisecond and a day.
     let edge = |ms: f64| ms.clamp(0.01, 1e8).log10() * per_decade;
     let first = filled().map(|b| edge(b.from_ms)).reduce(f64::min)?.floor() - 1.0;
     let last = filled().map(|b| edge(b.to_ms)).reduce(f64::max)?.ceil() + 1.0;
@@ -39,7 +39,7 @@ pub(super) fn series(latency: &LatencyHistograms) -> Option<Series> {
             let (from, to) = (edge(bucket.from_ms) - first, edge(bucket.to_ms) - first);
             let width = (to - from).max(1e-9);
             let share = 100.0 * bucket.count as f64 / total as f64;
-            // A bucket wider than a bar is spread over those it covers.
+            // A bucket that is wider than a bar is spread over the bars that it covers.
             for (bar, total) in out.iter_mut().enumerate().take(bar_index(to) + 1).skip(bar_index(from)) {
                 let start = bar as f64;
                 let overlap = (to.min(start + 1.0) - from.max(start)).max(0.0);
@@ -63,16 +63,16 @@ fn bar_index(position: f64) -> usize {
     index
 }
 
-/// The slow end of a distribution, on an axis on which each additional nine has the same width.
+/// Slow tail of a distribution, on an axis on which each additional nine has the same width.
 #[derive(Debug, PartialEq)]
 struct Tail {
     name: &'static str,
     /// Number of values.
     n: u64,
-    /// Points of the distribution: the share of all values below, in nines (1 is 90 %, 2 is 99 %), and the value in
-    /// milliseconds.
+    /// Points of the distribution: the share of all values below the point, in nines (1 is 90 %, 2 is 99 %), and the
+    /// value in milliseconds.
     points: Vec<(f64, f64)>,
-    /// Percentiles from the result: nines, name, and milliseconds.
+    /// Percentiles from the result: position in nines, name, and value in milliseconds.
     marks: Vec<(f64, &'static str, f64)>,
 }
 
@@ -88,19 +88,19 @@ impl Tail {
             if points.is_empty() && !is_few(n) {
                 points.push((0.0, bucket.from_ms));
             }
-            // If there are few values, each is a point; otherwise the end of each bucket is one.
+            // If there are few values, each value is a point; otherwise each bucket's end is.
             let from = if is_few(n) { below + 1 } else { below + bucket.count };
             below += bucket.count;
             points.extend((from..=below).map(|i| (nines(i, n), bucket.to_ms.min(percentiles.max))));
         }
-        // The last bucket may end above the slowest value.
+        // The end of the last bucket may be above the slowest value.
         if let Some(last) = points.last_mut() {
             last.1 = percentiles.max;
         }
         let p = percentiles;
         let marks =
             [(0.5, "p50", p.p50), (0.9, "p90", p.p90), (0.99, "p99", p.p99), (0.999, "p99.9", p.p99_9)];
-        // A percentile with no value beyond it is just the slowest value.
+        // A percentile without values beyond it equals the slowest value.
         let is_known = |share: f64| n as f64 * (1.0 - share) >= 1.0 - 1e-9;
         let marks = marks.into_iter().filter(|(share, ..)| is_known(*share) && !is_few(n));
         let marks = marks.map(|(share, name, ms)| (-(1.0_f64 - share).log10(), name, ms)).collect();
@@ -108,15 +108,15 @@ impl Tail {
     }
 }
 
-/// Number of values below which they are drawn one by one and have no 99th percentile.
+/// Number of values below which each is drawn, and below which there is no 99th percentile.
 const FEW: u64 = 100;
 
 pub(super) fn is_few(n: u64) -> bool {
     n < FEW
 }
 
-/// Returns the number of nines of the share `below / n`: 0.9 has one. For all values, it assumes that half a value
-/// more would be above.
+/// Returns the number of nines in the share `below / n`: 0.9 has one. If `below` equals `n`, it assumes that half a
+/// value more lies above.
 fn nines(below: u64, n: u64) -> f64 {
     let above = (n - below) as f64;
     -(above.max(0.5) / n as f64).log10()
@@ -135,7 +135,7 @@ fn share(nines: f64) -> String {
     format!("{} %", share.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// Describes a percentile in words; if there are few values, the slowest.
+/// Describes a percentile in words, or the slowest value if there are few.
 fn slowest(p: &Percentiles) -> String {
     match p.n {
         n if is_few(n) => format!("the slowest of {} {} ms", counted(n, "request"), millis(p.max)),
@@ -227,7 +227,7 @@ fn draw_tails(canvas: &mut Canvas, tails: &[(Tail, RGBColor)], what: &str, plot:
             let (px, py) = (x.px(*at), y.px(*ms));
             let dot = Rect { left: px - 6.0, right: px + 6.0, top: py - 6.0, bottom: py + 6.0 };
             canvas.fill(dot, *color, Pattern::Plain);
-            // The label of the slower one is above.
+            // The label of the slower side is placed above its point.
             let others =
                 tails.iter().enumerate().filter(|(other, _)| *other != i).flat_map(|(_, (t, _))| &t.marks);
             let is_upper = others.filter(|other| other.1 == *name).all(|other| *ms > other.2);
@@ -249,7 +249,7 @@ fn draw_tails(canvas: &mut Canvas, tails: &[(Tail, RGBColor)], what: &str, plot:
     frame::y_title(canvas, plot.top, plot.bottom, &format!("{what} in ms (logarithmic)"));
 }
 
-/// A value that the plot marks.
+/// A value marked in the plot.
 pub(super) struct Mark {
     pub(super) value_ms: f64,
     pub(super) label: String,
@@ -257,7 +257,7 @@ pub(super) struct Mark {
     pub(super) dash: Dash,
 }
 
-/// Draws both histograms of a series with their names, and its marks in separate rows above.
+/// Draws both histograms of a series with their names, and the marks in separate rows above.
 pub(super) fn draw_plot(
     canvas: &mut Canvas,
     series: Option<&Series>,
@@ -275,7 +275,7 @@ pub(super) fn draw_plot(
     marks.sort_by(|a, b| a.value_ms.total_cmp(&b.value_ms));
     let widths: Vec<f64> =
         marks.iter().map(|mark| canvas.text_width(&mark.label, &bold(SMALL)) + 14.0).collect();
-    // The plot is made narrower if a label would leave the canvas otherwise.
+    // The plot becomes narrower if a label would extend beyond the canvas.
     let fits = |(mark, width): (&Mark, &f64)| {
         LEFT + (f64::from(WIDTH) - width - LEFT) * (RIGHT - LEFT) / (x.px(mark.value_ms) - LEFT).max(1.0)
     };
@@ -323,7 +323,7 @@ pub(super) fn draw_plot(
     }
     if series.disrupted.iter().any(|&share| share > 0.0) {
         let mut steps = Vec::with_capacity(2 * bars);
-        // Start at the bar before the first, and end at the bar after the last.
+        // The plot starts one bar before the first used bar, and ends one bar after the last.
         let used = |bar: &usize| {
             series.disrupted[bar.saturating_sub(1)..(bar + 2).min(bars)].iter().any(|&s| s > 0.0)
         };

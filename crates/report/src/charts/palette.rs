@@ -1,5 +1,5 @@
-//! Colours and patterns: Okabe and Ito's set, which colour-blind people can distinguish, with a pattern for each so
-//! that it also works in grey print.
+//! Colours and patterns. The colours are Okabe and Ito's set, which colour-blind people can distinguish; each has a
+//! pattern that also works in greyscale print.
 
 use plotters::style::RGBColor;
 
@@ -12,12 +12,12 @@ pub(super) const GRID: RGBColor = RGBColor(228, 230, 233);
 pub(super) const AXIS: RGBColor = RGBColor(140, 144, 149);
 pub(super) const WHITE: RGBColor = RGBColor(255, 255, 255);
 pub(super) const ALARM: RGBColor = RGBColor(176, 0, 32);
-/// Certain part of the window: up to its lower bound.
+/// Certain part of a window: up to its lower bound.
 pub(super) const WINDOW: RGBColor = RGBColor(205, 217, 232);
-/// Possible part of the window: from its lower to its upper bound. Drawn in stripes.
+/// Possible part of a window, drawn striped: between its lower and upper bounds.
 pub(super) const WINDOW_MAYBE: RGBColor = RGBColor(214, 224, 236);
 
-/// Shades for counts, from few to many; each is darker than the one before it.
+/// Shades for counts, from low to high; each is darker than the previous one.
 pub(super) const SHADES: [RGBColor; 6] = [
     RGBColor(158, 202, 225),
     RGBColor(107, 174, 214),
@@ -30,7 +30,7 @@ pub(super) const SHADES: [RGBColor; 6] = [
 pub(super) const BAND: RGBColor = RGBColor(247, 205, 173);
 /// Period in which a consumer still routes to a terminating pod.
 pub(super) const IN_RULES: RGBColor = RGBColor(92, 134, 190);
-/// Phases of a pod: the less it serves, the darker.
+/// Phases of a pod: the less the pod serves, the darker the colour.
 pub(super) const STARTING: RGBColor = RGBColor(244, 245, 247);
 pub(super) const READY: RGBColor = RGBColor(208, 214, 220);
 pub(super) const SLEEPING: RGBColor = RGBColor(158, 168, 180);
@@ -48,7 +48,7 @@ const BLACK: RGBColor = RGBColor(40, 40, 40);
 
 /// Answered requests.
 pub(super) const ANSWERED: RGBColor = RGBColor(158, 174, 183);
-/// Single answered requests, as thin marks.
+/// Individual answered requests, drawn as thin marks.
 pub(super) const ANSWERED_MARK: RGBColor = RGBColor(60, 82, 94);
 /// Steady state, in the latency chart.
 pub(super) const STEADY: RGBColor = SKY;
@@ -57,7 +57,7 @@ pub(super) const STEADY_DARK: RGBColor = BLUE;
 /// Requests near a termination, in the latency chart.
 pub(super) const DISRUPTED: RGBColor = VERMILLION;
 
-/// Returns the look of an outcome, which is the same in all charts.
+/// Returns the colour and pattern of an outcome, which are the same in all charts.
 pub(super) const fn outcome(outcome: Outcome) -> (RGBColor, Pattern) {
     match outcome {
         Outcome::ConnectRefused => (VERMILLION, Pattern::Plain),
@@ -82,12 +82,12 @@ pub(super) const fn outcome(outcome: Outcome) -> (RGBColor, Pattern) {
     }
 }
 
-/// Returns the colour of a pattern's lines on an area of `color`.
+/// Returns the colour of a pattern's lines on an area in `color`.
 pub(super) fn ink_on(color: RGBColor) -> RGBColor {
     if luminance(color) > 0.35 { INK } else { WHITE }
 }
 
-/// Returns the relative luminance, 0 to 1, precise enough to choose between black and white.
+/// Returns the relative luminance, from 0 to 1, precisely enough to choose between black and white.
 fn luminance(RGBColor(r, g, b): RGBColor) -> f64 {
     let linear = |v: u8| (f64::from(v) / 255.0).powf(2.2);
     0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b)

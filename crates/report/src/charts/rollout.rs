@@ -1,4 +1,5 @@
-//! The pods over the time of a run, by phase, with the requests that each may have lost, and the load below.
+//! Charts the phases of the pods over the course of a run, the requests that each pod may have lost, and the load
+//! below.
 
 mod series;
 
@@ -18,31 +19,31 @@ use rolldrop_explain::model::RunResult;
 use rolldrop_record::Outcome;
 use series::{Line, Phase, Row, Series, Whose};
 
-/// Left and right edge of the bars: the names of the pods are before them, their losses after.
+/// Left and right edges of the bars. The pods' names are to the left, and their losses to the right.
 const LEFT: f64 = 250.0;
 const RIGHT: f64 = 1470.0;
-/// Heights of a row's losses, of a pod's bar, of one of several bars in a row, and of a consumer's strip.
+/// Heights of a row's losses, of a single pod's bar, of a bar in a row of several pods, and of a consumer's strip.
 const LOSSES: f64 = 11.0;
 const BAR: f64 = 11.0;
 const THIN: f64 = 3.0;
 const STRIP: f64 = 4.0;
-/// Length at which a strip of unknown length is drawn, in pixels.
+/// Length of a strip whose true length is unknown, in pixels.
 const UNKNOWN: f64 = 30.0;
-/// Height below a row.
+/// Space below a row.
 const GAP: f64 = 5.0;
-/// Heights of the plots below the pods.
+/// Heights of the plots that are below the pods.
 const ANSWERED: f64 = 90.0;
 const LOST: f64 = 170.0;
-/// Height of the plot of lost requests if there are several, one for each consumer.
+/// Height of each plot of lost requests, if there is one per consumer.
 const LOST_EACH: f64 = 110.0;
 /// Distance between plots.
 const BETWEEN: f64 = 40.0;
-/// Maximum height of the head and the foot.
+/// Maximum height of the header and the footer.
 const HEAD: f64 = 640.0;
-/// Maximum number of consumers that have their own strips.
+/// Maximum number of consumers that get their own strips.
 const STRIPS: usize = 3;
 
-/// Draws the picture; returns `None` if no pod began, ended or failed.
+/// Draws the chart; returns `None` if no pod started, ended or failed.
 pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     let Some(series) = series::series(analysis) else { return Ok(None) };
     let result = &analysis.result;
@@ -108,7 +109,7 @@ fn step(step_s: f64) -> String {
     }
 }
 
-/// Summarizes what happened and how much was lost.
+/// Summarizes the events and the losses.
 fn title(analysis: &Analysis, series: &Series) -> String {
     let result = &analysis.result;
     let lead = words::lost(result);
@@ -130,7 +131,7 @@ fn title(analysis: &Analysis, series: &Series) -> String {
     format!("{lead} as {}", format::list(&events))
 }
 
-/// Returns the causes of the dropped requests and the remedy, and what is drawn, on separate lines.
+/// Returns the causes of the dropped requests, the remedy, and a description of the chart, on separate lines.
 fn subtitle(series: &Series, result: &RunResult) -> String {
     let mut lines = vec![frame::answer(result)];
     let bars = match series.together_s {
@@ -305,7 +306,7 @@ fn draw_line(canvas: &mut Canvas, line: &Line, bar: Rect, x: &Axis) {
     for span in &line.phases {
         let (left, right) = (x.px(span.from_s), x.px(span.to_s));
         let (color, pattern) = look(span.phase);
-        // Never thinner than is visible.
+        // A bar is never too thin to be visible.
         let right = if span.phase.is_end() { right.max(left + 1.5) } else { right };
         let middle = f64::midpoint(bar.top, bar.bottom);
         let bar = match span.phase {

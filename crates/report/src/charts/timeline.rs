@@ -1,4 +1,4 @@
-//! The run from beginning to end: answered and dropped requests per second, and response times.
+//! Charts the run from beginning to end: answered and dropped requests per second, and response times.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,13 +14,13 @@ use rolldrop_explain::model::{RunResult, Second};
 use rolldrop_record::Outcome;
 
 const HEIGHT: u32 = 900;
-/// Maximum number of columns; longer runs are drawn in steps of several seconds.
+/// Maximum number of columns; in longer runs, a column covers several seconds.
 const COLUMNS: usize = 300;
-/// Number of values below which the 99th percentile tells no more than the slowest value.
+/// Number of values below which the 99th percentile adds nothing to the slowest value.
 const FEW: u64 = 100;
 /// Label of requests that were neither answered nor dropped.
 const OTHER: &str = "app error, not sent or cancelled";
-/// Height of the marks of the deletions.
+/// Height of the marks for deletions.
 const TICKS: f64 = 14.0;
 
 /// Data that the chart plots.
@@ -30,9 +30,9 @@ struct Series {
     step_s: f64,
     columns: Vec<Second>,
     end_s: f64,
-    /// Times at which the deletions of pods took effect, in order.
+    /// Times at which pod deletions took effect, in order.
     deletions: Vec<f64>,
-    /// Time at which each stage of the load began, and its rate.
+    /// Start time of each load stage, and its rate.
     stages: Vec<(f64, String)>,
     /// Name of the latencies, such as "response time".
     latency: &'static str,
@@ -69,7 +69,7 @@ fn series(analysis: &Analysis) -> Series {
     }
 }
 
-/// Adds a second to a column. Percentiles cannot be merged, so the column gets the largest.
+/// Adds a second to a column. Percentiles cannot be merged, so the column keeps the largest.
 fn merge(column: &mut Second, second: &Second) {
     column.ok += second.ok;
     column.other += second.other;
@@ -158,7 +158,7 @@ fn legend(series: &Series) -> Vec<Key> {
     keys
 }
 
-/// Returns true if a column has so few values that a percentile tells no more than the slowest.
+/// Returns true if a column has so few values that a percentile adds nothing to the slowest.
 fn is_few(column: &Second) -> bool {
     column.ok < FEW
 }
@@ -218,21 +218,21 @@ fn draw_plots(canvas: &mut Canvas, analysis: &Analysis, series: &Series, full: R
     frame::x_axis(canvas, latency, &ticks, &x, Some(&origin(analysis)));
 }
 
-/// Returns the end of the counted part, in seconds since it began.
+/// Returns the end of the counted part, in seconds since its beginning.
 pub(super) fn end_s(analysis: &Analysis) -> f64 {
     analysis.charts.end_s.max(analysis.result.load.duration_s)
 }
 
-/// Names the origin of the run's time axis.
+/// Describes the origin of the run's time axis.
 pub(super) fn origin(analysis: &Analysis) -> String {
     let origin = format::utc(analysis.charts.origin);
     format!("seconds since {origin}, when the counted part of the load began")
 }
 
-/// Converts columns of counts to rates per `step_s`. The last column, which the end of the run cuts off, is scaled by
-/// its actual length.
+/// Converts columns of counts to rates, given `step_s` seconds per column. The last column is scaled by its actual
+/// length, because the run's end cuts it short.
 pub(super) fn as_rates(mut columns: Vec<Column>, step_s: f64, end_s: f64) -> Vec<Column> {
-    /// Share of a step below which a cut-off column gives no meaningful rate.
+    /// Share of a step below which a shortened column gives no meaningful rate.
     const PART: f64 = 0.1;
     if let Some((at_s, stack)) = columns.last_mut() {
         let part = (end_s - *at_s) / step_s;
@@ -250,15 +250,15 @@ pub(super) fn as_rates(mut columns: Vec<Column>, step_s: f64, end_s: f64) -> Vec
     columns
 }
 
-/// Start of a column, in seconds, and the counts stacked in it.
+/// Start time of a column, in seconds, and the counts stacked in it.
 pub(super) type Column = (f64, BTreeMap<Outcome, u64>);
 
-/// Returns the height of the tallest column.
+/// Returns the largest total count of any column.
 pub(super) fn tallest(columns: &[Column]) -> u64 {
     columns.iter().map(|(_, stack)| stack.values().sum()).max().unwrap_or(0)
 }
 
-/// Draws columns of `step_s` seconds on a scale that fits one of `most`.
+/// Draws columns of `step_s` seconds, on a scale that fits a column of height `most`.
 pub(super) fn draw_columns(
     canvas: &mut Canvas,
     columns: &[Column],
@@ -282,7 +282,7 @@ pub(super) fn draw_columns(
                 Outcome::NotSent => (palette::GRID, Pattern::Rising),
                 outcome => palette::outcome(*outcome),
             };
-            // Never thinner than is visible: one failure among many must not vanish.
+            // A segment is never too thin to be visible: one failure among many must not vanish.
             let bottom = y.px(height as f64);
             let top = y.px((height + n) as f64).min(bottom - 2.0);
             canvas.fill(
@@ -350,7 +350,7 @@ fn draw_latency(canvas: &mut Canvas, series: &Series, plot: Rect, x: &Axis) {
     frame::y_grid(canvas, plot, &y.ticks(6), &y);
     for (line, color) in [palette::STEADY, palette::STEADY_DARK].into_iter().enumerate() {
         let value = |s: &Second| [s.p50_ms, s.p99_ms][line];
-        // A second without an answered request interrupts the line.
+        // A second without answered requests interrupts the line.
         for run in series.columns.split(|s| value(s).is_none()) {
             for run in run.chunk_by(|a, b| line == 0 || is_few(a) == is_few(b)) {
                 let width = if line > 0 && is_few(&run[0]) { 1 } else { 3 };

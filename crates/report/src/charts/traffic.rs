@@ -1,4 +1,4 @@
-//! The requests that each pod answered over the time of the run, with its start and its end.
+//! Charts the requests that each pod answered over the course of the run, with the pod's start and end.
 
 use super::acts::{self, Placed};
 use super::axis::Axis;
@@ -10,20 +10,21 @@ use crate::words;
 use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{PodTraffic, Traffic};
 
-/// Left and right edge of the bars: the names of the pods are before them, the requests they answered after.
+/// Left and right edges of the bars. The pods' names are to the left, and the numbers of answered requests to the
+/// right.
 const LEFT: f64 = 250.0;
 const RIGHT: f64 = 1460.0;
-/// Maximum number of rows; with more pods, several share one.
+/// Maximum number of rows; if there are more pods, several share a row.
 const ROWS: usize = 40;
-/// Heights of rows: maximum and minimum of one, and maximum of all together.
+/// Heights of rows: maximum and minimum of one row, and maximum of all rows together.
 const TALL: f64 = 46.0;
 const FLAT: f64 = 15.0;
 const ALL: f64 = 560.0;
-/// Height below a row for the marks of late arrivals.
+/// Space below a row for the marks of late arrivals.
 const GAP: f64 = 9.0;
 /// Maximum number of columns.
 const COLUMNS: usize = 240;
-/// Heights of the head, and of the axis and the foot.
+/// Heights of the header, and of the axis and footer.
 const HEAD: f64 = 420.0;
 const BELOW: f64 = 110.0;
 
@@ -34,7 +35,7 @@ struct Series {
     rows: Vec<Row>,
     /// Number of pods per row, if several share one.
     together: usize,
-    /// Number of pods that answered, and of those among them that began during the run.
+    /// Number of pods that answered, and how many of them started during the run.
     pods: usize,
     began: usize,
     answered: u64,
@@ -43,7 +44,7 @@ struct Series {
 }
 
 impl Series {
-    /// Returns the maximum number of requests of a row in a step.
+    /// Returns the largest number of requests of any row in one step.
     fn most(&self) -> f64 {
         self.rows.iter().flat_map(|row| &row.answered).copied().max().unwrap_or(0).max(1) as f64
     }
@@ -53,14 +54,14 @@ impl Series {
 #[derive(Debug, Default, PartialEq)]
 struct Row {
     name: String,
-    /// Answered requests by step.
+    /// Number of answered requests in each step.
     answered: Vec<u64>,
-    /// Answered requests of the whole run.
+    /// Number of answered requests in the whole run.
     all: u64,
-    /// Times at which the pods that began during the run became ready, and at which deletions took effect.
+    /// Times at which pods that started during the run became ready, and times at which deletions took effect.
     ready_s: Vec<f64>,
     deleted_s: Vec<f64>,
-    /// Times of new connections that came after the deletion and were answered.
+    /// Times of answered new connections that arrived after the deletion.
     late_s: Vec<f64>,
 }
 
@@ -95,7 +96,7 @@ fn series(analysis: &Analysis) -> Option<Series> {
     })
 }
 
-/// Returns the traffic in steps that fit into the plot.
+/// Returns the traffic in steps long enough for all to fit in the plot.
 fn coarser(traffic: &Traffic) -> Traffic {
     let steps = traffic.pods.iter().map(|pod| pod.answered.len()).fold(traffic.unknown.len(), usize::max);
     let mut each = 1;
@@ -192,7 +193,7 @@ fn legend(series: &Series) -> Vec<Key> {
     keys
 }
 
-/// Draws the picture; returns `None` if it is unknown which pods answered.
+/// Draws the chart; returns `None` if it is unknown which pods answered.
 pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     let Some(series) = series(analysis) else { return Ok(None) };
     let result = &analysis.result;
@@ -229,7 +230,7 @@ fn draw_rows(canvas: &mut Canvas, series: &Series, plot: Rect, x: &Axis) {
         let middle = f64::midpoint(bar.top, bar.bottom) + 5.0;
         canvas.text(LEFT - 12.0, middle, &canvas.fit(&row.name, &name_style, LEFT - 50.0), &name_style);
         canvas.text(RIGHT + 12.0, middle, &count(row.all), &number_style);
-        // Adjacent steps of the same height, to half a pixel, are drawn as one bar.
+        // Adjacent steps whose heights agree to half a pixel are drawn as one bar.
         let height = |n: &u64| (*n as f64 / most * (bar.bottom - bar.top) * 2.0).ceil() / 2.0;
         let mut step = 0;
         for same in row.answered.chunk_by(|a, b| height(a) == height(b)) {

@@ -1,5 +1,4 @@
-//! The time for which each consumer kept routing to pods that ended, with the chosen sleep, and the losses before and
-//! after.
+//! Charts how long each consumer kept routing to pods that ended, the chosen sleep, and the losses before and after.
 
 use super::axis::Axis;
 use super::canvas::{Anchor, Canvas, Dash, Pattern, Rect};
@@ -8,15 +7,15 @@ use super::{Chart, ChartError, palette};
 use crate::format::{count, counted, len, percent};
 use rolldrop_judge::tune::{Purpose, Step, Tuning};
 
-/// Height of the plot of one consumer's windows.
+/// Height of the plot of a consumer's windows.
 const PLOT: f64 = 190.0;
-/// Height for a plot's name above it.
+/// Height of the space above a plot for its name.
 const ABOVE: f64 = 44.0;
-/// Height for the scale and the bars below the plots.
+/// Height of the space below the plots for the scale and the bars.
 const BELOW: f64 = 260.0;
 const BAR: f64 = 34.0;
 
-/// Draws a tuning with its answer as the title. `proof` has all rounds of the proof, if there is one.
+/// Draws a tuning with its result as the title. `proof` combines all rounds of the proof, if there is one.
 pub(crate) fn draw(tuning: &Tuning, title: String, proof: Option<&Step>) -> Result<Chart, ChartError> {
     let consumers = tuning.chosen.as_ref().map(|choice| &choice.consumers[..]).unwrap_or_default();
     let subtitle = format!("{}, on Kubernetes {}", tuning.workload, tuning.cluster.version);
@@ -65,7 +64,7 @@ pub(crate) fn draw(tuning: &Tuning, title: String, proof: Option<&Step>) -> Resu
     Chart::of("tune.png", title, alt, canvas, concat!("rolldrop ", env!("CARGO_PKG_VERSION")), height)
 }
 
-/// Draws the losses per termination, before and with the chosen settings.
+/// Draws the losses per termination, before the tuning and with the chosen settings.
 fn bars(canvas: &mut Canvas, tuning: &Tuning, proof: Option<&Step>, top: f64) {
     let before = tuning.steps.iter().find(|step| step.purpose == Purpose::Before);
     let shown: Vec<&Step> = before.into_iter().chain(proof).collect();

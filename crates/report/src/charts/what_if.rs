@@ -1,4 +1,4 @@
-//! The number of lost requests that a preStop sleep would have saved, and the price of the sleep.
+//! Charts how many lost requests a preStop sleep would have saved, and the cost of the sleep.
 
 use super::axis::Axis;
 use super::canvas::{Anchor, Canvas, Dash, Pattern, Rect};
@@ -11,15 +11,15 @@ use rolldrop_explain::model::{Recommendation, RunResult, SleepNeeded};
 use rolldrop_judge::tune::{Rollout, Settings, Strategy};
 
 const HEIGHT: u32 = 826;
-/// Height of a scale for the cost of a sleep.
+/// Height of a cost scale.
 const SCALE: f64 = 22.0;
-/// Share of the axis below which a band is too narrow to be visible.
+/// Share of the axis length below which a band is too narrow to be visible.
 const VISIBLE: f64 = 0.004;
 /// Distance in pixels below which changes are drawn as one.
 const APART: f64 = 0.5;
-/// Number of sleeps for which the page shows how many losses remain.
+/// Number of sleeps for which the HTML page states the remaining losses.
 const STEPS: u32 = 120;
-/// Longest sleep that is drawn, in seconds, if no longer one certainly saves anything.
+/// Maximum length of the axis, in seconds, unless the configured sleep is longer.
 const LONGEST_S: f64 = 120.0;
 
 /// Data that the chart plots.
@@ -27,25 +27,25 @@ const LONGEST_S: f64 = 120.0;
 struct Series {
     /// Number of dropped requests.
     dropped: u64,
-    /// Longest preStop sleep that is set, in seconds.
+    /// Longest configured preStop sleep, in seconds.
     set_s: u64,
-    /// Sleeps beyond which one more request is saved, in order: with certainty, and in the best case.
+    /// Sleeps, in order, beyond which one more request is saved: with certainty, and in the best case.
     certain_s: Vec<f64>,
     possible_s: Vec<f64>,
     /// Right end of the axis, in seconds.
     to_s: f64,
-    /// Sleep that the run supports, and true if the run proves it.
+    /// Sleep that the run supports, and true if the run proves that it suffices.
     advised: Option<(u64, bool)>,
 }
 
 impl Series {
-    /// Returns how many losses remain with a sleep: at least, and at most.
+    /// Returns the minimum and maximum number of losses that remain with a sleep.
     fn left(&self, sleep_s: f64) -> (u64, u64) {
         let saved = |needed: &[f64]| len(needed.partition_point(|s| *s < sleep_s));
         (self.dropped - saved(&self.possible_s), self.dropped - saved(&self.certain_s))
     }
 
-    /// Returns the shortest sleep in whole seconds that certainly saves everything that a sleep can certainly save.
+    /// Returns the shortest sleep, in whole seconds, that saves every request which a sleep can certainly save.
     fn enough_s(&self) -> Option<u64> {
         let most = self.certain_s.last()?;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "seconds of a run")]
@@ -54,7 +54,7 @@ impl Series {
     }
 }
 
-/// Returns the series; `None` if nothing was lost as pods ended.
+/// Returns the series; `None` if nothing was lost while pods ended.
 fn series(analysis: &Analysis) -> Option<Series> {
     let result = &analysis.result;
     if analysis.lost.is_empty() || result.terminations.is_empty() {
@@ -63,7 +63,7 @@ fn series(analysis: &Analysis) -> Option<Series> {
     let set_s = result.terminations.iter().filter_map(|t| t.pre_stop_seconds).max().unwrap_or(0);
     let needed = |of: fn(&SleepNeeded) -> f64| {
         let mut all: Vec<f64> = analysis.charts.sleeps.iter().flatten().map(of).collect();
-        // Any sleep longer than the one that is set would have saved it, however little was missing.
+        // Any sleep longer than the configured one would have saved the request, however little was missing.
         all.iter_mut().for_each(|s| *s = s.max(set_s as f64));
         all.sort_by(f64::total_cmp);
         all
@@ -101,8 +101,8 @@ fn title(series: &Series) -> String {
     }
 }
 
-/// Returns the number of seconds by which a rollout takes longer if another sleep is set: for a Deployment and, if
-/// there are several pods, for a workload that replaces them one by one.
+/// Returns the number of seconds by which a rollout becomes longer with another sleep: for a Deployment and, if there
+/// are several pods, for a workload that replaces them one by one.
 fn costs(pods: u64, from_s: u64, to_s: u64) -> Vec<(&'static str, i64)> {
     let settings = |pre_stop_seconds| Settings {
         pre_stop_seconds,
@@ -117,7 +117,7 @@ fn costs(pods: u64, from_s: u64, to_s: u64) -> Vec<(&'static str, i64)> {
     shown.map(|(name, strategy)| (name, price(strategy).seconds_each_rollout)).collect()
 }
 
-/// Returns the cost of a second of sleep, and a description of the picture.
+/// Returns the cost of a second of sleep, and a description of the chart.
 fn subtitle(result: &RunResult) -> String {
     let pods = len(result.cluster.endpoints);
     let each = match costs(pods, 0, 1)[..] {
@@ -133,7 +133,7 @@ fn subtitle(result: &RunResult) -> String {
     )
 }
 
-/// Draws the picture; returns `None` if nothing was lost as pods ended.
+/// Draws the chart; returns `None` if nothing was lost while pods ended.
 pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     let Some(series) = series(analysis) else { return Ok(None) };
     let result = &analysis.result;
@@ -163,7 +163,7 @@ fn draw_plot(canvas: &mut Canvas, series: &Series, pods: u64, plot: Rect) {
     let ticks = x.ticks(14);
     frame::x_grid(canvas, plot, &ticks, &x);
     frame::y_grid(canvas, plot, &y.whole_ticks(6), &y);
-    // The band between the best case and the certain case.
+    // Draws the band between the best case and the certain case.
     let mut at: Vec<f64> = series.certain_s.iter().chain(&series.possible_s).copied().collect();
     at.retain(|s| *s > set_s && *s < series.to_s);
     at.sort_by(f64::total_cmp);
@@ -200,7 +200,7 @@ fn draw_plot(canvas: &mut Canvas, series: &Series, pods: u64, plot: Rect) {
     frame::y_title(canvas, plot.top, plot.bottom, "lost requests left");
 }
 
-/// Draws the time by which a rollout takes longer, below the scale of the sleep.
+/// Draws the additional rollout time, below the scale of the sleep.
 fn draw_costs(canvas: &mut Canvas, series: &Series, pods: u64, plot: Rect, x: &Axis) {
     let style = colored(SMALL, palette::MUTED);
     let first = plot.bottom + 50.0 + SCALE;
@@ -209,7 +209,7 @@ fn draw_costs(canvas: &mut Canvas, series: &Series, pods: u64, plot: Rect, x: &A
         canvas.text(frame::MARGIN, baseline, name, &style);
     }
     canvas.text(frame::MARGIN, first, "a rollout takes longer by", &style);
-    // The sleep that is set costs nothing more, and the names are at its place.
+    // The configured sleep has no additional cost, and the names take up its place.
     let is_whole = |at_s: f64| at_s.fract().abs() < 1e-9 && at_s > series.set_s as f64;
     for (at_s, _) in x.ticks(14).into_iter().filter(|(at_s, _)| is_whole(*at_s)) {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "seconds of a sleep")]
@@ -221,7 +221,7 @@ fn draw_costs(canvas: &mut Canvas, series: &Series, pods: u64, plot: Rect, x: &A
     }
 }
 
-/// Describes how many losses remain with a sleep.
+/// Describes the losses that remain with a sleep.
 fn left(series: &Series, sleep_s: f64) -> String {
     match series.left(sleep_s) {
         (least, most) if least == most => count(most),
@@ -246,7 +246,7 @@ mod tests {
     use crate::samples;
     use rolldrop_explain::model::Lost;
 
-    /// Returns the sample, with the sleep that each lost request needed: the time since its pod's deletion.
+    /// Returns the sample with the sleep that each lost request would have needed: the time since the pod's deletion.
     fn sample() -> Analysis {
         let mut analysis = samples::naive_exit();
         let needed = |lost: &Lost| {

@@ -1,5 +1,5 @@
-//! The time for which each consumer kept routing to pods that ended: every window between its bounds, with the
-//! preStop sleep that is set and the one that the run supports.
+//! Charts how long each consumer kept routing to pods that ended: each window with its bounds, the configured preStop
+//! sleep, and the sleep that the run supports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,10 @@ use crate::words;
 use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{Mode, Recommendation, RunResult, Window};
 
-/// Maximum height of a window, and of all windows of a panel together, in pixels.
+/// Maximum height of one window, and of all windows in a panel together, in pixels.
 const EACH: f64 = 14.0;
 const PANEL: f64 = 260.0;
-/// Heights above a panel, for its name, and below it.
+/// Heights of the space above a panel, for its name, and below it.
 const ABOVE: f64 = 50.0;
 const BELOW: f64 = 26.0;
 
@@ -23,22 +23,22 @@ const BELOW: f64 = 26.0;
 #[derive(Debug, PartialEq)]
 struct Series {
     panels: Vec<Panel>,
-    /// Number of terminations whose windows the sleep that is set certainly outlasts, and of all.
+    /// Number of terminations whose windows the configured sleep certainly outlasts, and number of all terminations.
     set: Option<(usize, usize)>,
 }
 
-/// The windows of one mode and one consumer.
+/// Windows of one mode and one consumer.
 #[derive(Debug, PartialEq)]
 struct Panel {
     consumer: String,
     mode: Mode,
-    /// Lower and upper bounds, shortest first; windows without an upper bound come last.
+    /// Lower and upper bounds of the windows, shortest first. Windows without an upper bound come last.
     windows: Vec<(f64, Option<f64>)>,
-    /// Sleeps that are set, in seconds.
+    /// Configured sleeps, in seconds.
     set: BTreeSet<u64>,
-    /// Sleep that the run supports, and true if the run proves it.
+    /// Sleep that the run supports, and true if the run proves that it suffices.
     advised: Option<(u64, bool)>,
-    /// Description of the share of future windows that these windows cover.
+    /// Description of the share of future windows that the observed windows cover.
     coverage: String,
 }
 
@@ -73,8 +73,8 @@ fn series(result: &RunResult) -> Series {
     Series { panels, set: covered(result) }
 }
 
-/// Returns the number of terminations that the sleep that is set certainly covers, and of all; `None` if the setting
-/// is unknown for any of them.
+/// Returns the number of terminations that the configured sleep certainly covers, and the number of all terminations;
+/// `None` if any termination's setting is unknown.
 fn covered(result: &RunResult) -> Option<(usize, usize)> {
     let (mut is_covered, mut all) = (0, 0);
     for t in result.terminations.iter().filter(|t| t.windows.iter().any(Window::is_one)) {
@@ -122,7 +122,7 @@ fn title(series: &Series) -> String {
     }
 }
 
-/// Draws the picture; returns `None` if there are no windows.
+/// Draws the chart; returns `None` if there are no windows.
 pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     let result = &analysis.result;
     let series = series(result);
@@ -156,7 +156,7 @@ fn height(panel: &Panel) -> f64 {
     (panel.windows.len() as f64 * EACH).clamp(48.0, PANEL)
 }
 
-/// Returns the sleeps to mark: seconds, label, and line.
+/// Returns the sleeps to mark: seconds, label, and line style.
 fn sleeps(panel: &Panel) -> Vec<(u64, String, Dash)> {
     let mut out: Vec<(u64, String, Dash)> =
         panel.set.iter().filter(|s| **s > 0).map(|s| (*s, format!("set: {s} s"), Dash::Solid)).collect();
@@ -207,7 +207,7 @@ fn draw_panel(canvas: &mut Canvas, panel: &Panel, plot: Rect, x: &Axis, is_last:
     frame::x_grid(canvas, plot, &ticks, x);
     let each = (plot.bottom - plot.top) / n as f64;
     for (i, (lower, upper)) in panel.windows.iter().enumerate() {
-        // The shortest is at the bottom.
+        // The shortest window is at the bottom.
         let bottom = plot.bottom - i as f64 * each;
         let gap = (each * 0.2).min(3.0);
         let line = Rect { left: plot.left, top: bottom - each + gap, right: plot.right, bottom };
@@ -294,7 +294,7 @@ mod tests {
         analysis.result.terminations.iter_mut().for_each(|t| t.pre_stop_seconds = Some(3));
         let said = title(&series(&analysis.result));
         assert!(said.ends_with("; the sleep that is set, 3 s, outlasts those of 3 of 3 pods"), "{said}");
-        // A hook of another kind hides the sleep.
+        // A hook of another kind conceals the sleep.
         analysis.result.terminations[0].pre_stop_seconds = None;
         let said = title(&series(&analysis.result));
         assert!(!said.contains("sleep"), "{said}");

@@ -1,4 +1,4 @@
-//! Checks against a baseline, in words.
+//! Puts checks against a baseline into words.
 
 use std::collections::BTreeMap;
 
@@ -67,7 +67,7 @@ pub(super) fn prediction(prediction: &Prediction) -> Told {
     Told::new(format!("at {side} {}", write(*limit)), write(*value), why).settled_by(doubt.map_or("", settle))
 }
 
-/// Describes the values of several runs: their number, the least and the most.
+/// Describes the values of several runs: their number, minimum and maximum.
 fn range(values: &[f64], write: impl Fn(f64) -> String) -> String {
     let (least, most) = values.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), x| (a.min(*x), b.max(*x)));
     format!("{}: {} to {}", counted(len(values.len()), "run"), write(least), write(most))
@@ -157,7 +157,7 @@ fn reason(Worsening { unit, now, by, grounds, .. }: &Worsening) -> String {
     }
 }
 
-/// Names the way to settle an inconclusive check.
+/// Explains how to settle an inconclusive check.
 fn way(grounds: &Grounds) -> String {
     let way = match grounds {
         Grounds::NoBaseline => "rolldrop gate RUN --baseline RUN|FILE|FOLDER",

@@ -1,4 +1,4 @@
-//! Figures against limits, in words.
+//! Puts figures and their limits into words.
 
 use super::Told;
 use crate::format::{count, counted, either, len};
@@ -44,7 +44,7 @@ pub(super) fn told(
     Told { figure: Some(*figure), ..told.settled_by(settle(basis)) }
 }
 
-/// Writes a number as observed.
+/// Formats an observed number.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count, which is whole")]
 pub(super) fn write(unit: Unit, value: f64) -> String {
     match unit {
@@ -57,7 +57,7 @@ pub(super) fn write(unit: Unit, value: f64) -> String {
     }
 }
 
-/// Writes a number as a limit.
+/// Formats a limit.
 fn as_limit(unit: Unit, value: f64) -> String {
     match unit {
         Unit::Count | Unit::Share => write(unit, value),
@@ -86,7 +86,7 @@ fn observed(measured: &Measured) -> String {
     }
 }
 
-/// Describes what the bounds of a figure rest on, or why it is unknown; empty for a plain observation.
+/// Describes the evidence for a figure's bounds, or the reason why it is unknown; empty for a plain observation.
 pub(super) fn reason(basis: &Basis) -> String {
     match basis {
         Basis::Observed => String::new(),
@@ -179,7 +179,7 @@ fn latency(figure: LatencyFigure, basis: LatencyBasis) -> String {
     }
 }
 
-/// Returns the observations of several findings.
+/// Joins the observations of several findings.
 pub(super) fn observations(findings: &[FindingText]) -> String {
     findings.iter().map(|finding| finding.what.as_str()).collect::<Vec<_>>().join("; ")
 }
@@ -202,7 +202,7 @@ fn owner(whose: &Whose) -> String {
     }
 }
 
-/// Names the way to settle a check that is inconclusive with this basis; empty if there is none.
+/// Explains how to settle a check that is inconclusive on this basis; empty if there is no way.
 pub(super) fn settle(basis: &Basis) -> String {
     let more = |n: u64| counted(n, "more termination");
     let way = match basis {

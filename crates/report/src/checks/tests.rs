@@ -14,7 +14,7 @@ fn check(verdict: CheckVerdict, evidence: Evidence) -> CheckText {
     written(&Check { name, verdict, evidence, invalid: None })
 }
 
-/// Returns an open check of the longest time, which has this basis.
+/// Returns an undecided check of the longest duration, with this basis.
 fn open(basis: Basis) -> CheckText {
     let figure = Figure { unit: Unit::Seconds, low: Some(0.1), value: None, high: None };
     let measured = Measured { figure, basis };
@@ -216,7 +216,7 @@ fn prediction_states_trend_and_doubt() {
     assert!(few.ends_with(told), "{few}");
 }
 
-/// Returns the words for a figure that may be 10 % worse.
+/// Returns the words for a figure that is allowed to be 10 % worse.
 fn worse(verdict: CheckVerdict, now: Option<f64>, limit: Option<MarginLimit>, grounds: Grounds) -> String {
     let by = Margin::Share(Share(0.1));
     let worsening = Worsening { unit: Unit::Count, now, by, limit, grounds };

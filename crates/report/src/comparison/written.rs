@@ -1,4 +1,4 @@
-//! A comparison in words: the contents of `comparison.json`.
+//! Puts a comparison into words: the contents of `comparison.json`.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use rolldrop_judge::model::comparison::{Caveat, Change, Comparison, Difference, 
 /// Version of `comparison.json`.
 const SCHEMA_VERSION: u32 = 1;
 
-/// A comparison in words, row by row.
+/// A comparison in words, one row per figure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ComparisonText {
     schema_version: u32,
@@ -25,7 +25,7 @@ pub(crate) struct ComparisonText {
     pub(super) rows: Vec<RowText>,
 }
 
-/// A difference beyond the results, in words.
+/// A difference other than in the results, in words.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct DifferenceText {
     pub(super) what: String,
@@ -33,11 +33,11 @@ pub(super) struct DifferenceText {
     pub(super) candidate: String,
 }
 
-/// One figure of both sides, in words.
+/// One figure on both sides, in words.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct RowText {
     metric: String,
-    /// Name for people.
+    /// Human-readable name.
     pub(super) label: String,
     pub(super) unit: Unit,
     pub(super) baseline: Option<f64>,
@@ -45,12 +45,12 @@ pub(super) struct RowText {
     pub(super) change: Option<Change>,
     p: Option<f64>,
     pub(super) verdict: Option<Judgement>,
-    /// Method of the judgement, or the reason why it is inconclusive.
+    /// How the row was judged, or the reason why it is inconclusive.
     pub(super) why: String,
 }
 
 impl ComparisonText {
-    /// Writes a comparison.
+    /// Puts a comparison into words.
     pub(crate) fn of(comparison: &Comparison) -> Self {
         let Comparison { verdict, confidence, tolerance, baseline, candidate, .. } = comparison;
         Self {
@@ -114,7 +114,7 @@ fn caveat(caveat: &Caveat) -> String {
     }
 }
 
-/// States why two sides are not compared.
+/// Explains why two sides are not compared.
 pub(crate) fn incomparable(why: &Incomparable) -> String {
     match why {
         Incomparable::Nothing => "there is no run to compare".to_owned(),

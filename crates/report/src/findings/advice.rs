@@ -1,4 +1,4 @@
-//! Words for a recommendation and its grounds.
+//! Puts recommendations and their grounds into words.
 
 use super::super::format::{counted, either, len};
 use super::{causes, in_phase};
@@ -6,7 +6,7 @@ use rolldrop_explain::MAX_COARSENESS_S;
 use rolldrop_explain::model::account::{Basis, Clock, More, Narrowing, Refusal};
 use rolldrop_explain::model::{Mode, Recommendation, WindowBasis};
 
-/// Describes the evidence of a recommendation, such as `6 terminations of 1 rollout`.
+/// Describes the evidence for a recommendation, such as `6 terminations of 1 rollout`.
 pub(crate) fn rests_on(recommendation: &Recommendation) -> String {
     let terminations = counted(len(recommendation.terminations), "termination");
     match recommendation.rollouts {
@@ -15,7 +15,7 @@ pub(crate) fn rests_on(recommendation: &Recommendation) -> String {
     }
 }
 
-/// Returns the way in which pods end in a mode, to follow "pods that end".
+/// Describes how pods end in a mode, to follow "pods that end".
 pub(crate) const fn manner(mode: Mode) -> &'static str {
     match mode {
         Mode::Isolated => "one at a time",
@@ -28,7 +28,7 @@ pub(crate) const fn manner(mode: Mode) -> &'static str {
 }
 
 /// Describes the sleep, its mode and its evidence, such as `a preStop sleep of 2 s for pods that end in a rollout
-/// (suggested by 6 terminations of 1 rollout, not proven)`; `None` if there is none.
+/// (suggested by 6 terminations of 1 rollout, not proven)`; `None` if no sleep is recommended.
 pub(crate) fn sleep_in_words(recommendation: &Recommendation) -> Option<String> {
     let (of, how) = (manner(recommendation.mode), rests_on(recommendation));
     if let Some(proven) = recommendation.pre_stop_seconds {
@@ -68,7 +68,7 @@ pub(super) fn basis(basis: &Basis) -> String {
     )
 }
 
-/// Describes the longest window, as far as it is known.
+/// Describes what is known about the longest window.
 fn longest_window(&Basis { longest_s, windows, unbounded, .. }: &Basis) -> String {
     match longest_s {
         Some(longest_s) if unbounded == 0 => {
@@ -83,7 +83,7 @@ fn longest_window(&Basis { longest_s, windows, unbounded, .. }: &Basis) -> Strin
     }
 }
 
-/// Says why nothing is recommended.
+/// Explains why nothing is recommended.
 pub(super) fn refusal(refusal: &Refusal) -> String {
     match refusal {
         Refusal::NotWhole => "the record is not whole".to_owned(),
@@ -123,7 +123,8 @@ pub(super) fn refusal(refusal: &Refusal) -> String {
     }
 }
 
-/// Names the measurement that narrows a range, and the names of pods where bounds rest on balancing.
+/// Names the measurement that would narrow a range. Where bounds rest on balancing, it adds that known pod names would
+/// tighten them.
 pub(super) fn narrowing(Narrowing { more, basis }: Narrowing) -> String {
     let more = match more {
         More::Rollouts(n) => {

@@ -1,11 +1,11 @@
-//! Words for windows that have no upper bound: each reason has its own consequence and its own remedy.
+//! Puts windows without an upper bound into words: each reason has its own consequence and remedy.
 
 use super::super::format::{counted, len};
 use super::{Words, words};
 use rolldrop_explain::model::{NoBound, Unbounded};
 use rolldrop_record::run_info::Balances;
 
-/// Says why a window has no upper bound.
+/// Explains why a window has no upper bound.
 pub(super) fn reason(reason: &Unbounded) -> String {
     match reason {
         Unbounded::NeverRouted => {
@@ -61,7 +61,7 @@ pub(super) fn reason(reason: &Unbounded) -> String {
     }
 }
 
-/// Names the unit that a consumer balances.
+/// Names the unit that a consumer distributes among pods.
 const fn arrivals(balances: Balances) -> &'static str {
     match balances {
         Balances::Connections => "new connections",
@@ -69,7 +69,7 @@ const fn arrivals(balances: Balances) -> &'static str {
     }
 }
 
-/// Says that pods were never routed to: a pod without a window takes nothing from the others.
+/// States that pods were never routed to; such pods do not affect the other windows.
 pub(super) fn never_routed(consumer: &str, pods: &[String]) -> Words {
     let what = match pods {
         [pod] => format!("pod {pod} has no window towards {consumer}"),
@@ -78,7 +78,8 @@ pub(super) fn never_routed(consumer: &str, pods: &[String]) -> Words {
     words(what, reason(&Unbounded::NeverRouted), "")
 }
 
-/// Says that windows have no upper bound. `denied` are the rights that the run lacked to learn the Service proxy.
+/// States that windows have no upper bound. `denied` lists the permissions that the run lacked to identify the Service
+/// proxy.
 pub(super) fn unbounded(consumer: &str, pods: &[(String, Unbounded)], denied: &[String]) -> Words {
     let what = match pods {
         [(pod, _)] => format!("the window of pod {pod} towards {consumer} has no upper bound"),
@@ -96,7 +97,7 @@ pub(super) fn unbounded(consumer: &str, pods: &[(String, Unbounded)], denied: &[
     words(what, why, remedy(first.kind(), denied))
 }
 
-/// Returns the remedy that gives such a window an upper bound.
+/// Returns the remedy that would give such windows an upper bound.
 fn remedy(kind: NoBound, denied: &[String]) -> String {
     let names = "let answers name their pod (podHeader, podBody, or the sidecar)";
     match kind {
@@ -121,7 +122,7 @@ fn remedy(kind: NoBound, denied: &[String]) -> String {
     }
 }
 
-/// Returns the remedy that lets a run learn what its Service proxy is.
+/// Returns the remedy that would let a run identify its Service proxy.
 fn proxy_unknown(denied: &[String]) -> String {
     let stated = "state it (--assume-service-proxy iptables or nftables), or let answers name their pod (podHeader, \
                   podBody, or the sidecar)";
@@ -131,7 +132,7 @@ fn proxy_unknown(denied: &[String]) -> String {
     }
 }
 
-/// Says that a missing right hides the kind of Service proxy, with the consequence.
+/// States that a missing permission hides the kind of Service proxy, and the consequence.
 pub(super) fn right_missing(denied: &[String], unbounded: usize, windows: u64) -> Words {
     let cost = match unbounded {
         0 => "no window of this run depends on it".to_owned(),

@@ -1,4 +1,4 @@
-//! Words for each cause of lost requests, with its remedy.
+//! Puts each cause of lost requests and its remedy into words.
 
 use super::super::format::counted;
 use super::{Words, advice, words};
@@ -8,7 +8,7 @@ use rolldrop_explain::model::account::{
     OnEachNode, Probe, SleepAdvice, TrafficPolicy,
 };
 
-/// Describes requests that were lost by one cause, with the reason and the remedy.
+/// Describes requests lost by one cause, with the reason and the remedy.
 pub(super) fn lost(requests: u64, by: &Loss, result: &RunResult) -> Words {
     let what = format!("{}: {}", by.cause(), counted(requests, "request"));
     let sleep = |advice: &SleepAdvice| sleep(advice, result);
@@ -83,7 +83,7 @@ fn stale_flow(what: String) -> Words {
     )
 }
 
-/// Describes errors of a gateway that no pod's end explains.
+/// Describes gateway errors that no pod's termination explains.
 fn gateway_error(what: String) -> Words {
     words(
         what,
@@ -95,7 +95,7 @@ fn gateway_error(what: String) -> Words {
     )
 }
 
-/// Says why a pod that was ending no longer accepted connections.
+/// Explains why a terminating pod no longer accepted connections.
 fn not_accepting(why: &NotAccepting) -> String {
     let (kept, hook) = match why {
         NotAccepting::Recreated(workload) => {
@@ -132,7 +132,7 @@ fn not_accepting(why: &NotAccepting) -> String {
     }
 }
 
-/// Names the sleep that helps, as all forms of the report do.
+/// Names the sleep that helps, with the same words in all formats of the report.
 fn sleep(advice: &SleepAdvice, result: &RunResult) -> String {
     let in_place = |hook: &HookRepair| match hook {
         HookRepair::Unneeded => "",
@@ -166,7 +166,8 @@ fn sleep(advice: &SleepAdvice, result: &RunResult) -> String {
     }
 }
 
-/// Names the probe that keeps traffic from pods that do not serve yet: another one if all are probed already.
+/// Names the probe that keeps traffic away from pods that do not serve yet; a different probe if all pods already have
+/// one.
 fn probe(probe: Probe) -> &'static str {
     match probe {
         Probe::Missing => "a readinessProbe that fails until the app serves",
@@ -176,7 +177,7 @@ fn probe(probe: Probe) -> &'static str {
     }
 }
 
-/// Says that this many requests met pods that did not serve yet.
+/// States that this many requests reached pods that did not serve yet.
 pub(super) fn probe_first(missing: Probe, requests: u64) -> String {
     format!(
         "first {}; then measure again: {} met pods that did not serve yet, which makes the windows look longer, too",
@@ -185,7 +186,7 @@ pub(super) fn probe_first(missing: Probe, requests: u64) -> String {
     )
 }
 
-/// Names the way to let a pod finish what it had accepted.
+/// Explains how to let a pod finish the requests that it has accepted.
 fn finish(way: Finish) -> String {
     let on_signal = "finish requests in flight on SIGTERM";
     match way {
@@ -198,7 +199,7 @@ fn finish(way: Finish) -> String {
     }
 }
 
-/// Says why no endpoint was ready.
+/// Explains why no endpoint was ready.
 const fn none_ready(is_of_node: bool) -> &'static str {
     match is_of_node {
         true => {
@@ -209,7 +210,7 @@ const fn none_ready(is_of_node: bool) -> &'static str {
     }
 }
 
-/// Names the way to keep an endpoint ready while pods end.
+/// Explains how to keep an endpoint ready while pods end.
 fn endpoints(way: &Endpoints) -> String {
     match way {
         Endpoints::Deleted(workload) => format!(
@@ -242,7 +243,7 @@ fn endpoints(way: &Endpoints) -> String {
     }
 }
 
-/// Names the way to keep a ready pod on each node while pods end.
+/// Explains how to keep a ready pod on each node while pods end.
 fn on_each_node(policy: TrafficPolicy, workload: &OnEachNode) -> String {
     let in_place = match workload {
         OnEachNode::DaemonSet(workload) => format!(
@@ -264,7 +265,7 @@ fn on_each_node(policy: TrafficPolicy, workload: &OnEachNode) -> String {
     )
 }
 
-/// Returns the remedy against a server that closes idle connections: as it ends, at any other time, or both.
+/// Returns the remedy for a server that closes idle connections: on shutdown, at any other time, or both.
 fn idle(notice: Option<CloseNotice>) -> String {
     let longer = "keep idle connections longer in the server than in what connects to it: a keep-alive timeout of the \
                   server above its clients' idle timeout (load balancers often keep them for 60 s)";
@@ -274,7 +275,7 @@ fn idle(notice: Option<CloseNotice>) -> String {
     }
 }
 
-/// Names the way in which a server announces that it closes a connection.
+/// Describes how a server announces that it closes a connection.
 pub(super) const fn announces_close(notice: CloseNotice) -> &'static str {
     match notice {
         CloseNotice::Goaway => "send GOAWAY one round trip before the connection is closed",
@@ -283,7 +284,7 @@ pub(super) const fn announces_close(notice: CloseNotice) -> &'static str {
     }
 }
 
-/// Describes a gateway that had no server left.
+/// Describes a gateway that had no upstream server left.
 fn no_server(what: String, sleep: &str) -> Words {
     words(
         what,
@@ -311,7 +312,7 @@ fn refused(what: String, notice: CloseNotice) -> Words {
     )
 }
 
-/// Lists the reasons why requests have no cause, with their numbers of requests, most frequent first.
+/// Lists the reasons why requests have no cause, most frequent first, with the number of requests for each.
 fn in_doubt(doubts: &[(Doubt, u64)]) -> String {
     let mut doubts: Vec<(String, u64)> = doubts.iter().map(|(why, n)| (doubt(why), *n)).collect();
     doubts.sort_by(|(a, of_a), (b, of_b)| of_b.cmp(of_a).then_with(|| a.cmp(b)));
@@ -324,7 +325,7 @@ fn in_doubt(doubts: &[(Doubt, u64)]) -> String {
     }
 }
 
-/// Says why no cause is given, as a fragment.
+/// Explains, as a sentence fragment, why no cause is given.
 fn doubt(doubt: &Doubt) -> String {
     match doubt {
         Doubt::Competing(causes) => {

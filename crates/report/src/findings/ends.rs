@@ -1,10 +1,10 @@
-//! Words for the ways in which pods ended: hooks that failed, pods that SIGKILL ended, Events that could not be seen.
+//! Puts the ways in which pods ended into words: failed hooks, pods killed by SIGKILL, Events that could not be read.
 
 use super::super::format::{count, counted, either, len};
 use super::{Words, causes, words};
 use rolldrop_explain::model::account::{CloseNotice, Ending, HookFailure};
 
-/// Describes answers of 5xx by pods that were ending.
+/// Describes 5xx responses from terminating pods.
 pub(super) fn errors(answers: u64, requests: u64, are_all_named: bool) -> Words {
     let who = if are_all_named { "by pods that were ending" } else { "while pods were ending" };
     words(
@@ -21,7 +21,7 @@ pub(super) fn errors(answers: u64, requests: u64, are_all_named: bool) -> Words 
     )
 }
 
-/// Describes the end of pods.
+/// Describes how pods ended.
 pub(super) fn ending(ending: &Ending) -> Words {
     match ending {
         Ending::HookFailed(failure) => hook_failed(failure),

@@ -1,10 +1,10 @@
-//! Words for what happened beside the terminations.
+//! Puts incidents into words: events other than terminations.
 
 use super::super::format::{count, counted};
 use super::{RESTART_REMEDY, Words, words};
 use rolldrop_explain::model::account::{Incident, WorkloadChange};
 
-/// Describes an incident.
+/// Describes an incident as a finding.
 pub(super) fn incident(incident: &Incident) -> Words {
     match incident {
         Incident::Refused { action, status, why, pod, times } => {

@@ -1,4 +1,4 @@
-//! Words for limits and effects of the measurement itself.
+//! Puts limits and effects of the measurement itself into words.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use super::super::format::{count, counted, either};
 use super::{Words, was, words};
 use rolldrop_explain::model::account::Measurement;
 
-/// Maximum number of pods that a finding names.
+/// Maximum number of pods that a finding lists by name.
 const MAX_NAMED: usize = 3;
 
-/// Describes a limit or effect.
+/// Describes a limit or an effect as a finding.
 pub(super) fn measurement(measurement: &Measurement) -> Words {
     match measurement {
         Measurement::ClockUncompared(clock) => words(

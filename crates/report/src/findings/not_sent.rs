@@ -1,10 +1,10 @@
-//! Reasons why the load did not send a request: each of the rows (`not_sent_reason`) has its own remedy.
+//! Puts into words why the load did not send requests: each reason in the rows (`not_sent_reason`) has its own remedy.
 
 use std::collections::BTreeMap;
 
 use super::super::format::count;
 
-/// Returns the meaning of a reason, and the remedy against it.
+/// Returns the meaning of a reason, and its remedy.
 fn explain(reason: &str) -> (&'static str, &'static str) {
     match reason {
         "max_connections" => (
@@ -31,13 +31,13 @@ fn explain(reason: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// Lists the reasons in words, each with its count, most frequent first.
+/// Lists the reasons in words, most frequent first, each with its count.
 pub(crate) fn reasons_in_words(by_reason: &BTreeMap<String, u64>) -> String {
     let each = |(reason, n): (&str, u64)| format!("{}: {} ({reason})", count(n), explain(reason).0);
     most_first(by_reason).into_iter().map(each).collect::<Vec<_>>().join("; ")
 }
 
-/// Returns the remedies, the most frequent reason first.
+/// Returns the remedies, most frequent reason first.
 pub(super) fn remedy(by_reason: &BTreeMap<String, u64>) -> String {
     let each = most_first(by_reason).into_iter().map(|(reason, _)| explain(reason).1);
     each.collect::<Vec<_>>().join("; ")

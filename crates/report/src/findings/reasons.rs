@@ -1,4 +1,4 @@
-//! Words for the reasons why a measurement is invalid, or its record incomplete.
+//! Puts the reasons why a measurement is invalid or its record incomplete into words.
 
 use std::collections::BTreeMap;
 
@@ -70,7 +70,7 @@ pub fn invalid(reason: &Invalid) -> String {
     }
 }
 
-/// Describes an invalid measurement, with the consequence and the remedy.
+/// Describes why a measurement is invalid, with the consequence and the remedy.
 pub(super) fn not_valid(reason: &Invalid) -> Words {
     let (why, remedy) = match reason.kind() {
         FindingKind::Corrupt => (
@@ -188,7 +188,7 @@ fn served(proxy: &str, received: u64, rows: u64) -> String {
     format!("{received} rows of the proxy {proxy} {were} received, and served/ has {rows}")
 }
 
-/// Describes requests that a load source recorded, or had in flight, and that did not arrive.
+/// Describes requests that a load source had recorded or in flight, but that did not arrive.
 fn not_handed_over(source: &str, rows: Rows, by_count: Option<&BTreeMap<Outcome, u64>>) -> String {
     let Rows { recorded, known, in_flight, received } = rows;
     let known = recorded.map_or_else(|| format!("at least {}", count(known)), count);
@@ -207,7 +207,7 @@ fn not_handed_over(source: &str, rows: Rows, by_count: Option<&BTreeMap<Outcome,
     )
 }
 
-/// Describes requests that a proxy recorded, or had in flight, and that did not arrive.
+/// Describes requests that a proxy had recorded or in flight, but that did not arrive.
 fn rows_of_proxy(proxy: &str, rows: Rows) -> String {
     let Rows { recorded, known, in_flight, received } = rows;
     match recorded {
@@ -218,7 +218,7 @@ fn rows_of_proxy(proxy: &str, rows: Rows) -> String {
             count(known.saturating_sub(received)),
             count(in_flight)
         ),
-        // Requests that end while a proxy reports its total are in its rows, and not in the total.
+        // Requests that finish while a proxy reports its total are included in its rows, but not in the total.
         Some(recorded) => {
             format!("the proxy {proxy} recorded {} rows, {} arrived", count(recorded), count(received))
         }

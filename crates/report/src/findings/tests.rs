@@ -1,4 +1,4 @@
-//! Sentences about made-up and recorded runs.
+//! Tests the sentences about synthetic and recorded runs.
 
 mod advice;
 mod remedies;
@@ -12,7 +12,7 @@ use rolldrop_record::event::{Action, ActionName, Change};
 use rolldrop_record::{Cause, Event, EventKind, Expect, Outcome, Records, RequestRow};
 use rolldrop_simulation::*;
 
-/// Analyses the run, and puts the result into words.
+/// Analyses a run, and puts the result into words.
 fn told(records: Records) -> RunResult {
     let records = ended(records);
     let mut analysis = Analysed::of(records.log(), records).unwrap().analysis;
@@ -20,12 +20,12 @@ fn told(records: Records) -> RunResult {
     analysis.result
 }
 
-/// Checks the run, in words.
+/// Returns the checks of a run, in words.
 fn checks(result: &RunResult, expect: &Expect) -> Vec<CheckText> {
     crate::written(&rolldrop_judge::check(result, expect))
 }
 
-/// Returns the remedy against losses by this cause.
+/// Returns the remedy for losses by this cause.
 fn remedy(result: &RunResult, cause: Cause) -> &str {
     &result.findings.iter().find(|finding| finding.cause == Some(cause)).expect("a finding").remedy
 }

@@ -1,4 +1,4 @@
-//! The terminations: a table that sorts and filters, with rows that unfold to timelines.
+//! Renders the terminations as a table that can be sorted and filtered, and whose rows unfold to show timelines.
 
 use std::fmt::Display;
 
@@ -9,7 +9,7 @@ use crate::format::{NONE, bounded, count, counted, list, or_none, plain, seconds
 use crate::words;
 use rolldrop_explain::model::{Bounded, RunResult, Stage, Termination, Window};
 
-/// The stages of a termination, with their names.
+/// Stages of a termination, with their names.
 const STAGES: [(Stage, &str); 11] = [
     (Stage::DeleteSent, "delete sent"),
     (Stage::DeletionSeen, "deletion seen"),
@@ -24,13 +24,13 @@ const STAGES: [(Stage, &str); 11] = [
     (Stage::PodDeleted, "pod deleted"),
 ];
 
-/// Maximum number of terminations that are unfolded on paper.
+/// Maximum number of terminations that are unfolded in print.
 const FEW: usize = 30;
 
-/// A column: its name, its cell, and the value by which it sorts if it does not sort by text.
+/// A column: its name, its cell, and the value to sort by if it is not sorted by text.
 type Column = (&'static str, fn(&Termination) -> Cell, Option<fn(&Termination) -> f64>);
 
-/// Value by which a missing number sorts: below all others.
+/// Sort value of a missing number: below all others.
 const MISSING: f64 = -1e9;
 
 const COLUMNS: [Column; 10] = [
@@ -62,8 +62,7 @@ const COLUMNS: [Column; 10] = [
     ("classes", |t| Cell::lines(&each(words::by_estimate(&t.requests.by_outcome))), None),
 ];
 
-/// Returns the end of the longest window, in seconds since t0; a window without an upper bound sorts after all
-/// others.
+/// Returns the end of the longest window, in seconds since t0. A window without an upper bound sorts last.
 fn reach(t: &Termination) -> f64 {
     words::longest_window(t).map_or(MISSING, |w| match (w.lower_s, w.upper_s) {
         (_, Some(upper)) if upper.is_finite() => upper,
@@ -71,7 +70,7 @@ fn reach(t: &Termination) -> f64 {
     })
 }
 
-/// Formats a count between two limits as briefly as a table requires.
+/// Formats a count with bounds, as briefly as a table requires.
 fn range(n: &Bounded) -> String {
     match n.is_exact() {
         true => count(n.at_most),
@@ -83,7 +82,7 @@ fn each<K: Display>(counts: Vec<(K, Bounded)>) -> Vec<String> {
     counts.iter().map(|(what, n)| format!("{} {what}", range(n))).collect()
 }
 
-/// Renders the section; returns nothing if no pod ended.
+/// Renders the section, or nothing if no pod ended.
 pub(super) fn section(result: &RunResult) -> Markup {
     let all = &result.terminations;
     if all.is_empty() {
@@ -146,7 +145,7 @@ fn row(number: usize, t: &Termination) -> Markup {
     }
 }
 
-/// Renders windows and stages over the time since t0, on one scale.
+/// Renders windows and stages over the time since t0, on a common scale.
 fn timeline(t: &Termination) -> Markup {
     let seen = STAGES.iter().filter_map(|(stage, name)| Some((*name, *t.timeline.get(stage)?)));
     let mut seen: Vec<(&str, f64)> = seen.filter(|(_, at)| at.is_finite()).collect();

@@ -1,4 +1,4 @@
-//! Tests of `report.html`, and of the values that it gives for the pictures.
+//! Tests `report.html`, and the values that it gives for the charts.
 
 use super::*;
 use rolldrop_explain::model::{FindingText, PodSpan, Severity};
@@ -141,7 +141,7 @@ fn chart_readings_match_drawn_values() {
         }
         chart.readings.iter().map(|reading| reading.text.as_str()).collect()
     };
-    // Each lost request is in one bin of the drops, and in one second of the timeline.
+    // Each lost request is in exactly one bin of the drops, and in one second of the timeline.
     let lost = |name: &str| -> u64 {
         let of = |text: &str| text.split_once(" connect_refused")?.0.rsplit(' ').next()?.parse::<u64>().ok();
         told(name).into_iter().filter_map(of).sum()

@@ -1,9 +1,9 @@
-//! Reasons of a tuning's decisions, in words.
+//! Puts the reasons for a tuning's decisions into words.
 
 use crate::format::{counted, len};
 use rolldrop_judge::tune::{EndedEarly, LostAtStart, StartSetting, Unit, Units, Unproven, Unsupported};
 
-/// Writes a number of units in words.
+/// Formats a number of units in words.
 pub fn counted_units(unit: Unit, number: usize) -> String {
     match unit {
         Unit::Ends => format!("{} that left the rules apart", counted(len(number), "end")),
@@ -12,7 +12,7 @@ pub fn counted_units(unit: Unit, number: usize) -> String {
     }
 }
 
-/// Describes units in words, with the rollouts if they are not the unit.
+/// Describes units in words, and adds the number of rollouts if the unit is a different one.
 pub fn units(units: Units) -> String {
     let counted_units = counted_units(units.unit, units.number);
     match units.unit {
@@ -21,7 +21,7 @@ pub fn units(units: Units) -> String {
     }
 }
 
-/// States that a pod did not sleep as long as it was to.
+/// States that a pod did not sleep as long as it should have.
 pub fn ended_early(early: &EndedEarly) -> String {
     let EndedEarly { pod, ended_s, sleep_s } = early;
     format!(
@@ -30,7 +30,7 @@ pub fn ended_early(early: &EndedEarly) -> String {
     )
 }
 
-/// States why windows support no settings, a sentence for each reason.
+/// Explains why windows support no settings, one sentence per reason.
 pub fn unsupported(why: &Unsupported) -> Vec<String> {
     match why {
         Unsupported::NoEnd => vec!["no pod ended, so there is no window".to_owned()],
@@ -38,7 +38,7 @@ pub fn unsupported(why: &Unsupported) -> Vec<String> {
     }
 }
 
-/// States why a run proves nothing, a sentence for each reason.
+/// Explains why a run proves nothing, one sentence per reason.
 pub fn unproven(why: &Unproven) -> Vec<String> {
     match why {
         Unproven::Untrusted(why) => why.clone(),

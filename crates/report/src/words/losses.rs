@@ -1,4 +1,4 @@
-//! Lost requests in words: counts, intervals and groups.
+//! Puts lost requests into words: counts, intervals and groups.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use rolldrop_explain::Class;
 use rolldrop_explain::model::{Bounded, RequestCounts, RunResult, Termination};
 use rolldrop_record::{Cause, Outcome};
 
-/// States where the dropped requests fell, if any were: one sentence for each way in which this is known. Requests
-/// attributed by time fall into a window by construction, so the text does not state that for them.
+/// States where the dropped requests fell, if there were any, with one sentence for each way of knowing it. Requests
+/// that were attributed by time fall into a window by construction, so the text does not say that of them.
 pub(in super::super) fn whereabouts(result: &RunResult) -> Option<String> {
     let RequestCounts { in_window, outside_window, in_flight, by_time, ambiguous, stale_flow_own, .. } =
         result.requests;
@@ -38,7 +38,7 @@ pub(in super::super) fn whereabouts(result: &RunResult) -> Option<String> {
     (!parts.is_empty()).then(|| parts.iter().map(sentence).collect::<Vec<_>>().join(" "))
 }
 
-/// Describes the pods that received the requests whose pod is known.
+/// Describes the pods that received those requests whose pod is known.
 fn whose_windows(result: &RunResult, named: u64) -> String {
     let hit = result.terminations.iter().filter(|t| t.requests.dropped.at_least > 0).count();
     let pods = match (hit, result.terminations.len()) {
@@ -50,7 +50,7 @@ fn whose_windows(result: &RunResult, named: u64) -> String {
     format!("{pods}, within their endpoint-propagation windows")
 }
 
-/// Describes the loss of each group of terminations that share lost requests, in a sentence.
+/// Describes the losses of each group of terminations that share lost requests, in one sentence per group.
 pub(in super::super) fn groups(result: &RunResult) -> Vec<String> {
     let shared = result.groups.iter().filter(|group| group.terminations.len() > 1);
     shared
@@ -80,14 +80,14 @@ pub(in super::super) fn groups(result: &RunResult) -> Vec<String> {
         .collect()
 }
 
-/// Returns the entries of a map of counts with bounds, largest best estimate first.
+/// Returns the entries of a map of bounded counts, largest best estimate first.
 pub(in super::super) fn by_estimate<K: Copy + Ord>(counts: &BTreeMap<K, Bounded>) -> Vec<(K, Bounded)> {
     let mut entries: Vec<(K, Bounded)> = counts.iter().map(|(&k, &n)| (k, n)).collect();
     entries.sort_by(|a, b| b.1.estimate.total_cmp(&a.1.estimate).then(a.0.cmp(&b.0)));
     entries
 }
 
-/// Returns the number of requests that a termination dropped, out of those known to have reached its pod.
+/// Returns the number of requests that a termination dropped, out of those known to have reached the pod.
 pub(in super::super) fn dropped_of(termination: &Termination) -> String {
     let requests = &termination.requests;
     match requests.seen {
@@ -98,7 +98,8 @@ pub(in super::super) fn dropped_of(termination: &Termination) -> String {
     }
 }
 
-/// Returns the number of 5xx answers that its app gave after t0, as a suffix to the number of dropped requests.
+/// Returns the number of 5xx responses that the termination's app sent after t0, as a suffix to the number of dropped
+/// requests.
 pub(in super::super) fn errors_of(termination: &Termination) -> String {
     match termination.app_errors_after_t0 {
         None | Some(0) => String::new(),
@@ -106,15 +107,15 @@ pub(in super::super) fn errors_of(termination: &Termination) -> String {
     }
 }
 
-/// Orders terminations by their estimated loss, largest first. Equal ones keep their order in time.
+/// Orders terminations by estimated loss, largest first. Ties stay in order of time.
 pub(in super::super) fn most_lost_first(a: &Termination, b: &Termination) -> std::cmp::Ordering {
     b.requests.dropped.estimate.total_cmp(&a.requests.dropped.estimate)
 }
 
-/// Returns the dropped requests by outcome, over all terminations and apart from them.
+/// Returns the dropped requests by outcome, whether or not a termination explains them.
 ///
-/// `by_outcome` of the counts covers every row. The app's own errors are among those of `http_error`; the rest of
-/// these were dropped. The generator's own stale flows do not count.
+/// The counts in `by_outcome` cover every row. The app's own errors are part of `http_error`; the remaining requests
+/// with that outcome were dropped. The generator's own stale flows do not count.
 pub(in super::super) fn dropped_by_outcome(requests: &RequestCounts) -> Vec<(Outcome, u64)> {
     let mut counts = requests.by_outcome.clone();
     counts.retain(|outcome, _| Class::may_be_dropped(*outcome));
@@ -125,7 +126,7 @@ pub(in super::super) fn dropped_by_outcome(requests: &RequestCounts) -> Vec<(Out
     by_count(&counts)
 }
 
-/// Returns the dropped requests by cause, most frequent first, without the generator's own stale flows.
+/// Returns the dropped requests by cause, most frequent first, excluding the generator's own stale flows.
 pub(in super::super) fn dropped_by_cause(requests: &RequestCounts) -> Vec<(Cause, u64)> {
     let mut counts = requests.by_cause.clone();
     counts.entry(Cause::StaleFlow).and_modify(|n| *n = n.saturating_sub(requests.stale_flow_own));

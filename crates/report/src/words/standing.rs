@@ -1,4 +1,4 @@
-//! The result of a run as a gate, in words.
+//! Puts a run's gate result into words.
 
 use super::warning;
 use crate::format::{counted, len, list};
@@ -11,7 +11,7 @@ pub(in super::super) fn checks_with(result: &RunResult, verdict: CheckVerdict) -
     checks.map(|check| check.name.as_str()).collect()
 }
 
-/// Returns the result as a sentence whose subject is the run: `failed: dropped.max`.
+/// Returns the result as a sentence with the run as its subject: `failed: dropped.max`.
 pub(in super::super) fn standing(result: &RunResult) -> String {
     let named = |verdict| list(&checks_with(result, verdict));
     match Standing::of(result) {
@@ -26,8 +26,8 @@ pub(in super::super) fn standing(result: &RunResult) -> String {
     }
 }
 
-/// Explains why the checks decide nothing, in one or more sentences: the run is invalid or partial, or the target
-/// does not work.
+/// Explains, in one or more sentences, why the checks decide nothing: the run is invalid or partial, or the target does
+/// not work.
 pub(in super::super) fn undecided(result: &RunResult) -> Option<String> {
     if let Some(warning) = warning(result) {
         return Some(warning);
@@ -42,7 +42,7 @@ pub(in super::super) fn undecided(result: &RunResult) -> Option<String> {
     )
 }
 
-/// Returns the share of requests that were dropped, from 0 to 1; 0 if there were no requests.
+/// Returns the share of dropped requests, from 0 to 1; 0 if there were no requests.
 pub(in super::super) fn dropped_share(result: &RunResult) -> f64 {
     match result.requests.total {
         0 => 0.0,
@@ -50,7 +50,7 @@ pub(in super::super) fn dropped_share(result: &RunResult) -> f64 {
     }
 }
 
-/// Returns the checks in the order of interest to a reader: failed first, passed last.
+/// Returns the checks in order of interest to a reader: failed first, passed last.
 pub(in super::super) fn by_verdict(result: &RunResult) -> Vec<&CheckText> {
     let rank = |verdict| match verdict {
         CheckVerdict::Fail => 0,

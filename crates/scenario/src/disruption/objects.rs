@@ -1,4 +1,4 @@
-//! The objects that disruptions change.
+//! Objects that disruptions change.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,11 +6,11 @@ use std::str::FromStr;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// An object of the run's namespace.
+/// An object in the run's namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Object {
-    /// Its group and version.
+    /// API group and version.
     pub api_version: String,
     /// Its kind.
     pub kind: String,
@@ -24,26 +24,26 @@ impl fmt::Display for Object {
     }
 }
 
-/// A change of an object, as the API server takes it.
+/// A change to an object, in a form that the API server accepts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Patch {
-    /// The kind of patch.
+    /// Kind of the patch.
     pub patch_type: PatchType,
-    /// The patch.
+    /// Body of the patch.
     pub body: Value,
 }
 
 impl Patch {
-    /// Makes it a patch that the API server refuses if the object no longer has this version.
+    /// Makes the API server refuse the patch if the object no longer has this version.
     pub fn of_version(mut self, version: Option<&str>) -> Self {
         let Some(version) = version else { return self };
         match &mut self.body {
-            // The last operation, so that those before it find the object's own.
+            // This comes last, so that operations before it see the object's own version.
             Value::Array(operations) => {
                 operations.push(json!({"op": "add", "path": "/metadata/resourceVersion", "value": version}));
             }
             Value::Object(fields) => {
-                // The API server refuses metadata that are not a mapping anyway.
+                // The API server refuses metadata that is not a mapping anyway.
                 if let Value::Object(metadata) = fields.entry("metadata").or_insert_with(|| json!({})) {
                     metadata.entry("resourceVersion").or_insert_with(|| version.into());
                 }
@@ -60,7 +60,7 @@ impl Patch {
 pub enum PatchType {
     /// A JSON merge patch (RFC 7386).
     Merge,
-    /// A strategic merge patch: lists are merged by the keys that Kubernetes knows.
+    /// A strategic merge patch: lists are merged by the keys that Kubernetes defines.
     #[default]
     Strategic,
     /// A JSON patch (RFC 6902).
@@ -68,7 +68,7 @@ pub enum PatchType {
 }
 
 impl PatchType {
-    /// Its media type.
+    /// Returns the media type.
     pub const fn media_type(self) -> &'static str {
         match self {
             PatchType::Merge => "application/merge-patch+json",
@@ -78,7 +78,7 @@ impl PatchType {
     }
 }
 
-/// A workload, which makes pods.
+/// A workload, which creates pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
     /// Its kind.

@@ -1,4 +1,4 @@
-//! A disruption as it is in the file: the keys of all actions; each action takes some of them.
+//! A disruption as written in the file, with the keys of all actions; each action takes only some of them.
 
 use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
@@ -49,7 +49,7 @@ impl<'de> Deserialize<'de> for Count {
         let wrong = || de::Error::custom(format!("must be {FORM}"));
         match Scalar::read(deserializer, FORM)? {
             Scalar::Number(number) if number >= 1.0 && number.fract() == 0.0 && number <= 1e6 => {
-                // A whole number, so its text parses exactly.
+                // The number is whole, so its text parses exactly.
                 format!("{number}").parse().map(Count::Number).map_err(|_| wrong())
             }
             Scalar::Text(text) if text == "all" => Ok(Count::All),

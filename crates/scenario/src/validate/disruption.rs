@@ -1,4 +1,4 @@
-//! Checks a disruption: each action has keys of its own, and some exclude each other.
+//! Validation of disruptions: each action has its own keys, and some keys exclude each other.
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ use crate::raw::disruption as raw;
 use crate::{LoadSpec, Result, ScenarioError};
 use rolldrop_record::event;
 
-/// The load lasts at least this long after the last disruption began.
+/// Minimum length of the load after the start of the last disruption.
 const SHORTEST_AFTERMATH: Duration = Duration::from_secs(1);
-/// The default grace period of a shutdown.
+/// Default grace period of a node shutdown, in seconds.
 const SHUTDOWN_GRACE_S: u32 = 30;
 
-/// Keys of every action.
+/// Keys that every action takes.
 const COMMON: [&str; 7] = ["at", "action", "jitter", "every", "repeat", "until", "allowOutage"];
-/// Keys that say which pods.
+/// Keys that select pods.
 const PODS: [&str; 3] = ["selector", "count", "order"];
 
-/// A disruption to check, and its place in the file.
+/// A disruption to check, with its place in the file.
 struct Checked<'a> {
     raw: raw::Disruption,
     name: event::ActionName,
-    /// The path of its keys.
+    /// Path to the disruption's keys.
     key: String,
     manifests: &'a [Value],
     document: &'a Document,
@@ -96,7 +96,7 @@ impl Checked<'_> {
         self.document.error(&self.key, format!("{} needs {what}", self.name))
     }
 
-    /// Checks that every given key is one of the action's.
+    /// Checks that the action takes every given key.
     fn takes_no_other(&self, takes: &[&str]) -> Result<()> {
         let pointer = format!("/{}", self.key.replace(['.', '['], "/").replace(']', ""));
         let given = self.document.value().pointer(&pointer).and_then(Value::as_object);
@@ -278,7 +278,7 @@ impl Checked<'_> {
         self.workload_and_manifest().map(|(workload, _)| workload)
     }
 
-    /// Returns the workload, and the manifest that makes it, if there are manifests.
+    /// Returns the workload and, if there are manifests, the one that defines it.
     fn workload_and_manifest(&self) -> Result<(Workload, Option<&Value>)> {
         let text = self.raw.workload.as_deref();
         let text = text.ok_or_else(|| self.needs("a workload, such as workload: deployment/web"))?;
@@ -347,7 +347,7 @@ impl Checked<'_> {
     }
 }
 
-/// Checks that a selector of plain `key=value` terms matches a pod template, where the manifests have any.
+/// Checks that a selector of plain `key=value` terms matches a pod template, if the manifests have any.
 fn check_selector(selector: &str, manifests: &[Value]) -> Result<(), String> {
     let mut terms = Vec::new();
     for term in selector.split(',') {
@@ -355,7 +355,7 @@ fn check_selector(selector: &str, manifests: &[Value]) -> Result<(), String> {
             Some((key, value)) if !key.ends_with('!') => {
                 terms.push((key.trim(), value.trim_start_matches('=').trim()));
             }
-            // A set-based or negated term: the API server will judge it.
+            // Set-based and negated terms are left to the API server.
             _ => return Ok(()),
         }
     }

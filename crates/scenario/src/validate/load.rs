@@ -1,4 +1,4 @@
-//! Checks the load of a scenario. The load generator checks the rest later, and names the same keys.
+//! Validation of a scenario's load. The load generator checks the rest later, and its errors name the same keys.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -104,7 +104,7 @@ fn read(file: &str, key: &str, document: &Document, dir: &Path) -> Result<Vec<u8
     files::read(&path).map_err(|e| document.error(key, format!("{}: {e}", path.display())))
 }
 
-/// Headers of the scenario, of a file, and with values from the environment.
+/// Returns the headers from the scenario, from a file, and with values from environment variables.
 fn headers(raw: &raw::Load, document: &Document, dir: &Path) -> Result<Vec<(String, Secret)>, ScenarioError> {
     let mut headers: Vec<(String, Secret)> = raw.headers.clone().into_iter().collect();
     if let Some(file) = &raw.headers_file {
@@ -122,7 +122,7 @@ fn headers(raw: &raw::Load, document: &Document, dir: &Path) -> Result<Vec<(Stri
     Ok(headers)
 }
 
-/// Returns the settings with the content of the files that they name.
+/// Replaces the file names in the settings with the files' contents.
 fn with_files(mut given: TlsSettings, document: &Document, dir: &Path) -> Result<TlsSettings, ScenarioError> {
     if given.key_pem.is_some() && given.cert_pem.is_none() {
         return Err(document.error("spec.load.tls.key", "is a key without a certificate: add cert"));
@@ -131,20 +131,20 @@ fn with_files(mut given: TlsSettings, document: &Document, dir: &Path) -> Result
     for (key, text) in [("ca", ca_pem), ("cert", cert_pem), ("key", key_pem)] {
         if let Some(file) = text {
             let bytes = read(file.expose(), &format!("spec.load.tls.{key}"), document, dir)?;
-            // Bytes that are not text cannot be PEM; that error comes when they are used.
+            // Bytes that are not text cannot be PEM. The error follows when they are used.
             *file = String::from_utf8_lossy(&bytes).into();
         }
     }
     Ok(given)
 }
 
-/// A body, in whichever way it is given.
+/// A body in any of the ways to give one.
 struct Body<'a> {
     text: Option<String>,
     file: Option<String>,
     hex: Option<String>,
     base64: Option<String>,
-    /// Path of the load or request that it is the body of.
+    /// Path to the load or request that has this body.
     key: &'a str,
 }
 
@@ -194,7 +194,7 @@ fn requests(raw: Vec<raw::Request>, document: &Document, dir: &Path) -> Result<V
     given.into_iter().enumerate().map(request).collect()
 }
 
-/// Checks the settings of calls. Those that a call cannot use are refused, not ignored.
+/// Checks the settings of gRPC calls. Settings that a call cannot use are refused, not ignored.
 fn check_calls(raw: &raw::Load, document: &Document) -> Result<(), ScenarioError> {
     let wrong = |key: &str, why: &str| Err(document.error(&format!("spec.load.{key}"), why));
     let is_other = |method: &Option<String>| method.as_ref().is_some_and(|method| method != "POST");
@@ -256,7 +256,7 @@ fn pace(raw: &raw::Load, document: &Document) -> Result<Pace, ScenarioError> {
     Ok(Pace::constant(rate(per_s, Least::Above0, "spec.load.rate", document)?, duration))
 }
 
-/// The lowest rate that is allowed.
+/// Lowest allowed rate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Least {
     Is0,

@@ -1,4 +1,4 @@
-//! Tests of the limit on connections to the admin port, and of who may read it.
+//! Tests of the admin port's connection limit and access control.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -15,7 +15,7 @@ use rolldrop_record::Clock;
 const DEADLINE: Duration = Duration::from_secs(120);
 const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// Returns the admin port of a proxy before this app.
+/// Returns the admin port of a proxy in front of this app.
 fn port(app: SocketAddr) -> Port {
     Port {
         shared: Arc::new(Shared::new(&Config::bare(app), Clock::start())),
@@ -33,7 +33,7 @@ fn asking(path: &str, token: Option<&str>) -> Request<()> {
     request.body(()).unwrap()
 }
 
-/// Returns an admin port that serves within these limits, until the set is dropped.
+/// Returns an admin port with these limits, which serves until the set is dropped.
 async fn serving(limits: Limits) -> (SocketAddr, JoinSet<()>) {
     let listener = TcpListener::bind(LOCAL).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -52,14 +52,14 @@ async fn connected(address: SocketAddr, say: &[u8]) -> TcpStream {
 /// Returns everything that the admin port sends before it closes.
 async fn answer(stream: &mut TcpStream) -> String {
     let mut text = Vec::new();
-    // A reset ends it as well.
+    // A reset also ends the stream.
     let _ = timeout(DEADLINE, stream.read_to_end(&mut text)).await.expect("the deadline passed");
     String::from_utf8(text).unwrap()
 }
 
 #[tokio::test]
 async fn admin_port_limits_concurrent_requests() {
-    // It takes connections, and never answers.
+    // The app accepts connections, but never responds.
     let app = TcpListener::bind(LOCAL).await.unwrap();
     let port = port(app.local_addr().unwrap());
     let layers = layers(&Access::Everybody, 2);
@@ -101,7 +101,7 @@ async fn idle_connections_block_no_others() {
     let mut reader = connected(address, b"GET /rows HTTP/1.1\r\n\r\n").await;
     let mut byte = [0; 1];
     timeout(DEADLINE, reader.read_exact(&mut byte)).await.expect("rows come").unwrap();
-    // A connection with an incomplete head is idle too; one that gets an answer is not.
+    // A connection with an incomplete head is idle too; one that is getting a response is not.
     for _ in 0..3 {
         let said = answer(&mut connected(address, asks).await).await;
         assert!(said.starts_with("HTTP/1.1 200 "), "{said}");
@@ -125,7 +125,7 @@ async fn admin_port_limits_request_heads() {
         let said = answer(&mut connected(address, &head(bytes)).await).await;
         assert!(said.starts_with(status), "{bytes}: {said}");
     }
-    // Incomplete requests are not waited for, nor connections that send nothing.
+    // Neither incomplete requests nor silent connections are waited for.
     for begun in [&b"GET /healthz HT"[..], b""] {
         let said = answer(&mut connected(address, begun).await).await;
         assert!(!said.starts_with("HTTP/1.1 200 "), "{said}");

@@ -1,16 +1,17 @@
-//! A whole proxy, from its ports to its report, between hostile clients and a hostile app.
+//! A complete proxy, from ports to report, between hostile clients and a hostile app.
 //!
-//! An input determines the session, step by step (`script`): both ends speak HTTP/1, HTTP/2 or anything, in
-//! pieces, stop to read, half-close and reset; the app dies, the pod ends, readers of the rows come and
-//! break off. After each step the proxy gets to rest, and then it must hold:
+//! An input determines the session, step by step (`script`). Both ends send HTTP/1, HTTP/2 or anything else, in pieces;
+//! they stop reading, half-close and reset. The app dies, the pod terminates, and row readers come and disconnect.
+//! After each step the proxy gets time to settle; then the following must hold:
 //!
-//! - each end got what the other end sent, in order, and in the end all of it (`pair`);
-//! - no more is under way, recorded or held than the budget says, and no more than memory really shows;
-//! - no more rows than the protocols allow requests (`rules`); one for each that was answered properly;
-//! - in the end nothing is held, every connection has ended, and the proxy returns in time.
+//! - each end has received what the other end sent, in order, and finally all of it (`pair`);
+//! - no more is in flight, recorded or held than the budget allows, and actual memory use confirms it;
+//! - there are no more rows than requests allowed by the protocols (`rules`), and one row for each request that was
+//! answered properly;
+//! - finally, nothing is held, every connection is closed, and the proxy returns in time.
 //!
-//! One thread, a paused clock, and connections over loopback, so that an input means the same each time. The
-//! sockets are the kernel's: how it closes and resets is half of what a relay has to get right.
+//! A session uses one thread, a paused clock, and loopback connections, so that an input always has the same effect.
+//! The sockets are real, because the kernel's behaviour on close and reset is half of what a relay has to get right.
 
 mod checks;
 mod pair;
@@ -36,23 +37,23 @@ use super::super::{Budget, Config, DRAIN_LIMIT, Mode, PodHeader, Proxy, Report, 
 use rolldrop_record::Clock;
 use rolldrop_testing::Meter;
 
-/// Most connections to the admin port.
+/// Maximum number of connections to the admin port.
 const MOST_ASKERS: usize = 4;
-/// Most rounds of reading both ends until nothing comes any more.
+/// Maximum number of rounds of reading both ends until nothing more arrives.
 const MOST_ROUNDS: usize = 40;
-/// Time, on the proxy's clock, within which every connection ends whose ends have closed.
+/// Time on the proxy's clock within which every connection must finish after both ends have closed.
 const ALL_ENDED: Duration = Duration::from_secs(120);
 
-/// Environment variable that makes the session print each step before it is taken.
+/// Environment variable that makes the session print each step before executing it.
 const SHOW_STEPS: &str = "FUZZ_STEPS";
 
-/// Runs the session that an input describes, and returns its number of steps.
+/// Runs the session described by an input, and returns the number of steps.
 pub(super) fn run(input: &[u8]) -> usize {
     let before = Meter::held();
     let steps = once(input);
     let left = Meter::held().saturating_sub(before);
     if left > 0 {
-        // Memory that a process allocates once is not allocated again.
+        // Memory that a process allocates only once is not allocated again in a second run.
         let before = Meter::held();
         once(input);
         let left = Meter::held().saturating_sub(before);
@@ -61,9 +62,9 @@ pub(super) fn run(input: &[u8]) -> usize {
     steps
 }
 
-/// Returns the input of the session with this number. Every number has a different one.
+/// Returns the input of the session with this number. Each number has a different input.
 pub(super) fn numbered(number: u32) -> [u8; 4] {
-    // Multiplied by an odd number the bits of a small one spread.
+    // Multiplication by an odd number spreads the bits of small numbers.
     number.wrapping_mul(0x9e37_79b1).to_be_bytes()
 }
 
@@ -87,7 +88,7 @@ fn once(input: &[u8]) -> usize {
         script.steps()
     });
     drop(runtime);
-    // The runtime catches what a connection's task does.
+    // The runtime catches panics in connection tasks.
     assert!(watch_panics() == panics, "a task of the proxy panicked");
     steps
 }
@@ -109,7 +110,7 @@ fn watch_panics() -> usize {
     PANICS.get()
 }
 
-/// Returns an address of this session's own: ports of earlier sessions stay taken for a while.
+/// Returns an address unique to this session, because the ports of earlier sessions stay occupied for a while.
 fn address() -> SocketAddr {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     if cfg!(not(target_os = "linux")) {
@@ -119,7 +120,7 @@ fn address() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(127, a, b, c), 0))
 }
 
-/// Returns a budget that a few steps use up, or one with room.
+/// Returns either a budget that a few steps exhaust, or a generous one.
 fn budget(choice: u8) -> Budget {
     let small = Budget {
         connections: 3,
@@ -253,7 +254,7 @@ impl Session {
         }
     }
 
-    /// Returns true if the proxy may be about to end the connections, or has done so.
+    /// Returns true if the proxy may be about to close the connections, or has done so.
     fn is_ending(&self) -> bool {
         let is_late = |at: Instant| at.elapsed() > DRAIN_LIMIT / 2;
         self.stopped.is_some_and(|at| is_late(at) || self.hurry.is_none() || self.app.is_none())
@@ -263,7 +264,7 @@ impl Session {
         if self.pairs.len() == MOST_PAIRS {
             return;
         }
-        // The listener is gone once the proxy has ended.
+        // The listener is gone once the proxy has finished.
         let Ok(client) = TcpStream::connect(self.data) else { return };
         let (_, _) = (client.set_nonblocking(true), client.set_nodelay(true));
         let before = Meter::held();
@@ -274,7 +275,7 @@ impl Session {
         Meter::peak();
     }
 
-    /// Checks that a good request is answered, and that both arrive.
+    /// Sends a valid request and its response, and checks that both arrive.
     async fn exchange(&mut self, pair: usize, stream: Option<u32>) {
         let has_room = self.shared.in_flight.count() < self.config.budget.requests;
         let is_ending = self.is_ending();
@@ -298,7 +299,7 @@ impl Session {
     }
 
     async fn wait(&mut self, time: Duration) {
-        // Where the app has closed, a client that is silent for a while is closed as well.
+        // Once the app has closed, the proxy also closes a client that is silent for a while.
         for pair in self.pairs.iter_mut().filter(|pair| pair.app.has_closed && time.as_millis() > 100) {
             pair.is_disturbed = true;
         }
@@ -306,7 +307,7 @@ impl Session {
     }
 
     fn app_dies(&mut self) {
-        // Who has not been connected to it will not be.
+        // Clients not yet connected to the app never will be.
         for pair in self.pairs.iter_mut().filter(|pair| !pair.is_over()) {
             (pair.is_clean, pair.is_disturbed) = (false, true);
             pair.app.reset();
@@ -324,7 +325,7 @@ impl Session {
         self.askers.push(asker);
     }
 
-    /// Lets the proxy do all that it can, and reads it at both ends.
+    /// Lets the proxy make all possible progress, reading at both ends.
     async fn settle(&mut self) {
         for _ in 0..MOST_ROUNDS {
             for _ in 0..3 {
@@ -341,7 +342,7 @@ impl Session {
         let mut any = false;
         while let Some(Ok((socket, _))) = self.app.as_ref().map(TcpListener::accept) {
             let (_, _) = (socket.set_nonblocking(true), socket.set_nodelay(true));
-            // They come in the order of the clients; one behind the last was a question for readiness.
+            // App connections arrive in client order; one beyond the last client was a readiness check.
             if let Some(pair) = self.pairs.get_mut(self.accepted) {
                 pair.accepted(socket);
                 self.accepted += 1;
@@ -355,7 +356,7 @@ impl Session {
         any
     }
 
-    /// Ends all conversations, and checks that nothing is left.
+    /// Finishes all conversations, and checks that nothing is left over.
     async fn end(mut self) {
         self.part().await;
         let has_ended = timeout(ALL_ENDED, async {
@@ -378,7 +379,7 @@ impl Session {
         self.check_rows();
     }
 
-    /// Closes both ends of each conversation, and reads to the end.
+    /// Closes both ends of each conversation, and reads the remaining bytes.
     async fn part(&mut self) {
         for pair in &mut self.pairs {
             for side in [Side::Client, Side::App] {
@@ -386,7 +387,7 @@ impl Session {
             }
         }
         self.settle().await;
-        // Those who wait for a place are served when others have gone.
+        // Clients waiting for a place are served once others have left.
         for round in 0..2000 {
             for pair in &mut self.pairs {
                 pair.client.close();
@@ -402,11 +403,11 @@ impl Session {
                 break;
             }
             if round > 20 {
-                // A window that had closed opens in the kernel's own time.
+                // The kernel reopens a closed window in real time, not on the paused clock.
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        // Who was ended otherwise has nothing more to wait for.
+        // A conversation that was cut short has nothing more to wait for.
         for pair in &mut self.pairs {
             if pair.is_disturbed || pair.is_refused || self.app.is_none() {
                 pair.client.reset();

@@ -1,4 +1,4 @@
-//! The requests that are under way on one connection, from head to row.
+//! The requests in flight on one connection, from head to row.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,14 +12,14 @@ use super::head::{RequestHead, ResponseHead};
 use rolldrop_record::{self as record, RequestId, ServedEnd, ServedRow, Stamp};
 use rolldrop_wire::http1::Body;
 
-/// Capacity, in requests, that a connection keeps when none is under way.
+/// Capacity, in requests, that a connection keeps when none is in flight.
 const KEPT_PLACES: usize = 16;
 
-/// State that both directions of a connection share. Both run in one task, so the lock is never waited for.
+/// State shared by both directions of a connection. Both run in one task, so the lock is never contended.
 pub(in super::super) struct Exchange {
     origin: Arc<Origin>,
     state: Mutex<State>,
-    /// Notified whenever a request is answered.
+    /// Notified whenever a response is complete.
     settled: Notify,
 }
 
@@ -46,19 +46,19 @@ pub(super) enum Protocol {
     /// HTTP/1.
     #[default]
     Http,
-    /// HTTP/1 with an answer whose end cannot be determined: the app's bytes are passed on unread from there on.
+    /// HTTP/1 with a response whose end cannot be determined: from there on, the app's bytes are passed on unread.
     Unread,
     /// Something else, after a 101.
     Switched,
 }
 
 impl Exchange {
-    /// Returns a connection without any request yet.
+    /// Returns the state of a new connection.
     pub(in super::super) fn new(origin: Arc<Origin>) -> Self {
         Self { origin, state: Mutex::default(), settled: Notify::new() }
     }
 
-    /// Returns the connection.
+    /// Returns the fields shared by the connection's rows.
     pub(super) fn origin(&self) -> &Origin {
         &self.origin
     }
@@ -69,7 +69,8 @@ impl Exchange {
         let now = self.origin.shared.clock.now();
         let mut state = self.state();
         if state.protocol == Protocol::Unread {
-            // The client has seen an end that cannot be told here: from now on none can.
+            // The client has seen an end of response that the proxy cannot determine, so it cannot match any later
+            // ones.
             drop(state);
             self.forget_all();
             return self.origin.forget();
@@ -85,7 +86,7 @@ impl Exchange {
         });
     }
 
-    /// Waits until one more request may be under way on this connection. One is always allowed.
+    /// Waits until one more request may be in flight on this connection. One request is always allowed.
     pub(super) async fn has_room(&self) {
         self.end_unanswerable();
         while !self.takes_one_more() {
@@ -96,12 +97,11 @@ impl Exchange {
         }
     }
 
-    /// Returns the protocol that the connection speaks.
     pub(super) fn protocol(&self) -> Protocol {
         self.state().protocol
     }
 
-    /// Notes that the end of the current answer cannot be determined, unless the app closes after it.
+    /// Notes that the end of the current response cannot be determined, unless the app closes after it.
     pub(super) fn mark_unread(&self) {
         let mut state = self.state();
         if state.protocol == Protocol::Http {
@@ -110,13 +110,13 @@ impl Exchange {
         }
     }
 
-    /// Drops all waiting requests: their ends will not be seen.
+    /// Drops all waiting requests, because their ends will not be seen.
     fn forget_all(&self) {
         let waiting = std::mem::take(&mut self.state().waiting);
         waiting.iter().for_each(|_| self.origin.forget());
     }
 
-    /// Ends the waiting requests if the app has closed its side, as it cannot answer requests that come after that.
+    /// Ends the waiting requests if the app has closed its side, because the app can no longer respond to them.
     fn end_unanswerable(&self) {
         if self.origin.sides.is_app_closed() {
             self.end_all(ServedEnd::UpstreamEof);
@@ -133,7 +133,7 @@ impl Exchange {
             || waiting < budget.requests_per_connection && in_flight.count() < budget.requests
     }
 
-    /// Returns true if the next response answers a HEAD request.
+    /// Returns true if the next response is for a HEAD request.
     pub(super) fn is_next_to_head(&self) -> bool {
         self.state().waiting.front().is_some_and(|request| request.is_head)
     }
@@ -153,11 +153,11 @@ impl Exchange {
         }
     }
 
-    /// Notes that the whole response has been passed on.
+    /// Notes that the complete response has been passed on.
     pub(super) fn complete(&self) {
         let (request, end) = {
             let mut state = self.state();
-            // A client that closes while an answer is due has gone; in a tunnel either side may close first.
+            // A client that closes while a response is due has gone; in a tunnel, either side may close first.
             let gone = self.origin.sides.is_client_closed() && state.protocol != Protocol::Switched;
             let end = if gone { ServedEnd::ClientGone } else { ServedEnd::Complete };
             let request = state.waiting.pop_front();
@@ -166,25 +166,25 @@ impl Exchange {
             }
             (request, end)
         };
-        // Without a request it was a server's parting word, such as a 408.
+        // A response without a request is a server's final message, such as a 408.
         if let Some(request) = request {
             self.record(request, end);
             self.settled.notify_one();
         }
     }
 
-    /// Waits until every request is answered, or the connection has left HTTP.
+    /// Waits until every request has been answered, or the connection has left HTTP.
     pub(super) async fn settled(&self) {
         self.until(|protocol| protocol == Protocol::Switched).await;
     }
 
-    /// Waits until it is known whether the client's next bytes are a request: every request is answered, or the
-    /// connection has left HTTP, or it will never be known.
+    /// Waits until it is clear if the client's next bytes are a request: every request has been answered, or the
+    /// connection has left HTTP, or it will never be clear.
     pub(super) async fn decided(&self) {
         self.until(|protocol| protocol != Protocol::Http).await;
     }
 
-    /// Waits until nothing is under way, or the connection speaks such a protocol.
+    /// Waits until nothing is in flight, or the connection's protocol satisfies `is_it`.
     async fn until(&self, is_it: impl Fn(Protocol) -> bool) {
         self.end_unanswerable();
         loop {
@@ -198,8 +198,8 @@ impl Exchange {
         }
     }
 
-    /// Counts a request that the proxy refuses, and ends those under way; returns true if the proxy can answer, which
-    /// it cannot in the middle of a response.
+    /// Counts a request that the proxy refuses, and ends the requests in flight; returns true if the proxy can respond,
+    /// which is impossible in the middle of another response.
     pub(in super::super) fn refused(&self) -> bool {
         self.origin.shared.journal.rejected();
         let answering = {
@@ -210,14 +210,14 @@ impl Exchange {
         !answering
     }
 
-    /// Ends every request under way; returns true if there was one.
+    /// Ends every request in flight; returns true if there was one.
     pub(in super::super) fn end_all(&self, end: ServedEnd) -> bool {
         let waiting = std::mem::take(&mut self.state().waiting);
         let any = !waiting.is_empty();
         for request in waiting {
             self.record(request, end);
         }
-        // A task that waits for the answers would wait for ever.
+        // Otherwise a task that waits for the responses would wait forever.
         self.settled.notify_one();
         any
     }

@@ -1,4 +1,4 @@
-//! Entries of fuzz targets (`crate::fuzzing`): heads and bodies as the relay reads them.
+//! Entry points of fuzz targets (`crate::fuzzing`): heads and bodies as the relay reads them.
 
 use std::iter;
 
@@ -11,8 +11,8 @@ use rolldrop_wire::http1::Body;
 /// Line that is added to responses.
 const LINE: &[u8] = b"rolldrop-pod: web-1\r\n";
 
-/// Checks that requests end at the same bytes in whatever pieces they come, and that no whole head of a refused request
-/// has been passed on.
+/// Checks that requests end at the same byte regardless of how they are split, and that no complete head of a refused
+/// request is passed on.
 pub(in super::super) fn requests(input: &[u8]) {
     let (bytes, pieces) = pieces(input);
     assert_eq!(ends_of_requests(iter::once(bytes)), ends_of_requests(pieces));
@@ -56,8 +56,8 @@ fn ends_of_requests<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<usize> {
     ends
 }
 
-/// Checks that responses end at the same bytes in whatever pieces they come, and that the line added to a head changes
-/// nothing else in it.
+/// Checks that responses end at the same byte regardless of how they are split, and that the added header line changes
+/// nothing else in the head.
 pub(in super::super) fn responses(input: &[u8]) {
     let to_head = input.first().is_some_and(|first| first & 1 == 1);
     let (bytes, pieces) = pieces(input);
@@ -99,7 +99,7 @@ fn ends_of_responses<'a>(pieces: impl Iterator<Item = &'a [u8]>, to_head: bool) 
     ends
 }
 
-/// Puts the line into a head of which a part has passed; returns the head's body.
+/// Inserts the line into a partly passed-on head; returns the head's body framing.
 fn insert(mut head: ResponseHead, buf: &BytesMut, passed: usize, to_head: bool, framing: &str) -> Body {
     let (mut with_line, len) = (buf.clone(), head.len);
     head.insert(&mut with_line, LINE);
@@ -117,7 +117,7 @@ fn insert(mut head: ResponseHead, buf: &BytesMut, passed: usize, to_head: bool, 
     head.body
 }
 
-/// Skips the part of a body that is there; returns true if the body ends with it, `None` if it breaks the grammar.
+/// Skips the available part of a body; returns true if the body ends with it, `None` if the body is malformed.
 fn take(body: &mut Body, buf: &mut BytesMut, at: &mut usize) -> Option<bool> {
     let taken = body.take(buf).ok()?;
     assert!(taken <= buf.len());

@@ -1,8 +1,8 @@
-//! The parts of a message head that a relay must know: its length, how its body is framed, and the request's id.
+//! The parts of a message head that a relay needs: the length, the body's framing, and the request id.
 //!
-//! Heads are read, never rewritten. A request whose end two readers could see at different places is refused, so that
-//! nothing can be smuggled past the record. That includes every request whose lines do not end in CRLF, and nothing
-//! else.
+//! Heads are parsed, never rewritten. A request is refused if two parsers could disagree about its end, so that nothing
+//! can be smuggled past the record. That includes all requests whose lines do not end in CRLF. Grammar violations that
+//! leave the end clear are passed on.
 
 use std::mem::MaybeUninit;
 use std::str;
@@ -17,19 +17,19 @@ use rolldrop_record::RequestId;
 use rolldrop_record::id::ID_HEADER;
 use rolldrop_wire::http1::{Body, MAX_LENGTH};
 
-/// Largest head that is passed on, in bytes.
+/// Maximum size of a head that is passed on, in bytes.
 const MAX_HEAD_BYTES: usize = Budget::DEFAULT.head_bytes;
-/// Most header lines that are passed on in one head.
+/// Maximum number of header lines in a head that is passed on.
 const MAX_HEADERS: usize = 16_384;
-/// Number of header lines that are read without allocating memory.
+/// Number of header lines that can be parsed without allocating memory.
 const USUAL_HEADERS: usize = 128;
-/// The transfer codings that may come before `chunked`, by their registered names (RFC 9112, 7.2).
+/// Registered names of the transfer codings that may precede `chunked` (RFC 9112, 7.2).
 const COMPRESSIONS: [&[u8]; 5] = [b"gzip", b"x-gzip", b"deflate", b"compress", b"x-compress"];
 
 /// A request head at the beginning of a buffer.
 #[derive(Debug)]
 pub(super) struct RequestHead {
-    /// Length in bytes.
+    /// Length of the head, in bytes.
     pub(super) len: usize,
     /// Body that follows the head.
     pub(super) body: Body,
@@ -37,25 +37,25 @@ pub(super) struct RequestHead {
     pub(super) id: Option<RequestId>,
     /// True if the method is HEAD, whose response has no body.
     pub(super) is_head: bool,
-    /// True if the client asks for another protocol on this connection, which it may speak before it has the answer.
+    /// True if the client asks to switch to a protocol that it may speak before it has the response.
     pub(super) asks_switch: bool,
 }
 
 /// A response head at the beginning of a buffer.
 #[derive(Debug)]
 pub(super) struct ResponseHead {
-    /// Length in bytes.
+    /// Length of the head, in bytes.
     pub(super) len: usize,
     /// Body that follows the head.
     pub(super) body: Body,
     /// Status; `None` if the bytes are not HTTP/1 and are passed on unread.
     pub(super) status: Option<u16>,
-    /// True if all readers agree on where its body ends.
+    /// True if all parsers agree on the end of the body.
     pub(super) has_clear_end: bool,
 }
 
 impl ResponseHead {
-    /// Stands for bytes of an app that does not speak HTTP/1.
+    /// Placeholder for bytes from an app that does not speak HTTP/1.
     pub(super) const UNREADABLE: ResponseHead =
         ResponseHead { len: 0, body: Body::UntilClose, status: None, has_clear_end: false };
 
@@ -64,17 +64,17 @@ impl ResponseHead {
         self.status.is_some_and(|status| (100..200).contains(&status)) && !self.is_switch()
     }
 
-    /// Returns true if the connection leaves HTTP with this head (101).
+    /// Returns true if the connection switches to another protocol after this head (101).
     pub(super) fn is_switch(&self) -> bool {
         self.status == Some(101)
     }
 
-    /// Returns true if closing the connection is the proper end of this response.
+    /// Returns true if the end of this response is signalled by closing the connection.
     pub(super) fn ends_by_close(&self) -> bool {
         self.status.is_some() && self.body == Body::UntilClose
     }
 
-    /// Inserts a header line after the others, in the buffer that begins with this head.
+    /// Inserts a header line after the existing ones, in the buffer that begins with this head.
     pub(super) fn insert(&mut self, buf: &mut BytesMut, line: &[u8]) {
         if self.status.is_none() {
             return;
@@ -90,31 +90,31 @@ impl ResponseHead {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unreadable;
 
-/// Result of looking at the bytes at the front of a buffer.
+/// Result of examining the bytes at the front of a buffer.
 #[derive(Debug)]
 pub(super) enum Look<H> {
-    /// A whole head, and what may follow it.
+    /// A complete head.
     Complete(H),
-    /// Part of a head; its first `safe` bytes may be passed on before the rest has come.
+    /// Part of a head; the first `safe` bytes may be passed on before the rest has arrived.
     Partial {
         /// Number of bytes that may be passed on.
         safe: usize,
     },
 }
 
-/// A request head that comes in pieces, each looked at once.
+/// Incremental parser of a request head that arrives in pieces.
 #[derive(Default)]
 pub(super) struct IncomingRequest {
-    /// Bytes that need not be looked at again.
+    /// Number of bytes that need no further examination.
     seen: usize,
-    /// Offset of the first line that has not ended.
+    /// Offset of the first incomplete line.
     line: usize,
-    /// True once the request line has ended. Empty lines may come before it (RFC 9112, 2.2).
+    /// True once the request line is complete. Empty lines may precede it (RFC 9112, 2.2).
     begun: bool,
 }
 
 impl IncomingRequest {
-    /// Looks at the bytes of a head that have come so far, from its first byte on.
+    /// Examines the bytes of a head received so far, starting with the first byte.
     pub(super) fn look(&mut self, bytes: &[u8]) -> Result<Look<RequestHead>, Refusal> {
         let from = self.seen;
         let had_begun = self.begun;
@@ -135,17 +135,17 @@ impl IncomingRequest {
             return Err(Refusal::HeadTooLarge);
         }
         if self.begun && !had_begun {
-            // Anything else than a request line must not be passed on.
+            // Anything but a request line must not be passed on.
             parse_request(&bytes[..self.line])?;
         }
-        // A CR may yet turn out to be no line's end.
+        // The final CR may turn out not to be part of a line end.
         self.seen = bytes.len() - usize::from(bytes.ends_with(b"\r"));
         has_only_line_ends(&bytes[from..self.seen])?;
         Ok(Look::Partial { safe: if self.begun { self.seen } else { 0 } })
     }
 }
 
-/// Refuses a CR that ends no line.
+/// Refuses a CR that is not part of a line end.
 fn has_only_line_ends(mut bytes: &[u8]) -> Result<(), Refusal> {
     while let Some(at) = memchr(b'\r', bytes) {
         bytes = bytes[at + 1..].strip_prefix(b"\n").ok_or(Refusal::Malformed)?;
@@ -153,23 +153,23 @@ fn has_only_line_ends(mut bytes: &[u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A response head that comes in pieces.
+/// Incremental parser of a response head that arrives in pieces.
 #[derive(Default)]
 pub(super) struct IncomingResponse {
-    /// Number of bytes that have been looked at.
+    /// Number of bytes already examined.
     seen: usize,
 }
 
 impl IncomingResponse {
-    /// Looks at the bytes of a head that have come so far, from its first byte on. `to_head` is true if it answers a
-    /// HEAD request.
+    /// Examines the bytes of a head received so far, starting with the first byte. `to_head` is true for the response
+    /// to a HEAD request.
     pub(super) fn look(&mut self, bytes: &[u8], to_head: bool) -> Look<ResponseHead> {
         let is_news = self.seen == 0 || bytes.len() > MAX_HEAD_BYTES || bytes[self.seen..].contains(&b'\n');
         self.seen = bytes.len();
         match is_news.then(|| parse_response(bytes, to_head)) {
             Some(Ok(Some(head))) => Look::Complete(head),
             Some(Err(Unreadable)) => Look::Complete(ResponseHead::UNREADABLE),
-            // Before the empty line there is still something to be put.
+            // The header line must still be inserted before the empty line.
             None | Some(Ok(None)) => {
                 let is_line_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
                 Look::Partial {
@@ -180,14 +180,14 @@ impl IncomingResponse {
     }
 }
 
-/// Reads a request head; `None` if it is not complete yet.
+/// Parses a request head; returns `None` if the head is incomplete.
 fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead>, Refusal> {
     match read_request(bytes, &mut [const { MaybeUninit::uninit() }; USUAL_HEADERS]) {
         Err(Refusal::HeadTooLarge) if bytes.len() <= MAX_HEAD_BYTES => {
             read_request(bytes, &mut vec![MaybeUninit::uninit(); MAX_HEADERS])
         }
         Err(Refusal::Malformed) => read_lines(bytes),
-        // Behind a space in its target, a request's version is in another place.
+        // If the request target contains a space, the version is in a different place.
         Err(Refusal::Version) => match read_lines(bytes) {
             Err(Refusal::Malformed) => Err(Refusal::Version),
             read => read,
@@ -213,8 +213,8 @@ fn read_request<'b>(
     framing.of_request(len, method.as_bytes(), request.version == Some(1)).map(Some)
 }
 
-/// Reads a request head that breaks the grammar but whose end is the same for all readers: lines with a colon, whose
-/// contents the app judges. Returns `None` if the head is not complete yet.
+/// Parses a request head that violates the grammar, but whose end is the same for all parsers: lines with a colon,
+/// whose contents are left to the app. Returns `None` if the head is incomplete.
 fn read_lines(bytes: &[u8]) -> Result<Option<RequestHead>, Refusal> {
     let mut lines = Lines { bytes, at: 0 };
     let Some(first) = lines.by_ref().find(|line| *line != b"\r") else { return Ok(None) };
@@ -249,10 +249,10 @@ fn read_lines(bytes: &[u8]) -> Result<Option<RequestHead>, Refusal> {
     Ok(None)
 }
 
-/// Headers that determine where a body ends.
+/// Headers that determine the end of a body.
 const FRAMING: [&[u8]; 2] = [b"content-length", b"transfer-encoding"];
 
-/// Returns true if a reader could take a header's name for one of those, such as `content_length`.
+/// Returns true if a parser could mistake the header's name for a framing header, as with `content_length`.
 fn frames(name: &[u8]) -> bool {
     FRAMING.iter().any(|framing| letters(name).eq(letters(framing)))
 }
@@ -261,7 +261,7 @@ fn letters(name: &[u8]) -> impl Iterator<Item = u8> {
     name.iter().filter(|byte| byte.is_ascii_alphabetic()).map(u8::to_ascii_lowercase)
 }
 
-/// Returns the method and the version of a request line: the parts before its first space and after its last.
+/// Returns the method and version of a request line: the parts before the first and after the last space.
 fn read_request_line(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
     let line = line.strip_suffix(b"\r").ok_or(Refusal::Malformed)?;
     let space = memchr(b' ', line).ok_or(Refusal::Malformed)?;
@@ -280,7 +280,7 @@ fn read_request_line(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
     }
 }
 
-/// The lines of a head that have come, without their LF.
+/// The complete lines of a head received so far, without the LF.
 struct Lines<'b> {
     bytes: &'b [u8],
     at: usize,
@@ -297,7 +297,8 @@ impl<'b> Iterator for Lines<'b> {
     }
 }
 
-/// Reads a response head; returns `None` if it is not complete yet. `to_head` is true if it answers a HEAD request.
+/// Parses a response head; returns `None` if the head is incomplete. `to_head` is true for the response to a HEAD
+/// request.
 fn parse_response(bytes: &[u8], to_head: bool) -> Result<Option<ResponseHead>, Unreadable> {
     match read_response(bytes, to_head, &mut [const { MaybeUninit::uninit() }; USUAL_HEADERS]) {
         Err(httparse::Error::TooManyHeaders) => {
@@ -314,7 +315,7 @@ fn read_response<'b>(
     headers: &mut [MaybeUninit<Header<'b>>],
 ) -> Result<Option<ResponseHead>, httparse::Error> {
     let mut response = httparse::Response::new(&mut []);
-    // Apps may be sloppy: the proxy does not decide what a client can make of the answer.
+    // Apps may be sloppy. The proxy leaves it to the client to accept such a response.
     let mut config = ParserConfig::default();
     config
         .allow_spaces_after_header_name_in_responses(true)
@@ -324,7 +325,7 @@ fn read_response<'b>(
     let len = match config.parse_response_with_uninit_headers(&mut response, bytes, headers)? {
         Status::Complete(len) => len,
         Status::Partial if bytes.len() < MAX_HEAD_BYTES => return Ok(None),
-        // The head's length is the app's and the client's business, not the proxy's.
+        // The length of a response head is up to app and client: a longer one is passed on unread.
         Status::Partial => return Err(httparse::Error::Status),
     };
     let status = response.code.ok_or(httparse::Error::Status)?;
@@ -341,19 +342,19 @@ fn read_response<'b>(
     Ok(Some(ResponseHead { len, body, status: Some(status), has_clear_end }))
 }
 
-/// Framing of the body by the headers, and the other headers that the same pass looks for.
+/// Body framing from the headers, and the other headers found in the same pass.
 #[derive(Default)]
 struct Framing<'a> {
     coding: Coding,
     length: Option<u64>,
-    /// True if two readers could read the framing differently: a length that is not a number, several lengths that
-    /// differ, codings in several lines, and codings that are not registered.
+    /// True if two parsers could interpret the framing differently: a length that is not a number, several different
+    /// lengths, codings in several lines, or unregistered codings.
     bad: bool,
     id: Option<&'a [u8]>,
     /// True if the client wants to change the protocol (`connection: upgrade`).
     upgrades: bool,
-    /// True if it wants a protocol that may be spoken at once. HTTP/2 is not one: its client waits for the answer (RFC
-    /// 7540, 3.2).
+    /// True if the client wants a protocol that it may speak immediately. HTTP/2 is not such a protocol: the client
+    /// waits for the response (RFC 7540, 3.2).
     to_another: bool,
 }
 
@@ -389,7 +390,7 @@ impl<'a> Framing<'a> {
         }
     }
 
-    /// Returns the head of a request of this length and method.
+    /// Returns the request head with this length and method.
     fn of_request(self, len: usize, method: &[u8], is_http11: bool) -> Result<RequestHead, Refusal> {
         if method == b"CONNECT" {
             return Err(Refusal::Connect);
@@ -409,7 +410,7 @@ impl<'a> Framing<'a> {
         })
     }
 
-    /// Takes one more `transfer-encoding` value.
+    /// Adds another `transfer-encoding` value.
     fn add_codings(&mut self, value: &[u8]) {
         self.bad |= self.coding != Coding::None;
         for name in tokens(value) {
@@ -421,12 +422,12 @@ impl<'a> Framing<'a> {
     }
 }
 
-/// Returns the elements of a list.
+/// Returns the elements of a comma-separated list.
 fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&b| b == b',').map(<[u8]>::trim_ascii)
 }
 
-/// Parses a `content-length` value: digits only, since `u64` would also take a sign.
+/// Parses a `content-length` value. Only digits are allowed; `u64` parsing would also accept a sign.
 fn parse_length(value: &[u8]) -> Option<u64> {
     let value = value.trim_ascii();
     if !value.iter().all(u8::is_ascii_digit) {

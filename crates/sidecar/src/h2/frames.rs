@@ -1,4 +1,4 @@
-//! Reads one direction of an HTTP/2 connection while its bytes pass by.
+//! Reading of one direction of an HTTP/2 connection as its bytes are passed on.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -15,45 +15,45 @@ use rolldrop_wire::http2::{
     PREFACE, PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS, number,
 };
 
-/// Longest frame, and longest block of several frames, that is read.
+/// Maximum length of a frame, or of a block spanning several frames, that is read.
 const MAX_READ_BYTES: usize = Budget::DEFAULT.head_bytes;
-/// Capacity that a connection keeps for the next block, in bytes, and for ends that are on their way, in number.
+/// Capacity that a connection keeps for the next block (in bytes) and for pending stream ends (in number).
 const KEPT_BYTES: usize = 1024;
 const KEPT_ENDS: usize = 16;
-/// The names of settings (RFC 9113, 6.5.2).
+/// Identifiers of settings (RFC 9113, 6.5.2).
 const HEADER_TABLE_SIZE: u16 = 1;
 const MAX_CONCURRENT_STREAMS: u16 = 3;
 const MAX_FRAME_SIZE: u16 = 5;
 /// The flag ACK of SETTINGS.
 const ACK: u8 = END_STREAM;
 
-/// Longest value of a field that is read.
+/// Maximum length of a field value that is read.
 const MAX_VALUE_BYTES: usize = 1024;
 
 /// One direction of a connection.
 pub(super) struct Frames<'a> {
     streams: &'a Http2,
     sender: Sender,
-    /// Bytes of a frame that are passed on unread.
+    /// Remaining bytes of a frame that is passed on unread.
     unread: usize,
-    /// Stream or streams that the frame at hand ends.
+    /// Stream or streams that the current frame ends.
     ending: Option<Ending>,
-    /// The block of fields that has begun.
+    /// The field block that has begun.
     block: Block,
-    /// Stream of a block that continues in the next frame.
+    /// Stream of an unfinished block, which continues in the next frame.
     goes_on: Option<u32>,
-    /// `None` after a block could not be read: the blocks after it cannot be read, either.
+    /// `None` once a block could not be read, because later blocks then cannot be read, either.
     decoder: Option<Decoder>,
-    /// Ends in frames that have been looked at, each with the number of bytes that are still to pass until it takes
+    /// Stream ends in examined frames, each with the number of bytes that must still be passed on before it takes
     /// effect.
     ended: Vec<(usize, Ending)>,
-    /// The block and the decoder's table.
+    /// Share of the pool for the block and the decoder's table.
     share: Share<'a>,
-    /// True if the held frame is to be passed on unread.
+    /// True if the held frame must be passed on unread.
     gives_up: bool,
 }
 
-/// Streams that end when the other side has got a frame.
+/// Streams that end once the other side has received a frame.
 #[derive(Clone, Copy)]
 enum Ending {
     Stream(u32, StreamEnd),
@@ -76,7 +76,7 @@ enum Sender {
     App,
 }
 
-/// A block of fields, which can be in several frames.
+/// A field block, which may span several frames.
 #[derive(Default)]
 struct Block {
     bytes: Vec<u8>,
@@ -86,12 +86,12 @@ struct Block {
 }
 
 impl<'a> Frames<'a> {
-    /// Returns a reader of the bytes that the client sends, from the preface on.
+    /// Returns a reader for the client's bytes, starting with the preface.
     pub(super) fn of_client(streams: &'a Http2) -> Self {
         Self { unread: PREFACE.len(), ..Self::of(Sender::Client, streams) }
     }
 
-    /// Returns a reader of the bytes that the app sends.
+    /// Returns a reader for the app's bytes.
     pub(super) fn of_app(streams: &'a Http2) -> Self {
         Self::of(Sender::App, streams)
     }
@@ -111,7 +111,7 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// Returns the settings that the receiver of this direction has announced.
+    /// Returns the settings announced by the receiver in this direction.
     fn terms(&self) -> &'a Terms {
         match self.sender {
             Sender::Client => &self.streams.by_app,
@@ -119,7 +119,7 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// Returns true if a frame is to be read. The receiver itself refuses a frame that is too long for it.
+    /// Returns true if the frame needs to be read. The receiver itself refuses a frame that exceeds its limit.
     fn reads(&mut self, header: FrameHeader) -> bool {
         let has_fields = matches!(header.kind, HEADERS | PUSH_PROMISE | CONTINUATION);
         let most = self.terms().frame_bytes.load(Ordering::Relaxed).min(MAX_READ_BYTES);
@@ -130,8 +130,8 @@ impl<'a> Frames<'a> {
         is_short && (has_fields || matches!(header.kind, RST_STREAM | GOAWAY | SETTINGS))
     }
 
-    /// Returns true if a frame may come next. Inside a block, any frame other than its continuation is an error of the
-    /// connection (RFC 9113, 6.2 and 6.10): the receiver takes nothing from there on.
+    /// Returns true if this frame may come next. Inside a block, any frame other than a continuation is a connection
+    /// error (RFC 9113, 6.2 and 6.10), and the receiver accepts nothing from there on.
     fn may_come(&self, header: FrameHeader) -> bool {
         match self.goes_on {
             Some(stream) => header.kind == CONTINUATION && header.stream == stream,
@@ -139,14 +139,14 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// Notes a frame, read or passed on unread, that begins, continues or ends a block of fields.
+    /// Notes that a frame, read or unread, begins, continues or ends a field block.
     fn comes(&mut self, header: FrameHeader) {
         if matches!(header.kind, HEADERS | PUSH_PROMISE | CONTINUATION) {
             self.goes_on = (!header.has(END_HEADERS)).then_some(header.stream);
         }
     }
 
-    /// Gives up reading fields from here on.
+    /// Stops reading fields from here on.
     fn lose_fields(&mut self) {
         if self.decoder.take().is_some() {
             self.streams.origin().shared.journal.unrecorded(Unrecorded::Head);
@@ -155,8 +155,8 @@ impl<'a> Frames<'a> {
         self.share.set(0);
     }
 
-    /// Reads the frame whose payload is at `payload`, right after its header; returns how many bytes were inserted into
-    /// the buffer.
+    /// Reads the frame with the payload at `payload`, right after the frame header; returns the number of bytes
+    /// inserted into the buffer.
     fn read(&mut self, header: FrameHeader, payload: Range<usize>, buf: &mut BytesMut) -> usize {
         match header.kind {
             RST_STREAM => {
@@ -235,11 +235,11 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// Returns true if this many more bytes of a block can be held beside the table of fields.
+    /// Returns true if `more` bytes of a block fit in addition to the field table.
     fn holds(&mut self, more: usize) -> bool {
         let Some(decoder) = &self.decoder else { return false };
         let block = self.block.bytes.len() + more;
-        // A vector that grows has at most twice the room that it needs.
+        // A growing vector has at most twice the capacity that it needs.
         let room = if block <= KEPT_BYTES { 0 } else { 2 * block };
         block <= MAX_READ_BYTES && self.share.grow_to(decoder.held_bytes() + room)
     }
@@ -284,7 +284,7 @@ impl<'a> Frames<'a> {
                 false
             }
             Sender::App => {
-                // A stream that has ended gets no answer any more, even if its end has not been passed on.
+                // An ended stream no longer gets a response, even if its end has not been passed on yet.
                 if self.ended.iter().any(|(_, ended)| ended.is_of(stream)) {
                     return false;
                 }
@@ -296,7 +296,7 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// Ends the streams of the frame at hand when the bytes up to `at` have passed.
+    /// Schedules the end of the current frame's streams for when the bytes up to `at` have been passed on.
     fn ends_at(&mut self, at: usize) {
         match self.ending.take() {
             Some(Ending::Stream(stream, _)) if !self.streams.is_open(stream) => {}
@@ -365,7 +365,7 @@ impl Watch for Frames<'_> {
     }
 }
 
-/// Returns the range of the fields in a payload; `None` if the payload breaks the grammar.
+/// Returns the range of the fields within a payload; `None` if the payload is malformed.
 fn fields(header: FrameHeader, mut payload: Range<usize>, buf: &[u8]) -> Option<Range<usize>> {
     if header.kind == CONTINUATION {
         return Some(payload);
@@ -383,7 +383,7 @@ fn fields(header: FrameHeader, mut payload: Range<usize>, buf: &[u8]) -> Option<
     (payload.start <= payload.end).then_some(payload)
 }
 
-/// Inserts a field into a frame that ends a block, at the place where its fields end; returns how many bytes that took.
+/// Inserts a field at the end of the fields in the last frame of a block; returns the number of inserted bytes.
 fn insert(buf: &mut BytesMut, header: FrameHeader, frame: Range<usize>, at: usize, field: &[u8]) -> usize {
     let mut put = |header: FrameHeader, at: usize, bytes: &[u8]| {
         buf[frame.start..][..FrameHeader::BYTES].copy_from_slice(&header.bytes());
@@ -395,7 +395,7 @@ fn insert(buf: &mut BytesMut, header: FrameHeader, frame: Range<usize>, at: usiz
     if length <= MAX_FRAME_BYTES {
         return put(FrameHeader { length, ..header }, at, field);
     }
-    // Not every receiver takes a longer frame, so another one ends the block.
+    // Not every receiver accepts a longer frame, so the block gets another frame.
     let stream = header.stream;
     let last = FrameHeader { length: field.len(), kind: CONTINUATION, flags: END_HEADERS, stream };
     let not_last = FrameHeader { flags: header.flags & !END_HEADERS, ..header };
@@ -447,7 +447,7 @@ mod tests {
         assert_eq!(seen, [ends[0] + field, ends[1] + 2 * field, ends[2] + 2 * field].map(Some));
     }
 
-    /// Passes bytes in one direction, frame by frame.
+    /// Passes bytes on in one direction, frame by frame.
     fn pass(frames: &mut Frames<'_>, bytes: impl AsRef<[u8]>) {
         let mut bytes = BytesMut::from(bytes.as_ref());
         let ready = frames.look(&mut bytes);
@@ -477,7 +477,7 @@ mod tests {
         }
         assert_eq!(under_way(), 2, "streams of the client are odd and rise");
 
-        // More at once than the app allows, once the client knows.
+        // More concurrent streams than the app allows, once the client knows the limit.
         pass(&mut responses, setting(MAX_CONCURRENT_STREAMS, 3));
         for stream in [5, 7] {
             pass(&mut requests, ask(stream));
@@ -486,7 +486,7 @@ mod tests {
         pass(&mut requests, frame(SETTINGS, ACK, 0, &[]));
         pass(&mut requests, ask(9));
         assert_eq!(under_way(), 4);
-        // One that is reset makes room for the next one, also in the same breath.
+        // A reset stream makes room for the next one, even within the same write.
         let resets = [5, 7].map(|stream| frame(RST_STREAM, 0, stream, &[0; 4])).concat();
         pass(&mut requests, [resets, ask(11)].concat());
         assert_eq!(under_way(), 3);
@@ -550,7 +550,7 @@ mod tests {
         let http2 = Http2::new(origin(true));
         let (mut requests, mut responses) = (Frames::of_client(&http2), Frames::of_app(&http2));
         pass(&mut requests, PREFACE);
-        // An app takes no frame of this length, so none of its bytes are held.
+        // No app accepts a frame of this length, so none of the bytes are held.
         let long = frame(HEADERS, END_HEADERS, 1, &[0x82; MAX_FRAME_BYTES + 1]);
         let mut held = BytesMut::from(&long[..100]);
         assert_eq!(requests.look(&mut held), 100);
@@ -559,7 +559,7 @@ mod tests {
         let mut requests = Frames::of_client(&http2);
         pass(&mut responses, setting(MAX_FRAME_SIZE, 20_000));
         pass(&mut requests, PREFACE);
-        // A table size that nobody asked for: the app answers it with an error.
+        // A table size that nobody requested: the app responds with an error.
         let block = [0x3f, 0xe1, 0xff, 0x3f, 0x40, 1, b'n', 1, b'v'];
         pass(&mut requests, frame(HEADERS, END_HEADERS, 1, &block));
         assert!(requests.decoder.is_none());

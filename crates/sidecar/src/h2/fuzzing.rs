@@ -1,4 +1,4 @@
-//! Entry point of a fuzz target (`crate::fuzzing`): connections as the relay reads along.
+//! Entry point of a fuzz target (`crate::fuzzing`): connections as the relay reads them.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use rolldrop_record::ServedEnd;
 use rolldrop_testing::pieces;
 use rolldrop_wire::http2::PREFACE;
 
-/// Checks that the relay passes on the bytes that came, except for the pod header; that it does the same in whatever
-/// pieces they come; and that every stream that has begun has ended. `origin` makes a connection, with the pod header
-/// or without.
+/// Checks that the relay passes on the received bytes unchanged, except for the pod header; that the result does not
+/// depend on how the bytes are split; and that every stream that has begun has ended. `origin` creates a connection
+/// with or without the pod header.
 pub(in super::super) fn connection(input: &[u8], origin: impl Fn(bool) -> Arc<Origin>) {
-    // The first byte sets the cuts, the second one the share of the input that the client sends.
+    // The first byte determines the split points, the second one the client's share of the input.
     let (share, input) = match input {
         [cuts, share, rest @ ..] => (usize::from(*share), [&[*cuts], rest].concat()),
         _ => (0, input.to_vec()),

@@ -1,4 +1,4 @@
-//! The streams that are under way on one connection, from head to row.
+//! The streams in flight on one connection, from head to row.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;
@@ -12,22 +12,22 @@ use rolldrop_record::{Protocol, RequestId, ServedEnd, ServedRow, Stamp};
 use rolldrop_wire::http2::hpack::FIRST_SIZE;
 use rolldrop_wire::http2::{MAX_FRAME_BYTES, error_name};
 
-/// State that both directions of a connection share. Both run in one task, so the lock is never waited for.
+/// State shared by both directions of a connection. Both run in one task, so the lock is never contended.
 pub(in super::super) struct Http2 {
     origin: Arc<Origin>,
     state: Mutex<State>,
-    /// Settings of the app, which limit the client.
+    /// The app's settings, which limit the client.
     pub(super) by_app: Terms,
-    /// Settings of the client, which limit the app.
+    /// The client's settings, which limit the app.
     pub(super) by_client: Terms,
 }
 
-/// Limits that the receiver of a direction has announced in SETTINGS (RFC 9113, 6.5.2): the highest ones that it ever
-/// allowed, since a lower one may still be on its way.
+/// Limits that the receiver in one direction has announced in SETTINGS (RFC 9113, 6.5.2). These are the highest values
+/// ever allowed, because a lower one may not have reached the sender yet.
 pub(super) struct Terms {
-    /// The largest payload of a frame.
+    /// Maximum payload size of a frame.
     pub(super) frame_bytes: AtomicUsize,
-    /// The largest table of fields.
+    /// Maximum size of the field table.
     pub(super) table_bytes: AtomicUsize,
 }
 
@@ -40,23 +40,23 @@ impl Default for Terms {
 #[derive(Default)]
 struct State {
     open: BTreeMap<u32, Stream>,
-    /// The latest stream that the client opened.
+    /// The last stream that the client opened.
     last: u32,
-    /// The last stream that the app answers, if it has sent GOAWAY.
+    /// The last stream that the app will process, if it has sent GOAWAY.
     last_answered: Option<u32>,
-    /// Text of the GOAWAY, if the client has got one.
+    /// Text of the GOAWAY, if the client has received one.
     goaway: Option<Arc<str>>,
     limit: Limit,
 }
 
-/// Number of streams that the app allows the client at once.
+/// Maximum number of concurrent streams that the app allows the client.
 #[derive(Default)]
 struct Limit {
-    /// The number that the app announced last.
+    /// Maximum last announced by the app.
     announced: Option<u32>,
-    /// SETTINGS of the app that the client has not acknowledged.
+    /// Number of SETTINGS frames from the app that the client has not acknowledged.
     unacknowledged: u32,
-    /// The number that the client knows of.
+    /// Maximum known to the client.
     known: Option<u32>,
 }
 
@@ -75,10 +75,10 @@ struct Stream {
     grpc_status: Option<i32>,
 }
 
-/// The way in which a stream ended.
+/// How a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamEnd {
-    /// The response was passed on to its end.
+    /// The response was passed on completely.
     Complete,
     /// The client sent RST_STREAM with this code.
     ResetByClient(u32),
@@ -87,12 +87,12 @@ pub(super) enum StreamEnd {
 }
 
 impl Http2 {
-    /// Returns a connection without any stream yet.
+    /// Returns the state of a new connection.
     pub(in super::super) fn new(origin: Arc<Origin>) -> Self {
         Self { origin, state: Mutex::default(), by_app: Terms::default(), by_client: Terms::default() }
     }
 
-    /// Returns the connection.
+    /// Returns the fields shared by the connection's rows.
     pub(super) fn origin(&self) -> &Origin {
         &self.origin
     }
@@ -102,10 +102,9 @@ impl Http2 {
         self.state().last > 0
     }
 
-    /// Records a block of fields that the client sent: a request head, unless the stream has had one. `ending` streams
-    /// end before it. Heads that the app does not take for a request are not recorded: those on streams that the client
-    /// must not open, those beyond the app's GOAWAY, and those beyond the number of streams that the client knows it
-    /// may have.
+    /// Records a field block from the client: a request head, unless the stream already had one. `ending` streams end
+    /// before it. Heads that the app does not treat as requests are not recorded: those on streams that the client must
+    /// not open, those beyond the app's GOAWAY, and those beyond the stream limit known to the client.
     pub(super) fn begin(&self, stream: u32, id: Option<RequestId>, ending: usize) {
         let mut state = self.state();
         if stream <= state.last || stream.is_multiple_of(2) {
@@ -129,19 +128,19 @@ impl Http2 {
             .insert(stream, Stream { number: stream, id, head, is_first, status: None, grpc_status: None });
     }
 
-    /// Returns true if this stream is under way.
+    /// Returns true if this stream is open.
     pub(super) fn is_open(&self, stream: u32) -> bool {
         self.state().open.contains_key(&stream)
     }
 
-    /// Notes SETTINGS of the app; `streams` is the number of streams that they allow the client at once, if any.
+    /// Notes SETTINGS from the app; `streams` is the maximum number of concurrent streams that they set, if any.
     pub(super) fn app_announced(&self, streams: Option<u32>) {
         let limit = &mut self.state().limit;
         limit.announced = streams.or(limit.announced);
         limit.unacknowledged = limit.unacknowledged.saturating_add(1);
     }
 
-    /// Notes that the client acknowledged SETTINGS of the app.
+    /// Notes that the client acknowledged SETTINGS from the app.
     pub(super) fn client_acknowledged(&self) {
         let limit = &mut self.state().limit;
         limit.unacknowledged = limit.unacknowledged.saturating_sub(1);
@@ -150,7 +149,7 @@ impl Http2 {
         }
     }
 
-    /// Notes a block of fields that the app sent; returns true if it is the head of the final response.
+    /// Notes a field block from the app; returns true if it is the head of the final response.
     pub(super) fn answered(&self, stream: u32, status: Option<u16>, grpc_status: Option<i32>) -> bool {
         let mut state = self.state();
         let Some(stream) = state.open.get_mut(&stream) else { return false };
@@ -167,7 +166,7 @@ impl Http2 {
         let Some(stream) = self.state().open.remove(&stream) else { return };
         let code = |code| Some(error_name(code).into());
         let (ended, detail) = match end {
-            // A client that closes while an answer is due has gone.
+            // A client that closes while a response is due has gone.
             StreamEnd::Complete if self.origin.sides.is_client_closed() => (ServedEnd::ClientGone, None),
             StreamEnd::Complete => (ServedEnd::Complete, None),
             StreamEnd::ResetByClient(reason) => (ServedEnd::ClientGone, code(reason)),
@@ -176,14 +175,14 @@ impl Http2 {
         self.record(stream, ended, detail);
     }
 
-    /// Notes a GOAWAY that the app sent: it answers no streams above `last` that come from now on.
+    /// Notes that the app sent a GOAWAY: it will not process new streams above `last`.
     pub(super) fn goaway_sent(&self, last: u32) {
         let mut state = self.state();
         let before = state.last_answered.unwrap_or(last);
         state.last_answered = Some(last.min(before));
     }
 
-    /// Notes that the client has got a GOAWAY of the app: streams above `last` will not be answered.
+    /// Notes that the client has received the app's GOAWAY: streams above `last` will get no response.
     pub(super) fn goaway_passed(&self, last: u32, code: u32) {
         let detail: Arc<str> = format!("GOAWAY {}", error_name(code)).into();
         let left_out = {
@@ -196,7 +195,7 @@ impl Http2 {
         }
     }
 
-    /// Ends every stream under way; returns true if there was one.
+    /// Ends every open stream; returns true if there was one.
     pub(in super::super) fn end_all(&self, end: ServedEnd) -> bool {
         let (open, goaway) = {
             let mut state = self.state();

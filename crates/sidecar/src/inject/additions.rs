@@ -1,4 +1,4 @@
-//! Changes that give workloads the sidecar.
+//! Changes that add the sidecar to workloads.
 
 use std::collections::BTreeSet;
 
@@ -11,28 +11,28 @@ use super::port::{self, Frontage, Lead, Services, Unfit};
 use super::rename;
 use rolldrop_manifest::{Change, Edit, Object, escaped};
 
-/// Maximum number of workloads that a note names.
+/// Maximum number of workloads named in a note.
 const NAMED: usize = 5;
 
 /// Changes to make, and notes for the user.
 #[derive(Debug)]
 pub(super) struct Additions {
     pub(super) edits: Vec<Edit>,
-    /// Notes on what is done and what the user should check, a line each.
+    /// Notes on what is done and what the user should check, one line each.
     pub(super) notes: Vec<String>,
-    /// Workloads left without the sidecar, and why, a line each.
+    /// Workloads left without the sidecar, with the reason, one line each.
     pub(super) left: Vec<String>,
 }
 
-/// Reason why a workload gets no sidecar, and the remedy.
+/// Reason why a workload gets no sidecar, with a remedy.
 #[derive(Debug)]
 pub(super) struct Refusal {
     /// Index of the workload among the objects.
     pub(super) object: usize,
-    /// JSON pointer to the part of the object that is the reason.
+    /// JSON pointer to the offending part of the object.
     pub(super) at: String,
     why: String,
-    /// True if the others get the sidecar even where all are meant.
+    /// True if the other workloads get the sidecar even if all workloads are selected.
     is_passed_over: bool,
 }
 
@@ -41,7 +41,7 @@ struct Workload<'a> {
     /// Index of the workload among the objects.
     number: usize,
     object: &'a Object,
-    /// JSON pointer to its pods' metadata and spec.
+    /// JSON pointer to the pod metadata and spec.
     pod: &'static str,
     state: State,
 }
@@ -53,7 +53,7 @@ enum State {
     Cannot(Refusal),
 }
 
-/// Decides what is to change. `place` says where in which file a refusal has its reason, as the beginning of a line.
+/// Determines the changes to make. `place` returns the file and position of a refusal's reason, as a line prefix.
 ///
 /// # Errors
 ///
@@ -122,7 +122,7 @@ pub(super) fn of(
     Ok(additions)
 }
 
-/// Checks that what was named is there, and that anything is meant.
+/// Checks that everything named by the user exists, and that at least one workload is selected.
 fn look_for_meant(
     objects: &[Object],
     workloads: &[Workload<'_>],
@@ -154,7 +154,7 @@ fn look_for_meant(
     Err(InjectError::NoWorkload { instead })
 }
 
-/// Lists the first few titles, and counts the others.
+/// Lists the first few titles, and counts the rest.
 fn some(titles: impl Iterator<Item = String>) -> String {
     let titles: Vec<String> = titles.collect();
     let shown = titles[..titles.len().min(NAMED)].join(", ");
@@ -233,7 +233,7 @@ impl Workload<'_> {
         }
     }
 
-    /// Adds the sidecar, and moves the port's name to it.
+    /// Adds the sidecar, and moves the port name to it.
     fn add(&self, ports: Ports, options: &Options, additions: &mut Additions) {
         let (object, pod, title) = (self.object, self.pod, self.object.title());
         if matches!(self.state, State::HasIt) {
@@ -259,10 +259,10 @@ impl Workload<'_> {
     }
 }
 
-/// Refuses workloads behind a Service that would send all its traffic to the sidecar's port, by number, where it also
-/// selects pods that get no sidecar.
+/// Refuses workloads behind a Service that would route all its traffic to the sidecar's port number, although the
+/// Service also selects pods without the sidecar.
 fn refuse_with_shared_services(workloads: &mut [Workload<'_>], services: &Services<'_>) {
-    // A workload that is refused may share another Service with a third one.
+    // A refused workload may share another Service with a third workload.
     loop {
         let mut without: Vec<Option<String>> = vec![None; services.all.len()];
         for workload in &*workloads {
@@ -299,7 +299,7 @@ fn refuse_with_shared_services(workloads: &mut [Workload<'_>], services: &Servic
     }
 }
 
-/// Notes headless Services, once each, with the workloads behind them.
+/// Adds one note for each headless Service, with the workloads behind it.
 fn note_headless(workloads: &[Workload<'_>], services: &Services<'_>, notes: &mut Vec<String>) {
     let mut behind: Vec<Vec<&Object>> = vec![Vec::new(); services.all.len()];
     for workload in workloads {
@@ -315,7 +315,7 @@ fn note_headless(workloads: &[Workload<'_>], services: &Services<'_>, notes: &mu
     }
 }
 
-/// Points Services to the sidecar, where they do not follow the port's name, and keeps what they had.
+/// Points Services that do not follow the port name to the sidecar, and saves their original target ports.
 fn retarget(
     workloads: &[Workload<'_>],
     services: &Services<'_>,

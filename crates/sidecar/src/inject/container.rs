@@ -1,4 +1,4 @@
-//! The container that is added.
+//! The sidecar container.
 
 use std::num::NonZeroUsize;
 
@@ -8,40 +8,40 @@ use super::object::SIDECAR;
 use super::options::{Absent, Mode, Options};
 use rolldrop_manifest::Object;
 
-/// The sidecar's name. Others may have it as well: `place` says which container is ours.
+/// Name of the sidecar. Other containers may have the same name; `place` identifies ours.
 pub const NAME: &str = "rolldrop";
-/// Name of the sidecar's admin port; its other port has the app's name.
+/// Name of the sidecar's admin port; the other port takes over the app's port name.
 pub const ADMIN_PORT_NAME: &str = "rolldrop-admin";
-/// Path of the program in the image (see the Dockerfile).
+/// Path of the program within the image (see the Dockerfile).
 const PROGRAM: &str = "/rolldrop";
-/// The proxy's own limit of connections.
+/// The proxy's default connection limit.
 const CONNECTIONS: usize = 4096;
 
-/// The sidecar's ports: the same in all workloads, so that one Service can route to several of them.
+/// The sidecar's ports: the same in all workloads, so that one Service can route to several workloads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ports {
     pub(super) listen: u16,
     pub(super) admin: u16,
 }
 
-/// Port of the app that the sidecar is in front of, and the sidecar's own ports.
+/// The app port that the sidecar takes over, and the sidecar's own ports.
 #[derive(Debug)]
 pub(super) struct Front {
     pub(super) app_port: u16,
-    /// The path of the app's readiness probe, if it uses that port.
+    /// Path of the app's readiness probe, if the probe uses that port.
     pub(super) ready_path: Option<String>,
     /// Name that moves from the app's port to the sidecar's.
     pub(super) moved_name: Option<String>,
     pub(super) ports: Ports,
 }
 
-/// Makes the native sidecar: an init container that is always restarted (KEP-753), so that it starts before the app and
-/// ends after it.
+/// Creates the native sidecar: an init container that is always restarted (KEP-753), so that it starts before the app
+/// and exits after it.
 ///
-/// It has no probes, which would decide when the pod is ready; the app's own probes still go to the app. Its
-/// preStop hook runs the same program, which marks when the kubelet begins to end the pod. The hook finds the
-/// proxy by an environment variable, as a kubelet puts no values into a hook's command. There is no CPU limit:
-/// throttling would show as latency of the app.
+/// The sidecar has no probes, because they would affect the pod's readiness; the app's own probes still go to the app.
+/// The preStop hook runs the same program, to mark the time at which the kubelet begins to terminate the pod. The hook
+/// finds the proxy through an environment variable, because the kubelet does not expand values in a hook's command.
+/// There is no CPU limit, because throttling would show up as app latency.
 pub(super) fn container(front: &Front, options: &Options) -> Value {
     let address = |port: u16| format!("$(POD_IP):{port}");
     let mut args = vec![
@@ -93,15 +93,16 @@ pub(super) fn container(front: &Front, options: &Options) -> Value {
     })
 }
 
-/// Returns the memory limit of the sidecar: a part for all connections, and 40 KiB for each, most of it in the kernel's
-/// buffers of its two sockets (`docs/proxy.md`).
+/// Returns the sidecar's memory limit, in MiB: a fixed part, plus 40 KiB per connection, most of it for the kernel
+/// buffers of the connection's two sockets (`docs/proxy.md`).
 fn memory_mib(connections: usize) -> usize {
     96 + connections.max(CONNECTIONS).saturating_mul(40).div_ceil(1024)
 }
 
-/// Finds the index of a workload's sidecar among its init containers. Its pods have the annotation [`SIDECAR`], and the
-/// container of that name has the image of the annotation, or another image named `rolldrop`, as registries rewrite
-/// image names. The container's name alone is not enough: it may be a migration of the user's own.
+/// Finds the index of a workload's sidecar among the init containers. The pods must have the annotation [`SIDECAR`],
+/// and the container with the sidecar's name must have the annotated image, or another image named `rolldrop`, because
+/// registries rewrite image names. The container name alone is not enough: the container may be the user's own, such as
+/// a migration.
 pub(super) fn place(object: &Object, pod: &str) -> Option<usize> {
     let added = object.get(&format!("{pod}/metadata/annotations"))[SIDECAR].as_str()?;
     let containers = object.get(&format!("{pod}/spec/initContainers")).as_array()?;
@@ -112,7 +113,7 @@ pub(super) fn place(object: &Object, pod: &str) -> Option<usize> {
     containers.iter().position(is_ours)
 }
 
-/// Returns the last part of an image's name, without its tag and digest.
+/// Returns the last part of an image name, without tag and digest.
 fn base_name(image: &str) -> &str {
     let last = image.rsplit('/').next().unwrap_or_default();
     last.split(['@', ':']).next().unwrap_or_default()
@@ -128,7 +129,7 @@ pub(super) fn ports(object: &Object, pod: &str) -> Option<Ports> {
     Some(Ports { listen: port(0)?, admin: port(1)? })
 }
 
-/// Returns the name that a sidecar's port took over from the app's.
+/// Returns the port name that the sidecar took over from the app.
 pub(super) fn moved_name(sidecar: &Value) -> Option<&str> {
     let mut names = sidecar["ports"].as_array()?.iter().filter_map(|port| port["name"].as_str());
     names.find(|name| *name != ADMIN_PORT_NAME)

@@ -1,8 +1,8 @@
-//! Settings with which the pods of a workload end and start: reads and sets the preStop sleep of containers, the grace
-//! period, the delay of readiness probes and minReadySeconds, in objects and in texts.
+//! Settings that govern how a workload's pods terminate and start. Reads and sets the containers' preStop sleep, the
+//! grace period, the readiness probe delay and minReadySeconds, in objects and in manifest text.
 //!
-//! A hook that does more than sleep is changed only on request, to one that sleeps first: else the error says what that
-//! would be.
+//! A hook that does more than sleep is changed only on request, to a hook that sleeps first. Otherwise the error shows
+//! that hook.
 
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -12,16 +12,16 @@ use super::options::KubernetesVersion;
 use super::{Output, port};
 use rolldrop_manifest::{Edit, Edited, ManifestError, Manifests, Object};
 
-/// The grace period of pods that name none (pkg/apis/core/v1/defaults.go).
+/// Grace period of pods that specify none (pkg/apis/core/v1/defaults.go).
 const DEFAULT_GRACE_S: u64 = 30;
-/// Containers of meshes that carry the pod's traffic. They get the sleep as well: without it they stop first.
+/// Service mesh containers that carry the pod's traffic. They get the sleep too: without it, they would stop first.
 const MESH_PROXIES: [&str; 4] = ["istio-proxy", "linkerd-proxy", "consul-dataplane", "kuma-sidecar"];
 const SHELLS: [&str; 4] = ["sh", "bash", "ash", "dash"];
-/// The shell that sleeps before a command, and what it runs then: the words after its script.
+/// The shell that sleeps before a command, and the end of its script, which runs the words after the script.
 const SHELL: &str = "/bin/sh";
 const THEN: &str = "; exec \"$0\" \"$@\"";
 
-/// Settings with which pods are to end and to start.
+/// Settings for the termination and start of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ending {
     /// The preStop sleep, in seconds; 0 for none.
@@ -34,38 +34,39 @@ pub struct Ending {
     pub readiness_delay_s: Option<u64>,
 }
 
-/// A workload whose pods' ending is set: its containers that sleep, and the Kubernetes versions that it is for.
+/// A workload whose termination settings are read or set: the containers that sleep, and the oldest supported
+/// Kubernetes version.
 #[derive(Clone, Debug)]
 pub struct Sleepers {
     /// Title of the workload, such as `deployment/web`.
     pub workload: String,
-    /// Names of the containers that sleep.
+    /// Names of the containers with the sleep.
     pub containers: Vec<String>,
-    /// True if a sleep may be put before the program that a hook runs.
+    /// True if a sleep may be inserted before a hook's program.
     pub may_prefix: bool,
-    /// The oldest Kubernetes that the result is for.
+    /// Oldest Kubernetes version that the result must support.
     pub kubernetes: KubernetesVersion,
 }
 
-/// Reason why the ending of pods cannot be read or set.
+/// Failure to read or set the termination settings.
 #[derive(Debug, Error)]
 #[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum EndingError {
-    /// The text cannot be read or written.
+    /// The manifests cannot be parsed or edited.
     #[error(transparent)]
     Text(#[from] ManifestError),
-    /// The workload is not there.
+    /// The workload does not exist.
     #[error("there is no {0} among the manifests")]
     NoWorkload(String),
-    /// A container is not there.
+    /// A container does not exist.
     #[error("{workload} has no container {container}: it has {known}")]
     NoContainer { workload: String, container: String, known: String },
-    /// It is not known which container serves.
+    /// The serving container is ambiguous.
     #[error(
         "{workload} has several containers ({known}), and none declares a port that a Service uses: name one with --container"
     )]
     Ambiguous { workload: String, known: String },
-    /// A hook does something else.
+    /// A hook does something other than sleep.
     #[error(
         "container {container} of {workload} has a preStop hook that is no sleep, so it is not changed; {instead}"
     )]
@@ -75,14 +76,13 @@ pub enum EndingError {
 /// A container's preStop hook.
 #[derive(Clone, Debug, PartialEq)]
 enum Hook<'a> {
-    /// There is none.
+    /// No hook.
     None,
     /// `sleep: {seconds: N}`.
     Action(u64),
-    /// A program that sleeps: the words of its command before the number, and what comes before the number in its
-    /// word.
+    /// A program that sleeps: the command's words before the number, and the prefix of the number within its own word.
     Program { words: &'a [Value], prefix: &'static str, seconds: u64 },
-    /// A shell that sleeps, and then runs this command.
+    /// A shell that sleeps and then runs this command.
     Before { command: &'a [Value], seconds: u64 },
     /// A program that does more than sleep.
     Command(&'a [Value]),
@@ -107,7 +107,7 @@ impl<'a> Hook<'a> {
         }
     }
 
-    /// Recognises the form in which [`Self::with`] puts a sleep before a command.
+    /// Recognises the form that [`Self::with`] uses to insert a sleep before a command.
     fn before(command: &'a [Value]) -> Option<Self> {
         let [shell, option, script, command @ ..] = command else { return None };
         let seconds = script.as_str()?.strip_prefix("sleep ")?.strip_suffix(THEN)?.parse().ok()?;
@@ -128,7 +128,7 @@ impl<'a> Hook<'a> {
         Some(Self::Program { words, prefix, seconds })
     }
 
-    /// Returns the hook's sleep in seconds; `None` if it cannot be made to sleep as long as requested.
+    /// Returns the hook's sleep in seconds; `None` if the sleep of this hook cannot be changed.
     fn seconds(&self, may_prefix: bool) -> Option<u64> {
         match self {
             Self::None => Some(0),
@@ -140,7 +140,7 @@ impl<'a> Hook<'a> {
         }
     }
 
-    /// Returns the hook with this sleep, in its present form; `None` if it cannot be changed.
+    /// Returns the hook with this sleep, keeping its form; `None` if the hook cannot be changed.
     fn with(&self, seconds: u64, kubernetes: KubernetesVersion) -> Option<Value> {
         match self {
             Self::Other => None,
@@ -166,7 +166,7 @@ fn base_name(word: &Value) -> Option<&str> {
     word.as_str()?.rsplit('/').next()
 }
 
-/// Returns the containers of a pod, with the places at which they are.
+/// Returns the containers of a pod, with their JSON pointers.
 fn containers<'a>(object: &'a Object, pod: &str) -> impl Iterator<Item = (String, &'a Value)> {
     let pod = pod.to_owned();
     ["containers", "initContainers"].into_iter().flat_map(move |list| {
@@ -186,7 +186,7 @@ fn names<'a>(containers: impl Iterator<Item = (String, &'a Value)>) -> String {
     containers.map(|(_, container)| name(container)).collect::<Vec<_>>().join(", ")
 }
 
-/// Finds the object of a workload, and the JSON pointer to its pods' metadata and spec.
+/// Finds a workload's object, and the JSON pointer to the pod metadata and spec.
 fn workload<'a>(objects: &'a [Object], title: &str) -> Result<(&'a Object, &'static str), EndingError> {
     let found = objects.iter().find(|object| object.title() == title);
     found
@@ -194,12 +194,12 @@ fn workload<'a>(objects: &'a [Object], title: &str) -> Result<(&'a Object, &'sta
         .ok_or_else(|| EndingError::NoWorkload(title.to_owned()))
 }
 
-/// Returns the containers that requests from Services pass through: those with a port that a Service uses, and proxies
-/// of meshes. A single container always counts.
+/// Returns the containers that requests from Services pass through: containers with a port that a Service uses, and
+/// mesh proxies. A pod's only container always counts.
 ///
 /// # Errors
 ///
-/// Fails if the workload is not there, or it is not clear which container counts.
+/// Fails if the workload does not exist, or the serving container is ambiguous.
 pub fn on_the_path(objects: &[Value], title: &str) -> Result<Vec<String>, EndingError> {
     let objects = object::all(objects);
     let (object, pod) = workload(&objects, title)?;
@@ -229,12 +229,12 @@ pub fn on_the_path(objects: &[Value], title: &str) -> Result<Vec<String>, Ending
     Ok(serving.into_iter().chain(mesh).map(|container| name(container).to_owned()).collect())
 }
 
-/// Reads how the pods of a workload end and start now: the shortest sleep of these containers counts, and the longest
-/// delay.
+/// Reads the current termination and start settings of a workload's pods. The shortest sleep and the longest delay
+/// among the containers count.
 ///
 /// # Errors
 ///
-/// Fails if the workload is not there, or a hook does something else.
+/// Fails if the workload does not exist, or a hook does something other than sleep.
 pub fn ending(objects: &[Value], sleepers: &Sleepers) -> Result<Ending, EndingError> {
     let objects = object::all(objects);
     let (object, pod) = workload(&objects, &sleepers.workload)?;
@@ -263,11 +263,11 @@ fn delay_of(container: &Value) -> Option<u64> {
     Some(probe.get("initialDelaySeconds").and_then(Value::as_u64).unwrap_or(0))
 }
 
-/// Sets how the pods of a workload end.
+/// Sets the termination and start settings of a workload's pods.
 ///
 /// # Errors
 ///
-/// Fails if the workload is not there, or a hook does something else.
+/// Fails if the workload does not exist, or a hook does something other than sleep.
 pub fn set_ending(objects: &mut [Value], sleepers: &Sleepers, ending: Ending) -> Result<(), EndingError> {
     if self::ending(objects, sleepers)? == ending {
         return Ok(());
@@ -279,11 +279,11 @@ pub fn set_ending(objects: &mut [Value], sleepers: &Sleepers, ending: Ending) ->
     Ok(())
 }
 
-/// Sets it in a text, and keeps the text's comments.
+/// Like [`set_ending`], but edits manifest text and keeps its comments.
 ///
 /// # Errors
 ///
-/// Fails if the text cannot be read, the workload is not there, or a hook does something else.
+/// Fails if the text cannot be parsed, the workload does not exist, or a hook does something other than sleep.
 pub fn set_ending_in(
     file: &str,
     text: &str,
@@ -297,7 +297,7 @@ pub fn set_ending_in(
 }
 
 impl Sleepers {
-    /// Returns the preStop hook that this ending gives a container of this workload.
+    /// Returns the preStop hook that these settings give a container of the workload.
     pub fn hook_of(&self, workload: &Value, container: &str, ending: Ending) -> Value {
         let object = Object::whole(0, workload.clone());
         let found = object::pod(&object.value).and_then(|pod| self.find(&object, pod, container).ok());
@@ -305,8 +305,8 @@ impl Sleepers {
         hook.with(ending.sleep_s, self.kubernetes).unwrap_or_default()
     }
 
-    /// Returns the delay to set for the readiness probe of a container of this workload, if it has one and that
-    /// changes.
+    /// Returns the readiness probe delay to set for a container of the workload; `None` if there is no probe or no
+    /// change.
     pub fn delay_of(&self, workload: &Value, container: &str, ending: Ending) -> Option<u64> {
         let object = Object::whole(0, workload.clone());
         let (_, container) = self.find(&object, object::pod(&object.value)?, container).ok()?;
@@ -363,7 +363,7 @@ impl Sleepers {
         })
     }
 
-    /// Returns the error for a hook of a container that cannot be made to sleep this long.
+    /// Returns the error for a container's hook that cannot be made to sleep this long.
     fn hook(&self, container: &Value, seconds: u64) -> EndingError {
         let hook = Hook::of(container);
         let instead = match hook.with(seconds, self.kubernetes) {
@@ -511,7 +511,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
             let script = format!("sleep {seconds}; exec \"$0\" \"$@\"");
             assert_eq!(hook(&objects), json!(["/bin/sh", "-c", script, "nginx", "-s", "quit"]));
         }
-        // A hook that was prefixed once is recognised by its form.
+        // A hook that already has the prefix is recognised by its form.
         assert_eq!(ending(&objects, &sleepers(&["app"])).unwrap().sleep_s, 9);
         let calls = self::objects(&with_hook("{httpGet: {path: /quit, port: 80}}"));
         assert!(ending(&calls, &prefixing).is_err());

@@ -1,4 +1,4 @@
-//! Objects that have pods among manifests, and the annotations that say what was changed.
+//! Manifest objects with pods, and the annotations that record the changes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use rolldrop_manifest::{Change, Edit, Object, escaped};
 
-/// Name of the app's port while the sidecar has its original name.
+/// Name of the app's port while the sidecar uses the original port name.
 pub(crate) const APP_PORT_NAME: &str = "rolldrop-app";
-/// The annotation of pods that have the sidecar: the image that it was added with.
+/// Annotation of pods with the sidecar; its value is the sidecar's original image.
 pub const SIDECAR: &str = "rolldrop.dev/sidecar";
-/// The annotation of a Service with the target ports that it had, as JSON, by the number of its port.
+/// Annotation of a Service with its original target ports, as JSON, by Service port number.
 pub(crate) const TARGET_PORTS: &str = "rolldrop.dev/target-ports";
 
 /// Kinds of workloads that get the sidecar without being named, with their short names.
@@ -46,19 +46,19 @@ pub(super) fn template(object: &Value) -> Option<&'static str> {
     object["spec"]["template"]["spec"]["containers"].is_array().then_some("/spec/template")
 }
 
-/// Returns the labels of these pods.
+/// Returns the labels of an object's pods.
 pub fn pod_labels(object: &Value) -> Option<&Value> {
     Some(&object.pointer(pod(object)?)?["metadata"]["labels"])
 }
 
-/// A workload that somebody named, such as `deployment/web`.
+/// A workload named by the user, such as `deployment/web`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkloadName {
     kind: String,
     name: String,
 }
 
-/// A text that does not name a workload.
+/// Error for a text that does not name a workload.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("not KIND/NAME, such as deployment/web")]
 pub struct BadWorkloadName;
@@ -66,7 +66,8 @@ pub struct BadWorkloadName;
 impl FromStr for WorkloadName {
     type Err = BadWorkloadName;
 
-    /// Parses `KIND/NAME`, with a kind as kubectl takes it: in any case, plural, short, or with its group.
+    /// Parses `KIND/NAME`, with the kind in any form that kubectl accepts: in any case, plural, short, or with its
+    /// group.
     fn from_str(text: &str) -> Result<Self, BadWorkloadName> {
         let (kind, name) = text.split_once('/').ok_or(BadWorkloadName)?;
         let kind = kind.split('.').next().unwrap_or_default().to_lowercase();
@@ -107,7 +108,7 @@ pub(super) fn annotate(object: &Object, of: &str, key: &str, text: &str) -> Edit
     }
 }
 
-/// Removes an annotation, and the mappings that were added only for it.
+/// Removes an annotation, and any mappings that were added only to hold it.
 pub(super) fn withdraw(object: &Object, of: &str, key: &str) -> Edit {
     let at = format!("{of}/metadata/annotations");
     let is_alone = |pointer: &str| object.get(pointer).as_object().is_some_and(|map| map.len() == 1);

@@ -12,24 +12,24 @@ use rolldrop_manifest::ManifestError;
 /// Options for adding the sidecar.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The image of the sidecar.
+    /// Image of the sidecar.
     pub image: String,
     /// The app's port, if several are possible.
     pub port: Option<u16>,
-    /// The oldest Kubernetes that the result is for.
+    /// Oldest Kubernetes version that the result must support.
     pub kubernetes: KubernetesVersion,
-    /// Secret with the admin port's token; `None` if the port needs none.
+    /// Secret with the admin port's token; `None` if the port needs no token.
     pub admin_token: Option<SecretKey>,
-    /// Content of the app's connections. `None`: HTTP, and a port that carries something else is refused.
+    /// Content of the app's connections. `None` means HTTP, and a port that carries anything else is refused.
     pub mode: Option<Mode>,
-    /// Maximum number of client connections of the sidecar, if not the proxy's default.
+    /// Maximum number of client connections to the sidecar, if not the proxy's default.
     pub max_connections: Option<NonZeroUsize>,
     /// The workloads that get the sidecar.
     pub selection: Selection,
 }
 
 impl Options {
-    /// Returns the options of a run: the sidecar for all that take its requests.
+    /// Returns the options for a run: the sidecar is added to every workload that receives the run's requests.
     pub fn of_a_run(image: String, kubernetes: KubernetesVersion, admin_token: SecretKey) -> Self {
         Self {
             image,
@@ -43,47 +43,48 @@ impl Options {
     }
 }
 
-/// Content of connections.
+/// Content of an app's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// HTTP, recorded by request.
     Http,
-    /// Any, recorded by connection.
+    /// Any protocol, recorded by connection.
     Tcp,
 }
 
 /// The workloads that get the sidecar.
 #[derive(Clone, Debug)]
 pub enum Selection {
-    /// All that can have it.
+    /// All workloads that can have the sidecar.
     Fit,
-    /// All. One that cannot have it is an error, unless it has no port, or carries no HTTP.
+    /// All workloads. A workload that cannot have the sidecar is an error, unless it has no port or does not carry
+    /// HTTP.
     All,
-    /// These. One that cannot have it is an error.
+    /// These workloads. A workload that cannot have the sidecar is an error.
     Named(Vec<WorkloadName>),
 }
 
 /// A value of a Secret in the workload's namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretKey {
-    /// The Secret.
+    /// Name of the Secret.
     pub name: String,
-    /// The key in it.
+    /// Key in the Secret.
     pub key: String,
-    /// Behaviour of a pod that is created while the Secret does not exist.
+    /// Behaviour of a pod created while the Secret does not exist.
     pub absent: Absent,
 }
 
 /// Behaviour of a pod whose Secret does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absent {
-    /// It waits until the Secret exists.
+    /// The pod waits until the Secret exists.
     Waits,
-    /// It starts, and its admin port serves only health and readiness.
+    /// The pod starts, and its admin port serves only health and readiness.
     TellsNobody,
 }
 
-/// A text that does not name a value of a Secret.
+/// Error for a text that does not name a Secret value.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("not the name of a Secret, or NAME/KEY")]
 pub struct BadSecretKey;
@@ -115,16 +116,16 @@ impl KubernetesVersion {
         Self(minor)
     }
 
-    /// The first with native sidecars switched on (KEP-753, beta).
+    /// First version with native sidecars enabled by default (KEP-753, beta).
     pub const NATIVE_SIDECARS: Self = Self(29);
-    /// The first with the sleep action of hooks switched on (KEP-3960, beta).
+    /// First version with the sleep action of hooks enabled by default (KEP-3960, beta).
     pub(crate) const SLEEP_ACTIONS: Self = Self(30);
-    /// The first whose EndpointSlices know named ports of native sidecars (kubernetes/kubernetes#128850,
-    /// not brought back to earlier ones).
+    /// First version whose EndpointSlices support named ports of native sidecars (kubernetes/kubernetes#128850, not
+    /// backported).
     pub const NAMED_SIDECAR_PORTS: Self = Self(33);
 }
 
-/// A text that is not a version of Kubernetes.
+/// Error for a text that is not a Kubernetes version.
 #[derive(Debug, Error)]
 #[error("not a version of Kubernetes, such as 1.33")]
 pub struct BadVersion;
@@ -132,7 +133,7 @@ pub struct BadVersion;
 impl FromStr for KubernetesVersion {
     type Err = BadVersion;
 
-    /// Reads the first two numbers of a server's version, such as `v1.33.4-gke.1`.
+    /// Parses the first two numbers of a server version, such as `v1.33.4-gke.1`.
     fn from_str(text: &str) -> Result<Self, BadVersion> {
         let mut parts = text.strip_prefix('v').unwrap_or(text).split('.');
         let (Some("1"), Some(minor)) = (parts.next(), parts.next()) else { return Err(BadVersion) };
@@ -150,7 +151,7 @@ impl fmt::Display for KubernetesVersion {
 #[derive(Debug, Error)]
 #[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum InjectError {
-    /// The text is no manifest.
+    /// The text is not a manifest.
     #[error(transparent)]
     Unreadable(ManifestError),
     /// The text is a template.
@@ -158,35 +159,35 @@ pub enum InjectError {
         "{place}: this is a template ({text}), not a manifest: helm template CHART | rolldrop inject -f -"
     )]
     Template { place: String, text: String },
-    /// The result is for a version that cannot run it.
+    /// The requested Kubernetes version cannot run the sidecar.
     #[error("native sidecars need Kubernetes {since} or later, not {0}", since = KubernetesVersion::NATIVE_SIDECARS)]
     TooOld(KubernetesVersion),
-    /// All ports are taken.
+    /// No ports are free.
     #[error("no two ports are left for the sidecar")]
     NoPort,
-    /// No workload is among the manifests.
+    /// There is no workload among the manifests.
     #[error(
         "no Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController or Rollout among the manifests{instead}"
     )]
     NoWorkload { instead: String },
-    /// A workload that was named is not among the manifests.
+    /// A named workload is not among the manifests.
     #[error("no {named} with a pod template among the manifests: there is {known}")]
     NotThere { named: WorkloadName, known: String },
-    /// No workload uses the port that was asked for.
+    /// No workload uses the requested port.
     #[error(
         "no workload declares port {0}, and no Service uses it: name the workload with --workload KIND/NAME"
     )]
     NoSuchPort(u16),
-    /// Workloads cannot have the sidecar.
+    /// Some workloads cannot have the sidecar.
     #[error("{}", .0.join("\n"))]
     Refused(Vec<String>),
-    /// One of the others, of a file.
+    /// Another error, with the name of the file.
     #[error("{file}: {error}")]
     In { file: String, error: Box<InjectError> },
 }
 
 impl InjectError {
-    /// Adds the name of the file, if the error has none.
+    /// Adds the file name, if the error has none.
     pub(super) fn of(self, file: &str) -> Self {
         match self {
             Self::NoPort | Self::NoWorkload { .. } | Self::NotThere { .. } | Self::NoSuchPort(_) => {

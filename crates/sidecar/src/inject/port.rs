@@ -1,4 +1,4 @@
-//! Ports of workloads that the sidecar takes over, and the Services that route to them.
+//! Workload ports that the sidecar takes over, and the Services that route to them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,10 +10,10 @@ use super::options::{InjectError, KubernetesVersion, Mode, Options};
 use super::protocol::{Foreign, foreign};
 use rolldrop_manifest::{Object, escaped};
 
-/// First port for a sidecar; ports that a workload declares are skipped.
+/// First candidate port for a sidecar; ports declared by a workload are skipped.
 const FIRST_PORT: u16 = 18080;
 
-/// Returns the ports of an existing sidecar, else the first two that no workload declares.
+/// Returns the ports of an existing sidecar, or the first two ports that no workload declares.
 ///
 /// # Errors
 ///
@@ -41,9 +41,9 @@ pub(super) struct Service<'a> {
     /// Index of the Service among the objects.
     pub(super) number: usize,
     pub(super) object: &'a Object,
-    /// Target ports that it had before, by the number of its port.
+    /// Original target ports, by Service port number.
     pub(super) kept: Map<String, Value>,
-    /// True if it has the annotation, readable or not.
+    /// True if the Service has the annotation, readable or not.
     pub(super) is_annotated: bool,
 }
 
@@ -57,13 +57,13 @@ impl<'a> Service<'a> {
         Some(Self { number, object, kept, is_annotated: annotation.is_some() })
     }
 
-    /// Returns its TCP ports, with their places.
+    /// Returns the Service's TCP ports, with their indices.
     pub(super) fn tcp_ports(&self) -> impl Iterator<Item = (usize, &Value)> {
         let ports = self.object.value["spec"]["ports"].as_array().into_iter().flatten();
         ports.enumerate().filter(|(_, port)| is_tcp(port))
     }
 
-    /// Returns the target port that the app has behind a port of this Service; null where none is written.
+    /// Returns the app's target port behind a port of this Service; null if none is specified.
     pub(super) fn target<'b>(&'b self, port: &'b Value) -> &'b Value {
         self.kept.get(&port["port"].to_string()).unwrap_or(&port["targetPort"])
     }
@@ -73,11 +73,11 @@ impl<'a> Service<'a> {
     }
 }
 
-/// The Services among the manifests, found by what they select.
+/// Services among the manifests, indexed by the labels that they select.
 #[derive(Debug)]
 pub(super) struct Services<'a> {
     pub(super) all: Vec<Service<'a>>,
-    /// Indices by namespace, and by the first label that the Services select.
+    /// Indices by namespace and first selected label.
     by_label: HashMap<(Option<&'a str>, &'a str, &'a Value), Vec<usize>>,
 }
 
@@ -122,18 +122,18 @@ pub fn selects(service: &Value, labels: &Value) -> bool {
     })
 }
 
-/// A port of a Service that routes to the app.
+/// A Service port that routes to the app.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lead {
     /// Index of the Service.
     pub(super) service: usize,
     /// Index of the port in the Service.
     pub(super) index: usize,
-    /// True if it follows the port's name to the sidecar.
+    /// True if the Service port follows the port name to the sidecar.
     pub(super) by_name: bool,
 }
 
-/// Port that the sidecar is in front of, and the Service ports that route there.
+/// The app port that the sidecar takes over, and the Service ports that route to it.
 #[derive(Debug)]
 pub(super) struct Frontage {
     pub(super) front: Front,
@@ -143,7 +143,7 @@ pub(super) struct Frontage {
     pub(super) notes: Vec<String>,
 }
 
-/// A TCP port that a container declares.
+/// A TCP port declared by a container.
 #[derive(Debug)]
 struct Declared {
     number: u16,
@@ -154,13 +154,13 @@ struct Declared {
 /// Reason why a workload gets no sidecar.
 #[derive(Debug)]
 pub(super) enum Unfit {
-    /// It has no port: perhaps nothing connects to it.
+    /// The workload has no port: perhaps nothing connects to it.
     NoPort,
-    /// Its port carries something that the proxy for HTTP would break.
+    /// The port carries a protocol that the HTTP proxy would break.
     NoHttp { port: u16, foreign: Foreign },
-    /// It cannot have one, or it is ambiguous.
+    /// The workload cannot have the sidecar, or its port is ambiguous.
     Refused {
-        /// JSON pointer to the part that is the reason.
+        /// JSON pointer to the offending part.
         at: String,
         /// Reason and remedy.
         why: String,
@@ -174,7 +174,8 @@ impl Unfit {
 }
 
 impl Frontage {
-    /// Chooses the port of a workload, and the Service ports that route to it. `is_named`: somebody named the workload.
+    /// Chooses a workload's port, and the Service ports that route to it. `is_named` is true if the user named the
+    /// workload.
     ///
     /// # Errors
     ///
@@ -204,7 +205,7 @@ impl Frontage {
         let mut leads: Vec<Lead> = leads.into_iter().map(|(lead, _)| lead).collect();
         let own = || declared.iter().filter(|port| port.number == app_port);
         if options.mode.is_none() {
-            // Headless Services say as much about the app as others.
+            // Headless Services tell as much about the app as other Services.
             let of_headless = headless.iter().flat_map(|number| {
                 let leads = leads_of(*number, &services.all[*number], &declared);
                 leads.filter(|(_, to)| *to == Some(app_port)).map(|(lead, _)| lead)
@@ -243,7 +244,7 @@ impl Frontage {
     }
 }
 
-/// Refuses pods that cannot have the sidecar, whatever their port is.
+/// Refuses pods that cannot have the sidecar, regardless of the port.
 fn refuse_unfit(workload: &Object, pod: &str, declared: &[Declared]) -> Result<(), Unfit> {
     let spec = workload.get(&format!("{pod}/spec"));
     if spec["hostNetwork"] == true {
@@ -296,7 +297,7 @@ fn is_tcp(port: &Value) -> bool {
     port["protocol"].as_str().is_none_or(|protocol| protocol == "TCP")
 }
 
-/// Returns the ports of all containers but the sidecar.
+/// Returns the ports of all containers except the sidecar.
 fn declared(workload: &Object, pod: &str) -> Vec<Declared> {
     let spec = workload.get(&format!("{pod}/spec"));
     let own = container::place(workload, pod);
@@ -313,7 +314,7 @@ fn declared(workload: &Object, pod: &str) -> Vec<Declared> {
         .collect()
 }
 
-/// Returns the TCP ports of a Service, each with the pod's port that it routes to, if that is known.
+/// Returns a Service's TCP ports, each with the pod port that it routes to, if known.
 fn leads_of<'a>(
     number: usize,
     service: &'a Service<'_>,
@@ -333,7 +334,7 @@ fn leads_of<'a>(
     })
 }
 
-/// Returns the ports of a workload's pods that Services among these objects route to.
+/// Returns the pod ports of a workload that Services among these objects route to.
 pub(super) fn targets(workload: &Object, pod: &str, objects: &[Object]) -> Vec<u16> {
     let (declared, services) = (declared(workload, pod), Services::among(objects));
     let of_it = services.of(workload, pod);
@@ -358,7 +359,7 @@ fn app_port(
     }
     meant.sort_unstable();
     meant.dedup();
-    // A port that nothing mentions is taken only where somebody named the workload as well.
+    // A port that nothing mentions is accepted only if the user also named the workload.
     if let Some(port) = options.port
         && ((meant.is_empty() && is_named)
             || meant.contains(&port)
@@ -381,7 +382,7 @@ fn app_port(
     }
 }
 
-/// Returns the path of the app's readiness probe, if it uses that port.
+/// Returns the path of the app's readiness probe, if the probe uses this port.
 fn ready_path(spec: &Value, app_port: u16, name: Option<&str>) -> Option<String> {
     let containers = spec["containers"].as_array()?;
     let mut asked = containers.iter().map(|container| &container["readinessProbe"]["httpGet"]);

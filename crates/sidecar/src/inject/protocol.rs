@@ -1,14 +1,14 @@
-//! Ports that carry no HTTP, judged by their manifests.
+//! Detection of non-HTTP ports from manifests.
 //!
-//! The proxy for HTTP waits for a request's head. In front of Redis it answers 400, and where the server speaks first,
-//! such as MySQL's, both sides wait forever.
+//! The HTTP proxy waits for a request head. In front of Redis it would respond with 400; with a server that speaks
+//! first, such as MySQL, both sides would wait forever.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// Words of HTTP in port names (`<protocol>-<suffix>`, as in Istio's convention) and application protocols. They win
-/// over other words: `redis-metrics` and `mysql-http` are HTTP.
+/// Words that indicate HTTP in port names (`<protocol>-<suffix>`, as in Istio's convention) and application protocols.
+/// They take precedence over other words: `redis-metrics` and `mysql-http` are HTTP.
 const HTTP_WORDS: [&str; 24] = [
     "admin",
     "api",
@@ -36,7 +36,7 @@ const HTTP_WORDS: [&str; 24] = [
     "wss",
 ];
 
-/// Protocols that are no HTTP, the words for them, and the ports that they usually have.
+/// Non-HTTP protocols, the words that indicate them, and their usual ports.
 const OTHERS: [(&str, &[&str], &[u16]); 30] = [
     ("AMQP", &["amqp", "amqps", "rabbitmq"], &[5671, 5672]),
     ("Bolt (Neo4j)", &["bolt"], &[7687]),
@@ -70,7 +70,7 @@ const OTHERS: [(&str, &[&str], &[u16]); 30] = [
     ("ZooKeeper", &["zookeeper"], &[2181]),
 ];
 
-/// A protocol that is no HTTP, and what says so.
+/// A non-HTTP protocol, and the evidence for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Foreign {
     protocol: String,
@@ -83,7 +83,8 @@ impl fmt::Display for Foreign {
     }
 }
 
-/// Finds what a port carries if that is no HTTP: its Services' `appProtocol` says so, else its names, else its number.
+/// Determines the protocol of a port if it is not HTTP, from the Services' `appProtocol`, the port's names, or its
+/// number, in this order.
 pub(super) fn foreign<'a>(
     port: u16,
     app_protocols: impl Iterator<Item = &'a Value>,
@@ -94,7 +95,7 @@ pub(super) fn foreign<'a>(
         match meaning(app_protocol) {
             Some(Meaning::Http) => return None,
             Some(Meaning::Other(protocol)) => said = Some((protocol.to_owned(), app_protocol)),
-            // The port is declared to carry opaque bytes. TLS passes unread, whatever it carries.
+            // The port is declared to carry opaque bytes. TLS is passed on unread, whatever it carries.
             None if app_protocol.eq_ignore_ascii_case("tcp") => said = Some(("TCP".to_owned(), app_protocol)),
             None => {}
         }

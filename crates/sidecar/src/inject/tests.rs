@@ -69,7 +69,7 @@ fn error(text: &str) -> String {
     inject(text, &options()).expect_err("no manifests").to_string()
 }
 
-/// Injects with these options: returns the notes, and the names of the objects that have the sidecar.
+/// Injects with these options; returns the notes, and the names of the objects with the sidecar.
 fn chosen(text: &str, options: &Options) -> (Vec<String>, Vec<String>) {
     let output = inject(text, options).expect("manifests");
     let objects = Manifests::parse("out.yaml", &output.text).expect("manifests").objects();
@@ -383,7 +383,7 @@ fn sidecar_name_clash_is_refused() {
         "      initContainers: [{name: rolldrop, image: shop/migrate:3, args: [up]}]\n      containers:\n";
     let migration = SHOP.replace("      containers:\n", migration);
     assert_eq!(error(&migration), taken(13, "initContainers"));
-    // Containers of that name that are not the sidecar are not removed either.
+    // Other containers with that name are not removed, either.
     for text in [&container, &migration] {
         let output = uninject(text).expect("manifests");
         assert_eq!(
@@ -391,7 +391,7 @@ fn sidecar_name_clash_is_refused() {
             (text.as_str(), &["there is no sidecar to remove".into()][..])
         );
     }
-    // An annotation alone does not make it a sidecar.
+    // The annotation alone does not make a container the sidecar.
     let annotated = |image: &str| {
         let labels = "      labels: {app: web}\n";
         migration
@@ -483,7 +483,7 @@ fn secret_supplies_admin_token() {
     takes(&starts, json!({"name": "admin", "key": "word", "optional": true}));
 }
 
-/// A file as people have it: a shop, its cache, an agent on the node's network, a queue with two ports and a worker.
+/// A realistic file: a shop, its cache, an agent on the node's network, a queue with two ports, and a worker.
 const MANY: &str = "\
 apiVersion: apps/v1
 kind: Deployment
@@ -672,7 +672,7 @@ fn more_connections_get_more_memory() {
     assert!(with(100).contains("- --max-connections=100\n") && with(100).contains("memory: 256Mi"));
 }
 
-/// Labels that are all alike: each Service selects each workload.
+/// With identical labels, each Service selects each workload.
 #[test]
 fn each_object_is_edited_once() {
     let (mut objects, many) = (Vec::new(), 400);

@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use super::Shared;
 
-/// A proxy cannot be notified.
+/// Failure to notify a proxy.
 #[derive(Debug, thiserror::Error)]
 pub enum PreStopError {
-    /// The hook runs in a container only.
+    /// The hook runs only in a Linux container.
     #[error("the preStop hook needs Linux: it runs in the container of the proxy")]
     NeedsLinux,
 }
 
-/// Notifies no proxy.
+/// Fails, because there is no proxy to notify.
 ///
 /// # Errors
 ///

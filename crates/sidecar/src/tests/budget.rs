@@ -1,4 +1,4 @@
-//! Limits of what peers can make the proxy hold, and the outcome of everything beyond them.
+//! Limits on what peers can make the proxy hold, and the handling of everything beyond them.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn with(upstream: SocketAddr, budget: Budget) -> Running {
     Running::start_as(Config { budget, pod_header: PodHeader::Omitted, ..Config::bare(upstream) })
 }
 
-/// Takes connections and reads what comes, without an answer.
+/// Accepts connections and reads without ever responding.
 fn silent(app: TcpListener) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     tasks.spawn(async move {
@@ -45,7 +45,7 @@ async fn endless_heads_stay_within_budget() {
     for _ in 0..40 {
         let mut client = proxy.client().await;
         client.write_all(b"GET / HTTP/1.1\r\nx: ").await.unwrap();
-        // One whose head is refused may be reset while it still sends.
+        // A client whose head is refused may be reset while it is still sending.
         let _ = timeout(DEADLINE, client.write_all(&[b'x'; 150_000])).await.expect("it is read");
         clients.push(client);
     }
@@ -62,7 +62,7 @@ async fn endless_heads_stay_within_budget() {
     .await;
     let held = proxy.metric(HELD).await;
     assert!(held <= limit && held > 100_000 && !clients.is_empty(), "{held}");
-    // A usual head is smaller than what belongs to each connection.
+    // A typical head fits into each connection's own memory.
     let mut normal = proxy.client().await;
     normal.write_all(format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "x".repeat(2000)).as_bytes()).await.unwrap();
     within(async {
@@ -71,9 +71,9 @@ async fn endless_heads_stay_within_budget() {
         }
     })
     .await;
-    // A client that has closed its side says no more, though the app keeps the connection.
+    // A client that has closed its side sends no more, although the app keeps the connection open.
     for client in &mut clients {
-        // One that is refused only now may have been reset.
+        // A client that is refused only now may have been reset.
         let _ = client.shutdown().await;
     }
     until_held(&proxy, |held| held == 0).await;
@@ -119,7 +119,7 @@ async fn ambiguous_answers_spend_no_budget() {
         "HTTP/1.1 2x0 OK\r\nContent-Length: 2\r\n\r\nhi",
     ];
     let mut unrecorded = 0;
-    // The last one can be read, though not by the grammar.
+    // The last response can be parsed, although it violates the grammar.
     for answer in odd.into_iter().chain(["HTTP/1.1 200 OK\r\nX Y: z\r\nContent-Length : 2\r\n\r\nhi"]) {
         let (mut client, mut server) = (proxy.client().await, accept(&app).await);
         for _ in 0..ALL {
@@ -134,7 +134,7 @@ async fn ambiguous_answers_spend_no_budget() {
         let counted = format!("unrecorded_total{{reason=\"answers\"}} {unrecorded}\n");
         assert!(metrics.contains(&counted), "{answer:?}: {metrics}");
     }
-    // Many at once, too, before the first of them is answered.
+    // Many requests at once, before the first response.
     let (mut client, mut server) = (proxy.client().await, accept(&app).await);
     client.write_all(ask.repeat(50).as_bytes()).await.unwrap();
     expect(&mut server, &ask.repeat(10)).await;
@@ -177,7 +177,7 @@ async fn half_closed_app_receives_all_requests() {
     let mut server = accept(&app).await;
     server.shutdown().await.unwrap();
     expect_eof(&mut client).await;
-    // Neither is there anything to wait for behind the question for another protocol.
+    // After a request to switch protocols, there is nothing to wait for, either.
     let upgrade = "GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
     let ask = upgrade.to_owned() + &"GET / HTTP/1.1\r\n\r\n".repeat(ALL);
     client.write_all(ask.as_bytes()).await.unwrap();
@@ -245,7 +245,7 @@ async fn stalled_client_row_is_proxy_exhausted() {
     let ((), (client, mut server)) = tokio::join!(within(answer), proxy.asked(&app, &next));
     server.write_all(OK.as_bytes()).await.unwrap();
     drop((client, server, app));
-    // The bytes that it had not taken are gone.
+    // The bytes that the client had not accepted are gone.
     let error = within(stalled.read_to_end(&mut Vec::new())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     let rows = served(&proxy.end().await.0);
@@ -269,7 +269,7 @@ async fn connection_counts_until_answer_read() {
     drop(server);
     proxy.recorded(1).await;
     client.shutdown().await.unwrap();
-    // The proxy has both ends and has passed on all bytes, and the kernel still has them.
+    // The proxy has seen both sides close and has passed on all bytes, but the kernel still has them.
     assert!(timeout(Duration::from_millis(500), proxy.no_connections()).await.is_err());
     let mut got = Vec::new();
     within(client.read_to_end(&mut got)).await.unwrap();
@@ -283,7 +283,7 @@ async fn frame_without_room_passes_unread() {
     let proxy = with(address, Budget { held_bytes: 0, ..Budget::DEFAULT });
     let mut client = proxy.client().await;
     let mut server = accept(&app).await;
-    // HEADERS of 16,000 bytes, of which the last ones do not come for now.
+    // HEADERS of 16,000 bytes, the last of which are not sent for now.
     let frame = [&b"\x00\x3e\x80\x01\x04\0\0\0\x01"[..], &[0x82; 16_000]].concat();
     let ask = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame].concat();
     client.write_all(&ask[..16_000]).await.unwrap();
@@ -294,14 +294,14 @@ async fn frame_without_room_passes_unread() {
     assert!(metrics.contains("unrecorded_total{reason=\"head\"} 1\n"), "{metrics}");
 }
 
-/// Returns a client's connection from this address of the loopback.
+/// Returns a client connection from this loopback address.
 async fn from(last: u8, to: SocketAddr) -> std::io::Result<TcpStream> {
     let socket = tokio::net::TcpSocket::new_v4()?;
     socket.bind((Ipv4Addr::new(127, 0, 0, last), 0).into())?;
     socket.connect(to).await
 }
 
-/// Answers each GET, and reads whatever else comes.
+/// Responds to each GET, and reads all other bytes.
 fn answering(app: TcpListener) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     tasks.spawn(async move {
@@ -321,7 +321,7 @@ fn answering(app: TcpListener) -> JoinSet<()> {
     tasks
 }
 
-/// Holds a place, and takes another one as soon as that is gone.
+/// Occupies a place, and takes another one as soon as it is lost.
 async fn hold_places(to: SocketAddr, opening: &'static str, drip: &'static str) {
     loop {
         let Ok(mut stream) = from(2, to).await else { continue };
@@ -333,7 +333,7 @@ async fn hold_places(to: SocketAddr, opening: &'static str, drip: &'static str) 
     }
 }
 
-/// The hostile address has as many connections under way as the proxy takes, and more that wait.
+/// The hostile address has as many open connections as the proxy accepts, and more that are waiting.
 #[tokio::test]
 async fn hostile_address_displaces_no_others() {
     const PLACES: usize = 8;
@@ -354,7 +354,7 @@ async fn hostile_address_displaces_no_others() {
         let mut ordinary = within(from(3, proxy.data)).await.unwrap();
         ordinary.write_all(get(1).as_bytes()).await.unwrap();
         expect(&mut ordinary, OK).await;
-        // It is idle for as long as it takes each of the others to lose its place twice.
+        // The connection stays idle for as long as it takes each of the others to lose its place twice.
         let made_room = || proxy.metric("rolldrop_proxy_made_room_total");
         let before = made_room().await;
         within(async {

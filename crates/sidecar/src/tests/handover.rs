@@ -1,4 +1,4 @@
-//! The admin port: what it reports about the pod's end, and the rows that it hands over.
+//! The admin port's reports about the pod's termination, and the row hand-over.
 
 use super::*;
 use rolldrop_record::wire::ClockAnswer;
@@ -17,7 +17,7 @@ async fn termination_records_every_proxy_phase() {
         while !phases(&rows.lines).contains(&ProxyPhase::ListenerClosed) && rows.next_line().await {}
     })
     .await;
-    // A request in flight is waited for, though the listener has closed.
+    // A request in flight is waited for, although the listener has closed.
     proxy.stop.send(()).unwrap();
     within(async { while !phases(&rows.lines).contains(&ProxyPhase::Sigterm) && rows.next_line().await {} })
         .await;
@@ -25,7 +25,7 @@ async fn termination_records_every_proxy_phase() {
     drop(server);
     within(rows.read_to_end()).await;
     use ProxyPhase::*;
-    // Calls of the hook that come one upon the other are one.
+    // Hook calls in quick succession count as one.
     let mut passed = phases(&rows.lines);
     passed.dedup();
     assert_eq!(passed, [PreStop, ListenerClosed, Sigterm, LastConnection, LastRequest, Drained, Exit]);
@@ -60,7 +60,7 @@ async fn reconnecting_reader_gets_every_row_once() {
     }
     proxy.recorded(ROWS).await;
     let mut taken = Vec::new();
-    // All have been sent to the first reader; it goes away with the others unread.
+    // All rows have been sent to the first reader, which disconnects without reading the rest.
     for wanted in [1, 120] {
         let mut reader = proxy.rows_from(taken.len()).await;
         while served(&reader.lines).len() < wanted {
@@ -70,7 +70,7 @@ async fn reconnecting_reader_gets_every_row_once() {
     }
     let mut last = proxy.rows_from(taken.len()).await;
     let [ProxyLine::Hello { next: 121, started_ns, .. }] = last.lines[..] else { panic!("{:?}", last.lines) };
-    // A number of another one's row says nothing: all that are kept are given.
+    // A row number from another proxy means nothing: the reader gets all available rows.
     let other = proxy.hello(&format!("from=121&of={}", started_ns.unix_ns() + 1)).await;
     assert!(matches!(other, ProxyLine::Hello { next: 0, .. }), "{other:?}");
     let same = proxy.hello(&format!("from=121&of={}", started_ns.unix_ns())).await;

@@ -1,4 +1,4 @@
-//! HTTP/1.1 between a client and its app: what passes, and how it ends.
+//! HTTP/1.1 between client and app: bytes passed on, and ends recorded.
 
 use super::*;
 
@@ -26,7 +26,7 @@ async fn bytes_pass_unchanged_on_kept_connections() {
     let head = "HTTP/1.1 404 No\r\nTransfer-Encoding: chunked\r\nrolldrop-pod: web-1\r\n\r\n";
     expect(&mut client, &format!("{head}{body}")).await;
 
-    // The app closes the idle connection, so the client's closes.
+    // The app closes the idle connection, so the client's connection is closed.
     drop(server);
     expect_eof(&mut client).await;
     drop((client, app));
@@ -96,9 +96,9 @@ async fn h2c_upgrade_request_delays_no_bytes() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let asks = [
-        // The HttpClient of the JDK, and curl --http2.
+        // The JDK's HttpClient, and curl --http2.
         "GET / HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n\r\n",
-        // A request to switch without `Connection: Upgrade`, on which nobody may act.
+        // A request to switch without `Connection: Upgrade`, which must be ignored.
         "GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n",
     ];
     for ask in asks {
@@ -126,7 +126,7 @@ async fn client_close_passes_during_pending_upgrade() {
     let (client, mut server) = proxy.asked(&app, ask).await;
     drop(client);
     expect_eof(&mut server).await;
-    // Bytes sent before the answer are held until it comes, even if the client has closed behind them.
+    // Bytes sent before the response are held until it arrives, even if the client closes after sending them.
     let (mut client, mut server) = proxy.asked(&app, ask).await;
     client.write_all(b"frames").await.unwrap();
     client.shutdown().await.unwrap();
@@ -164,7 +164,7 @@ async fn request_after_app_reset_gets_row() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let mut client = proxy.client().await;
-    // As a connection in the accept queue of a listener that closes.
+    // Like a connection in the accept queue of a closing listener.
     accept(&app).await.set_zero_linger().unwrap();
     client.write_all(get(0).as_bytes()).await.unwrap();
     expect_reset(&mut client).await;
@@ -301,7 +301,7 @@ async fn large_bodies_pass_full_duplex() {
         async move {
             to.write_all(head.as_bytes()).await.unwrap();
             to.write_all(&body).await.unwrap();
-            // Kept open: a client that closes before the answer is complete has gone.
+            // Kept open, because a client that closes before the response is complete counts as gone.
             to
         }
     });
@@ -314,8 +314,8 @@ async fn large_bodies_pass_full_duplex() {
     assert_eq!((rows.len(), rows[0].ended, rows[0].request.clone()), (1, ServedEnd::Complete, None));
 }
 
-/// Returns true if the kernel sends keepalive probes on all connections of this machine to or from this port; `None` if
-/// there are no such connections.
+/// Returns true if the kernel sends keepalive probes on all local connections with this port; `None` if there are no
+/// such connections.
 fn are_kept_alive(port: u16) -> Option<bool> {
     let port_of = |address: &str| u16::from_str_radix(address.split_once(':')?.1, 16).ok();
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -323,7 +323,7 @@ fn are_kept_alive(port: u16) -> Option<bool> {
         let [_, local, _, state, _, timer, ..] = line.split_whitespace().collect::<Vec<_>>()[..] else {
             return None;
         };
-        // Established, and the timer of keepalive.
+        // Established, and the keepalive timer.
         (port_of(local) == Some(port) && state == "01").then(|| timer.starts_with("02:"))
     });
     timers.reduce(|all, one| all && one)
@@ -335,7 +335,7 @@ async fn proxy_enables_keepalive_on_both_sides() {
     let proxy = Running::start(address);
     let client = proxy.client().await;
     let server = accept(&app).await;
-    // Of both connections of the proxy.
+    // Check both connections of the proxy.
     for port in [proxy.data.port(), server.peer_addr().unwrap().port()] {
         within(async {
             while are_kept_alive(port) != Some(true) {

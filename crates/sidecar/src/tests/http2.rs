@@ -1,4 +1,4 @@
-//! HTTP/2 through the proxy: both ends see what the other one sent, and each stream has its row.
+//! HTTP/2 through the proxy: both ends see what the other sent, and each stream has its row.
 
 use ::h2::{Reason, client, server};
 use bytes::Bytes;
@@ -17,7 +17,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&FrameHeader { length: payload.len(), kind, flags, stream }.bytes()[..], payload].concat()
 }
 
-/// Returns a request head with an id, as its block of fields.
+/// Returns the field block of a request head with an id.
 fn fields(seq: u64) -> Vec<u8> {
     // GET, http, /, and a host that enters the table.
     let mut block = vec![0x82, 0x86, 0x84, 0x41, 1, b'a'];
@@ -121,7 +121,7 @@ async fn frames_pass_unchanged_in_any_pieces() {
     let proxy = Running::start_with(address, PodHeader::Omitted);
     let block = fields(0);
     let (begin, rest) = block.split_at(4);
-    // Padded and with a priority, in three frames, and a frame of an unknown kind.
+    // A head with padding and priority, in three frames, and a frame of an unknown type.
     let padded = [&[3, 0, 0, 0, 0, 7], begin, &[0, 0, 0]].concat();
     let from_client = [
         PREFACE.to_vec(),
@@ -165,7 +165,7 @@ async fn frames_pass_unchanged_in_any_pieces() {
     assert_eq!(said, [(0, Some(204), Some(5), ServedEnd::Complete); 3]);
 }
 
-/// Sends bytes in pieces, and reads the same at the other end.
+/// Sends bytes in pieces, and checks that the other end reads the same bytes.
 async fn pass(from: &mut TcpStream, to: &mut TcpStream, bytes: &[u8], size: usize) {
     let send = async {
         for piece in bytes.chunks(size) {
@@ -192,7 +192,7 @@ async fn pod_header_respects_default_frame_size() {
     expect_bytes(&mut client, &expected).await;
 
     send(&mut client, &frame(HEADERS, END_HEADERS | END_STREAM, 3, &fields(1))).await;
-    // Interim heads are left alone, and padding stays behind the fields.
+    // Interim heads are left unchanged, and padding stays after the fields.
     send(&mut server, &frame(HEADERS, END_HEADERS, 3, &hpack::literal(":status", "103"))).await;
     send(&mut server, &frame(HEADERS, PADDED | END_HEADERS, 3, &[2, 0x88, 0, 0])).await;
     send(&mut server, &frame(DATA, END_STREAM, 3, b"x")).await;
@@ -218,7 +218,7 @@ async fn rows_distinguish_stream_and_connection_ends() {
         ask.extend(frame(HEADERS, END_HEADERS | END_STREAM, stream, &fields(stream.into())));
     }
     pass(&mut client, &mut server, &ask, 8192).await;
-    // The client gives up one, the app leaves out one, and cuts off two.
+    // The client gives up one stream, the app skips one, and cuts off two.
     let gives_up = frame(RST_STREAM, 0, 1, &8u32.to_be_bytes());
     pass(&mut client, &mut server, &gives_up, 8192).await;
     let goaway = frame(GOAWAY, 0, 0, &[&5u32.to_be_bytes()[..], &11u32.to_be_bytes()].concat());
@@ -267,7 +267,7 @@ async fn unreadable_header_block_passes_without_id() {
     let proxy = Running::start(address);
     let mut client = proxy.client().await;
     let mut server = accept(&app).await;
-    // An index that no table has.
+    // An index that is not in any table.
     let ask = [PREFACE, &frame(HEADERS, END_HEADERS | END_STREAM, 1, &[0xff, 0xff, 0x7f])].concat();
     pass(&mut client, &mut server, &ask, 8192).await;
     let answer = [frame(HEADERS, END_HEADERS, 1, &[0xbf]), frame(DATA, END_STREAM, 1, b"x")].concat();

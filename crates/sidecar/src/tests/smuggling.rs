@@ -1,5 +1,5 @@
-//! Requests about which two readers could differ: they are refused, or there is one way to read them,
-//! which is the proxy's, and another reader's too.
+//! Requests that two parsers could read differently. They are refused, or the proxy reads them the same way as another
+//! parser.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -11,10 +11,10 @@ use hyper_util::rt::TokioIo;
 
 use super::*;
 
-/// Number of requests in the next function whose body breaks the grammar.
+/// Number of requests in the next function with a malformed body.
 const BAD_BODIES: usize = 22;
 
-/// Requests about whose end, or whose meaning, two readers could differ: the known classes of smuggling.
+/// Requests whose end or meaning is ambiguous to parsers: the known classes of smuggling.
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn smuggled() -> Vec<(String, &'static str)> {
     let chunked = |lines: &str| {
@@ -27,7 +27,7 @@ fn smuggled() -> Vec<(String, &'static str)> {
         "Content-Length: 5\r\nTransfer-Encoding: chunked",
         "Transfer-Encoding: chunked\r\nContent-Length: 5",
         "Transfer-Encoding: chunked\r\nContent-Length: 0",
-        // TE.TE: one of two readers does not know it.
+        // TE.TE: one of two parsers does not know the coding.
         "Transfer-Encoding: xchunked",
         "Transfer-Encoding: chunkedx",
         "Transfer-Encoding : chunked",
@@ -57,7 +57,7 @@ fn smuggled() -> Vec<(String, &'static str)> {
         "Transfer-Encoding: ",
         "Transfer-Encoding: identity",
         "Transfer-Encoding: gzip",
-        // CL.CL, and lengths that not everybody reads alike.
+        // CL.CL, and lengths that parsers read differently.
         "Content-Length: 5\r\nContent-Length: 6",
         "Content-Length: 5\r\ncontent-length: 05x",
         "Content-Length: 5, 5",
@@ -142,14 +142,14 @@ async fn smuggled_requests_never_reach_app() {
     }
     let too_large = format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(1 << 20));
     let (mut client, mut server) = (proxy.client().await, accept(&app).await);
-    // An app that reads nothing would slow its client down, as without the proxy.
+    // An app that does not read would slow its client down, as without the proxy.
     let (_, got) = tokio::join!(client.write_all(too_large.as_bytes()), read_all(&mut server));
     assert!(too_large.starts_with(&got) && got.len() < too_large.len());
     assert!(read_all(&mut client).await.starts_with("HTTP/1.1 431 "));
     drop((server, app));
     let (lines, report) = proxy.end().await;
     assert_eq!(report.counts.rejected, refused.len() as u64 + 1);
-    // Of a body that breaks the grammar, the head was a request.
+    // The head before a malformed body was a valid request.
     let ends: Vec<_> = served(&lines).iter().map(|row| row.ended).collect();
     assert_eq!(ends, [ServedEnd::Cancelled; BAD_BODIES]);
 }
@@ -162,7 +162,7 @@ async fn bytewise_smuggling_never_completes_at_app() {
         let mut client = proxy.client().await;
         client.set_nodelay(true).unwrap();
         for byte in request.as_bytes() {
-            // It may have been answered before the last one.
+            // The proxy may have responded before the last byte.
             if client.write_all(&[*byte]).await.is_err() {
                 break;
             }
@@ -198,7 +198,7 @@ async fn refusal_waits_for_earlier_answers() {
 /// Method, target and body.
 type Read = (&'static str, &'static str, &'static str);
 
-/// Requests that look like such, and are none: what passes is what another reader gets.
+/// Requests that only look ambiguous: another parser reads exactly the requests that are passed on.
 #[rustfmt::skip]
 fn unambiguous() -> Vec<(&'static str, Vec<Read>)> {
     vec![
@@ -222,7 +222,7 @@ fn unambiguous() -> Vec<(&'static str, Vec<Read>)> {
 
 type Requests = Arc<Mutex<Vec<(String, String, String)>>>;
 
-/// Serves a connection with another reader of HTTP/1, and notes what it reads.
+/// Serves a connection with another HTTP/1 parser, and notes the requests that it reads.
 async fn serve(connection: TcpStream, read: Requests) {
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let read = read.clone();
@@ -235,7 +235,7 @@ async fn serve(connection: TcpStream, read: Requests) {
         }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
-    // The app still answers when the client has closed its side.
+    // The app still responds after the client has closed its side.
     let _ = http.half_close(true).serve_connection(TokioIo::new(connection), service).await;
 }
 

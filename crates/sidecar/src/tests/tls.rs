@@ -1,4 +1,4 @@
-//! TLS is the app's to end: its certificate, its protocols, its clients' certificates.
+//! The app terminates TLS, with its own certificate, protocols and client certificates.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::*;
 
 const NAME: &str = "web.example";
 
-/// Returns an app's and a client's side, each with a certificate that the other one asks for.
+/// Returns an app's and a client's side, each with a certificate that the other requires.
 fn ends(protocols: &[&[u8]]) -> (TlsAcceptor, TlsConnector, rcgen::Certificate) {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let issued = rcgen::generate_simple_self_signed([NAME.to_owned()]).unwrap();
@@ -37,7 +37,7 @@ fn ends(protocols: &[&[u8]]) -> (TlsAcceptor, TlsConnector, rcgen::Certificate) 
     (TlsAcceptor::from(Arc::new(app)), TlsConnector::from(Arc::new(client)), issued.cert)
 }
 
-/// Acts as an app that speaks the protocol that its client chose; returns the ALPN protocol, the server name and the
+/// Acts as an app that speaks the protocol chosen by the client; returns the ALPN protocol, the server name and the
 /// number of client certificates.
 async fn speak(app: &TcpListener, acceptor: TlsAcceptor) -> (Option<Vec<u8>>, Option<String>, usize) {
     let mut stream = acceptor.accept(accept(app).await).await.unwrap();
@@ -86,7 +86,7 @@ async fn tls_client_and_app_negotiate_directly() {
                         assert_eq!(body.data().await.unwrap().unwrap(), "hello");
                     };
                     tokio::join!(connection, ask).0.unwrap();
-                    // A client that closes before the app's last frame has come resets the connection.
+                    // A client that closes before the app's last frame has arrived resets the connection.
                     let _ = stream.read_to_end(&mut Vec::new()).await;
                 } else {
                     stream.write_all(b"GET /x HTTP/1.1\r\n\r\n").await.unwrap();

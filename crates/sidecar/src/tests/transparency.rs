@@ -1,5 +1,5 @@
-//! The same conversations with the app directly and through the proxy: both ends get the same bytes,
-//! and the same kind of end.
+//! The same conversations, directly with the app and through the proxy: both ends get the same bytes and the same kind
+//! of end.
 
 use proptest::prelude::*;
 
@@ -22,7 +22,7 @@ enum Last {
     ClientResets,
 }
 
-/// Bytes that the two ends saw.
+/// Bytes seen by the two ends.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     client: String,
@@ -74,7 +74,7 @@ async fn play(steps: &[Step], last: Last, to: SocketAddr, app: &TcpListener, siz
     }
 }
 
-/// Sends bytes in pieces; gives as many as arrive at the other end.
+/// Sends bytes in pieces; returns the same number of bytes read at the other end.
 async fn pass(from: &mut TcpStream, to: &mut TcpStream, bytes: &[u8], sizes: &[usize]) -> Vec<u8> {
     let send = async {
         let (mut rest, mut sizes) = (bytes, sizes.iter().copied().cycle());
@@ -91,7 +91,7 @@ async fn pass(from: &mut TcpStream, to: &mut TcpStream, bytes: &[u8], sizes: &[u
     got
 }
 
-/// Returns every kind of conversation that HTTP/1 knows.
+/// Returns every kind of HTTP/1 conversation.
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn conversations() -> Vec<(&'static str, Vec<Step>, Last)> {
     use Last::*;
@@ -356,7 +356,7 @@ async fn truncated_answer_matches_direct_connection() {
     }
 }
 
-/// Returns all that a client gets for its request, and how it ends.
+/// Returns everything that a client receives for its request, and how the connection ends.
 async fn whole(
     steps: &[Step; 2],
     last: Last,
@@ -393,7 +393,7 @@ async fn stalled_app_hides_no_client_reset() {
         .write_all(b"POST / HTTP/1.1\r\nrolldrop-id: run-load-0\r\nContent-Length: 1000000000\r\n\r\n")
         .await
         .unwrap();
-    // Until nothing more fits between the two.
+    // Write until nothing more fits between the two.
     let piece = vec![0; 1 << 20];
     while timeout(Duration::from_millis(200), client.write_all(&piece)).await.is_ok() {}
     client.set_zero_linger().unwrap();
@@ -430,7 +430,7 @@ async fn app_close_frees_silent_client_connections() {
     drop(accept(&app).await);
     assert_eq!(proxy.metric("rolldrop_proxy_connections").await, clients.len());
     within(proxy.no_connections()).await;
-    // Anything they send now is refused, as by the app's kernel.
+    // Anything that the clients send now is refused, as by the app's kernel.
     for mut client in clients {
         within(client.read_to_end(&mut Vec::new())).await.unwrap();
         let gone = async { while client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.is_ok() {} };

@@ -1,4 +1,4 @@
-//! Connections that do not carry HTTP: they pass as bytes, and have one row each.
+//! Non-HTTP connections: they are passed on as bytes, and have one row each.
 
 use futures::{SinkExt, StreamExt};
 use tokio_tungstenite::tungstenite::Message;
@@ -20,7 +20,7 @@ async fn tunnel_passes_greeting_and_half_closes() {
     client.shutdown().await.unwrap();
     expect(&mut server, "QUIT").await;
     expect_eof(&mut server).await;
-    // The client has closed its side, and still hears.
+    // The client has closed its side, but still reads.
     server.write_all(b"221 bye").await.unwrap();
     expect(&mut client, "221 bye").await;
     drop(server);
@@ -124,7 +124,7 @@ async fn parser_skips_proxy_protocol_header() {
         }
     }
     drop(app);
-    // The same if the app is gone.
+    // Same if the app is gone.
     let mut client = proxy.client().await;
     client.write_all(&[headers[0].as_slice(), get(id).as_bytes()].concat()).await.unwrap();
     expect_reset(&mut client).await;

@@ -1,8 +1,8 @@
-//! Reads header blocks (HPACK, RFC 7541) of a connection that passes by.
+//! Reads the header blocks (HPACK, RFC 7541) of a connection that is only observed.
 //!
-//! The crates that speak HTTP/2 do not export their reader, and those that do panic on truncated input, or build a code
-//! table for each text. This reader only reads: a block that it does not understand ends the reading, and is not an
-//! error.
+//! The crates that speak HTTP/2 do not export their HPACK reader, and the crates that do export one panic on truncated
+//! input or build a code table for every string. This one only reads: at a block that it does not understand, reading
+//! stops, which is not treated as an error.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -11,17 +11,17 @@ use bytes::Bytes;
 
 /// Initial size of the dynamic table (RFC 9113, 6.5.2).
 pub const FIRST_SIZE: usize = 4096;
-/// Largest dynamic table that is followed: the ends agree on its size, this limits its memory.
+/// Maximum size of a dynamic table that is tracked. The peers agree on its size; this limits the memory.
 const MAX_SIZE: usize = 1 << 20;
-/// Size that an entry counts beyond its name and value (RFC 7541, 4.1).
+/// Size that each entry counts in addition to its name and value (RFC 7541, 4.1).
 const ENTRY_OVERHEAD: usize = 32;
 
-/// A header block that breaks the grammar, or asks for too large a table: the blocks that follow on this connection
-/// cannot be read either.
+/// A header block that violates the grammar or needs too large a table. Later blocks on the same connection cannot be
+/// read either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreadable;
 
-/// A name or a value. One from a table is shared, however often and at whatever length it is used.
+/// A name or a value. Text from a table is shared, regardless of how often it is used and how long it is.
 enum Text<'a> {
     Borrowed(&'a [u8]),
     Shared(Bytes),
@@ -47,41 +47,41 @@ impl Deref for Text<'_> {
     }
 }
 
-/// The reader of one direction of a connection.
+/// Header block reader for one direction of a connection.
 #[derive(Debug)]
 pub struct Decoder {
-    /// Newest first.
+    /// Table entries, newest first.
     entries: VecDeque<(Bytes, Bytes)>,
     size: usize,
     max_size: usize,
-    /// Largest size that the reader's own side has allowed.
+    /// Maximum table size that the reading side has allowed.
     allowed_size: usize,
 }
 
 impl Default for Decoder {
-    /// Returns a reader at the beginning of a connection.
+    /// Returns a reader for a new connection.
     fn default() -> Self {
         Self { entries: VecDeque::new(), size: 0, max_size: FIRST_SIZE, allowed_size: FIRST_SIZE }
     }
 }
 
 impl Decoder {
-    /// Notes that the side that reads has allowed a table of this size (SETTINGS_HEADER_TABLE_SIZE). A larger table is
-    /// not followed: that side treats it as an error.
+    /// Records that the reading side has allowed a table of this size (SETTINGS_HEADER_TABLE_SIZE). A larger table is
+    /// not tracked: that side treats it as an error.
     pub fn allow(&mut self, size: usize) {
         self.allowed_size = size.min(MAX_SIZE);
     }
 
-    /// Returns about how many bytes of memory the table takes.
+    /// Returns the approximate memory use of the table, in bytes.
     pub fn held_bytes(&self) -> usize {
-        // Of a text the allocator keeps some bytes more; what an entry counts beyond its texts covers that.
+        // The allocator uses a few more bytes per text; the overhead that each entry counts covers them.
         self.size + self.entries.capacity() * size_of::<(Bytes, Bytes)>()
     }
 
-    /// Reads a whole header block, field by field.
+    /// Reads a complete header block, field by field.
     ///
     /// # Errors
-    /// Fails if the block cannot be read; the fields before that place have been passed to `field`.
+    /// Fails if the block cannot be read; the fields before the failure have already been passed to `field`.
     pub fn decode(
         &mut self,
         mut block: &[u8],
@@ -119,7 +119,7 @@ impl Decoder {
         })
     }
 
-    /// Reads a literal field whose name's index has this many bits in the first byte.
+    /// Reads a literal field whose name index occupies `prefix` bits of the first byte.
     fn literal<'a>(&self, block: &mut &'a [u8], prefix: u8) -> Result<(Text<'a>, Text<'a>), Unreadable> {
         let name = match integer(block, prefix)? {
             0 => text(block)?,
@@ -143,7 +143,7 @@ impl Decoder {
     }
 }
 
-/// Returns a literal field that enters no table, as an encoder may write it at the end of any block.
+/// Returns a literal field without indexing, which an encoder may append to any block.
 pub fn literal(name: &str, value: &str) -> Vec<u8> {
     let mut field = vec![0];
     for text in [name, value] {
@@ -153,7 +153,7 @@ pub fn literal(name: &str, value: &str) -> Vec<u8> {
     field
 }
 
-/// Writes an integer (RFC 7541, 5.1) with the bits above the prefix zero.
+/// Writes an integer (RFC 7541, 5.1), leaving the bits above the prefix zero.
 fn write_integer(to: &mut Vec<u8>, value: usize, prefix: u8) {
     let max = (1 << prefix) - 1;
     let low = |value: usize| value.to_le_bytes()[0];
@@ -181,7 +181,7 @@ fn integer(block: &mut &[u8], prefix: u8) -> Result<usize, Unreadable> {
     if value < max {
         return Ok(value);
     }
-    // More than 28 bits are in no block that fits into memory.
+    // No block that fits into memory needs more than 28 bits.
     for shift in [0, 7, 14, 21] {
         let byte = next()?;
         value += (byte & 0x7f) << shift;
@@ -192,7 +192,7 @@ fn integer(block: &mut &[u8], prefix: u8) -> Result<usize, Unreadable> {
     Err(Unreadable)
 }
 
-/// Reads a text (RFC 7541, 5.2).
+/// Reads a string (RFC 7541, 5.2).
 fn text<'a>(block: &mut &'a [u8]) -> Result<Text<'a>, Unreadable> {
     let is_coded = block.first().is_some_and(|first| first & 0x80 != 0);
     let length = integer(block, 7)?;
@@ -201,7 +201,7 @@ fn text<'a>(block: &mut &'a [u8]) -> Result<Text<'a>, Unreadable> {
     Ok(if is_coded { Text::Shared(decode_huffman(text)?.into()) } else { Text::Borrowed(text) })
 }
 
-/// Decodes a text in Huffman code (RFC 7541, 5.2 and appendix B).
+/// Decodes a Huffman-coded string (RFC 7541, 5.2 and appendix B).
 fn decode_huffman(coded: &[u8]) -> Result<Vec<u8>, Unreadable> {
     let mut text = Vec::with_capacity(coded.len() * 8 / 5);
     let (mut code, mut length) = (0u32, 0usize);
@@ -211,17 +211,17 @@ fn decode_huffman(coded: &[u8]) -> Result<Vec<u8>, Unreadable> {
         let row = CODES.rows.get(length).ok_or(Unreadable)?;
         let at = code.wrapping_sub(row.first_code) as usize;
         if at < row.count {
-            // The end of a text is never written.
+            // The end-of-string symbol is never written.
             text.push(u8::try_from(CODES.symbols[row.first_symbol + at]).map_err(|_| Unreadable)?);
             (code, length) = (0, 0);
         }
     }
-    // The remaining bits of the last byte are ones.
+    // The last byte is padded with ones.
     if length < 8 && code == (1 << length) - 1 { Ok(text) } else { Err(Unreadable) }
 }
 
-/// Lengths of the codes of all bytes, and of the end of a text. The codes follow from them, since they are canonical:
-/// shorter ones first, and those of one length in order.
+/// Code lengths of all bytes and of the end-of-string symbol. They determine the codes, since these are canonical:
+/// shorter codes come first, and codes of equal length are in order.
 #[rustfmt::skip]
 const CODE_LENGTHS: [usize; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
@@ -245,9 +245,9 @@ struct Row {
 }
 
 struct Codes {
-    /// Rows, by length of the code.
+    /// Rows by code length.
     rows: [Row; LONGEST_CODE + 1],
-    /// Symbols, in the order of their codes.
+    /// Symbols in the order of their codes.
     symbols: [usize; CODE_LENGTHS.len()],
 }
 
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn decoder_reads_rfc_7541_examples() {
-        // RFC 7541, C.6: responses with Huffman codes and evictions from a table of 256 bytes.
+        // RFC 7541, C.6: Huffman-coded responses, with evictions from a table of 256 bytes.
         let blocks = [
             "3fe101488264025885aec3771a4b6196d07abe941054d444a8200595040b8166e082a62d1bff6e919d29ad171863c78f0b97c8e9ae82ae43d3",
             "4883640effc1c0bf",
@@ -347,7 +347,7 @@ mod tests {
         const TIMES: usize = 100_000;
         let mut decoder = Decoder::default();
         decoder.allow(MAX_SIZE);
-        // A table of 1 MiB, and a name of half that size which is used three bytes at a time.
+        // A table of 1 MiB, and a name half that size that each use references with three bytes.
         let mut block = vec![0x3f, 0xe1, 0xff, 0x3f, 0x40, 0x7f, 0x80 | 33, 0x80 | 65, 30];
         let length = 127 + 33 + (65 << 7) + (30 << 14);
         block.resize(block.len() + length, b'n');

@@ -1,4 +1,4 @@
-//! The server's habits over real connections; signals come from the test.
+//! Tests of the server's habits over real connections; the signals come from the test.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -63,7 +63,7 @@ fn start_with(change: impl FnOnce(&mut Config)) -> Running {
 }
 
 impl Running {
-    /// Sends a request and leaves the connection as it is.
+    /// Sends a request and leaves the connection open.
     async fn request(&self, id: &str, path: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let request =
@@ -101,7 +101,7 @@ impl Running {
     }
 }
 
-/// Reads everything that comes until the connection ends or is reset.
+/// Reads everything until the connection is closed or reset.
 async fn answer_of(mut stream: TcpStream) -> String {
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer).await;
@@ -140,7 +140,7 @@ fn idle_connection_closes_after_timeout() {
         let server = start_with(|config| config.idle_timeout = Duration::from_millis(50));
         let mut kept = TcpStream::connect(server.address).await.unwrap();
         kept.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
-        // It ends, though neither side has asked for that.
+        // The connection is closed, although neither side has asked for that.
         let answer = timeout(DEADLINE, answer_of(kept)).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 200") && !answer.contains("connection: close"), "{answer}");
     });
@@ -168,7 +168,7 @@ fn drain_habit_answers_with_connection_close() {
         assert!(server.get("a-1", "/readyz").await.starts_with("HTTP/1.1 200"));
         server.signals.send(Noticed::Signal(StopSignal::Term)).unwrap();
         server.until_logged("signal SIGTERM").await;
-        // Two connections made while it serves on: one asks now, the other only after the
+        // Two connections made while the server keeps serving: one sends a request now, the other only after the
         // listener was closed.
         let late = TcpStream::connect(server.address).await.unwrap();
         let answer = server.get("a-2", "/readyz").await;
@@ -196,7 +196,7 @@ fn close_idle_resets_only_unread_requests() {
         }
         let in_flight = server.request("a-2", "/slow?ms=100").await;
         server.until_logged("received a-2").await;
-        // Both before the server gets its turn on this thread.
+        // Both are sent before the server gets its turn on this thread.
         assert!(idle.try_write(keep("a-3").as_bytes()).is_ok());
         server.signals.send(Noticed::Signal(StopSignal::Term)).unwrap();
         let end = idle.read(&mut [0; 1024]).await.unwrap_err();
@@ -231,7 +231,7 @@ fn each_signal_has_its_habit() {
         server.until_logged("continued").await;
         let in_flight = server.request("a-1", "/slow?ms=200").await;
         server.until_logged("received a-1").await;
-        // Told to finish on this one.
+        // This signal is configured to make the server finish.
         server.signals.send(Noticed::Signal(StopSignal::Usr1)).unwrap();
         assert!(answer_of(in_flight).await.starts_with("HTTP/1.1 200"));
         server.ended().await;
@@ -249,7 +249,7 @@ fn stop_signal_ends_wait_before_listening() {
         let mut config = config(([127, 0, 0, 1], 0).into(), Habit::Drain, log);
         config.listen_after = Duration::from_secs(1000);
         let shared = Rc::new(Shared::open(&config, Box::new(|| 0)).unwrap());
-        // The first is ignored by default.
+        // The first signal is ignored by default.
         let mut signals = [StopSignal::Term, StopSignal::Hup].map(Noticed::Signal).to_vec();
         let ended = wait_to_listen(async || signals.pop().unwrap(), &shared, &config).await;
         assert_eq!(ended, Wait::Stopped);

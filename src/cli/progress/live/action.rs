@@ -1,4 +1,4 @@
-//! A disruption in progress, in words.
+//! Description of a disruption in progress.
 
 use std::collections::BTreeSet;
 
@@ -16,18 +16,18 @@ pub(in crate::cli::progress) struct Action {
     pub(super) standing: Standing,
     /// True if others act, and the run only watches.
     is_watch: bool,
-    /// Words for the disruption when it is over.
+    /// Description of the disruption when it is over.
     over: &'static str,
-    /// Pods whose eviction a budget does not allow yet.
+    /// Pods that a budget does not allow to be evicted yet.
     held: BTreeSet<String>,
 }
 
 /// Result of a call to the API server.
 pub(super) enum Called {
     Nothing,
-    /// A budget has begun, with this call, to hold the eviction.
+    /// A budget has begun to hold up the eviction, as of this call.
     Held,
-    /// The API server did not accept it: the reason, in words.
+    /// The API server refused the call for this reason.
     Refused(String),
 }
 
@@ -37,7 +37,7 @@ impl Action {
             Repeat::Times(times) => Some(times),
             Repeat::Until(_) => None,
         };
-        // The run does not wait for the only rollout of a disruption.
+        // The run does not wait if the disruption makes only one rollout.
         let over = match (times, disruption.action.is_rollout()) {
             (Some(1), true) => "has been asked for",
             _ => "is done",
@@ -52,10 +52,10 @@ impl Action {
         Self { what, repetition: (0, Some(1)), standing, is_watch: false, over: "is done", held }
     }
 
-    /// Updates its state. Returns the news in that, in words.
+    /// Updates the state. Returns the news, in words.
     pub(super) fn stands(&mut self, disruption: &Disruption, standing: Standing) -> Option<String> {
         if let Standing::Due { repetition, .. } = standing {
-            // In another round it may end with something else.
+            // In another round, a different condition may end the repetitions.
             *self =
                 Self { repetition: (repetition, Self::of(disruption).repetition.1), ..Self::of(disruption) };
         }
@@ -73,7 +73,7 @@ impl Action {
         }
     }
 
-    /// Updates the action by the answer to one of its calls, about this pod.
+    /// Updates the action with the response to one of its calls about this pod.
     pub(super) fn called(&mut self, call: &event::Action, pod: &str) -> Called {
         let evicts = matches!(call.action, ActionName::Evict | ActionName::Drain);
         if evicts && call.status == Some(429) {
@@ -90,7 +90,7 @@ impl Action {
         self.standing == Standing::Done
     }
 
-    /// Describes the disruption and its state; `unsettled` is the part of a rollout that has not settled.
+    /// Describes the disruption and its state. `unsettled` is the part of a rollout that has not settled.
     pub(super) fn in_words(&self, now: Stamp, unsettled: Option<&str>) -> String {
         let title = self.title();
         let left_s = |at: Stamp| at.seconds_since(now).ceil().max(0.0);
@@ -125,7 +125,7 @@ impl Action {
     }
 }
 
-/// Describes the action and its object.
+/// Describes an action and its object.
 fn what(action: &scenario::Action) -> String {
     use scenario::Action;
     let object = match action {

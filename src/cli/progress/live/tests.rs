@@ -1,4 +1,4 @@
-//! States of runs, made of events.
+//! Run states built from events.
 
 use std::path::Path;
 
@@ -8,12 +8,12 @@ use rolldrop_drive::viewer::Wait;
 use rolldrop_record::event::ActionName;
 use rolldrop_scenario as scenario;
 
-/// This long after the counted part of the load began.
+/// Returns a time in seconds from the start of the counted part of the load.
 pub(in crate::cli::progress) fn at(s: f64) -> Stamp {
     Stamp::from_unix_ns(0) + Duration::from_secs_f64(1_000.0 + s)
 }
 
-/// A run whose load has begun, with these pods.
+/// State of a run whose load has begun.
 pub(in crate::cli::progress) struct Run(pub(in crate::cli::progress) LiveState);
 
 impl Run {
@@ -55,7 +55,7 @@ impl Run {
         self.event(s, EventKind::Pod(event));
     }
 
-    /// Applies a pod as a watch shows it.
+    /// Applies a watch event for a pod.
     pub(in crate::cli::progress) fn sees(&mut self, s: f64, name: &str, phase: Phase) {
         self.pod(s, name, Change::Applied, phase);
     }
@@ -69,7 +69,7 @@ impl Run {
         self.0.dropped(at(s), dropped, false);
     }
 
-    /// Applies the API server's answer to an eviction.
+    /// Applies the API server's response to an eviction.
     pub(in crate::cli::progress) fn evicts(&mut self, s: f64, disruption: u32, pod: &str, status: u16) {
         let error = (status >= 300).then(|| "it would violate the pod's disruption budget".to_owned());
         self.event(
@@ -93,7 +93,7 @@ impl Run {
     }
 }
 
-/// Parses a disruption as scenario files have it.
+/// Parses a disruption, written as in a scenario file.
 pub(in crate::cli::progress) fn disruption(text: &str) -> Disruption {
     let text = format!(
         "{{apiVersion: rolldrop.dev/v1, kind: Scenario, metadata: {{name: x}}, spec: {{target: {{service: web}}, \
@@ -112,7 +112,7 @@ fn pod_reports_each_phase_change_once() {
     assert_eq!(run.0.pod_counts().unwrap(), "1 starting, 1 terminating");
     run.sees(3.0, "web-b", Phase::Ready);
     run.gone(4.0, "web-a");
-    // Not ready again is not the same as not ready yet.
+    // A pod that is no longer ready is not the same as one that is not ready yet.
     run.sees(5.0, "web-b", Phase::Starting);
     assert_eq!(run.0.pod_counts().unwrap(), "1 not ready");
     run.sees(6.0, "web-b", Phase::Ended);

@@ -1,4 +1,4 @@
-//! The measured values of each hop of a real v1.36.2, and a comparison of ours with them.
+//! The values of each hop measured on a real v1.36.2, and a comparison with ours.
 //!
 //! A hop agrees when our median is a value that the real cluster shows in 9 of 10 cases: it lies between the 5th and
 //! the 95th percentile of the measured values, to within the 1 ms that is the resolution of the timers here. (A
@@ -11,14 +11,14 @@ use std::fmt::{self, Write};
 
 const HOPS: &str = include_str!("../../golden/hops.txt");
 
-/// Timers here are no better.
+/// Resolution of the timers here.
 const RESOLUTION_MS: f64 = 1.0;
 
-/// One hop, and its measured values.
+/// A hop and its measured values.
 pub(super) struct Hop {
-    /// The way in which the pods ended, or `creation`. Groups are never pooled.
+    /// Kind of termination, or `creation`. Groups are never pooled.
     pub(super) group: &'static str,
-    /// Stage at which the hop begins; the request itself is in no list of stages.
+    /// Stage at which the hop begins; the initial request itself is not listed as a stage.
     pub(super) from: &'static str,
     pub(super) to: &'static str,
     pub(super) measured: Sample,
@@ -35,7 +35,7 @@ impl Hop {
     }
 }
 
-/// Milliseconds, the smallest first; at least one.
+/// At least one value in milliseconds, sorted in ascending order.
 pub(super) struct Sample(Vec<f64>);
 
 impl Sample {
@@ -55,8 +55,8 @@ impl Sample {
         self.percentile(50)
     }
 
-    /// Returns how likely the largest distance of the two empirical distributions is by chance (asymptotic, with
-    /// Stephens' correction).
+    /// Returns the probability that the maximum distance between the two empirical distributions is due to chance
+    /// (asymptotic, with Stephens' correction).
     fn kolmogorov_smirnov(&self, other: &Self) -> f64 {
         let below = |sample: &Self, x: f64| {
             sample.0.partition_point(|value| *value <= x) as f64 / sample.0.len() as f64
@@ -82,12 +82,12 @@ impl fmt::Display for Sample {
     }
 }
 
-/// Hops beside their measured values, as Markdown.
+/// Markdown table of our hops beside the measured values.
 pub(super) struct Table {
     text: String,
     hops: usize,
     agree: usize,
-    /// Probability by chance, of each hop.
+    /// Probability for each hop that the difference is due to chance.
     chances: Vec<f64>,
 }
 
@@ -98,7 +98,7 @@ impl Table {
         Self { text: text.to_owned(), hops: 0, agree: 0, chances: Vec::new() }
     }
 
-    /// Adds a hop; returns how far our median lies outside of the measured p5 to p95, in ms.
+    /// Adds a hop. Returns how far our median lies outside the measured p5 to p95, in ms.
     pub(super) fn add(&mut self, hop: &Hop, ours: &Sample) -> f64 {
         let Hop { group, from, to, measured } = hop;
         let (low, high) = (measured.percentile(5), measured.percentile(95));

@@ -1,4 +1,4 @@
-//! The admin port of a proxy in a pod, through the API server's pod proxy.
+//! The admin port of a proxy in a pod, reached through the API server's pod proxy.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_record::wire::{AdminToken, CLOCK_PATH, ClockAnswer, TOKEN_HEADER, TOKEN_WANTED};
 use rolldrop_record::{Clock, EventKind};
 
-/// Time after which an answer that does not begin, or a stream that is known to have more, is given up.
+/// Time after which the run gives up on a response that has not begun, or on a silent stream that should have more.
 pub(super) const SILENCE: Duration = Duration::from_secs(5);
-/// Maximum length of a proxy's answer about its clock, in bytes.
+/// Maximum length of a proxy's response about its clock, in bytes.
 const CLOCK_BYTES: u64 = 4096;
 
-/// Everything that following a proxy needs.
+/// Everything that is needed to follow a proxy.
 #[derive(Clone)]
 pub(in crate::coordinator) struct Context {
     pub(in crate::coordinator) client: Client,
@@ -52,7 +52,7 @@ impl Endpoint {
         serde_json::from_slice(&text).map_err(kube::Error::SerdeError)
     }
 
-    /// Asks for the proxy's clock once more; waits for an API server that is down.
+    /// Asks for the proxy's clock one last time. If the API server is down, waits for it.
     pub(super) async fn last_clock(&self, limits: &Limits) -> Option<ClockAnswer> {
         let (soon, give_up) = (Instant::now() + limits.hand_over, Instant::now() + limits.outage);
         let mut pauses = Pauses::default();
@@ -60,7 +60,7 @@ impl Endpoint {
             let asked = timeout_at(give_up, self.ask_clock()).await.ok()?;
             let is_away = match asked {
                 Ok(answer) => return Some(answer),
-                // The API server was up, and could not reach the proxy.
+                // The API server was up but could not reach the proxy.
                 Err(kube::Error::Api(status)) if [404, 502, 503].contains(&status.code) => false,
                 Err(error) if wants_token(&error) => return None,
                 Err(error) => is_passing(&error),

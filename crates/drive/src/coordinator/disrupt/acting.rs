@@ -1,4 +1,4 @@
-//! Code that all actions share: it repeats their calls until they are accepted, timestamps and records them.
+//! Code that all actions share: repeats their calls until they are accepted, and timestamps and records them.
 
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
@@ -21,7 +21,7 @@ use rolldrop_scenario::{Action, Disruption, Restore};
 /// Default of [`UnderLoad::alpha`].
 pub const ALPHA: f64 = 0.05;
 
-/// Counts of what the disruptions did.
+/// Counts of the disruptions' actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disrupted {
     /// Actions that the API server accepted.
@@ -67,32 +67,32 @@ impl Sum for Disrupted {
 /// Load during the disruptions.
 #[derive(Clone, Copy, Debug)]
 pub struct UnderLoad<'a> {
-    /// Time at which its counted part begins.
+    /// Time at which the counted part of the load begins.
     pub zero: Stamp,
-    /// Latest time at which it ends.
+    /// Latest time at which the load ends.
     pub end: Stamp,
     /// Requests per second; 0 if the rate is not known.
     pub rate: f64,
-    /// Wait after a termination.
+    /// Settings for the wait after a termination.
     pub settle: Settle,
-    /// Probability, over all terminations together, that a silence is taken for the end of a window too early. It is
-    /// the error of the windows' own bounds.
+    /// Probability, over all terminations together, that silence is mistaken for the end of a window. The bounds of
+    /// the windows have the same error probability.
     pub alpha: f64,
-    /// Longest time from the sending of a request until its loss is known.
+    /// Longest time from sending a request until its loss is known.
     pub known_after: Duration,
-    /// Count of the requests that it has lost.
+    /// Count of the requests that the load has lost.
     pub losses: &'a dyn Losses,
 }
 
 impl UnderLoad<'static> {
-    /// Creates a load of which only these values are known.
+    /// Creates a load with only these values known.
     pub fn of(zero: Stamp, end: Stamp, rate: f64) -> Self {
         let (settle, known_after) = (Settle::default(), Duration::ZERO);
         Self { zero, end, rate, settle, alpha: ALPHA, known_after, losses: &NoLosses }
     }
 }
 
-/// One of the scenario's disruptions, while it runs.
+/// One of the scenario's disruptions in progress.
 pub(super) struct Acting<'a> {
     pub(super) session: &'a Session,
     pub(super) index: u32,
@@ -101,7 +101,7 @@ pub(super) struct Acting<'a> {
     pub(super) programs: &'a dyn Programs,
 }
 
-/// Reason that an action is not taken.
+/// Reason that an action is not carried out.
 #[derive(Debug)]
 pub(super) struct Refusal(pub(super) String);
 
@@ -111,7 +111,7 @@ impl From<CoordinatorError> for Refusal {
     }
 }
 
-/// Rules by which a call is repeated until it is accepted.
+/// Rules for repeating a call until it is accepted.
 #[derive(Clone, Copy)]
 pub(super) struct Insisting {
     /// HTTP status to record for an accepted call.
@@ -124,9 +124,9 @@ pub(super) struct Insisting {
 /// Effect of repeating a call that may already have taken effect.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Twice {
-    /// Same effect as one call.
+    /// Repeating has the same effect as one call.
     Harmless,
-    /// More than the scenario asks for.
+    /// Repeating does more than the scenario asks for.
     Harmful,
 }
 
@@ -138,18 +138,18 @@ pub(super) struct Insisted {
     pub(super) may_be_done: bool,
 }
 
-/// The API server's answer to a call, with the times before and after the call.
+/// The API server's response to a call, with the times before and after the call.
 pub(super) struct Answered {
     sent: Stamp,
     answered: Stamp,
     status: Option<u16>,
     error: Option<String>,
-    /// True if there was no answer, but the call certainly had no effect.
+    /// True if there was no response, but the call certainly had no effect.
     is_undone: bool,
 }
 
 impl Acting<'_> {
-    /// Returns the mode of the terminations that the action as a whole causes; `None` if it ends no pods.
+    /// Returns the mode of the terminations that the action as a whole causes; `None` if it terminates no pods.
     pub(super) fn mode(&self) -> Option<Mode> {
         match self.disruption.action {
             Action::RollingRestart(_) | Action::SetImage { .. } | Action::Patch { .. } => Some(Mode::Rollout),
@@ -166,7 +166,7 @@ impl Acting<'_> {
         self.session.viewer.stands(self.index, self.disruption, standing);
     }
 
-    /// Waits for this future, and reports the wait to the viewer.
+    /// Waits for a future, and reports the wait to the viewer.
     pub(super) async fn waits<T>(&self, wait: Wait, until: impl Future<Output = T>) -> T {
         self.stands(Standing::Waits(wait));
         let waited = until.await;
@@ -174,7 +174,7 @@ impl Acting<'_> {
         waited
     }
 
-    /// Returns the number of pods that the watch has seen end.
+    /// Returns the number of pods whose end the watch has seen.
     pub(super) fn pods_ended(&self) -> usize {
         self.session.pods_ended()
     }
@@ -195,9 +195,9 @@ impl Acting<'_> {
         self.session.caller.stoppable(timeout(limit, future)).await.ok()?.ok()
     }
 
-    /// Repeats a call until the API server accepts it or refuses it for good, and records each attempt. Retries after a
-    /// temporary refusal (429) until the load ends, and during consecutive faults of the API server as long as the
-    /// limit for an outage allows.
+    /// Repeats a call until the API server accepts it or refuses it for good, and records each attempt. Retries after
+    /// temporary refusals (429) until the load ends, and after consecutive API server faults as long as the limit for
+    /// an outage allows.
     pub(super) async fn insist<T, F>(
         &self,
         mode: Option<Mode>,
@@ -235,8 +235,8 @@ impl Acting<'_> {
         }
     }
 
-    /// Makes a call and timestamps it before and after; `success` is the status to record for an accepted call. Returns
-    /// no answer if the limit for a call has passed.
+    /// Makes a call, and takes timestamps before and after it. `success` is the status to record for an accepted call.
+    /// Returns no response if the limit for a call has passed.
     async fn stamped<T>(
         &self,
         success: u16,
@@ -260,7 +260,7 @@ impl Acting<'_> {
         (Answered { sent, answered, status, error, is_undone }, answer)
     }
 
-    /// Makes a change and records it. Returns true if it was accepted, and its result.
+    /// Makes a change and records it. Returns true if the change was accepted, and its result.
     pub(super) async fn noted<T>(
         &self,
         mode: Option<Mode>,
@@ -276,7 +276,7 @@ impl Acting<'_> {
         (self.note(mode, pod, call), changed.ok())
     }
 
-    /// Records a call, with the mode of the terminations that it causes. Returns true if it was accepted.
+    /// Records a call, with the mode of the terminations that it causes. Returns true if the call was accepted.
     fn note(&self, mode: Option<Mode>, pod: Option<&Candidate>, call: Answered) -> bool {
         let Answered { sent, answered, status, error, is_undone } = call;
         let is_accepted = error.is_none();
@@ -287,7 +287,7 @@ impl Acting<'_> {
         is_accepted
     }
 
-    /// Records an action that had nothing to act on, or that exceeds its limits.
+    /// Records an action that has nothing to act on or exceeds its limits.
     pub(super) fn refused(&self, mode: Option<Mode>, why: Refusal) -> Disrupted {
         let now = self.session.clock.now();
         let error = Some(why.0);
@@ -295,13 +295,14 @@ impl Acting<'_> {
             .into()
     }
 
-    /// Records that a part of the scenario was not begun; called once for each pod or repetition.
+    /// Records that a part of the scenario was skipped; called once for each pod or repetition.
     pub(super) fn skipped(&self, why: String) -> Disrupted {
         self.refused(self.mode(), Refusal(why));
         Disrupted { skipped: 1, ..Disrupted::default() }
     }
 
-    /// Reverts changes when the time for that has come, if it comes before the end of the run.
+    /// Reverts changes after the time that `restore` sets, or keeps them for good. Leaves changes that are due at the
+    /// end of the run to the undoing.
     pub(super) async fn restore(&self, restore: Restore, mode: Option<Mode>, changes: &[u32]) {
         match restore {
             Restore::AtTheEnd => {}
@@ -312,7 +313,7 @@ impl Acting<'_> {
                     }
                 }
             }
-            // If the load ends first, the end of the run does it.
+            // If the load ends first, the run reverts them at its end.
             Restore::After(after) => {
                 let due = self.session.clock.now() + after;
                 if self.waits(Wait::Restore(due), self.while_loaded(sleep(after))).await.is_some() {

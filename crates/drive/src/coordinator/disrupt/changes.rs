@@ -1,7 +1,7 @@
 //! Actions on workloads and other objects: restarting, scaling, changing an image, patching.
 //!
-//! A change is reverted, at the end of the run unless the scenario says otherwise. A restart is not, as reverting it
-//! would be another rollout.
+//! Changes are reverted at the end of the run, unless the scenario says otherwise. A restart is not reverted, because
+//! that would be another rollout.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::coordinator::kinds::{resource_of, why_no_rollout};
 use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_scenario::{Object, Patch, PatchType, Restore, Workload};
 
-/// Rules for repeating a restart: its time identifies it, so repeating the call has no effect.
+/// Rules for repeating a restart. The timestamp identifies the restart, so repeating the call has no further effect.
 const RESTART: Insisting = Insisting { success: 200, pause: Duration::from_secs(1), twice: Twice::Harmless };
 
 impl Acting<'_> {
@@ -34,7 +34,7 @@ impl Acting<'_> {
     async fn as_it_is(&self, api: &Api<DynamicObject>, kind: &str, name: &str) -> Result<Value> {
         let found = self.session.caller.read(api, &format!("read {kind} {name}"), name).await?;
         let found = serde_json::to_value(found).unwrap_or_default();
-        // No controller manages what this run created, whatever the object was copied from.
+        // No controller manages an object that this run created, even if it is a copy of a managed one.
         let is_own = found["metadata"]["labels"][RUN_LABEL] == self.session.journal().run();
         let refuses = self.session.gitops == GitOps::Refuse && !is_own;
         match controller_of(&found).filter(|_| refuses) {
@@ -53,7 +53,7 @@ impl Acting<'_> {
         why_no_rollout(&current).map_or(Ok(()), |why| Err(CoordinatorError::NoRollout { workload, why }))
     }
 
-    /// Checks that the workload exists, and that not all its pods would end.
+    /// Checks that the workload exists, and that not all of its pods would end.
     pub(super) async fn check_scale(&self, workload: &Workload, replicas: u32) -> Result<()> {
         self.workload(workload).await?;
         if replicas > 0 || self.disruption.allow_outage {
@@ -68,7 +68,7 @@ impl Acting<'_> {
         list_of(&current, workload, container).map(drop)
     }
 
-    /// Checks that the API server accepts the patch, and that pods remain after it.
+    /// Checks that the API server accepts the patch, and that it leaves some pods.
     pub(super) async fn check_patch(&self, object: &Object, patch: &Patch) -> Result<()> {
         let (api, current) = self.object(object).await?;
         let patched = self.session.try_patch(&api, &current, patch).await?;
@@ -90,8 +90,8 @@ impl Acting<'_> {
         Ok((api, current))
     }
 
-    /// Makes a workload replace its pods, as `kubectl rollout restart` does. That is not reverted, as it would be
-    /// another rollout.
+    /// Makes a workload replace its pods, as `kubectl rollout restart` does. This is not reverted, because reverting
+    /// would be another rollout.
     pub(super) async fn restart(&self, workload: &Workload) -> Result<Disrupted, Refusal> {
         let (api, _) = self.workload(workload).await?;
         let now = jiff::Timestamp::from_nanosecond(self.session.clock.now().unix_ns().into());
@@ -116,7 +116,7 @@ impl Acting<'_> {
         Ok(self.changed(restore, self.session.alter(&api, &current, scale)).await)
     }
 
-    /// Changes the image of one container of a workload.
+    /// Changes the image of one container in a workload.
     pub(super) async fn set_image(
         &self,
         workload: &Workload,
@@ -146,7 +146,7 @@ impl Acting<'_> {
         Ok(self.changed(restore, self.session.patch(&api, &current, |_| Ok(patch.clone()))).await)
     }
 
-    /// Makes a change, records it as an action, and reverts it when the time for that has come.
+    /// Makes a change, records it as an action, and reverts it when it is due.
     async fn changed(
         &self,
         restore: Restore,
@@ -160,7 +160,7 @@ impl Acting<'_> {
     }
 }
 
-/// Returns the field of the pod template that lists this container.
+/// Returns the field of the pod template that contains this container.
 fn list_of(current: &Value, workload: &Workload, container: &str) -> Result<&'static str> {
     let spec = &current["spec"]["template"]["spec"];
     let has = |list: &&str| {

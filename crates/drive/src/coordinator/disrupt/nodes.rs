@@ -1,8 +1,9 @@
 //! Actions on nodes: draining them, shutting them down, and restarting their agents.
 //!
 //! Kubernetes has no API call that shuts a node down, restarts its agent or kills a container's process. A cluster that
-//! supports it offers that below its nodes' `proxy`, as the embedded one does (docs/embedded-cluster.md). Any other
-//! cluster returns 404 there, which the plan of a run finds out ([`super::super::plan`]).
+//! supports these actions offers them below its nodes' `proxy` path, as the embedded cluster does
+//! (docs/embedded-cluster.md). Any other cluster returns 404 there, which a run's plan detects
+//! ([`super::super::plan`]).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -26,17 +27,17 @@ use rolldrop_record::Mode;
 use rolldrop_record::event::PodEvent;
 use rolldrop_scenario::{Action, Disruption, Pods, Restore};
 
-/// Prefix of the namespaces that hold the cluster's own pods, which actions on nodes leave alone.
+/// Prefix of the namespaces with the cluster's own pods, which actions on nodes leave alone.
 const SYSTEM: &str = "kube-";
 
 /// Rules for asking a node's agent to restart, or to kill a container's process.
 const AGENT: Insisting = Insisting { success: 200, pause: Duration::from_secs(1), twice: Twice::Harmful };
-/// Rules for asking it to shut the node down: a shutdown that has started continues, so asking again is harmless.
+/// Rules for asking the agent to shut its node down: a shutdown in progress continues, so asking again is harmless.
 const SHUTDOWN: Insisting = Insisting { twice: Twice::Harmless, ..AGENT };
 
 impl Caller {
-    /// Lists the pods on a node that are not terminating. Leaves out those of the node itself, of the system, and the
-    /// load workers of this run.
+    /// Lists the pods on a node that are not terminating. Leaves out the node's static pods, system pods, and this
+    /// run's load workers.
     pub(in crate::coordinator) async fn pods_on(&self, node: &str, run: &str) -> Result<Vec<Candidate>> {
         let what = format!("list the pods of node {node}");
         let api = Api::<Candidate>::all(self.client.clone());
@@ -52,7 +53,7 @@ impl Caller {
         Ok(pods)
     }
 
-    /// Checks that the action ends some pods of the run's namespace on a node, and no more than may end at once.
+    /// Checks that the action terminates some pods of the run's namespace on a node, and no more than may end at once.
     pub(in crate::coordinator) async fn check_node(
         &self,
         disruption: &Disruption,
@@ -73,8 +74,8 @@ impl Caller {
         self.check_node_bounds(disruption, node, &going).await
     }
 
-    /// Checks that no more of the pods that end with a node are of the run's namespace than may end at once, and that
-    /// they are not all the ready pods of some owner.
+    /// Checks that no more pods of the run's namespace end with the node than may end at once, and that they do not
+    /// include all ready pods of any owner.
     async fn check_node_bounds(
         &self,
         disruption: &Disruption,
@@ -116,7 +117,7 @@ impl Caller {
 }
 
 impl Acting<'_> {
-    /// Lists the pods that the action ends on a node.
+    /// Lists the pods that the action terminates on a node.
     async fn pods_ending(&self, node: &str) -> Result<Vec<Candidate>> {
         let run = self.session.journal().run().to_owned();
         let pods = self.session.caller.pods_on(node, &run).await?;
@@ -132,7 +133,7 @@ impl Acting<'_> {
         Ok((api, serde_json::to_value(found).unwrap_or_default()))
     }
 
-    /// Checks that the node exists, and that the action may end its pods.
+    /// Checks that the node exists, and that the action may terminate its pods.
     pub(super) async fn check_node(&self, node: &str) -> Result<()> {
         self.node(node).await?;
         let (caller, run) = (&self.session.caller, self.session.journal().run().to_owned());
@@ -158,7 +159,7 @@ impl Acting<'_> {
         Ok(done)
     }
 
-    /// Shuts a node down. It is booted again when `restore` says so.
+    /// Shuts a node down. The run boots it again when `restore` says so.
     pub(super) async fn shut_node_down(
         &self,
         node: &str,
@@ -183,15 +184,15 @@ impl Acting<'_> {
         self.insist(None, None, AGENT, || self.ask(node, "restart")).await.is_accepted.into()
     }
 
-    /// Checks that the pods exist, and have the container.
+    /// Checks that the pods exist and have the container.
     pub(super) async fn check_crash(&self, pods: &Pods, container: Option<&str>) -> Result<()> {
         self.check_pods(pods).await?;
         let found = self.selected(pods).await?;
         found.iter().filter(|pod| pod.is_ready).try_for_each(|pod| kill_command(pod, container).map(drop))
     }
 
-    /// Kills the first process of a pod's container. While the load lasts, waits until the pod shows that the container
-    /// was restarted.
+    /// Kills the first process of a pod's container. While the load lasts, waits until the pod's status shows that the
+    /// container was restarted.
     pub(super) async fn crash(&self, pod: &Candidate, container: Option<&str>) -> bool {
         let uid = pod.uid().unwrap_or_default();
         let shown = |view: &View| view.pods.get(&uid).map(|seen| restarts(&seen.event));
@@ -208,7 +209,7 @@ impl Acting<'_> {
         if is_accepted {
             let limit = self.session.caller.limits.recovery;
             let again = self.session.views.wait_until(|view| shown(view) != before);
-            // If the container is not back by then, the recovery reports it.
+            // If the container is not back by then, the wait for recovery reports it.
             let _ = self.while_loaded(timeout(limit, again)).await;
         }
         is_accepted
@@ -219,7 +220,7 @@ impl Acting<'_> {
     }
 }
 
-/// Returns those of the pods on a node that an action ends: a drain leaves pods of DaemonSets.
+/// Returns the pods on a node that an action terminates; a drain leaves DaemonSet pods in place.
 fn ended_by(action: &Action, mut pods: Vec<Candidate>) -> Vec<Candidate> {
     if matches!(action, Action::Drain { .. }) {
         pods.retain(|pod| !is_owned_by(pod, "DaemonSet"));

@@ -13,7 +13,7 @@ use rolldrop_record::EventKind;
 use rolldrop_scenario::{Repeat, Until};
 
 impl Acting<'_> {
-    /// Runs a program, and waits until its changes have settled.
+    /// Runs a program and waits until its changes have settled.
     pub(super) async fn exec(&self, words: &[String]) -> Result<Disrupted, Refusal> {
         let before = self.session.workloads().await?;
         let disruption = Some(self.index);
@@ -22,7 +22,7 @@ impl Acting<'_> {
         let status = self.programs.run(words).await;
         let (code, signal) = match &status {
             Ok(status) => codes(*status),
-            // The code that a shell uses.
+            // The exit code that a shell uses.
             Err(_) => (Some(127), None),
         };
         self.session.record(EventKind::CommandEnded { code, signal, disruption });
@@ -30,14 +30,14 @@ impl Acting<'_> {
             return Err(Refusal(format!("failed to run {}: {why}", words.join(" "))));
         }
         match self.waits(Wait::Rollout, self.session.await_rollout(&before, disruption)).await {
-            // If the run is stopped, that is reported elsewhere.
+            // An interruption is reported elsewhere.
             Ok(()) | Err(CoordinatorError::Interrupted) => {}
             Err(error) => self.session.warn(error.to_string()),
         }
         Ok((code == Some(0)).into())
     }
 
-    /// Observes what others do, for this time, or until the goal is reached.
+    /// Observes what others do, for this long or until the goal is reached.
     pub(super) async fn observe(&self, lasts: Option<Duration>) -> Disrupted {
         let watched = async {
             match (self.disruption.repeat, lasts) {

@@ -1,4 +1,4 @@
-//! Actions on pods: deleting, evicting, crashing them, or taking them out of their Services.
+//! Actions on pods: deleting, evicting or crashing them, or taking them out of their Services.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::Mode;
 use rolldrop_scenario::{Action, Count, Pods, Restore};
 
-/// Value that a label gets when it takes its pod out of a Service.
+/// Value that a label gets to take its pod out of a Service.
 const LEFT: &str = "left-by-rolldrop";
 /// Rules for repeating a deletion.
 const DELETION: Insisting = Insisting { success: 200, pause: Duration::from_secs(1), twice: Twice::Harmless };
@@ -27,7 +27,7 @@ const DELETION: Insisting = Insisting { success: 200, pause: Duration::from_secs
 const EVICTION: Insisting = Insisting { success: 201, pause: Duration::from_secs(5), twice: Twice::Harmless };
 
 impl Acting<'_> {
-    /// Checks that the selector matches a pod, and that not all would end at once.
+    /// Checks that the selector matches a pod, and that not all pods would end at once.
     pub(super) async fn check_pods(&self, pods: &Pods) -> Result<()> {
         let choice = Claims::default().sort(self.selected(pods).await?);
         let first = self.disruption.chosen(pods, 0, &choice.ready);
@@ -35,7 +35,7 @@ impl Acting<'_> {
         self.check_bounds(pods, first, &choice).await
     }
 
-    /// Lists the pods that a selector matches; no match is an error.
+    /// Lists the pods that match a selector; it is an error if there are none.
     pub(super) async fn selected(&self, pods: &Pods) -> Result<Vec<Candidate>> {
         let found = self.listed(&pods.selector).await?;
         if found.is_empty() {
@@ -45,7 +45,7 @@ impl Acting<'_> {
         Ok(found)
     }
 
-    /// Checks that no more pods end than may end at once, including those that are already terminating.
+    /// Checks that no more pods would end than may end at once, including those that are already terminating.
     async fn check_bounds(
         &self,
         pods: &Pods,
@@ -68,7 +68,7 @@ impl Acting<'_> {
         CoordinatorError::TooMany { action, of: of.to_owned(), why }
     }
 
-    /// Ends the requested number of pods, batch after batch.
+    /// Terminates the requested number of pods, batch by batch.
     pub(super) async fn end_pods(&self, pods: &Pods, repetition: u32, whole: &mut Whole) -> Disrupted {
         let mut done = Disrupted::default();
         let mut left = None;
@@ -90,9 +90,9 @@ impl Acting<'_> {
         }
     }
 
-    /// Chooses the next pods from those that no other action has chosen. They belong to this action until they are
-    /// given back. `left` holds the pods of the first choice that have not had their turn; it is `None` before that
-    /// choice, and if no pod is free to choose. Pods that the action should take and cannot are recorded as skipped.
+    /// Chooses the next pods from those that no other action has chosen. They belong to this action until it gives them
+    /// back. `left` holds the pods from the first choice whose turn is still to come; it is `None` before that choice,
+    /// and if no pod is free to choose. Pods that the action should take but cannot are recorded as skipped.
     async fn take(
         &self,
         pods: &Pods,
@@ -101,7 +101,7 @@ impl Acting<'_> {
         whole: &mut Whole,
     ) -> Result<(Vec<Candidate>, Disrupted), Refusal> {
         let before = left.take();
-        // Held to the end, so that the second of two concurrent actions chooses from what the first left.
+        // Held until the end, so that the second of two concurrent actions chooses from the pods that the first left.
         let mut claims = self.session.claims.lock().await;
         let found = self.listed(&pods.selector).await?;
         self.session.views.read(|view| whole.see(&oldest_ready_first(found.clone()), view));
@@ -121,7 +121,7 @@ impl Acting<'_> {
             Some(mut before) => {
                 let wanted = before.len();
                 claims.give_back(&before);
-                // Others may have ended some of them in the meantime.
+                // Others may have terminated some of them in the meantime.
                 before.retain(|pod| choice.ready.iter().any(|other| other.uid() == pod.uid()));
                 (wanted, before)
             }
@@ -137,13 +137,13 @@ impl Acting<'_> {
         Ok((going, missing))
     }
 
-    /// Gives pods back once a list shows that they end, or if they do not end by this action.
+    /// Gives pods back once a list shows that they are terminating, or if this action does not terminate them.
     async fn give_back(&self, pods: &[Candidate]) {
         self.session.claims.lock().await.give_back(pods);
     }
 
     async fn end_batch(&self, pods: &Pods, going: Vec<Candidate>) -> Disrupted {
-        // One at a time, with recovery in between: the termination is isolated.
+        // A single termination, with recovery before the next one, is isolated.
         let mode = if going.len() == 1 { Mode::Isolated } else { Mode::Other };
         let ends = going.iter().map(|pod| async move {
             match &self.disruption.action {
@@ -162,7 +162,7 @@ impl Acting<'_> {
         self.insist(Some(mode), Some(pod), DELETION, || api.delete(&name, &params)).await.is_accepted
     }
 
-    /// Evicts a pod. Retries while the load lasts if a budget does not allow it yet.
+    /// Evicts a pod. If a budget does not allow it yet, retries while the load lasts.
     pub(super) async fn evict(&self, mode: Mode, pod: &Candidate, grace_seconds: Option<u32>) -> bool {
         let (api, name) = (self.pod_api(pod), pod.name_any());
         let params = EvictParams { delete_options: Some(only(pod, grace_seconds)), ..EvictParams::default() };
@@ -178,8 +178,8 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// Returns the label by which the pod leaves its Service: the named one, or one that a Service selects it by. Of
-    /// several, prefers one that only Services use.
+    /// Returns the label to change so that the pod leaves its Service: the named one, or one by which a Service selects
+    /// the pod. Among several, prefers one that only Services use.
     async fn label_of(&self, pod: &Candidate, named: Option<&str>) -> Result<String> {
         let wrong = |why: String| CoordinatorError::Relabel { pod: pod.name_any(), why };
         let of_service = |service: Service| service.spec.and_then(|spec| spec.selector);
@@ -249,8 +249,8 @@ impl Acting<'_> {
     }
 }
 
-/// Returns parameters that delete only this pod, not another one of its name, with this grace period instead of its
-/// own.
+/// Returns parameters that delete only this pod, not another pod with the same name, and that override its grace
+/// period.
 fn only(pod: &Candidate, grace_seconds: Option<u32>) -> DeleteParams {
     DeleteParams {
         preconditions: Some(Preconditions { uid: pod.uid(), resource_version: None }),

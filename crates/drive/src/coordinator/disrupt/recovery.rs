@@ -1,8 +1,8 @@
 //! Decides when an action is complete, so that the next one may start.
 //!
-//! A workload has recovered when as many of its pods are ready as before, none of them is terminating, and as many
-//! endpoints of each of their Services are ready as before. To be distinguishable, the next termination waits until
-//! silence has shown that no more connections are routed to the pods that ended: as long as STATISTICS asks for, see
+//! A workload has recovered when as many of its pods are ready as before, none of them is terminating, and each of
+//! their Services has as many ready endpoints as before. To be distinguishable, the next termination also waits until
+//! silence has shown that no more connections are routed to the old pods, for as long as STATISTICS asks for; see
 //! [`Acting::quiet`].
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,16 +20,16 @@ use rolldrop_record::EventKind;
 use rolldrop_record::event::EndpointState;
 use rolldrop_scenario::{Action, Pods, Repeat};
 
-/// Time by which a Service proxy may lag behind the EndpointSlices: kube-proxy's own `minSyncPeriod`.
+/// Maximum lag of a Service proxy behind the EndpointSlices: kube-proxy's own `minSyncPeriod`.
 const PROXY_LAG: Duration = Duration::from_secs(1);
-/// Minimum time that the load has to last after the recovery, in nanoseconds.
+/// Minimum time for which the load has to continue after the recovery, in nanoseconds.
 const AFTERMATH_NS: i64 = 1_000_000_000;
-/// Assumed number of terminations if it is not known.
+/// Assumed number of terminations if the number is not known.
 const MANY: usize = 100;
-/// Limit of the computed wait. A pod that gets new connections less often than this has windows that are too coarse.
+/// Limit for the computed wait. The windows of a pod that gets new connections less often than this are too coarse.
 const LONGEST_QUIET: Duration = Duration::from_secs(10);
 
-/// Numbers of pods and endpoints before the first action, which have to be reached again before the next one.
+/// Numbers of pods and endpoints before the first action. They have to be reached again before the next action.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Whole {
     /// The workloads of the namespace.
@@ -40,7 +40,7 @@ pub(super) struct Whole {
 }
 
 impl Whole {
-    /// Raises the numbers to the current ones of the pods that an action may take.
+    /// Raises the numbers to the current counts for the pods that an action may take.
     pub(super) fn see(&mut self, ready: &[Candidate], view: &View) {
         self.ready = self.ready.max(ready.len());
         let names: BTreeSet<&str> = ready.iter().filter_map(|pod| pod.metadata.name.as_deref()).collect();
@@ -55,15 +55,15 @@ impl Whole {
     }
 
     fn has_endpoints_again(&self, view: &View) -> bool {
-        // False while a list arrives: until it is complete, an endpoint that is missing here may still exist.
+        // False while a list is arriving: until it is complete, an endpoint that is missing here may still exist.
         let is_known = view.slices_listed || self.endpoints.is_empty();
         is_known && self.endpoints.iter().all(|(service, before)| view.ready_endpoints(service) >= *before)
     }
 }
 
 impl Acting<'_> {
-    /// Waits, while the load lasts, until the action or its batch is complete, and until the next one can be
-    /// distinguished from it. Returns the reason as text if that does not happen.
+    /// Waits, while the load lasts, until the action or its batch is complete and the next one can be distinguished
+    /// from it. If that does not happen, returns the reason as text.
     pub(super) async fn recovered(&self, whole: &Whole) -> Result<(), String> {
         let recovered = async {
             match &self.disruption.action {
@@ -78,7 +78,7 @@ impl Acting<'_> {
                     let settled = self.session.until_settled(&whole.workloads);
                     matches!(self.waits(Wait::Rollout, settled).await, Ok((_, None)))
                 }
-                // These actions wait themselves.
+                // These actions do their own waiting.
                 _ => true,
             }
         };
@@ -101,7 +101,7 @@ impl Acting<'_> {
     /// Waits until none of the selected pods is terminating, and as many pods and endpoints are ready as before.
     async fn pods_recovered(&self, pods: &Pods, whole: &Whole) {
         loop {
-            // Subscribed before the list, so that no change after the list is missed.
+            // Subscribes before listing, so that no change after the list is missed.
             let changed = self.session.views.changed();
             let is_whole = self.session.views.read(|view| whole.has_endpoints_again(view));
             if is_whole && let Ok(found) = self.listed(&pods.selector).await {
@@ -114,9 +114,9 @@ impl Acting<'_> {
         }
     }
 
-    /// Waits until one more connection to a pod that is gone is implausible: ln(n/α)/λ after the last time at which a
-    /// Service proxy may have routed one there, where λ is the rate of new connections per pod and n the number of
-    /// terminations. Other consumers take longer, so the wait restarts with each lost request ([`until_silent`]).
+    /// Waits until another connection to a pod that is gone is implausible. This takes ln(n/α)/λ from the last time at
+    /// which a Service proxy may have routed one there, where λ is the rate of new connections per pod and n the number
+    /// of terminations. Other consumers take longer, so the wait restarts with each lost request ([`until_silent`]).
     async fn quiet(&self, pods: &Pods, whole: &Whole) {
         let per_pod = self.load.rate / whole.ready.max(1) as f64;
         let many = match self.disruption.repeat {

@@ -1,23 +1,23 @@
-//! The silence after a termination that shows that its window has closed.
+//! The silence after a termination, which shows that the termination's window has closed.
 //!
-//! A consumer keeps sending requests to a pod that is gone for a time that is not known beforehand: a Service proxy for
-//! a second or two, a cloud load balancer for minutes. So the silence restarts with each request that is lost during
-//! it, up to a limit.
+//! A consumer keeps sending requests to a pod that is gone, for a time that is not known in advance: a second or two
+//! for a Service proxy, minutes for a cloud load balancer. Therefore, the silence restarts with each request that is
+//! lost during it, up to a limit.
 
 use std::fmt;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// Longest time between two checks of the losses.
+/// Longest time between two checks for losses.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// Wait after a termination, once its pods are replaced.
+/// Wait after a termination, once the pods have been replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settle {
-    /// Time for which no request may be lost; `None` derives it from the rate of requests.
+    /// Time for which no request may be lost; `None` to derive it from the request rate.
     pub silence: Option<Duration>,
-    /// Time after which the wait ends even though requests are still lost.
+    /// Time after which the wait ends even if requests are still being lost.
     pub most: Duration,
 }
 
@@ -29,7 +29,7 @@ impl Default for Settle {
 
 /// Count of the requests that the load has lost.
 pub trait Losses: fmt::Debug + Sync {
-    /// Returns the number so far. It may lag by a fraction of a second.
+    /// Returns the number so far, which may lag by a fraction of a second.
     fn lost(&self) -> u64;
 }
 
@@ -48,11 +48,11 @@ impl Losses for NoLosses {
 pub enum Silence {
     /// No request was lost for the required time.
     Kept,
-    /// Requests were still lost when the limit had passed.
+    /// Requests were still being lost when the limit had passed.
     NeverCame,
 }
 
-/// Waits until no request has been lost for `length`, or, while requests are lost, until `most` has passed.
+/// Waits until no request has been lost for `length`, or until `most` has passed while requests are still being lost.
 pub async fn until_silent(losses: &dyn Losses, length: Duration, most: Duration) -> Silence {
     let begun = Instant::now();
     let (mut since, mut seen) = (begun, losses.lost());

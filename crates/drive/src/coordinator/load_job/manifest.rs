@@ -9,10 +9,10 @@ use crate::coordinator::journal::RUN_LABEL;
 use rolldrop_record::Evidence;
 use rolldrop_record::wire::AdminToken;
 
-/// Label with the purpose of an object of a run.
+/// Label with the purpose of a run's object.
 pub(super) const COMPONENT_LABEL: &str = "rolldrop.dev/component";
 pub(super) const COMPONENT: &str = "load";
-/// Label of nodes with their operating system.
+/// Node label with the operating system.
 pub(super) const OS_LABEL: &str = "kubernetes.io/os";
 /// Port on which a worker listens in its pod.
 pub const LOAD_PORT: u16 = 9901;
@@ -32,16 +32,16 @@ pub struct LoadJob<'a> {
     pub workers: usize,
     /// Image with this program.
     pub image: &'a str,
-    /// Resource requests of a worker, such as `cpu`; memory is the limit as well.
+    /// Resource requests of a worker, such as `cpu`; the memory request is also the limit.
     pub resources: &'a BTreeMap<String, String>,
     /// Token that the workers check.
     pub token: &'a AdminToken,
     /// Address that the workers connect to; `None` if the run reaches them through the API server.
     pub collector: Option<&'a str>,
-    /// Time after which Kubernetes ends the Job in any case.
+    /// Time after which Kubernetes terminates the Job in any case.
     pub lifetime: Duration,
     /// Evidence of the pods that connections are routed to; `None` if workers need none. For conntrack, workers ask
-    /// their node's kernel, which answers only in the node's own network.
+    /// their node's kernel, which responds only in the host network.
     pub evidence: Option<Evidence>,
 }
 
@@ -57,7 +57,7 @@ pub(super) fn job(name: &str, run: &str, job: &LoadJob<'_>) -> Value {
     let container = json!({
         "name": "load-worker",
         "image": job.image,
-        // The policy that the chart sets, too. A worker of another version is refused.
+        // The chart sets the same policy. A worker with another version is refused.
         "imagePullPolicy": "IfNotPresent",
         "args": args,
         "env": [
@@ -76,7 +76,7 @@ pub(super) fn job(name: &str, run: &str, job: &LoadJob<'_>) -> Value {
                 Some(Evidence::Conntrack) => json!({"drop": ["ALL"], "add": ["NET_ADMIN"]}),
             },
         },
-        // Makes the last line that it wrote the reason for its end.
+        // Makes the worker's last line of output the reason for its termination.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": "rows", "mountPath": "/rows"}],
     });
@@ -87,7 +87,7 @@ pub(super) fn job(name: &str, run: &str, job: &LoadJob<'_>) -> Value {
             "completionMode": "Indexed",
             "completions": job.workers,
             "parallelism": job.workers,
-            // One worker that fails must not end the others.
+            // The failure of one worker must not terminate the others.
             "backoffLimit": i32::MAX,
             "activeDeadlineSeconds": job.lifetime.as_secs().max(1),
             "ttlSecondsAfterFinished": TTL_SECONDS,
@@ -126,7 +126,7 @@ pub(super) fn job(name: &str, run: &str, job: &LoadJob<'_>) -> Value {
 
 fn enter_node_network(pod: &mut Value) {
     pod["hostNetwork"] = true.into();
-    // Otherwise, names would be looked up as the node does it.
+    // Otherwise, the pod would use the node's DNS configuration.
     pod["dnsPolicy"] = "ClusterFirstWithHostNet".into();
     // An added capability takes effect only for root.
     pod["securityContext"]["runAsNonRoot"] = false.into();

@@ -1,4 +1,4 @@
-//! Reasons that the pods of a load report for taking no orders, or for having ended.
+//! Reasons that the load's pods report for not taking orders, or for having ended.
 
 use crate::coordinator::unready::last_line;
 use crate::coordinator::view::View;
@@ -18,7 +18,7 @@ pub(super) fn why_hopeless(view: &View, is_own: impl Fn(&PodEvent) -> bool) -> O
     all?.into_iter().next()
 }
 
-/// Returns the reason that a pod has ended; `None` if it has not. A pod that is terminating still answers.
+/// Returns the reason that a pod has ended; `None` if it has not. A terminating pod still responds.
 pub(super) fn why_ended(view: &View, uid: &str) -> Option<String> {
     if !view.pods_listed {
         return None;

@@ -1,4 +1,4 @@
-//! API calls as a plan lists them, and the rights that they need.
+//! API calls in a plan, and the rights that they need.
 
 use std::fmt;
 
@@ -6,17 +6,17 @@ use kube::api::ApiResource;
 
 use rolldrop_scenario::Workload;
 
-/// Verb of an entry that is not a call, but a program that the run starts on this machine.
+/// Verb of an entry that is not a call but a program that the run starts on this machine.
 const RUN: &str = "run";
 
-/// Calls of a run, and their effects.
+/// A run's calls and their effects.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// Calls in order; a repeated call is listed once.
+    /// Calls in order; a repeated call is listed only once.
     pub calls: Vec<Call>,
-    /// Descriptions of what the run creates, changes and ends, one line each. Empty if the run only watches.
+    /// Descriptions of what the run creates, changes and terminates, one line each. Empty if the run only watches.
     pub effects: Vec<String>,
-    /// Descriptions of what the run creates in the cluster for itself, one line each. It changes nothing else.
+    /// Descriptions of objects that the run creates for its own purposes, one line each. It changes nothing else.
     pub own: Vec<String>,
     /// Workloads that the run marks as in use.
     pub holds: Vec<Workload>,
@@ -35,11 +35,11 @@ pub struct Call {
     right: Option<Right>,
 }
 
-/// Right that a call needs.
+/// The right that a call needs.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Right {
     pub(super) verb: &'static str,
-    /// Object or kind; without a name that is known only later.
+    /// Object or kind. A name that is known only later is left out.
     pub(super) about: About,
 }
 
@@ -71,12 +71,12 @@ impl fmt::Display for Right {
 }
 
 impl Call {
-    /// Returns true if the call needs the right to do this to objects of such a kind.
+    /// Returns true if the call needs the right to apply this verb to objects of such a kind.
     pub(super) fn is_about(&self, verb: &str, kind: impl Fn(&str) -> bool) -> bool {
         self.right.as_ref().is_some_and(|right| right.verb == verb && kind(&right.about.resource.kind))
     }
 
-    /// Returns the HTTP method; `RUN` for a program that the run starts, whose own calls are not listed.
+    /// Returns the HTTP method; `RUN` for a program that the run starts. The program's own calls are not listed.
     pub fn method(&self) -> &'static str {
         match self.verb {
             "create" => "POST",
@@ -88,7 +88,7 @@ impl Call {
     }
 }
 
-/// Object, or kind of objects, that a call is about.
+/// Object, or kind of object, that a call is about.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct About {
     pub(super) resource: ApiResource,
@@ -100,7 +100,7 @@ pub(super) struct About {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Name {
     Known(String),
-    /// A name that is known only later, with a placeholder for it.
+    /// Placeholder for a name that is known only later.
     Later(&'static str),
 }
 
@@ -172,7 +172,7 @@ impl Plan {
         self.open_call(root(&about.resource), "where the kind is");
     }
 
-    /// Adds the creation of an object of this kind, and to `undo` its removal under the name that it then has.
+    /// Adds the creation of an object of this kind, and adds its removal, under the name that it then has, to `undo`.
     pub(super) fn creates(&mut self, kind: &About, created: &About, why: impl Into<String>, undo: &mut Plan) {
         self.discovers(kind);
         self.must("create", kind, why);
@@ -180,7 +180,7 @@ impl Plan {
         undo.discovers(kind);
     }
 
-    /// Adds the calls that restore an object, in reverse order.
+    /// Adds the calls that restore an object. They are added in reverse order.
     pub(super) fn restores(&mut self, about: &About) {
         self.must("patch", about, "changed back, by a merge patch");
         self.must("get", about, "as it is then");
@@ -203,7 +203,7 @@ impl Plan {
     }
 }
 
-/// Returns the API path of a group's resources.
+/// Returns the API path to a group's resources.
 fn root(resource: &ApiResource) -> String {
     let ApiResource { group, version, .. } = resource;
     if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") }

@@ -1,7 +1,7 @@
 //! Checks, before anything is touched, that the disruptions can do what the scenario says.
 //!
-//! The pods of the manifests do not exist yet, so the checks assume them as the manifests create them ([`Made`]). What
-//! only the cluster decides, such as the nodes of these pods, is checked again when they are ready
+//! The manifests' pods do not exist yet, so the checks assume pods as the manifests will create them ([`Made`]).
+//! Everything that the cluster decides, such as the nodes of these pods, is checked again when the pods are ready
 //! ([`super::super::disrupt::check`]).
 
 use std::collections::BTreeSet;
@@ -24,10 +24,10 @@ use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_scenario::{Action, Count, Disruption, Place, Pods, Repeat, Scenario, Workload};
 use rolldrop_sidecar::inject;
 
-/// Minimum time from one batch to the next: a Service proxy may lag by that much.
+/// Minimum time from one batch to the next: a Service proxy may lag by this much.
 const SHORTEST_SPACING: Duration = Duration::from_secs(1);
 
-/// A disruption of pods, and the pods that it will find.
+/// A disruption of pods and the pods that it will find.
 struct Aimed<'a> {
     index: usize,
     disruption: &'a Disruption,
@@ -35,7 +35,7 @@ struct Aimed<'a> {
     found: Choice,
 }
 
-/// Data that the checks of one plan share.
+/// Data that all checks of one plan share.
 pub(super) struct Checks<'a> {
     pub(super) caller: &'a Caller,
     pub(super) scenario: &'a Scenario,
@@ -58,13 +58,13 @@ pub(in crate::coordinator) fn pods_of(action: &Action) -> Option<&Pods> {
     }
 }
 
-/// Returns true if there may be another number of pods after an action.
+/// Returns true if the number of pods may be different after an action.
 const fn may_change_counts(action: &Action) -> bool {
     matches!(action, Action::Scale { .. } | Action::Patch { .. } | Action::Exec { .. })
 }
 
 impl Checks<'_> {
-    /// Checks each disruption, and that no two of them get in each other's way. Adds findings to the plan.
+    /// Checks each disruption, and checks that no two of them interfere. Adds findings to the plan.
     pub(super) async fn disruptions(&self, disruptions: &[Disruption], plan: &mut Plan) -> Result<()> {
         let behind = self.services_of_targets().await?;
         let mut aimed = Vec::new();
@@ -102,7 +102,7 @@ impl Checks<'_> {
         self.scenario.invalid(key, why).into()
     }
 
-    /// Checks that pods match, as many as the disruption takes, and that no more end than may end at once.
+    /// Checks that as many pods match as the disruption takes, and that no more end than may end at once.
     async fn check_pods(&self, aimed: &Aimed<'_>) -> Result<()> {
         let Aimed { index, disruption, pods, found } = aimed;
         let (key, ready) = (key_of(*index), &found.ready);
@@ -139,7 +139,7 @@ impl Checks<'_> {
         }
     }
 
-    /// Returns the Services of the targets; `None` if the pods of a target are not known, as those of a URL.
+    /// Returns the targets' Services; `None` if a target's pods are not known, for example because it is a URL.
     async fn services_of_targets(&self) -> Result<Option<Vec<Value>>> {
         let mut services = Vec::new();
         for target in &self.scenario.targets {
@@ -147,7 +147,7 @@ impl Checks<'_> {
             let Some((service, _)) = self.service_of_target(name, "spec.target").await? else {
                 return Ok(None);
             };
-            // Others manage the endpoints of a Service without a selector.
+            // Somebody else manages the endpoints of a Service without a selector.
             if service.spec.as_ref().is_none_or(|spec| spec.selector.is_none()) {
                 return Ok(None);
             }
@@ -156,7 +156,7 @@ impl Checks<'_> {
         Ok(Some(services))
     }
 
-    /// Returns a finding if a disruption takes pods to which no target routes.
+    /// Returns a finding if a disruption takes pods that no target routes to.
     fn behind_none(&self, aimed: &Aimed<'_>, behind: &[Value]) -> Option<String> {
         let Aimed { index, disruption, pods, found } = aimed;
         let is_behind = |pod: &&Candidate| {
@@ -182,7 +182,7 @@ impl Checks<'_> {
         Some(self.scenario.invalid(&format!("{}.selector", key_of(*index)), why).to_string())
     }
 
-    /// Checks that disruptions at the same time find enough pods for both.
+    /// Checks that there are enough pods for every two disruptions that may act at the same time.
     fn check_pairs(&self, aimed: &[Aimed<'_>]) -> Result<()> {
         for (number, second) in aimed.iter().enumerate() {
             let first = aimed[..number].iter().find(|first| self.compete(first, second));
@@ -211,7 +211,7 @@ impl Checks<'_> {
         !are_apart && wants(first) + wants(second) > all
     }
 
-    /// Returns the times of its first and its last batch, as far as the scenario tells them.
+    /// Returns the times of a disruption's first and last batch, as far as the scenario determines them.
     fn span(&self, aimed: &Aimed<'_>) -> (Duration, Duration) {
         let Aimed { disruption, pods, found, .. } = aimed;
         let wanted = pods.count.of(found.ready.len());
@@ -227,7 +227,7 @@ impl Checks<'_> {
         )
     }
 
-    /// Checks that the workload exists, and that it replaces its pods if the action is to restart them.
+    /// Checks that the workload exists and, if the action restarts it, that it would replace its pods.
     async fn check_workload(&self, index: usize, disruption: &Disruption, workload: &Workload) -> Result<()> {
         let key = format!("{}.workload", key_of(index));
         let own = self.scenario.manifests.iter().find(|object| workload.is(object)).cloned();
@@ -272,7 +272,7 @@ impl Checks<'_> {
         }
     }
 
-    /// Checks that the node exists, and that not all pods end with it.
+    /// Checks that the node exists, and that not all pods would end with it.
     async fn check_node(&self, index: usize, disruption: &Disruption, node: &str) -> Result<()> {
         let key = format!("{}.node", key_of(index));
         let nodes = Api::<Node>::all(self.caller.client.clone());
@@ -307,7 +307,7 @@ impl Checks<'_> {
     }
 
     async fn check_live_node(&self, disruption: &Disruption, node: &str, key: &str) -> Result<()> {
-        // Without the right to list the pods, the run checks this, if it begins at all.
+        // Without the right to list the pods, this check is left to the run, if that begins at all.
         let Ok(pods) = self.caller.pods_on(node, "").await else { return Ok(()) };
         let checked = self.caller.check_node(disruption, node, pods).await;
         checked.map_err(|error| error.at(self.scenario, key))
@@ -321,7 +321,7 @@ fn first_batch(aimed: &Aimed<'_>) -> Vec<Candidate> {
     chosen
 }
 
-/// Returns the UIDs of the pods that either disruption selects.
+/// Returns the UIDs of all pods that at least one of the two disruptions selects.
 fn union(first: &Aimed<'_>, second: &Aimed<'_>) -> BTreeSet<String> {
     first.found.ready.iter().chain(&second.found.ready).filter_map(ResourceExt::uid).collect()
 }

@@ -1,4 +1,4 @@
-//! API calls of disruptions.
+//! Plans the API calls that disruptions make.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -77,7 +77,7 @@ fn effect(disruption: &Disruption) -> Option<String> {
     Some(effect + &after)
 }
 
-/// Describes when a node is given back.
+/// Describes when an action on a node is reverted.
 fn node_back(does: &str, restore: Restore) -> String {
     match restore {
         Restore::After(after) => format!(", and {does} it {:.1} s later", after.as_secs_f64()),
@@ -143,7 +143,7 @@ impl Caller {
                 "restart",
                 "exec does it with your own means, such as command: [ssh, NODE, systemctl, restart, kubelet]",
             ),
-            // The pods and their nodes are known only later.
+            // The pods, and hence their nodes, are known only later.
             Action::Crash { .. } => (
                 None,
                 "kill/NAMESPACE/POD/CONTAINER",
@@ -162,7 +162,7 @@ impl Caller {
         plan.agent("get", &agent_of(&node), command, "whether the cluster offers it: then it answers 405");
         let what = format!("ask whether the cluster offers {}", disruption.action.name());
         let path = agent_path(&node, command);
-        // It accepts only POST; if it does not exist at all, the answer is 404.
+        // The path accepts only POST; if it does not exist at all, the response is 404.
         let call = || async {
             let request = Request::get(&path).body(Vec::new()).map_err(kube::Error::HttpError)?;
             self.client.request::<Value>(request).await
@@ -185,7 +185,7 @@ impl Caller {
         Ok(found.items.first().map(ResourceExt::name_any).unwrap_or_default())
     }
 
-    /// Adds the calls that check if an action is possible and within its limits.
+    /// Adds the calls that check whether an action is possible and within its limits.
     pub(super) async fn plan_check(&self, disruption: &Disruption, why: &str, plan: &mut Plan) -> Result<()> {
         match &disruption.action {
             Action::DeletePod(pods) | Action::Evict(pods) | Action::Crash { pods, .. } => {
@@ -259,7 +259,7 @@ impl Caller {
         for disruption in disruptions {
             let times = match disruption.repeat {
                 Repeat::Times(times) => times,
-                // Listed once here, as the number of calls is known only later.
+                // Listed once here, because the number of calls is known only later.
                 Repeat::Until(_) => 1,
             };
             due.extend((0..times).map(|n| (disruption.due(n, Duration::ZERO), disruption)));
@@ -369,13 +369,13 @@ impl Caller {
         plan.must("list", &pods_of_nodes(), format!("{at}: spec.nodeName={node}"));
         let why = format!("{at}: each pod of the node, except those of DaemonSets and of the system");
         self.plan_end(&disruption.action, pods_of_nodes().later("pod"), &why, plan);
-        // The right covers all namespaces.
+        // The right has to cover all namespaces.
         if let Some(call) = plan.calls.last_mut() {
             call.path = "/api/v1/namespaces/{namespace}/pods/{pod}/eviction".into();
         }
     }
 
-    /// Adds the call that ends a pod.
+    /// Adds the call that terminates a pod.
     fn plan_end(&self, action: &Action, pod: About, why: &str, plan: &mut Plan) {
         if matches!(action, Action::DeletePod(_)) {
             plan.must("delete", &pod, why);
@@ -385,7 +385,8 @@ impl Caller {
     }
 }
 
-/// Describes the pods that an action takes: one line for each if their number is known beforehand, else one for all.
+/// Describes the pods that an action takes, with one line per pod if their number is known in advance, otherwise with
+/// one line for all.
 fn each(pods: &Pods, at: &dyn Display) -> Vec<String> {
     let Pods { selector, count, order, .. } = pods;
     match count {

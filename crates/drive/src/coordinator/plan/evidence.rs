@@ -1,4 +1,4 @@
-//! Calls and rights for asking the kernel where connections go, and checks that the kernel can know.
+//! Calls and rights for asking the kernel where connections are routed, and checks that the kernel can know.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::ApiResource;
@@ -12,11 +12,11 @@ use rolldrop_record::Evidence;
 use rolldrop_record::service_proxy::ServiceProxy;
 use rolldrop_scenario::Scenario;
 
-/// Label of a namespace with the level of pods that it allows.
+/// Namespace label with the pod security level that the namespace allows.
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 
 impl Caller {
-    /// Adds what asking the kernel needs, if the scenario asks it.
+    /// Adds the calls and rights for asking the kernel, if the scenario does so.
     ///
     /// # Errors
     /// Fails if the kernel cannot know, or if the namespace does not allow the pods that would ask.
@@ -32,7 +32,7 @@ impl Caller {
         }
         let config = About::all(ApiResource::erase::<ConfigMap>(&()), Some(service_proxy::NAMESPACE));
         plan.helps("get", &config, "whether the Service proxy leaves connections to the kernel");
-        // Without the right to read it, the load workers find out.
+        // Without the right to read the mode, the load workers find out.
         let (mode, _) = service_proxy::find(self, &[]).await?.known;
         if mode == ServiceProxy::Userspace {
             return Err(CoordinatorError::NoEvidence(

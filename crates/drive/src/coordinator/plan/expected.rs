@@ -1,4 +1,4 @@
-//! Pods and budgets that the run's namespace will have when the load begins: the existing ones, and those that the
+//! Pods and budgets that will be in the run's namespace when the load begins: existing ones, and those that the
 //! manifests create.
 
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStrategy, RollingUpdateDeployment};
@@ -18,7 +18,7 @@ use rolldrop_kubernetes::guard::label_selector;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_scenario::Action;
 
-/// Groups of Kubernetes whose objects, other than workloads, create no pods.
+/// Kubernetes API groups whose objects, other than workloads, create no pods.
 const KNOWN_GROUPS: [&str; 5] = ["", "apps", "batch", "policy", "autoscaling"];
 
 /// Objects that the manifests will have created when the load begins.
@@ -28,7 +28,7 @@ pub(in crate::coordinator) struct Made {
     pub(super) pods: Vec<Candidate>,
     budgets: Vec<PodDisruptionBudget>,
     deployments: Vec<Deployment>,
-    /// True if there may be other pods, or another number of pods.
+    /// True if there may be other pods, or a different number of pods.
     pub(super) may_differ: bool,
 }
 
@@ -55,7 +55,7 @@ impl Made {
             _ if !spec["template"].is_null() => {
                 let replicas = if kind == "Job" { 0 } else { spec["replicas"].as_u64().unwrap_or(1) };
                 self.add_pods(object, &spec["template"]["metadata"]["labels"], replicas);
-                // A DaemonSet has a pod on each node, and a Job's pods end by themselves.
+                // A DaemonSet has one pod on each node, and a Job's pods finish by themselves.
                 self.may_differ |= ["DaemonSet", "Job"].contains(&kind);
                 if kind == "Deployment" {
                     self.deployments
@@ -95,7 +95,7 @@ impl Made {
         self.pods.iter().filter(|pod| selector.matches(pod.labels())).cloned().collect()
     }
 
-    /// Returns the limits of an action as they will be for these pods.
+    /// Returns the limits that will apply to an action on these pods.
     pub(super) async fn bounds(
         &self,
         caller: &Caller,
@@ -111,7 +111,7 @@ impl Made {
     }
 }
 
-/// Returns the pods that a disruption will find: existing ones, and those that the manifests create. `None` if they
+/// Returns the pods that a disruption will find: existing ones, and those that the manifests create; `None` if they
 /// cannot be known.
 pub(super) async fn found(caller: &Caller, made: &Made, selector: &str) -> Result<Option<Choice>> {
     let what = format!("list pods {selector:?}");
@@ -122,7 +122,7 @@ pub(super) async fn found(caller: &Caller, made: &Made, selector: &str) -> Resul
     };
     let is_starting = |pod: &Candidate| !pod.is_ready && pod.metadata.deletion_timestamp.is_none();
     if there.iter().any(is_starting) {
-        // The pods that are ready now need not be all that will be ready then.
+        // More pods may be ready by then than are ready now.
         return Ok(None);
     }
     let mut choice = Claims::default().sort(there);
@@ -135,7 +135,7 @@ fn read<T: serde::de::DeserializeOwned>(object: &Value) -> Option<T> {
     serde_json::from_value(object.clone()).ok()
 }
 
-/// Returns a Deployment with the API server's defaults, and with all its pods ready.
+/// Returns a Deployment with the API server's defaults and with all its pods ready.
 fn as_rolled_out(mut deployment: Deployment, replicas: u64) -> Deployment {
     if let Some(spec) = &mut deployment.spec {
         let strategy = spec.strategy.get_or_insert_with(DeploymentStrategy::default);
@@ -149,7 +149,7 @@ fn as_rolled_out(mut deployment: Deployment, replicas: u64) -> Deployment {
     deployment
 }
 
-/// Returns a budget with the status that its controller sets when these pods are ready.
+/// Returns a budget with the status that its controller will set when these pods are ready.
 fn as_synced(mut budget: PodDisruptionBudget, ready: &[Candidate]) -> PodDisruptionBudget {
     let Some(spec) = &budget.spec else { return budget };
     let is_meant = |pod: &&Candidate| spec.selector.as_ref().is_some_and(|s| selects(s, pod.labels()));

@@ -1,7 +1,7 @@
 //! Checks that the sidecars have enough source ports for the load's fresh connections.
 //!
-//! A sidecar opens a connection to its app for each connection of a client, from the pod's own address to the pod's own
-//! address. If the client closes first, the sidecar closes first towards the app, and the port stays taken.
+//! For each client connection, a sidecar opens a connection to its app, from the pod's own address to the same address.
+//! If the client closes first, the sidecar closes first towards the app, and the source port stays in use for a while.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use rolldrop_scenario::Place;
 use rolldrop_sidecar::inject;
 
 impl Checks<'_> {
-    /// Adds a finding for each workload whose sidecars have too few source ports. `workloads` have pods when the load
-    /// begins; `length` is the length of the load, if known.
+    /// Adds a finding for each workload whose sidecars have too few source ports. `workloads` are those with pods when
+    /// the load begins; `length` is the length of the load, if known.
     pub(super) async fn source_ports(
         &self,
         workloads: &[Value],
@@ -53,14 +53,14 @@ impl Checks<'_> {
         Ok(())
     }
 
-    /// Returns the number of fresh connections per second to each pod of each workload; 0 where the number of pods is
+    /// Returns, for each workload, the number of fresh connections per second to each pod; 0 if the number of pods is
     /// not known.
     async fn fresh_per_pod(&self, workloads: &[Value]) -> Result<Vec<f64>> {
         let targets = &self.scenario.targets;
         let turns: u32 = targets.iter().map(|target| target.weight).sum();
         let mut rates = vec![0.0; workloads.len()];
         for target in targets {
-            // A gateway behind a URL opens connections of its own.
+            // A gateway behind a URL opens its own connections.
             let Place::Service { name, .. } = &target.place else { continue };
             let Some((service, _)) = self.service_of_target(name, "spec.target").await? else { continue };
             let service = serde_json::to_value(service).unwrap_or_default();
@@ -79,7 +79,7 @@ impl Checks<'_> {
         Ok(rates)
     }
 
-    /// Returns true if the pods have loopback addresses, as in the embedded cluster's userspace dataplane, where the
+    /// Returns true if the pods have loopback addresses, as in the embedded cluster's userspace dataplane. There, the
     /// kernel releases a port after a second.
     async fn is_over_loopback(&self) -> Result<bool> {
         let remotes = self.caller.expected_remotes(self.scenario).await?;
@@ -90,12 +90,12 @@ impl Checks<'_> {
     }
 }
 
-/// Returns the image of the sidecar that was added to a workload's pods; null if they have none.
+/// Returns the image of the sidecar that was added to a workload's pods; null if there is no sidecar.
 fn annotation(workload: &Value) -> &Value {
     &workload["spec"]["template"]["metadata"]["annotations"][inject::SIDECAR]
 }
 
-/// Returns the number of pods of a workload; `None` if it depends on the nodes, and no status shows it.
+/// Returns a workload's number of pods; `None` if it depends on the nodes and no status shows it.
 fn pods_of(workload: &Value) -> Option<u64> {
     match workload["kind"].as_str() {
         Some("DaemonSet") => workload["status"]["desiredNumberScheduled"].as_u64(),
@@ -103,7 +103,7 @@ fn pods_of(workload: &Value) -> Option<u64> {
     }
 }
 
-/// Returns the number of source ports that each pod of a workload has.
+/// Returns the number of source ports in each of a workload's pods.
 fn ports_of(workload: &Value) -> usize {
     let sysctls = workload["spec"]["template"]["spec"]["securityContext"]["sysctls"].as_array();
     let set = |name: &str| {

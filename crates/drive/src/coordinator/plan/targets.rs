@@ -19,24 +19,24 @@ use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_scenario::{Place, Scenario};
 use rolldrop_sidecar::inject;
 
-/// A target that is reached through the port of a node.
+/// A target that is reached through a node port.
 struct NodePort<'a> {
     service: &'a Service,
     node: &'a str,
     key: &'a str,
 }
 
-/// A Service that every cluster has: its address shows if Services have IPv4 or IPv6 addresses.
+/// A Service that every cluster has. Its address shows whether Services have IPv4 or IPv6 addresses.
 const ANY_SERVICE: (&str, &str) = ("default", "kubernetes");
 
 impl Caller {
-    /// Returns a stand-in for the address and port to which each target's connections will go; `None` for a URL. The
-    /// address is the real one, or that of another Service if the manifests create the target's. The port only tells
-    /// targets apart: those with the same Service, port and node share it. Returns `None` in place of the list if an
-    /// address cannot be known.
+    /// Returns, for each target, a stand-in for the address and port that its connections will go to; `None` for a URL.
+    /// The address is the real one, or another Service's if the manifests create the target's Service. The port only
+    /// tells targets apart: those with the same Service, port and node share it. Returns `None` in place of the list if
+    /// an address cannot be known.
     ///
     /// # Errors
-    /// Fails if the API server does not answer.
+    /// Fails if the API server does not respond.
     pub async fn expected_remotes(&self, scenario: &Scenario) -> Result<Option<Vec<Option<String>>>> {
         let mut remotes = Vec::new();
         let mut standing_in: Vec<(&str, Option<&str>, Option<&str>)> = Vec::new();
@@ -73,7 +73,7 @@ impl Caller {
         Ok(node.ok().and_then(|node| ways::address(&node)))
     }
 
-    /// Returns the address of a Service, or that of another Service if it does not exist yet.
+    /// Returns the address of a Service or, if that does not exist yet, of another Service.
     async fn address_like(&self, name: &str, manifests: &[Value]) -> Result<Option<String>> {
         let is_own = manifests.iter().any(|m| m["kind"] == "Service" && m["metadata"]["name"] == *name);
         let (namespace, name) = if is_own { ANY_SERVICE } else { (self.namespace.as_str(), name) };
@@ -95,7 +95,7 @@ impl Checks<'_> {
             let Some((service, is_own)) = self.service_of_target(name, &key).await? else { continue };
             let has_ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten()).next().is_some();
             if is_own && !has_ports {
-                // The API server reports what is wrong with it.
+                // The API server reports what is wrong with the Service.
                 continue;
             }
             let way = Way { service: &service, name, port: port.as_deref(), path };
@@ -145,7 +145,7 @@ impl Checks<'_> {
             Err(kube::Error::Api(status)) if status.code == 404 => {
                 return wrong(format!("{}: name one that is there (kubectl get nodes)", status.message));
             }
-            // Without the right to read the node, the run itself reports a problem.
+            // Without the right to read the node, problems are left for the run itself to report.
             Err(_) => return Ok(()),
         };
         if ways::address(&node).is_none() {
@@ -170,7 +170,7 @@ impl Checks<'_> {
         }
     }
 
-    /// Checks that the node has a ready pod of the Service: with `externalTrafficPolicy: Local` it answers only then.
+    /// Checks that the node has a ready pod of the Service: with `externalTrafficPolicy: Local`, it responds only then.
     async fn check_local_pods(&self, to: &NodePort<'_>, plan: &mut Plan) -> Result<()> {
         let spec = to.service.spec.clone().unwrap_or_default();
         let Some(selector) = spec.selector.filter(|selector| !selector.is_empty()) else { return Ok(()) };

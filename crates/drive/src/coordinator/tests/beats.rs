@@ -1,4 +1,4 @@
-//! Tests of beats with an API server that answers as each test says.
+//! Tests of beats with an API server whose responses each test defines.
 
 use super::*;
 
@@ -28,7 +28,7 @@ async fn beats_adapt_until_forbidden() {
         _ => with_discovery(method, path, (200, service().to_string())),
     });
     let (session, run_dir, _dir) = session(client, Limits::default());
-    // The run continues: the caller ends the beats.
+    // The run continues; only the caller stops the beats.
     let beats = tokio::time::timeout(Duration::from_secs(60), session.beat()).await;
     assert!(beats.is_err());
     session.finish(CancellationToken::new()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Tests of collecting from proxies, including data that cannot be read.
+//! Tests of collecting rows from proxies, including unreadable data.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ fn pre_stop(t_ns: i64) -> ProxyLine {
 async fn proxy_rows_are_recorded_once() {
     let rows = |seqs: [u64; 2]| seqs.map(|seq| ProxyLine::Row(served(seq)));
     let first = [vec![hello(7, 0), pre_stop(1)], rows([0, 1]).to_vec()].concat();
-    // The stream broke off, and is resumed where it was; every stream repeats the phases.
+    // The stream breaks and is resumed at the same position; every stream repeats the phases.
     let second = [vec![hello(7, 2), pre_stop(1)], rows([2, 3]).to_vec(), vec![end(4)]].concat();
     let collected = collected(vec![first, second]).await;
     let rows = Rows { recorded: Some(4), known: 4, in_flight: 0, received: 4 };
@@ -58,7 +58,7 @@ async fn clean_restart_starts_new_source() {
 
 #[tokio::test]
 async fn proxy_requiring_token_warns_once() {
-    // The API server passes on the answer of the admin port.
+    // The API server passes on the admin port's response.
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
     let (client, _) = api(move |_, path| {
@@ -77,7 +77,7 @@ async fn proxy_with_endless_line_warns_once() {
     let count = asked.clone();
     let (client, _) = api(move |_, path| {
         if !path.ends_with("/rows") {
-            // The clock's answer does not end, either.
+            // The response about the clock is too long, too.
             return (200, " ".repeat(1 << 20));
         }
         count.fetch_add(1, Ordering::SeqCst);
@@ -107,7 +107,7 @@ async fn interrupted_run_collects_available_rows() {
             match path.rsplit('/').next() {
                 _ if is_away => status(500, "InternalError", "out of order"),
                 Some("clock") => (200, clock.to_string()),
-                // One row at a time.
+                // Sends one row at a time.
                 _ => match streams.get(asked.fetch_add(1, Ordering::SeqCst)) {
                     Some(lines) => {
                         (200, lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect())
@@ -157,7 +157,7 @@ fn warnings(events: &[rolldrop_record::Event]) -> Vec<&str> {
     warnings.collect()
 }
 
-/// Collects the records of the proxy of the pod `web-1`.
+/// Collects records from the proxy in the pod `web-1`.
 fn follow_proxies(session: &Session) -> (CancellationToken, tokio::task::JoinHandle<()>) {
     let mut running = pod("web-1", container("running", "", ""));
     running.admin_port = Some(8082);
@@ -177,7 +177,7 @@ fn follow_proxies(session: &Session) -> (CancellationToken, tokio::task::JoinHan
     (stop, tokio::spawn(running))
 }
 
-/// Records of a proxy.
+/// Records from a proxy.
 struct Collected {
     ends: Vec<(String, Rows)>,
     rows: Vec<ServedRow>,
@@ -185,7 +185,7 @@ struct Collected {
     phases: Vec<String>,
 }
 
-/// Returns the records of a proxy that sends these row streams, one after the other. The last one ends.
+/// Returns the records from a proxy that sends these row streams, one after another. The last one ends properly.
 async fn collected(streams: Vec<Vec<ProxyLine>>) -> Collected {
     let text = |lines: &Vec<ProxyLine>| {
         let lines = lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n");
@@ -209,7 +209,7 @@ async fn collected(streams: Vec<Vec<ProxyLine>>) -> Collected {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    // The end of the first of two recorders is not the end of the pod's rows.
+    // The first of two recorders ends, but the pod's rows do not end with it.
     let lives = async {
         let started = |line: &ProxyLine| match line {
             ProxyLine::Hello { started_ns, .. } => Some(*started_ns),
@@ -238,7 +238,7 @@ async fn collected(streams: Vec<Vec<ProxyLine>>) -> Collected {
     Collected { ends, rows, phases }
 }
 
-/// Answers for a proxy with three rows, the second of which cannot be parsed. Its first stream breaks off.
+/// Responds as a proxy with three rows, the second of which cannot be parsed. The first stream breaks off.
 async fn rows_from(asked: Arc<AtomicUsize>, request: Request<Body>) -> kube::Result<Response<Body>> {
     let uri = request.uri();
     let text = if uri.path().ends_with("/rows") {

@@ -1,11 +1,11 @@
-//! Tests of adding the sidecar to live pods while others change their workload, and of a rollout that does not end.
+//! Tests of adding the sidecar to live pods while others change their workload, and of a rollout that never completes.
 
 use super::*;
 use rolldrop_sidecar::inject::{self, KubernetesVersion, SecretKey};
 
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/shop/deployments";
 
-/// Returns a Deployment as others have set it.
+/// Returns a Deployment in the state that others have set.
 fn deployment(image: &str, version: u32) -> Value {
     let ports = json!([{"name": "http", "containerPort": 8080}]);
     json!({
@@ -26,7 +26,7 @@ fn service() -> Value {
         "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": "http"}]}})
 }
 
-/// Returns the answer to a read, with this one Deployment in the cluster.
+/// Returns the response to a read from a cluster with this one Deployment.
 fn read(path: &str, deployment: &Value) -> (u16, String) {
     let list = |items: &[Value]| {
         json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}).to_string()
@@ -87,7 +87,7 @@ async fn conflict_retries_on_fresh_workload() {
     let sent: Vec<_> = patches.iter().map(of).collect();
     assert_eq!(sent, [("7", "app:1"), ("8", "app:2")].map(|(version, image)| (json!(version), json!(image))));
     assert!(patches.iter().all(|patch| patch.to_string().contains(inject::SIDECAR_NAME)));
-    // One of the two changes was made.
+    // Only one of the two changes was made.
     drop(session);
     let open = Journal::resume(run_dir.path(), Clock::start()).unwrap().0.open_changes();
     assert_eq!(open.len(), 1, "{open:?}");
@@ -110,7 +110,7 @@ async fn constant_conflicts_leave_workload_unchanged() {
 
 #[tokio::test(start_paused = true)]
 async fn lost_patch_answer_awaits_rollout() {
-    // The objects after the change.
+    // Objects after the change.
     let mut objects = [deployment("app:1", 7), service()];
     let kubernetes = "v1.36.2".parse::<KubernetesVersion>().unwrap();
     let options = inject::Options::of_a_run("rolldrop".into(), kubernetes, token());

@@ -1,4 +1,4 @@
-//! Tests of the pods that disruptions choose, and of the times at which they end them.
+//! Tests of the pods that disruptions choose, and of the times at which they terminate them.
 
 use tokio::time::Instant;
 
@@ -6,19 +6,19 @@ use super::*;
 use crate::coordinator::disrupt::Disrupted;
 use rolldrop_scenario::{Action, Count, Disruption, Order, Pods, Repeat};
 
-/// Deleted pods, with the times of their deletion.
+/// Deleted pods with the times of their deletion.
 type Deletions = Arc<Mutex<Vec<(String, Instant)>>>;
 
 /// State of a pod after its deletion.
 #[derive(Clone, Copy)]
 enum Deleted {
-    /// It stays terminating.
+    /// It remains terminating.
     Lingers,
     /// Another pod replaces it at once.
     IsReplaced,
 }
 
-/// Creates an API server that has these pods, all ready, and nothing else. Returns its client.
+/// Creates an API server that has only these pods, all ready. Returns a client for it.
 fn shop(names: &'static [&str], deleted: Deleted) -> (Client, Deletions) {
     let deletions = Deletions::default();
     let seen = Arc::clone(&deletions);
@@ -50,7 +50,7 @@ fn shop(names: &'static [&str], deleted: Deleted) -> (Client, Deletions) {
     (client, deletions)
 }
 
-/// Returns a disruption that deletes `count` pods at once, the oldest first, as often as `repeat` says.
+/// Returns a disruption that deletes `count` pods at once, oldest first, as often as `repeat` says.
 fn deletion(count: Count, repeat: Repeat) -> Disruption {
     Disruption {
         at: Duration::ZERO,
@@ -96,7 +96,7 @@ async fn refused_deletion_records_both_stamps() {
     assert_eq!(action.error.as_deref(), Some("pods \"web-1\" is forbidden"));
 }
 
-/// Budgets refuse an eviction for longer than an outage may last; a single fault after that is no outage.
+/// Budgets refuse an eviction for longer than an outage may last; a single fault after that is not an outage.
 #[tokio::test(start_paused = true)]
 async fn first_fault_starts_outage_limit() {
     let limits = Limits { outage: Duration::from_secs(5), ..Limits::default() };
@@ -209,7 +209,7 @@ fn errors_of(run_dir: &RunDir) -> Vec<String> {
     events.filter_map(error).collect()
 }
 
-/// The second action begins while a pod of the first waits for its turn.
+/// The second action begins while a pod of the first action is waiting for its turn.
 #[tokio::test(start_paused = true)]
 async fn overlapping_actions_take_distinct_pods() {
     let both = [one_by_one(Count::Number(2)), deletion(Count::Number(1), Repeat::Times(1))];

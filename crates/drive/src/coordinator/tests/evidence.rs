@@ -1,4 +1,4 @@
-//! Tests of the checks and warnings before the run asks the kernel where connections go.
+//! Tests of the checks and warnings before the run asks the kernel where connections are routed.
 
 use super::*;
 
@@ -11,7 +11,7 @@ spec:
   load: {duration: 10s, evidence: conntrack}
 ";
 
-/// Returns the plan for a cluster with a Service proxy of this mode, in a namespace that allows pods of this level.
+/// Returns the plan for a cluster with a Service proxy in this mode, and a namespace that allows pods of this level.
 async fn planned(
     mode: &'static str,
     level: Option<&'static str>,

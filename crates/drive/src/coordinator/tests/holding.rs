@@ -32,7 +32,7 @@ fn merge(object: &mut Value, patch: &Value) {
     }
 }
 
-/// An API server with one Deployment, which another client patches once, before the first patch of the test arrives.
+/// An API server with one Deployment, which another client patches once, before the test's first patch arrives.
 struct Shop {
     object: Arc<Mutex<Value>>,
     meanwhile: Arc<Mutex<Option<Value>>>,
@@ -75,7 +75,7 @@ impl Shop {
         (shop, client, calls)
     }
 
-    /// Returns an object after a merge patch, or after a JSON patch that replaces existing fields.
+    /// Returns an object after applying a merge patch, or a JSON patch that replaces existing fields.
     fn patched(object: &Value, patch: &Value) -> Value {
         let mut patched = object.clone();
         match patch {
@@ -157,7 +157,7 @@ async fn held_workload_refuses_second_run() {
     assert!(error.starts_with(said), "{error}");
     assert!(error.contains("kubectl annotate -n shop deployment/web rolldrop.dev/in-use-"), "{error}");
     assert_eq!((patches(&calls), second.journal().open_changes().len()), (0, 0));
-    // A run of the tuning that holds the workload continues.
+    // A run that is part of the tuning holding the workload continues.
     second.hold(&[web()], "first").await.unwrap();
     assert_eq!((patches(&calls), second.journal().open_changes().len()), (0, 0));
 }
@@ -186,8 +186,8 @@ async fn concurrent_runs_get_one_hold() {
     assert_eq!((shop.holder(), second.journal().open_changes().len()), (Some(holder), 0));
 }
 
-/// Sets the number of replicas, and undoes that while another client makes a change. Returns the report of the undoing,
-/// and the object after it.
+/// Sets the number of replicas, and undoes the change while another client makes one. Returns the report of the undoing
+/// and the resulting object.
 async fn undone_while(theirs: Value) -> (String, Value) {
     let (shop, client, _) = Shop::open(None);
     let (session, _run_dir, _dir) = session(client, Limits::default());
@@ -230,8 +230,8 @@ async fn alter_reapplies_after_foreign_change() {
     assert_eq!(shop.now()["spec"]["replicas"], 4, "as others had set it");
 }
 
-/// Sets the image by a patch of this kind while another client makes a change. Returns the containers that the pods
-/// then have, and the object once that is undone.
+/// Sets the image with this kind of patch while another client makes a change. Returns the pods' containers after that,
+/// and the object after the image has been changed back.
 async fn image_set_while(patch_type: PatchType, theirs: Value) -> (Value, Value) {
     let (shop, client, _) = Shop::open(Some(theirs));
     let (session, _run_dir, _dir) = session(client, Limits::default());

@@ -10,8 +10,7 @@ const SECRET: &str = "/api/v1/namespaces/shop/secrets/rolldrop-load-my-run";
 const JOB: &str = "/apis/batch/v1/namespaces/shop/jobs/rolldrop-load-my-run";
 const OWNER: &str = "/api/v1/namespaces/shop/configmaps/rolldrop-run-my-run";
 
-/// Returns the answer of a cluster with these pods of the load, and these warnings, whatever object they are requested
-/// for.
+/// Returns the response of a cluster with these load pods, and with these warnings for whatever object is requested.
 fn cluster(method: &Method, path: &str, pods: &[Value], warnings: &[Value]) -> (u16, String) {
     let kinds = |group: &str, kinds: &[(&str, &str)]| {
         let resource = |(name, kind): &(&str, &str)| {
@@ -49,7 +48,7 @@ async fn make(session: &Session) {
     session.make_load_job(&job).await.unwrap();
 }
 
-/// Shows a pod of an index in the view.
+/// Puts the pod with an index into the view.
 fn shown(session: &Session, index: usize, is_ready: bool, state: ContainerState) {
     let mut seen = pod(&format!("rolldrop-load-my-run-{index}-abcde"), state);
     seen.event.ready = is_ready;
@@ -57,7 +56,7 @@ fn shown(session: &Session, index: usize, is_ready: bool, state: ContainerState)
     session.views.update(|view| view.see(Change::Applied, seen));
 }
 
-/// Returns a pod of an index as a list shows it.
+/// Returns the pod with an index as a list shows it.
 fn listed(index: usize, status: &Value) -> Value {
     json!({"metadata": {"name": format!("rolldrop-load-my-run-{index}-abcde")}, "status": status})
 }
@@ -151,7 +150,7 @@ async fn unpullable_image_ends_pod_wait() {
         image; name an image that the cluster can pull with --image";
     assert_eq!(error, of_first);
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
-    // Nor is there one for a program that ends at once.
+    // The same holds for a program that exits at once.
     let ended =
         ContainerState { exit_code: Some(2), ..container("terminated", "Error", "x\nno such option\n") };
     shown(&session, 0, false, ended.clone());

@@ -1,4 +1,4 @@
-//! Tests of consumers that have a clock of their own, such as the load when it keeps DNS answers for a while.
+//! Tests of consumers that have their own clock, such as the load when it caches DNS answers.
 
 use super::*;
 use rolldrop_record::event::NameAnswer;

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Returns a client of a cluster with these objects, named by the end of their path: lists are arrays, everything else
-/// a single object.
+/// Returns a client for a cluster with these objects, identified by the end of their path. Lists are arrays; everything
+/// else is a single object.
 fn cluster(objects: &[(&'static str, Value)]) -> Client {
     let objects = objects.to_vec();
     let kinds = |group: &str, kinds: &[(&str, &str)]| {
@@ -44,7 +44,7 @@ fn read(spec: &str) -> scenario::Scenario {
     scenario::parse::<Value>(&text, "x.yaml", std::path::Path::new("."), &[]).unwrap().scenario
 }
 
-/// Returns the plan of a scenario, or the error of making it.
+/// Returns the plan for a scenario, or the error from planning.
 async fn planned(client: Client, spec: &str) -> Result<Plan, String> {
     let (limits, stop) = (Limits::default(), CancellationToken::new());
     let caller = Caller::in_shop(client, limits, stop);
@@ -83,8 +83,8 @@ fn live(disruptions: &str) -> String {
     format!("  target: {{service: web}}\n  load: {{duration: 60s}}\n  disruptions:\n{disruptions}")
 }
 
-/// Returns a scenario whose manifests create everything: three pods behind the target, and two that no target routes
-/// to.
+/// Returns a scenario whose manifests create everything: three pods behind the target, and two pods that no target
+/// routes to.
 fn own(disruptions: &str) -> String {
     let workload = |name: &str, replicas: u32| {
         let template =
@@ -186,7 +186,7 @@ async fn pods_outside_targets_raise_finding() {
     let both = "  - {at: 1s, action: deletePod, selector: 'app in (web, db)'}\n";
     let plan = planned(cluster(&[]), &own(both)).await.unwrap();
     assert!(plan.findings[0].contains("2 of its 5 pods are not behind a target"), "{:?}", plan.findings);
-    // It is unknown whose pods are behind a URL.
+    // The pods behind a URL are not known.
     let url = own(both).replace("target: {service: web}", "target: {url: 'http://web.example/'}");
     assert_eq!(planned(cluster(&[]), &url).await.unwrap().findings, Vec::<String>::new());
 }
@@ -231,7 +231,7 @@ async fn drain_checks_budgets_only() {
         json!([{"metadata": {"name": "web"}, "spec": {"selector": {"matchLabels": {"app": "web"}}},
             "status": {"disruptionsAllowed": allowed, "currentHealthy": 4}}])
     };
-    // The list of a node's pods is not filtered here: "all" has all four, and "three" leaves out the pod of node-2.
+    // This server does not filter by node: "all" has all four pods, and "three" leaves out the one on node-2.
     let on = |pods: &str, allowed: u32| {
         let found = [("/nodes/node-1", node("True")), ("/services/web", service(&json!({})))];
         let lists = [("/deployments", deployment.clone()), ("/poddisruptionbudgets", budgets(allowed))];
@@ -247,7 +247,7 @@ async fn drain_checks_budgets_only() {
     assert!(all.starts_with("x.yaml:8: spec.disruptions[0].node: drain of node node-1 is refused"), "{all}");
 }
 
-/// No Service shows these pods, and no workload shows them yet.
+/// No Service shows these pods, and no workload does yet.
 #[tokio::test(start_paused = true)]
 async fn url_target_awaits_manifest_pods() {
     let lists = Arc::new(AtomicUsize::new(0));
@@ -270,7 +270,7 @@ async fn url_target_awaits_manifest_pods() {
     let url = "target: {url: 'http://web.example/'}";
     let scenario = read(&own(disruption).replace("target: {service: web}", url));
     session.await_ready(&scenario, &scenario.disruptions).await.unwrap();
-    // Two lists that lack pods, one that has all, and one for the check.
+    // Two lists without all pods, one with all of them, and one for the check.
     assert!(lists.load(Ordering::SeqCst) > 3);
 }
 
@@ -306,7 +306,7 @@ async fn sidecar_port_shortage_raises_finding() {
     ] {
         assert_eq!(findings(workloads, load).await, Vec::<String>::new(), "{load}");
     }
-    // The manifests' own workload; half of the requests go to a URL.
+    // The workload comes from the manifests; half of the requests go to a URL.
     let mut own = with_sidecar(1, &json!([]));
     let (mut deployment, mut web) = (own[0].take(), service(&json!({"clusterIP": null})));
     (deployment["apiVersion"], deployment["kind"]) = ("apps/v1".into(), "Deployment".into());

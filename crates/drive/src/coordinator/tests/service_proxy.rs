@@ -1,4 +1,4 @@
-//! Tests of finding out what implements Services in clusters of several vendors.
+//! Tests of finding out what implements Services in various vendors' clusters.
 
 use k8s_openapi::api::core::v1::Node;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::coordinator::service_proxy::find;
 use rolldrop_record::service_proxy::{ProxyEvidence, ServiceProxy};
 
-/// Returns the findings for a cluster whose `kube-system` has these objects, named by their resources and names.
+/// Returns the findings for a cluster with these objects, identified by resource and name, in `kube-system`.
 async fn found(objects: &[(&str, Value)], nodes: Value) -> (ServiceProxy, Option<ProxyEvidence>) {
     let objects: Vec<(String, Value)> =
         objects.iter().map(|(path, object)| ((*path).to_owned(), object.clone())).collect();
@@ -56,7 +56,7 @@ async fn service_proxy_is_detected_across_distributions() {
     assert_eq!(found(std::slice::from_ref(&kubeadm), none()).await, of_map(ServiceProxy::Nftables));
     assert_eq!(found(&eks, none()).await, of_map(ServiceProxy::Nftables));
     let cilium = ("configmaps/cilium-config", map("kube-proxy-replacement", "true"));
-    // The settings of a former kube-proxy are often left behind.
+    // A former kube-proxy often leaves its settings behind.
     assert_eq!(found(&[kubeadm.clone(), cilium], none()).await, of_map(ServiceProxy::Cilium));
     let off = [kubeadm.clone(), ("daemonsets/kube-proxy", daemon_set(0))];
     assert_eq!(found(&off, none()).await, (ServiceProxy::Unknown, None));

@@ -4,7 +4,7 @@ use super::*;
 
 const LOG: &str = "starting\nno such table: users\n";
 
-/// Returns the answer of a cluster with these pods, and this warning about any of them.
+/// Returns the response of a cluster with these pods, and this warning about any of them.
 fn cluster(path: &str, pods: &[Value], warning: Option<&Value>) -> (u16, String) {
     match path.rsplit('/').next() {
         Some("pods") => list(&pods.iter().collect::<Vec<_>>()),
@@ -18,7 +18,7 @@ fn list(items: &[&Value]) -> (u16, String) {
     (200, json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}).to_string())
 }
 
-/// Returns the owner references of what this object controls; its UID is its name.
+/// Returns the owner references for objects that this one controls; its UID is its name.
 fn owner(kind: &str, name: &str) -> Value {
     json!([{"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": name, "controller": true}])
 }
@@ -36,7 +36,7 @@ fn running(name: &str, ready: &str) -> Value {
     listed(name, json!({"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}))
 }
 
-/// Returns the error of the wait for these pods.
+/// Returns the error from waiting for these pods.
 async fn said(pods: Vec<Value>, warning: Option<Value>) -> String {
     let (client, _) = api(move |_, path| cluster(path, &pods, warning.as_ref()));
     let limits = Limits { ready: Duration::from_secs(60), ..Limits::default() };
@@ -97,7 +97,7 @@ async fn hanging_rollout_records_its_reason() {
                 list(&[&set("web-5d4c", "web"), &set("web-admin-7f6d", "web-admin")])
             }
             _ => {
-                // Its name begins like those of the other workload's pods.
+                // The name begins like the names of the other workload's pods.
                 let mut other = running("web-admin-7f6d-1", "False");
                 other["metadata"]["ownerReferences"] = owner("ReplicaSet", "web-admin-7f6d");
                 let pulling = json!({"name": "app", "image": "x", "imageID": "", "ready": false, "restartCount": 0,

@@ -21,10 +21,10 @@ const PERIOD: Duration = Duration::from_millis(500);
 const SAID: Duration = Duration::from_secs(5);
 /// Maximum number of pods to name; the others are only counted.
 const NAMED: usize = 3;
-/// Kinds of objects that have pods. Objects of other kinds are gone once they are removed.
+/// Kinds of objects that have pods. Objects of other kinds are gone as soon as they are removed.
 const WITH_PODS: [&str; 6] = ["Pod", "ReplicaSet", "Deployment", "StatefulSet", "DaemonSet", "Job"];
 
-/// Returns true if changes to objects of this kind take effect on pods, some time later.
+/// Returns true if changes to objects of this kind affect pods, some time later.
 pub(in crate::coordinator) fn has_pods(kind: &str) -> bool {
     WITH_PODS.contains(&kind)
 }
@@ -32,7 +32,7 @@ pub(in crate::coordinator) fn has_pods(kind: &str) -> bool {
 /// Label with the hash of a Deployment's pod template.
 const TEMPLATE_HASH: &str = "pod-template-hash";
 
-/// Effects that were still missing when the wait for them ended.
+/// Effects that were still missing at the end of the wait for them.
 #[derive(Debug)]
 pub struct NotYet {
     what: String,
@@ -54,7 +54,7 @@ impl fmt::Display for NotYet {
     }
 }
 
-/// Objects of one namespace whose effects are awaited, as kinds with names, such as `Deployment web`.
+/// Objects in one namespace whose effects are awaited, by kind and name, such as `Deployment web`.
 #[derive(Debug, Default, PartialEq)]
 struct Awaited {
     /// Objects that were removed.
@@ -64,7 +64,7 @@ struct Awaited {
 }
 
 impl Awaited {
-    /// Groups the undone changes that affect pods by namespace.
+    /// Groups the undone changes by namespace, as far as they affect pods.
     fn of(undone: &[Undone]) -> BTreeMap<String, Self> {
         let mut awaited: BTreeMap<String, Self> = BTreeMap::new();
         for Undone { object, change, outcome } in undone {
@@ -83,8 +83,8 @@ impl Awaited {
         awaited
     }
 
-    /// Describes what is still missing, and returns the longest grace period of the pods among that. Returns `None` if
-    /// nothing is.
+    /// Describes what is still missing, and returns the longest grace period of the remaining pods. Returns `None` if
+    /// nothing is missing.
     async fn pending(&self, caller: &Caller) -> Result<Option<(String, Duration)>> {
         let pods: Vec<Candidate> = caller.list("list pods", &caller.api(), &ListParams::default()).await?;
         let missing = match self.restored[..] {
@@ -121,11 +121,12 @@ fn in_words(pods: &[&Candidate], which: &str) -> Option<String> {
     (!names.is_empty()).then(|| format!("{number} pod{s} {which} {are} still there ({})", names.join(", ")))
 }
 
-/// Returns the workload that a pod belongs to, such as `Deployment web`, even if that and its ReplicaSet are gone.
+/// Returns the workload that a pod belongs to, such as `Deployment web`, even if the workload and its ReplicaSet are
+/// gone.
 fn workload_of(pod: &Candidate) -> Option<String> {
     let controller = controller(pod)?;
     let (kind, name) = controller.split_once('/')?;
-    // A Deployment names each of its ReplicaSets after itself and the hash of its template (getReplicaSetName of
+    // A Deployment names each of its ReplicaSets after itself and the hash of its template (getReplicaSetName in
     // pkg/controller/deployment/sync.go).
     let hash = pod.labels().get(TEMPLATE_HASH).filter(|_| kind == "ReplicaSet");
     let of_deployment = hash.and_then(|hash| name.strip_suffix(hash.as_str())?.strip_suffix('-'));
@@ -194,7 +195,7 @@ mod tests {
         Undone { object, change, outcome }
     }
 
-    /// Returns the changes of a run that created a Deployment and a StatefulSet, and changed another Deployment.
+    /// Returns the changes of a run that has created a Deployment and a StatefulSet, and changed another Deployment.
     fn changes() -> Vec<Undone> {
         let done = || Outcome::Undone { others: Vec::new() };
         vec![
@@ -206,7 +207,7 @@ mod tests {
         ]
     }
 
-    /// Returns a pod of this controller with a grace period of 40 s, which is terminating.
+    /// Returns a terminating pod of this controller, with a grace period of 40 s.
     fn ending(name: &str, kind: &str, controller: &str) -> Value {
         let owner = json!({"apiVersion": "apps/v1", "kind": kind, "name": controller, "uid": "u", "controller": true});
         json!({"metadata": {"name": name, "labels": {TEMPLATE_HASH: "7f9"}, "ownerReferences": [owner],
@@ -222,7 +223,7 @@ mod tests {
         pods
     }
 
-    /// Returns a caller of a cluster that shows these pods, and a Deployment with `updated` of its two pods updated.
+    /// Returns a caller for a cluster with these pods, and a Deployment that has `updated` of its two pods updated.
     fn caller(pods: Arc<Mutex<Vec<Value>>>, updated: Arc<AtomicUsize>) -> Caller {
         let (client, _) = api(move |_, path| {
             let items = match path.rsplit('/').next() {
@@ -250,7 +251,7 @@ mod tests {
         let tell = |what: &str| {
             let mut told = told.lock().unwrap();
             told.push(what.to_owned());
-            // Each message brings about the next change.
+            // Each message triggers the next change.
             match told.len() {
                 1 => pods.lock().unwrap().truncate(5),
                 2 => drop(pods.lock().unwrap().drain(..2)),

@@ -1,4 +1,4 @@
-//! Changes that killed runs left in a cluster: the entries of their journals that are not undone.
+//! Changes that killed runs left in a cluster: the entries in their journals that have not been undone.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ use crate::coordinator::journal::{Change, Journal, JournalError, Open};
 use crate::coordinator::others::differences;
 use rolldrop_record::Clock;
 
-/// Changes that one run, or the runs of one tuning, left in a cluster, according to a directory.
+/// Changes that one run, or the runs of one tuning, left in a cluster, as found in its directory.
 #[derive(Debug)]
 pub struct LeftOvers {
     /// Journals of the runs, latest first, and then the tuning's own.
@@ -23,12 +23,12 @@ pub struct LeftOvers {
     cluster: Option<Origin>,
 }
 
-/// State of a workload, compared with the state that a tuning found.
+/// State of a workload compared with its state before a tuning.
 #[derive(Debug, PartialEq)]
 pub enum Since {
-    /// As the tuning found it.
+    /// Same as before the tuning.
     AsFound,
-    /// As a run of the tuning left it: undoing the run's changes makes it as the tuning found it.
+    /// As a run of the tuning left it: undoing the run's changes restores the state before the tuning.
     AsSet,
     /// Others have changed it.
     Changed {
@@ -38,10 +38,10 @@ pub enum Since {
 }
 
 impl LeftOvers {
-    /// Reads the changes of the runs in a directory. While this value exists, no other process undoes them.
+    /// Reads the changes of the runs in a directory. While this value exists, no other process can undo them.
     ///
     /// # Errors
-    /// Fails if the directory is not of a run or a tuning, or if its run has not ended.
+    /// Fails if the directory does not belong to a run or a tuning, or if its run has not ended.
     pub fn in_dir(dir: &Path) -> Result<Self, JournalError> {
         let io = |source| JournalError::Io { path: dir.to_owned(), source };
         let mut runs: Vec<PathBuf> = match fs::read_dir(dir) {
@@ -58,7 +58,7 @@ impl LeftOvers {
         let mut left = Self { journals: Vec::new(), cluster: None };
         for run in runs {
             let (journal, cluster) = Journal::resume(&run, Clock::start())?;
-            // Changes to a cluster that ended with its run are gone with it.
+            // If the cluster ended with its run, so did the changes.
             if cluster.is_some() {
                 left.cluster = left.cluster.or(cluster);
                 left.journals.push(journal);
@@ -67,7 +67,7 @@ impl LeftOvers {
         Ok(left)
     }
 
-    /// Returns the cluster on which changes are left; `None` if none are.
+    /// Returns the cluster with remaining changes; `None` if no changes are left.
     pub fn cluster(&self) -> Option<&Origin> {
         self.cluster.as_ref().filter(|_| self.open().next().is_some())
     }
@@ -76,7 +76,7 @@ impl LeftOvers {
         self.journals.iter().flat_map(Journal::open_changes)
     }
 
-    /// Compares a workload with the state that the tuning found, without changing anything.
+    /// Compares a workload with its state before the tuning, without changing anything.
     pub fn since(&self, found: &Value, now: &Value) -> Since {
         let text = |object: &Value, pointer: &str| {
             object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
@@ -121,11 +121,11 @@ impl LeftOvers {
 /// The file that a tuning writes before its first run.
 const STATE_OF_A_TUNING: &str = "state.json";
 
-/// Directory with the logs of an embedded cluster, which starts before its run changes anything.
+/// Directory with the logs of an embedded cluster. It exists before the run changes anything.
 const LOGS: &str = "cluster";
 
-/// Returns true if a directory has no file of a run, like the directory of a run or a tuning that was killed before it
-/// changed anything: at most the state of a tuning, a part of that, or the logs of a cluster.
+/// Returns true if a directory contains no files of a run, because the run or tuning was killed before it changed
+/// anything. The directory may contain the state of a tuning, a part of that state, or the logs of a cluster.
 fn holds_no_run(dir: &Path) -> io::Result<bool> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;

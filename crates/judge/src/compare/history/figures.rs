@@ -1,4 +1,4 @@
-//! Figures of one run that are compared with earlier runs, each with the scale on which its spread is judged.
+//! Figures of a run that are compared with earlier runs, each with the scale on which its spread is judged.
 
 use std::collections::BTreeMap;
 use std::f64::consts::PI;
@@ -8,23 +8,23 @@ use crate::model::comparison::{FEWEST_BEYOND, LatencyKind, Metric, Quantile, Uni
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::Mode;
 
-/// Fewest episodes for which their share is used: with fewer it is as rough as the count itself.
+/// Minimum number of episodes for judging shares of them: with fewer, a share is as coarse as the count itself.
 const FEWEST_EPISODES: usize = 5;
-/// Quantiles that are judged. More of them would share the same chance of an error and tell little else.
+/// Quantiles that are judged. More of them would divide the same error further and reveal little else.
 const QUANTILES: [Quantile; 2] = [Quantile::P50, Quantile::P99];
 
-/// Scale on which runs vary.
+/// Scale on which the variation between runs is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::compare) enum Scale {
-    /// Number of events in the exposure: its square root.
+    /// Number of events in the exposure, on a square-root scale.
     Count,
-    /// Share of the exposure's units: the arc sine of its square root.
+    /// Share of the exposure's units, on an arcsine square-root scale.
     Share,
-    /// Seconds, unchanged.
+    /// Seconds, on a linear scale.
     Time,
-    /// Latency: its logarithm.
+    /// Latency, on a logarithmic scale.
     Log,
-    /// Rate, of which more is better: its logarithm, negated.
+    /// Rate, for which more is better, on a negated logarithmic scale.
     Rate,
 }
 
@@ -33,7 +33,7 @@ impl Scale {
         self == Self::Rate
     }
 
-    /// Places a value on the scale; higher is worse.
+    /// Converts a value to the scale, on which higher is worse.
     pub(in crate::compare) fn of(self, value: f64, exposure: f64) -> f64 {
         match self {
             Self::Count => 2.0 * (value + 0.375).sqrt(),
@@ -44,7 +44,8 @@ impl Scale {
         }
     }
 
-    /// Returns the value at a place on the scale. Counts are rounded down, because no run has a part of an event.
+    /// Converts a place on the scale back to a value. Counts are rounded down, because a run cannot have a fraction of
+    /// an event.
     pub(in crate::compare) fn back(self, place: f64, exposure: f64) -> f64 {
         match self {
             Self::Count => ((place / 2.0).powi(2) - 0.375).max(0.0).floor(),
@@ -58,7 +59,7 @@ impl Scale {
         }
     }
 
-    /// Returns the standard deviation on the scale that chance alone gives.
+    /// Returns the standard deviation on the scale that results from chance alone.
     pub(in crate::compare) fn least_spread(self, exposure: f64) -> f64 {
         match self {
             Self::Count => 1.0,
@@ -68,21 +69,21 @@ impl Scale {
     }
 }
 
-/// One figure of one run.
+/// A figure of a single run.
 #[derive(Clone, Debug)]
 pub(super) struct Figure {
     pub(super) metric: Metric,
     pub(super) scale: Scale,
     pub(super) unit: Unit,
     pub(super) value: f64,
-    /// Number of terminations, requests or episodes that the value is out of.
+    /// Number of terminations, requests or episodes in which the value counts events.
     pub(super) exposure: f64,
-    /// Quantile of all latencies that the figure is, if it is one.
+    /// The quantile, if the figure is a quantile of all latencies.
     pub(super) quantile: Option<Quantile>,
 }
 
 impl Figure {
-    /// Returns the value that its run would have had with the other's exposure.
+    /// Returns the value that the figure's run would have had with the other's exposure.
     pub(super) fn value_at(&self, other: &Self) -> f64 {
         match self.scale {
             Scale::Count => self.value * other.exposure / self.exposure,
@@ -91,7 +92,7 @@ impl Figure {
     }
 }
 
-/// Returns all figures of a run that are known.
+/// Returns all known figures of a run.
 pub(super) fn of(sample: &Sample) -> Vec<Figure> {
     let figure = |metric, scale, unit, value: f64, exposure: f64| Figure {
         metric,
@@ -122,7 +123,7 @@ pub(super) fn of(sample: &Sample) -> Vec<Figure> {
     let kind = if sample.is_closed_loop { LatencyKind::Service } else { LatencyKind::Response };
     for quantile in QUANTILES {
         let ms = sample.latency.quantile_ms(quantile).filter(|_| {
-            // Half a value less is no other evidence: of 1,000 values ten lie beyond p99.
+            // Half a value less is still enough evidence: of 1,000 values, ten lie beyond p99.
             sample.latency.n as f64 * (1.0 - quantile.share()) >= FEWEST_BEYOND - 0.5
         });
         let of = |ms| Figure {
@@ -146,7 +147,7 @@ fn episodes(sample: &Sample) -> BTreeMap<Mode, Vec<u64>> {
     by_mode
 }
 
-/// Returns the upper bounds of the windows, sorted; an unknown one counts as longer than all.
+/// Returns the upper bounds of the windows, sorted. An unknown bound counts as longer than all others.
 fn windows(sample: &Sample) -> BTreeMap<(Mode, &str), Vec<f64>> {
     let mut all: BTreeMap<_, Vec<f64>> = BTreeMap::new();
     for ended in &sample.terminations {

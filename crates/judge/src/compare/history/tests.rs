@@ -1,4 +1,4 @@
-//! The limits against simulated runs that differ from each other, and what counts as history.
+//! Tests the limits against simulated runs that differ from each other, and which runs count as history.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,14 @@ use rolldrop_explain::model::Mode;
 
 mod recorded;
 
-/// A simulated service, with the differences between its runs.
+/// A simulated service whose runs differ from each other.
 #[derive(Clone, Copy, Debug)]
 struct Service {
-    /// Requests lost in a run, on average.
+    /// Average number of requests lost per run.
     lost: f64,
-    /// The standard deviation of the logarithm of a run's latency.
+    /// Standard deviation of the logarithm of a run's latency.
     between_runs: f64,
-    /// The share of runs in which 30 requests are lost.
+    /// Share of runs in which 30 requests are lost.
     outages: f64,
 }
 
@@ -33,7 +33,7 @@ fn normal(rng: &mut SmallRng) -> f64 {
     Normal::standard().inverse_cdf(rng.random_range(1e-12..1.0))
 }
 
-/// Draws a number whose mean varies from run to run with a coefficient of variation of one half.
+/// Draws a number of losses. Its mean varies from run to run with a coefficient of variation of one half.
 fn losses(mean: f64, rng: &mut SmallRng) -> u64 {
     let rate = (0..4).map(|_| -(1.0 - rng.random::<f64>()).ln()).sum::<f64>() * mean / 4.0;
     let (mut lost, mut product) = (0, rng.random::<f64>());
@@ -44,7 +44,7 @@ fn losses(mean: f64, rng: &mut SmallRng) -> u64 {
     lost
 }
 
-/// Returns a run with six isolated terminations, the `at`-th of its history.
+/// Returns run number `at` of a history, with six isolated terminations.
 fn run(at: i64, service: Service, rng: &mut SmallRng) -> Sample {
     let slow = (service.between_runs * normal(rng)).exp();
     let tail = (service.between_runs * normal(rng)).exp();
@@ -154,7 +154,7 @@ fn history_fails_each_worse_figure() {
     assert_eq!(failed(&before, &longer_by(0.2)), Vec::<String>::new(), "a preStop sleep has whole seconds");
     let mut longer = longer_by(1.0);
     assert_eq!(failed(&before, &longer), ["baseline.windows_s.isolated.service web"]);
-    // Without the bounds of its windows, that figure is unknown.
+    // If the run's windows have no upper bounds, that figure is unknown.
     longer.terminations.iter_mut().flat_map(|t| t.windows_s.values_mut()).for_each(|s| *s = None);
     let checks = before.checks(&longer, &Options::default());
     let is_window = |check: &&Check| matches!(check.name, CheckName::Baseline(Metric::MedianWindow { .. }));
@@ -176,14 +176,14 @@ fn send_lag_excuses_slow_latency() {
     let check = p99(&slow);
     assert_eq!(check.verdict, CheckVerdict::Inconclusive);
     assert_eq!(prediction(&check).doubt, Some(Doubt::Lateness { now_ms: 31.0, usual_ms: 0.2 }));
-    // A lag that is too short to explain it, and one that is not known.
+    // A lag that is too short to explain the latency, and an unknown lag.
     for lag in [Some(15.0), None] {
         slow.lag_p99_ms = lag;
         assert_eq!(p99(&slow).verdict, CheckVerdict::Fail, "{lag:?}");
     }
 }
 
-/// Returns this run with the latencies of its tenths of a second: 2 ms, but slow for `slow_of_20` of 20 answers.
+/// Returns this run with new latencies for each tenth of a second: 2 ms, but slow for `slow_of_20` of 20 responses.
 fn with_latencies(run: &Sample, slow_of_20: impl Fn(usize) -> u64) -> Sample {
     let [usual, slow] = [2_000_000, 900_000_000].map(sample::bin);
     let block = |i| {
@@ -206,14 +206,14 @@ fn short_bursts_leave_quantile_inconclusive() {
         let checks = before.checks(&with_latencies(&same, slow_of_20), &Options::default());
         checks.into_iter().find(|check| check.name == latency(Quantile::P99)).unwrap()
     };
-    // 66 of 6,000 answers in two rollouts.
+    // 66 slow responses of 6,000, in two rollouts.
     let in_two_rollouts = p99(&|i| if matches!(i, 100..=102 | 200..=202) { 11 } else { 0 });
     assert_eq!(in_two_rollouts.verdict, CheckVerdict::Inconclusive, "{in_two_rollouts:?}");
     let Some(Doubt::FewMoments { share, .. }) = prediction(&in_two_rollouts).doubt else {
         panic!("{in_two_rollouts:?}")
     };
     assert!((share - 0.011).abs() < 1e-9, "{share}");
-    // 1.25 % all the time.
+    // 1.25 % slow responses throughout the run.
     let all_the_time = p99(&|i| u64::from(i % 4 == 0));
     assert_eq!(all_the_time.verdict, CheckVerdict::Fail, "{all_the_time:?}");
 }
@@ -238,7 +238,7 @@ fn history_uses_only_comparable_passes() {
     runs[4].scale.insert("nodes".into(), 9);
     let history = History::of(runs.clone(), &candidate, LAST, &Options::default());
     let names: Vec<&str> = history.used.iter().map(|run| run.name.as_str()).collect();
-    // The last is the candidate itself.
+    // The last run is the candidate itself.
     assert_eq!(names, ["run 4", "run 5", "run 6"]);
     let [check] = history.checks(&candidate, &Options::default()).try_into().unwrap();
     assert_eq!(check.verdict, CheckVerdict::Inconclusive);

@@ -1,4 +1,4 @@
-//! Each kind of figure against baselines of one run and of several.
+//! Tests each kind of figure against baselines of one run and of several runs.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +55,7 @@ fn options(expect: Value) -> Options {
     Options { worse: expect.worse(), ..Options::default() }
 }
 
-/// Returns all checks of a run: against a history if there are enough runs, else against few.
+/// Returns all checks of a run: against a history if there are enough runs, otherwise against few runs.
 fn all(baseline: &[Sample], candidate: &Sample, expect: Value) -> Vec<Check> {
     let options = options(expect);
     if baseline.len() < FEWEST_RUNS {
@@ -82,7 +82,7 @@ fn worsening(check: &Check) -> Worsening {
     (**worsening).clone()
 }
 
-/// Returns the verdict on a figure that had these values in the runs of the baseline, and has the value `now`.
+/// Returns the verdict on a figure whose values in the baseline are `then` and whose value now is `now`.
 fn verdict(key: &str, then: &[f64], now: f64, worse: &str) -> (CheckVerdict, Worsening) {
     let worse: Value = worse.parse::<u64>().map_or_else(|_| worse.into(), Value::from);
     let expect = key.rsplit('.').fold(json!({"worse": worse}), |inner, name| json!({name: inner}));
@@ -91,7 +91,7 @@ fn verdict(key: &str, then: &[f64], now: f64, worse: &str) -> (CheckVerdict, Wor
     (check.verdict, worsening(&check))
 }
 
-/// Returns the verdicts on these figures, one after the other.
+/// Returns the verdict on each of the values `now` of a figure.
 fn verdicts<const N: usize>(key: &str, then: &[f64], worse: &str, now: [f64; N]) -> [CheckVerdict; N] {
     now.map(|now| verdict(key, then, now, worse).0)
 }
@@ -108,7 +108,7 @@ fn history_fails_only_certain_excess() {
         assert_eq!(verdicts(key, &slow, "10%", [109.0, 112.0, 150.0]), [Pass, Inconclusive, Fail], "{key}");
         assert_eq!(verdicts(key, &slow, "20ms", [119.0, 150.0]), [Pass, Fail], "{key}");
     }
-    // Runs that differ much show little.
+    // Runs that vary widely show little.
     let wild = [60.0, 160.0, 90.0, 130.0, 70.0, 120.0];
     assert_eq!(verdicts("latency.p99", &wild, "10%", [105.0, 200.0]), [Pass, Inconclusive]);
     let good = [0.999, 0.998, 1.0, 0.999, 0.999];
@@ -139,7 +139,7 @@ fn count_limits_allow_poisson_spread() {
     for key in ["dropped.perTermination", "dropped.perGroup"] {
         assert_eq!(verdicts(key, &some, "10%", [22.0, 80.0]), [Pass, Fail], "{key}");
     }
-    // As many for as many terminations; of a part of a request there is none.
+    // The same number per termination; there are no fractions of a request.
     let mut six = run(&[("dropped", 44.0)]);
     six.terminations.extend(six.terminations.clone());
     let baseline = some.map(|value| run(&[("dropped", value)]));
@@ -156,7 +156,7 @@ fn percentage_of_zero_limits_nothing() {
     assert_eq!(verdict("dropped", &[0.0; 6], 40.0, "10%").0, Fail);
     assert_eq!(verdicts("outage", &[0.0; 6], "10%", [0.0, 0.3]), [Pass, Inconclusive]);
     assert_eq!(verdicts("outage", &[0.0; 6], "200ms", [0.1, 0.3]), [Pass, Fail]);
-    // One run that lost nothing.
+    // The baseline is one run that lost nothing.
     assert_eq!(verdicts("dropped", &[0.0], "10%", [0.0, 7.0, 96.0]), [Pass, Inconclusive, Fail]);
     assert_eq!(verdicts("outage", &[0.0], "10%", [0.0, 0.3]), [Pass, Inconclusive]);
 }
@@ -168,7 +168,7 @@ fn totals_test_decides_few_runs() {
     let totals = Grounds::Totals { before: 1, runs: 1, is_share_of_nothing: false, by_chance: None };
     assert_eq!((worsening.now, worsening.grounds), (Some(200.0), totals));
     assert_eq!(verdicts("dropped", &[60.0], "10%", [66.0, 96.0]), [Pass, Inconclusive]);
-    // The allowed value is taken off before the test.
+    // The allowed margin is subtracted before the test.
     assert_eq!(verdicts("dropped", &[0.0], "100", [96.0, 110.0, 300.0]), [Pass, Inconclusive, Fail]);
     assert_eq!(verdicts("rollout", &[10.0, 11.0], "10%", [11.0, 60.0]), [Pass, Inconclusive]);
 }
@@ -187,7 +187,7 @@ fn single_baseline_fails_only_disjoint_latency() {
         check.verdict
     };
     assert_eq!(["10%", "300%", "5ms", "20ms"].map(judged), [Fail, Inconclusive, Fail, Inconclusive]);
-    // Of a part of the requests no distribution is known.
+    // For a part of the requests, no distribution is known.
     let steady = json!({"latency": {"steady": {"p99": {"worse": "10%"}}}});
     assert_eq!(check(&before, &slow, steady, "latency.steady.p99.worse").verdict, Inconclusive);
 }
@@ -210,7 +210,7 @@ fn worse_limit_replaces_default_comparison() {
         assert!(with.contains(&"baseline.latency_ms.response.p50".to_owned()), "{with:?}");
         assert!(with.contains(&"dropped.worse".to_owned()), "{with:?}");
     }
-    // With four more causes the same number no longer fails.
+    // With four more causes to test, the same number no longer fails.
     let causes = ["overload", "unattributed", "rule_swap", "not_ready_yet", "gateway_error"];
     let limits: serde_json::Map<String, Value> =
         causes.iter().map(|cause| ((*cause).to_owned(), json!({"worse": "10%"}))).collect();
@@ -244,7 +244,7 @@ fn unknown_figure_makes_limit_inconclusive() {
         let few = Grounds::FewFigures { known: 0, runs, needed, without: Some(("a run".into(), unknown())) };
         assert_eq!(judged(&without, &with).grounds, few);
     }
-    // Nor does a run that is compared with nothing pass.
+    // A run that is not compared does not pass either.
     let partial = Sample { verdict: Verdict::Partial { why: Vec::new() }, ..with.clone() };
     assert_eq!(check(&vec![with.clone(); 6], &partial, expect, "rollout.worse").verdict, Inconclusive);
 }

@@ -1,15 +1,15 @@
-//! Spans of time as kubectl shows them: `51s`, `4m7s`, `3d2h`
+//! Formats durations as kubectl does: `51s`, `4m7s`, `3d2h`
 //! (k8s.io/apimachinery/pkg/util/duration, `HumanDuration`).
 
 use jiff::Timestamp;
 use serde_json::Value;
 
-/// Formats the time since `stamp`, an RFC 3339 string.
+/// Formats the time elapsed since `stamp`, an RFC 3339 string.
 pub(super) fn since(stamp: &Value, now: Timestamp) -> String {
     seconds_between(stamp, now).map_or_else(|| "<unknown>".to_owned(), human)
 }
 
-/// Formats the time from `start` to `end`, both RFC 3339 strings; empty if one is missing.
+/// Formats the time from `start` to `end`, both RFC 3339 strings. Returns an empty string if either is missing.
 pub(super) fn between(start: &Value, end: &Value) -> String {
     let end: Option<Timestamp> = end.as_str().and_then(|end| end.parse().ok());
     end.and_then(|end| seconds_between(start, end)).map_or_else(String::new, human)
@@ -20,7 +20,7 @@ fn seconds_between(start: &Value, end: Timestamp) -> Option<i64> {
     Some(end.duration_since(start).as_secs())
 }
 
-/// Formats `seconds`, the coarser the longer the time.
+/// Formats `seconds`. Longer durations are less precise.
 fn human(seconds: i64) -> String {
     const HOUR: i64 = 60;
     const DAY: i64 = 24;

@@ -1,4 +1,4 @@
-//! The cells of every resource but pods
+//! The table cells for every resource except pods
 //! (Kubernetes pkg/printers/internalversion/printers.go).
 
 use std::collections::BTreeMap;
@@ -13,12 +13,12 @@ use crate::object::is_being_deleted;
 use crate::resource::Resource;
 use crate::value::{list, number, text};
 
-/// Maximum number of addresses and ports that a cell names.
+/// Maximum number of addresses and ports listed in a cell.
 const SHOWN: usize = 3;
-/// Text of a cell without a value.
+/// Text for a cell without a value.
 const NONE: &str = "<none>";
 
-/// Returns a string, or `fallback` if it is missing or empty.
+/// Returns a string value, or `fallback` if it is missing or empty.
 pub(super) fn or<'a>(value: &'a Value, fallback: &'a str) -> &'a str {
     match text(value) {
         "" => fallback,
@@ -35,7 +35,7 @@ fn amount(value: &Value) -> Option<String> {
     }
 }
 
-/// The cells that are one field of the object: by kind and column the form, the field and its text if it has none.
+/// Cells that show a single field of the object. Maps kind and column to the format, the field, and the fallback text.
 static FIELDS: LazyLock<BTreeMap<(&str, &str), [&str; 3]>> = LazyLock::new(|| {
     let parse = |line: &'static str| {
         let mut parts = line.split('|');
@@ -45,7 +45,7 @@ static FIELDS: LazyLock<BTreeMap<(&str, &str), [&str; 3]>> = LazyLock::new(|| {
     include_str!("cells.txt").lines().map(parse).collect()
 });
 
-/// Returns a cell of the object's row; none if the kind has no such column.
+/// Returns one cell in the object's row, or `None` if the kind has no such column.
 pub(super) fn cell(resource: Resource, column: &str, object: &Value, now: Timestamp) -> Option<Value> {
     let of_kind = FIELDS.get(&(resource.kind(), column));
     if let Some([form, path, fallback]) = of_kind.or_else(|| FIELDS.get(&("*", column))) {
@@ -174,7 +174,7 @@ fn external_address(spec: &Value) -> &str {
     }
 }
 
-/// Formats the addresses of an Endpoints object, each with each of its ports.
+/// Formats the addresses in an Endpoints object, with every combination of address and port.
 fn addresses(endpoints: &Value) -> String {
     let mut all = Vec::new();
     for subset in list(&endpoints["subsets"]) {
@@ -193,7 +193,7 @@ fn or_unset(all: impl Iterator<Item = String>) -> String {
     if all.is_empty() { "<unset>".to_owned() } else { some_of(&all) }
 }
 
-/// Formats the first few, and the number of the others.
+/// Formats the first few elements, and the number of omitted ones.
 fn some_of(all: &[String]) -> String {
     match all.len().checked_sub(SHOWN) {
         Some(more @ 1..) => format!("{} + {more} more...", all[..SHOWN].join(",")),
@@ -233,7 +233,7 @@ fn job_state(job: &Value) -> &'static str {
     }
 }
 
-/// Returns the subjects of a binding in one of its columns: `Users`, `Groups` or `ServiceAccounts`.
+/// Formats the subjects of a binding for one column: `Users`, `Groups` or `ServiceAccounts`.
 fn subjects(binding: &Value, column: &str) -> String {
     let of_kind = list(&binding["subjects"])
         .iter()
@@ -245,13 +245,13 @@ fn subjects(binding: &Value, column: &str) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-/// Formats a field of all containers of a workload.
+/// Formats one field of all containers in a workload.
 fn of_containers(spec: &Value, field: &str) -> String {
     let containers = list(&spec["template"]["spec"]["containers"]);
     containers.iter().map(|one| text(&one[field])).collect::<Vec<_>>().join(",")
 }
 
-/// Formats a label selector as `kubectl get -l` takes it; empty for one that selects all.
+/// Formats a label selector in the syntax of `kubectl get -l`. Returns an empty string for one that selects everything.
 pub(in super::super) fn selector(selector: &Value) -> String {
     let pairs = selector["matchLabels"].as_object().into_iter().flatten();
     let mut terms: Vec<_> = pairs.map(|(key, value)| format!("{key}={}", text(value))).collect();

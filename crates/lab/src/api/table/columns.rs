@@ -1,9 +1,9 @@
-//! The columns of each kind's table, with the descriptions that Kubernetes gives them.
+//! Table columns for each kind, with Kubernetes' own descriptions.
 //!
-//! Kinds without an entry have the columns of `*`. `scripts/api-columns.py` generates `columns.txt`. In it, a line
-//! without indentation names a kind; an indented one is a column of its table: name, type, format, priority (0:
-//! always shown, 1: in wide output) and description, separated by `|`. The descriptions are those of the Kubernetes
-//! authors, under the Apache License 2.0.
+//! Kinds without an entry have the columns of `*`. `scripts/api-columns.py` generates `columns.txt`. In that file, each
+//! unindented line names a kind, and each indented line defines a column: name, type, format, priority (0: always
+//! shown, 1: wide output only) and description, separated by `|`. The descriptions were written by the Kubernetes
+//! authors and are licensed under the Apache License 2.0.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -15,12 +15,12 @@ use crate::value::{list, text};
 static COLUMNS: LazyLock<BTreeMap<&'static str, Value>> =
     LazyLock::new(|| parse(include_str!("columns.txt")));
 
-/// Returns the definitions of the columns of a kind's table.
+/// Returns the column definitions for a kind.
 pub(super) fn definitions(kind: &str) -> Value {
     of(kind).clone()
 }
 
-/// Returns the names of the columns of a kind's table.
+/// Returns the column names for a kind.
 pub(super) fn names(kind: &str) -> impl Iterator<Item = &'static str> {
     list(of(kind)).iter().map(|column| text(&column["name"]))
 }
@@ -29,7 +29,7 @@ fn of(kind: &str) -> &'static Value {
     COLUMNS.get(kind).unwrap_or(&COLUMNS["*"])
 }
 
-/// Parses the table, which is part of this program: the first test finds any mistake in it.
+/// Parses the embedded table. Any mistake in the table shows up in the first test.
 fn parse(text: &'static str) -> BTreeMap<&'static str, Value> {
     let mut kinds = BTreeMap::new();
     let mut kind = "";

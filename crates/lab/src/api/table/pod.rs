@@ -1,4 +1,4 @@
-//! The cells of a pod: its ready containers, its status in one word, and its restarts (Kubernetes
+//! The table cells for pods, such as ready containers, a one-word status, and restarts (Kubernetes
 //! pkg/printers/internalversion/printers.go, `printPod`).
 
 use jiff::Timestamp;
@@ -10,7 +10,7 @@ use crate::conditions;
 use crate::object::{is_being_deleted, is_terminal};
 use crate::value::{list, number, text};
 
-/// Builds the row of `pod`.
+/// Builds the table row for `pod`.
 pub(super) fn row(pod: &Value, now: Timestamp) -> Vec<Value> {
     let summary = Summary::of(pod);
     let status = &pod["status"];
@@ -37,7 +37,7 @@ struct Summary {
     total: usize,
     status: String,
     restarts: i64,
-    /// Time at which the container that restarted last had ended.
+    /// Termination time of the container that restarted most recently.
     last_end: Option<Timestamp>,
 }
 
@@ -63,7 +63,7 @@ impl Summary {
         summary
     }
 
-    /// Counts the init containers; returns true if one of them still holds the pod up.
+    /// Counts the init containers. Returns true if any of them still keeps the pod from starting.
     fn read_init_containers(&mut self, pod: &Value, sidecars: &mut Self) -> bool {
         let specs = list(&pod["spec"]["initContainers"]);
         for (index, container) in list(&pod["status"]["initContainerStatuses"]).iter().enumerate() {
@@ -113,7 +113,7 @@ impl Summary {
                 self.ready += 1;
             }
         }
-        // Some containers have completed, but the pod has not.
+        // Some containers have completed, but others may still be running.
         if self.status == "Completed" {
             if has_running && condition_is_true(pod, "Ready") {
                 self.status = "Running".to_owned();
@@ -145,7 +145,7 @@ fn is_sidecar(init_container: &Value) -> bool {
     init_container["restartPolicy"] == "Always"
 }
 
-/// Describes in one word how a container ended.
+/// Describes in one word how a container terminated.
 fn end_of(terminated: &Value) -> String {
     match (text(&terminated["reason"]), number(&terminated["signal"])) {
         ("", 0) => format!("ExitCode:{}", number(&terminated["exitCode"])),

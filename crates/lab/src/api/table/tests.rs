@@ -1,4 +1,4 @@
-//! Compares tables with those that a real API server made of the same objects.
+//! Compares tables with those that a real API server built from the same objects.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::columns::{definitions, names};
 use super::row;
 use crate::resource::Resource;
 
-/// A recorded table, and the recording of its complete objects.
+/// Recorded tables, each with the recording of the complete objects and their resource.
 const RECORDED: [(&str, &str, Resource); 8] = [
     ("table-pods", "pod-list", Resource::Pods),
     ("table-nodes", "node-list", Resource::Nodes),
@@ -22,7 +22,7 @@ const RECORDED: [(&str, &str, Resource); 8] = [
     ("table-pdbs", "pdb-get", Resource::PodDisruptionBudgets),
 ];
 
-/// Time passed as now; columns that depend on it are not compared.
+/// Time passed as the current time. Columns that depend on it are not compared.
 const LOOKED_AT: Timestamp = Timestamp::UNIX_EPOCH;
 /// Columns that depend on the current time.
 const OF_THE_MOMENT: [&str; 3] = ["Age", "Last Seen", "First Seen"];
@@ -39,7 +39,7 @@ fn columns_match_recorded_server() {
     for (table, _, resource) in RECORDED.into_iter().chain([namespaces]) {
         let mut ours = definitions(resource.kind());
         for column in ours.as_array_mut().unwrap() {
-            // The recordings omit it.
+            // The recordings omit descriptions.
             column.as_object_mut().unwrap().remove("description");
         }
         assert_eq!(ours, recorded(table)["columnDefinitions"], "{table}");

@@ -1,4 +1,4 @@
-//! Decides on which nodes a DaemonSet's pods belong, and makes pods for them (`NodeShouldRunDaemonPod`,
+//! Decides which nodes should run a DaemonSet's pods, and builds the pods (`NodeShouldRunDaemonPod`,
 //! `AddOrUpdateDaemonPodTolerations`).
 
 use std::collections::BTreeMap;
@@ -13,22 +13,22 @@ use super::super::taints::{self, NO_EXECUTE, NO_SCHEDULE};
 use crate::object::key;
 use crate::value::{list, text};
 
-/// The field by which a pod names the node that it is meant for.
+/// Node field in a pod's affinity that identifies the node for which the pod is intended.
 const NODE_NAME: &str = "metadata.name";
 
-/// Fate of a DaemonSet's pods on a node.
+/// Decision about a DaemonSet's pod on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// True if the node gets a pod.
+    /// True if a pod should be created on the node.
     pub(super) starts: bool,
-    /// True if a pod that is there stays.
+    /// True if an existing pod may stay.
     pub(super) keeps: bool,
 }
 
-/// Fate of a set's pods on each node.
+/// Decisions by node name.
 pub(super) type Places = BTreeMap<String, Place>;
 
-/// Judges all nodes for the pods of a set.
+/// Decides for each node whether it should run one of the set's pods.
 pub(super) fn places(set: &Value, nodes: &[Arc<Value>]) -> Places {
     let named = |node: &Arc<Value>| {
         let name = key(node).1;
@@ -38,7 +38,7 @@ pub(super) fn places(set: &Value, nodes: &[Arc<Value>]) -> Places {
     nodes.iter().map(named).collect()
 }
 
-/// Returns the nodes that should have a pod.
+/// Returns the nodes that should run a pod.
 pub(super) fn wanted(places: &Places) -> impl Iterator<Item = &str> {
     places.iter().filter(|(_, place)| place.starts).map(|(node, _)| node.as_str())
 }
@@ -53,7 +53,8 @@ fn place(pod: &Value, node: &Value) -> Place {
     Place { starts: tolerates(&[NO_SCHEDULE, NO_EXECUTE]), keeps: tolerates(&[NO_EXECUTE]) }
 }
 
-/// Makes a set's pod for a node: it goes only there, and stays where other pods would leave.
+/// Builds a set's pod for one node. The pod can run only on that node, and tolerates conditions for which other pods
+/// would be evicted.
 pub(super) fn new_pod(set: &Value, hash: &str, node: &str) -> Value {
     let mut pod = of_template(set, &format!("{}-", key(set).1));
     pod["metadata"]["labels"][REVISION_LABEL] = json!(hash);
@@ -88,7 +89,7 @@ pub(super) fn new_pod(set: &Value, hash: &str, node: &str) -> Value {
     pod
 }
 
-/// Returns the node that a pod is on, or is meant for.
+/// Returns the node that a pod runs on or is intended for.
 pub(super) fn node_of(pod: &Value) -> &str {
     let spec = &pod["spec"];
     let bound = text(&spec["nodeName"]);

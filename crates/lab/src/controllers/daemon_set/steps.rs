@@ -1,7 +1,7 @@
-//! The next steps of a DaemonSet's controller. Pure: objects in, steps out.
+//! Decides the next steps for a DaemonSet. Pure: objects in, steps out.
 //!
-//! After `podsShouldBeOnNode` (pkg/controller/daemon/daemon_controller.go) and `rollingUpdate`
-//! (pkg/controller/daemon/update.go). A pod that is being deleted holds its node's place until it is gone.
+//! Based on `podsShouldBeOnNode` (pkg/controller/daemon/daemon_controller.go) and `rollingUpdate`
+//! (pkg/controller/daemon/update.go). A pod that is being deleted occupies its node until the pod is gone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use crate::value::text;
 pub(super) struct Steps {
     /// Pods to delete.
     pub(super) delete: Vec<Arc<Value>>,
-    /// Nodes that get a pod.
+    /// Nodes on which to create a pod.
     pub(super) create: Vec<String>,
-    /// Pods that have ended by themselves, a part of `delete`.
+    /// Pods that have terminated on their own, a subset of `delete`.
     pub(super) ended: Vec<Arc<Value>>,
 }
 
@@ -31,26 +31,26 @@ impl Steps {
     }
 }
 
-/// A DaemonSet, the nodes, and its pods by node.
+/// A DaemonSet, the cluster's nodes, and the set's pods by node.
 pub(super) struct Look<'a> {
     pub(super) set: &'a Value,
-    /// The nodes' names, and the fate of the set's pods on each.
+    /// Decision about the set's pod on each node.
     pub(super) places: &'a Places,
     pub(super) pods: BTreeMap<String, Vec<Arc<Value>>>,
-    /// Returns true for pods of the present template.
+    /// Predicate that is true for pods created from the latest template.
     pub(super) is_new: &'a dyn Fn(&Value) -> bool,
     pub(super) judge: Judge,
 }
 
-/// The pods of one node that stay.
+/// The pods on one node that may stay.
 struct OnNode<'a> {
     new: Option<&'a Arc<Value>>,
     old: Option<&'a Arc<Value>>,
 }
 
 impl Look<'_> {
-    /// Returns the next steps: first each node gets or loses a pod; if there is nothing of that to do, the update
-    /// continues.
+    /// Returns the next steps. Creating missing pods and deleting surplus ones comes first. Once there is nothing left
+    /// to create or delete, the update continues.
     pub(super) fn steps(&self) -> Steps {
         let steps = self.manage();
         if !steps.is_empty() || self.set["spec"]["updateStrategy"]["type"] != "RollingUpdate" {
@@ -63,7 +63,7 @@ impl Look<'_> {
         }
     }
 
-    /// Returns `maxSurge` and `maxUnavailable` in pods; they are not both 0.
+    /// Returns `maxSurge` and `maxUnavailable` as numbers of pods, which are never both 0.
     fn limits(&self) -> (usize, usize) {
         let wanted = wanted(self.places).count();
         let rolling = &self.set["spec"]["updateStrategy"]["rollingUpdate"];
@@ -83,7 +83,7 @@ impl Look<'_> {
         self.pods.get(node).map_or(&[], Vec::as_slice)
     }
 
-    /// Creates missing pods on nodes that should have one, and deletes surplus ones.
+    /// Creates pods on nodes that lack one, and deletes surplus pods.
     fn manage(&self) -> Steps {
         let mut steps = Steps::default();
         for (node, place) in self.places {
@@ -101,15 +101,15 @@ impl Look<'_> {
                 steps.delete.extend(self.too_many(&running).into_iter().cloned());
             }
         }
-        // Pods of nodes that are gone.
+        // Pods on nodes that are gone.
         let gone =
             self.pods.iter().filter(|(node, _)| !self.places.contains_key(*node)).flat_map(|(_, pods)| pods);
         steps.delete.extend(gone.filter(|pod| !is_being_deleted(pod)).cloned());
         steps
     }
 
-    /// Returns those pods of a node, the oldest first, that may not stay. With a surge a new pod may be beside an old
-    /// one until it is available.
+    /// Returns the surplus pods on a node, oldest first. With a surge, a node may have both an old and a new pod until
+    /// the new one is available.
     fn too_many<'b>(&self, running: &[&'b Arc<Value>]) -> Vec<&'b Arc<Value>> {
         if running.len() <= 1 {
             return Vec::new();
@@ -126,7 +126,8 @@ impl Look<'_> {
         running.iter().copied().filter(|pod| !is_kept(pod)).collect()
     }
 
-    /// Returns the pods of each node that has, or should have, any; `None` if one template has several.
+    /// Returns the pods on each node that has or should have any, or `None` for a node with several pods from the same
+    /// template.
     fn nodes(&self) -> impl Iterator<Item = (&str, Option<OnNode<'_>>)> {
         let wanted = wanted(self.places).filter(|node| !self.pods.contains_key(*node));
         let all = self.pods.keys().map(String::as_str).chain(wanted);
@@ -139,14 +140,15 @@ impl Look<'_> {
         })
     }
 
-    /// Deletes as many old pods as may be unavailable; they are replaced when they are gone.
+    /// Deletes all unavailable old pods, and as many available ones as `max_unavailable` allows. Each pod is replaced
+    /// once it is gone.
     fn replace(&self, max_unavailable: usize) -> Steps {
         let (mut missing, mut delete, mut candidates) = (0, Vec::new(), Vec::new());
         for (_, of_node) in self.nodes() {
             match of_node {
                 Some(OnNode { new: Some(new), old: None }) => missing += usize::from(!self.is_available(new)),
                 Some(OnNode { new: None, old: Some(old) }) if self.is_available(old) => candidates.push(old),
-                // The old pod is not available anyway.
+                // The old pod is unavailable anyway.
                 Some(OnNode { new: None, old: Some(old) }) => delete.push(Arc::clone(old)),
                 _ => missing += 1,
             }
@@ -156,7 +158,7 @@ impl Look<'_> {
         Steps { delete, ..Steps::default() }
     }
 
-    /// Creates new pods beside old ones, up to `max_surge`, and deletes the old ones when the new ones are available.
+    /// Creates up to `max_surge` new pods alongside old ones, and deletes the old ones once the new ones are available.
     fn surge(&self, max_surge: usize) -> Steps {
         let (mut surging, mut delete, mut create, mut candidates) = (0, Vec::new(), Vec::new(), Vec::new());
         for (node, of_node) in self.nodes() {
@@ -183,7 +185,7 @@ impl Look<'_> {
     }
 }
 
-/// Returns a key that orders pods by creation.
+/// Returns a key that sorts pods by creation time.
 pub(super) fn created(pod: &Value) -> (String, String) {
     (text(&pod["metadata"]["creationTimestamp"]).to_owned(), key(pod).1)
 }
@@ -195,7 +197,8 @@ mod tests {
     use super::super::place::Place;
     use super::*;
 
-    /// Makes a pod: `old` or `new`, then `!` if it is not ready, `-` if it is being deleted, `x` if it has failed.
+    /// Builds a pod from a mark: `old` or `new`, followed by `!` if the pod is not ready, `-` if it is being deleted,
+    /// or `x` if it has failed.
     fn pod(mark: &str) -> Arc<Value> {
         let ready = if mark.contains('!') { "False" } else { "True" };
         Arc::new(json!({
@@ -212,7 +215,7 @@ mod tests {
 
     const EVERYWHERE: Place = Place { starts: true, keeps: true };
 
-    /// Returns the steps as text: `+a` creates a pod on node `a`, `-old a` deletes that pod.
+    /// Returns the steps as text: `+a` creates a pod on node `a`, `-old a` deletes the old pod there.
     fn steps_at(strategy: &Value, nodes: &[(&str, Place, &[&str])]) -> Vec<String> {
         let set = json!({"spec": {"updateStrategy": strategy}});
         let places = nodes.iter().map(|(node, place, _)| ((*node).to_owned(), *place)).collect();
@@ -270,7 +273,7 @@ mod tests {
         assert_eq!(steps(&one, &[&["old-"], &["old b"], &["old c"]]), [""; 0]);
         assert_eq!(steps(&one, &[&["new!"], &["old b"], &["old c"]]), [""; 0]);
         assert_eq!(steps(&one, &[&["new"], &["old b"], &["old c"]]), ["-old b"]);
-        // What does not serve anyway is replaced beside it.
+        // Unavailable old pods are replaced in addition, because they do not serve anyway.
         assert_eq!(steps(&one, &[&["old a"], &["old! b"], &["old c"]]), ["-old a", "-old! b"]);
         assert_eq!(steps(&json!({"type": "OnDelete"}), &old), [""; 0]);
     }

@@ -41,7 +41,7 @@ fn set_version(bench: &Bench, version: &str) {
     });
 }
 
-/// Returns the pods: node, command and a mark if it is being deleted.
+/// Returns the pods, each with its node, its command, and a mark if it is being deleted.
 fn pods(bench: &Bench) -> Vec<String> {
     let pods = bench.list(Resource::Pods);
     let shown = |pod: &Arc<Value>| {
@@ -54,7 +54,7 @@ fn pods(bench: &Bench) -> Vec<String> {
     all
 }
 
-/// Starts the pods that are bound; removes none.
+/// Starts the pods that are bound to a node, and removes none.
 fn start_pods(bench: &Bench) {
     for pod in bench.list(Resource::Pods) {
         if pod["spec"]["nodeName"].is_string() && pod["status"]["phase"] == "Pending" {

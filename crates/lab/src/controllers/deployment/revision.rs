@@ -1,4 +1,4 @@
-//! Finds the ReplicaSet of a template, and its number in the Deployment's history.
+//! Finds the ReplicaSet for a template, and manages revision numbers in the Deployment's history.
 
 use serde_json::{Value, json};
 
@@ -8,17 +8,17 @@ use crate::object::{controller_reference, key};
 const HASH_LABEL: &str = "pod-template-hash";
 pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";
 
-/// Annotations of a Deployment that are not copied to its ReplicaSets (`annotationsToSkip`).
+/// Deployment annotations that are not copied to its ReplicaSets (`annotationsToSkip`).
 const NOT_COPIED: [&str; 3] =
     ["kubectl.kubernetes.io/last-applied-configuration", REVISION, "deprecated.deployment.rollback.to"];
 
-/// Returns an object's revision; 0 if it has none.
+/// Returns an object's revision, or 0 if it has none.
 pub(super) fn revision(object: &Value) -> i64 {
     let number = object["metadata"]["annotations"][REVISION].as_str();
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// Returns true if a ReplicaSet runs this template, ignoring the hash label (`EqualIgnoreHash`).
+/// Returns true if a ReplicaSet has this template, ignoring the hash label (`EqualIgnoreHash`).
 pub(super) fn runs_template(replica_set: &Value, template: &Value) -> bool {
     let mut own = replica_set["spec"]["template"].clone();
     if let Some(labels) = own.pointer_mut("/metadata/labels").and_then(Value::as_object_mut) {
@@ -27,7 +27,7 @@ pub(super) fn runs_template(replica_set: &Value, template: &Value) -> bool {
     template::is_same(&own, template)
 }
 
-/// Makes the ReplicaSet for a Deployment's present template, of this size.
+/// Builds the ReplicaSet for a Deployment's current template, with `size` replicas.
 pub(super) fn new_replica_set(deployment: &Value, number: i64, size: i64) -> Value {
     let hash = template::hash(&deployment["spec"]["template"]);
     let mut template = deployment["spec"]["template"].clone();

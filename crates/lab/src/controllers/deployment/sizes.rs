@@ -1,6 +1,6 @@
-//! The arithmetic of rollouts. Pure: numbers in, numbers out.
+//! Arithmetic for rollouts. Pure: numbers in, numbers out.
 //!
-//! It follows pkg/controller/deployment (rolling.go, util/deployment_util.go).
+//! Based on pkg/controller/deployment (rolling.go, util/deployment_util.go).
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ pub(super) fn replicas(object: &Value) -> i64 {
     object["spec"]["replicas"].as_i64().unwrap_or(0)
 }
 
-/// Number of pods that a ReplicaSet asks for, and of those available.
+/// Numbers of requested and available pods in a ReplicaSet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Size {
     /// `spec.replicas`.
@@ -25,18 +25,18 @@ impl Size {
     }
 }
 
-/// Limits within which a rollout may deviate from the wanted number of pods.
+/// Limits on how far a rollout may deviate from the desired number of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// Maximum number of pods above the wanted number.
+    /// Maximum number of pods above the desired number.
     pub(super) max_surge: i64,
-    /// Maximum number of pods below the wanted number.
+    /// Maximum number of pods below the desired number.
     pub(super) max_unavailable: i64,
 }
 
 impl Limits {
-    /// Returns `maxSurge` and `maxUnavailable` in pods (`ResolveFenceposts`): the first is rounded up, the second
-    /// down, and they are not both 0. A Deployment that does not roll has neither.
+    /// Returns `maxSurge` and `maxUnavailable` as numbers of pods (`ResolveFenceposts`). The former is rounded up and
+    /// the latter down, but they are never both 0, except for Deployments without rolling updates.
     pub(super) fn of(deployment: &Value) -> Self {
         let strategy = &deployment["spec"]["strategy"];
         if strategy["type"] != "RollingUpdate" {
@@ -50,16 +50,16 @@ impl Limits {
     }
 }
 
-/// Rounding of a percentage of pods.
+/// Rounding mode for a percentage of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Round {
-    /// A fraction counts as a whole pod.
+    /// Round fractions up to a whole pod.
     Up,
-    /// A fraction does not count.
+    /// Drop fractions.
     Down,
 }
 
-/// Returns a number of pods, given as such or as a percentage of `whole` (`GetScaledValueFromIntOrPercent`).
+/// Returns a number of pods, given as an integer or as a percentage of `whole` (`GetScaledValueFromIntOrPercent`).
 pub(in super::super) fn amount(value: &Value, whole: i64, round: Round) -> i64 {
     let Some(percentage) = value.as_str() else { return value.as_i64().unwrap_or(0) };
     let hundredths = whole * percentage.trim_end_matches('%').parse::<i64>().unwrap_or(0);
@@ -69,8 +69,8 @@ pub(in super::super) fn amount(value: &Value, whole: i64, round: Round) -> i64 {
     }
 }
 
-/// Returns the size that the new ReplicaSet may have now (`NewRSNewReplicas`), where `total` is the number of
-/// replicas of all ReplicaSets, including the new one.
+/// Returns the size to which the new ReplicaSet may now be scaled (`NewRSNewReplicas`). `total` is the number of
+/// replicas in all ReplicaSets, including the new one.
 pub(super) fn new_replicas(wanted: i64, max_surge: i64, total: i64, new: i64) -> i64 {
     if new >= wanted {
         return wanted;
@@ -79,8 +79,8 @@ pub(super) fn new_replicas(wanted: i64, max_surge: i64, total: i64, new: i64) ->
     new + room.min(wanted - new)
 }
 
-/// Returns the sizes that the old ReplicaSets may be scaled down to now (`reconcileOldReplicaSets`), oldest first:
-/// unavailable pods go before available ones.
+/// Returns the sizes to which the old ReplicaSets may now be scaled down (`reconcileOldReplicaSets`), oldest first.
+/// Unavailable pods are removed before available ones.
 pub(super) fn old_replicas(wanted: i64, max_unavailable: i64, new: Size, old: &[Size]) -> Vec<i64> {
     let mut targets: Vec<_> = old.iter().map(|size| size.replicas).collect();
     let min_available = wanted - max_unavailable;
@@ -95,7 +95,7 @@ pub(super) fn old_replicas(wanted: i64, max_unavailable: i64, new: Size, old: &[
         may_go -= unhealthy;
     }
     let available = old.iter().map(|size| size.available).sum::<i64>() + new.available;
-    // A status may lag behind the last requested size, so both set a limit.
+    // A status may lag behind the last requested size, so both of them set limits.
     let mut may_go = may_go.min(available - min_available).max(0);
     for target in &mut targets {
         let gone = (*target).min(may_go);
@@ -137,12 +137,12 @@ mod tests {
     #[test]
     fn rollout_replaces_pods_one_by_one() {
         assert_eq!(new_replicas(3, 1, 3, 0), 1);
-        // The new pod is not available yet: nothing may go.
+        // The new pod is not available yet, so no old pod may be removed.
         assert_eq!(old_replicas(3, 0, size(1, 0), &[size(3, 3)]), [3]);
         assert_eq!(old_replicas(3, 0, size(1, 1), &[size(3, 3)]), [2]);
-        // The status does not show yet that one pod is terminating.
+        // The status does not yet reflect that one pod is terminating.
         assert_eq!(old_replicas(3, 0, size(1, 1), &[size(2, 3)]), [2]);
-        // Terminating pods are not counted, so the next one starts at once.
+        // Terminating pods do not count, so the next pod starts immediately.
         assert_eq!(new_replicas(3, 1, 3, 1), 2);
     }
 
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn rollback_removes_unavailable_pods_first() {
-        // 13 pods, 8 must stay: the example in rolling.go.
+        // The example from rolling.go: there are 13 pods, of which 8 must remain.
         assert_eq!(old_replicas(10, 2, size(8, 7), &[size(5, 0)]), [1]);
     }
 
@@ -172,7 +172,7 @@ mod tests {
             max_surge in 0_i64..6,
             max_unavailable in 0_i64..6,
             new in 0_i64..20,
-            // A status that lags may show more available pods than are asked for.
+            // An outdated status may show more available pods than requested.
             olds in prop::collection::vec((0_i64..10, 0_i64..10), 0..4),
         ) {
             prop_assume!(max_surge + max_unavailable > 0);
@@ -194,8 +194,8 @@ mod tests {
             prop_assert!(available_after >= available_before.min(wanted - max_unavailable));
         }
 
-        /// Step by step, with pods that become available in any order, every rollout ends, and never exceeds its
-        /// limits.
+        /// Checks that every rollout completes and never exceeds its limits, whatever the order in which pods become
+        /// available.
         #[test]
         fn every_rollout_completes_within_limits(
             wanted in 1_i64..30,
@@ -213,7 +213,7 @@ mod tests {
                 prop_assert!(new.replicas + old.replicas <= wanted + max_surge);
                 prop_assert!(new.available + old.available >= wanted - max_unavailable);
                 let Some(more) = becomes_available.pop() else { return Err(TestCaseError::fail("does not end")) };
-                // At least one, every other time, so that the rollout ends by the arithmetic alone.
+                // In every other step, at least one pod becomes available, so that the rollout can complete.
                 let more = more.max(i64::from(becomes_available.len() % 2 == 0));
                 new.available = (new.available + more).min(new.replicas);
             }

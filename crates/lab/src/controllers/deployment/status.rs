@@ -1,6 +1,6 @@
 //! A Deployment's status: its counts and conditions, and the progress of its rollout.
 //!
-//! After pkg/controller/deployment (progress.go, `calculateStatus` in sync.go).
+//! Based on pkg/controller/deployment (progress.go, `calculateStatus` in sync.go).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const NEW_REPLICA_SET_AVAILABLE: &str = "NewReplicaSetAvailable";
 const TIMED_OUT: &str = "ProgressDeadlineExceeded";
 const PAUSED: &str = "DeploymentPaused";
 
-/// A draft of a Deployment's new status.
+/// Draft of a Deployment's new status.
 #[derive(Debug)]
 pub(super) struct Draft<'a> {
     deployment: &'a Value,
@@ -29,7 +29,7 @@ pub(super) struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    /// Starts from the current status, to change single conditions.
+    /// Creates a draft from the current status.
     pub(super) fn of(deployment: &'a Value, now: &'a str) -> Self {
         let conditions = deployment["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let status = if deployment["status"].is_object() { deployment["status"].clone() } else { json!({}) };
@@ -62,7 +62,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Judges a rollout's progress (`syncRolloutStatus`), after [`Draft::count`].
+    /// Sets the condition for a rollout's progress (`syncRolloutStatus`). Call [`Draft::count`] first.
     pub(super) fn judge_progress(&mut self, all: &[Arc<Value>], new: Option<&Value>) {
         if deadline(self.deployment).is_none() {
             remove(&mut self.conditions, PROGRESSING);
@@ -75,7 +75,7 @@ impl<'a> Draft<'a> {
                 let message = format!("{subject} has successfully progressed.");
                 self.set(PROGRESSING, "True", NEW_REPLICA_SET_AVAILABLE, &message);
             } else if self.has_progressed() {
-                // Anew, even if it is the same: its time matters.
+                // Set the condition even if it is unchanged, because its time matters.
                 let message = format!("{subject} is progressing.");
                 self.put(PROGRESSING, "True", "ReplicaSetUpdated", &message);
             } else if self.seconds_left().is_some_and(|left| left < 0) {
@@ -93,7 +93,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Notes in the conditions that a rollout has begun, with a new ReplicaSet or with an existing one.
+    /// Records in the conditions that a rollout has started, with either a new or an existing ReplicaSet.
     pub(super) fn note_replica_set(&mut self, name: &str, is_new: bool) {
         if deadline(self.deployment).is_none() {
             return;
@@ -107,14 +107,14 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Notes in the conditions that the new ReplicaSet cannot be created.
+    /// Records in the conditions that the new ReplicaSet could not be created.
     pub(super) fn note_creation_failure(&mut self, message: &str) {
         if deadline(self.deployment).is_some() {
             self.set(PROGRESSING, "False", "ReplicaSetCreateError", message);
         }
     }
 
-    /// Notes in the conditions that the rollout is paused or resumed, so that a pause does not count as a lack of
+    /// Records in the conditions that the rollout was paused or resumed, so that a pause does not count as a lack of
     /// progress (`checkPausedConditions`).
     pub(super) fn note_pause(&mut self) {
         if deadline(self.deployment).is_none() {
@@ -131,7 +131,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Returns true if all pods are of the new template and available, and no old one is left (`DeploymentComplete`).
+    /// Returns true if all pods use the new template and are available, and no old pods are left
+    /// (`DeploymentComplete`).
     pub(super) fn is_complete(&self) -> bool {
         let wanted = replicas(self.deployment);
         let counts = ["updatedReplicas", "replicas", "availableReplicas"];
@@ -139,7 +140,7 @@ impl<'a> Draft<'a> {
             && self.status["observedGeneration"] == self.deployment["metadata"]["generation"]
     }
 
-    /// Returns true if the rollout was complete before, so that its progress no longer matters.
+    /// Returns true if the rollout was already complete, so that its progress no longer matters.
     fn was_complete(&self) -> bool {
         let count = |field: &str| self.status[field].as_i64().unwrap_or(0);
         count("replicas") == count("updatedReplicas")
@@ -156,7 +157,7 @@ impl<'a> Draft<'a> {
         rises("updatedReplicas") || old_fall || rises("readyReplicas") || rises("availableReplicas")
     }
 
-    /// Returns the seconds left in which the rollout must make progress; `None` if no deadline applies.
+    /// Returns the number of seconds left for the rollout to make progress, or `None` if no deadline applies.
     fn seconds_left(&self) -> Option<i64> {
         let progress = find(&self.conditions, PROGRESSING)?;
         if [NEW_REPLICA_SET_AVAILABLE, TIMED_OUT].iter().any(|reason| progress["reason"] == *reason) {
@@ -172,7 +173,7 @@ impl<'a> Draft<'a> {
         if self.is_complete() {
             return None;
         }
-        // A second more, since times have whole seconds.
+        // Add a second, because times are in whole seconds.
         let seconds = self.seconds_left()?.max(0) + 1;
         Some(Duration::from_secs(u64::try_from(seconds).ok()?))
     }
@@ -183,7 +184,7 @@ impl<'a> Draft<'a> {
         self.status
     }
 
-    /// Sets a condition, unless it has this status and reason already.
+    /// Sets a condition, unless it already has this status and reason.
     fn set(&mut self, condition_type: &str, status: &str, reason: &str, message: &str) {
         let before = find(&self.conditions, condition_type);
         if before.is_none_or(|before| before["status"] != status || before["reason"] != reason) {

@@ -54,7 +54,7 @@ async fn settle(bench: &Bench) {
     bench.holds("the rollout has settled", |bench| !bench.run_nodes() && is_settled(bench)).await;
 }
 
-/// Returns the revisions of the ReplicaSets with the command of their template, and their sizes.
+/// Returns the ReplicaSets, each with its revision, the command in its template, and its size.
 fn history(bench: &Bench) -> Vec<(i64, String, i64)> {
     let sets = bench.list(Resource::ReplicaSets);
     let entry = |set: &Arc<Value>| {
@@ -79,7 +79,7 @@ async fn undone_rollout_reuses_old_replica_set() {
     set_version(&bench, "v2");
     settle(&bench).await;
     assert_eq!(history(&bench), [entry(1, "v1", 0), entry(2, "v2", 4)]);
-    // As `kubectl rollout undo` does: the old template comes back, and so does its ReplicaSet.
+    // Like `kubectl rollout undo`, this restores the old template, and with it the old ReplicaSet.
     set_version(&bench, "v1");
     settle(&bench).await;
     assert_eq!(history(&bench), [entry(2, "v2", 0), entry(3, "v1", 4)]);
@@ -99,12 +99,12 @@ async fn rollout_respects_surge_and_unavailable() {
         .holds("one by one", |bench| {
             let live = bench.live_pods();
             let ready = live.iter().filter(|pod| crate::object::is_ready(pod)).count();
-            // The limit applies to the requested sizes: the new ReplicaSet may be quicker to create a pod than the
-            // old one to delete one (Kubernetes' own test counts the same way).
+            // The limit applies to the requested sizes, because the new ReplicaSet may create a pod before the old
+            // one deletes one (Kubernetes' own test counts the same way).
             let asked_for: i64 = history(bench).iter().map(|(_, _, replicas)| replicas).sum();
             assert!(asked_for <= 4, "too many pods asked for: {asked_for}");
             assert!(ready >= 3, "too few ready pods: {ready}");
-            // One at a time, so that every state in between is seen.
+            // Proceed one pod at a time, so that every intermediate state is checked.
             match live.iter().find(|pod| pod["status"]["phase"] == "Pending") {
                 Some(pod) => {
                     let name = key(pod).1;
@@ -125,7 +125,7 @@ async fn scaling_continues_while_rollout_paused() {
     bench.create(Resource::Deployments, deployment(10, json!({"strategy": strategy})));
     settle(&bench).await;
     set_version(&bench, "v2");
-    // None of the new pods becomes ready: 8 old and 5 new.
+    // None of the new pods becomes ready, so the rollout stops at 8 old and 5 new pods.
     bench.holds("stuck", |bench| history(bench) == [entry(1, "v1", 8), entry(2, "v2", 5)]).await;
     change(&bench, |spec| spec["replicas"] = json!(15));
     bench.holds("larger", |bench| history(bench) == [entry(1, "v1", 8), entry(2, "v2", 10)]).await;

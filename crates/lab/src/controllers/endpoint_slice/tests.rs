@@ -91,7 +91,7 @@ fn running(name: &str) -> Value {
     })
 }
 
-/// Returns the endpoints of all slices, by pod.
+/// Returns the endpoints in all slices, by pod.
 fn shown(bench: &Bench) -> BTreeMap<String, Value> {
     let slices = bench.list(Resource::EndpointSlices);
     let endpoints = slices.iter().flat_map(|slice| slice["endpoints"].as_array().unwrap().clone());

@@ -1,8 +1,8 @@
-//! The pods as the EndpointSlice controller sees them: each change becomes visible to it after the measured latency
-//! of its kind.
+//! The EndpointSlice controller's view of pods. Each change becomes visible only after a delay, sampled from the
+//! latency measured for that kind of change.
 //!
-//! Changes of one pod keep their order, and so do the deletions of a namespace's pods; those that come together
-//! become visible together. Otherwise one pod's slow change does not hold up another's.
+//! Changes to the same pod keep their order, as do deletions of pods in the same namespace. Deletions in quick
+//! succession become visible together. Apart from that, a slow change to one pod does not delay changes to others.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -15,22 +15,22 @@ use crate::latency::{Latencies, Latency};
 use crate::object::{Key, is_being_deleted, is_terminal};
 use crate::shared::Shared;
 
-/// Maximum time after a first deletion within which others become visible together with it: of 30 that were measured
-/// in rollouts of six (timings.csv, D), 20 came out in one slice with another, which had been seen to be deleted 0.2
-/// to 5.4 ms before or after.
+/// Maximum time after a first deletion within which other deletions become visible together with it. Of 30 deletions
+/// measured in rollouts of six pods (timings.csv, D), 20 appeared in the same slice update as another deletion, which
+/// had been observed 0.2 to 5.4 ms earlier or later.
 const TOGETHER: Duration = Duration::from_micros(5_400);
 
-/// The visible pods, and changes that are about to become visible.
+/// The visible pods, and pending changes.
 #[derive(Debug, Default)]
 pub(super) struct View {
     pods: BTreeMap<Key, Arc<Value>>,
-    /// Changes that are not yet visible, in order, each with the time when it will be.
+    /// Pending changes in order, each with the time when it becomes visible.
     coming: BTreeMap<Key, VecDeque<Coming>>,
-    /// The last deletions in each namespace that are not yet visible.
+    /// Most recent group of pending deletions in each namespace.
     deletions: BTreeMap<String, Deletions>,
 }
 
-/// Deletions that become visible together.
+/// Group of deletions that become visible together.
 #[derive(Debug)]
 struct Deletions {
     first_observed: Instant,
@@ -38,17 +38,17 @@ struct Deletions {
     pods: Vec<Key>,
 }
 
-/// A change of a pod.
+/// Pending change to a pod.
 #[derive(Debug)]
 struct Coming {
     observed: Instant,
     visible: Instant,
-    /// `None`: gone.
+    /// New state, or `None` if the pod is gone.
     state: Option<Arc<Value>>,
 }
 
 impl View {
-    /// Records a pod's new state (`None`: gone) and returns the time until its next change is visible.
+    /// Records a pod's new state (`None` if it is gone). Returns the time until the pod's next change becomes visible.
     pub(super) fn observe(&mut self, pod: Key, state: Option<Arc<Value>>, shared: &Shared) -> Duration {
         let seen = self.pods.get(&pod);
         let coming = self.coming.entry(pod.clone()).or_default();
@@ -58,7 +58,7 @@ impl View {
         let is_deletion = state.as_deref().is_some_and(is_being_deleted) && !was(is_being_deleted);
         let observed = Instant::now();
         let soonest = observed + shared.sampler.sample(&latency);
-        // A change never overtakes an earlier one of the same pod, nor comes closer to it: the
+        // A change must never overtake an earlier change to the same pod, or even move closer to it, because the
         // controller writes slices for both.
         let visible = coming.back().map_or(soonest, |earlier| {
             soonest.max(earlier.visible + observed.saturating_duration_since(earlier.observed))
@@ -71,7 +71,7 @@ impl View {
         first.map_or(visible, |first| first.visible).saturating_duration_since(observed)
     }
 
-    /// Makes a deletion visible together with those just before it, and not before earlier ones.
+    /// Groups a deletion with those just before it, and never lets it become visible before earlier ones.
     fn show_together(&mut self, pod: Key, observed: Instant, visible: Instant) {
         self.deletions.retain(|_, last| last.visible > observed);
         let group = self.deletions.entry(pod.0.clone()).or_insert_with(|| Deletions {
@@ -94,7 +94,7 @@ impl View {
         }
     }
 
-    /// Makes all due changes of a pod visible, and returns the states that it went through.
+    /// Makes all due changes to a pod visible, and returns the states that the pod went through.
     pub(super) fn advance(&mut self, pod: &Key) -> Vec<Arc<Value>> {
         let mut states: Vec<_> = self.pods.get(pod).cloned().into_iter().collect();
         let now = Instant::now();
@@ -116,20 +116,20 @@ impl View {
         states
     }
 
-    /// Returns the time until the next change of a pod becomes visible.
+    /// Returns the time until the next change to a pod becomes visible.
     pub(super) fn next_due(&self, pod: &Key) -> Option<Duration> {
         let first = self.coming.get(pod)?.front()?;
         Some(first.visible.saturating_duration_since(Instant::now()))
     }
 
-    /// Returns the visible pods of a namespace.
+    /// Returns the visible pods in a namespace.
     pub(super) fn pods_in(&self, namespace: &str) -> Vec<Arc<Value>> {
         let in_namespace = self.pods.range((namespace.to_owned(), String::new())..);
         in_namespace.take_while(|((home, _), _)| home == namespace).map(|(_, pod)| Arc::clone(pod)).collect()
     }
 }
 
-/// Returns the latency of the hop from a pod's change to the slice that shows it.
+/// Returns the latency between a change to a pod and the slice that reflects it.
 fn hop(before: Option<&Value>, after: Option<&Value>, latencies: &Latencies) -> Latency {
     let was = |fact: fn(&Value) -> bool| before.is_some_and(fact);
     let Some(after) = after else { return latencies.terminated_to_slice };

@@ -1,18 +1,18 @@
-//! The completion indexes of an Indexed Job. Pure.
+//! Completion indexes of Indexed Jobs. Pure.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// The annotation and label that hold a pod's index.
+/// Name of the annotation and the label that contain a pod's index.
 pub(super) const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-/// Returns the index of a pod.
+/// Returns a pod's completion index.
 pub(super) fn of(pod: &Value) -> Option<i64> {
     pod["metadata"]["annotations"][COMPLETION_INDEX].as_str()?.parse().ok()
 }
 
-/// Reads `status.completedIndexes`, such as `0-3,5`.
+/// Parses `status.completedIndexes`, such as `0-3,5`.
 pub(super) fn parse(text: &str) -> BTreeSet<i64> {
     let intervals = text.split(',').filter_map(|interval| {
         let (first, last) = interval.split_once('-').unwrap_or((interval, interval));
@@ -21,7 +21,7 @@ pub(super) fn parse(text: &str) -> BTreeSet<i64> {
     intervals.flatten().collect()
 }
 
-/// Formats indexes as intervals: two in a row with a comma, more with a dash.
+/// Formats indexes as intervals: three or more consecutive indexes are joined with a dash, two with a comma.
 pub(super) fn write(indexes: &BTreeSet<i64>) -> String {
     let mut intervals: Vec<(i64, i64)> = Vec::new();
     for &index in indexes {

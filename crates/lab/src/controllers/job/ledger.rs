@@ -1,7 +1,7 @@
-//! Record of a Job's counted pods, so that each counts once.
+//! Record of a Job's counted pods, which ensures that each pod counts only once.
 //!
-//! Kubernetes keeps finished pods by a finalizer until they are counted. Here the controller lives as long as the
-//! cluster and sees every pod's last state, so it remembers them instead.
+//! In Kubernetes, a finalizer keeps finished pods until they are counted. Here, the controller exists for as long as
+//! the cluster and sees the last state of every pod, so it remembers finished pods instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use tokio::time::{Duration, Instant};
 use super::super::worker::BackOff;
 use crate::object::uid;
 
-/// The finished pods of one Job.
+/// A Job's finished pods.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     counted: BTreeSet<String>,
-    /// Pods that are gone and not counted yet, in their last state.
+    /// Pods that are gone but not counted yet, in their last state.
     gone: BTreeMap<String, Arc<Value>>,
-    /// Failures since the last success, and the time of the last one.
+    /// Number of failures since the last success, and the time of the last failure.
     failures: Option<(u32, Instant)>,
 }
 
 impl Ledger {
-    /// Keeps the last state of a pod that is gone.
+    /// Stores the last state of a pod that is gone.
     pub(super) fn keep(&mut self, pod: Arc<Value>) {
         let uid = uid(&pod).to_owned();
         if !self.counted.contains(&uid) {
@@ -31,24 +31,24 @@ impl Ledger {
         }
     }
 
-    /// Returns the pods that are gone and not counted.
+    /// Returns the pods that are gone but not counted yet.
     pub(super) fn gone(&self) -> impl Iterator<Item = &Arc<Value>> {
         self.gone.values()
     }
 
-    /// Returns true if a pod is not counted yet.
+    /// Returns true if a pod has not been counted yet.
     pub(super) fn is_open(&self, pod: &Value) -> bool {
         !self.counted.contains(uid(pod))
     }
 
-    /// Excludes this pod from being counted (again).
+    /// Excludes a pod from being counted (again).
     pub(super) fn close(&mut self, pod: &Value) {
         let uid = uid(pod).to_owned();
         self.gone.remove(&uid);
         self.counted.insert(uid);
     }
 
-    /// Records the pods that have succeeded and failed since the last call.
+    /// Records how many pods have succeeded and failed since the last call.
     pub(super) fn note(&mut self, succeeded: usize, failed: usize) {
         if succeeded > 0 {
             self.failures = None;
@@ -60,7 +60,7 @@ impl Ledger {
         }
     }
 
-    /// Returns the time to wait before the next pod is created.
+    /// Returns the delay before the next pod may be created.
     pub(super) fn pause(&self, back_off: BackOff) -> Duration {
         let Some((failures, since)) = self.failures else { return Duration::ZERO };
         back_off.after(failures).saturating_sub(since.elapsed())

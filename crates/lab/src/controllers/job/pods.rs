@@ -1,4 +1,4 @@
-//! The pods of a Job.
+//! Builds the pods for a Job.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::indexes::COMPLETION_INDEX;
 use crate::object::{containers_mut, key};
 use crate::value::list;
 
-/// Makes a pod of a Job; one with an index has it in an annotation, a label, its environment and its host name.
+/// Builds a pod for a Job. An index appears in an annotation, a label, the environment and the host name.
 pub(super) fn new(job: &Value, index: Option<i64>) -> Value {
     let (_, name) = key(job);
     let Some(index) = index else { return of_template(job, &format!("{name}-")) };

@@ -1,10 +1,10 @@
-//! The end of a Job. Pure.
+//! Outcome of a Job. Pure.
 
 use serde_json::Value;
 
 use crate::conditions::of as condition;
 
-/// Decision on the end of a Job, which may still have running pods.
+/// Decision that a Job has finished. The Job may still have running pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub(super) end: End,
@@ -19,7 +19,7 @@ pub(super) enum End {
 }
 
 impl End {
-    /// Returns the condition set once the end is certain, and the one set when all pods have ended.
+    /// Returns the condition to set once the outcome is certain, and the one to set when all pods have terminated.
     pub(super) const fn conditions(self) -> (&'static str, &'static str) {
         match self {
             Self::Complete => ("SuccessCriteriaMet", "Complete"),
@@ -33,7 +33,7 @@ impl Verdict {
         Self { end, reason: reason.to_owned(), message: message.to_owned() }
     }
 
-    /// Returns the verdict that the Job's conditions already hold.
+    /// Returns the verdict already recorded in the Job's conditions.
     pub(super) fn before(job: &Value) -> Option<Self> {
         [End::Complete, End::Failed].into_iter().find_map(|end| {
             let decided = condition(job, end.conditions().0);

@@ -1,4 +1,4 @@
-//! Nodes without agents: the test writes their status.
+//! Tests with nodes that have no agents: the test itself writes their status.
 
 use futures::FutureExt;
 
@@ -6,7 +6,7 @@ use super::super::tests::bench::Bench;
 use super::*;
 use crate::Config;
 
-/// Makes a cluster of one ready node.
+/// Creates a cluster with one ready node.
 fn cluster() -> Bench {
     let bench = Bench::start_with(Config::default(), &[|shared| run(shared).boxed()]);
     bench.create(Resource::Nodes, json!({"metadata": {"name": "node-1"}}));

@@ -1,4 +1,4 @@
-//! Ranks pods for deletion when there are too many (`ActivePodsWithRanks` in pkg/controller/controller_utils.go).
+//! Ranks surplus pods for deletion (`ActivePodsWithRanks` in pkg/controller/controller_utils.go).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::object::is_ready;
 
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-/// Returns the `count` pods to delete first, at `now` (Unix seconds). `related` are the active pods of all
+/// Returns the first `count` pods to delete at `now` (Unix seconds). `related` contains the active pods of all
 /// ReplicaSets with the same controller.
 pub(super) fn least_worth(
     mut pods: Vec<Arc<Value>>,
@@ -35,10 +35,10 @@ fn node(pod: &Value) -> &str {
     pod["spec"]["nodeName"].as_str().unwrap_or_default()
 }
 
-/// Orders pods by deletion: those without a node first, then pending ones, those not ready, those with a lower
-/// deletion cost, those with more related pods on their node, those ready for a shorter time, those that restarted
-/// more often, and the younger ones. Ages count by their order of magnitude only (`LogarithmicScaleDown`), so among
-/// pods of about the same age the uid decides.
+/// Returns a key that sorts pods in deletion order: pods without a node first, then pending pods, pods that are not
+/// ready, pods with a lower deletion cost, pods with more related pods on the same node, pods that became ready more
+/// recently, pods with more restarts, and finally younger pods. Ages are compared only by order of magnitude
+/// (`LogarithmicScaleDown`), so the uid decides between pods of similar age.
 fn worth(pod: &Value, on_its_node: usize, now: i64) -> impl Ord + use<> {
     let phase = match pod["status"]["phase"].as_str() {
         Some("Pending") => 0,
@@ -53,12 +53,12 @@ fn worth(pod: &Value, on_its_node: usize, now: i64) -> impl Ord + use<> {
     let restarts = statuses.map(|status| status["restartCount"].as_i64().unwrap_or(0)).max().unwrap_or(0);
     let uid = pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
     let age = magnitude(&pod["metadata"]["creationTimestamp"], now);
-    // Ready pods differ by their time of readiness alone, then by uid.
+    // Ready pods are compared only by when they became ready, then by uid.
     let later = if ready { (Reverse(0), None) } else { (Reverse(restarts), Some(age)) };
     (!node(pod).is_empty(), phase, ready, cost, Reverse(on_its_node), ready_age, later, uid)
 }
 
-/// Returns the binary order of magnitude of an age in nanoseconds; −1 for none.
+/// Returns the binary order of magnitude of an age in nanoseconds, or −1 if there is none.
 fn magnitude(since: &Value, now: i64) -> i32 {
     let seconds = unix_seconds(since).map_or(0, |since| now - since);
     match u128::try_from(seconds) {

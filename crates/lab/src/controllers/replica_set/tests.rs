@@ -83,7 +83,7 @@ async fn min_ready_seconds_delay_availability() {
 #[tokio::test]
 async fn refused_pod_sets_replica_failure() {
     let bench = Bench::start(&ALONE);
-    // The last name of its kind: generated names would be too long.
+    // This name is valid for a ReplicaSet, but the generated pod names would be too long.
     let mut long = replica_set(2, 0);
     long["metadata"]["name"] = json!("w".repeat(250));
     bench.create(Resource::ReplicaSets, long);
@@ -107,6 +107,6 @@ async fn pod_creation_follows_client_rate() {
     let start = tokio::time::Instant::now();
     manage(&control, &set, Vec::new()).await.unwrap();
     assert_eq!(bench.list(Resource::Pods).len(), 40);
-    // 30 at once, the other ten at twenty a second.
+    // The first 30 are created at once, and the other ten at a rate of twenty per second.
     assert_eq!(start.elapsed().as_millis(), 500);
 }

@@ -1,9 +1,9 @@
-//! Decides which nodes a pod fits on, which of them is best, and why the others do not fit. Pure.
+//! Decides which nodes a pod fits on, which of those is best, and why the others do not fit. Pure.
 //!
-//! Rules and wording are those of the scheduler's filter plugins (pkg/scheduler/framework/plugins). They run in the
-//! order of its default profile, and the first that refuses a node gives the reason. The only limited resource is the
-//! number of pods, and the lab does not act on affinity to other pods or on topology spread: pods of one owner spread
-//! over the nodes by themselves.
+//! Rules and messages follow the scheduler's filter plugins (pkg/scheduler/framework/plugins). They run in the order
+//! of its default profile, and the first filter that rejects a node gives the reason. The only limited resource is the
+//! number of pods. The lab ignores inter-pod affinity and topology spread constraints, but prefers nodes with fewer
+//! pods of the same owner.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use super::super::taints::{self, NO_EXECUTE, NO_SCHEDULE};
 use crate::object::{controller_of, is_being_deleted, is_terminal, key};
 use crate::selector::LabelSelector;
 
-/// Reason why a pod does not fit on a node, as the message counts it, and what preemption makes of that.
+/// Reason why a pod does not fit on a node, as counted in the message, and the corresponding preemption reason.
 type Refusal = (&'static str, &'static str);
 
-/// Preemption where fewer pods on the node would not help, and where they would.
+/// Preemption reasons for nodes where evicting pods would not help, and where it would.
 const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
 const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
 
-/// State of the cluster while one pod is placed.
+/// State of the cluster in which to place a pod.
 pub(super) struct Cluster<'a> {
     nodes: &'a [Arc<Value>],
-    /// Pods bound to a node that have not ended.
+    /// Pods that are bound to a node and not terminal.
     pods: Vec<&'a Value>,
 }
 
@@ -34,7 +34,7 @@ impl<'a> Cluster<'a> {
         Self { nodes, pods: pods.iter().map(Arc::as_ref).filter(placed).collect() }
     }
 
-    /// Returns the nodes that suit `pod` best, all equally well, or the message that says why there is none.
+    /// Returns the best nodes for `pod`, which are all equally good, or a message that explains why there are none.
     pub(super) fn place(&self, pod: &Value) -> Result<Vec<String>, String> {
         if self.nodes.is_empty() {
             return Err("no nodes available to schedule pods".to_owned());
@@ -70,8 +70,8 @@ impl<'a> Cluster<'a> {
         None
     }
 
-    /// Returns the cost of placing a pod on a node where it fits: the number of pods of the same owner there, then
-    /// the number of all pods there.
+    /// Returns the cost of placing a pod on a node where it fits: first the number of pods there with the same owner,
+    /// then the total number of pods there.
     fn cost(&self, pod: &Value, node: &Value) -> (usize, usize) {
         let owner = controller_of(pod).map(|owner| &owner["uid"]);
         let on_node: Vec<_> =
@@ -99,7 +99,7 @@ pub(in super::super) fn matches_affinity(pod: &Value, node: &Value) -> bool {
     }
     let required = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
     let Some(terms) = required["nodeSelectorTerms"].as_array() else { return true };
-    // An empty term matches nothing.
+    // An empty term matches no node.
     let fields = serde_json::json!({"metadata.name": node["metadata"]["name"]});
     terms.iter().any(|term| {
         let by_label = LabelSelector::from_object(term);
@@ -109,7 +109,7 @@ pub(in super::super) fn matches_affinity(pod: &Value, node: &Value) -> bool {
     })
 }
 
-/// Formats the refusals as `FitError` (pkg/scheduler/framework/types.go), with what preemption adds to it.
+/// Formats the refusals like `FitError` (pkg/scheduler/framework/types.go), with the preemption message appended.
 fn message(refusals: &[Refusal]) -> String {
     let nodes = refusals.len();
     let count = |reasons: &mut dyn Iterator<Item = &'static str>| {
@@ -220,7 +220,7 @@ mod tests {
             matches_affinity(&pod, &node)
         };
         assert!(named("node-1") && !named("node-2"));
-        // An unknown operator: the pod fits nowhere, rather than anywhere.
+        // With an unknown operator, the pod fits nowhere, rather than anywhere.
         assert!(!matches("cpus", "Gt", json!(["4"])) && !matches("cpus", "Lt", json!(["10"])));
     }
 }

@@ -1,4 +1,4 @@
-//! The pods of a StatefulSet: their numbers, names and claims (pkg/controller/statefulset/stateful_set_utils.go).
+//! A StatefulSet's pods: their ordinals, names and claims (pkg/controller/statefulset/stateful_set_utils.go).
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::value::{list, number, text};
 const POD_NAME_LABEL: &str = "statefulset.kubernetes.io/pod-name";
 const POD_INDEX_LABEL: &str = "apps.kubernetes.io/pod-index";
 
-/// Returns the number in the name of a pod of this set; `None` for any other pod.
+/// Returns the ordinal in the name of one of the set's pods, or `None` for any other pod.
 pub(super) fn ordinal(set: &Value, pod: &Value) -> Option<i64> {
     let (name, pod) = (key(set).1, key(pod).1);
     let (parent, digits) = pod.rsplit_once('-')?;
@@ -18,12 +18,12 @@ pub(super) fn ordinal(set: &Value, pod: &Value) -> Option<i64> {
     (parent == name && is_number).then(|| digits.parse().ok())?
 }
 
-/// Returns the first number.
+/// Returns the set's first ordinal.
 pub(super) fn first_ordinal(set: &Value) -> i64 {
     number(&set["spec"]["ordinals"]["start"])
 }
 
-/// Makes the pod of this number from the set's template.
+/// Builds the pod with this ordinal from the set's template.
 pub(super) fn new(set: &Value, revision: &str, ordinal: i64) -> Value {
     let (_, set_name) = key(set);
     let name = format!("{set_name}-{ordinal}");
@@ -40,7 +40,7 @@ pub(super) fn new(set: &Value, revision: &str, ordinal: i64) -> Value {
         let claim_name = claim_name(claim, &name);
         json!({"name": claim["metadata"]["name"], "persistentVolumeClaim": {"claimName": claim_name}})
     });
-    // A claim takes precedence over a volume of the template with the same name.
+    // A claim takes precedence over a volume with the same name in the template.
     let others = list(&pod["spec"]["volumes"]).iter();
     let others =
         others.filter(|volume| claims.iter().all(|claim| claim["metadata"]["name"] != volume["name"]));
@@ -51,7 +51,7 @@ pub(super) fn new(set: &Value, revision: &str, ordinal: i64) -> Value {
     pod
 }
 
-/// Returns the claims of a pod of the set.
+/// Returns the claims for one of the set's pods.
 pub(super) fn claims(set: &Value, pod: &str) -> Vec<Value> {
     let claim = |template: &Value| {
         let mut metadata = template["metadata"].clone();

@@ -1,9 +1,8 @@
-//! The next steps of a StatefulSet's controller. Pure: objects in, steps out.
+//! Decides the next steps for a StatefulSet. Pure: objects in, steps out.
 //!
-//! The steps are those of `updateStatefulSet` (pkg/controller/statefulset/stateful_set_control.go) with the feature
-//! gate `MaxUnavailableStatefulSet`, which is on by default in v1.36: first each wanted pod, then those beyond the
-//! wanted number, then the update. With the policy `OrderedReady` the first pod that is not as it should be holds up
-//! everything else.
+//! The steps follow `updateStatefulSet` (pkg/controller/statefulset/stateful_set_control.go) with the feature gate
+//! `MaxUnavailableStatefulSet`, which is on by default in v1.36: first come the desired pods, then surplus pods, then
+//! the update. With the policy `OrderedReady`, the first pod that is not in its desired state blocks all later steps.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,25 +16,25 @@ use super::pods::{first_ordinal, ordinal};
 use crate::object::{is_being_deleted, is_ready, is_terminal};
 use crate::value::number;
 
-/// One step.
+/// Step to take.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
-    /// Create the pod of this number, of the old or the new template.
+    /// Create the pod with this ordinal, from the old or the new template.
     Create(i64, Template),
     /// Delete this pod.
     Delete(Arc<Value>),
 }
 
-/// The template of a pod.
+/// Template used for a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Template {
-    /// Template of `status.currentRevision`.
+    /// Template of the revision `status.currentRevision`.
     Current,
-    /// Template of the specification, `status.updateRevision`.
+    /// Template in the spec, whose revision is `status.updateRevision`.
     Update,
 }
 
-/// Returns the next steps for a set with these pods, whose present template has the revision `update`.
+/// Returns the next steps for a set with these pods. `update` is the revision of the template in the spec.
 pub(super) fn next(set: &Value, update: &str, pods: &[Arc<Value>], judge: Judge) -> Vec<Step> {
     let look = Look::of(set, update, pods, judge);
     match set["spec"]["podManagementPolicy"] == "Parallel" {
@@ -44,14 +43,14 @@ pub(super) fn next(set: &Value, update: &str, pods: &[Arc<Value>], judge: Judge)
     }
 }
 
-/// A set and its pods.
+/// A StatefulSet and its pods.
 struct Look<'a> {
     set: &'a Value,
     update: &'a str,
     judge: Judge,
-    /// Wanted numbers, each with its pod if there is one.
+    /// Desired ordinals, each with its pod if it exists.
     wanted: Vec<(i64, Option<&'a Arc<Value>>)>,
-    /// Pods with other numbers, the highest first.
+    /// Pods with other ordinals, highest first.
     condemned: Vec<&'a Arc<Value>>,
 }
 
@@ -65,7 +64,7 @@ impl<'a> Look<'a> {
         Self { set, update, judge, wanted, condemned: by_ordinal.into_values().rev().collect() }
     }
 
-    /// Returns the template for a new pod: the old one below the partition.
+    /// Returns the template for a new pod, which is the old one below the partition.
     fn template(&self, ordinal: i64) -> Template {
         let strategy = &self.set["spec"]["updateStrategy"];
         let is_old = strategy["type"] == "RollingUpdate"
@@ -77,7 +76,7 @@ impl<'a> Look<'a> {
         is_running(pod) && self.judge.is_available(pod)
     }
 
-    /// Creates and deletes pods one at a time, and none while an earlier pod is not available. Updates come last.
+    /// Creates and deletes pods one at a time, waiting until all earlier pods are available. Updates come last.
     fn in_order(&self) -> Vec<Step> {
         for (ordinal, pod) in &self.wanted {
             let Some(pod) = pod else { return vec![Step::Create(*ordinal, self.template(*ordinal))] };
@@ -88,7 +87,7 @@ impl<'a> Look<'a> {
                 return Vec::new();
             }
         }
-        // All wanted pods are available, so the first that is not is a condemned one, the lowest.
+        // All desired pods are available, so the first unavailable pod is the lowest unavailable condemned one.
         if let Some((pod, lower)) = self.condemned.split_first() {
             let is_first = || !lower.iter().any(|pod| self.is_missing(pod));
             let may_go = !is_being_deleted(pod) && (self.is_available(pod) || is_first());
@@ -114,12 +113,12 @@ impl<'a> Look<'a> {
         steps
     }
 
-    /// Returns true if a pod counts towards `maxUnavailable`.
+    /// Returns true if a pod counts as unavailable for `maxUnavailable`.
     fn is_missing(&self, pod: &Value) -> bool {
         is_being_deleted(pod) || !self.is_available(pod)
     }
 
-    /// Returns steps that delete pods so that they come back with the new template, the highest first.
+    /// Returns steps that delete pods, highest ordinal first, so that they are recreated from the new template.
     fn updates(&self) -> Vec<Step> {
         let strategy = &self.set["spec"]["updateStrategy"];
         if strategy["type"] != "RollingUpdate" {
@@ -140,7 +139,7 @@ impl<'a> Look<'a> {
     }
 }
 
-/// Returns true if a pod runs and is ready (`isRunningAndReady`).
+/// Returns true if a pod is running and ready (`isRunningAndReady`).
 pub(super) fn is_running(pod: &Value) -> bool {
     pod["status"]["phase"] == "Running" && is_ready(pod)
 }
@@ -151,8 +150,8 @@ mod tests {
 
     use super::*;
 
-    /// Makes a pod: its number, and a mark: `v1` or `v2`, then `!` if it is not ready, `-` if it is being deleted,
-    /// `x` if it has failed.
+    /// Builds a pod from an ordinal and a mark: `v1` or `v2`, followed by `!` if the pod is not ready, `-` if it is
+    /// being deleted, or `x` if it has failed.
     fn pod(ordinal: i64, mark: &str) -> Arc<Value> {
         let ready = if mark.contains('!') { "False" } else { "True" };
         Arc::new(json!({
@@ -177,7 +176,7 @@ mod tests {
         set
     }
 
-    /// Returns the steps as text: `+1` and `+1 old` create, `-1` deletes.
+    /// Returns the steps as text: `+1` and `+1 old` create a pod, `-1` deletes one.
     fn steps(spec: Value, marks: &[(i64, &str)]) -> Vec<String> {
         let set = set(spec);
         let pods: Vec<_> = marks.iter().map(|(number, mark)| pod(*number, mark)).collect();
@@ -197,7 +196,7 @@ mod tests {
         assert_eq!(steps(json!({}), &[(0, "v2")]), ["+1"]);
         assert_eq!(steps(json!({}), &[(0, "v2"), (2, "v2")]), ["+1"]);
         assert_eq!(steps(json!({"ordinals": {"start": 5}}), &[(5, "v2")]), ["+6"]);
-        // A name can be used again only after its pod has gone.
+        // A name can be reused only once its previous pod is gone.
         assert_eq!(steps(json!({}), &[(0, "v2"), (1, "v2-"), (2, "v2")]), [""; 0]);
         assert_eq!(steps(json!({}), &[(0, "v2"), (1, "v2x"), (2, "v2")]), ["-1"]);
         assert_eq!(steps(json!({}), &[(0, "v2"), (1, "v2x-"), (2, "v2")]), [""; 0]);
@@ -209,7 +208,7 @@ mod tests {
         assert_eq!(steps(one.clone(), &[(0, "v2"), (1, "v2"), (2, "v2")]), ["-2"]);
         assert_eq!(steps(one.clone(), &[(0, "v2"), (1, "v2"), (2, "v2-")]), [""; 0]);
         assert_eq!(steps(one.clone(), &[(0, "v2!"), (1, "v2"), (2, "v2")]), [""; 0]);
-        // A pod that is not ready is deleted only if it is the first such.
+        // An unready pod is deleted only if no lower pod is unready.
         assert_eq!(steps(one.clone(), &[(0, "v2"), (1, "v2"), (2, "v2!")]), ["-2"]);
         assert_eq!(steps(one, &[(0, "v2"), (1, "v2!"), (2, "v2!")]), [""; 0]);
     }
@@ -226,7 +225,7 @@ mod tests {
         assert_eq!(steps(rolling(json!({"partition": 1})), &[(1, "v1"), (2, "v2")]), ["+0 old"]);
         assert_eq!(steps(rolling(json!({"partition": 9})), &all), [""; 0]);
         assert_eq!(steps(rolling(json!({"maxUnavailable": 2})), &all), ["-2", "-1"]);
-        // A percentage is rounded down, and at least one.
+        // A percentage is rounded down, but to no less than one.
         assert_eq!(steps(rolling(json!({"maxUnavailable": "70%"})), &all), ["-2", "-1"]);
         assert_eq!(steps(rolling(json!({"maxUnavailable": "10%"})), &all), ["-2"]);
         assert_eq!(steps(json!({"updateStrategy": {"type": "OnDelete"}}), &all), [""; 0]);

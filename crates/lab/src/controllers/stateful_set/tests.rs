@@ -44,7 +44,7 @@ fn set_version(bench: &Bench, version: &str) {
     change(bench, |spec| spec["template"]["spec"]["containers"][0]["command"] = json!([version]));
 }
 
-/// Returns the pods: number, command and a mark if it is being deleted.
+/// Returns the pods, each with its ordinal, its command, and a mark if it is being deleted.
 fn pods(bench: &Bench) -> Vec<String> {
     let pods = bench.list(Resource::Pods);
     let shown = |pod: &Arc<Value>| {
@@ -67,7 +67,7 @@ async fn pods_become(bench: &Bench, expected: &[&str]) {
     }
 }
 
-/// Starts waiting pods, and removes those that are to end, until everything is as asked.
+/// Starts pending pods and removes deleted ones until the set has settled.
 async fn settle(bench: &Bench) {
     let is_settled = |bench: &Bench| {
         let set = bench.get(Resource::StatefulSets, "web");
@@ -143,7 +143,7 @@ async fn rollout_starts_at_highest_ordinal() {
     settle(&bench).await;
     assert_eq!(pods(&bench), ["web-0 v2", "web-1 v2", "web-2 v2"]);
     assert_eq!(status(&bench)["currentRevision"], second);
-    // The former template gets its old revision again.
+    // The former template gets its old revision back.
     set_version(&bench, "v1");
     settle(&bench).await;
     assert_eq!(status(&bench)["currentRevision"], first);

@@ -1,4 +1,4 @@
-//! For tests: a cluster's objects and some of its controllers, without processes. The test acts as the node agents.
+//! Test bench: a cluster's objects and some of its controllers, without processes. The test plays the node agents.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,27 +17,27 @@ use crate::resource::Resource;
 use crate::shared::Shared;
 use rolldrop_record::Clock;
 
-/// Long enough for a machine that is busy with other tests.
+/// Timeout that is long enough even on a machine that is busy with other tests.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(in super::super) const NAMESPACE: &str = "default";
 
-/// A controller to run.
+/// Controller to run.
 pub(in super::super) type Controller = fn(Shared) -> BoxFuture<'static, ()>;
 
-/// A cluster's objects, and controllers that end when this is dropped.
+/// A cluster's objects, with controllers that stop when the bench is dropped.
 pub(in super::super) struct Bench {
     pub(in super::super) shared: Shared,
     _controllers: JoinSet<()>,
 }
 
 impl Bench {
-    /// Starts these controllers, without delays.
+    /// Starts `controllers` without delays.
     pub(in super::super) fn start(controllers: &[Controller]) -> Self {
         Self::start_with(Config::default(), controllers)
     }
 
-    /// Starts these controllers with this configuration, but without delays.
+    /// Starts `controllers` with a given configuration, but without delays.
     pub(in super::super) fn start_with(config: Config, controllers: &[Controller]) -> Self {
         let config = Config { latencies: Latencies::ZERO, ..config };
         let addresses = AddressBlock::claim(rand::random_range(0..128)).unwrap();
@@ -98,7 +98,7 @@ impl Bench {
         pods
     }
 
-    /// Waits until `found` returns something, and returns that.
+    /// Waits until `found` returns a value, and returns that value.
     pub(in super::super) async fn until<T>(
         &self,
         what: &str,
@@ -117,13 +117,13 @@ impl Bench {
             .unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"))
     }
 
-    /// Waits until something holds.
+    /// Waits until the condition `holds` is true.
     pub(in super::super) async fn holds(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
         self.until(what, |bench| holds(bench).then_some(())).await;
     }
 
-    /// Acts as the node agents: binds and starts pods, and removes those that are to end. Returns true if there was
-    /// anything to do.
+    /// Acts as scheduler and node agents: binds and starts pods, and removes those marked for deletion. Returns true if
+    /// there was anything to do.
     pub(in super::super) fn run_nodes(&self) -> bool {
         let mut busy = false;
         for pod in self.list(Resource::Pods) {
@@ -140,7 +140,7 @@ impl Bench {
         busy
     }
 
-    /// Makes a pod run, ready or not.
+    /// Marks a pod as running, either ready or not.
     pub(in super::super) fn set_ready(&self, name: &str, ready: bool) {
         let now = self.registry().now();
         self.modify(Resource::Pods, name, Part::Status, |pod| {
@@ -154,7 +154,7 @@ impl Bench {
         });
     }
 
-    /// Ends a pod in this phase.
+    /// Moves a pod to a terminal phase.
     pub(in super::super) fn finish(&self, name: &str, phase: &str) {
         self.modify(Resource::Pods, name, Part::Status, |pod| {
             pod["status"]["phase"] = json!(phase);
@@ -162,14 +162,14 @@ impl Bench {
         });
     }
 
-    /// Removes a pod, as a node agent does at the end.
+    /// Removes a pod, as a node agent does once the pod has terminated.
     pub(in super::super) fn end_pod(&self, name: &str) {
         let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
         let ended = self.registry().delete(Resource::Pods, NAMESPACE, name, &options);
         assert!(ended.is_ok() || ended.is_err_and(|status| status.code() == 404));
     }
 
-    /// Returns the messages of all events for a reason.
+    /// Returns the messages of all events with this reason.
     pub(in super::super) fn events(&self, reason: &str) -> Vec<String> {
         let events = self.list(Resource::Events);
         let matching = events.iter().filter(|event| event["reason"] == reason);

@@ -1,4 +1,4 @@
-//! Pods that are not being ended: hooks, probes, restarts, configuration.
+//! Tests of pods that are not being terminated: hooks, probes, restarts, configuration.
 
 use super::*;
 
@@ -10,7 +10,7 @@ async fn post_start_hook_delays_running() {
     let script = format!("while test ! -e {}; do sleep 0.01; done", go.display());
     app["lifecycle"] = json!({"postStart": {"exec": {"command": ["sh", "-c", script]}}});
     let mut pods = node.pod(json!({"containers": [app, shell("second", SLEEP)]}));
-    // Main runs, the next container does not yet, and the status shows neither.
+    // The main container runs, the next one does not yet, and the status shows neither.
     node.log_with(&pods, "app", "up").await;
     let now = node.shared.registry.get(Resource::Pods, "default", "a").unwrap();
     let reasons = |pod: &Value| {
@@ -107,7 +107,7 @@ async fn a_failed_probe_says_why() {
     let events = node.events_until("Unhealthy", 2).await;
     let messages: Vec<_> = events.iter().map(|event| event["message"].as_str().unwrap()).collect();
     assert!(messages.contains(&"Readiness probe failed: not yet"), "{messages:?}");
-    // A check that cannot be made is no failure: the container is left alone.
+    // A check that cannot be performed is not a failure, so the container keeps running.
     let errored = messages.iter().any(|message| message.starts_with("Liveness probe errored"));
     assert!(errored, "{messages:?}");
     assert!(!node.events().contains(&"Killing".to_owned()));

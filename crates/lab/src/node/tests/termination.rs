@@ -1,8 +1,8 @@
-//! Effects of a termination on processes, as their logs show, and on the API.
+//! Tests of a termination's effects on processes, as shown in their logs, and on the API.
 
 use super::*;
 
-/// Makes a container that logs every stop signal and its effect.
+/// Returns a container that logs every stop signal but keeps running.
 fn stubborn(name: &str) -> Value {
     shell(name, &format!("trap 'echo got-term' TERM; {SLEEP}"))
 }
@@ -19,7 +19,7 @@ async fn pre_stop_hook_continues_after_sigterm() {
     node.log_with(&pods, "app", "up").await;
     node.delete(1);
     node.log_with(&pods, "app", "got-term").await;
-    // No event about the hook while it runs, and it continues to run.
+    // There is no event about the hook while it runs, and it keeps running.
     assert!(!node.events().contains(&"FailedPreStopHook".to_owned()));
     let before = std::fs::read_to_string(&ticks).unwrap().len();
     timeout(DEADLINE, async {
@@ -51,7 +51,7 @@ async fn failed_pre_stop_hook_emits_event() {
     node.stop().await;
 }
 
-/// Process 1 is the machine's own here.
+/// On this dataplane, process 1 is the machine's own.
 #[tokio::test]
 async fn userspace_refuses_signalling_process_1() {
     let node = Node::start();
@@ -61,7 +61,7 @@ async fn userspace_refuses_signalling_process_1() {
     let refused = "refused: it would signal process 1, which on the userspace dataplane is the machine's own: use the \
                    kernel dataplane";
     let mut app = shell("app", &format!("trap 'exit 0' TERM; {SLEEP}"));
-    // Signal 0 would do nothing, should it be sent.
+    // Signal 0 does nothing, in case it is sent.
     app["lifecycle"] = json!({"preStop": {"exec": {"command": ["kill", "-0", "1"]}}});
     app["livenessProbe"] = json!({"exec": {"command": ["sh", "-c", "kill -0 1"]}, "periodSeconds": 1});
     let mut pods = node.pod(json!({"containers": [app]}));
@@ -89,7 +89,7 @@ async fn userspace_refuses_signalling_process_1() {
 async fn pre_stop_hooks_start_together() {
     let node = Node::start();
     let here = node.dir.path().display().to_string();
-    // Each hook waits for the other's mark: one after the other they would never end.
+    // Each hook waits for the other's mark: if they ran one after the other, they would never complete.
     let hook = |own: &str, other: &str| {
         let script = format!("touch {here}/{own}; while test ! -e {here}/{other}; do sleep 0.01; done");
         json!({"preStop": {"exec": {"command": ["sh", "-c", script]}}})
@@ -164,13 +164,13 @@ async fn restarted_agent_restarts_grace_period() {
     assert_eq!(terminated(&over, 0).0, 137);
     assert!(begin.elapsed() >= Duration::from_secs(7), "{:?}", begin.elapsed());
     assert_eq!(std::fs::read_to_string(&hooks).unwrap(), "hook\nhook\n");
-    // A runtime that did not restart sends the signal once.
+    // A runtime that was not restarted sends the signal once.
     assert_eq!(node.log_with(&pods, "app", "got-term").await.matches("got-term").count(), 1);
     assert_eq!(pods.states_until_gone().await.last().unwrap(), "deleted");
     node.stop().await;
 }
 
-/// Returns the status of the node's condition `Ready`.
+/// Returns the status of the node's `Ready` condition.
 fn node_ready(node: &Node) -> String {
     let object = node.shared.registry.get(Resource::Nodes, "", "node-1").unwrap();
     condition(&object, "Ready").to_owned()
@@ -194,7 +194,7 @@ async fn node_shutdown_terminates_running_pods() {
     node.log_with(&pods, "app", "up").await;
     assert!(node.agents.command("node-1", Command::Shutdown { grace_seconds: 10 }));
     until_node_ready(&node, "False").await;
-    // What comes now is refused.
+    // Pods that arrive now are refused.
     let create = |name: &str| {
         let spec = json!({"nodeName": "node-1", "containers": [shell("app", SLEEP)]});
         let pod = json!({"metadata": {"name": name}, "spec": spec});
@@ -211,7 +211,7 @@ async fn node_shutdown_terminates_running_pods() {
     assert_eq!(terminated(&over, 0).0, 0);
     assert!(over["metadata"]["deletionTimestamp"].is_null());
 
-    // The node is off until it is booted: then it runs what came meanwhile.
+    // The node is off until it is booted; then it runs the pods that arrived meanwhile.
     let mut later = create("later");
     assert!(node.agents.command("node-1", Command::Restart));
     until_node_ready(&node, "True").await;
@@ -227,7 +227,7 @@ async fn stopped_agent_misses_pod_deletion() {
     let pod = pods.until_ready().await;
     node.log_with(&pods, "app", "up").await;
     assert!(node.agents.command("node-1", Command::Stop));
-    // The stop comes before this command, and a stopped agent obeys nothing but a restart.
+    // The stop comes before this command, and a stopped agent obeys only a restart.
     assert!(node.agents.command("node-1", Command::Shutdown { grace_seconds: 1 }));
     tokio::time::sleep(Duration::from_millis(300)).await;
     node.delete(30);

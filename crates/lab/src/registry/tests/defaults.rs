@@ -1,14 +1,14 @@
-//! Compares created objects with those of a real API server.
+//! Compares created objects with objects recorded from a real API server.
 
 use super::*;
 
-/// Reads a recorded answer of a real API server.
+/// Reads a response recorded from a real API server.
 pub(in crate::registry) fn recorded(file: &str) -> Value {
     let path = format!("{}/../../tests/reference/api/{file}.json", env!("CARGO_MANIFEST_DIR"));
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// Returns the object that the user of the recorded cluster had applied.
+/// Returns the object that was applied to the recorded cluster.
 fn applied(object: &Value) -> Value {
     let annotation = &object["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"];
     serde_json::from_str(annotation.as_str().unwrap()).unwrap()
@@ -64,9 +64,9 @@ fn pod_defaults_match_recorded_server() {
     let mut template = recorded("deployment-get")["response"]["spec"]["template"].take();
     template["metadata"]["name"] = json!("web-1");
     let pod = created(Resource::Pods, template);
-    // Set by the scheduler.
+    // The scheduler set this.
     remove(&mut golden["spec"], "nodeName");
-    // The volume's name ends at random.
+    // The volume's name has a random suffix.
     let name = pod["spec"]["volumes"][0]["name"].clone();
     golden["spec"]["containers"][0]["volumeMounts"][0]["name"] = name.clone();
     golden["spec"]["volumes"][0]["name"] = name;
@@ -137,7 +137,7 @@ fn node_ports_are_unique_and_reusable() {
             "{refused}"
         );
     }
-    // A client that knows nothing of the port does not lose it.
+    // The port survives an update from a client that does not know about it.
     let applied = registry.update(Resource::Services, "default", "a", service("a", "NodePort", 0)).unwrap();
     assert_eq!(applied["spec"]["ports"][0]["nodePort"], number);
     let inner = registry.update(Resource::Services, "default", "a", service("a", "ClusterIP", 0)).unwrap();

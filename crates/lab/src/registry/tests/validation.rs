@@ -1,8 +1,8 @@
-//! Common mistakes, and the messages about them.
+//! Tests the error messages for common mistakes.
 
 use super::*;
 
-/// Returns the causes of a refusal as `field: message`.
+/// Returns the causes of a rejection, each as `field: message`.
 fn complaints(resource: Resource, object: Value) -> Vec<String> {
     let refused = registry().create(resource, "default", object).unwrap_err();
     causes(&refused)
@@ -117,7 +117,7 @@ fn registry_rejects_invalid_pods() {
     for (pod, complaint) in cases {
         assert_eq!(complaints(Resource::Pods, pod), [complaint]);
     }
-    // The sleep of an exec is not checked, and a negative grace period means the shortest.
+    // The sleep of an exec is not checked, and a negative grace period means the minimum.
     let fine = pod_with(|spec| {
         spec["terminationGracePeriodSeconds"] = json!(-5);
         spec["containers"][0]["lifecycle"] = json!({"preStop": {"exec": {"command": ["sleep", "99"]}}});

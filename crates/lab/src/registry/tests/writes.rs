@@ -1,4 +1,4 @@
-//! Dry runs, finalizers and pages.
+//! Tests for dry runs, finalizers and pagination.
 
 use super::*;
 use crate::registry::page::Page;
@@ -52,7 +52,7 @@ fn last_finalizer_releases_deleted_object() {
     assert!(registry.get(maps, "default", "a").is_ok());
     keep(json!([])).unwrap();
     assert_eq!(registry.get(maps, "default", "a").unwrap_err().code(), 404);
-    // Removed from an object that is not being deleted, they only change it.
+    // Removing the finalizers from an object that is not being deleted only changes the object.
     registry.create(maps, "default", config_map(json!(["example.org/a"]))).unwrap();
     keep(json!([])).unwrap();
     assert!(registry.get(maps, "default", "a").is_ok());
@@ -81,7 +81,7 @@ fn dropped_delete_still_removes_pod() {
         let begin = || registry.begin_delete(Resource::Pods, "default", "a", &options).unwrap();
         let Deleted::Due(due) = begin() else { panic!("not due") };
         assert!(registry.get(Resource::Pods, "default", "a").is_ok());
-        // A caller in between gets the same result.
+        // A caller between the two steps gets the same result.
         let Deleted::Due(other) = begin() else { panic!("not due") };
         if is_cut_off {
             drop(due);

@@ -1,4 +1,4 @@
-//! Checks of one field.
+//! Checks for single fields.
 
 use std::collections::BTreeSet;
 
@@ -20,13 +20,13 @@ const LABEL_1035: &str = "a DNS-1035 label must consist of lower case alphanumer
 const PERCENTAGE: &str = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or \
     '93%', regex used for validation is '[0-9]+%')";
 
-/// A field to check, or a whole structure.
+/// A field or a whole structure to check.
 pub(super) struct Field<'a> {
     pub(super) path: &'a str,
     pub(super) value: &'a Value,
-    /// The value that it replaces, in an update.
+    /// In an update, the value being replaced.
     pub(super) old: Option<&'a Value>,
-    /// Text after the check's name in the rules.
+    /// Text that follows the check's name in the rules.
     pub(super) arguments: &'a str,
 }
 
@@ -36,7 +36,7 @@ impl Field<'_> {
     }
 }
 
-/// Returns true for the value of a field that is not given.
+/// Returns true if a field with this value counts as missing.
 pub(super) fn is_missing(value: &Value) -> bool {
     value.is_null()
         || *value == 0
@@ -60,7 +60,7 @@ pub(super) fn check_object_name(resource: Resource, value: &Value, errors: &mut 
         | Resource::ClusterRoleBindings => {}
         _ => check_name(path, value, 253, SUBDOMAIN, name.split('.').all(is_label), errors),
     }
-    // Regardless of the rules, a name is one segment of a path.
+    // Regardless of the rules, every name must be a valid path segment.
     if name.contains(['/', '%']) || name == "." || name == ".." {
         errors.push(FieldError::invalid(path, value, "may not contain '/' or '%', or be '.' or '..'"));
     }
@@ -93,7 +93,7 @@ pub(super) fn label(field: &Field<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Checks a number of pods or a share of them; a share may have a limit.
+/// Checks a number or percentage of pods. A percentage may have a limit.
 pub(super) fn amount(field: &Field<'_>, errors: &mut Vec<FieldError>) {
     let share = percentage(field.value);
     not_negative(field, errors);
@@ -151,7 +151,7 @@ pub(super) fn immutable(field: &Field<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Checks that no two elements of a list have the same value in a field, whose name is the argument.
+/// Checks that no two elements of a list have the same value in the field named by the argument.
 pub(super) fn unique(field: &Field<'_>, errors: &mut Vec<FieldError>) {
     let mut known = BTreeSet::new();
     for (n, element) in list(field.value).iter().enumerate() {
@@ -162,7 +162,7 @@ pub(super) fn unique(field: &Field<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Checks a port that is given by its name or its number.
+/// Checks a port given as a name or a number.
 pub(super) fn port(field: &Field<'_>, errors: &mut Vec<FieldError>) {
     if field.value.is_string() { port_name(field, errors) } else { port_number(field, errors) }
 }

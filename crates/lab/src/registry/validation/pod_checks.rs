@@ -1,4 +1,4 @@
-//! Checks of pods, beyond single fields.
+//! Checks for pods that involve more than a single field.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::registry::remove;
 use crate::status::FieldError;
 use crate::value::{list, text};
 
-/// Checks the containers of a pod against each other and the pod.
+/// Checks a pod's containers against each other and against the rest of the pod.
 pub(super) fn containers(field: &Field<'_>, errors: &mut Vec<FieldError>) {
     let (spec, mut names) = (field.value, Vec::new());
     for kind in ["containers", "initContainers"] {
@@ -57,7 +57,7 @@ fn forbid_parts_of_sidecars(container: &Value, path: &str, errors: &mut Vec<Fiel
     }
 }
 
-/// Checks that a probe or a hook has one handler.
+/// Checks that a probe or hook has exactly one handler.
 pub(super) fn handler(field: &Field<'_>, errors: &mut Vec<FieldError>) {
     let kinds = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
     let mut given = kinds.into_iter().filter(|kind| field.value[*kind].is_object());
@@ -70,7 +70,7 @@ pub(super) fn handler(field: &Field<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Checks that a variable has not two values.
+/// Checks that an environment variable does not have both a value and a source.
 pub(super) fn value_or_source(field: &Field<'_>, errors: &mut Vec<FieldError>) {
     if field.value["valueFrom"].is_object() && !is_missing(&field.value["value"]) {
         let why = "may not be specified when `value` is not empty";
@@ -78,7 +78,7 @@ pub(super) fn value_or_source(field: &Field<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Checks that an update of a pod leaves what may not be changed.
+/// Checks that an update to a pod leaves immutable fields unchanged.
 pub(super) fn check_update(old: &Value, new: &Value, errors: &mut Vec<FieldError>) {
     if fixed_part(old) != fixed_part(new) {
         let why = "pod updates may not change fields other than `spec.containers[*].image`,\

@@ -1,4 +1,5 @@
-//! Checks of workloads, Services, claims and budgets, beyond single fields. Each is about a whole `spec` or strategy.
+//! Checks for workloads, Services, claims and budgets that involve more than a single field. Each check covers a whole
+//! `spec` or strategy.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,7 @@ use crate::selector::LabelSelector;
 use crate::status::FieldError;
 use crate::value::{list, number, text};
 
-/// Checks that the selector matches the template's labels, and is not empty if the argument names the workload's kind.
+/// Checks that the selector matches the template's labels and, if the argument names the workload's kind, is not empty.
 pub(super) fn selects_template(field: &Field<'_>, errors: &mut Vec<FieldError>) {
     let selector = &field.value["selector"];
     if !selector.is_object() {
@@ -28,7 +29,7 @@ pub(super) fn selects_template(field: &Field<'_>, errors: &mut Vec<FieldError>) 
     }
 }
 
-/// Checks the restart policy of pods that never complete.
+/// Checks the restart policy of workloads whose pods never complete.
 pub(super) fn always_restarts(field: &Field<'_>, errors: &mut Vec<FieldError>) {
     let policy = &field.value["template"]["spec"]["restartPolicy"];
     if policy != "Always" {
@@ -49,7 +50,7 @@ pub(super) fn completions(field: &Field<'_>, errors: &mut Vec<FieldError>) {
     if is_indexed && completions.is_null() {
         errors.push(FieldError::required("spec.completions", "when completion mode is Indexed"));
     }
-    // An Indexed job may grow and shrink with its parallelism.
+    // An Indexed Job may change its completions together with its parallelism.
     let is_elastic = is_indexed && *completions == spec["parallelism"];
     if field.old.is_some_and(|old| old["completions"] != *completions) && !is_elastic {
         errors.push(FieldError::invalid("spec.completions", completions, "field is immutable"));
@@ -64,7 +65,7 @@ pub(super) fn deadline(field: &Field<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Checks that a strategy of another type has no settings of rolling updates.
+/// Checks that only the rolling-update strategy has rolling-update settings.
 pub(super) fn no_rolling_update(field: &Field<'_>, errors: &mut Vec<FieldError>) {
     let (path, rolling) = (format!("{}.rollingUpdate", field.path), &field.value["rollingUpdate"]);
     match text(&field.value["type"]) {
@@ -102,7 +103,7 @@ pub(super) fn surge_or_unavailable(field: &Field<'_>, errors: &mut Vec<FieldErro
     }
 }
 
-/// Checks that an update of a StatefulSet changes no other fields than the arguments.
+/// Checks that an update to a StatefulSet changes no fields other than those listed in the arguments.
 pub(super) fn keeps_all_but(field: &Field<'_>, errors: &mut Vec<FieldError>) {
     let changeable: Vec<_> = field.arguments.split(' ').collect();
     let fixed = |spec: &Value| {

@@ -1,8 +1,8 @@
-//! HTTP/2's faults with curl, which uses nghttp2. A comparison with hyper's client would prove nothing: the h2 crate
-//! reads its frames, as it reads ours.
+//! Runs the HTTP/2 faults against curl, which uses nghttp2. A comparison with hyper's client would prove nothing,
+//! because the h2 crate reads its frames as well as ours.
 //!
-//! The tables of `docs/outcomes.md` have the meaning of curl's exit codes by its manual, and our result and curl's for
-//! each fault; if they differ from the results here, the test fails and prints the tables as they should be.
+//! The tables in `docs/outcomes.md` list the meanings of curl's exit codes according to its manual, and our result and
+//! curl's for each fault. If they differ from the results here, the test fails and prints the correct tables.
 
 use futures::StreamExt;
 
@@ -10,7 +10,7 @@ use super::frames::{ENHANCE_YOUR_CALM, INTERNAL_ERROR, PROTOCOL_ERROR};
 use super::*;
 use crate::known_answers::differential::{AT_A_TIME, assert_documented, curl, ours};
 
-/// Outcomes of a connection that ends by a failure.
+/// Outcomes of a connection that ended with a failure.
 const CUT_OFF: &[Outcome] = &[
     Outcome::EofBeforeResponse,
     Outcome::TruncatedBody,
@@ -18,7 +18,7 @@ const CUT_OFF: &[Outcome] = &[
     Outcome::ResetMidResponse,
 ];
 
-/// An exit code of curl, its meaning in curl's manual, and the outcomes that correspond to it.
+/// An exit code of curl, its meaning according to curl's manual, and the corresponding outcomes.
 type Class = (&'static str, &'static str, &'static [Outcome]);
 
 const CLASSES: [Class; 9] = [
@@ -43,7 +43,7 @@ const CLASSES: [Class; 9] = [
     ),
 ];
 
-/// Faults, in the words of the table.
+/// Faults, in the wording of the table.
 const FAULTS: [(Script, &str); 36] = [
     (Script::Ok, "a complete answer"),
     (Script::InPieces, "a body in pieces"),
@@ -83,7 +83,7 @@ const FAULTS: [(Script, &str); 36] = [
     (Script::Drip, "a body that does not end in time"),
 ];
 
-/// Returns a row of the table, with a note if curl's result differs, or if curl sends the request again.
+/// Returns a table row, with a note if curl's result differs or if curl resends the request.
 async fn row(script: Script, words: &str) -> String {
     let server =
         Server::start(Habits { scripts: vec![script], may_come_again: true, ..Habits::default() }).await;
@@ -95,7 +95,7 @@ async fn row(script: Script, words: &str) -> String {
     assert_eq!((ours, first.times), (first.outcome, 1), "{words}");
     let class = CLASSES.iter().find(|(exit, ..)| *exit == code);
     let (_, _, outcomes) = class.unwrap_or_else(|| panic!("{words}: {code}"));
-    // A reset may come before curl acknowledges the settings, or after.
+    // A reset may arrive before or after curl acknowledges the settings.
     let code = if script.is_broken() && ["55", "56"].contains(&&*code) { "55 or 56" } else { &*code };
     let differs = if outcomes.contains(&ours) { "" } else { ", which differs" };
     let again = if theirs.times > 1 { format!(", sent {} times", theirs.times) } else { String::new() };
@@ -114,7 +114,7 @@ async fn http2_faults_match_curl() {
     assert_documented(&classes);
 }
 
-/// Returns the rows of faults that end TLS in the middle of HTTP/2, for the table of TLS.
+/// Returns the rows for faults that end TLS in the middle of HTTP/2, for the TLS table.
 pub(in crate::known_answers) async fn fault_inside_tls() -> Vec<String> {
     let mut rows = Vec::new();
     for (script, words) in [

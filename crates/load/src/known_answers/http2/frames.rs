@@ -1,4 +1,4 @@
-//! Frames of the faulty server: valid ones, and parts of invalid ones.
+//! Frames of the faulty server: valid frames, and parts of invalid ones.
 
 pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
@@ -23,7 +23,7 @@ pub(super) const REFUSED_STREAM: Code = Code(7);
 pub(super) const CANCEL: Code = Code(8);
 pub(super) const ENHANCE_YOUR_CALM: Code = Code(11);
 
-/// Names of the codes, alone and in a GOAWAY.
+/// Names of the codes, alone and within a GOAWAY.
 const NAMES: [(u32, &str, &str); 15] = [
     (0, "NO_ERROR", "GOAWAY NO_ERROR"),
     (1, "PROTOCOL_ERROR", "GOAWAY PROTOCOL_ERROR"),
@@ -43,7 +43,7 @@ const NAMES: [(u32, &str, &str); 15] = [
 ];
 
 impl Code {
-    /// Returns all codes but REFUSED_STREAM, which has a script of its own.
+    /// Returns all codes except REFUSED_STREAM, which has its own script.
     pub(super) fn others() -> impl Iterator<Item = Self> {
         NAMES.iter().map(|(code, ..)| Self(*code)).filter(|code| *code != REFUSED_STREAM)
     }
@@ -54,13 +54,12 @@ impl Code {
     }
 }
 
-/// Returns a frame.
 pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// Returns HEADERS with a complete block.
+/// Returns a HEADERS frame with a complete header block.
 pub(super) fn headers(flags: u8, stream: u32, block: &[u8]) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | flags, stream, block)
 }
@@ -73,12 +72,12 @@ pub(super) fn reset(stream: u32, code: Code) -> Vec<u8> {
     frame(RST_STREAM, 0, stream, &code.0.to_be_bytes())
 }
 
-/// Returns the fields that every answer begins with.
+/// Returns the fields with which every response begins.
 pub(super) fn status(status: &str) -> Vec<u8> {
     [field(":status", status), field("rolldrop-pod", "web-1")].concat()
 }
 
-/// Highest number of a stream.
+/// Highest stream identifier.
 pub(super) const LAST_STREAM: u32 = (1 << 31) - 1;
 
 pub(super) fn goaway(last_stream: u32, code: Code) -> Vec<u8> {
@@ -96,7 +95,7 @@ pub(super) fn field(name: &str, value: &str) -> Vec<u8> {
     [vec![0], text(name), text(value)].concat()
 }
 
-/// Returns the number of bytes of the frames in `bytes` that make a message of `stream`, if these are frames.
+/// Returns the number of frame bytes in `bytes` that belong to a message on `stream`, if `bytes` consists of frames.
 pub(super) fn message_bytes(mut bytes: &[u8]) -> u64 {
     let mut sum = 0;
     while bytes.len() >= 9 {

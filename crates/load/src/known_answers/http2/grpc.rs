@@ -1,28 +1,28 @@
-//! gRPC's faults: answers to calls, and the results that a client should record.
+//! gRPC faults: responses to calls, and the results that a client should record.
 
 use super::frames::{END_STREAM, INTERNAL_ERROR, data, field, headers, reset, status};
 use super::script::Script;
 use rolldrop_record::Outcome;
 
-/// An answer to a call.
+/// A response to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Answer {
     Ok,
-    /// A message that is marked as compressed, and the header that names the compression.
+    /// A message marked as compressed, and the header that names the compression.
     Compressed,
-    /// Nothing but a status.
+    /// A status without any message.
     TrailersOnly,
-    /// A status after a message.
+    /// A message followed by a status.
     Status,
     /// Trailers without a status.
     NoStatus,
-    /// No trailers.
+    /// A response without trailers.
     NoTrailers,
     ContentType,
     NoContentType,
-    /// The answer of a proxy that found no server.
+    /// The response of a proxy that found no server.
     Proxy,
-    /// A message that is marked as compressed, without the header that names the compression.
+    /// A message marked as compressed, without the header that names the compression.
     CompressedSomehow,
     CutMessage,
     NoMessage,
@@ -86,7 +86,7 @@ impl Answer {
         }
     }
 
-    /// Returns the frames of the answer on a stream.
+    /// Returns the frames of the response on a stream.
     pub(super) fn frames(self, stream: u32) -> Vec<u8> {
         const MESSAGE: &[u8] = b"\0\0\0\0\x05hello";
         const COMPRESSED: &[u8] = b"\x01\0\0\0\x05hello";

@@ -1,4 +1,4 @@
-//! Scripts of the faulty server for a request, and the results that a client should record.
+//! Scripts of the faulty server, and the results that a client should record for them.
 
 use super::frames::{
     CANCEL, CONTINUATION, Code, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, HEADERS, INTERNAL_ERROR,
@@ -8,7 +8,7 @@ use super::grpc::Answer;
 use crate::known_answers::transport::ALERT;
 use rolldrop_record::Outcome;
 
-/// Action of the server on a request.
+/// Action of the server for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Script {
     Ok,
@@ -20,10 +20,10 @@ pub(super) enum Script {
     Trailers,
     NotFound,
     Unavailable,
-    /// The complete answer, and RST_STREAM(NO_ERROR) after it.
+    /// The complete response, followed by RST_STREAM(NO_ERROR).
     OkThenReset,
     Refused,
-    /// REFUSED_STREAM, after part of an answer.
+    /// REFUSED_STREAM after part of a response.
     RefusedInBody,
     ResetSilently(Code),
     ResetInBody,
@@ -34,18 +34,18 @@ pub(super) enum Script {
     /// Resets the connection.
     BreakSilently,
     BreakInBody,
-    /// Answers, and closes when the next request comes.
+    /// Responds, and closes the connection when the next request arrives.
     CloseNext,
     /// GOAWAY that excludes this request.
     GoAwayBefore(Code),
-    /// GOAWAY that does not exclude it, and the answer.
+    /// GOAWAY that does not exclude this request, and then the response.
     GoAwayThenAnswer(Code),
-    /// The same, after a GOAWAY that excludes nothing, as in RFC 9113 (6.8).
+    /// Same as `GoAwayThenAnswer`, but after a GOAWAY that excludes nothing, as in RFC 9113 (6.8).
     GoAwayTwice,
-    /// GOAWAY that does not exclude it, and no answer.
+    /// GOAWAY that does not exclude this request, and no response.
     GoAwayThenClose(Code),
     GoAwayThenBreak,
-    /// Ends TLS by an alert.
+    /// Terminates TLS with an alert.
     AlertSilently,
     AlertInBody,
     BadFrame,
@@ -53,13 +53,13 @@ pub(super) enum Script {
     Http1,
     HangSilently,
     HangInBody,
-    /// A byte now and then, without end.
+    /// A byte now and then, endlessly.
     Drip,
-    /// An answer to a gRPC call.
+    /// A response to a gRPC call.
     Grpc(Answer),
 }
 
-/// Returns the scripts that end a stream and leave its connection alone.
+/// Returns the scripts that end a stream but not its connection.
 pub(super) fn streams() -> Vec<Script> {
     STREAMS.into_iter().chain(Code::others().map(Script::ResetSilently)).collect()
 }
@@ -106,19 +106,19 @@ pub(super) const ALERTS: [Script; 2] = [Script::AlertSilently, Script::AlertInBo
 
 pub(super) const HANGING: [Script; 3] = [Script::HangSilently, Script::HangInBody, Script::Drip];
 
-/// Action after an answer.
+/// Action after a response.
 pub(super) enum Then {
     Go,
     Close,
     Break,
     Alert,
-    /// Close when the next request comes.
+    /// Close the connection when the next request arrives.
     CloseNext,
     Drip,
 }
 
 impl Script {
-    /// Returns the result that a client should record: outcome, status, and detail of HTTP/2.
+    /// Returns the result that a client should record: outcome, status, and HTTP/2 detail.
     pub(super) fn truth(self) -> (Outcome, Option<u16>, Option<&'static str>) {
         use Script as S;
         match self {
@@ -144,7 +144,7 @@ impl Script {
             S::CloseSilently => (Outcome::EofBeforeResponse, None, None),
             S::BreakSilently => (Outcome::ResetBeforeResponse, None, None),
             S::BreakInBody => (Outcome::ResetMidResponse, Some(200), None),
-            // The server's settings came before the alert.
+            // The server's settings arrived before the alert.
             S::AlertSilently => (Outcome::ResetBeforeResponse, None, Some(ALERT)),
             S::AlertInBody => (Outcome::ResetMidResponse, Some(200), Some(ALERT)),
             S::GoAwayBefore(code) => (Outcome::H2Goaway, None, Some(code.names().1)),
@@ -162,7 +162,7 @@ impl Script {
         if let Script::Grpc(answer) = self { answer.grpc_status() } else { None }
     }
 
-    /// Returns true if Go's client silently sends a request again that met this fault on a stream.
+    /// Returns true if Go's client silently resends a request that met this fault on a stream.
     pub(super) fn is_hidden_by_go(self, stream: u32) -> bool {
         match self {
             Script::Refused => true,
@@ -176,7 +176,7 @@ impl Script {
         matches!(self, Script::BreakSilently | Script::BreakInBody | Script::GoAwayThenBreak)
     }
 
-    /// Returns the frames of the answer on a stream, and the action after them.
+    /// Returns the frames of the response on a stream, and the action afterwards.
     pub(super) fn answer(self, stream: u32) -> (Vec<u8>, Then) {
         use Script as S;
         let ok = |length: &str| [status("200"), field("content-length", length)].concat();
@@ -237,7 +237,7 @@ impl Script {
             S::GoAwayThenClose(code) => (goaway(stream, code), Then::Close),
             S::GoAwayThenBreak => (goaway(stream, NO_ERROR), Then::Break),
             S::BadFrame => (frame(DATA, 0, 0, b"on no stream"), Then::Close),
-            // The index 0 is invalid.
+            // Index 0 is invalid.
             S::BadHeaders => (headers(END_STREAM, &[0x80]), Then::Close),
             S::Http1 => (b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n".to_vec(), Then::Close),
             S::HangSilently => (Vec::new(), Then::Go),

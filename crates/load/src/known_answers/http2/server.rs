@@ -1,4 +1,4 @@
-//! An HTTP/2 server that plays a script per request and logs its actions. It writes its frames itself, so that it can
+//! An HTTP/2 server that plays a script for each request and logs its actions. It writes its own frames, so that it can
 //! write invalid ones.
 
 use std::collections::BTreeMap;
@@ -20,10 +20,10 @@ use super::script::{Script, Then};
 use crate::known_answers::transport::{self, Transport};
 use rolldrop_record::{Outcome, RequestId};
 
-/// Action of the server on a request, with the result that the client should record.
+/// Action of the server for a request, with the result that the client should record.
 #[derive(Clone, Debug)]
 pub(super) struct Truth {
-    /// Script that it played; `None` if it closed the connection instead.
+    /// Script played; `None` if the server closed the connection instead.
     pub(super) script: Option<Script>,
     pub(super) outcome: Outcome,
     pub(super) status: Option<u16>,
@@ -34,11 +34,11 @@ pub(super) struct Truth {
     pub(super) reused: bool,
     pub(super) request_bytes: u64,
     pub(super) answer_bytes: u64,
-    /// True if Go's client would have silently sent it again.
+    /// True if Go's client would have silently resent the request.
     pub(super) is_hidden_by_go: bool,
-    /// Number of unanswered requests of the connection when this one came, itself included.
+    /// Number of pending requests on the connection when this one arrived, including itself.
     pub(super) open: usize,
-    /// Number of times that it has come.
+    /// Number of times the request has arrived.
     pub(super) times: usize,
 }
 
@@ -47,27 +47,27 @@ pub(super) type Log = Arc<Mutex<BTreeMap<(String, u64), Truth>>>;
 /// Behaviour of a server.
 #[derive(Clone, Default)]
 pub(super) struct Habits {
-    /// Scripts to play in turn, by the request's number.
+    /// Scripts to play in turn, by request number.
     pub(super) scripts: Vec<Script>,
-    /// Settings that each client gets at first,
+    /// Settings that each client gets initially.
     pub(super) settings: Vec<(u16, u32)>,
-    /// and after this many requests of a connection.
+    /// Settings that each client gets after this many requests on a connection.
     pub(super) later: Option<(usize, Vec<(u16, u32)>)>,
-    /// Two numbers of a connection's requests: after the first, the server answers no more; after the second, it sends
-    /// a GOAWAY that excludes those.
+    /// Two request counts of a connection: after the first, the server stops responding; after the second, it sends a
+    /// GOAWAY that excludes the unanswered requests.
     pub(super) goaway_after: Option<(usize, usize)>,
-    /// Delay of answers.
+    /// Delay of responses.
     pub(super) answer_after: Duration,
-    /// TLS, if the server speaks it.
+    /// TLS acceptor, if the server speaks TLS.
     pub(super) tls: Option<TlsAcceptor>,
-    /// True if clients may send a request again, which then meets the same script.
+    /// True if clients may resend a request, which then meets the same script.
     pub(super) may_come_again: bool,
 }
 
 pub(super) struct Server {
     pub(super) address: SocketAddr,
     pub(super) log: Log,
-    /// Owns the accepting task, which owns the connections.
+    /// Set that owns the accepting task, which owns the connections.
     _tasks: JoinSet<()>,
 }
 
@@ -86,7 +86,7 @@ impl Server {
                 connections.spawn(async move {
                     let stream: Box<dyn Transport> = match &habits.tls {
                         None => Box::new(stream),
-                        // A client may give up in the handshake.
+                        // A client may give up during the handshake.
                         Some(tls) => match tls.accept(stream).await {
                             Ok(stream) => Box::new(stream),
                             Err(_) => return,
@@ -112,7 +112,7 @@ impl Server {
     }
 }
 
-/// Time by which a client is told at the latest that requests were excluded.
+/// Maximum time until a client is told that requests were excluded.
 const GOAWAY_AT_LAST: Duration = Duration::from_secs(2);
 
 struct Connection {
@@ -121,9 +121,9 @@ struct Connection {
     peer: SocketAddr,
     decoder: Decoder<'static>,
     requests: usize,
-    /// Number of requests that are not answered.
+    /// Number of pending requests.
     open: Arc<Mutex<usize>>,
-    /// Answers that are delayed.
+    /// Delayed responses.
     tasks: JoinSet<()>,
     habits: Arc<Habits>,
     log: Log,
@@ -139,13 +139,13 @@ struct Frame {
 impl Connection {
     async fn write(&self, bytes: &[u8]) {
         let mut write = self.write.lock().await;
-        // Nothing reaches a client that has gone.
+        // Nothing can reach a client that is gone.
         if write.write_all(bytes).await.is_ok() {
             let _ = write.flush().await;
         }
     }
 
-    /// Returns the stream as a whole, to which no answer is written any more.
+    /// Returns the whole stream; no more responses are written to it.
     async fn whole(mut self) -> Box<dyn Transport> {
         self.tasks.shutdown().await;
         self.read.unsplit(Arc::into_inner(self.write).unwrap().into_inner())
@@ -184,14 +184,14 @@ impl Connection {
         }
     }
 
-    /// Reads the rest of a request, logs its script, and plays it.
+    /// Reads the rest of a request, logs its script, and plays the script.
     #[expect(clippy::too_many_lines, reason = "an arm for each of the faults")]
     async fn request(&mut self, head: Frame, close_next: bool) -> Then {
         let stream = head.stream;
         assert_eq!(head.flags & END_HEADERS, END_HEADERS, "a head of one frame");
         let mut request_bytes = 9 + head.payload.len() as u64;
         let Some(id) = self.id(head.payload) else {
-            // The client has sent the request again.
+            // The client has resent the request.
             self.write(&Script::Ok.answer(stream).0).await;
             return Then::Go;
         };
@@ -266,7 +266,7 @@ impl Connection {
             self.write(&goaway(last_stream, NO_ERROR)).await;
         }
         if is_left_out {
-            // If that many requests never come, it sends the GOAWAY all the same.
+            // If that many requests never arrive, the GOAWAY is sent anyway.
             if let Some((after, _)) = self.habits.goaway_after
                 && self.requests == after + 1
             {

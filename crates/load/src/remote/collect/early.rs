@@ -1,7 +1,7 @@
-//! Fetches rows of a load that is still running: those that workers have in closed parts by now.
+//! Fetches rows of a running load from the workers' closed parts.
 //!
-//! A worker closes a part every few seconds. A reader that judges a run while it lasts has closed parts fetched, and
-//! learns whether they include everything recorded up to some time.
+//! A worker closes a part every few seconds. A reader that judges a run in progress orders the closed parts to be
+//! fetched, and learns whether they include everything recorded up to a given time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use tokio::sync::oneshot;
 
 use super::Context;
 
-/// Order to fetch the closed parts; dropped once it was carried out.
+/// Order to fetch the closed parts; dropped once it has been carried out.
 pub(super) type Order = oneshot::Sender<()>;
 
-/// Fetches rows while the load lasts. Clones share it.
+/// Fetches rows while the load is running. Clones share the same state.
 #[derive(Clone, Debug)]
 pub struct EarlyRows {
     context: Arc<Context>,
@@ -28,18 +28,18 @@ struct Worker {
     orders: Sender<Order>,
 }
 
-/// Number of requests of each source that had been recorded at some time.
+/// Number of requests recorded by each source at a given time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark(BTreeMap<String, u64>);
 
-/// Result of a fetch.
+/// Result of an early fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arrived {
-    /// Everything up to the mark.
+    /// Everything up to the mark has arrived.
     All,
-    /// More is to come.
+    /// Some rows up to the mark have not arrived yet.
     NotYet,
-    /// Rows of this worker will not come.
+    /// Rows of this worker will never arrive.
     Lost(String),
 }
 
@@ -48,26 +48,25 @@ impl EarlyRows {
         Self { context, workers: Vec::new() }
     }
 
-    /// Adds a worker, which carries out the orders.
+    /// Adds a worker, and returns the channel for its orders.
     pub(super) fn add(&mut self, name: &str) -> Receiver<Order> {
         let (orders, taken) = channel(1);
         self.workers.push(Worker { name: name.to_owned(), orders });
         taken
     }
 
-    /// Returns the number of rows that each source has recorded by now, as far as workers have reported it: some two
-    /// seconds ago.
+    /// Returns the number of rows that each source has recorded so far, according to the workers' reports, which are
+    /// about two seconds old.
     pub fn mark(&self) -> Mark {
         let known = self.context.known();
         Mark(known.reached.iter().map(|(source, (reached, _))| (source.clone(), reached.rows)).collect())
     }
 
-    /// Fetches the parts that are closed by now, from all workers, and tells whether everything up to the mark has
-    /// arrived.
+    /// Fetches the currently closed parts from all workers, and tells whether everything up to the mark has arrived.
     pub async fn fetch(&self, Mark(wanted): &Mark) -> Arrived {
         join_all(self.workers.iter().map(|worker| async {
             let (order, carried_out) = oneshot::channel();
-            // A worker that has ended takes no orders; the order is dropped in any case.
+            // A worker that has ended accepts no orders; the order is dropped in any case.
             let _ = worker.orders.send(order).await;
             let _ = carried_out.await;
         }))

@@ -1,7 +1,8 @@
 //! Fetches a worker's closed parts into the run directory.
 //!
-//! An incomplete part has the name of an open one. If its connection breaks, fetching it continues from there, and it
-//! gets its final name when it is complete: with the size, the digest and the number of rows that the worker listed.
+//! An incomplete part is stored under the name of an open part. If the connection breaks, the fetch resumes where it
+//! stopped. The part gets its final name once it has the size, the digest and the number of rows that the worker
+//! listed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,11 +24,11 @@ use crate::remote::parts::{Listing, PARTS_PATH, Part, hexadecimal};
 use rolldrop_record::RequestRow;
 use rolldrop_record::parts::{self, PartError, Row};
 
-/// Time from one attempt to the next.
+/// Delay between attempts.
 const RETRY: Duration = Duration::from_millis(500);
 /// Time after which a silent connection is closed.
 const SILENCE_LIMIT: Duration = Duration::from_secs(15);
-/// Time without any arrival, in however many attempts, after which the worker is given up.
+/// Time without any progress, over all attempts, after which the worker is given up.
 pub(super) const STALL_LIMIT: Duration = Duration::from_secs(60);
 /// Maximum number of times that a part may differ from its listing.
 const MOST_MISMATCHES: u32 = 3;
@@ -48,7 +49,7 @@ pub(super) enum FetchError {
 /// Reason why one attempt failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failed {
-    /// A later attempt may succeed.
+    /// A retry may succeed.
     #[error("{0}")]
     ForNow(String),
     #[error(transparent)]
@@ -61,21 +62,21 @@ impl From<LinkError> for Failed {
     }
 }
 
-/// Everything needed to fetch the parts of one worker.
+/// Everything needed to fetch one worker's parts.
 pub(super) struct Fetch<'a> {
     pub(super) link: &'a Link,
     pub(super) run_dir: &'a Path,
-    /// Sources whose parts it may have.
+    /// Sources whose parts the worker may have.
     pub(super) sources: &'a [String],
     pub(super) bucket: &'a Bucket,
 }
 
 impl Fetch<'_> {
-    /// Fetches the parts that are closed by now and not here, each in one attempt, and calls `is_there` with each part
-    /// that is here.
+    /// Fetches the closed parts that are still missing here, with one attempt each, and calls `is_there` for each part
+    /// that is present.
     ///
     /// # Errors
-    /// Returns an error at the first attempt that fails.
+    /// Returns an error when an attempt fails, without trying the remaining parts.
     pub(super) async fn closed(&self, mut is_there: impl FnMut(&Part)) -> Result<(), Failed> {
         for part in &self.list().await?.parts {
             if !self.is_here(part) {
@@ -87,10 +88,10 @@ impl Fetch<'_> {
         Ok(())
     }
 
-    /// Fetches all missing parts of a load that is over, and calls `is_there` with each part that is here.
+    /// Fetches all missing parts after the load has ended, and calls `is_there` for each part that is present.
     ///
     /// # Errors
-    /// Returns an error if the worker sends nothing more, or something else than it listed.
+    /// Returns an error if the worker sends nothing more, or sends something other than what it listed.
     pub(super) async fn all(&self, mut is_there: impl FnMut(&Part)) -> Result<(), FetchError> {
         let mut last = Instant::now();
         let listed = loop {
@@ -123,7 +124,7 @@ impl Fetch<'_> {
         Ok(())
     }
 
-    /// Returns true if a part was fetched before: only then does it have its name.
+    /// Returns true if a part was fetched before: only then does a file with its name exist.
     fn is_here(&self, part: &Part) -> bool {
         self.run_dir.join(RequestRow::TABLE).join(&part.name).is_file()
     }
@@ -165,7 +166,7 @@ impl Fetch<'_> {
     }
 }
 
-/// Waits before the next attempt. Returns an error if there will be none.
+/// Waits before the next attempt. Returns an error if there should be none.
 async fn pause(why: Failed, last: Instant) -> Result<(), FetchError> {
     match why {
         Failed::ForNow(why) if last.elapsed() >= STALL_LIMIT => Err(FetchError::Stalled(why)),
@@ -178,7 +179,7 @@ async fn pause(why: Failed, last: Instant) -> Result<(), FetchError> {
     }
 }
 
-/// A part that is not complete yet.
+/// An incomplete part.
 struct UnderWay {
     path: PathBuf,
     file: File,
@@ -205,7 +206,7 @@ impl UnderWay {
         Ok(())
     }
 
-    /// Gives the part its final name, if it is as the worker listed it. If not, all of it must be fetched again.
+    /// Gives the part its final name if it matches the worker's listing. Otherwise, all of it must be fetched again.
     async fn end(&mut self, part: &Part) -> Result<(), Failed> {
         self.file.flush().await.map_err(|source| self.unwritten(source))?;
         let sha256 = hexadecimal(self.digest.clone());
@@ -217,7 +218,7 @@ impl UnderWay {
                 format!("received {} bytes of {}, or their SHA-256 differs", self.length, part.bytes)
             }
             Ok(rows) if rows == part.rows => {
-                // Not in a separate task: a fetch that is dropped meanwhile must not rename the file later.
+                // Not done in a separate task: a fetch that is dropped in the meantime must not rename the file later.
                 let renamed = std::fs::rename(&self.path, self.path.with_extension(""));
                 return renamed.map_err(|source| self.unwritten(source).into());
             }

@@ -1,4 +1,4 @@
-//! Limits the network traffic of fetching parts, over all workers together.
+//! Limits the network traffic for fetching parts, over all workers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// After a pause, the bytes for this duration may come at once.
+/// Burst allowance: after a pause, the bytes for this duration may arrive at once.
 const BURST: Duration = Duration::from_millis(100);
-/// Units of a limit.
+/// Unit suffixes of a limit, with their factors.
 const UNITS: [(&str, f64); 4] = [("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0)];
 
-/// Bytes a second, or no limit.
+/// Limit in bytes per second, or no limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit(Option<f64>);
 
-/// Text that is no limit.
+/// A text that is not a valid limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a rate in bytes a second, such as 5MB or 500kB; 0 or max is none")]
 pub struct NotALimit(String);
@@ -36,7 +36,7 @@ impl FromStr for Limit {
         }
         let amount = text.strip_suffix("/s").unwrap_or(text);
         let amount = amount.strip_suffix('B').unwrap_or(amount);
-        // The last unit always fits.
+        // The last unit, an empty suffix, always matches.
         let unit = UNITS.iter().find_map(|(unit, factor)| Some((amount.strip_suffix(unit)?, factor)));
         let per_s = unit.and_then(|(number, factor)| Some(number.parse::<f64>().ok()? * factor));
         match per_s {
@@ -56,11 +56,11 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Enforces a limit on everything that shares it.
+/// Enforces a limit over everything that shares this bucket.
 #[derive(Debug)]
 pub(super) struct Bucket {
     limit: Limit,
-    /// Time from which all bytes taken so far are within the limit.
+    /// Time at which the bytes taken so far comply with the limit.
     paid_at: Mutex<Instant>,
 }
 
@@ -69,7 +69,7 @@ impl Bucket {
         Self { limit, paid_at: Mutex::new(Instant::now()) }
     }
 
-    /// Takes bytes that have come, and waits until more may come.
+    /// Accounts for bytes that have arrived, and waits until more may arrive.
     pub(super) async fn take(&self, bytes: usize) {
         let Limit(Some(per_s)) = self.limit else { return };
         let until = {
@@ -126,7 +126,7 @@ mod tests {
             });
         }
         while tasks.join_next().await.is_some() {}
-        // 10 MB, less the bytes that the pause before allowed.
+        // 10 MB, minus the burst that the preceding pause allowed.
         let took = began.elapsed();
         assert!((Duration::from_millis(9_850)..Duration::from_millis(10_050)).contains(&took), "{took:?}");
         let began = Instant::now();

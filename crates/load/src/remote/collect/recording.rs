@@ -1,8 +1,8 @@
-//! Records the reports of workers while the load runs: `latency.hlog` of all workers together, and the rows that were
+//! Records the workers' reports while the load runs: `latency.hlog` for all workers together, and the rows that were
 //! not `ok`.
 //!
-//! These rows are in a directory of their own until it is known which workers' parts arrive. If a worker's parts
-//! arrive, they contain the rows. If not, the rows become a part of the table.
+//! These rows stay in a directory of their own until it is known which workers' parts arrive. A worker's parts contain
+//! the same rows. If the parts do not arrive, the rows become a part of the table instead.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
@@ -19,13 +19,13 @@ use rolldrop_record::LIVE_DIR;
 use rolldrop_record::parts::{self, PartWriter, Row};
 use rolldrop_record::{Clock, Outcome, RequestRow, RunDir, RunDirError, Stamp};
 
-/// Number of seconds that a batch of any worker must be ahead before a second is written.
+/// Number of seconds by which a batch of any worker must be ahead before a second is written.
 const LAG: i64 = 10;
 
-/// Records until all senders are gone.
+/// Records until all senders have been dropped.
 ///
 /// # Errors
-/// Returns an error if something cannot be written.
+/// Returns an error if writing fails.
 pub(super) fn record(
     run_dir: &RunDir,
     clock: Clock,
@@ -44,11 +44,11 @@ pub(super) fn record(
     Ok(())
 }
 
-/// Seconds of the load, of all workers together.
+/// Seconds of the load, over all workers.
 struct Seconds<'a> {
     log: LatencyLog<'a>,
     open: BTreeMap<i64, ByOutcome>,
-    /// Number of the first second that has not been written.
+    /// Number of the first second not yet written.
     first: i64,
 }
 
@@ -75,14 +75,14 @@ impl Seconds<'_> {
     }
 }
 
-/// Number of rows that were kept, by source.
+/// Number of rows kept, by source.
 pub(super) type Kept = BTreeMap<String, u64>;
 
-/// Makes parts of the reported rows of these sources, without those that are in the table already, and removes all
-/// others.
+/// Turns the reported rows of these sources into parts, without rows that are already in the table, and removes all
+/// other reported rows.
 ///
 /// # Errors
-/// Returns an error if they cannot be read or written.
+/// Returns an error if the rows cannot be read or written.
 pub(super) fn keep(run_dir: &RunDir, clock: Clock, sources: &HashSet<String>) -> Result<Kept, CollectError> {
     let (live, mut kept) = (run_dir.path().join(LIVE_DIR), Kept::new());
     if !sources.is_empty() {
@@ -134,7 +134,7 @@ pub(super) fn keep(run_dir: &RunDir, clock: Clock, sources: &HashSet<String>) ->
     }
 }
 
-/// Removes parts that will never be complete.
+/// Removes parts that will never be completed.
 fn remove_unfinished(run_dir: &RunDir, sources: &HashSet<String>) -> Result<(), CollectError> {
     let table = run_dir.path().join(RequestRow::TABLE);
     for entry in fs::read_dir(&table).into_iter().flatten().flatten() {

@@ -1,4 +1,4 @@
-//! Tests of collecting from workers in this process, over ways on which things go wrong.
+//! Tests of collecting from workers in this process, over faulty transports.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -21,14 +21,14 @@ use crate::remote::handover::Handover;
 use rolldrop_record::parts::{PartWriter, read_table};
 use rolldrop_record::{Outcome, Phase, RequestRow};
 
-/// Faults of the answers that carry parts, one after the other.
+/// Faults of the responses that carry parts, used one after another.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    /// The answer breaks off after this many bytes.
+    /// The response breaks off after this many bytes.
     CutAfter(usize),
-    /// Its first byte is wrong.
+    /// The first byte of the response is wrong.
     Garbled,
-    /// It does not come, and `lost` is notified.
+    /// The response does not arrive, and `lost` is notified.
     Lost,
 }
 
@@ -38,7 +38,7 @@ struct Worker {
     handover: Handover,
     writer: Mutex<Option<JournalWriter>>,
     faults: Mutex<VecDeque<Fault>>,
-    /// Notified when an answer was lost.
+    /// Notified when a response was lost.
     lost: Notify,
     asked: Mutex<Vec<String>>,
 }
@@ -65,7 +65,7 @@ impl Worker {
             latency_log::add(&mut response, row);
         }
         let mut reached = reached(&rows[0].source, rows.last().unwrap().seq + 1, in_flight);
-        // The same share as in `rows`.
+        // Same share as in `rows`.
         let lost = reached.rows.div_ceil(10);
         reached.main.add(Outcome::ResetBeforeResponse, lost);
         reached.main.add(Outcome::Ok, reached.rows - lost);
@@ -133,7 +133,7 @@ impl Ask for Worker {
     }
 }
 
-/// Returns rows of a source; every tenth was reset.
+/// Returns rows of a source, in which every tenth request was reset.
 fn rows(source: &str, seqs: std::ops::Range<u64>) -> Vec<RequestRow> {
     let at =
         |ms: u64| Stamp::from_unix_ns(1_800_000_000_000_000_000 + i64::try_from(ms).unwrap() * 1_000_000);
@@ -205,7 +205,7 @@ async fn collector_survives_cut_and_garbled_answers() {
     assert_eq!((tagged("Tag=ok,"), tagged("Tag=reset_before_response,")), (3, 3), "{log}");
 }
 
-/// Fetches until everything up to the mark is here, or cannot come.
+/// Fetches until everything up to the mark has arrived or is known to be lost.
 async fn fetched(early: &EarlyRows, mark: &Mark) -> Arrived {
     let fetching = async {
         loop {
@@ -218,7 +218,7 @@ async fn fetched(early: &EarlyRows, mark: &Mark) -> Arrived {
     timeout(Duration::from_secs(60), fetching).await.unwrap()
 }
 
-/// Waits until a source is known to have recorded this many requests.
+/// Waits until a source is known to have recorded `rows` requests.
 async fn crossed(collector: &Collector, source: &str, rows: u64) {
     let context = Arc::clone(&collector.context);
     let crossed = async {
@@ -266,7 +266,7 @@ async fn collector_fetches_rows_once_during_load() {
     }
 }
 
-/// Returns a signal that ends a worker, and the worker's end, with its reason.
+/// Returns a signal that kills a worker, and a future for the worker's end, with its reason.
 fn killed_when_told() -> (Arc<Notify>, impl Future<Output = String> + Send + 'static) {
     let gone = Arc::new(Notify::new());
     let told = Arc::clone(&gone);
@@ -294,7 +294,7 @@ async fn early_fetch_reports_lost_worker() {
     gone.notify_one();
     assert_eq!(fetched(&early, &mark).await, Arrived::Lost("pod-of-load-0".to_owned()));
     let collected_all = collector.finish(&CancellationToken::new(), |_| {}).await.unwrap();
-    // The first part is here, and ten rows of the second had crossed.
+    // The first part has arrived, and ten rows of the second had been reported.
     let rows = Rows { recorded: None, known: 200, in_flight: 0, received: 110 };
     assert_eq!(collected_all.rows["load-0"], rows);
     assert_eq!(collected(dir.path()).len(), 110);
@@ -314,7 +314,7 @@ async fn collector_keeps_lost_workers_live_rows() {
     gone.notify_one();
     let collected_all = collector.finish(&CancellationToken::new(), |_| {}).await.unwrap();
     assert_eq!(collected_all.lost, [("pod-of-load-7".to_owned(), "OOMKilled".to_owned())]);
-    // Of 100 workers each may send 20 rows a second; 20 of 200 were reset.
+    // Each of 100 workers may send 20 rows per second; 20 of 200 requests were reset.
     let rows = Rows { recorded: None, known: 400, in_flight: 5, received: 40 };
     assert_eq!(collected_all.rows["load-7"], rows);
     let counted: Vec<_> = collected_all.counted["load-7"].iter().collect();
@@ -334,7 +334,7 @@ async fn collector_deduplicates_live_and_part_rows() {
     worker.part(0, &all[..100]);
     worker.part(1, &all[100..]);
     worker.end("load-0", 200);
-    // The first part comes; of the second only the beginning, and then the worker is gone.
+    // The first part arrives; of the second, only the beginning arrives before the worker is gone.
     let faults = [Fault::CutAfter(usize::MAX), Fault::CutAfter(10), Fault::Lost];
     worker.faults.lock().unwrap().extend(faults);
     let way = Arc::clone(&worker);
@@ -377,7 +377,7 @@ async fn cancelled_collector_keeps_live_rows() {
     let mut collector = collector(dir.path(), 1);
     let worker = Worker::new([]);
     worker.second(0, &rows("load-0", 0..100), 0);
-    // Its load never ends.
+    // The worker's load never ends.
     collector.follow(&member("load-0", &worker, future::pending()), &["load-0".to_owned()]);
     crossed(&collector, "load-0", 100).await;
     let give_up = CancellationToken::new();

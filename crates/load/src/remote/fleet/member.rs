@@ -1,4 +1,4 @@
-//! One worker of a fleet: its orders, its reports, its clock.
+//! One worker of a fleet: its orders, its reports and its clock.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,27 +20,27 @@ use rolldrop_record::run_info::Tool;
 use rolldrop_record::wire::{CLOCK_PATH, ClockAnswer};
 use rolldrop_record::{Clock, ClockOffset, EventKind, Stamp};
 
-/// Time from one attempt to reach a worker to the next.
+/// Delay between attempts to reach a worker.
 const RETRY: Duration = Duration::from_millis(200);
-/// Time after which a silent stream of reports is opened again.
+/// Time after which a silent report stream is reopened.
 const QUIET: Duration = Duration::from_secs(10);
-/// Time after which an unreachable worker is lost.
+/// Time after which an unreachable worker counts as lost.
 const UNREACHABLE: Duration = Duration::from_secs(30);
 
-/// Number of streams in a row without a report after which the reports are over. Until then a stream that was cut is
-/// opened again for the rest.
+/// Number of consecutive streams without a report that means that no more reports will come. Until then, a stream that
+/// was cut off is reopened to get the rest.
 const EMPTY: u32 = 3;
 
 /// A worker that was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// Name of its pod.
+    /// Name of the worker's pod.
     pub name: String,
-    /// Name of its node.
+    /// Name of the worker's node.
     pub node: String,
-    /// Names of its sources, if it had been prepared.
+    /// Names of its sources, if the worker had been prepared.
     pub sources: Vec<String>,
-    /// Reason why it was lost.
+    /// Reason for the loss.
     pub why: String,
 }
 
@@ -60,24 +60,24 @@ impl fmt::Display for Lost {
 
 /// Reason why a worker sends no load.
 pub(super) enum End {
-    /// The worker is gone, or cannot be reached.
+    /// The worker is gone or unreachable.
     Lost(String),
-    /// The worker reported the reason.
+    /// The worker reported a failure, with this reason.
     Failed(String),
 }
 
 pub(super) struct Worker {
     pub(super) member: Member,
-    /// End of its load, or the reason why it was lost; `None` before that.
+    /// End of the worker's load, or the reason why the worker was lost; `None` before that.
     pub(super) end: Option<Result<Ended, String>>,
     pub(super) sources: Vec<String>,
     link: Link,
-    /// Number of the next order.
+    /// Number of the next order to send.
     next_order: u64,
     reports: Reports,
     pub(super) its_clock: WorkerClock,
     progress: Progress,
-    /// Time when its last progress report came, on this process's clock.
+    /// Time the last progress report arrived, on this process's clock.
     heard: Option<Stamp>,
 }
 
@@ -101,7 +101,7 @@ impl Worker {
         Lost::new(&self.member, &self.sources, why)
     }
 
-    /// Prepares the worker for its part of the load, and compares clocks. Returns its warnings.
+    /// Prepares the worker for its part of the load, and compares clocks. Returns the worker's warnings.
     pub(super) async fn prepare(
         &mut self,
         order: Prepare,
@@ -135,7 +135,7 @@ impl Worker {
         }
     }
 
-    /// Checks the worker's version: another one might not understand the orders, or measure differently.
+    /// Checks the worker's version: a different version might not understand the orders, or might measure differently.
     async fn check_version(&self) -> Result<(), End> {
         let tool: Tool = retried(|| self.link.json(VERSION_PATH)).await.map_err(End::Lost)?;
         if tool == Tool::this() {
@@ -145,12 +145,13 @@ impl Worker {
         Err(End::Failed(format!("it runs {name} {version}, and this is {own}: name its image with --image")))
     }
 
-    /// Gives an order, repeatedly until it is taken: the worker recognises it by its number.
+    /// Sends an order, and repeats it until the worker accepts it; the worker recognises repetitions by the order's
+    /// number.
     pub(super) async fn order(&mut self, order: &Order) -> Result<(), String> {
         give(&self.link, &mut self.next_order, order).await
     }
 
-    /// Follows the worker to the end of its load, and then stays in contact until all have ended.
+    /// Follows the worker until its load has ended, and then stays in contact until all loads have.
     pub(super) async fn follow(&mut self, number: usize, following: &Following, note: &impl Note) {
         let Self { member, end, sources, link, next_order, reports, its_clock, progress, heard } = self;
         let (clock, link, sources, gone) = (following.clock, &*link, &*sources, member.gone.clone());
@@ -188,7 +189,7 @@ impl Worker {
         }
     }
 
-    /// Returns the end of its load; for a lost worker, from its last report.
+    /// Returns the end of the worker's load; for a lost worker, according to its last report.
     pub(super) fn ended(&self, clock: Clock) -> Ended {
         match &self.end {
             Some(Ok(ended)) => *ended,
@@ -200,7 +201,6 @@ impl Worker {
         }
     }
 
-    /// Dismisses the worker.
     pub(super) async fn dismiss(&self) {
         let gone = self.member.gone.clone();
         tokio::select! {
@@ -210,10 +210,10 @@ impl Worker {
     }
 }
 
-/// Never returned: the futures with this output run until they are dropped.
+/// Never constructed: futures with this output run until they are dropped.
 enum Never {}
 
-/// Takes reports until the load is over.
+/// Receives reports until the load has ended.
 async fn follow_reports(
     reports: &mut Reports,
     sources: &[String],
@@ -234,13 +234,13 @@ async fn follow_reports(
     }
 }
 
-/// Passes on the orders to stop and to abort.
+/// Forwards the orders to stop and to abort.
 async fn pass_on(following: &Following, link: &Link, next_order: &mut u64) -> Never {
     let asked: [(&CancellationToken, Order); 2] =
         [(&following.control.stop, Order::Stop), (&following.control.abort, Order::Abort)];
     for (token, order) in asked {
         token.cancelled().await;
-        // Whether it was lost shows in its reports.
+        // If the order was lost, the worker's reports will show it.
         let _ = give(link, next_order, &order).await;
     }
     std::future::pending().await
@@ -255,7 +255,7 @@ async fn give(link: &Link, next_order: &mut u64, order: &Order) -> Result<(), St
     Ok(())
 }
 
-/// Compares clocks repeatedly.
+/// Compares clocks at intervals.
 async fn follow_clock(
     link: &Link,
     own_clock: Clock,
@@ -279,8 +279,8 @@ async fn exchange(link: &Link, clock: Clock) -> Result<(Stamp, ClockOffset), Lin
     Ok((sent, ClockOffset::of_exchange(sent, answer.now_ns, clock.now())))
 }
 
-/// Repeats a request until it succeeds, or has failed for too long. A request that the worker itself refuses is not
-/// repeated.
+/// Repeats a request until it succeeds or has been failing for too long. Does not repeat a request that the worker
+/// itself refuses.
 async fn retried<T, F>(mut ask: impl FnMut() -> F) -> Result<T, String>
 where
     F: Future<Output = Result<T, LinkError>>,
@@ -300,26 +300,26 @@ where
     }
 }
 
-/// Returns true if the worker itself refused: it would refuse again.
+/// Returns true if the worker itself refused the request: it would refuse again.
 fn is_final(status: http::StatusCode) -> bool {
     [http::StatusCode::BAD_REQUEST, http::StatusCode::CONFLICT].contains(&status)
 }
 
-/// Reports of a worker, each exactly once, even if connections break.
+/// Reports of a worker. Each is returned exactly once, even if connections break.
 struct Reports {
     link: Link,
-    /// Number of the next report.
+    /// Number of the next report to read.
     next: u64,
     lines: Option<BoxStream<'static, std::io::Result<String>>>,
-    /// Time when the worker was last reached.
+    /// Time the worker was last reached.
     heard: Instant,
-    /// Number of streams in a row that have ended without a report.
+    /// Number of consecutive streams that ended without a report.
     empty: u32,
 }
 
 impl Reports {
-    /// Waits for the next report. Returns an error if the worker cannot be reached, or reports nothing more. The future
-    /// may be dropped and made again.
+    /// Waits for the next report. Returns an error if the worker cannot be reached or has nothing more to report. This
+    /// method is cancel safe.
     async fn next(&mut self) -> Result<Report, String> {
         loop {
             let why = match &mut self.lines {
@@ -340,7 +340,7 @@ impl Reports {
                                 return Ok(report);
                             }
                             Ok(_) => continue,
-                            // The connection was cut in the middle of a line.
+                            // The connection was cut off in the middle of a line.
                             Err(error) => format!("it said {line:?}: {error}"),
                         }
                     }

@@ -1,5 +1,5 @@
-//! A canvas as PNG. Everything is drawn at [`SCALE`] times the size of the picture and averaged down, which smooths
-//! all edges equally. The picture is then reduced to its 256 most common colours.
+//! Renders a canvas as PNG. Everything is drawn at [`SCALE`] times the size of the picture and averaged down, which
+//! smooths all edges equally. The picture is then reduced to its 256 most common colours.
 
 use std::collections::HashMap;
 
@@ -72,7 +72,7 @@ impl Bitmap {
         }
     }
 
-    /// Gives each sample of a rectangle the colour that `color` returns for it, if any.
+    /// Sets each sample of a rectangle to the colour that `color` returns for it, if any.
     fn cover(&mut self, rect: Rect, color: impl Fn(u32, u32) -> Option<RGBColor>) {
         let (left, right) = clip(rect.left, rect.right, self.width);
         let (top, bottom) = clip(rect.top, rect.bottom, self.height);
@@ -116,7 +116,7 @@ impl Bitmap {
         }
     }
 
-    /// Blends `color` over a sample.
+    /// Blends `color` into a sample.
     fn blend(&mut self, x: u32, y: u32, color: RGBColor, opacity: f64) {
         if x >= self.width * SCALE || y >= self.height * SCALE {
             return;
@@ -128,7 +128,7 @@ impl Bitmap {
         }
     }
 
-    /// Returns the pixels of the picture.
+    /// Returns the pixels of the picture, averaged from the samples.
     fn averaged(&self) -> Vec<Pixel> {
         let scale = as_len(SCALE);
         let stride = as_len(self.width) * scale;
@@ -162,8 +162,8 @@ fn encode(pixels: &[Pixel], width: u32, height: u32) -> Result<Vec<u8>, ChartErr
     Ok(png)
 }
 
-/// Returns the most common colours, and the nearest of them for each pixel. The others are shades at the edges of
-/// glyphs.
+/// Returns the most common colours, and for each pixel the index of the nearest one. The remaining colours are shades
+/// at the edges of glyphs.
 fn indexed(pixels: &[Pixel]) -> (Vec<Pixel>, Vec<u8>) {
     let mut counts: HashMap<Pixel, usize> = HashMap::new();
     for same in pixels.chunk_by(|a, b| a == b) {
@@ -189,7 +189,7 @@ const fn pixel(color: RGBColor) -> Pixel {
 }
 
 impl Pattern {
-    /// Returns true if a sample is part of the pattern's lines.
+    /// Returns true if a sample lies on one of the pattern's lines.
     fn hits(self, x: u32, y: u32) -> bool {
         const STEP: u32 = 12;
         const LINE: u32 = 4;
@@ -207,7 +207,7 @@ impl Pattern {
     }
 }
 
-/// Returns the scale at which one em is `size` pixels of the picture.
+/// Returns the scale at which an em is `size` pixels of the picture.
 fn em_scale(font: &FontRef<'_>, size: f64) -> PxScale {
     let height = f64::from(font.height_unscaled());
     #[expect(clippy::cast_possible_truncation, reason = "a font size needs no more digits")]
@@ -215,7 +215,7 @@ fn em_scale(font: &FontRef<'_>, size: f64) -> PxScale {
     PxScale::from(scale)
 }
 
-/// Returns the range of samples between two coordinates, in a picture that is `length` pixels long.
+/// Returns the range of samples between two coordinates, clipped to a picture that is `length` pixels long.
 fn clip(from: f64, to: f64, length: u32) -> (u32, u32) {
     let sample = |v: f64| whole((v * f64::from(SCALE)).round().clamp(0.0, f64::from(length * SCALE)));
     (sample(from), sample(to))

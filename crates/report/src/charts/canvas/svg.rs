@@ -1,5 +1,5 @@
-//! A canvas as SVG. Texts are outlines of the bundled font, so that they look the same without it; the words are
-//! labels.
+//! Renders a canvas as SVG. Texts are drawn as outlines of the bundled font, so that they look the same where the font
+//! is missing; labels contain the words.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,14 +32,14 @@ pub(super) fn svg(canvas: &Canvas, title: &str, alt: &str) -> String {
     out
 }
 
-/// The SVG drawn so far, and the definitions it refers to.
+/// SVG elements drawn so far, and the definitions that they refer to.
 #[derive(Default)]
 struct Drawing {
     body: String,
-    /// Consecutive plain areas of one colour.
+    /// Consecutive plain areas of the same colour.
     areas: Option<(RGBColor, String)>,
     glyphs: BTreeSet<(Weight, GlyphId)>,
-    /// Definitions of patterns by id.
+    /// Pattern definitions, by id.
     patterns: BTreeMap<String, String>,
 }
 
@@ -93,7 +93,7 @@ impl Drawing {
         }
     }
 
-    /// Draws an area with lines that repeat every `step` pixels.
+    /// Draws an area with a pattern of lines that repeats every `step` pixels.
     fn textured(&mut self, rect: Rect, name: &str, (step, lines): (f64, &str), ink: RGBColor) -> String {
         let id = format!("{name}-{}", &hex(ink)[1..]);
         let path = area(rect);
@@ -139,7 +139,7 @@ fn hex(RGBColor(red, green, blue): RGBColor) -> String {
     format!("#{red:02x}{green:02x}{blue:02x}")
 }
 
-/// Rounds a coordinate to half a pixel, as in the PNG.
+/// Rounds a coordinate to half a pixel, as the PNG does.
 fn px(v: f64) -> f64 {
     (v * 2.0).round() / 2.0
 }
@@ -149,13 +149,13 @@ fn area(rect: Rect) -> String {
     format!("M{left} {top}H{right}V{bottom}H{left}Z")
 }
 
-/// Returns the middle line of an outline that is one pixel wide.
+/// Returns the centre line of an outline that is one pixel wide.
 fn inside(rect: Rect) -> String {
     let Rect { left, top, right, bottom } = rect;
     area(Rect { left: left + 0.5, top: top + 0.5, right: right - 0.5, bottom: bottom - 0.5 })
 }
 
-/// Returns the lines of a pattern, which repeat every 6 pixels.
+/// Returns the lines of a pattern that repeats every 6 pixels.
 fn lines(pattern: Pattern) -> String {
     const RISING: &str = "M0 0H2L0 2ZM6 0V2L2 6H0Z";
     const FALLING: &str = "M0 0H2L6 4V6ZM0 4L2 6H0Z";
@@ -175,7 +175,7 @@ fn glyph_id(weight: Weight, glyph: GlyphId) -> String {
     format!("{cut}{}", glyph.0)
 }
 
-/// Returns a glyph in units of the font, with y counting upwards.
+/// Returns a glyph's outline in font units, with y pointing upwards.
 fn outline(font: &FontRef<'_>, glyph: GlyphId) -> String {
     let mut path = String::new();
     let mut pen = None;

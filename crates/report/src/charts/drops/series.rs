@@ -1,4 +1,4 @@
-//! Data for the picture of dropped requests.
+//! Data for the chart of dropped requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,41 +9,40 @@ use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{LossGroup, Lost, Mode, Termination, Window};
 use rolldrop_record::Outcome;
 
-/// Maximum number of rows, if pods can be combined.
+/// Maximum number of rows, as far as pods can be combined.
 const ROWS: usize = 8;
-/// Approximate number of bins over the x axis.
+/// Approximate number of bins on the x axis.
 const BINS: f64 = 110.0;
-/// Time in seconds up to which drops are on the axis, however short the windows.
+/// Time in seconds up to which the axis shows drops, however short the windows.
 const NEAR_S: f64 = 4.0;
 
 /// Data that the chart plots.
 #[derive(Debug, PartialEq)]
 pub(super) struct Series {
     pub(super) rows: Vec<Row>,
-    /// Ends of the x axis, in seconds since the deletion.
+    /// Both ends of the x axis, in seconds since the deletion.
     pub(super) from_s: f64,
     pub(super) to_s: f64,
-    /// Part of the axis that is omitted because nothing happened there.
+    /// Range that the axis omits because nothing happened there.
     pub(super) left_out_s: Option<Break>,
     /// Width of a bin, in seconds.
     pub(super) bin_s: f64,
-    /// Maximum number of drops in one bin.
+    /// Largest number of drops in one bin.
     pub(super) most: u64,
-    /// Dropped requests that no termination explains.
+    /// Number of dropped requests that no termination explains.
     pub(super) elsewhere: u64,
-    /// Time at which each of the other dropped requests began, in seconds since the deletion from which its row
-    /// counts.
+    /// Start time of every other dropped request, in seconds since the deletion from which its row's time counts.
     pub(super) delays_s: Vec<f64>,
 }
 
 /// Pods whose requests a row shows.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Pods {
-    /// One pod, as an index into the terminations.
+    /// A single pod, as an index into the terminations.
     One(usize),
-    /// Pods that may have lost the same requests; time counts from the first deletion.
+    /// Pods that may have lost the same requests. Time counts from the first deletion.
     Group(Vec<usize>),
-    /// Pods that share no loss; time counts from each pod's own deletion.
+    /// Pods that share no losses. Time counts from each pod's own deletion.
     Apart(Vec<usize>),
 }
 
@@ -56,31 +55,31 @@ impl Pods {
     }
 }
 
-/// A row: some pods, and the requests that one consumer lost by them.
+/// A row: one or several pods, and the requests that a consumer lost because of them.
 #[derive(Debug, PartialEq)]
 pub(super) struct Row {
     pub(super) pods: Pods,
-    /// The consumer, if there are several.
+    /// The consumer, if there is more than one.
     pub(super) consumer: Option<String>,
-    /// Drops by bin and outcome. Bins count from the deletion and are negative before it.
+    /// Drops by bin and outcome. Bins are counted from the deletion and are negative before it.
     pub(super) bins: BTreeMap<i64, BTreeMap<Outcome, u64>>,
     /// Total number of drops in the row.
     pub(super) dropped: u64,
-    /// Number of drops beyond the axis.
+    /// Number of drops beyond the end of the axis.
     pub(super) beyond: u64,
-    /// Times of answered arrivals on new connections, in seconds.
+    /// Arrival times of answered requests on new connections, in seconds.
     pub(super) late: Vec<f64>,
     /// Times at which the pods were deleted, in seconds since the first deletion.
     pub(super) deletions: Vec<f64>,
-    /// Stages of a single pod in order of time: the time, and the index in [`MARKS`].
+    /// Stages of a single pod, ordered by time: the time, and the index in [`MARKS`].
     pub(super) marks: Vec<(f64, usize)>,
-    /// Longest lower and upper bound of the windows that begin at the origin of the row's time.
+    /// Longest lower and upper bounds of the windows that begin at the row's time origin.
     pub(super) window: Option<(f64, Option<f64>)>,
-    /// Time in seconds that at least one of a group's windows lasted.
+    /// Time that at least one window in the group lasted, in seconds.
     pub(super) group_window_s: Option<f64>,
 }
 
-/// The data about a consumer that rows need: its index among the targets, its name, and its groups.
+/// Consumer data that rows need: the index among the targets, the name, and the groups.
 struct Consumer<'a> {
     index: usize,
     name: Option<&'a str>,
@@ -145,7 +144,7 @@ pub(super) fn series(analysis: &Analysis) -> Series {
     Series { rows, from_s, to_s, left_out_s, bin_s, most, elsewhere, delays_s }
 }
 
-/// Returns the time up to which drops are on the axis: everything that may belong to a window, and at least some
+/// Returns the time up to which the axis shows drops: everything that may belong to a window, and at least a few
 /// seconds.
 fn near_s(rows: &[Row]) -> f64 {
     let bounds = rows.iter().filter_map(|row| row.window).map(|(lower, upper)| upper.unwrap_or(lower));
@@ -153,7 +152,7 @@ fn near_s(rows: &[Row]) -> f64 {
     (3.0 * bounds.chain(deletions).fold(0.0, f64::max)).max(NEAR_S)
 }
 
-/// Returns the pods in order of time, with those that share losses together.
+/// Returns the pods ordered by time. Pods that share losses are grouped.
 fn parts(analysis: &Analysis, consumer: &Consumer<'_>) -> Vec<Pods> {
     let shared = consumer.groups.iter().filter(|group| group.terminations.len() > 1);
     let mut parts: Vec<Pods> = shared.map(|group| Pods::Group(group.terminations.clone())).collect();
@@ -164,7 +163,8 @@ fn parts(analysis: &Analysis, consumer: &Consumer<'_>) -> Vec<Pods> {
     parts
 }
 
-/// Combines pods to at most `rows` rows: single pods of a mode share a row, then the groups that lost least.
+/// Combines pods into at most `rows` rows. Single pods of a mode are combined first, then the groups with the fewest
+/// losses.
 fn together(analysis: &Analysis, parts: Vec<Pods>, rows: usize) -> Vec<Pods> {
     let mode = |t: usize| analysis.result.terminations[t].mode;
     let (mut out, mut single): (Vec<Pods>, BTreeMap<Mode, Vec<usize>>) = Default::default();
@@ -186,7 +186,7 @@ fn together(analysis: &Analysis, parts: Vec<Pods>, rows: usize) -> Vec<Pods> {
         };
         out.sort_by_key(|group| std::cmp::Reverse(lost(group)));
         let rest = out.split_off(free);
-        // A group is never split, so that no request is drawn in two rows.
+        // Groups are never split, so that no request appears in two rows.
         for all in rest.iter().map(Pods::all).filter(|all| !all.is_empty()) {
             single.entry(mode(all[0])).or_default().extend(all);
         }
@@ -199,7 +199,8 @@ fn together(analysis: &Analysis, parts: Vec<Pods>, rows: usize) -> Vec<Pods> {
     out
 }
 
-/// Returns the requests that a consumer lost by these pods, in seconds since the deletion from which the row counts.
+/// Returns the requests that a consumer lost because of these pods, in seconds since the deletion from which the row
+/// counts.
 fn lost(analysis: &Analysis, consumer: &Consumer<'_>, pods: &Pods) -> Vec<(f64, Outcome)> {
     let t0 = |t: usize| analysis.result.terminations.get(t).map_or(f64::NAN, |t| t.t0_s);
     let first = pods.all().iter().map(|t| t0(*t)).fold(f64::INFINITY, f64::min);
@@ -208,7 +209,7 @@ fn lost(analysis: &Analysis, consumer: &Consumer<'_>, pods: &Pods) -> Vec<(f64, 
         let its = lost.candidates.iter().map(|c| c.termination).filter(|t| pods.all().contains(t));
         let since = match pods {
             Pods::Group(_) => its.map(|_| first).next()?,
-            // If several deletions may explain it, its time counts from the earliest.
+            // If several deletions may explain a request, its time counts from the earliest.
             Pods::One(_) | Pods::Apart(_) => its.map(t0).reduce(f64::min)?,
         };
         Some((lost.begun_s - since, lost.outcome))
@@ -216,7 +217,7 @@ fn lost(analysis: &Analysis, consumer: &Consumer<'_>, pods: &Pods) -> Vec<(f64, 
     analysis.lost.iter().filter(is_its).filter_map(of).collect()
 }
 
-/// Makes a row without its drops.
+/// Creates a row without drops.
 fn row(analysis: &Analysis, consumer: &Consumer<'_>, pods: &Pods) -> Row {
     let all: Vec<&Termination> =
         pods.all().iter().filter_map(|t| analysis.result.terminations.get(*t)).collect();
@@ -258,7 +259,7 @@ fn row(analysis: &Analysis, consumer: &Consumer<'_>, pods: &Pods) -> Row {
     }
 }
 
-/// Returns the window of a consumer, or the longest window if there is only one consumer.
+/// Returns a consumer's window, or the longest window if there is only one consumer.
 fn window<'a>(t: &'a Termination, consumer: &Consumer<'_>) -> Option<&'a Window> {
     match consumer.name {
         Some(_) => t.windows.get(consumer.index),

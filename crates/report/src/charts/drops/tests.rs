@@ -1,4 +1,4 @@
-//! Tests of what the chart plots and says.
+//! Tests the data that the chart plots, and its texts.
 
 use super::super::axis::bin_of;
 use super::*;
@@ -9,7 +9,7 @@ fn plotted(row: &Row) -> u64 {
     row.bins.values().flat_map(|bin| bin.values()).sum::<u64>() + row.beyond
 }
 
-/// Makes two terminations explain everything that one of them lost.
+/// Modifies the analysis so that two terminations explain every request that one of them lost.
 fn share(analysis: &mut Analysis, one: usize, other: usize) {
     for lost in analysis.lost.iter_mut().filter(|lost| lost.only() == Some(one)) {
         let candidate = |termination| Candidate { termination, share: 0.5, why: Why::Time };
@@ -59,7 +59,7 @@ fn run_without_drops_shows_window() {
     let series = series(&analysis);
     assert!(series.rows.iter().all(|row| row.bins.is_empty() && !row.late.is_empty()));
     assert!(series.rows.iter().all(|row| row.marks.len() == 4));
-    // The window is drawn in detail, SIGTERM and exit after a break.
+    // The window is drawn in detail; SIGTERM and the exit come after a break.
     assert!(series.left_out_s.is_some_and(|b| b.from > 0.168 && b.from < 0.3 && b.to > 2.5 && b.to < 3.017));
     assert!(series.to_s > 3.021);
 }
@@ -78,7 +78,7 @@ fn separate_pods_align_at_own_deletions() {
     let (name, parts) = header(row, &analysis.result, true);
     assert!(name.starts_with("12 pods, rollout: "), "{name}");
     assert_eq!(parts[..2], ["453 dropped", "longest window 1.040 to 1.082 s"]);
-    // No stage of a single pod is drawn, so none is in the legend.
+    // No stage of a single pod is drawn, so the legend contains none.
     assert!(legend(&series).iter().all(|key| !matches!(key.look, Look::Mark(_))));
 }
 

@@ -1,4 +1,4 @@
-//! Data for the picture of a rollout.
+//! Data for the chart of a rollout.
 
 use std::collections::BTreeMap;
 
@@ -8,52 +8,53 @@ use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{Bounded, Lost, PodSpan, RunResult, Stage, Termination};
 use rolldrop_record::Outcome;
 
-/// Maximum number of rows, as long as pods can be combined.
+/// Maximum number of rows, as far as pods can be combined.
 const ROWS: usize = 40;
-/// Periods in seconds within which pods must begin and end to share a row. The first with which all rows fit applies.
+/// Periods in seconds within which pods must start and end to share a row. The first period with which all rows fit is
+/// used.
 const TOGETHER_S: [f64; 9] = [0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, f64::MAX];
-/// Approximate number of bins over the axis.
+/// Approximate number of bins on the axis.
 const BINS: f64 = 450.0;
-/// Approximate number of bins in a row, where marks have outlines.
+/// Approximate number of bins in a row, whose marks have outlines.
 const ROW_BINS: f64 = 200.0;
-/// Minimum share of the run that the quiet parts before and after all events must have for the axis to omit them.
+/// Minimum share of the run that the quiet parts before and after all events must occupy for the axis to omit them.
 const QUIET_SHARE: f64 = 0.3;
 
-/// Data that the chart plots. Times are seconds since the counted part of the load began.
+/// Data that the chart plots. Times are in seconds since the counted part of the load began.
 #[derive(Debug, PartialEq)]
 pub(super) struct Series {
     pub(super) rows: Vec<Row>,
     pub(super) from_s: f64,
     pub(super) to_s: f64,
     pub(super) consumers: Vec<String>,
-    /// Number of pods to which nothing happened.
+    /// Number of pods without events.
     pub(super) quiet: usize,
     pub(super) began: usize,
     pub(super) restarted: usize,
     pub(super) withdrawn: usize,
-    /// Period in seconds within which pods that share a row began and ended; `None` if no pods do.
+    /// Period in seconds within which pods that share a row started and ended; `None` if no pods share a row.
     pub(super) together_s: Option<f64>,
     pub(super) answered: Vec<Column>,
     pub(super) answered_step_s: f64,
-    /// Lost requests of each target with its name, or of all: by bin of the time at which they began.
+    /// Lost requests per target with its name, or of all targets together, by bin of their start time.
     pub(super) lost: Vec<(Option<String>, Vec<Column>)>,
     pub(super) bin_s: f64,
     /// Width of a row's bins, in seconds.
     pub(super) row_bin_s: f64,
-    /// Maximum number of lost requests in a bin of a row.
+    /// Largest number of lost requests in a bin of a row.
     pub(super) most: u64,
 }
 
-/// Pods that may explain a lost request.
+/// Relation of a lost request to the pods of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Whose {
-    /// Only this row's pods explain it.
+    /// Only pods of this row explain the request.
     Own,
-    /// Others may explain it as well; it is drawn in each of their rows.
+    /// Other pods may explain the request as well. It is drawn in the row of each of them.
     Shared,
 }
 
-/// Lost requests by bin.
+/// Number of lost requests by bin, relation and outcome.
 pub(super) type Losses = BTreeMap<i64, BTreeMap<(Whose, Outcome), u64>>;
 
 /// A row for one pod, or for several.
@@ -61,15 +62,15 @@ pub(super) type Losses = BTreeMap<i64, BTreeMap<(Whose, Outcome), u64>>;
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) lines: Vec<Line>,
-    /// By consumer, the periods in which the pods were still in its rules after their deletion.
+    /// Periods during which the pods remained in each consumer's rules after their deletion.
     pub(super) windows: Vec<Vec<InRules>>,
     pub(super) losses: Losses,
     pub(super) lost: Bounded,
-    /// True if lost requests can be attributed to the row, which needs pods that ended.
+    /// True if lost requests can be attributed to the row; this requires pods that ended.
     pub(super) has_losses: bool,
 }
 
-/// The phases of one pod.
+/// Phases of one pod, in order of time.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Line {
     pub(super) pod: String,
@@ -83,19 +84,19 @@ pub(super) struct Span {
     pub(super) to_s: f64,
 }
 
-/// Phase of a pod. The order is that of the legend.
+/// Phase of a pod. The variants are in the order of the legend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
     Starting,
     Ready,
-    /// Its label keeps the pod out of its Services.
+    /// The pod's label keeps it out of its Services.
     Out,
-    /// A container is down while the pod stays.
+    /// A container is down, but the pod stays.
     Down,
     Sleeping,
-    /// Terminating, with its listener open.
+    /// The pod is terminating, and its listener is open.
     Stopping,
-    /// Terminating, without evidence whether it listens.
+    /// The pod is terminating, and there is no evidence of whether it listens.
     Ending,
     Refusing,
     Gone,
@@ -107,16 +108,16 @@ impl Phase {
     }
 }
 
-/// Period for which pods stayed in a consumer's rules: certain, and possible.
+/// Period during which pods remained in a consumer's rules, with a certain and a possible part.
 #[derive(Debug, PartialEq)]
 pub(super) struct InRules {
     pub(super) from_s: f64,
     pub(super) certain_s: f64,
-    /// End of the possible part; `None` if nothing bounds it.
+    /// End of the possible part; `None` if it is unbounded.
     pub(super) possible_s: Option<f64>,
 }
 
-/// Returns the series; `None` if no pod began, ended, restarted or left its Services.
+/// Returns the series; `None` if no pod started, ended, restarted or left its Services.
 pub(super) fn series(analysis: &Analysis) -> Option<Series> {
     let charts = &analysis.charts;
     let end_s = timeline::end_s(analysis);
@@ -131,7 +132,7 @@ pub(super) fn series(analysis: &Analysis) -> Option<Series> {
     let t0 = |pod: &PodSpan| {
         pod.termination.and_then(|t| analysis.result.terminations.get(t)).map_or(f64::INFINITY, |t| t.t0_s)
     };
-    // Pods that existed before the load are in the order of their ends.
+    // Pods that existed before the load are ordered by when they ended.
     let created = |pod: &PodSpan| pod.created_s.filter(|at| *at >= 0.0).unwrap_or(f64::NEG_INFINITY);
     pods.sort_by(|a, b| created(a).total_cmp(&created(b)).then(t0(a).total_cmp(&t0(b))));
     let (from_s, to_s) = range(analysis, &pods, end_s);
@@ -200,13 +201,13 @@ fn lost(analysis: &Analysis, bin_s: f64) -> Vec<(Option<String>, Vec<Column>)> {
     of.collect()
 }
 
-/// Returns the consumers whose windows are known, in order.
+/// Returns the consumers with known windows, in order.
 fn consumers(result: &RunResult) -> Vec<String> {
     let windows = result.terminations.iter().map(|t| &t.windows).max_by_key(|windows| windows.len());
     windows.map(|all| all.iter().map(|w| w.consumer.clone()).collect()).unwrap_or_default()
 }
 
-/// Returns the ends of the axis: the whole run, or the part in which something happened.
+/// Returns both ends of the axis: those of the whole run, or of the part with events.
 fn range(analysis: &Analysis, pods: &[&PodSpan], end_s: f64) -> (f64, f64) {
     let ends = analysis.result.terminations.iter().flat_map(|t| {
         let stages = t.timeline.values().map(|s| t.t0_s + s);
@@ -227,8 +228,8 @@ fn range(analysis: &Analysis, pods: &[&PodSpan], end_s: f64) -> (f64, f64) {
     if to_s - from_s < (1.0 - QUIET_SHARE) * end_s && to_s > from_s { (from_s, to_s) } else { (0.0, end_s) }
 }
 
-/// Returns the pods that share each row. If there are too many for a row each, pods that began and ended close to
-/// each other are combined.
+/// Returns the pods of each row. If there are too many pods for one row each, pods that started and ended at about the
+/// same time are combined.
 fn together<'a>(
     pods: &[&'a PodSpan],
     created: impl Fn(&PodSpan) -> f64,
@@ -313,7 +314,7 @@ fn short(pod: &PodSpan) -> &str {
     crate::words::short_pod(&pod.name)
 }
 
-/// Returns the period in a consumer's rules; in a row of several pods, one that covers all of theirs.
+/// Returns the period in a consumer's rules. For a row of several pods, the period covers those of all its pods.
 fn in_rules(terminations: &[&Termination], consumer: usize) -> Vec<InRules> {
     let mut all = terminations.iter().filter_map(|t| {
         let window = t.windows.get(consumer)?;
@@ -332,13 +333,12 @@ fn in_rules(terminations: &[&Termination], consumer: usize) -> Vec<InRules> {
     })]
 }
 
-/// Adds a request to its bin.
 fn add(losses: &mut Losses, request: &Lost, whose: Whose, bin_s: f64) {
     let bin = losses.entry(bin_of(request.begun_s, bin_s)).or_default();
     *bin.entry((whose, request.outcome)).or_default() += 1;
 }
 
-/// Returns the phases of a pod, within the axis.
+/// Returns the phases of a pod, clipped to the axis.
 fn line(analysis: &Analysis, pod: &PodSpan, from_s: f64, to_s: f64) -> Line {
     let termination = pod.termination.and_then(|t| analysis.result.terminations.get(t));
     let mut steps: Vec<(Phase, f64)> = Vec::new();
@@ -373,7 +373,7 @@ fn line(analysis: &Analysis, pod: &PodSpan, from_s: f64, to_s: f64) -> Line {
     Line { pod: pod.name.clone(), phases }
 }
 
-/// Returns the phases of a pod's termination, with the time at which each began, in seconds since t0.
+/// Returns the phases of a pod's termination, each with its start time in seconds since t0.
 fn ending(t: &Termination) -> Vec<(Phase, f64)> {
     let at = |stage| t.timeline.get(&stage).copied();
     let exited = at(Stage::AppExited).or(at(Stage::ContainersTerminated));
@@ -386,7 +386,7 @@ fn ending(t: &Termination) -> Vec<(Phase, f64)> {
     };
     phases.extend(closed.map(|s| (Phase::Refusing, s)));
     phases.extend(exited.map(|s| (Phase::Gone, s)));
-    // A later phase ends the earlier ones, even if the clocks disagree.
+    // A later phase ends the earlier ones, even if clocks disagree.
     let ends = phases.iter().map(|p| p.1).rev().scan(f64::INFINITY, |least, at| {
         *least = least.min(at);
         Some(*least)
@@ -395,7 +395,7 @@ fn ending(t: &Termination) -> Vec<(Phase, f64)> {
     phases.iter().zip(starts.into_iter().rev()).map(|((phase, _), at)| (*phase, at)).collect()
 }
 
-/// Returns answered requests by second, in steps that leave at most some hundred columns.
+/// Returns answered requests per second, in steps long enough for at most a few hundred columns.
 fn answered(analysis: &Analysis, from_s: f64, to_s: f64) -> (Vec<Column>, f64) {
     let step = nice_step((to_s - from_s) / BINS).max(1.0);
     let mut columns: BTreeMap<i64, u64> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Tests of what the picture plots and says.
+//! Tests the data that the chart plots, and its texts.
 
 use super::super::timeline::Column;
 use super::series::series;
@@ -7,7 +7,7 @@ use crate::samples;
 use rolldrop_explain::model::{Act, Bounded, Candidate, Deed, PodSpan, TargetResult, Why};
 use rolldrop_record::event::ActionName;
 
-/// Returns the sample rollout with the pods that followed, and its action.
+/// Returns the sample rollout, with its replacement pods and its action.
 fn rollout() -> Analysis {
     let mut analysis = samples::rollout();
     let ends = &analysis.result.terminations;

@@ -1,4 +1,4 @@
-//! Consistency of the words with the result and with the current settings, and the sentences that a gate repeats.
+//! Tests that the words are consistent with the result and the current settings, and that a gate repeats the sentences.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use rolldrop_explain::model::{CheckVerdict, FindingKind, Recommendation};
 use rolldrop_record::load::Http;
 use rolldrop_record::{Bounds, Expect};
 
-/// Returns a run in which `b` loses its label at 5 s and has it back at 8 s, without requests yet.
+/// Returns a run, still without requests, in which `b` loses its label at 5 s and gets it back at 8 s.
 fn relabelled() -> Records {
     let mut records = records();
     for (ms, pods) in [(-900, &["a", "b"][..]), (5100, &["a"]), (8000, &["a", "b"])] {
@@ -53,7 +53,7 @@ fn advice_names_one_sufficient_sleep() {
     let grace = result.recommendation[0].termination_grace_period_seconds;
     assert!(grace.is_none_or(|grace| grace >= 90), "{grace:?}");
 
-    // Requests that a sleep did not save make no case for the same or a shorter one.
+    // Requests that a sleep did not save are no argument for the same sleep or a shorter one.
     let (advised, remedy, result) = sleeps(Some(40), many(3));
     assert_eq!(advised, None, "{:?}", result.recommendation);
     assert!(remedy.is_none_or(|remedy| remedy.contains("longer than 40.000 s")));
@@ -93,7 +93,7 @@ fn pod_return_is_no_late_connection() {
     );
 }
 
-/// No pod ends, so nothing drains: the server's own timeout is the shorter one.
+/// Without a termination, nothing drains: the server's own timeout is the shorter one.
 #[test]
 fn idle_close_remedy_extends_keep_alive() {
     let mut records = records();
@@ -173,7 +173,7 @@ fn container_kill_gets_own_explanation() {
         "{what:?}"
     );
     for finding in &result.findings {
-        // No setting of a termination would have saved them, and there is no need to measure one.
+        // No termination setting would have saved the requests, so there is no need to measure one.
         for of_terminations in ["a preStop sleep", "SIGTERM", "GracePeriod", "add a disruption"] {
             let words = [&finding.why, &finding.remedy];
             assert!(words.iter().all(|text| !text.contains(of_terminations)), "{finding:?}");

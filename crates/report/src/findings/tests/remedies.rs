@@ -1,4 +1,5 @@
-//! No remedy is smaller than a bound that the same report shows, and each follows from what is known of the pods.
+//! Tests that no remedy is below a bound in the same report, and that each remedy follows from what is known about the
+//! pods.
 
 #![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "recorded runs are read")]
 
@@ -12,7 +13,7 @@ use rolldrop_record::RunDir;
 use rolldrop_record::event::{NameAnswer, Replacement, WorkloadEvent};
 use rolldrop_record::routing::{Routing, ServiceRules, TrafficPolicy};
 
-/// Returns all lengths, in seconds, for which a text advises a preStop sleep.
+/// Returns the lengths, in seconds, of all preStop sleeps that a text recommends.
 fn advised(text: &str) -> Vec<f64> {
     let after = |mark: &str| -> Vec<f64> {
         let rests = text.split(mark).skip(1);
@@ -22,7 +23,7 @@ fn advised(text: &str) -> Vec<f64> {
     ["preStop sleep of ", "preStop sleep between ", "longer than ", "seconds: "].map(after).concat()
 }
 
-/// Asserts that no number that the result advises is below a bound that it shows.
+/// Asserts that no number that the result recommends is below a bound that it shows.
 #[track_caller]
 fn is_above_its_bounds(result: &RunResult) {
     let lower = |counts: &dyn Fn(&Termination) -> bool| {
@@ -75,11 +76,11 @@ fn recorded_remedies_exceed_window_bounds() {
     assert!(n >= 9, "{n} recorded runs");
 }
 
-/// A run as it is drawn: pods, how many of them end, when each after the one before, how long the rules hold each, and
-/// the rate.
+/// Parameters of a random run: the number of pods, the number of those that end, the time between ends, how long the
+/// rules hold each pod, the rate, a rollout flag, and the seed.
 type Drawn = (usize, usize, Vec<i64>, Vec<i64>, i64, bool, u64);
 
-/// Pods that end one after the other, each held by the rules for some time.
+/// Returns a run whose pods end one after another; the rules hold each of them for some time.
 fn simulated((pods, ends, gaps_ms, held_ms, rate, in_rollout, seed): Drawn) -> RunResult {
     let names: Vec<String> = (0..pods).map(|n| format!("p{n}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -197,14 +198,14 @@ fn recreate_remedy_changes_strategy() {
     let changed = remedy(&result, Cause::RoutedToDeadPod);
     assert!(changed.starts_with("strategy RollingUpdate with maxSurge for Deployment web"), "{changed}");
     assert!(advised(changed).is_empty(), "{changed}");
-    // The same pods with another strategy, and of a record that does not say it.
+    // The same pods with another strategy, and a record that does not contain the strategy.
     for strategy in [Some(Replacement::RollingUpdate), None] {
         let result = told(replaced(strategy, 3, None));
         assert_eq!(result.recommendation[0].suggested_seconds, Some(1));
     }
 }
 
-/// A node's only pod is replaced in place, and connections to that node find none until the next is ready.
+/// Replaces a node's only pod in place: connections to that node find no pod until the next one is ready.
 #[test]
 fn podless_node_has_no_ready_endpoint() {
     let of = |policy| {
@@ -234,7 +235,7 @@ fn podless_node_has_no_ready_endpoint() {
         (target.service, target.node) = (Some("web".into()), Some("node-1".into()));
         target.routing = Some(Routing::NodePort(rules));
         records.events.sort_by_key(|event| event.at);
-        // From the end of the pod until the rules have the next one.
+        // From when the pod ended until the rules contain the next one.
         let lost = |row: &&mut RequestRow| row.scheduled > at(5030) && row.scheduled < at(7500);
         for row in records.requests.iter_mut().filter(lost) {
             (row.outcome, row.pod) = (Outcome::ConnectTimeout, None);
@@ -254,7 +255,7 @@ fn podless_node_has_no_ready_endpoint() {
         "{finding:?}"
     );
     assert!(finding.remedy.contains("or externalTrafficPolicy: Cluster"), "{finding:?}");
-    // With pods of other nodes behind it, it is the pod that the rules still held.
+    // With pods on other nodes behind the Service, the cause is the pod that the rules still listed.
     let causes = of(TrafficPolicy::Cluster).requests.by_cause;
     assert!(!causes.contains_key(&Cause::NoReadyEndpoint), "{causes:?}");
 }
@@ -279,7 +280,7 @@ fn endpoint_remedy_follows_workload_settings() {
     assert!(several.contains("a PodDisruptionBudget limits evictions, not rollouts"), "{several}");
 }
 
-/// Returns [`three_pods`] whose app has a hook of another kind.
+/// Returns [`three_pods`] with an app whose hook is not a sleep.
 pub(super) fn with_a_hook(exec_sleep_s: Option<i64>) -> Records {
     let mut records = three_pods();
     for event in &mut records.events {
@@ -351,7 +352,7 @@ fn remedy_targets_lossy_workload() {
         records.events.push(Event::new(at(-900), "coordinator", EventKind::Workload(workload)));
     }
     records.events.sort_by_key(|event| event.at);
-    // No bound, so the remedy names what a sleep has to exceed.
+    // There is no bound, so the remedy states what a sleep has to exceed.
     records.requests.iter_mut().filter(|row| row.scheduled >= at(5000)).for_each(|row| row.pod = None);
     let result = told(records);
     let hooks = saying(&result, "FailedPreStopHook");
@@ -374,7 +375,8 @@ fn configured_sleep_silences_finding() {
     assert!(saying(&result, "nothing waits").is_empty(), "{:?}", result.findings);
 }
 
-/// Lets `b` close its listener on SIGTERM, and answer on kept connections for `serves_s`; SIGKILL ends it after 30 s.
+/// Makes `b` close its listener on SIGTERM and answer on kept-alive connections for `serves_s`; SIGKILL ends it after
+/// 30 s.
 pub(super) fn kept_on(serves_s: i64) -> Records {
     let mut records = three_pods();
     records.info.load.duration_s = 60.0;
@@ -421,7 +423,7 @@ fn long_kept_connections_need_closing() {
 
 #[test]
 fn remedy_raises_only_exceeded_grace_period() {
-    // Answers take a moment, and 30 s are set: the app does not end.
+    // Responses are quick and the grace period is 30 s: the app does not exit by itself.
     let result = told(kept_on(2));
     assert_eq!(saying(&result, "it does not end on SIGTERM").len(), 1, "{:?}", result.findings);
     assert!(saying(&result, "set terminationGracePeriodSeconds").is_empty());
@@ -463,7 +465,7 @@ fn missing_bound_remedy_follows_reason() {
     let (reason, _, told) = of(&|records| records.requests.retain(|r| r.scheduled < at(5110)));
     assert_eq!(reason, NoBound::LoadEnded);
     assert!(told.starts_with("let the load go on for longer"), "{told}");
-    // All connections were opened before t0, and the load continues.
+    // All connections were opened before t0, and the load continued.
     let (reason, why, told) = of(&|records| {
         records.requests.retain(|r| r.scheduled < at(3500));
         for row in &mut records.requests.clone() {

@@ -1,4 +1,4 @@
-//! Sentences of facts that no made-up run above has.
+//! Tests the sentences about facts that no other synthetic run has.
 
 use super::super::{bounds, measurement, reasons, sentences};
 use super::*;
@@ -9,7 +9,7 @@ use rolldrop_explain::model::{Severity, Unbounded};
 use rolldrop_record::Phase;
 use rolldrop_record::run_info::{Balances, Rows};
 
-/// Returns the sentences of a finding about no run in particular.
+/// Returns the sentences of a finding, independent of a run.
 fn of(finding: &Finding) -> (Severity, String, String) {
     let words = sentences(finding, &told(three_pods()));
     (finding.severity(), words.what, words.remedy)

@@ -1,4 +1,4 @@
-//! Findings name what happened to pods, workloads and the load.
+//! Tests that findings name what happened to pods, workloads and the load.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +68,7 @@ fn foreign_workload_change_adds_finding() {
     assert!(said(vec![shown(10_500, "b", 5)]).is_empty(), "the run's own end");
     let own = vec![restart(3990, ActionName::RollingRestart), shown(4000, "b", 3)];
     assert!(said(own.clone()).is_empty());
-    // The restart is one change. This is a second one.
+    // The restart is one change, and this is a second one.
     assert_eq!(said([own, vec![shown(4500, "c", 3)]].concat()).len(), 1);
     let scaled = vec![restart(3990, ActionName::Scale), shown(4000, "b", 5)];
     assert!(said(scaled)[0].ends_with("(another pod template)"));
@@ -142,7 +142,7 @@ fn grace_period_cutoff_fails_no_hook() {
 
 #[test]
 fn early_end_reveals_failed_hook() {
-    // The containers have ended 0.8 s after t0.
+    // The containers exited 0.8 s after t0.
     let with = |exec_sleep_s: Option<i64>| {
         let mut records = with_a_hook(exec_sleep_s);
         let mut ended = pod_event(5800, "b", Change::Applied);
@@ -167,7 +167,8 @@ fn early_end_reveals_failed_hook() {
     }
 }
 
-/// Lets SIGKILL end `b` after 30 s, while a readiness probe that notices within `notices_s` seconds stays successful.
+/// Makes SIGKILL end `b` after 30 s, while a readiness probe that would notice within `notices_s` seconds keeps
+/// succeeding.
 fn accepting(notices_s: u32) -> Records {
     let mut records = kept_on(30);
     for event in &mut records.events {
@@ -186,11 +187,11 @@ fn accepting_pod_reveals_missing_handler() {
     for untrue in ["served on kept connections", "was ended by SIGKILL", "stops accepting"] {
         assert!(saying(&result, untrue).is_empty(), "{untrue}: {:?}", result.findings);
     }
-    // It would have noticed too late: only what was answered is known.
+    // The probe would have noticed too late, so only answered requests are evidence.
     let result = told(accepting(31));
     assert!(saying(&result, "accepted new connections").is_empty(), "{:?}", result.findings);
     assert_eq!(saying(&result, "served on kept connections").len(), 1);
-    // It noticed.
+    // The probe noticed.
     let mut records = accepting(4);
     let mut unready = pod_event(9_000, "b", Change::Applied);
     if let EventKind::Pod(pod) = &mut unready.kind {

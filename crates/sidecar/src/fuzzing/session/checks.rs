@@ -1,4 +1,4 @@
-//! Checks during a session, and at its end.
+//! Checks during and at the end of a session.
 
 use super::Session;
 use super::pair::{Ended, Pair};
@@ -8,17 +8,17 @@ use rolldrop_record::wire::ProxyLine;
 use rolldrop_record::{Protocol, ServedEnd};
 use rolldrop_testing::Meter;
 
-/// Most bytes that a connection takes beside its share of the pool: two buffers of its own, and the needs of the relay
-/// and the runtime.
+/// Maximum number of bytes that a connection uses in addition to its share of the pool: two buffers of its own, and the
+/// needs of the relay and the runtime.
 const CONNECTION_BYTES: usize = 32 * 1024;
-/// Most bytes that the proxy takes when nobody is connected, and for as long as it looks at a head.
+/// Maximum number of bytes that the proxy uses when nobody is connected, and additionally while it examines a head.
 const FIXED_BYTES: usize = 256 * 1024;
 const PASSING_BYTES: usize = 4 * 1024 * 1024;
-/// Most bytes that each user of the admin port takes.
+/// Maximum number of bytes used for each user of the admin port.
 const ASKER_BYTES: usize = 64 * 1024;
 
 impl Session {
-    /// Checks the limits that hold whenever the proxy rests.
+    /// Checks the limits that hold whenever the proxy is at rest.
     pub(super) fn check(&self) {
         let Shared { budget, pool, in_flight, open, journal, .. } = &*self.shared;
         let (open, in_flight) = (open.count(), in_flight.count());

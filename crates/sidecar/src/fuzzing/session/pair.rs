@@ -1,4 +1,4 @@
-//! A client, the app's end for it, and the bytes that each has sent and got.
+//! A client, the corresponding app end, and the bytes sent and received by each.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -10,10 +10,10 @@ use super::rules::Rules;
 use super::script::Side;
 use rolldrop_wire::http2::{FrameHeader, PREFACE, SETTINGS};
 
-/// Most bytes that an end sends in a session.
+/// Maximum number of bytes that an end sends in a session.
 const MOST_BYTES: usize = 512 * 1024;
 
-/// The way in which the other side of a connection ended.
+/// How the other side of a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     Closed,
@@ -28,13 +28,13 @@ pub(super) struct End {
     /// Number of bytes of `got` that have been compared.
     compared: usize,
     pub(super) stalls: bool,
-    /// True once it sends no more.
+    /// True once the end has stopped sending.
     pub(super) has_closed: bool,
     pub(super) ended: Option<Ended>,
 }
 
 impl End {
-    /// Returns an end with room for all bytes of a session, so that its allocations are not taken for the proxy's.
+    /// Returns an end with room for all bytes of a session, so that its allocations are not attributed to the proxy.
     fn new(socket: Option<TcpStream>) -> Self {
         let [sent, got] = [MOST_BYTES, 2 * MOST_BYTES].map(Vec::with_capacity);
         Self { socket, sent, got, compared: 0, stalls: false, has_closed: false, ended: None }
@@ -44,7 +44,7 @@ impl End {
         self.socket.is_some()
     }
 
-    /// Sends as much as the kernel takes.
+    /// Sends as much as the kernel accepts.
     pub(super) fn say(&mut self, mut bytes: &[u8]) {
         let Some(socket) = self.socket.as_mut().filter(|_| !self.has_closed) else { return };
         while !bytes.is_empty() && self.sent.len() + bytes.len() <= MOST_BYTES {
@@ -53,7 +53,7 @@ impl End {
                     self.sent.extend_from_slice(&bytes[..written]);
                     bytes = &bytes[written..];
                 }
-                // That it was reset shows again to who reads.
+                // The reader will detect the reset again.
                 Err(_) => return,
             }
         }
@@ -102,11 +102,11 @@ pub(super) struct Pair {
     pub(super) rules: Rules,
     /// Requests that were answered correctly.
     pub(super) answered: usize,
-    /// True while nothing but such requests and answers has been sent.
+    /// True while only valid requests and responses have been sent.
     pub(super) is_clean: bool,
-    /// True if something ended it, so that not everything needs to arrive.
+    /// True if something cut the conversation short, so that not everything needs to arrive.
     pub(super) is_disturbed: bool,
-    /// True if the proxy answered in the app's place.
+    /// True if the proxy responded in the app's place.
     pub(super) is_refused: bool,
     stripped: Vec<u8>,
 }
@@ -145,7 +145,7 @@ impl Pair {
         }
     }
 
-    /// Reads at both ends, and compares; returns true if there was anything.
+    /// Reads at both ends and compares; returns true if anything arrived.
     pub(super) fn listen(&mut self, line: Option<&[u8]>) -> bool {
         let any = self.client.listen() | self.app.listen();
         if any {
@@ -156,7 +156,7 @@ impl Pair {
         any
     }
 
-    /// Checks that the app gets what the client sent.
+    /// Checks that the app receives what the client sent.
     fn compare_requests(&mut self) {
         let End { got, compared, .. } = &mut self.app;
         let said = self.client.sent.get(*compared..got.len());
@@ -164,8 +164,8 @@ impl Pair {
         *compared = got.len();
     }
 
-    /// Checks that the client gets what the app sent, apart from the pod header's line, or an answer of the proxy's
-    /// own.
+    /// Checks that the client receives what the app sent, apart from the pod header line, or a response from the proxy
+    /// itself.
     fn compare_answers(&mut self, line: Option<&[u8]>) {
         let End { got, compared, sent: asked, .. } = &mut self.client;
         let got = match line {
@@ -173,7 +173,7 @@ impl Pair {
             Some(line) => {
                 self.stripped.clear();
                 strip(got, &self.app.sent, line, &mut self.stripped);
-                // Lines that were put into HTTP/2 frames are not looked for.
+                // Pod header lines inserted into HTTP/2 frames are not checked.
                 if is_http2(asked, &self.app.sent) {
                     return;
                 }
@@ -191,7 +191,7 @@ impl Pair {
         self.is_refused = true;
     }
 
-    /// Returns true if each side has got all that the other sent, and its end.
+    /// Returns true if each side has received all bytes from the other side, and the end of the stream.
     pub(super) fn is_complete(&self) -> bool {
         let requests = self.app.got.len() == self.client.sent.len();
         let answers = self.client.got.len() >= self.app.sent.len();
@@ -205,11 +205,11 @@ impl Pair {
     }
 }
 
-/// Copies the bytes that an end got, without the lines that were not sent at their place.
+/// Copies the bytes that an end received, without the lines that the other end did not send at that place.
 fn strip(got: &[u8], sent: &[u8], line: &[u8], to: &mut Vec<u8>) {
     let mut at = 0;
     while at < got.len() {
-        // The line can only begin at its first byte.
+        // A line can only begin with its first byte.
         let plain = memchr::memchr(line[0], &got[at..]).unwrap_or(got.len() - at);
         to.extend_from_slice(&got[at..at + plain]);
         at += plain;
@@ -218,7 +218,7 @@ fn strip(got: &[u8], sent: &[u8], line: &[u8], to: &mut Vec<u8>) {
         if got.starts_with(line) && !sent.starts_with(line) {
             at += line.len();
         } else if sent.first() != Some(first) && line.starts_with(got) {
-            // Its rest has not come.
+            // The rest of the line has not arrived yet.
             return;
         } else {
             to.push(*first);

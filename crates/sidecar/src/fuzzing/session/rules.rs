@@ -1,5 +1,5 @@
-//! The requests that the protocols allow, read from what both ends sent: a second opinion, which does not know how the
-//! proxy reads the bytes.
+//! The requests allowed by the protocols, determined from the bytes that both ends sent. This is a second opinion,
+//! independent of the proxy's own parsing.
 
 use rolldrop_wire::http2::{
     CONTINUATION, END_HEADERS, END_STREAM, FrameHeader, GOAWAY, HEADERS, PREFACE, PUSH_PROMISE, SETTINGS,
@@ -8,7 +8,7 @@ use rolldrop_wire::http2::{
 /// The setting SETTINGS_MAX_CONCURRENT_STREAMS (RFC 9113, 6.5.2).
 const MAX_CONCURRENT_STREAMS: [u8; 2] = [0, 3];
 
-/// Frames of a growing sequence of bytes.
+/// Reader of frames from a growing byte sequence.
 #[derive(Default)]
 struct Frames {
     at: usize,
@@ -24,13 +24,13 @@ impl Frames {
     }
 }
 
-/// A block of fields.
+/// State of a field block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Block {
     None,
     /// The block continues in the next frame of this stream.
     Open(u32),
-    /// Another frame came, an error of the connection (RFC 9113, 6.10); no request follows it.
+    /// Another frame interrupted the block, which is a connection error (RFC 9113, 6.10); no request follows it.
     Interrupted,
 }
 
@@ -57,14 +57,14 @@ pub(super) struct Rules {
     of_app: Frames,
     got: Frames,
     block: Block,
-    /// Block of the app's fields, as far as the client has got it.
+    /// The app's field block, as far as the client has received it.
     answer: Block,
-    /// Number of streams that the client has opened by the rules, and the last of them.
+    /// Number of streams that the client has opened according to the rules, and the last of them.
     streams: usize,
     last: u32,
-    /// Last stream that is answered, once the client has the app's GOAWAY.
+    /// Last stream that will be processed, once the client has the app's GOAWAY.
     goaway: Option<u32>,
-    /// Numbers of SETTINGS that the app sent, that the client has got, and that it acknowledged in good order.
+    /// Numbers of SETTINGS sent by the app, received by the client, and properly acknowledged by the client.
     announced: usize,
     seen: usize,
     acknowledged: usize,
@@ -93,7 +93,7 @@ impl Rules {
         }
     }
 
-    /// Reads all bytes that the client has sent so far. It knew all bytes that it had got before.
+    /// Reads all bytes that the client has sent so far. The client knew all bytes received before.
     pub(super) fn client_said(&mut self, sent: &[u8]) {
         while let Some((header, _)) = self.of_client.next(sent) {
             self.block = self.block.after(header);
@@ -129,7 +129,7 @@ impl Rules {
                 continue;
             }
             self.announced += 1;
-            // It is unknown if SETTINGS of this length are read.
+            // It is uncertain if the proxy reads SETTINGS of this length.
             self.in_order &= header.length <= 1024;
             for [a, b, value @ ..] in payload.as_chunks::<6>().0 {
                 if [*a, *b] == MAX_CONCURRENT_STREAMS {
@@ -141,7 +141,7 @@ impl Rules {
         }
     }
 
-    /// Reads all bytes that the client has got so far.
+    /// Reads all bytes that the client has received so far.
     pub(super) fn client_got(&mut self, got: &[u8]) {
         while let Some((header, payload)) = self.got.next(got) {
             self.answer = self.answer.after(header);
@@ -157,18 +157,18 @@ impl Rules {
         }
     }
 
-    /// Returns the number of streams that may be open at once; `None` where that is in doubt.
+    /// Returns the maximum number of concurrent streams; `None` if in doubt.
     pub(super) fn streams_at_once(&self) -> Option<usize> {
         self.limit.map(|limit| limit as usize)
     }
 
-    /// Returns the largest number of rows for a conversation in which client and app sent these bytes.
+    /// Returns the maximum number of rows for a conversation in which client and app sent these bytes.
     pub(super) fn most_rows(&self, sent: &[u8], from_app: &[u8]) -> usize {
-        // A request of HTTP/1 ends with an empty line; a connection that is not read has one row.
+        // An HTTP/1 request head ends with an empty line; an unparsed connection has one row.
         let lines = memchr::memchr_iter(b'\r', sent);
         let heads = lines.filter(|at| sent[*at..].starts_with(b"\r\n\r\n")).count();
         let is_strange = !sent.starts_with(b"GET") && !sent.starts_with(PREFACE);
-        // Before its client has said anything, an app can show that it speaks something else.
+        // Before the client has sent anything, the app can show that it speaks another protocol.
         let is_unread = is_strange || !from_app.is_empty() && !from_app.starts_with(b"HTTP/");
         let heads = if sent.starts_with(PREFACE) { 0 } else { heads };
         heads.max(self.streams).max(usize::from(is_unread))

@@ -1,6 +1,6 @@
-//! The steps of a session, as an input gives them.
+//! The steps of a session, derived from an input.
 //!
-//! After the input's end come bytes derived from it, so that every session has its steps.
+//! When the input is exhausted, derived bytes follow, so that every session has enough steps.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use rolldrop_wire::http2::{
     PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE,
 };
 
-/// Fewest and most steps of a session.
+/// Minimum and maximum number of steps in a session.
 pub(super) const FEWEST_STEPS: usize = 24;
 pub(super) const MOST_STEPS: usize = 96;
-/// Most clients of a session.
+/// Maximum number of clients in a session.
 pub(super) const MOST_PAIRS: usize = 6;
 
 /// An end of a conversation.
@@ -23,31 +23,30 @@ pub(super) enum Side {
     App,
 }
 
-/// One step.
+/// A step of a session.
 #[derive(Debug)]
 pub(super) enum Step {
     /// A client connects.
     Connect,
-    /// One end of a conversation sends these bytes, cut in two at the given place.
+    /// One end of a conversation sends these bytes, split in two at the given position.
     Say(Side, usize, Vec<u8>, usize),
-    /// The end sends no more, and still reads.
+    /// The end stops sending but keeps reading.
     Close(Side, usize),
     Reset(Side, usize),
-    /// The end reads no more, or reads again.
+    /// The end stops reading, or resumes.
     Stall(Side, usize),
-    /// A good request and its good answer, where nothing else has been sent: over HTTP/2 on this stream, if there is
-    /// one.
+    /// A valid request and response, if nothing else has been sent: over HTTP/2 if a stream is given.
     Exchange(usize, Option<u32>),
     Wait(Duration),
-    /// The app's listener is closed, and its connections are reset.
+    /// The app's listener closes, and its connections are reset.
     AppDies,
-    /// The pod ends: the proxy gets SIGTERM.
+    /// The pod terminates: the proxy gets SIGTERM.
     Drain,
     /// The proxy gets the second signal.
     Hurry,
     /// A user requests this from the admin port.
     Ask(&'static str),
-    /// The last user of the admin port reads, or breaks off.
+    /// The last user of the admin port reads, or disconnects.
     Collect,
     BreakOff,
 }
@@ -105,7 +104,7 @@ const ANSWERS: &[&str] = &[
     "x: y\r\n",
     "220 mail.example ESMTP\r\n",
 ];
-/// Blocks of fields: a request, a response, a table's entry, and some that break the rules.
+/// Field blocks: a request, a response, a table entry, and some invalid ones.
 const BLOCKS: &[&[u8]] = &[
     b"\x82\x86\x84",
     b"\x88",
@@ -119,7 +118,7 @@ const BLOCKS: &[&[u8]] = &[
     b"",
 ];
 
-/// Returns a good request and its answer, in HTTP/2 if a stream is given.
+/// Returns a valid request and its response, in HTTP/2 if a stream is given.
 pub(super) fn good_exchange(stream: Option<u32>, is_first: bool) -> (Vec<u8>, Vec<u8>) {
     let Some(stream) = stream else {
         let ask = b"GET / HTTP/1.1\r\nhost: web\r\n\r\n";
@@ -135,7 +134,7 @@ pub(super) fn good_exchange(stream: Option<u32>, is_first: bool) -> (Vec<u8>, Ve
     ([preface, &settings, &head].concat(), [settings, answer.concat()].concat())
 }
 
-/// An input that is read step by step.
+/// Reader of an input, step by step.
 pub(super) struct Script<'a> {
     input: &'a [u8],
     state: u64,
@@ -180,20 +179,20 @@ impl<'a> Script<'a> {
         self.one_of(&[Side::Client, Side::App])
     }
 
-    /// Returns the next step; `None` once there have been enough. `pairs` is the number of conversations.
+    /// Returns the next step; `None` once there were enough. `pairs` is the number of conversations.
     pub(super) fn step(&mut self, pairs: usize) -> Option<Step> {
         let is_over = self.steps >= FEWEST_STEPS && self.input.is_empty() || self.steps >= MOST_STEPS;
         if is_over {
             return None;
         }
         self.steps += 1;
-        // Sessions begin with a client; later clients are a matter of chance.
+        // A session begins with one client; further clients are random.
         if pairs == 0 {
             return Some(Step::Connect);
         }
         let kind = self.byte();
         let pair = self.below(pairs.min(MOST_PAIRS));
-        // Every other conversation is mostly of HTTP/2.
+        // Every other conversation is mostly HTTP/2.
         let is_http2 = pair % 2 == 1;
         Some(match kind % 64 {
             0..=5 => Step::Connect,
@@ -245,7 +244,7 @@ impl<'a> Script<'a> {
         let mut bytes = Vec::new();
         if side == Side::Client && self.streams[pair] == 0 {
             bytes.extend_from_slice(PREFACE);
-            // One stream number lower than the first one of a client.
+            // One below the client's first stream number.
             self.streams[pair] = u32::MAX;
         }
         for _ in 0..=self.below(3) {
@@ -278,7 +277,7 @@ impl<'a> Script<'a> {
         };
         let stream = match side {
             Side::Client => self.stream(pair),
-            // The app answers, more often than not, a stream that there is.
+            // More often than not, the app responds on an existing stream.
             Side::App => self.streams[pair].wrapping_sub(2 * u32::from(self.byte() % 4)),
         };
         match self.below(16) {
@@ -320,7 +319,7 @@ impl<'a> Script<'a> {
             (2, _) => b"x: y\r\n".repeat(times * 30),
             (3, _) => self.many_streams(side, pair, times * 4),
             (4, _) => {
-                // A block without end, of entries for the table of fields.
+                // An endless block of entries for the field table.
                 let entry = [&b"\x40\x01a\x7f\x80\x01"[..], &[b'v'; 255]].concat();
                 let block = entry.repeat(60);
                 let stream = if side == Side::Client { self.stream(pair) } else { 1 };
@@ -339,7 +338,7 @@ impl<'a> Script<'a> {
         }
     }
 
-    /// Returns request heads on rising streams, or response heads.
+    /// Returns request heads on increasing stream numbers, or response heads.
     fn many_streams(&mut self, side: Side, pair: usize, times: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         let (step, block) = match side {

@@ -1,4 +1,4 @@
-//! Round trips: adding and removing the sidecar keeps the bytes of all that people write, and the objects of anything.
+//! Round trips: adding and removing the sidecar preserves handwritten files byte for byte, and the objects of any file.
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Pod, Service};
@@ -11,13 +11,13 @@ use super::*;
 const KUBECTL_GET: &str = include_str!("samples/kubectl-get.yaml");
 const KUBECTL_GET_JSON: &str = include_str!("samples/kubectl-get.json");
 
-/// Returns every object of a text, in YAML or JSON.
+/// Returns every object in a YAML or JSON text.
 fn said(text: &str) -> Vec<Value> {
     let manifests = Manifests::parse("shop.yaml", text).expect("manifests");
     manifests.objects().into_iter().map(|object| object.value).collect()
 }
 
-/// Takes the sidecar in and out, on every version, and returns what it is with it.
+/// Adds and removes the sidecar, for every version, and returns the output with the sidecar.
 fn comes_back(text: &str) -> Output {
     let before_names = Options { kubernetes: KubernetesVersion::NATIVE_SIDECARS, ..options() };
     for options in [&before_names, &options()] {
@@ -68,7 +68,7 @@ fn names_keep_their_quotes() {
 #[test]
 fn json_keeps_its_layout() {
     let there = comes_back(KUBECTL_GET_JSON).text;
-    // The sidecar's lines are indented as all others.
+    // The sidecar's lines are indented like all others.
     let sidecar = "                        \"initContainers\": [\n                            {\n                                \"args\": [\n";
     assert!(there.contains(sidecar), "{there}");
     let compact = serde_json::from_str::<Value>(KUBECTL_GET_JSON).expect("JSON").to_string();
@@ -101,8 +101,8 @@ fn empty_fields_survive_round_trip() {
     comes_back(&braces.replace("\"initContainers\": [], ", ""));
 }
 
-/// Written in as many ways as people do: several documents with a directive and ends, comments everywhere, flow
-/// and block style, lists at the depth of their key and deeper, existing init containers, hooks and hostPort.
+/// A file in many handwritten styles: several documents with a directive and end markers, comments everywhere, flow and
+/// block style, lists at the depth of their key and deeper, existing init containers, hooks and hostPort.
 const AWKWARD: &str = "\
 %YAML 1.2
 ---
@@ -355,7 +355,7 @@ proptest! {
     }
 }
 
-/// Checks that the types of the API know every field: an unknown one would be lost.
+/// Checks that the API types know every field: an unknown field would be lost.
 fn is_known_whole<T: DeserializeOwned + Serialize>(object: &Value) {
     let typed: T = serde_json::from_value(object.clone()).expect("its fields have these types");
     assert_eq!(serde_json::to_value(typed).expect("JSON"), *object);

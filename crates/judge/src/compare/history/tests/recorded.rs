@@ -1,12 +1,12 @@
-//! Real runs, judged as `scripts/proofs/gate-alarms` judges them: each against the five before it that passed. Its
-//! `--digest` wrote `recorded.json`: some of the runs that docs/proofs.md tells of.
+//! Tests real runs, judged as in `scripts/proofs/gate-alarms`: each against the previous five that passed. The script's
+//! `--digest` option wrote `recorded.json`, which contains some of the runs described in docs/proofs.md.
 
 use super::*;
 
-/// The series whose scenario the faults change.
+/// Name of the series whose scenario the faults modify.
 const GATE: &str = "gate";
 
-/// Runs of unchanged software in their order by series, and those of software that got worse by fault.
+/// Runs of unchanged software in order, by series; and runs of software that got worse, by fault.
 struct Recorded {
     unchanged: BTreeMap<String, Vec<Sample>>,
     worse: BTreeMap<String, Vec<Sample>>,
@@ -27,7 +27,7 @@ fn passed(runs: &[Sample]) -> Vec<Sample> {
     runs.iter().filter(|run| run.gate == CheckVerdict::Pass).cloned().collect()
 }
 
-/// Returns the gate's verdict on a run: by its own limits, and by those from five others.
+/// Returns the gate's verdict on a run, by its own limits and by those from five other runs.
 fn judged(run: &Sample, five: &[Sample]) -> CheckVerdict {
     let options = Options { tolerance: TOLERANCE, ..Options::default() };
     let checks = History::of(five.to_vec(), run, LAST, &options).checks(run, &options);
@@ -52,7 +52,7 @@ fn recorded_unchanged_software_seldom_fails() {
     let (failed, unclear) = (so_many(CheckVerdict::Fail), so_many(CheckVerdict::Inconclusive));
     println!("of {} runs {failed} fail, {unclear} are inconclusive", verdicts.len());
     assert!(verdicts.len() >= 20, "{}", verdicts.len());
-    // A twentieth may fail of many.
+    // About one in twenty may fail when there are many.
     assert!(failed * 10 <= verdicts.len(), "{failed} of {} fail", verdicts.len());
     assert!(unclear * 5 <= verdicts.len(), "{unclear} of {} are inconclusive", verdicts.len());
 }
